@@ -1,8 +1,10 @@
 //! Compiles `proto/` and declares the gRPC service.
 //!
-//! The protobuf compiler is written in Rust, so that a build needs only cargo. It generates the published descriptors (for reflection and
-//! JSON), Rust messages with a client (for `weir hit` and the tests), and the server's trait, which is declared by hand because it has a
-//! codec and a request type of our own. The messages of xDS come with a client, and with a server for the tests.
+//! The protobuf compiler is written in Rust, so that a build needs only cargo. It generates the
+//! published descriptors (for reflection and JSON), Rust messages with a client (for `weir hit` and
+//! the tests), and the server's trait, which is declared by hand because it has a codec and a
+//! request type of our own. The messages of xDS come with a client, and with a server for the
+//! tests.
 
 use std::env;
 use std::path::PathBuf;
@@ -13,15 +15,26 @@ use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
 const SERVICE: &str = "envoy/service/ratelimit/v3/rls.proto";
-const XDS: [&str; 2] = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+const XDS: [&str; 2] = [
+    "envoy/service/discovery/v3/ads.proto",
+    "ratelimit/config/ratelimit/v3/rls_conf.proto",
+];
 
 /// Messages whose strings and packed messages are kept as bytes.
-const OPAQUE: [&str; 4] = ["ControlPlane", "DiscoveryResponse", "DeltaDiscoveryResponse", "Resource"];
+const OPAQUE: [&str; 4] = [
+    "ControlPlane",
+    "DiscoveryResponse",
+    "DeltaDiscoveryResponse",
+    "Resource",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     println!("cargo:rustc-env=WEIR_COMMIT={}", commit());
-    #[expect(clippy::disallowed_methods, reason = "cargo passes the output folder in the environment")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "cargo passes the output folder in the environment"
+    )]
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
     let original = protox::compile([SERVICE], ["proto"])?;
@@ -29,7 +42,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let messages = out.join("messages");
     std::fs::create_dir_all(&messages)?;
-    tonic_prost_build::configure().out_dir(&messages).build_server(false).include_file("all.rs").compile_fds(entries_as_bytes(original))?;
+    tonic_prost_build::configure()
+        .out_dir(&messages)
+        .build_server(false)
+        .include_file("all.rs")
+        .compile_fds(entries_as_bytes(original))?;
 
     let server = out.join("server");
     std::fs::create_dir_all(&server)?;
@@ -46,23 +63,40 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .comment("The service that Envoy calls.")
         .method(decide)
         .build();
-    tonic_build::manual::Builder::new().out_dir(&server).build_client(false).compile(&[service]);
+    tonic_build::manual::Builder::new()
+        .out_dir(&server)
+        .build_client(false)
+        .compile(&[service]);
 
     let xds = out.join("xds");
     std::fs::create_dir_all(&xds)?;
     let descriptors = responses_as_bytes(protox::compile(XDS, ["proto"])?);
-    let builder = tonic_prost_build::configure().out_dir(&xds).bytes(".envoy").include_file("all.rs");
-    builder.codec_path("crate::proto::codec::BoundedCodec").compile_fds(descriptors)?;
+    let builder = tonic_prost_build::configure()
+        .out_dir(&xds)
+        .bytes(".envoy")
+        .include_file("all.rs");
+    builder
+        .codec_path("crate::proto::codec::BoundedCodec")
+        .compile_fds(descriptors)?;
     Ok(())
 }
 
-/// The commit for `weir_build_info`: the variable `WEIR_COMMIT`, or what git says in a release build. Empty if neither knows.
+/// The commit for `weir_build_info`: the variable `WEIR_COMMIT`, or what git says in a release
+/// build. Empty if neither knows.
 ///
-/// Other builds do not ask git, so that a commit does not make the next test compile everything again.
-#[expect(clippy::disallowed_methods, reason = "a build script gets everything from the environment")]
+/// Other builds do not ask git, so that a commit does not make the next test compile everything
+/// again.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a build script gets everything from the environment"
+)]
 fn commit() -> String {
     println!("cargo:rerun-if-env-changed=WEIR_COMMIT");
-    let is_hash = |text: &String| !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let is_hash = |text: &String| {
+        !text.is_empty()
+            && text.len() <= 64
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
     if let Some(commit) = env::var("WEIR_COMMIT").ok().filter(is_hash) {
         return commit;
     }
@@ -70,25 +104,39 @@ fn commit() -> String {
     if env::var("PROFILE").as_deref() != Ok("release") || !std::path::Path::new(".git").exists() {
         return String::new();
     }
-    // It changes with each commit and checkout. A path that does not exist would make every build run this script.
-    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| std::path::Path::new(log).exists()) {
+    // It changes with each commit and checkout. A path that does not exist would make every build
+    // run this script.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])
+        .filter(|log| std::path::Path::new(log).exists())
+    {
         println!("cargo:rerun-if-changed={log}");
     }
-    git(&["rev-parse", "--short=12", "HEAD"]).filter(is_hash).unwrap_or_default()
+    git(&["rev-parse", "--short=12", "HEAD"])
+        .filter(is_hash)
+        .unwrap_or_default()
 }
 
 /// The output of git; `None` without git, and if it fails.
 fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+    let output = Command::new("git")
+        .args(arguments)
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
-/// Makes the strings of entries `bytes`, which are the same on the wire: text that is not UTF-8 must be limited too, and `string` refuses it.
-/// Source: Protocol Buffers, "Encoding", length-delimited records.
+/// Makes the strings of entries `bytes`, which are the same on the wire: text that is not UTF-8
+/// must be limited too, and `string` refuses it. Source: Protocol Buffers, "Encoding",
+/// length-delimited records.
 fn entries_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
     for file in &mut set.file {
         for message in &mut file.message_type {
-            for entry in message.nested_type.iter_mut().filter(|nested| nested.name() == "Entry") {
+            for entry in message
+                .nested_type
+                .iter_mut()
+                .filter(|nested| nested.name() == "Entry")
+            {
                 text_to_bytes(entry);
             }
         }
@@ -96,8 +144,9 @@ fn entries_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
     set
 }
 
-/// Makes what a control plane sends `bytes`: text, and each resource of a response. So a resource that is no valid message, or text that is not
-/// UTF-8, refuses itself alone, where the decoder would refuse the whole response and end the stream. It is the same on the wire.
+/// Makes what a control plane sends `bytes`: text, and each resource of a response. So a resource
+/// that is no valid message, or text that is not UTF-8, refuses itself alone, where the decoder
+/// would refuse the whole response and end the stream. It is the same on the wire.
 fn responses_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
     for message in set.file.iter_mut().flat_map(|file| &mut file.message_type) {
         if OPAQUE.contains(&message.name()) {
@@ -106,7 +155,11 @@ fn responses_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
         for field in &mut message.field {
             // A request repeats the version and the nonce of a response.
             let repeats = ["version_info", "response_nonce"].contains(&field.name());
-            let is_packed = [".google.protobuf.Any", ".envoy.service.discovery.v3.Resource"].contains(&field.type_name());
+            let is_packed = [
+                ".google.protobuf.Any",
+                ".envoy.service.discovery.v3.Resource",
+            ]
+            .contains(&field.type_name());
             if repeats || is_packed {
                 field.set_type(Type::Bytes);
                 field.type_name = None;

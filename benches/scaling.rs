@@ -1,11 +1,17 @@
-//! The cost of a request as cores, connections, keys, descriptors or limits grow, and its latency during reloads, scrapes and overload.
+//! The cost of a request as cores, connections, keys, descriptors or limits grow, and its latency
+//! during reloads, scrapes and overload.
 //!
-//! `cargo bench --bench scaling` prints both tables and draws `benches/plots/scaling.svg`; `-- --write` writes the tables
-//! into benches/README.md.
-//! All servers of one row run side by side, one of them loaded at a time, round after round; a figure is a ratio to the row's first point in
-//! the same round. Counters are in memory, so that Weir alone is measured. Run nothing else meanwhile.
+//! `cargo bench --bench scaling` prints both tables and draws `benches/plots/scaling.svg`;
+//! `-- --write` writes the tables into benches/README.md. All servers of one row run side by side,
+//! one of them loaded at a time, round after round; a figure is a ratio to the row's first point in
+//! the same round. Counters are in memory, so that Weir alone is measured. Run nothing else
+//! meanwhile.
 
-#![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
+#![allow(
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a measurement, with what the tests have for servers"
+)]
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/it/support"]
@@ -16,7 +22,10 @@ mod support {
     pub use redis::RedisServer;
 }
 
-#[allow(dead_code, reason = "shared with the bench of that name, which uses more of it")]
+#[allow(
+    dead_code,
+    reason = "shared with the bench of that name, which uses more of it"
+)]
 #[path = "service"]
 mod service {
     pub mod correctness;
@@ -95,8 +104,11 @@ fn main() {
         }
     }
     let wanted = |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only));
-    let measured: Vec<dimensions::Measured> =
-        dimensions::all(times.most).into_iter().filter(|row| wanted(row.name)).map(|row| row.measure(times)).collect();
+    let measured: Vec<dimensions::Measured> = dimensions::all(times.most)
+        .into_iter()
+        .filter(|row| wanted(row.name))
+        .map(|row| row.measure(times))
+        .collect();
     let mut report = String::new();
     if !measured.is_empty() {
         report += &dimensions::table(&measured);
@@ -118,11 +130,20 @@ fn main() {
 
 /// Where and how this was measured.
 fn machine(times: Times) -> String {
-    let pinned =
-        if can_pin() { "the server on one core and the load on the other, unless it says otherwise" } else { "not pinned to cores" };
-    let Times { window, control_window, rounds, .. } = times;
+    let pinned = if can_pin() {
+        "the server on one core and the load on the other, unless it says otherwise"
+    } else {
+        "not pinned to cores"
+    };
+    let Times {
+        window,
+        control_window,
+        rounds,
+        ..
+    } = times;
     format!(
-        "Medians of {rounds} rounds [least..most], windows of {:.1} s, and {:.0} s beside control work. {}, {pinned}; {}.\n",
+        "Medians of {rounds} rounds [least..most], windows of {:.1} s, and {:.0} s beside control \
+         work. {}, {pinned}; {}.\n",
         window.as_secs_f64(),
         control_window.as_secs_f64(),
         processors(),

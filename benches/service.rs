@@ -1,10 +1,17 @@
-//! The cost of a call, end to end, compared with the budget: Weir, an empty tonic service, plain Redis, and other rate-limit services.
+//! The cost of a call, end to end, compared with the budget: Weir, an empty tonic service, plain
+//! Redis, and other rate-limit services.
 //!
-//! `cargo bench --bench service` starts each server in turn, loads it, reads the CPU time of its process and of its Redis, and prints the
-//! tables of benches/README.md; `-- --write` writes them there. Each figure of the budget is a ratio to another
-//! server in the same round, and the median of rounds that go through all servers in turn. Run nothing else meanwhile, because it would change the figures.
+//! `cargo bench --bench service` starts each server in turn, loads it, reads the CPU time of its
+//! process and of its Redis, and prints the tables of benches/README.md; `-- --write` writes them
+//! there. Each figure of the budget is a ratio to another server in the same round, and the median
+//! of rounds that go through all servers in turn. Run nothing else meanwhile, because it would
+//! change the figures.
 
-#![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
+#![allow(
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a measurement, with what the tests have for servers"
+)]
 
 use std::time::Duration;
 
@@ -17,7 +24,10 @@ mod support {
     pub use redis::RedisServer;
 }
 
-#[allow(dead_code, reason = "shared with the bench of scaling, which uses more of it")]
+#[allow(
+    dead_code,
+    reason = "shared with the bench of scaling, which uses more of it"
+)]
 mod service {
     pub mod budget;
     pub mod busy_redis;
@@ -45,10 +55,18 @@ use service::servers::Peer;
 use service::tables::write_table;
 use service::tls;
 
-const FULL: Times = Times { window: Duration::from_secs(2), warm_up: Duration::from_millis(600), rounds: 3 };
+const FULL: Times = Times {
+    window: Duration::from_secs(2),
+    warm_up: Duration::from_millis(600),
+    rounds: 3,
+};
 
 /// A quick run that shows whether everything works; its figures mean little.
-const QUICK: Times = Times { window: Duration::from_millis(300), warm_up: Duration::from_millis(100), rounds: 1 };
+const QUICK: Times = Times {
+    window: Duration::from_millis(300),
+    warm_up: Duration::from_millis(100),
+    rounds: 1,
+};
 
 const FULL_KEYS: usize = 10_000_000;
 const QUICK_KEYS: usize = 1_000_000;
@@ -72,12 +90,24 @@ struct Options {
 }
 
 fn options(arguments: &[String]) -> Option<Options> {
-    let mut options = Options { times: FULL, fill_keys: FULL_KEYS, only: Vec::new(), peers: Vec::new(), write: false };
+    let mut options = Options {
+        times: FULL,
+        fill_keys: FULL_KEYS,
+        only: Vec::new(),
+        peers: Vec::new(),
+        write: false,
+    };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => (options.times, options.fill_keys) = (QUICK, QUICK_KEYS),
-            "--rounds" => options.times.rounds = arguments.next()?.parse().ok().filter(|&rounds| rounds > 0)?,
+            "--rounds" => {
+                options.times.rounds = arguments
+                    .next()?
+                    .parse()
+                    .ok()
+                    .filter(|&rounds| rounds > 0)?;
+            }
             "--only" => options.only.push(arguments.next()?.clone()),
             "--peer" => options.peers.push(Peer::parse(arguments.next()?)?),
             "--write" => options.write = true,
@@ -94,7 +124,10 @@ fn main() {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["--serve-empty", runtime, port] => {
-            let (_, runtime) = Runtime::NAMED.into_iter().find(|(name, _)| *name == runtime).expect("a runtime");
+            let (_, runtime) = Runtime::NAMED
+                .into_iter()
+                .find(|(name, _)| *name == runtime)
+                .expect("a runtime");
             empty_server::serve(runtime, port.parse().expect("a port"));
         }
         [memory_store::FILL, keys] => memory_store::here(keys.parse().expect("a number")),
@@ -138,7 +171,11 @@ fn measure(options: &Options) {
 
 /// Where and how this was measured.
 fn machine(times: Times) -> String {
-    let pinned = if can_pin() { "the server on one core, Redis and the load on another" } else { "not pinned to cores" };
+    let pinned = if can_pin() {
+        "the server on one core, Redis and the load on another"
+    } else {
+        "not pinned to cores"
+    };
     format!(
         "Medians of {} rounds [least..most], windows of {:.1} s. {}, {pinned}; {}, {}.\n",
         times.rounds,

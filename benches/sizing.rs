@@ -1,9 +1,16 @@
-//! What `weir size` needs and no other bench measures: the cost of decisions in Redis Cluster and with TLS, and the memory of a process.
+//! What `weir size` needs and no other bench measures: the cost of decisions in Redis Cluster and
+//! with TLS, and the memory of a process.
 //!
-//! `cargo bench --bench sizing` prints the tables of benches/README.md; `-- --write` writes them there, and `-- --memory` prints the second alone. CPU time is that of redis-server, each beside
-//! a plain server that decides the same in the same round, so that only ratios are shown. Redis is on the loopback interface, without persistence.
+//! `cargo bench --bench sizing` prints the tables of benches/README.md; `-- --write` writes them
+//! there, and `-- --memory` prints the second alone. CPU time is that of redis-server, each beside
+//! a plain server that decides the same in the same round, so that only ratios are shown. Redis is
+//! on the loopback interface, without persistence.
 
-#![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
+#![allow(
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a measurement, with what the tests have for servers"
+)]
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/it/support"]
@@ -15,7 +22,10 @@ mod support {
     pub use redis::RedisServer;
 }
 
-#[allow(dead_code, reason = "shared with the bench of that name, which uses more of it")]
+#[allow(
+    dead_code,
+    reason = "shared with the bench of that name, which uses more of it"
+)]
 #[path = "service"]
 mod service {
     pub mod empty_server;
@@ -64,12 +74,19 @@ const LIMITS: [usize; 2] = [100, 50_000];
 const DEPLOYMENTS: [&str; 3] = ["plain", "cluster", "TLS"];
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
     // A part alone is printed and not written.
     let is_part = has("--memory");
     let report = runtime.block_on(async {
-        let of_redis = if is_part { String::new() } else { measure_redis().await + "\n" };
+        let of_redis = if is_part {
+            String::new()
+        } else {
+            measure_redis().await + "\n"
+        };
         of_redis + &measure_memory().await
     });
     println!("{report}");
@@ -89,39 +106,102 @@ impl Deployment {
     fn plain() -> Self {
         let server = RedisServer::start();
         let redis = Redis::connect_lazily(server.options());
-        Self { server, redis, _files: None }
+        Self {
+            server,
+            redis,
+            _files: None,
+        }
     }
 
     /// One node that owns all slots.
     fn cluster() -> Self {
         let bus = ports::free().port().to_string();
-        let arguments = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-announce-ip", "127.0.0.1"];
+        let arguments = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-port",
+            &bus,
+            "--cluster-announce-ip",
+            "127.0.0.1",
+        ];
         let server = RedisServer::start_with(&arguments);
         server.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
         let began = Instant::now();
-        while !server.run::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
-            assert!(began.elapsed() < Duration::from_secs(30), "the node does not serve its slots");
+        while !server
+            .run::<String>(&["CLUSTER", "INFO"])
+            .contains("cluster_state:ok")
+        {
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "the node does not serve its slots"
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
-        let options = parse(&RawOptions { kind: "cluster", url: &server.url(), ..RawOptions::default() }, &TlsFiles::default());
+        let options = parse(
+            &RawOptions {
+                kind: "cluster",
+                url: &server.url(),
+                ..RawOptions::default()
+            },
+            &TlsFiles::default(),
+        );
         let redis = Redis::connect_lazily(options);
-        Self { server, redis, _files: None }
+        Self {
+            server,
+            redis,
+            _files: None,
+        }
     }
 
     fn with_tls() -> Self {
-        let (authority, files, port) = (Authority::new("bench"), Files::new(), ports::free().port().to_string());
+        let (authority, files, port) = (
+            Authority::new("bench"),
+            Files::new(),
+            ports::free().port().to_string(),
+        );
         files.write("ca.crt", &authority.pem());
         files.write_issued("redis", &authority.issue(&["localhost", "127.0.0.1"]));
-        let (certificate, key, ca) = (files.text("redis.crt"), files.text("redis.key"), files.text("ca.crt"));
-        let certificates = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
-        let server = RedisServer::start_with(&[&["--tls-port", &port, "--tls-auth-clients", "no"][..], &certificates[..]].concat());
-        let trusted = TlsFiles { ca_cert: Some(files.path("ca.crt")), ..TlsFiles::default() };
-        let options = parse(&RawOptions { url: &format!("rediss://127.0.0.1:{port}"), ..RawOptions::default() }, &trusted);
+        let (certificate, key, ca) = (
+            files.text("redis.crt"),
+            files.text("redis.key"),
+            files.text("ca.crt"),
+        );
+        let certificates = [
+            "--tls-cert-file",
+            &certificate,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &ca,
+        ];
+        let server = RedisServer::start_with(
+            &[
+                &["--tls-port", &port, "--tls-auth-clients", "no"][..],
+                &certificates[..],
+            ]
+            .concat(),
+        );
+        let trusted = TlsFiles {
+            ca_cert: Some(files.path("ca.crt")),
+            ..TlsFiles::default()
+        };
+        let options = parse(
+            &RawOptions {
+                url: &format!("rediss://127.0.0.1:{port}"),
+                ..RawOptions::default()
+            },
+            &trusted,
+        );
         let redis = Redis::connect_lazily(options);
-        Self { server, redis, _files: Some(files) }
+        Self {
+            server,
+            redis,
+            _files: Some(files),
+        }
     }
 
-    /// CPU time of redis-server per decision, in batches of `batch`. The first decisions, which connect and load the script, are not counted.
+    /// CPU time of redis-server per decision, in batches of `batch`. The first decisions, which
+    /// connect and load the script, are not counted.
     async fn micros(&self, algorithm: Algorithm, batch: usize) -> f64 {
         self.server.flush();
         self.decide(algorithm, batch, 0..batch).await;
@@ -132,8 +212,13 @@ impl Deployment {
 
     async fn decide(&self, algorithm: Algorithm, batch: usize, decisions: std::ops::Range<usize>) {
         for first in decisions.step_by(batch) {
-            let keys: Vec<String> = (first..first + batch).map(|key| format!("w1{{bench|user={}}}x", key % KEYS)).collect();
-            let checks = Arc::new(Checks::of(keys.iter().map(|key| (key.as_bytes(), Check::new(algorithm, 1, Modes::default())))));
+            let keys: Vec<String> = (first..first + batch)
+                .map(|key| format!("w1{{bench|user={}}}x", key % KEYS))
+                .collect();
+            let checks =
+                Arc::new(Checks::of(keys.iter().map(|key| {
+                    (key.as_bytes(), Check::new(algorithm, 1, Modes::default()))
+                })));
             let budget = Budget::until(Instant::now() + Duration::from_secs(10));
             let answers = self.redis.decide(&checks, &checks.indices(), budget).await;
             assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
@@ -143,17 +228,36 @@ impl Deployment {
 
 fn parse(raw: &RawOptions<'_>, files: &TlsFiles) -> redis::Options {
     let options = redis::Options::parse(raw, files).expect("good settings");
-    redis::Options { connect_timeout: Duration::from_secs(2), ..options }
+    redis::Options {
+        connect_timeout: Duration::from_secs(2),
+        ..options
+    }
 }
 
 async fn measure_redis() -> String {
-    let deployments = [Deployment::plain(), Deployment::cluster(), Deployment::with_tls()];
-    let rate = Rate { requests_per_unit: 100, unit: Unit::Minute, unit_multiplier: 1 };
-    let mut table = "| algorithm | Redis Cluster / one server, 1 at a time | in batches of 16 | of 64 | TLS / plaintext, 1 at a time | in batches of 16 | \
-                     of 64 |\n|---|---|---|---|---|---|---|\n"
-        .to_owned();
+    let deployments = [
+        Deployment::plain(),
+        Deployment::cluster(),
+        Deployment::with_tls(),
+    ];
+    let rate = Rate {
+        requests_per_unit: 100,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    };
+    let mut table =
+        "| algorithm | Redis Cluster / one server, 1 at a time | in batches of 16 | of 64 | TLS / \
+         plaintext, 1 at a time | in batches of 16 | of 64 |\n|---|---|---|---|---|---|---|\n"
+            .to_owned();
     for (name, kind) in AlgorithmKind::NAMED {
-        let algorithm = Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("options that belong together");
+        let algorithm = Algorithm::try_new(
+            &rate,
+            &Options {
+                kind,
+                ..Options::default()
+            },
+        )
+        .expect("options that belong together");
         let mut ratios = [const { [const { Vec::new() }; BATCHES.len()] }; 2];
         for round in 1..=ROUNDS {
             for (column, batch) in BATCHES.into_iter().enumerate() {
@@ -161,13 +265,19 @@ async fn measure_redis() -> String {
                 for deployment in &deployments {
                     micros.push(deployment.micros(algorithm, batch).await);
                 }
-                eprintln!("round {round} of {ROUNDS}: {name}, {batch} at a time: {DEPLOYMENTS:?} {micros:.2?} us");
+                eprintln!(
+                    "round {round} of {ROUNDS}: {name}, {batch} at a time: {DEPLOYMENTS:?} \
+                     {micros:.2?} us"
+                );
                 for (of_deployment, other) in ratios.iter_mut().zip(&micros[1..]) {
                     of_deployment[column].push(other / micros[0]);
                 }
             }
         }
-        let cells = ratios.iter().flatten().map(|values| format!(" | {:.2}", median(values).unwrap_or(f64::NAN)));
+        let cells = ratios
+            .iter()
+            .flatten()
+            .map(|values| format!(" | {:.2}", median(values).unwrap_or(f64::NAN)));
         let _ = writeln!(table, "| `{name}`{} |", cells.collect::<String>());
     }
     table
@@ -178,7 +288,11 @@ async fn measure_memory() -> String {
     let [small, large] = LIMITS.map(|limits| {
         let folder = tempfile::tempdir().expect("a folder");
         write_limits(folder.path(), limits);
-        Server::weir(folder, &[("WORKERS", "2".to_owned())], CpuPlacement::AllCores)
+        Server::weir(
+            folder,
+            &[("WORKERS", "2".to_owned())],
+            CpuPlacement::AllCores,
+        )
     });
     for server in [&small, &large] {
         ask(&mut client(server).await, 1_000).await;
@@ -195,8 +309,10 @@ async fn measure_memory() -> String {
     let of_a_connection = (with_connections - at_start) / CONNECTIONS as f64;
     let of_a_limit = (with_limits - at_start) / (LIMITS[1] - LIMITS[0]) as f64;
     format!(
-        "| memory of a process | bytes |\n|---|---|\n| at the start, two threads, {} limits | {at_start:.0} |\n| a connection that has made calls | \
-         {of_a_connection:.0} |\n| a limit | {of_a_limit:.0} |\n\nMedians of {ROUNDS} rounds; {CONNECTIONS} connections, {} limits. {}; {}.\n",
+        "| memory of a process | bytes |\n|---|---|\n| at the start, two threads, {} limits | \
+         {at_start:.0} |\n| a connection that has made calls | {of_a_connection:.0} |\n| a limit | \
+         {of_a_limit:.0} |\n\nMedians of {ROUNDS} rounds; {CONNECTIONS} connections, {} limits. \
+         {}; {}.\n",
         LIMITS[0],
         LIMITS[1],
         processors(),
@@ -210,7 +326,11 @@ fn write_limits(folder: &Path, limits: usize) {
     std::fs::create_dir_all(&config).expect("a folder of our own");
     let mut text = "domain: size\ndescriptors:\n".to_owned();
     for limit in 0..limits {
-        let _ = writeln!(text, "- {{key: route, value: /p/{limit:08}, rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}");
+        let _ = writeln!(
+            text,
+            "- {{key: route, value: /p/{limit:08}, rate_limit: {{unit: hour, requests_per_unit: \
+             4000000000}}}}"
+        );
     }
     std::fs::write(config.join("limits.yaml"), text).expect("a folder of our own");
 }
@@ -218,16 +338,27 @@ fn write_limits(folder: &Path, limits: usize) {
 type Client = RateLimitServiceClient<tonic::transport::Channel>;
 
 async fn client(server: &Server) -> Client {
-    let endpoint = tonic::transport::Channel::from_shared(format!("http://{}", server.address)).expect("an address");
+    let endpoint = tonic::transport::Channel::from_shared(format!("http://{}", server.address))
+        .expect("an address");
     Client::new(endpoint.connect().await.expect("it listens"))
 }
 
 /// Makes calls one after the other.
 async fn ask(client: &mut Client, calls: usize) {
     for call in 0..calls {
-        let entry = Entry { key: b"route".to_vec(), value: format!("/p/{:08}", call % LIMITS[0]).into_bytes() };
-        let descriptors = vec![RateLimitDescriptor { entries: vec![entry], ..Default::default() }];
-        let request = RateLimitRequest { domain: "size".to_owned(), descriptors, hits_addend: 0 };
+        let entry = Entry {
+            key: b"route".to_vec(),
+            value: format!("/p/{:08}", call % LIMITS[0]).into_bytes(),
+        };
+        let descriptors = vec![RateLimitDescriptor {
+            entries: vec![entry],
+            ..Default::default()
+        }];
+        let request = RateLimitRequest {
+            domain: "size".to_owned(),
+            descriptors,
+            hits_addend: 0,
+        };
         client.should_rate_limit(request).await.expect("an answer");
     }
 }

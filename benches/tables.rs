@@ -1,10 +1,16 @@
-//! A table of a million rows that is reloaded under load: latencies of calls while it is, beside those while nothing changes, and memory.
+//! A table of a million rows that is reloaded under load: latencies of calls while it is, beside
+//! those while nothing changes, and memory.
 //!
-//! `cargo bench --bench tables` starts one service with its counters in memory, sends calls at a constant rate, and reads the latencies of phases that
-//! alternate: a quiet one, and one in which a changed table is read, compiled and put in force. A call's latency begins when it was due, so that one that
-//! waits behind another counts its wait. Run nothing else meanwhile.
+//! `cargo bench --bench tables` starts one service with its counters in memory, sends calls at a
+//! constant rate, and reads the latencies of phases that alternate: a quiet one, and one in which a
+//! changed table is read, compiled and put in force. A call's latency begins when it was due, so
+//! that one that waits behind another counts its wait. Run nothing else meanwhile.
 
-#![allow(clippy::panic, clippy::disallowed_methods, reason = "a measurement, with what the tests have for servers")]
+#![allow(
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "a measurement, with what the tests have for servers"
+)]
 
 use std::fmt::Write as _;
 use std::fs;
@@ -56,15 +62,29 @@ const LOADED_WITHIN: Duration = Duration::from_secs(120);
 
 fn main() {
     let number = |flag: &str| {
-        let mut arguments = std::env::args().skip_while(|argument| argument != flag).skip(1);
-        arguments.next().map(|number| number.parse::<usize>().unwrap_or_else(|error| panic!("{flag}: {error}")))
+        let mut arguments = std::env::args()
+            .skip_while(|argument| argument != flag)
+            .skip(1);
+        arguments.next().map(|number| {
+            number
+                .parse::<usize>()
+                .unwrap_or_else(|error| panic!("{flag}: {error}"))
+        })
     };
-    let (rows, rounds) = (number("--rows").unwrap_or(ROWS), number("--rounds").unwrap_or(ROUNDS));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (rows, rounds) = (
+        number("--rows").unwrap_or(ROWS),
+        number("--rounds").unwrap_or(ROUNDS),
+    );
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(measure(rows, rounds));
 }
 
-/// A table in which each row has its plan, and every tenth an amount. Tables of different numbers differ in all of these amounts.
+/// A table in which each row has its plan, and every tenth an amount. Tables of different numbers
+/// differ in all of these amounts.
 fn write_table(folder: &Path, rows: usize, number: usize) -> usize {
     let mut text = String::with_capacity(rows * 32);
     text.push_str("value,plan,requests_per_unit\n");
@@ -72,7 +92,11 @@ fn write_table(folder: &Path, rows: usize, number: usize) -> usize {
         let plan = if row % 3 == 0 { "pro" } else { "free" };
         // Writing to a string does not fail.
         let _ = match row % 10 {
-            0 => writeln!(text, "tenant-{row:012},{plan},{}", 1_000 + row % 5_000 + number),
+            0 => writeln!(
+                text,
+                "tenant-{row:012},{plan},{}",
+                1_000 + row % 5_000 + number
+            ),
             _ => writeln!(text, "tenant-{row:012},{plan},"),
         };
     }
@@ -91,9 +115,19 @@ async fn calls(mut client: Client, rows: usize, number: u32, latencies: Latencie
     loop {
         tokio::time::sleep_until(due.into()).await;
         let value = format!("tenant-{:012}", random.usize(..rows));
-        let entries = vec![Entry { key: "tenant".into(), value: value.into_bytes() }];
-        let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
-        let request = RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 0 };
+        let entries = vec![Entry {
+            key: "tenant".into(),
+            value: value.into_bytes(),
+        }];
+        let descriptors = vec![RateLimitDescriptor {
+            entries,
+            ..Default::default()
+        }];
+        let request = RateLimitRequest {
+            domain: "d".to_owned(),
+            descriptors,
+            hits_addend: 0,
+        };
         client.should_rate_limit(request).await.expect("an answer");
         latencies.lock().expect("no panic").push(due.elapsed());
         due += every;
@@ -104,7 +138,10 @@ async fn calls(mut client: Client, rows: usize, number: u32, latencies: Latencie
 fn take(latencies: &Latencies) -> (usize, [f64; 3]) {
     let mut all = std::mem::take(&mut *latencies.lock().expect("no panic"));
     all.sort_unstable();
-    let at = |share: f64| all.get((all.len() as f64 * share) as usize).map_or(0.0, |latency| latency.as_secs_f64() * 1e3);
+    let at = |share: f64| {
+        all.get((all.len() as f64 * share) as usize)
+            .map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
+    };
     (all.len(), [at(0.5), at(0.99), at(0.999)])
 }
 
@@ -115,7 +152,11 @@ fn median(mut all: Vec<f64>) -> f64 {
 
 async fn measure(rows: usize, rounds: usize) {
     let empty = Weir::start(
-        &[("limits.yaml", "domain: d\ndescriptors: [{ key: tenant, rate_limit: { unit: minute, requests_per_unit: 60 } }]\n")],
+        &[(
+            "limits.yaml",
+            "domain: d\ndescriptors: [{ key: tenant, rate_limit: { unit: minute, \
+             requests_per_unit: 60 } }]\n",
+        )],
         &[],
     );
     let mib = |kib: u64| kib as f64 / 1_024.0;
@@ -128,12 +169,24 @@ async fn measure(rows: usize, rounds: usize) {
         bytes = write_table(folder, rows, 0);
     };
     let weir = Weir::start_in(fill, &[]);
-    println!("{rows} rows of {} MB; start with the table: {:.1} s", bytes / 1_000_000, begun.elapsed().as_secs_f64());
-    println!("resident: {without:.0} MiB without a table, {:.0} MiB with it", mib(weir.resident_kib()));
+    println!(
+        "{rows} rows of {} MB; start with the table: {:.1} s",
+        bytes / 1_000_000,
+        begun.elapsed().as_secs_f64()
+    );
+    println!(
+        "resident: {without:.0} MiB without a table, {:.0} MiB with it",
+        mib(weir.resident_kib())
+    );
     let latencies = Latencies::default();
     let mut callers = Vec::new();
     for number in 0..CONNECTIONS {
-        callers.push(tokio::spawn(calls(weir.client().await, rows, number, Arc::clone(&latencies))));
+        callers.push(tokio::spawn(calls(
+            weir.client().await,
+            rows,
+            number,
+            Arc::clone(&latencies),
+        )));
     }
     tokio::time::sleep(QUIET).await;
     let loaded = || weir.metric("weir_config_generation").map(f64::to_bits);
@@ -144,7 +197,9 @@ async fn measure(rows: usize, rounds: usize) {
         quiet.push(take(&latencies));
         let before = loaded();
         let folder = weir.config_dir().to_owned();
-        tokio::task::spawn_blocking(move || write_table(&folder, rows, round)).await.expect("written");
+        tokio::task::spawn_blocking(move || write_table(&folder, rows, round))
+            .await
+            .expect("written");
         // Writing the file is none of the service's work.
         take(&latencies);
         let begun = Instant::now();
@@ -156,16 +211,35 @@ async fn measure(rows: usize, rounds: usize) {
         // The old table is freed.
         tokio::time::sleep(Duration::from_secs(1)).await;
         reloaded.push(take(&latencies));
-        println!("round {round}: in force after {:.1} s; resident {:.0} MiB", took[round - 1], mib(weir.resident_kib()));
+        println!(
+            "round {round}: in force after {:.1} s; resident {:.0} MiB",
+            took[round - 1],
+            mib(weir.resident_kib())
+        );
     }
     for (name, phases) in [("no reload", &quiet), ("reload", &reloaded)] {
         let at = |index: usize| median(phases.iter().map(|(_, shares)| shares[index]).collect());
         let calls: usize = phases.iter().map(|(calls, _)| calls).sum();
-        println!("{name:>10}: {calls} calls, p50 {:.2} ms, p99 {:.2} ms, p99.9 {:.2} ms (medians of {rounds})", at(0), at(1), at(2));
+        println!(
+            "{name:>10}: {calls} calls, p50 {:.2} ms, p99 {:.2} ms, p99.9 {:.2} ms (medians of \
+             {rounds})",
+            at(0),
+            at(1),
+            at(2)
+        );
     }
-    let of = |phases: &[(usize, [f64; 3])], index: usize| median(phases.iter().map(|(_, shares)| shares[index]).collect());
-    println!("p99 of reloads to p99 without: {:.2}", of(&reloaded, 1) / of(&quiet, 1));
-    println!("in force after {:.1} s (median); peak resident {:.0} MiB", median(took), mib(weir.peak_resident_kib()));
+    let of = |phases: &[(usize, [f64; 3])], index: usize| {
+        median(phases.iter().map(|(_, shares)| shares[index]).collect())
+    };
+    println!(
+        "p99 of reloads to p99 without: {:.2}",
+        of(&reloaded, 1) / of(&quiet, 1)
+    );
+    println!(
+        "in force after {:.1} s (median); peak resident {:.0} MiB",
+        median(took),
+        mib(weir.peak_resident_kib())
+    );
     // Before the service stops, which would be an error of theirs.
     callers.iter().for_each(tokio::task::JoinHandle::abort);
 }

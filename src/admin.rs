@@ -1,7 +1,9 @@
-//! The admin API: what operators ask a running process, and what they change. Its requests come over the debug listener.
+//! The admin API: what operators ask a running process, and what they change. Its requests come
+//! over the debug listener.
 //!
-//! The same calls serve the commands of `weir` and the admin page. `access` decides who may call: reading is free on loopback, and every change needs
-//! a token. Answers are JSON of bounded size, and hold no secret. Each topic is a file with its types, which the commands read too.
+//! The same calls serve the commands of `weir` and the admin page. `access` decides who may call:
+//! reading is free on loopback, and every change needs a token. Answers are JSON of bounded size,
+//! and hold no secret. Each topic is a file with its types, which the commands read too.
 
 pub mod access;
 pub mod decisions;
@@ -17,9 +19,9 @@ pub mod reply;
 mod routes;
 pub mod status;
 pub(crate) mod subject;
-pub mod usage;
 pub mod top;
 pub mod unmatched;
+pub mod usage;
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,10 +50,12 @@ use crate::store::Usage;
 use crate::store::redis::Deployment;
 use crate::subjects::Subjects;
 
-/// Requests that are answered at a time; further ones wait. An answer may have megabytes while it is made.
+/// Requests that are answered at a time; further ones wait. An answer may have megabytes while it
+/// is made.
 const MAX_AT_A_TIME: usize = 4;
 
-/// The largest body of a request in bytes: many descriptors to explain, or an override with all its texts.
+/// The largest body of a request in bytes: many descriptors to explain, or an override with all its
+/// texts.
 const MAX_BODY_BYTES: usize = 256 << 10;
 
 /// The memory of all bodies together, in bytes. When it is used up, the oldest request is refused.
@@ -90,7 +94,9 @@ pub struct Api {
 
 impl fmt::Debug for Api {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Api").field("access", &self.access).finish_non_exhaustive()
+        out.debug_struct("Api")
+            .field("access", &self.access)
+            .finish_non_exhaustive()
     }
 }
 
@@ -101,7 +107,12 @@ impl Api {
     /// An API that shows `parts` to those whom `access` lets in.
     #[must_use]
     pub fn new(parts: Parts, access: Access) -> Self {
-        Self { parts: Arc::new(parts), access, permits: Semaphore::new(MAX_AT_A_TIME), unanswered: Unfinished::new(MAX_UNANSWERED_BYTES) }
+        Self {
+            parts: Arc::new(parts),
+            access,
+            permits: Semaphore::new(MAX_AT_A_TIME),
+            unanswered: Unfinished::new(MAX_UNANSWERED_BYTES),
+        }
     }
 
     /// The answer to a request that the guard of the listener refused.
@@ -115,8 +126,15 @@ impl Api {
         let found = routes::find(request.method(), request.uri().path());
         let (operation, need) = match found {
             Ok(found) => found,
-            Err(None) => return Failure::not_found("no such call; /api/v1/openapi.json lists them").into(),
-            Err(Some(allowed)) => return not_allowed(allowed, "this call has another method; /api/v1/openapi.json lists them\n"),
+            Err(None) => {
+                return Failure::not_found("no such call; /api/v1/openapi.json lists them").into();
+            }
+            Err(Some(allowed)) => {
+                return not_allowed(
+                    allowed,
+                    "this call has another method; /api/v1/openapi.json lists them\n",
+                );
+            }
         };
         let caller = match self.access.caller(request.headers(), need).await {
             Ok(caller) => caller,
@@ -125,14 +143,25 @@ impl Api {
         let charge = self.unanswered.charge(0);
         let answer = charge.unless_oldest(async {
             let (head, body) = request.into_parts();
-            let body = if head.method == Method::GET { Vec::new() } else { collect(body, MAX_BODY_BYTES, &charge).await? };
+            let body = if head.method == Method::GET {
+                Vec::new()
+            } else {
+                collect(body, MAX_BODY_BYTES, &charge).await?
+            };
             let _permit = self.permits.acquire().await;
-            let call = Call { query: Query::new(head.uri.query().unwrap_or_default()), body, caller };
+            let call = Call {
+                query: Query::new(head.uri.query().unwrap_or_default()),
+                body,
+                caller,
+            };
             Ok(self.run(operation, call).await.unwrap_or_else(Page::from))
         });
         match answer.await {
             Some(Ok(page) | Err(page)) => page,
-            None => Failure::unavailable("too many requests are unanswered, and this one was the oldest; try again").into(),
+            None => Failure::unavailable(
+                "too many requests are unanswered, and this one was the oldest; try again",
+            )
+            .into(),
         }
     }
 
@@ -143,9 +172,15 @@ impl Api {
             Operation::Status => Ok(json(&status::report(&parts, &self.access, &call.caller))),
             Operation::Limits => blocking(move || limits::page(&parts, &call.query)).await,
             Operation::Decisions => blocking(move || decisions::report(&parts, &call.query)).await,
-            Operation::Usage => usage::subject(&parts, &call.query).await.map(|answer| json(&answer)),
-            Operation::UsageTop => usage::top(&parts, &call.query).await.map(|answer| json(&answer)),
-            Operation::Count => usage::count(&parts, &call.query).await.map(|answer| json(&answer)),
+            Operation::Usage => usage::subject(&parts, &call.query)
+                .await
+                .map(|answer| json(&answer)),
+            Operation::UsageTop => usage::top(&parts, &call.query)
+                .await
+                .map(|answer| json(&answer)),
+            Operation::Count => usage::count(&parts, &call.query)
+                .await
+                .map(|answer| json(&answer)),
             Operation::Top => blocking(move || top::report(&parts, &call.query)).await,
             Operation::Unmatched => blocking(move || unmatched::report(&parts, &call.query)).await,
             Operation::Overrides => blocking(move || overrides::list(&parts, &call.query)).await,
@@ -174,12 +209,20 @@ impl Call {
     /// # Errors
     /// 400: it is something else.
     pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.body).map_err(|error| Failure::bad_request(&format!("the body: {error}")))
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Failure::bad_request(&format!("the body: {error}")))
     }
 }
 
 /// Makes an answer on a thread of lower priority, because it may take long.
-async fn blocking<T: Serialize + Send + 'static>(make: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<Page, Failure> {
+async fn blocking<T: Serialize + Send + 'static>(
+    make: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<Page, Failure> {
     let made = tokio::task::spawn_blocking(move || make().map(|answer| json(&answer))).await;
-    made.unwrap_or_else(|error| Err(Failure { status: StatusCode::INTERNAL_SERVER_ERROR, error: error.to_string() }))
+    made.unwrap_or_else(|error| {
+        Err(Failure {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            error: error.to_string(),
+        })
+    })
 }

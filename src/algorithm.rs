@@ -1,8 +1,10 @@
-//! Rate limiting algorithms: one pure, total step in whole numbers per algorithm, and the table of what each one is.
+//! Rate limiting algorithms: one pure, total step in whole numbers per algorithm, and the table of
+//! what each one is.
 //!
-//! A step takes the stored state, the store's time and the hits, and returns the verdict and the state to store next. Algorithms do
-//! arithmetic; stores own atomicity. Each algorithm is defined in a file of its own (see [`Definition`]), with a twin of the same name in
-//! `lua/` that runs inside Redis. An algorithm is added by these two files, and by its lines in this one.
+//! A step takes the stored state, the store's time and the hits, and returns the verdict and the
+//! state to store next. Algorithms do arithmetic; stores own atomicity. Each algorithm is defined
+//! in a file of its own (see [`Definition`]), with a twin of the same name in `lua/` that runs
+//! inside Redis. An algorithm is added by these two files, and by its lines in this one.
 
 mod calendar;
 pub mod concurrency;
@@ -40,7 +42,8 @@ pub struct Spec {
     pub kind: AlgorithmKind,
     /// The value of `algorithm` in a configuration file.
     pub name: &'static str,
-    /// Names the algorithm in the keys of its counters. Two letters: bytes of known number are copied without a call.
+    /// Names the algorithm in the keys of its counters. Two letters: bytes of known number are
+    /// copied without a call.
     pub key_tag: [u8; 2],
     /// Names the algorithm in a call of the script: `lua/` keeps its step under this number.
     pub wire_code: u8,
@@ -63,7 +66,15 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'F',
         reply_numbers: 3,
         script: include_str!("../lua/fixed_window.lua"),
-        options: &["scale", "default_cost", "count_denied", "period", "timezone", "week_starts", "anchor"],
+        options: &[
+            "scale",
+            "default_cost",
+            "count_denied",
+            "period",
+            "timezone",
+            "week_starts",
+            "anchor",
+        ],
         counts_denied: true,
     },
     Spec {
@@ -93,7 +104,15 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'B',
         reply_numbers: 3,
         script: include_str!("../lua/sliding_window_buckets.lua"),
-        options: &["bucket_interval", "bucket_span", "subject_expiry", "scale", "default_cost", "count_denied", "max_debt"],
+        options: &[
+            "bucket_interval",
+            "bucket_span",
+            "subject_expiry",
+            "scale",
+            "default_cost",
+            "count_denied",
+            "max_debt",
+        ],
         counts_denied: false,
     },
     Spec {
@@ -113,7 +132,13 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'Q',
         reply_numbers: 3,
         script: include_str!("../lua/leaky_bucket.lua"),
-        options: &["max_delay", "scale", "default_cost", "count_denied", "max_debt"],
+        options: &[
+            "max_delay",
+            "scale",
+            "default_cost",
+            "count_denied",
+            "max_debt",
+        ],
         counts_denied: false,
     },
     Spec {
@@ -167,7 +192,8 @@ pub enum Algorithm {
     Concurrency(Concurrency),
 }
 
-/// Evaluates an expression with the algorithm, whichever it is. With `map`, the result is an algorithm of the same kind.
+/// Evaluates an expression with the algorithm, whichever it is. With `map`, the result is an
+/// algorithm of the same kind.
 macro_rules! dispatch {
     ($algorithm:expr, $inner:ident => $result:expr) => {
         match $algorithm {
@@ -209,15 +235,34 @@ impl Algorithm {
         }
     }
 
-    fn define(limit: u64, window: Span, options: &Options, debt: Debt) -> Result<Self, OptionError> {
+    fn define(
+        limit: u64,
+        window: Span,
+        options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
         Ok(match options.kind {
-            AlgorithmKind::FixedWindow => Self::FixedWindow(Definition::try_new(limit, window, options, debt)?),
-            AlgorithmKind::SlidingWindowLog => Self::SlidingWindowLog(Definition::try_new(limit, window, options, debt)?),
-            AlgorithmKind::SlidingWindowCounter => Self::SlidingWindowCounter(Definition::try_new(limit, window, options, debt)?),
-            AlgorithmKind::SlidingWindowBuckets => Self::SlidingWindowBuckets(Definition::try_new(limit, window, options, debt)?),
-            AlgorithmKind::TokenBucket => Self::TokenBucket(Definition::try_new(limit, window, options, debt)?),
-            AlgorithmKind::LeakyBucket => Self::LeakyBucket(Definition::try_new(limit, window, options, debt)?),
-            AlgorithmKind::Concurrency => Self::Concurrency(Definition::try_new(limit, window, options, debt)?),
+            AlgorithmKind::FixedWindow => {
+                Self::FixedWindow(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::SlidingWindowLog => {
+                Self::SlidingWindowLog(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::SlidingWindowCounter => {
+                Self::SlidingWindowCounter(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::SlidingWindowBuckets => {
+                Self::SlidingWindowBuckets(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::TokenBucket => {
+                Self::TokenBucket(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::LeakyBucket => {
+                Self::LeakyBucket(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::Concurrency => {
+                Self::Concurrency(Definition::try_new(limit, window, options, debt)?)
+            }
         })
     }
 }
@@ -272,35 +317,45 @@ pub enum State {
 pub struct Options {
     /// `algorithm`.
     pub kind: AlgorithmKind,
-    /// `burst`: the capacity of a `token_bucket`, in what the rate counts; default: the rate's hits. At a rate of 0 nothing passes, whatever the burst is.
+    /// `burst`: the capacity of a `token_bucket`, in what the rate counts; default: the rate's
+    /// hits. At a rate of 0 nothing passes, whatever the burst is.
     pub burst: Option<u64>,
-    /// `scale`: the rate's hits and the burst are in units of so many hits, and so is what responses say of them; default: 1.
+    /// `scale`: the rate's hits and the burst are in units of so many hits, and so is what
+    /// responses say of them; default: 1.
     pub scale: Option<u32>,
     /// `default_cost`: the hits of a request that names none; default: 1.
     pub default_cost: Option<u64>,
     /// `bucket_interval` of `sliding_window_buckets`; default: a sixtieth of the window.
     pub bucket_interval: Option<Span>,
-    /// `bucket_span` of `sliding_window_buckets`: the time that all buckets cover; default: the window and one interval.
+    /// `bucket_span` of `sliding_window_buckets`: the time that all buckets cover; default: the
+    /// window and one interval.
     pub bucket_span: Option<Span>,
-    /// `subject_expiry` of `sliding_window_buckets`: an idle key is dropped after it; default: the span.
+    /// `subject_expiry` of `sliding_window_buckets`: an idle key is dropped after it; default: the
+    /// span.
     pub subject_expiry: Option<Span>,
-    /// `max_delay` of a `leaky_bucket`; default: zero. However long it is, at most 2^32 - 1 hits wait, or one full limit if that is more.
+    /// `max_delay` of a `leaky_bucket`; default: zero. However long it is, at most 2^32 - 1 hits
+    /// wait, or one full limit if that is more.
     pub max_delay: Option<Span>,
-    /// `max_duration` of a `concurrency` limit, which has to be written: after it, a request has lost its place.
+    /// `max_duration` of a `concurrency` limit, which has to be written: after it, a request has
+    /// lost its place.
     pub max_duration: Option<Span>,
     /// `count_denied`: refused hits count; default: true for `fixed_window`, false for all others.
     pub count_denied: Option<bool>,
-    /// `max_debt`: how many full limits below zero refused hits may take a key, if they count; default: 1. A `fixed_window` counts all of them.
+    /// `max_debt`: how many full limits below zero refused hits may take a key, if they count;
+    /// default: 1. A `fixed_window` counts all of them.
     pub max_debt: Option<u32>,
-    /// `period` of a `fixed_window`; default: by the setting below for months, `fixed` for all others.
+    /// `period` of a `fixed_window`; default: by the setting below for months, `fixed` for all
+    /// others.
     pub period: Option<PeriodKind>,
     /// `timezone` of a calendar; default: UTC.
     pub timezone: Option<Zone>,
     /// `week_starts` of a calendar of weeks; default: Monday.
     pub week_starts: Option<Weekday>,
-    /// `anchor` of a calendar: the day, and the time of day, at which a window begins; default: the first day at midnight.
+    /// `anchor` of a calendar: the day, and the time of day, at which a window begins; default: the
+    /// first day at midnight.
     pub anchor: Option<Anchor>,
-    /// A `fixed_window` per month follows the calendar (`USE_CALENDAR_MONTH_RATE_LIMIT`); no option of a file.
+    /// A `fixed_window` per month follows the calendar (`USE_CALENDAR_MONTH_RATE_LIMIT`); no option
+    /// of a file.
     pub calendar_months: bool,
 }
 
@@ -308,17 +363,47 @@ pub struct Options {
 pub const OPTIONS: [(&str, OptionField); 14] = [
     ("burst", OptionField::Amount(|options| &mut options.burst)),
     ("scale", OptionField::Number(|options| &mut options.scale)),
-    ("default_cost", OptionField::Amount(|options| &mut options.default_cost)),
-    ("bucket_interval", OptionField::Duration(|options| &mut options.bucket_interval)),
-    ("bucket_span", OptionField::Duration(|options| &mut options.bucket_span)),
-    ("subject_expiry", OptionField::Duration(|options| &mut options.subject_expiry)),
-    ("max_delay", OptionField::Duration(|options| &mut options.max_delay)),
-    ("max_duration", OptionField::Duration(|options| &mut options.max_duration)),
-    ("count_denied", OptionField::Bool(|options| &mut options.count_denied)),
-    ("max_debt", OptionField::Number(|options| &mut options.max_debt)),
+    (
+        "default_cost",
+        OptionField::Amount(|options| &mut options.default_cost),
+    ),
+    (
+        "bucket_interval",
+        OptionField::Duration(|options| &mut options.bucket_interval),
+    ),
+    (
+        "bucket_span",
+        OptionField::Duration(|options| &mut options.bucket_span),
+    ),
+    (
+        "subject_expiry",
+        OptionField::Duration(|options| &mut options.subject_expiry),
+    ),
+    (
+        "max_delay",
+        OptionField::Duration(|options| &mut options.max_delay),
+    ),
+    (
+        "max_duration",
+        OptionField::Duration(|options| &mut options.max_duration),
+    ),
+    (
+        "count_denied",
+        OptionField::Bool(|options| &mut options.count_denied),
+    ),
+    (
+        "max_debt",
+        OptionField::Number(|options| &mut options.max_debt),
+    ),
     ("period", OptionField::Period(|options| &mut options.period)),
-    ("timezone", OptionField::Zone(|options| &mut options.timezone)),
-    ("week_starts", OptionField::Weekday(|options| &mut options.week_starts)),
+    (
+        "timezone",
+        OptionField::Zone(|options| &mut options.timezone),
+    ),
+    (
+        "week_starts",
+        OptionField::Weekday(|options| &mut options.week_starts),
+    ),
     ("anchor", OptionField::Anchor(|options| &mut options.anchor)),
 ];
 

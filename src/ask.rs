@@ -1,7 +1,7 @@
 //! A decoded rate limit request, which borrows from the bytes that the caller sent.
 //!
-//! Descriptors and entries are in two inline vectors, so that a usual request needs no allocation. Keys and values are bytes, because Envoy forwards
-//! header values that need not be UTF-8.
+//! Descriptors and entries are in two inline vectors, so that a usual request needs no allocation.
+//! Keys and values are bytes, because Envoy forwards header values that need not be UTF-8.
 
 pub mod written;
 
@@ -59,7 +59,10 @@ impl<'a> Ask<'a> {
 
     /// Adds a descriptor with all entries that were pushed since the previous one.
     pub fn close(&mut self, descriptor: Descriptor) {
-        self.descriptors.push(Descriptor { end: self.entries.len(), ..descriptor });
+        self.descriptors.push(Descriptor {
+            end: self.entries.len(),
+            ..descriptor
+        });
     }
 
     /// The number of descriptors.
@@ -87,7 +90,11 @@ impl<'a> Ask<'a> {
     /// Makes each descriptor look, whatever it asked for.
     pub fn look(&mut self) {
         for descriptor in &mut self.descriptors {
-            *descriptor = Descriptor { hits_addend: Some(0), is_negative_hits: false, ..*descriptor };
+            *descriptor = Descriptor {
+                hits_addend: Some(0),
+                is_negative_hits: false,
+                ..*descriptor
+            };
         }
     }
 
@@ -97,7 +104,8 @@ impl<'a> Ask<'a> {
         descriptor.hits_addend.is_none() && self.hits_addend == 0
     }
 
-    /// The hits of a descriptor: 0 looks, a negative number gives back. Saturates at the range of i64.
+    /// The hits of a descriptor: 0 looks, a negative number gives back. Saturates at the range of
+    /// i64.
     #[must_use]
     pub fn hits(&self, descriptor: &Descriptor) -> i64 {
         self.hits_or(descriptor, 1)
@@ -106,9 +114,17 @@ impl<'a> Ask<'a> {
     /// The same, with `default_cost` where no hits are named.
     #[must_use]
     pub fn hits_or(&self, descriptor: &Descriptor, default_cost: u64) -> i64 {
-        let of_request = if self.hits_addend == 0 { default_cost } else { self.hits_addend.into() };
+        let of_request = if self.hits_addend == 0 {
+            default_cost
+        } else {
+            self.hits_addend.into()
+        };
         let asked = descriptor.hits_addend.unwrap_or(of_request);
         let hits = i64::try_from(asked).unwrap_or(i64::MAX);
-        if descriptor.is_negative_hits { -hits } else { hits }
+        if descriptor.is_negative_hits {
+            -hits
+        } else {
+            hits
+        }
     }
 }

@@ -1,6 +1,8 @@
-//! Bounds on what clients can make Weir hold: the memory of what they leave unfinished, and the time in which they have to take what is sent to them.
+//! Bounds on what clients can make Weir hold: the memory of what they leave unfinished, and the
+//! time in which they have to take what is sent to them.
 //!
-//! The first follow from the memory of the process ([`memory`]). Both listeners use them. Bounds on single messages, on numbers and on other times are constants of the listeners.
+//! The first follow from the memory of the process ([`memory`]). Both listeners use them. Bounds on
+//! single messages, on numbers and on other times are constants of the listeners.
 
 mod descriptors;
 pub mod memory;

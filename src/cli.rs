@@ -16,9 +16,9 @@ mod print;
 mod replicas;
 mod serve;
 pub mod size;
-mod usage;
 mod top;
 mod unmatched;
+mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -32,8 +32,15 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// A rate-limit service for Envoy
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, about, override_usage = "weir [COMMAND] [OPTIONS]")]
-#[command(after_help = "Without a command, weir serves: `weir --port 0` means `weir serve --port 0`.")]
+#[command(
+    name = "weir",
+    version,
+    about,
+    override_usage = "weir [COMMAND] [OPTIONS]"
+)]
+#[command(
+    after_help = "Without a command, weir serves: `weir --port 0` means `weir serve --port 0`."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -45,7 +52,8 @@ enum Command {
     Serve(Box<Flags>),
     /// Check limit files, and print every problem in them
     Check(check::Check),
-    /// Say which limits a request finds, why no others, and what they have left: in a running service, or in limit files
+    /// Say which limits a request finds, why no others, and what they have left: in a running
+    /// service, or in limit files
     Explain(explain::Explain),
     /// Print what a subject, or the subjects of a limit, have asked of a limit with track_usage
     Usage(Box<usage::UsageCommand>),
@@ -93,17 +101,30 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = arguments::with_default_command(&command, arguments);
     // Only the service writes a log.
     let serves = arguments.get(1).is_some_and(|command| command == "serve");
-    let format = if serves { settings::log_format_of(&arguments) } else { telemetry::Format::Text };
-    let parsed = arguments::parse(&mut command, arguments.clone());
-    let (cli, Parsed { matches, ignored }) = match parsed.and_then(|parsed| Ok((Cli::from_arg_matches(&parsed.matches)?, parsed))) {
-        Ok(parsed) => parsed,
-        Err(error) => return exit_code(help_or_error(&error, &command, &arguments, format), &Given::default(), format),
+    let format = if serves {
+        settings::log_format_of(&arguments)
+    } else {
+        telemetry::Format::Text
     };
+    let parsed = arguments::parse(&mut command, arguments.clone());
+    let (cli, Parsed { matches, ignored }) =
+        match parsed.and_then(|parsed| Ok((Cli::from_arg_matches(&parsed.matches)?, parsed))) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                return exit_code(
+                    help_or_error(&error, &command, &arguments, format),
+                    &Given::default(),
+                    format,
+                );
+            }
+        };
     // The command as it is declared knows also the variables that are empty.
     let given = Given::new(&Cli::command(), &matches);
     let result = match cli.command {
         Command::Serve(flags) => serve::run(*flags, &given, &ignored),
-        Command::Check(check) => of_environment(&mut command).and_then(|settings| check::run(&check, &settings)),
+        Command::Check(check) => {
+            of_environment(&mut command).and_then(|settings| check::run(&check, &settings))
+        }
         Command::Explain(explain) => explain::run(&explain),
         Command::Usage(command) => usage::run(&command),
         Command::Count(command) => count::run(&command),
@@ -130,8 +151,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn of_environment(command: &mut clap::Command) -> anyhow::Result<Settings> {
     let arguments = ["weir", "serve"].map(OsString::from);
     let matches = command.try_get_matches_from_mut(&arguments);
-    let flags = matches.and_then(|matches| Flags::from_arg_matches(matches.subcommand().map_or(&matches, |(_, serve)| serve)));
-    let flags = flags.map_err(|error| UsageError(arguments::message(&error, command, &arguments)))?;
+    let flags = matches.and_then(|matches| {
+        Flags::from_arg_matches(matches.subcommand().map_or(&matches, |(_, serve)| serve))
+    });
+    let flags =
+        flags.map_err(|error| UsageError(arguments::message(&error, command, &arguments)))?;
     Ok(Settings::try_new(flags, Given::default())?)
 }
 
@@ -151,22 +175,38 @@ struct UnusableFiles {
 impl UnusableFiles {
     /// Limit files without which a service does not start.
     fn limits(problems: Vec<Problem>) -> Self {
-        Self { problems, consequence: "the limit files cannot be used; `weir check` checks them without a start" }
+        Self {
+            problems,
+            consequence: "the limit files cannot be used; `weir check` checks them without a start",
+        }
     }
 
     /// Limit files and sources of which `weir envoy` makes no configuration.
     fn for_envoy(problems: Vec<Problem>) -> Self {
-        Self { problems, consequence: "nothing is printed, because Envoy would not send what the files limit" }
+        Self {
+            problems,
+            consequence: "nothing is printed, because Envoy would not send what the files limit",
+        }
     }
 }
 
-/// The exit code of a command; an error is printed as one line, and problems of files as one each, in the format of compilers. A setting that
-/// cannot be used is an invalid argument too.
-fn exit_code(result: anyhow::Result<ExitCode>, given: &Given, format: telemetry::Format) -> ExitCode {
+/// The exit code of a command; an error is printed as one line, and problems of files as one each,
+/// in the format of compilers. A setting that cannot be used is an invalid argument too.
+fn exit_code(
+    result: anyhow::Result<ExitCode>,
+    given: &Given,
+    format: telemetry::Format,
+) -> ExitCode {
     result.unwrap_or_else(|error| {
-        let problems = error.downcast_ref::<UnusableFiles>().map_or(&[][..], |unusable| &unusable.problems);
+        let problems = error
+            .downcast_ref::<UnusableFiles>()
+            .map_or(&[][..], |unusable| &unusable.problems);
         print::failure(format, &given.name(&format!("{error:#}")), problems);
-        if error.is::<UsageError>() || error.is::<SettingError>() { ExitCode::from(USAGE_ERROR) } else { ExitCode::FAILURE }
+        if error.is::<UsageError>() || error.is::<SettingError>() {
+            ExitCode::from(USAGE_ERROR)
+        } else {
+            ExitCode::FAILURE
+        }
     })
 }
 
@@ -177,7 +217,10 @@ fn help_or_error(
     arguments: &[OsString],
     format: telemetry::Format,
 ) -> anyhow::Result<ExitCode> {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
         let help = error.render();
         if print::has_colours() {
             print::out(help.ansi())?;

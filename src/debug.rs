@@ -1,7 +1,10 @@
-//! The debug listener: pages for people who want to know what this process does. It listens on loopback unless a setting says otherwise.
+//! The debug listener: pages for people who want to know what this process does. It listens on
+//! loopback unless a setting says otherwise.
 //!
-//! Pages show no secret and change nothing: changes are calls of the admin API, which need a token. A part of the process that has something to show
-//! adds a page ([`Pages::add`]). One guard stands before all of them. The texts are made on threads of lower priority and shared among their readers, as the metrics are.
+//! Pages show no secret and change nothing: changes are calls of the admin API, which need a token.
+//! A part of the process that has something to show adds a page ([`Pages::add`]). One guard stands
+//! before all of them. The texts are made on threads of lower priority and shared among their
+//! readers, as the metrics are.
 
 mod limits;
 mod stats;
@@ -58,7 +61,9 @@ struct Entry {
 
 impl std::fmt::Debug for Pages {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_list().entries(self.entries.iter().map(|entry| entry.path)).finish()
+        out.debug_list()
+            .entries(self.entries.iter().map(|entry| entry.path))
+            .finish()
     }
 }
 
@@ -67,13 +72,22 @@ impl Pages {
     #[must_use]
     pub fn new(guard: Guard, live: Arc<Live>, metrics: Arc<Metrics>) -> Self {
         let counted = Arc::clone(&metrics);
-        Self { guard, metrics, api: None, entries: Vec::new() }
-            .add("/rlconfig", "limits in force, and where each is written; ?format=json, ?domain=NAME", move |view| {
-                limits::page(&live, view, MAX_PAGE_BYTES)
-            })
-            .add("/stats", "counters under the names of envoyproxy/ratelimit; ?format=json", move |view| {
-                stats::page(&counted, view, MAX_PAGE_BYTES)
-            })
+        Self {
+            guard,
+            metrics,
+            api: None,
+            entries: Vec::new(),
+        }
+        .add(
+            "/rlconfig",
+            "limits in force, and where each is written; ?format=json, ?domain=NAME",
+            move |view| limits::page(&live, view, MAX_PAGE_BYTES),
+        )
+        .add(
+            "/stats",
+            "counters under the names of envoyproxy/ratelimit; ?format=json",
+            move |view| stats::page(&counted, view, MAX_PAGE_BYTES),
+        )
     }
 
     /// Adds the admin API.
@@ -83,10 +97,20 @@ impl Pages {
         self
     }
 
-    /// Adds a page: its path, a line for the list of pages, and how its text is made. The text has a bound, and holds no secret.
+    /// Adds a page: its path, a line for the list of pages, and how its text is made. The text has
+    /// a bound, and holds no secret.
     #[must_use]
-    pub fn add(mut self, path: &'static str, what: &'static str, make: impl Fn(&View) -> String + Send + Sync + 'static) -> Self {
-        self.entries.push(Entry { path, what, texts: SharedTexts::new(make) });
+    pub fn add(
+        mut self,
+        path: &'static str,
+        what: &'static str,
+        make: impl Fn(&View) -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.entries.push(Entry {
+            path,
+            what,
+            texts: SharedTexts::new(make),
+        });
         self
     }
 
@@ -98,9 +122,11 @@ impl Pages {
             let _ = writeln!(list, "{path}: {what}");
         }
         if self.api.is_some() {
-            list += "/admin: the admin page, for a browser\n/api/v1/: the admin API; /api/v1/openapi.json describes it\n";
+            list += "/admin: the admin page, for a browser\n/api/v1/: the admin API; \
+                /api/v1/openapi.json describes it\n";
         }
-        list + "\nWeir has no pprof: it profiles programs in Go. Use perf.\nMetrics for Prometheus are at /metrics on the HTTP port.\n"
+        list + "\nWeir has no pprof: it profiles programs in Go. Use perf.\nMetrics for Prometheus \
+            are at /metrics on the HTTP port.\n"
     }
 }
 
@@ -112,12 +138,20 @@ impl Site for Pages {
     async fn page(&self, request: Request<Incoming>) -> Page {
         let path = request.uri().path();
         if let Err(why) = self.guard.check(&request) {
-            return if path.starts_with(Api::PREFIX) { Api::refused(why) } else { failed(StatusCode::FORBIDDEN, why) };
+            return if path.starts_with(Api::PREFIX) {
+                Api::refused(why)
+            } else {
+                failed(StatusCode::FORBIDDEN, why)
+            };
         }
         if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(Api::PREFIX)) {
             return api.answer(request).await;
         }
-        if let Some(page) = self.api.as_ref().and_then(|_| admin::page::answer(request.method(), path)) {
+        if let Some(page) = self
+            .api
+            .as_ref()
+            .and_then(|_| admin::page::answer(request.method(), path))
+        {
             return page;
         }
         if path == "/" {
@@ -166,19 +200,39 @@ mod tests {
     fn a_query_chooses_format_and_domain() {
         let view = |query| View::try_new(query);
         assert_eq!(view(""), Ok(View::default()));
-        assert_eq!(view("x=y&format=json"), Ok(View { format: Format::Json, domain: None }));
+        assert_eq!(
+            view("x=y&format=json"),
+            Ok(View {
+                format: Format::Json,
+                domain: None
+            })
+        );
         let domain = Some("ns/gw/http a&b".to_owned());
-        assert_eq!(view("domain=ns%2Fgw/http+a%26b"), Ok(View { format: Format::Text, domain }));
+        assert_eq!(
+            view("domain=ns%2Fgw/http+a%26b"),
+            Ok(View {
+                format: Format::Text,
+                domain
+            })
+        );
         assert!(view("format=yaml").is_err());
     }
 
     #[test]
     fn the_list_has_every_page() {
         let metrics = Metrics::new(1, 0.8);
-        let pages = Pages::new(Guard::ANY_NAME, Arc::new(Live::new(Arc::clone(&metrics))), metrics)
-            .add("/more", "something else", |_| String::new());
+        let pages = Pages::new(
+            Guard::ANY_NAME,
+            Arc::new(Live::new(Arc::clone(&metrics))),
+            metrics,
+        )
+        .add("/more", "something else", |_| String::new());
         let list = pages.list();
-        for line in ["/rlconfig: limits in force", "/stats: counters", "/more: something else"] {
+        for line in [
+            "/rlconfig: limits in force",
+            "/stats: counters",
+            "/more: something else",
+        ] {
             assert!(list.lines().any(|shown| shown.starts_with(line)), "{list}");
         }
     }

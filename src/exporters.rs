@@ -1,7 +1,8 @@
-//! Exporters: the metrics under the names that envoyproxy/ratelimit gives them, where its users look for them: on a port for Prometheus, and in
-//! what StatsD and DogStatsD servers receive.
+//! Exporters: the metrics under the names that envoyproxy/ratelimit gives them, where its users
+//! look for them: on a port for Prometheus, and in what StatsD and DogStatsD servers receive.
 //!
-//! They read `metrics` on threads of their own and when they are asked. Nothing on the request path knows them.
+//! They read `metrics` on threads of their own and when they are asked. Nothing on the request path
+//! knows them.
 
 pub mod mapper;
 pub mod prometheus;

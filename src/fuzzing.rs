@@ -1,8 +1,9 @@
-//! Properties that hold for any input. Each is a function of bytes, which `fuzz/` runs under libFuzzer, and the tests here on mutations of the
-//! corpus.
+//! Properties that hold for any input. Each is a function of bytes, which `fuzz/` runs under
+//! libFuzzer, and the tests here on mutations of the corpus.
 //!
-//! A property panics where it does not hold. It compares with something independent (another decoder, a simple model, an inverse), because a
-//! function that merely does not panic may still be wrong. Nothing here is compiled into the service.
+//! A property panics where it does not hold. It compares with something independent (another
+//! decoder, a simple model, an inverse), because a function that merely does not panic may still be
+//! wrong. Nothing here is compiled into the service.
 
 #![allow(clippy::panic, reason = "how a property fails")]
 
@@ -34,7 +35,10 @@ const TARGETS: [Target; 8] = [
 /// # Panics
 /// The property does not hold, or there is no such target.
 pub fn check(target: &str, input: &[u8]) {
-    let (_, property) = TARGETS.iter().find(|(name, _)| *name == target).expect("a target of this name");
+    let (_, property) = TARGETS
+        .iter()
+        .find(|(name, _)| *name == target)
+        .expect("a target of this name");
     property(input);
 }
 

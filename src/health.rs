@@ -1,7 +1,7 @@
 //! Health: whether this process wants traffic.
 //!
-//! One status for `grpc.health.v1` and for `/healthcheck`. `app` derives it from the rules, the store and the shutdown, and reports it here; this
-//! file asks none of them.
+//! One status for `grpc.health.v1` and for `/healthcheck`. `app` derives it from the rules, the
+//! store and the shutdown, and reports it here; this file asks none of them.
 
 use std::fmt;
 
@@ -20,7 +20,10 @@ pub enum Status {
 
 /// What requests need and the process does not have. Nothing: the process is starting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each may be missing whatever the others are")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each may be missing whatever the others are"
+)]
 pub struct Missing {
     /// Any rules: the control plane has not sent limits yet.
     pub limits: bool,
@@ -45,12 +48,28 @@ impl fmt::Display for Missing {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = [
             (self.is_empty(), "the process is starting"),
-            (self.limits, "the control plane has not sent limits yet (FORCE_START_WITHOUT_INITIAL_CONFIG)"),
-            (self.domain, "no domain is loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED)"),
-            (self.redis, "no Redis server can be used (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)"),
-            (self.redis_per_second, "no Redis server of limits per second can be used (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)"),
+            (
+                self.limits,
+                "the control plane has not sent limits yet (FORCE_START_WITHOUT_INITIAL_CONFIG)",
+            ),
+            (
+                self.domain,
+                "no domain is loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED)",
+            ),
+            (
+                self.redis,
+                "no Redis server can be used (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)",
+            ),
+            (
+                self.redis_per_second,
+                "no Redis server of limits per second can be used \
+                 (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION)",
+            ),
         ];
-        reasons.iter().filter(|(applies, _)| *applies).try_for_each(|(_, reason)| writeln!(out, "{reason}"))
+        reasons
+            .iter()
+            .filter(|(applies, _)| *applies)
+            .try_for_each(|(_, reason)| writeln!(out, "{reason}"))
     }
 }
 
@@ -123,7 +142,10 @@ mod tests {
         assert_eq!(*changes.borrow_and_update(), Status::Ready);
         health.report(Status::Ready);
         assert!(!changes.has_changed().unwrap(), "the same status again");
-        let not_ready = Status::NotReady(Missing { domain: true, ..Missing::default() });
+        let not_ready = Status::NotReady(Missing {
+            domain: true,
+            ..Missing::default()
+        });
         health.report(not_ready);
         assert_eq!(*changes.borrow_and_update(), not_ready);
     }
@@ -131,16 +153,35 @@ mod tests {
     #[test]
     fn every_reason_is_a_line() {
         let health = Health::default();
-        assert_eq!(health.problem().as_deref(), Some("the process is starting\n"));
-        health.report(Status::NotReady(Missing { limits: true, domain: true, redis: true, redis_per_second: true }));
+        assert_eq!(
+            health.problem().as_deref(),
+            Some("the process is starting\n")
+        );
+        health.report(Status::NotReady(Missing {
+            limits: true,
+            domain: true,
+            redis: true,
+            redis_per_second: true,
+        }));
         let problem = health.problem().expect("four reasons");
         assert_eq!(
-            problem.lines().map(|line| line.split_whitespace().nth(1)).collect::<Vec<_>>(),
-            [Some("control"), Some("domain"), Some("Redis"), Some("Redis")]
+            problem
+                .lines()
+                .map(|line| line.split_whitespace().nth(1))
+                .collect::<Vec<_>>(),
+            [
+                Some("control"),
+                Some("domain"),
+                Some("Redis"),
+                Some("Redis")
+            ]
         );
         health.report(Status::Ready);
         assert_eq!(health.problem(), None);
         health.report(Status::Draining);
-        assert_eq!(health.problem().as_deref(), Some("the process is shutting down\n"));
+        assert_eq!(
+            health.problem().as_deref(),
+            Some("the process is shutting down\n")
+        );
     }
 }

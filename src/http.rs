@@ -1,7 +1,8 @@
 //! The HTTP listener: health, metrics and JSON, one function per page.
 //!
-//! It runs on the control thread and is not made for load: connections, bodies and times have tight bounds. There is no authentication, so that
-//! no page may show a secret. The other listeners for operators are served by the same code (`http/serving.rs`, `http/shared_texts.rs`).
+//! It runs on the control thread and is not made for load: connections, bodies and times have tight
+//! bounds. There is no authentication, so that no page may show a secret. The other listeners for
+//! operators are served by the same code (`http/serving.rs`, `http/shared_texts.rs`).
 
 pub mod bodies;
 mod encoding;
@@ -64,10 +65,16 @@ impl std::fmt::Debug for Pages {
 }
 
 impl Pages {
-    /// `decide` answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, on the request path of gRPC.
+    /// `decide` answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, on the
+    /// request path of gRPC.
     ///
     /// JSON requests count as `unfinished` until they are answered.
-    pub fn new<D, F>(metrics: Arc<Metrics>, health: Health, unfinished: Unfinished, decide: D) -> Self
+    pub fn new<D, F>(
+        metrics: Arc<Metrics>,
+        health: Health,
+        unfinished: Unfinished,
+        decide: D,
+    ) -> Self
     where
         D: Fn(Bytes) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Bytes, Status>> + Send + 'static,
@@ -93,7 +100,12 @@ impl Pages {
     async fn json(&self, body: Incoming) -> Page {
         let charge = self.unanswered.charge(REQUEST_BYTES);
         let answer = charge.unless_oldest(self.decide_json(body, &charge)).await;
-        answer.unwrap_or_else(|| failed(StatusCode::SERVICE_UNAVAILABLE, "too many requests are unanswered, and this one was the oldest"))
+        answer.unwrap_or_else(|| {
+            failed(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many requests are unanswered, and this one was the oldest",
+            )
+        })
     }
 
     async fn decide_json(&self, body: Incoming, charge: &Charge) -> Page {
@@ -104,11 +116,18 @@ impl Pages {
         let request = {
             let permit = Arc::clone(&self.parsing).acquire_owned().await;
             let parse = move || (json::request(&body), permit).0;
-            tokio::task::spawn_blocking(parse).await.unwrap_or_else(|error| Err(error.to_string()))
+            tokio::task::spawn_blocking(parse)
+                .await
+                .unwrap_or_else(|error| Err(error.to_string()))
         };
         let request = match request {
             Ok(request) => request,
-            Err(error) => return failed(StatusCode::BAD_REQUEST, &format!("the body is not a RateLimitRequest in JSON: {error}")),
+            Err(error) => {
+                return failed(
+                    StatusCode::BAD_REQUEST,
+                    &format!("the body is not a RateLimitRequest in JSON: {error}"),
+                );
+            }
         };
         let decided = match (self.decide)(request).await {
             Ok(decided) => decided,
@@ -116,9 +135,16 @@ impl Pages {
         };
         match json::response(decided) {
             Ok((json::Overall::Ok, json)) => response(StatusCode::OK, "application/json", json),
-            Ok((json::Overall::OverLimit, json)) => response(StatusCode::TOO_MANY_REQUESTS, "application/json", json),
-            Ok((json::Overall::Unknown, json)) => response(StatusCode::INTERNAL_SERVER_ERROR, "application/json", json),
-            Err(error) => failed(StatusCode::INTERNAL_SERVER_ERROR, &format!("the answer cannot be shown as JSON: {error}")),
+            Ok((json::Overall::OverLimit, json)) => {
+                response(StatusCode::TOO_MANY_REQUESTS, "application/json", json)
+            }
+            Ok((json::Overall::Unknown, json)) => {
+                response(StatusCode::INTERNAL_SERVER_ERROR, "application/json", json)
+            }
+            Err(error) => failed(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &format!("the answer cannot be shown as JSON: {error}"),
+            ),
         }
     }
 }
@@ -132,7 +158,9 @@ impl Site for Pages {
         match request.uri().path() {
             "/healthcheck" => self.healthcheck(),
             "/metrics" => self.scrapes.page(&request, (), METRICS_TYPE).await,
-            "/json" if request.method() != Method::POST => not_allowed("POST", "send a RateLimitRequest with POST\n"),
+            "/json" if request.method() != Method::POST => {
+                not_allowed("POST", "send a RateLimitRequest with POST\n")
+            }
             "/json" => match Guard::ANY_NAME.check(&request) {
                 Ok(()) => self.json(request.into_body()).await,
                 Err(refused) => failed(StatusCode::FORBIDDEN, refused),
@@ -146,7 +174,9 @@ impl Site for Pages {
 fn status_code(code: Code) -> StatusCode {
     match code {
         Code::InvalidArgument => StatusCode::BAD_REQUEST,
-        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -1,7 +1,7 @@
 //! Weir: a rate-limit service for Envoy.
 //!
-//! Start at [`rls`], which holds the whole request path: decode, match, decide, count, respond. `ARCHITECTURE.md` has the invariants and the
-//! decisions with their reasons.
+//! Start at [`rls`], which holds the whole request path: decode, match, decide, count, respond.
+//! `ARCHITECTURE.md` has the invariants and the decisions with their reasons.
 //!
 //! # Glossary
 //!
@@ -36,65 +36,78 @@
 //!
 //! # Layout
 //!
-//! A file imports only from rooms above its own in this list, and no files import in a circle; `tests/it/house.rs` holds every import to both.
+//! A file imports only from rooms above its own in this list, and no files import in a circle;
+//! `tests/it/house.rs` holds every import to both.
 //!
 //! * [`time`], [`ask`], [`verdict`]: the types of instants and spans, of requests, and of answers.
 //! * [`algorithm`]: one pure `step` per algorithm; `lua/` has the same steps for Redis.
-//! * [`usage`]: the record of what a subject has asked of a limit with `track_usage`, and its pure step; `lua/usage.lua` is its twin.
-//! * [`rules`]: the configuration, from YAML (`source`) by `compile` to the tree in which descriptors are matched.
+//! * [`usage`]: the record of what a subject has asked of a limit with `track_usage`, and its pure
+//!   step; `lua/usage.lua` is its twin.
+//! * [`rules`]: the configuration, from YAML (`source`) by `compile` to the tree in which
+//!   descriptors are matched.
 //! * [`overrides`]: what operators order for some descriptors, compiled to trees as the rules are.
 //! * [`plan`]: makes the checks of an ask, and their counter keys.
 //! * [`breaker`]: the circuit breaker of one Redis server, as a pure state machine.
 //! * [`proto`]: the generated protobuf messages and gRPC service.
-//! * [`metrics`], [`health`], [`telemetry`], [`background`], [`bounds`]: the metric families and counters, the health status, the logs, the priority
-//!   of background threads, and bounds on what clients leave unfinished.
-//! * [`subjects`]: the heaviest subjects by hits and by refusals, and descriptors that no limit matched.
-//! * [`tls`]: certificates, keys and authorities from files, and the certificates of peers that are accepted.
+//! * [`metrics`], [`health`], [`telemetry`], [`background`], [`bounds`]: the metric families and
+//!   counters, the health status, the logs, the priority of background threads, and bounds on what
+//!   clients leave unfinished.
+//! * [`subjects`]: the heaviest subjects by hits and by refusals, and descriptors that no limit
+//!   matched.
+//! * [`tls`]: certificates, keys and authorities from files, and the certificates of peers that are
+//!   accepted.
 //! * [`traces`]: spans of calls, and their export to a collector.
-//! * [`store`]: the memory store and the Redis store, with batches, connections, Sentinel and Cluster.
-//! * [`limiter`]: one worker's way to its store: deadline, denial cache, failure policies, and the delay of shapers.
+//! * [`store`]: the memory store and the Redis store, with batches, connections, Sentinel and
+//!   Cluster.
+//! * [`limiter`]: one worker's way to its store: deadline, denial cache, failure policies, and the
+//!   delay of shapers.
 //! * [`live`]: the rules in force, and their reload when files change.
 //! * [`rls`]: the request path.
-//! * [`http`], [`server`]: the HTTP listener (health, metrics, JSON) and the gRPC listener with its workers.
-//! * [`exporters`]: the metrics under the names of envoyproxy/ratelimit, for its Prometheus port and for StatsD servers.
+//! * [`http`], [`server`]: the HTTP listener (health, metrics, JSON) and the gRPC listener with its
+//!   workers.
+//! * [`exporters`]: the metrics under the names of envoyproxy/ratelimit, for its Prometheus port
+//!   and for StatsD servers.
 //! * [`admin`]: the admin API: what operators ask a running process, and what they change.
-//! * [`debug`]: the debug listener: the limits in force and where each is written, and the counters.
-//! * [`settings`], [`app`], [`cli`]: flags and variables, the process from start-up to exit, and the commands.
-//! * `fuzzing`: properties of everything that reads bytes from outside; compiled for tests and for the fuzz targets in `fuzz/` only.
+//! * [`debug`]: the debug listener: the limits in force and where each is written, and the
+//!   counters.
+//! * [`settings`], [`app`], [`cli`]: flags and variables, the process from start-up to exit, and
+//!   the commands.
+//! * `fuzzing`: properties of everything that reads bytes from outside; compiled for tests and for
+//!   the fuzz targets in `fuzz/` only.
 
 // Core: plain data and pure functions, without tokio, tonic, redis, environment and clock.
-pub mod time;
-pub mod ask;
-pub mod verdict;
 pub mod algorithm;
-pub mod usage;
-pub mod rules;
+pub mod ask;
+pub mod breaker;
 pub mod overrides;
 pub mod plan;
-pub mod breaker;
+pub mod rules;
+pub mod time;
+pub mod usage;
+pub mod verdict;
 
 // Edges.
-pub mod proto;
-pub mod metrics;
-pub mod subjects;
+pub mod admin;
+pub mod app;
 pub mod background;
 pub mod bounds;
+pub mod cli;
+pub mod debug;
+pub mod exporters;
 pub mod health;
+pub mod http;
+pub mod limiter;
+pub mod live;
+pub mod metrics;
+pub mod proto;
+pub mod rls;
+pub mod server;
+pub mod settings;
+pub mod store;
+pub mod subjects;
 pub mod telemetry;
 pub mod tls;
 pub mod traces;
-pub mod store;
-pub mod limiter;
-pub mod live;
-pub mod rls;
-pub mod http;
-pub mod server;
-pub mod exporters;
-pub mod admin;
-pub mod debug;
-pub mod settings;
-pub mod app;
-pub mod cli;
 
 // Compiled for tests and fuzz targets only.
 #[cfg(any(test, fuzzing))]

@@ -1,10 +1,12 @@
-//! Decides the checks of a request: first by the denial cache, then by the store within the caller's deadline, then by the failure policies. Last it
-//! holds the request if a shaper delays it.
+//! Decides the checks of a request: first by the denial cache, then by the store within the
+//! caller's deadline, then by the failure policies. Last it holds the request if a shaper delays
+//! it.
 //!
-//! `outages` logs when the store fails and what the failure policies answered meanwhile, and `replicas` follows how many share the limits; no request
-//! waits for either.
+//! `outages` logs when the store fails and what the failure policies answered meanwhile, and
+//! `replicas` follows how many share the limits; no request waits for either.
 //!
-//! The store knows none of the others. A check that the denial cache answers is not sent to the store.
+//! The store knows none of the others. A check that the denial cache answers is not sent to the
+//! store.
 
 pub mod denial_cache;
 pub mod failure_policies;
@@ -35,15 +37,19 @@ use failure_policies::PartialDecisions;
 pub struct Options {
     /// The longest wait for the store, also for callers with a longer deadline or without one.
     pub store_timeout: Duration,
-    /// The most requests of one worker that shapers hold at a time. Each costs about as much memory as a request in flight. A further request
-    /// that would have to wait is refused.
+    /// The most requests of one worker that shapers hold at a time. Each costs about as much memory
+    /// as a request in flight. A further request that would have to wait is refused.
     pub max_waiting: usize,
 }
 
 impl Default for Options {
-    /// Half a second: enough for a Redis in another region, and so little that requests do not pile up when Redis hangs.
+    /// Half a second: enough for a Redis in another region, and so little that requests do not pile
+    /// up when Redis hangs.
     fn default() -> Self {
-        Self { store_timeout: Duration::from_millis(500), max_waiting: 10_000 }
+        Self {
+            store_timeout: Duration::from_millis(500),
+            max_waiting: 10_000,
+        }
     }
 }
 
@@ -69,14 +75,32 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter in front of `store`. All workers share the denial cache (`None` where the store is as cheap to ask) and the failure policies.
+    /// A limiter in front of `store`. All workers share the denial cache (`None` where the store is
+    /// as cheap to ask) and the failure policies.
     #[must_use]
-    pub fn new(denial_cache: Option<DenialCache>, store: AnyStore, failure_policies: FailurePolicies, options: Options) -> Self {
-        Self { denial_cache, store, failure_policies, options, hold_permits: Arc::new(Semaphore::new(options.max_waiting)) }
+    pub fn new(
+        denial_cache: Option<DenialCache>,
+        store: AnyStore,
+        failure_policies: FailurePolicies,
+        options: Options,
+    ) -> Self {
+        Self {
+            denial_cache,
+            store,
+            failure_policies,
+            options,
+            hold_permits: Arc::new(Semaphore::new(options.max_waiting)),
+        }
     }
 
-    /// Makes one decision per check, in time for a caller whose deadline is `timeout` from now; `None` means no deadline.
-    pub async fn decide(&self, checks: &Arc<Checks>, timeout: Option<Duration>, parent: &TraceSpan) -> Decisions {
+    /// Makes one decision per check, in time for a caller whose deadline is `timeout` from now;
+    /// `None` means no deadline.
+    pub async fn decide(
+        &self,
+        checks: &Arc<Checks>,
+        timeout: Option<Duration>,
+        parent: &TraceSpan,
+    ) -> Decisions {
         if checks.is_empty() {
             return Decisions::new();
         }
@@ -84,21 +108,39 @@ impl Limiter {
         span.set("weir.checks", checks.len() as i64);
         let began = Instant::now();
         let is_shaped = checks.iter().any(|check| check.algorithm.may_delay());
-        let permit = if is_shaped { self.hold_permits.try_acquire().ok() } else { None };
+        let permit = if is_shaped {
+            self.hold_permits.try_acquire().ok()
+        } else {
+            None
+        };
         let left = timeout.map(less_reserve);
         let budget = Budget {
-            deadline: began + left.unwrap_or(Duration::MAX).min(self.options.store_timeout),
+            deadline: began
+                + left
+                    .unwrap_or(Duration::MAX)
+                    .min(self.options.store_timeout),
             // Without a permit, a shaper refuses what would have to wait.
-            max_hold: permit.as_ref().map_or(Span::ZERO, |_| left.map_or(Span::MAX, Span::from)),
+            max_hold: permit
+                .as_ref()
+                .map_or(Span::ZERO, |_| left.map_or(Span::MAX, Span::from)),
         };
 
         let partial = self.ask(checks, began, budget, &span).await;
         let decisions = self.failure_policies.apply(checks, partial, || Arrival {
             now: memory::now(),
-            max_hold: Span::from_micros(budget.max_hold.micros().saturating_sub(Span::from(began.elapsed()).micros())),
+            max_hold: Span::from_micros(
+                budget
+                    .max_hold
+                    .micros()
+                    .saturating_sub(Span::from(began.elapsed()).micros()),
+            ),
         });
         if checks.has_holders() {
-            self.failure_policies.release_locally(checks, &decisions, || Arrival { now: memory::now(), max_hold: Span::ZERO });
+            self.failure_policies
+                .release_locally(checks, &decisions, || Arrival {
+                    now: memory::now(),
+                    max_hold: Span::ZERO,
+                });
         }
         let delay = longest_delay(checks, &decisions);
         // A sleep takes a tick of the timer even when its time has come already.
@@ -109,17 +151,30 @@ impl Limiter {
         decisions
     }
 
-    /// Lets the counter of a check start from zero: where the store counts it, and in what this process counts by `on_store_failure: local`. `raised`
-    /// are the same checks as an override makes them: their refusals are forgotten too. Returns whether the store had a counter.
+    /// Lets the counter of a check start from zero: where the store counts it, and in what this
+    /// process counts by `on_store_failure: local`. `raised` are the same checks as an override
+    /// makes them: their refusals are forgotten too. Returns whether the store had a counter.
     ///
     /// # Errors
     /// The store did not do it, or perhaps it did.
-    pub async fn reset(&self, checks: &Checks, index: CheckIndex, raised: &Checks) -> Result<bool, StoreError> {
+    pub async fn reset(
+        &self,
+        checks: &Checks,
+        index: CheckIndex,
+        raised: &Checks,
+    ) -> Result<bool, StoreError> {
         let existed = match &self.store {
             AnyStore::Memory(memory) => Ok(memory.reset(checks.key(&checks[index]))),
-            AnyStore::Redis(redis) => redis.reset(checks, index, Instant::now() + RESET_TIMEOUT).await,
+            AnyStore::Redis(redis) => {
+                redis
+                    .reset(checks, index, Instant::now() + RESET_TIMEOUT)
+                    .await
+            }
         };
-        let _ = self.failure_policies.local().reset(checks.key(&checks[index]));
+        let _ = self
+            .failure_policies
+            .local()
+            .reset(checks.key(&checks[index]));
         if let Some(denial_cache) = &self.denial_cache {
             denial_cache.forget(checks);
             denial_cache.forget(raised);
@@ -128,58 +183,104 @@ impl Limiter {
     }
 
     /// Answers each check from the denial cache or, if that does not know it, from the store.
-    async fn ask(&self, checks: &Arc<Checks>, began: Instant, budget: Budget, span: &TraceSpan) -> PartialDecisions {
+    async fn ask(
+        &self,
+        checks: &Arc<Checks>,
+        began: Instant,
+        budget: Budget,
+        span: &TraceSpan,
+    ) -> PartialDecisions {
         let Some(denial_cache) = &self.denial_cache else {
             let (all, trip) = (checks.indices(), self.trip(span, checks.len()));
             let answers = self.store.decide(checks, &all, budget).await.checks;
             end_trip(trip, &all, &answers);
-            return answers.into_iter().map(|answer| answer.map(Decision::Store)).collect();
+            return answers
+                .into_iter()
+                .map(|answer| answer.map(Decision::Store))
+                .collect();
         };
         let mut known = denial_cache.refused(checks, began);
-        let is_part = checks.commit == Commit::AllOrNone && known.iter().any(Option::is_some) && known.iter().any(Option::is_none);
+        let is_part = checks.commit == Commit::AllOrNone
+            && known.iter().any(Option::is_some)
+            && known.iter().any(Option::is_none);
         // In a box of its own: it would make the calls of all others larger.
-        let beside = if is_part { Box::pin(self.look_beside(checks, &known, budget, span)).await } else { None };
+        let beside = if is_part {
+            Box::pin(self.look_beside(checks, &known, budget, span)).await
+        } else {
+            None
+        };
         if is_part && beside.is_none() {
             known.fill(None);
         }
         if checks.is_tracked() {
-            self.store.note_refused(checks, |CheckIndex(index)| known[index].is_some());
+            self.store
+                .note_refused(checks, |CheckIndex(index)| known[index].is_some());
         }
         if let Some(decisions) = beside {
             return decisions;
         }
-        let picked: CheckIndices = (0..known.len()).filter(|&index| known[index].is_none()).map(CheckIndex).collect();
+        let picked: CheckIndices = (0..known.len())
+            .filter(|&index| known[index].is_none())
+            .map(CheckIndex)
+            .collect();
         if picked.is_empty() {
-            return known.into_iter().flatten().map(|verdict| Ok(Decision::DenialCache(verdict))).collect();
+            return known
+                .into_iter()
+                .flatten()
+                .map(|verdict| Ok(Decision::DenialCache(verdict)))
+                .collect();
         }
         let trip = self.trip(span, picked.len());
         let answers = self.store.decide(checks, &picked, budget).await.checks;
         end_trip(trip, &picked, &answers);
         denial_cache.record(checks, &picked, &answers, began, Instant::now());
         let decision = |(known, answer): (Option<_>, Result<_, _>)| {
-            known.map_or_else(|| answer.map(Decision::Store), |verdict| Ok(Decision::DenialCache(verdict)))
+            known.map_or_else(
+                || answer.map(Decision::Store),
+                |verdict| Ok(Decision::DenialCache(verdict)),
+            )
         };
         known.into_iter().zip(answers).map(decision).collect()
     }
 
-    /// Where the denial cache refuses a request that is counted as a whole or not at all: its refusals, and what the other checks have left. `None` if one
-    /// of those may be over its limit too, which only the store decides.
-    async fn look_beside(&self, checks: &Checks, known: &CachedRefusals, budget: Budget, span: &TraceSpan) -> Option<PartialDecisions> {
+    /// Where the denial cache refuses a request that is counted as a whole or not at all: its
+    /// refusals, and what the other checks have left. `None` if one of those may be over its limit
+    /// too, which only the store decides.
+    async fn look_beside(
+        &self,
+        checks: &Checks,
+        known: &CachedRefusals,
+        budget: Budget,
+        span: &TraceSpan,
+    ) -> Option<PartialDecisions> {
         let mut looks = checks.clone();
         looks.look_only();
-        let (looks, all, trip) = (Arc::new(looks), checks.indices(), self.trip(span, checks.len()));
+        let (looks, all, trip) = (
+            Arc::new(looks),
+            checks.indices(),
+            self.trip(span, checks.len()),
+        );
         let answers = self.store.decide(&looks, &all, budget).await.checks;
         end_trip(trip, &all, &answers);
-        let decisions = checks.iter().zip(known).zip(answers).map(|((check, known), answer)| match (known, answer) {
-            (Some(verdict), _) => Some(Ok(Decision::DenialCache(*verdict))),
-            (None, Ok(look)) if look.allowed && check.hits.unsigned_abs() <= look.remaining => Some(Ok(Decision::Store(look))),
-            (None, _) => None,
-        });
+        let decisions =
+            checks
+                .iter()
+                .zip(known)
+                .zip(answers)
+                .map(|((check, known), answer)| match (known, answer) {
+                    (Some(verdict), _) => Some(Ok(Decision::DenialCache(*verdict))),
+                    (None, Ok(look))
+                        if look.allowed && check.hits.unsigned_abs() <= look.remaining =>
+                    {
+                        Some(Ok(Decision::Store(look)))
+                    }
+                    (None, _) => None,
+                });
         decisions.collect()
     }
 
-    /// The span of a trip to Redis for so many checks. It is not around the call of the store, because another future around it costs each call
-    /// hundreds of instructions.
+    /// The span of a trip to Redis for so many checks. It is not around the call of the store,
+    /// because another future around it costs each call hundreds of instructions.
     #[inline]
     fn trip(&self, span: &TraceSpan, checks: usize) -> TraceSpan {
         match self.store {
@@ -199,7 +300,9 @@ impl Limiter {
 #[expect(clippy::needless_pass_by_value, reason = "the trip ends with its span")]
 fn end_trip(trip: TraceSpan, picked: &[CheckIndex], answers: &[Result<Verdict, StoreError>]) {
     if trip.is_recorded()
-        && let Some(error) = picked.iter().find_map(|&CheckIndex(index)| answers[index].as_ref().err())
+        && let Some(error) = picked
+            .iter()
+            .find_map(|&CheckIndex(index)| answers[index].as_ref().err())
     {
         trip.fail(error_type(*error));
     }
@@ -215,18 +318,33 @@ fn error_type(error: StoreError) -> &'static str {
 }
 
 fn less_reserve(timeout: Duration) -> Duration {
-    timeout.saturating_sub(if timeout < SHORT_DEADLINE { SMALL_RESERVE } else { RESERVE })
+    timeout.saturating_sub(if timeout < SHORT_DEADLINE {
+        SMALL_RESERVE
+    } else {
+        RESERVE
+    })
 }
 
-/// How long a request is held: for the longest delay of its shapers if the whole request is allowed, else not at all. A shaper in shadow mode does
-/// not delay.
+/// How long a request is held: for the longest delay of its shapers if the whole request is
+/// allowed, else not at all. A shaper in shadow mode does not delay.
 fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
     let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
-    if refused || decisions.iter().any(|decision| decision.failure().is_some()) {
+    if refused
+        || decisions
+            .iter()
+            .any(|decision| decision.failure().is_some())
+    {
         return Span::ZERO;
     }
-    let shapers = checks.iter().zip(decisions).filter(|(check, _)| !check.modes.shadow);
-    shapers.filter_map(|(_, decision)| decision.verdict()).map(|verdict| verdict.delay).max().unwrap_or_default()
+    let shapers = checks
+        .iter()
+        .zip(decisions)
+        .filter(|(check, _)| !check.modes.shadow);
+    shapers
+        .filter_map(|(_, decision)| decision.verdict())
+        .map(|verdict| verdict.delay)
+        .max()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -238,35 +356,77 @@ mod tests {
     use crate::time::{Rate, Unit};
     use futures_util::FutureExt;
 
-    /// A future that sleeps is not ready when it is polled for the first time, however short the sleep is.
+    /// A future that sleeps is not ready when it is polled for the first time, however short the
+    /// sleep is.
     #[tokio::test]
     async fn a_shaped_request_that_is_not_held_does_not_sleep() {
         let max_delay = Some(Span::from_secs(3_600));
-        let options = AlgorithmOptions { kind: AlgorithmKind::LeakyBucket, max_delay, ..AlgorithmOptions::default() };
-        let rate = Rate { requests_per_unit: 2, unit: Unit::Hour, unit_multiplier: 1 };
+        let options = AlgorithmOptions {
+            kind: AlgorithmKind::LeakyBucket,
+            max_delay,
+            ..AlgorithmOptions::default()
+        };
+        let rate = Rate {
+            requests_per_unit: 2,
+            unit: Unit::Hour,
+            unit_multiplier: 1,
+        };
         let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
         let store = AnyStore::Memory(Memory::new(memory::Options::default()));
-        let limiter = Limiter::new(None, store, FailurePolicies::new(&failure_policies::Options::default()), Options::default());
+        let limiter = Limiter::new(
+            None,
+            store,
+            FailurePolicies::new(&failure_policies::Options::default()),
+            Options::default(),
+        );
         let ask = |key: &'static str, hits, modes| {
-            let checks = Arc::new(Checks::of([(key.as_bytes(), Check::new(algorithm, hits, modes))]));
-            let decisions = limiter.decide(&checks, Some(Duration::from_secs(5_000)), &TraceSpan::default()).now_or_never()?;
+            let checks = Arc::new(Checks::of([(
+                key.as_bytes(),
+                Check::new(algorithm, hits, modes),
+            )]));
+            let decisions = limiter
+                .decide(
+                    &checks,
+                    Some(Duration::from_secs(5_000)),
+                    &TraceSpan::default(),
+                )
+                .now_or_never()?;
             Some(decisions[0].allows())
         };
         let enforced = Modes::default();
-        let shadow = Modes { shadow: true, ..enforced };
+        let shadow = Modes {
+            shadow: true,
+            ..enforced
+        };
         assert_eq!(ask("key", 0, enforced), Some(true), "a look");
-        assert_eq!(ask("key", 1, enforced), Some(true), "a request whose slot is free");
-        assert_eq!(ask("key", 1, enforced), None, "the next slot is free in half an hour");
+        assert_eq!(
+            ask("key", 1, enforced),
+            Some(true),
+            "a request whose slot is free"
+        );
+        assert_eq!(
+            ask("key", 1, enforced),
+            None,
+            "the next slot is free in half an hour"
+        );
         assert_eq!(ask("key", 9, enforced), Some(false), "a refusal");
         assert_eq!(ask("key", 0, enforced), Some(true), "a look behind a queue");
         assert_eq!(ask("shadow", 1, shadow), Some(true));
-        assert_eq!(ask("shadow", 1, shadow), Some(true), "shadow mode does not hold");
+        assert_eq!(
+            ask("shadow", 1, shadow),
+            Some(true),
+            "shadow mode does not hold"
+        );
     }
 
     #[test]
     fn the_deadline_leaves_a_reserve_for_the_response() {
         for (timeout_ms, left_ms) in [(20, 17), (10, 7), (9, 7), (2, 0), (0, 0), (10_000, 9_997)] {
-            assert_eq!(less_reserve(Duration::from_millis(timeout_ms)), Duration::from_millis(left_ms), "{timeout_ms} ms");
+            assert_eq!(
+                less_reserve(Duration::from_millis(timeout_ms)),
+                Duration::from_millis(left_ms),
+                "{timeout_ms} ms"
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The rules in force, behind one atomic pointer, and how a reload replaces them.
 //!
-//! A request takes one snapshot and keeps it to its end, so that it never sees half of a reload. The thread that reloads frees old rules, and never the
-//! request that is the last to use them, because freeing a large configuration takes milliseconds.
+//! A request takes one snapshot and keeps it to its end, so that it never sees half of a reload.
+//! The thread that reloads frees old rules, and never the request that is the last to use them,
+//! because freeing a large configuration takes milliseconds.
 
 pub mod files;
 pub mod overrides;
@@ -33,11 +34,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The overrides in force now. The clock is read only if there are any: they end by the clock of this machine.
+    /// The overrides in force now. The clock is read only if there are any: they end by the clock
+    /// of this machine.
     #[inline]
     #[must_use]
     pub fn overrides(&self) -> Option<InForce<'_>> {
-        self.overrides.as_ref().map(|overrides| overrides.at(memory::now()))
+        self.overrides
+            .as_ref()
+            .map(|overrides| overrides.at(memory::now()))
     }
 }
 
@@ -66,7 +70,13 @@ impl Live {
     /// Without rules.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { current: ArcSwapOption::empty(), metrics, old: Mutex::default(), overrides: Mutex::default(), rejected: Mutex::default() }
+        Self {
+            current: ArcSwapOption::empty(),
+            metrics,
+            old: Mutex::default(),
+            overrides: Mutex::default(),
+            rejected: Mutex::default(),
+        }
     }
 
     /// The rules in force; `None` before the first ones.
@@ -78,10 +88,20 @@ impl Live {
     /// Puts `rules` in force. Metrics of limits that both configurations have go on counting.
     pub fn replace(&self, rules: Rules) -> Arc<Snapshot> {
         let mut old = lock(&self.old);
-        let generation = self.current.load().as_ref().map_or(0, |snapshot| snapshot.generation) + 1;
+        let generation = self
+            .current
+            .load()
+            .as_ref()
+            .map_or(0, |snapshot| snapshot.generation)
+            + 1;
         let tallies = self.metrics.tallies(&rules);
         let overrides = lock(&self.overrides).clone();
-        let snapshot = Arc::new(Snapshot { rules: Arc::new(rules), overrides, tallies, generation });
+        let snapshot = Arc::new(Snapshot {
+            rules: Arc::new(rules),
+            overrides,
+            tallies,
+            generation,
+        });
         old.extend(self.current.swap(Some(Arc::clone(&snapshot))));
         self.metrics.config_loaded(&snapshot.rules, generation);
         *lock(&self.rejected) = None;
@@ -91,7 +111,9 @@ impl Live {
 
     /// Puts overrides in force, beside the rules as they are.
     pub fn replace_overrides(&self, overrides: Overrides) {
-        let overrides = Some(overrides).filter(|overrides| !overrides.list().is_empty()).map(Arc::new);
+        let overrides = Some(overrides)
+            .filter(|overrides| !overrides.list().is_empty())
+            .map(Arc::new);
         let mut old = lock(&self.old);
         lock(&self.overrides).clone_from(&overrides);
         if let Some(snapshot) = self.current.load_full() {
@@ -112,20 +134,30 @@ impl Live {
         lock(&self.overrides).clone()
     }
 
-    /// Records that a configuration was rejected. The rules in force stay. Returns false, and counts nothing, if the problems are those of the last
-    /// rejection.
-    #[expect(clippy::disallowed_methods, reason = "shown to operators; nothing depends on it")]
+    /// Records that a configuration was rejected. The rules in force stay. Returns false, and
+    /// counts nothing, if the problems are those of the last rejection.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "shown to operators; nothing depends on it"
+    )]
     pub fn reject(&self, problems: Vec<Problem>) -> bool {
         let mut rejected = lock(&self.rejected);
-        if rejected.as_ref().is_some_and(|last| last.problems == problems) {
+        if rejected
+            .as_ref()
+            .is_some_and(|last| last.problems == problems)
+        {
             return false;
         }
-        *rejected = Some(Arc::new(RejectedConfig { at: SystemTime::now(), problems }));
+        *rejected = Some(Arc::new(RejectedConfig {
+            at: SystemTime::now(),
+            problems,
+        }));
         self.metrics.config_refused();
         true
     }
 
-    /// Forgets the rejection: the rules in force are those of the last configuration, which did not change them.
+    /// Forgets the rejection: the rules in force are those of the last configuration, which did not
+    /// change them.
     pub fn clear_rejection(&self) {
         if lock(&self.rejected).take().is_some() {
             self.metrics.config_confirmed();
@@ -144,14 +176,20 @@ impl Live {
     }
 }
 
-/// Drops the snapshots that nothing uses. A plan may use rules for longer than their snapshot; of snapshots that differ in their overrides only, and share
-/// their rules, the newest one keeps those.
+/// Drops the snapshots that nothing uses. A plan may use rules for longer than their snapshot; of
+/// snapshots that differ in their overrides only, and share their rules, the newest one keeps
+/// those.
 fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) {
-    let mut kept: Vec<*const Rules> = current.iter().map(|snapshot| Arc::as_ptr(&snapshot.rules)).collect();
+    let mut kept: Vec<*const Rules> = current
+        .iter()
+        .map(|snapshot| Arc::as_ptr(&snapshot.rules))
+        .collect();
     for index in (0..old.len()).rev() {
         let snapshot = &old[index];
         let rules = Arc::as_ptr(&snapshot.rules);
-        if Arc::strong_count(snapshot) > 1 || (Arc::strong_count(&snapshot.rules) > 1 && !kept.contains(&rules)) {
+        if Arc::strong_count(snapshot) > 1
+            || (Arc::strong_count(&snapshot.rules) > 1 && !kept.contains(&rules))
+        {
             kept.push(rules);
         } else {
             old.remove(index);
@@ -214,32 +252,54 @@ mod tests {
         let record = |value: &str| Record {
             kind: "block".to_owned(),
             domain: "d".to_owned(),
-            entries: vec![EntryRecord { key: "user".to_owned(), value: Some(value.to_owned()), value_sha256: None }],
+            entries: vec![EntryRecord {
+                key: "user".to_owned(),
+                value: Some(value.to_owned()),
+                value_sha256: None,
+            }],
             ..Record::default()
         };
-        let overrides = |value: &str| Overrides::new(vec![record(value).read().expect("an override")]);
+        let overrides =
+            |value: &str| Overrides::new(vec![record(value).read().expect("an override")]);
         let live = Live::new(Metrics::new(1, 0.8));
         live.replace_overrides(overrides("1"));
         assert!(live.load().is_none());
         let first = live.replace(Rules::default());
-        assert!(first.overrides().is_some(), "they were there before the rules");
+        assert!(
+            first.overrides().is_some(),
+            "they were there before the rules"
+        );
         for value in 2..20 {
             live.replace_overrides(overrides(&value.to_string()));
         }
         let next = live.load().expect("rules");
-        assert_eq!((next.generation, Arc::ptr_eq(&next.rules, &first.rules)), (1, true), "the rules are those of before");
+        assert_eq!(
+            (next.generation, Arc::ptr_eq(&next.rules, &first.rules)),
+            (1, true),
+            "the rules are those of before"
+        );
         assert_eq!(lock(&live.old).len(), 1, "but the one in use all are freed");
         let plan = Arc::clone(&next.rules);
         drop((first, next));
         live.replace(Rules::default());
         live.free_old();
-        assert_eq!((lock(&live.old).len(), Arc::strong_count(&plan)), (1, 2), "one keeps the rules of the plan");
-        assert!(live.load().expect("rules").overrides().is_some(), "a reload keeps them");
+        assert_eq!(
+            (lock(&live.old).len(), Arc::strong_count(&plan)),
+            (1, 2),
+            "one keeps the rules of the plan"
+        );
+        assert!(
+            live.load().expect("rules").overrides().is_some(),
+            "a reload keeps them"
+        );
         live.replace_overrides(Overrides::default());
         drop(plan);
         live.free_old();
         assert!(lock(&live.old).is_empty());
-        assert!(live.load().expect("rules").overrides().is_none(), "none in force is nothing to ask");
+        assert!(
+            live.load().expect("rules").overrides().is_none(),
+            "none in force is nothing to ask"
+        );
     }
 
     #[test]
@@ -250,13 +310,25 @@ mod tests {
         assert!(!live.reject(vec![problem("one")]));
         assert!(live.reject(vec![problem("two")]));
         assert_eq!(live.rejected().unwrap().problems[0].what, "two");
-        assert!(metrics.encode().contains("ratelimit_service_config_load_error 2\n"));
+        assert!(
+            metrics
+                .encode()
+                .contains("ratelimit_service_config_load_error 2\n")
+        );
         live.replace(Rules::default());
         assert!(live.rejected().is_none());
         live.reject(vec![problem("three")]);
-        assert!(metrics.encode().contains("weir_config_last_load_successful 0\n"));
+        assert!(
+            metrics
+                .encode()
+                .contains("weir_config_last_load_successful 0\n")
+        );
         live.clear_rejection();
         assert!(live.rejected().is_none());
-        assert!(metrics.encode().contains("weir_config_last_load_successful 1\n"));
+        assert!(
+            metrics
+                .encode()
+                .contains("weir_config_last_load_successful 1\n")
+        );
     }
 }

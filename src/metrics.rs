@@ -1,7 +1,8 @@
 //! Metrics: the counters of the process, and their text for Prometheus.
 //!
-//! `families` declares every name. On the request path a count is an addition to a cell of the core's own row; labels are put together only by a
-//! scrape. No client may make the number of series grow without bound.
+//! `families` declares every name. On the request path a count is an addition to a cell of the
+//! core's own row; labels are put together only by a scrape. No client may make the number of
+//! series grow without bound.
 
 mod cells;
 mod counts;
@@ -35,10 +36,12 @@ use dynamic::Dynamic;
 use exposition::Exposition;
 use process::Process;
 
-/// Unknown domains that get a series of their own, at most: a client that is not Envoy may send any domain.
+/// Unknown domains that get a series of their own, at most: a client that is not Envoy may send any
+/// domain.
 const MAX_UNKNOWN_DOMAINS: usize = 100;
 
-/// Series whose labels depend on requests, at most. Each is in six families: 2,000 of them are some three megabytes of a scrape.
+/// Series whose labels depend on requests, at most. Each is in six families: 2,000 of them are some
+/// three megabytes of a scrape.
 const MAX_DYNAMIC_SERIES: usize = 2_000;
 
 /// Why a request got an error; the label `err_type`.
@@ -94,7 +97,10 @@ struct Config {
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Metrics").field("near_limit_ratio", &self.near_limit_ratio).field("cores", &self.cores).finish_non_exhaustive()
+        out.debug_struct("Metrics")
+            .field("near_limit_ratio", &self.near_limit_ratio)
+            .field("cores", &self.cores)
+            .finish_non_exhaustive()
     }
 }
 
@@ -102,7 +108,13 @@ impl Metrics {
     /// As [`Metrics::with_options`], with series for every limit.
     #[must_use]
     pub fn new(cores: usize, near_limit_ratio: f32) -> Arc<Self> {
-        Self::with_options(cores, Options { near_limit_ratio, omits_unused_limits: false })
+        Self::with_options(
+            cores,
+            Options {
+                near_limit_ratio,
+                omits_unused_limits: false,
+            },
+        )
     }
 
     /// All zero. `cores` is the number of threads that count, including the control thread.
@@ -161,7 +173,8 @@ impl Metrics {
         self.connections_refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts calls that were refused because too many were waiting, or because they had waited too long.
+    /// Counts calls that were refused because too many were waiting, or because they had waited too
+    /// long.
     pub fn calls_refused(&self, count: u64) {
         self.calls_refused.fetch_add(count, Ordering::Relaxed);
     }
@@ -173,16 +186,27 @@ impl Metrics {
     }
 
     /// Records that `rules` are in force.
-    #[expect(clippy::disallowed_methods, reason = "shown on dashboards; no decision depends on it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "shown on dashboards; no decision depends on it"
+    )]
     pub fn config_loaded(&self, rules: &Rules, generation: u64) {
         let config = &self.config;
         config.loaded.fetch_add(1, Ordering::Relaxed);
         config.last_refused.store(0, Ordering::Relaxed);
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        config.loaded_at_secs.store(now.as_secs(), Ordering::Relaxed);
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        config
+            .loaded_at_secs
+            .store(now.as_secs(), Ordering::Relaxed);
         config.generation.store(generation, Ordering::Relaxed);
-        config.limits.store(rules.limit_count() as u64, Ordering::Relaxed);
-        config.domains.store(rules.domains().count() as u64, Ordering::Relaxed);
+        config
+            .limits
+            .store(rules.limit_count() as u64, Ordering::Relaxed);
+        config
+            .domains
+            .store(rules.domains().count() as u64, Ordering::Relaxed);
     }
 
     /// Records that a configuration was refused; the rules in force stay.
@@ -198,7 +222,10 @@ impl Metrics {
 
     /// Adds the samples of `source` to every scrape.
     pub fn register(&self, source: Source) {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(source);
+        self.sources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(source);
     }
 
     /// All metrics in Prometheus's text format, version 0.0.4.
@@ -212,7 +239,8 @@ impl Metrics {
         exposition.text()
     }
 
-    /// The samples of everything but limits: of the process, its domains, and all sources. Samples with equal labels are to be added up.
+    /// The samples of everything but limits: of the process, its domains, and all sources. Samples
+    /// with equal labels are to be added up.
     #[must_use]
     pub fn samples(&self) -> Vec<Sample> {
         let mut samples = Vec::new();
@@ -221,7 +249,11 @@ impl Metrics {
         self.gather_free(&mut samples);
         self.gather_rest(&mut samples);
         self.http2.gather(&mut samples);
-        for (domain, &count) in &*self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner) {
+        for (domain, &count) in &*self
+            .unknown_domains
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
             samples.push(families::DOMAIN_NOT_FOUND.count(&[domain], count));
         }
         // So that the family is there before the first such request.
@@ -233,8 +265,17 @@ impl Metrics {
     }
 
     fn gather_rest(&self, samples: &mut Vec<Sample>) {
-        let Config { loaded, refused, last_refused, loaded_at_secs, generation, limits, domains } = &self.config;
-        samples.push(families::BUILD_INFO.count(&[env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")], 1));
+        let Config {
+            loaded,
+            refused,
+            last_refused,
+            loaded_at_secs,
+            generation,
+            limits,
+            domains,
+        } = &self.config;
+        samples
+            .push(families::BUILD_INFO.count(&[env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")], 1));
         for (family, cell) in [
             (&families::CONFIG_LOAD_SUCCESS, loaded),
             (&families::CONFIG_LOAD_ERROR, refused),
@@ -248,14 +289,26 @@ impl Metrics {
         ] {
             samples.push(family.count(&[], cell.load(Ordering::Relaxed)));
         }
-        samples.push(families::CONFIG_LAST_LOAD_SUCCESSFUL.count(&[], u64::from(last_refused.load(Ordering::Relaxed) == 0)));
+        samples.push(
+            families::CONFIG_LAST_LOAD_SUCCESSFUL
+                .count(&[], u64::from(last_refused.load(Ordering::Relaxed) == 0)),
+        );
     }
 
     fn domain_not_found(&self, domain: &[u8]) {
-        let mut domains = self.unknown_domains.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut domains = self
+            .unknown_domains
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let name = dynamic::cut(String::from_utf8_lossy(domain).into_owned());
         let known = domains.len() < MAX_UNKNOWN_DOMAINS || domains.contains_key(&name);
-        *domains.entry(if known { name } else { dynamic::OTHER.to_owned() }).or_insert(0) += 1;
+        *domains
+            .entry(if known {
+                name
+            } else {
+                dynamic::OTHER.to_owned()
+            })
+            .or_insert(0) += 1;
     }
 
     fn free(&self) -> MutexGuard<'_, Arc<tallies::FreeByDomain>> {

@@ -1,24 +1,28 @@
 //! Overrides: what operators order for some descriptors while the limits stay as they are.
 //!
-//! `block` refuses them, `exempt` lets them pass without a count, and `raise` gives their limit a larger amount. `overrides/record.rs` holds them as
-//! they are written and kept, with all bounds; this file compiles them to a tree for each domain, in which a plan looks up its descriptors. Where they
-//! are kept is no business of this room.
+//! `block` refuses them, `exempt` lets them pass without a count, and `raise` gives their limit a
+//! larger amount. `overrides/record.rs` holds them as they are written and kept, with all bounds;
+//! this file compiles them to a tree for each domain, in which a plan looks up its descriptors.
+//! Where they are kept is no business of this room.
 //!
 //! # Which one applies
 //!
 //! Of all overrides that match a descriptor and have not ended, the first one in this order:
 //!
 //! 1. A block or an exemption before a raise: an order to block has nothing to do with amounts.
-//! 2. The more specific one. Entries are compared from the first to the last: an entry without wildcards before one with, and more text that is no
-//!    wildcard before less; of networks the smaller one. So an address is exempt from the block of its network.
+//! 2. The more specific one. Entries are compared from the first to the last: an entry without
+//!    wildcards before one with, and more text that is no wildcard before less; of networks the
+//!    smaller one. So an address is exempt from the block of its network.
 //! 3. A block before an exemption.
 //! 4. The newest.
 //!
-//! An address is one value, however it is spelled: in an override, and in a descriptor that is looked up. A counter of a limit with networks has the same
-//! canonical text, so that the name of a counter names what an override of it decides. A text with wildcards matches an address as it is sent, or by its
-//! canonical text.
+//! An address is one value, however it is spelled: in an override, and in a descriptor that is
+//! looked up. A counter of a limit with networks has the same canonical text, so that the name of a
+//! counter names what an override of it decides. A text with wildcards matches an address as it is
+//! sent, or by its canonical text.
 //!
-//! A raise that does not fit the limit of a descriptor (another unit, or not above its amount) is passed over.
+//! A raise that does not fit the limit of a descriptor (another unit, or not above its amount) is
+//! passed over.
 
 mod order;
 mod reach;
@@ -38,9 +42,12 @@ use crate::rules::limit::{Amount, LimitId};
 use crate::rules::tree::{Branch, Tree};
 use crate::time::{Micros, Rate, Span};
 pub use reach::{Reach, Unfit};
-pub use record::{Ended, EntryRecord, Invalid, MAX_RECORD_BYTES, RateRecord, Record, instant, parse_instant};
+pub use record::{
+    Ended, EntryRecord, Invalid, MAX_RECORD_BYTES, RateRecord, Record, instant, parse_instant,
+};
 
-/// Overrides at most. A tree of so many takes some ten megabytes, and they are read in a fraction of a second.
+/// Overrides at most. A tree of so many takes some ten megabytes, and they are read in a fraction
+/// of a second.
 pub const MAX_OVERRIDES: usize = 10_000;
 
 /// Overrides with a wildcard at most, because a look-up may have to try each of them.
@@ -99,7 +106,8 @@ pub struct Override {
     pub created_at: Micros,
 }
 
-/// An entry of an override: each `*` stands for any text, as in files of limits, and `\*` for a star.
+/// An entry of an override: each `*` stands for any text, as in files of limits, and `\*` for a
+/// star.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     /// The key.
@@ -152,7 +160,8 @@ impl Override {
 }
 
 impl fmt::Display for Pattern {
-    /// As operators write it, on one line: `key=value`, or the key alone for any value. A digest is `key#` and its digits.
+    /// As operators write it, on one line: `key=value`, or the key alone for any value. A digest is
+    /// `key#` and its digits.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.key.shown_as_key())?;
         match &self.value {
@@ -171,7 +180,12 @@ impl Pattern {
 
     /// The wildcards in its texts.
     fn wildcards(&self) -> usize {
-        self.key.wildcards() + if let Value::Text(text) = &self.value { text.wildcards() } else { 0 }
+        self.key.wildcards()
+            + if let Value::Text(text) = &self.value {
+                text.wildcards()
+            } else {
+                0
+            }
     }
 
     /// How much is no wildcard, in bits.
@@ -188,11 +202,21 @@ impl Pattern {
     /// The same with the canonical text of an address, and with a network in the place of its text.
     #[must_use]
     pub fn canonical(self) -> Self {
-        let text = if let Value::Text(text) = &self.value { text.as_literal() } else { None };
-        let network = self.key.as_literal().and(text).and_then(|text| address::read_network(text.as_bytes()));
+        let text = if let Value::Text(text) = &self.value {
+            text.as_literal()
+        } else {
+            None
+        };
+        let network = self
+            .key
+            .as_literal()
+            .and(text)
+            .and_then(|text| address::read_network(text.as_bytes()));
         let value = match network {
             None => return self,
-            Some(network) if network.prefix_len() == network.max_prefix_len() => Value::Text(Text::literal(&network.addr().to_string())),
+            Some(network) if network.prefix_len() == network.max_prefix_len() => {
+                Value::Text(Text::literal(&network.addr().to_string()))
+            }
             Some(network) => Value::Network(network),
         };
         Self { value, ..self }
@@ -201,7 +225,9 @@ impl Pattern {
     /// Key and value, if it matches nothing else and they are known.
     #[must_use]
     pub fn exact(&self) -> Option<(&str, &str)> {
-        let Value::Text(value) = &self.value else { return None };
+        let Value::Text(value) = &self.value else {
+            return None;
+        };
         Some((self.key.as_literal()?, value.as_literal()?))
     }
 }
@@ -233,10 +259,15 @@ pub struct InForce<'o> {
 }
 
 impl Overrides {
-    /// Compiles overrides. Of those that repeat another the newest is taken, and of more than [`MAX_OVERRIDES`] or [`MAX_PATTERNS`] the newest so many.
+    /// Compiles overrides. Of those that repeat another the newest is taken, and of more than
+    /// [`MAX_OVERRIDES`] or [`MAX_PATTERNS`] the newest so many.
     #[must_use]
     pub fn new(mut list: Vec<Override>) -> Self {
-        list.sort_by(|one, other| one.identity().cmp(&other.identity()).then(other.created_at.cmp(&one.created_at)));
+        list.sort_by(|one, other| {
+            one.identity()
+                .cmp(&other.identity())
+                .then(other.created_at.cmp(&one.created_at))
+        });
         list.dedup_by(|older, newer| older.identity() == newer.identity());
         let before = list.len();
         list.sort_by_key(|one| Reverse(one.created_at));
@@ -250,11 +281,22 @@ impl Overrides {
         list.sort_by_cached_key(order::Precedence::new);
         let mut domains: HashMap<&str, Vec<(&[Pattern], Rank)>> = HashMap::new();
         for (rank, one) in (0..).zip(&list) {
-            domains.entry(&one.domain).or_default().push((&one.entries, Rank(rank)));
+            domains
+                .entry(&one.domain)
+                .or_default()
+                .push((&one.entries, Rank(rank)));
         }
         let mut on_branches = Vec::new();
-        let by_domain = domains.into_iter().map(|(domain, members)| (domain.as_bytes().into(), tree(members, &mut on_branches))).collect();
-        Self { list, by_domain, on_branches, left_out }
+        let by_domain = domains
+            .into_iter()
+            .map(|(domain, members)| (domain.as_bytes().into(), tree(members, &mut on_branches)))
+            .collect();
+        Self {
+            list,
+            by_domain,
+            on_branches,
+            left_out,
+        }
     }
 
     /// Whether there is room for one more.
@@ -262,16 +304,35 @@ impl Overrides {
     /// # Errors
     /// Another override has the id, or there are too many in force at `now`.
     pub fn admit(&self, one: &Override, now: Micros) -> Result<(), Invalid> {
-        if self.list.iter().any(|other| other.id == one.id && one.identity() != other.identity()) {
-            return Err(Invalid(format!("another override has the id {}; remove that first", one.id)));
+        if self
+            .list
+            .iter()
+            .any(|other| other.id == one.id && one.identity() != other.identity())
+        {
+            return Err(Invalid(format!(
+                "another override has the id {}; remove that first",
+                one.id
+            )));
         }
-        let others = || self.list.iter().filter(|other| other.id != one.id && !other.has_ended(now));
+        let others = || {
+            self.list
+                .iter()
+                .filter(|other| other.id != one.id && !other.has_ended(now))
+        };
         if others().count() >= MAX_OVERRIDES {
-            return Err(Invalid(format!("there are {MAX_OVERRIDES} overrides already, which is the most; remove some, or use a wildcard")));
+            return Err(Invalid(format!(
+                "there are {MAX_OVERRIDES} overrides already, which is the most; remove some, or \
+                 use a wildcard"
+            )));
         }
-        if one.has_to_be_tried() && others().filter(|other| other.has_to_be_tried()).count() >= MAX_PATTERNS {
-            let most = format!("there are {MAX_PATTERNS} overrides with a * already, which is the most");
-            return Err(Invalid(format!("{most}; remove some, or write whole values, of which there may be {MAX_OVERRIDES}")));
+        if one.has_to_be_tried()
+            && others().filter(|other| other.has_to_be_tried()).count() >= MAX_PATTERNS
+        {
+            let most =
+                format!("there are {MAX_PATTERNS} overrides with a * already, which is the most");
+            return Err(Invalid(format!(
+                "{most}; remove some, or write whole values, of which there may be {MAX_OVERRIDES}"
+            )));
         }
         Ok(())
     }
@@ -291,36 +352,62 @@ impl Overrides {
     /// Those in force at `now`.
     #[must_use]
     pub const fn at(&self, now: Micros) -> InForce<'_> {
-        InForce { overrides: self, now, raises_only: false }
+        InForce {
+            overrides: self,
+            now,
+            raises_only: false,
+        }
     }
 }
 
 impl<'o> InForce<'o> {
-    /// Those that apply to so many hits. What was taken comes back whatever is blocked or exempt; only a raise is also for hits that are given back.
+    /// Those that apply to so many hits. What was taken comes back whatever is blocked or exempt;
+    /// only a raise is also for hits that are given back.
     #[must_use]
     pub const fn for_hits(self, hits: i64) -> Self {
-        Self { raises_only: hits < 0, ..self }
+        Self {
+            raises_only: hits < 0,
+            ..self
+        }
     }
 
-    /// The override that applies to a descriptor, whose limit has this amount (`None`: it has no limit, or it is unlimited). A raise comes with the
-    /// raised amount.
+    /// The override that applies to a descriptor, whose limit has this amount (`None`: it has no
+    /// limit, or it is unlimited). A raise comes with the raised amount.
     #[must_use]
-    pub fn find(&self, domain: &[u8], entries: &[Entry<'_>], amount: Option<&Amount>) -> Option<Applied> {
-        self.which(domain, entries, amount).map(|(_, applied)| applied)
+    pub fn find(
+        &self,
+        domain: &[u8],
+        entries: &[Entry<'_>],
+        amount: Option<&Amount>,
+    ) -> Option<Applied> {
+        self.which(domain, entries, amount)
+            .map(|(_, applied)| applied)
     }
 
     /// As [`InForce::find`], with the override itself.
     #[must_use]
-    pub fn which(&self, domain: &[u8], entries: &[Entry<'_>], amount: Option<&Amount>) -> Option<(&'o Override, Applied)> {
+    pub fn which(
+        &self,
+        domain: &[u8],
+        entries: &[Entry<'_>],
+        amount: Option<&Amount>,
+    ) -> Option<(&'o Override, Applied)> {
         let tree = self.overrides.by_domain.get(domain)?;
         let mut matching: SmallVec<[Rank; 4]> = SmallVec::new();
-        tree.each_match(entries, &mut |id| matching.extend_from_slice(&self.overrides.on_branches[id.limit as usize]));
+        tree.each_match(entries, &mut |id| {
+            matching.extend_from_slice(&self.overrides.on_branches[id.limit as usize]);
+        });
         matching.sort_unstable();
-        let in_force = matching.iter().filter_map(|rank| self.overrides.list.get(rank.0 as usize)).filter(|one| !one.has_ended(self.now));
+        let in_force = matching
+            .iter()
+            .filter_map(|rank| self.overrides.list.get(rank.0 as usize))
+            .filter(|one| !one.has_ended(self.now));
         in_force.into_iter().find_map(|one| {
             let applied = match one.kind {
                 Kind::Block | Kind::Exempt if self.raises_only => return None,
-                Kind::Block => Applied::Block { ends_in: one.ends_in(self.now) },
+                Kind::Block => Applied::Block {
+                    ends_in: one.ends_in(self.now),
+                },
                 Kind::Exempt => Applied::Exempt,
                 Kind::Raise(to) => Applied::Raise(raised(amount?, &to).ok()?),
             };
@@ -356,8 +443,14 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
         return Err(Unfit::NotAbove(rate));
     }
     let scale = amount.scale;
-    match amount.algorithm.with_limit(scale.hits(to.requests_per_unit)) {
-        Ok(algorithm) => Ok(Amount { default_cost: amount.default_cost, ..Amount::new(*to, scale, algorithm) }),
+    match amount
+        .algorithm
+        .with_limit(scale.hits(to.requests_per_unit))
+    {
+        Ok(algorithm) => Ok(Amount {
+            default_cost: amount.default_cost,
+            ..Amount::new(*to, scale, algorithm)
+        }),
         Err(largest) => Err(Unfit::AtMost(scale.units(largest))),
     }
 }
@@ -372,9 +465,18 @@ fn tree(mut members: Vec<(&[Pattern], Rank)>, on_branches: &mut Vec<Ranks>) -> T
             rest = &rest[1..];
             continue;
         };
-        let (same, behind) = rest.split_at(rest.partition_point(|(path, _)| path.first() <= Some(level)));
-        let ends: Ranks = same.iter().filter(|(path, _)| path.len() == 1).map(|(_, rank)| *rank).collect();
-        let below = same.iter().filter(|(path, _)| path.len() > 1).map(|(path, rank)| (&path[1..], *rank)).collect();
+        let (same, behind) =
+            rest.split_at(rest.partition_point(|(path, _)| path.first() <= Some(level)));
+        let ends: Ranks = same
+            .iter()
+            .filter(|(path, _)| path.len() == 1)
+            .map(|(_, rank)| *rank)
+            .collect();
+        let below = same
+            .iter()
+            .filter(|(path, _)| path.len() > 1)
+            .map(|(path, rank)| (&path[1..], *rank))
+            .collect();
         let children = self::tree(below, on_branches);
         let limit = (!ends.is_empty()).then(|| {
             on_branches.push(ends);

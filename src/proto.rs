@@ -1,8 +1,16 @@
-//! The code that `build.rs` generates from `proto/`: messages, the client, the server's trait, and the descriptors.
+//! The code that `build.rs` generates from `proto/`: messages, the client, the server's trait, and
+//! the descriptors.
 //!
-//! The messages hold keys and values of entries as bytes; in the descriptors, which are the published ones, they are strings.
+//! The messages hold keys and values of entries as bytes; in the descriptors, which are the
+//! published ones, they are strings.
 
-#![allow(missing_docs, clippy::pedantic, clippy::nursery, clippy::all, reason = "generated")]
+#![allow(
+    missing_docs,
+    clippy::pedantic,
+    clippy::nursery,
+    clippy::all,
+    reason = "generated"
+)]
 
 pub mod codec;
 
@@ -11,14 +19,18 @@ mod messages {
 }
 
 mod server {
-    include!(concat!(env!("OUT_DIR"), "/server/envoy.service.ratelimit.v3.RateLimitService.rs"));
+    include!(concat!(
+        env!("OUT_DIR"),
+        "/server/envoy.service.ratelimit.v3.RateLimitService.rs"
+    ));
 }
 
 mod xds_messages {
     include!(concat!(env!("OUT_DIR"), "/xds/all.rs"));
 }
 
-/// The messages of xDS, its client, and its server for the tests. What a control plane sends is bytes here: see `build.rs`.
+/// The messages of xDS, its client, and its server for the tests. What a control plane sends is
+/// bytes here: see `build.rs`.
 pub mod xds {
     pub use super::xds_messages::envoy::config::core::v3::{Node, node};
     pub use super::xds_messages::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -35,9 +47,13 @@ pub mod xds {
 }
 
 pub use messages::envoy::config::core::v3::HeaderValue;
-pub use messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
+pub use messages::envoy::extensions::common::ratelimit::v3::{
+    RateLimitDescriptor, rate_limit_descriptor,
+};
 pub use messages::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-pub use messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response};
+pub use messages::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse, rate_limit_response,
+};
 pub use server::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 
 /// The full name of the service.

@@ -1,9 +1,10 @@
 //! The rules: the immutable compiled configuration, and the look-up of a descriptor's limit.
 //!
-//! `rules/resource.rs` holds the limits that a control plane sends, and `rules/domains.rs` what of them is in force.
+//! `rules/resource.rs` holds the limits that a control plane sends, and `rules/domains.rs` what of
+//! them is in force.
 //!
-//! `rules/source.rs` holds the configuration as written, `rules/compile.rs` compiles it, or reports all its problems at once, and this file
-//! holds what the program runs.
+//! `rules/source.rs` holds the configuration as written, `rules/compile.rs` compiles it, or reports
+//! all its problems at once, and this file holds what the program runs.
 
 pub(crate) mod address;
 pub mod compile;
@@ -26,7 +27,8 @@ use table::RowNumber;
 use tree::Tree;
 pub use tree::trace;
 
-/// All domains, and so all limits. Rules that follow each other may share domains, which need not be compiled again.
+/// All domains, and so all limits. Rules that follow each other may share domains, which need not
+/// be compiled again.
 #[derive(Debug, Default)]
 pub struct Rules {
     by_name: HashMap<Box<[u8]>, Arc<Domain>>,
@@ -73,12 +75,20 @@ impl Rules {
         let mut rules = Self::default();
         for (number, domain) in domains {
             let number = number as usize;
-            debug_assert!(domain.limits.iter().enumerate().all(|(index, limit)| limit.id == LimitId::new(number as u32, index as u32)));
+            debug_assert!(
+                domain
+                    .limits
+                    .iter()
+                    .enumerate()
+                    .all(|(index, limit)| limit.id == LimitId::new(number as u32, index as u32))
+            );
             if rules.by_number.len() <= number {
                 rules.by_number.resize_with(number + 1, Arc::default);
             }
             rules.limits += domain.limits.len();
-            rules.by_name.insert(domain.name.as_bytes().into(), Arc::clone(&domain));
+            rules
+                .by_name
+                .insert(domain.name.as_bytes().into(), Arc::clone(&domain));
             rules.by_number[number] = domain;
         }
         rules
@@ -87,7 +97,13 @@ impl Rules {
     /// Rules of domains with these limits, in which no descriptor finds one.
     #[cfg(test)]
     pub(crate) fn of_limits<const N: usize>(domains: [(&str, Vec<Limit>); N]) -> Self {
-        let domain = |(name, limits): (&str, _)| Arc::new(Domain { name: name.into(), limits, ..Domain::default() });
+        let domain = |(name, limits): (&str, _)| {
+            Arc::new(Domain {
+                name: name.into(),
+                limits,
+                ..Domain::default()
+            })
+        };
         Self::new((0..).zip(domains.into_iter().map(domain)))
     }
 
@@ -97,21 +113,29 @@ impl Rules {
         self.by_name.get(domain).map(|domain| domain.commit)
     }
 
-    /// The domain's default failure policy, which also holds for limits that requests bring along; `None`: the process's default holds.
+    /// The domain's default failure policy, which also holds for limits that requests bring along;
+    /// `None`: the process's default holds.
     #[must_use]
     pub fn on_store_failure(&self, domain: &[u8]) -> Option<OnStoreFailure> {
-        self.by_name.get(domain).and_then(|domain| domain.on_store_failure)
+        self.by_name
+            .get(domain)
+            .and_then(|domain| domain.on_store_failure)
     }
 
     /// Finds the limit of a descriptor.
     ///
-    /// At each level the exact value is tried first, then sets, the network with the longest prefix, wildcards and regular expressions in the order of the
-    /// file, and the key alone, without backtracking. A
-    /// limit counts only on the branch of the last entry. Source: envoyproxy/ratelimit, except that key and value are compared as a pair.
+    /// At each level the exact value is tried first, then sets, the network with the longest
+    /// prefix, wildcards and regular expressions in the order of the file, and the key alone,
+    /// without backtracking. A limit counts only on the branch of the last entry. Source:
+    /// envoyproxy/ratelimit, except that key and value are compared as a pair.
     #[must_use]
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
-        let Some(domain) = self.by_name.get(domain) else { return Lookup::UnknownDomain };
-        let Some(id) = domain.tree.find(entries) else { return Lookup::NoLimit };
+        let Some(domain) = self.by_name.get(domain) else {
+            return Lookup::UnknownDomain;
+        };
+        let Some(id) = domain.tree.find(entries) else {
+            return Lookup::NoLimit;
+        };
         let limit = &domain.limits[id.limit as usize];
         match &limit.table {
             None => Lookup::Limit(limit.into()),
@@ -122,13 +146,19 @@ impl Rules {
     /// A limit with what a row of its table says, which [`Rules::find`] has found in these rules.
     #[must_use]
     pub fn in_force(&self, id: LimitId, row: Option<RowNumber>) -> LimitInForce<'_> {
-        LimitInForce { limit: self.limit(id), row }
+        LimitInForce {
+            limit: self.limit(id),
+            row,
+        }
     }
 
-    /// What says why [`Rules::find`] finds what it does, for the descriptors of a request; `None` if no file defines the domain.
+    /// What says why [`Rules::find`] finds what it does, for the descriptors of a request; `None`
+    /// if no file defines the domain.
     #[must_use]
     pub fn tracer(&self, domain: &[u8]) -> Option<trace::Tracer<'_>> {
-        self.by_name.get(domain).map(|domain| trace::Tracer::new(&domain.tree))
+        self.by_name
+            .get(domain)
+            .map(|domain| trace::Tracer::new(&domain.tree))
     }
 
     /// The limit of that id.
@@ -153,7 +183,8 @@ impl Rules {
         self.by_name.keys().map(AsRef::as_ref)
     }
 
-    /// The domains by [`LimitId::domain`]. A number without a domain has one without a name. Rules that follow each other share what did not change.
+    /// The domains by [`LimitId::domain`]. A number without a domain has one without a name. Rules
+    /// that follow each other share what did not change.
     #[must_use]
     pub fn by_number(&self) -> &[Arc<Domain>] {
         &self.by_number
@@ -162,7 +193,9 @@ impl Rules {
     /// Whether `domain` is one of these, and not only one of the same name.
     #[must_use]
     pub fn shares(&self, domain: &Arc<Domain>) -> bool {
-        self.by_name.get(domain.name.as_bytes()).is_some_and(|own| Arc::ptr_eq(own, domain))
+        self.by_name
+            .get(domain.name.as_bytes())
+            .is_some_and(|own| Arc::ptr_eq(own, domain))
     }
 }
 
@@ -173,14 +206,29 @@ impl Domain {
         &self.name
     }
 
-    /// The limit of a descriptor whose branch has a table. Apart, so that look-ups without one stay short.
+    /// The limit of a descriptor whose branch has a table. Apart, so that look-ups without one stay
+    /// short.
     #[inline(never)]
-    fn find_row<'r>(&'r self, limit: &'r Limit, table: &LimitTable, entries: &[Entry<'_>]) -> Lookup<'r> {
-        let value = entries.get(table.level).map(|entry| entry.value).unwrap_or_default();
+    fn find_row<'r>(
+        &'r self,
+        limit: &'r Limit,
+        table: &LimitTable,
+        entries: &[Entry<'_>],
+    ) -> Lookup<'r> {
+        let value = entries
+            .get(table.level)
+            .map(|entry| entry.value)
+            .unwrap_or_default();
         match table.rows.find(value) {
             Some(row) => {
-                let of_row = table.rows.meaning(row).and_then(|meaning| self.limits.get(meaning.limit as usize));
-                Lookup::Limit(LimitInForce { limit: of_row.unwrap_or(limit), row: Some(row) })
+                let of_row = table
+                    .rows
+                    .meaning(row)
+                    .and_then(|meaning| self.limits.get(meaning.limit as usize));
+                Lookup::Limit(LimitInForce {
+                    limit: of_row.unwrap_or(limit),
+                    row: Some(row),
+                })
             }
             None if table.has_default => Lookup::Limit(limit.into()),
             None => Lookup::NoLimit,

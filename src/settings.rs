@@ -1,7 +1,8 @@
-//! Settings: flags and environment variables, typed and checked. Only this room reads the environment.
+//! Settings: flags and environment variables, typed and checked. Only this room reads the
+//! environment.
 //!
-//! Variables have the names of envoyproxy/ratelimit. Each room declares its own options with their defaults and reasons; this file fills them
-//! in. No message here shows a secret.
+//! Variables have the names of envoyproxy/ratelimit. Each room declares its own options with their
+//! defaults and reasons; this file fills them in. No message here shows a secret.
 
 mod counting;
 mod debug;
@@ -10,10 +11,10 @@ mod flags;
 mod given;
 mod listeners;
 mod logs;
+mod otel;
 mod parse;
 mod redis;
 mod reference;
-mod otel;
 mod responses;
 mod xds;
 
@@ -66,7 +67,8 @@ pub struct Settings {
     pub files: files::Options,
     /// The control plane, if limits come from one; then the files are not read.
     pub xds: Option<xds_client::Options>,
-    /// Whether to start although the limit files cannot be used, or before the control plane sent limits.
+    /// Whether to start although the limit files cannot be used, or before the control plane sent
+    /// limits.
     pub start_without_limits: bool,
     /// Whether the process is unhealthy while the rules have no domain.
     pub needs_a_domain: bool,
@@ -120,15 +122,24 @@ pub struct Settings {
 pub struct SettingError(String);
 
 impl Settings {
-    /// Checks the flags, and the environment for settings of envoyproxy/ratelimit that Weir does not act on.
+    /// Checks the flags, and the environment for settings of envoyproxy/ratelimit that Weir does
+    /// not act on.
     ///
     /// # Errors
     /// The first setting that cannot be used.
-    #[expect(clippy::disallowed_methods, reason = "only this function reads the environment")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "only this function reads the environment"
+    )]
     pub fn try_new(flags: Flags, given: Given) -> Result<Self, SettingError> {
         let environment = std::env::vars_os();
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let mut settings = Self::from_flags(flags, &environment.map(|(name, value)| (text(name), text(value))).collect::<Vec<_>>())?;
+        let mut settings = Self::from_flags(
+            flags,
+            &environment
+                .map(|(name, value)| (text(name), text(value)))
+                .collect::<Vec<_>>(),
+        )?;
         for warning in &mut settings.warnings {
             *warning = given.name(warning);
         }
@@ -137,7 +148,9 @@ impl Settings {
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
         let mut warnings = reference::check(environment);
-        let given = flags.memory_limit.map(|limit| (limit, memory_limit::Source::Setting));
+        let given = flags
+            .memory_limit
+            .map(|limit| (limit, memory_limit::Source::Setting));
         let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
         let shares = Shares::of(limit);
         let memory = memory_options(&flags, shares.store as usize);
@@ -152,43 +165,69 @@ impl Settings {
         };
         let xds = flags.xds.options(rules, shares.resources, &mut warnings)?;
         if flags.cache_key_prefix.contains(['{', '}']) {
-            return Err(SettingError("CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out".to_owned()));
+            return Err(SettingError(
+                "CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them \
+                 out"
+                .to_owned(),
+            ));
         }
-        let workers = flags.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let workers = flags
+            .workers
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         if !(1..=1_024).contains(&workers) {
-            return Err(SettingError(format!("WORKERS: {workers} is out of range; write 1 to 1024")));
+            return Err(SettingError(format!(
+                "WORKERS: {workers} is out of range; write 1 to 1024"
+            )));
         }
         let (files, answers) = (flags.files, flags.answers);
         if !(0.0..=f32::MAX).contains(&answers.near_limit_ratio) {
-            return Err(SettingError(format!("NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1", answers.near_limit_ratio)));
+            return Err(SettingError(format!(
+                "NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1",
+                answers.near_limit_ratio
+            )));
         }
-        if !["", "text", "json"].iter().any(|known| flags.log_format.eq_ignore_ascii_case(known)) {
+        if !["", "text", "json"]
+            .iter()
+            .any(|known| flags.log_format.eq_ignore_ascii_case(known))
+        {
             warnings.push("LOG_FORMAT is neither text nor json: the log is text".to_owned());
         }
         if answers.near_limit_ratio > 1.0 {
-            warnings
-                .push(format!("NEAR_LIMIT_RATIO={}: no hits count as near their limit in metrics; write 0 to 1", answers.near_limit_ratio));
+            warnings.push(format!(
+                "NEAR_LIMIT_RATIO={}: no hits count as near their limit in metrics; write 0 to 1",
+                answers.near_limit_ratio
+            ));
         }
         let prometheus = flags.exporters.prometheus(&mut warnings)?;
         let statsd = flags.exporters.statsd(environment, &mut warnings)?;
         let logged_values = flags.logs.values(&mut warnings)?;
-        let respond = flags.responses.options(answers.shadow_mode, &mut warnings)?;
+        let respond = flags
+            .responses
+            .options(answers.shadow_mode, &mut warnings)?;
         let certificates = match flags.listeners.tls(&mut warnings)? {
             None => None,
-            Some(options) => Some(server::Certificates::read(options).map_err(|error| SettingError(error.to_string()))?),
+            Some(options) => Some(
+                server::Certificates::read(options)
+                    .map_err(|error| SettingError(error.to_string()))?,
+            ),
         };
         let is_tls = certificates.is_some();
         Ok(Self {
             grpc: flags.listeners.grpc()?,
             certificates,
             http: flags.listeners.http()?,
-            files: files.read.options(flags.config.unwrap_or_else(|| files.folder()), false),
+            files: files
+                .read
+                .options(flags.config.unwrap_or_else(|| files.folder()), false),
             xds,
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,
             backend,
             redis_health: flags.redis.redis_health_check_active_connection,
-            limiter: limiter::Options { store_timeout: flags.store_timeout, ..Default::default() },
+            limiter: limiter::Options {
+                store_timeout: flags.store_timeout,
+                ..Default::default()
+            },
             denials: flags.outage.denials(&mut warnings),
             outage: failure_policies::Options {
                 replicas: flags.outage.replicas.clone(),
@@ -237,30 +276,56 @@ impl Settings {
 
 /// How the memory store is built within so many bytes, which its keys and its usage records share.
 fn memory_options(flags: &Flags, bytes: usize) -> memory::Options {
-    let usage_bytes =
-        flags.memory_usage_bytes.map_or_else(|| memory::Options::default().usage_bytes.min(bytes / 4), |usage| usage as usize);
-    let max_bytes = flags.memory_max_bytes.map_or_else(|| bytes.saturating_sub(usage_bytes).max(bytes / 4), |most| most as usize);
-    memory::Options { max_keys: flags.memory_max_keys as usize, max_bytes, usage_bytes }
+    let usage_bytes = flags.memory_usage_bytes.map_or_else(
+        || memory::Options::default().usage_bytes.min(bytes / 4),
+        |usage| usage as usize,
+    );
+    let max_bytes = flags.memory_max_bytes.map_or_else(
+        || bytes.saturating_sub(usage_bytes).max(bytes / 4),
+        |most| most as usize,
+    );
+    memory::Options {
+        max_keys: flags.memory_max_keys as usize,
+        max_bytes,
+        usage_bytes,
+    }
 }
 
-fn backend(flags: &Flags, memory: memory::Options, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
-    let backend_type = flags.backend_type.as_deref().unwrap_or_default().to_ascii_lowercase();
+fn backend(
+    flags: &Flags,
+    memory: memory::Options,
+    warnings: &mut Vec<String>,
+) -> Result<Backend, SettingError> {
+    let backend_type = flags
+        .backend_type
+        .as_deref()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     match backend_type.as_str() {
         "memory" => Ok(Backend::Memory(memory)),
         "" if !flags.redis.is_set()? => Ok(Backend::Memory(memory)),
         "redis" | "" => flags.redis.backend(&flags.cache_key_prefix, warnings),
-        "memcache" | "memcached" => Err(SettingError(format!("BACKEND_TYPE={backend_type}: {NO_MEMCACHED}"))),
-        other => Err(SettingError(format!("BACKEND_TYPE={other}: write redis or memory"))),
+        "memcache" | "memcached" => Err(SettingError(format!(
+            "BACKEND_TYPE={backend_type}: {NO_MEMCACHED}"
+        ))),
+        other => Err(SettingError(format!(
+            "BACKEND_TYPE={other}: write redis or memory"
+        ))),
     }
 }
 
 /// Why memcached is refused, and what to use instead.
-const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so that limits would be exceeded; write BACKEND_TYPE=redis and \
-                            REDIS_URL=host:6379 with a Redis or Valkey, or BACKEND_TYPE=memory for a single replica";
+const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so that limits would be \
+    exceeded; write BACKEND_TYPE=redis and REDIS_URL=host:6379 with a Redis or Valkey, or \
+    BACKEND_TYPE=memory for a single replica";
 
 /// Adds one warning that names all of `settings` that are set.
 fn no_effect(settings: &[(&str, bool)], reason: &str, warnings: &mut Vec<String>) {
-    let set: Vec<_> = settings.iter().filter(|(_, is_set)| *is_set).map(|&(name, _)| name).collect();
+    let set: Vec<_> = settings
+        .iter()
+        .filter(|(_, is_set)| *is_set)
+        .map(|&(name, _)| name)
+        .collect();
     match set.as_slice() {
         [] => {}
         [name] => warnings.push(format!("{name} has no effect: {reason}")),
@@ -268,24 +333,41 @@ fn no_effect(settings: &[(&str, bool)], reason: &str, warnings: &mut Vec<String>
     }
 }
 
-/// The format of log lines that these arguments of `weir serve` and the environment ask for, for an error of the arguments themselves. Text where
-/// they ask for none.
-#[expect(clippy::disallowed_methods, reason = "arguments that cannot be parsed do not give the variable")]
+/// The format of log lines that these arguments of `weir serve` and the environment ask for, for an
+/// error of the arguments themselves. Text where they ask for none.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "arguments that cannot be parsed do not give the variable"
+)]
 pub fn log_format_of(arguments: &[OsString]) -> Format {
     const FLAG: &str = "--log-format";
-    let texts: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+    let texts: Vec<_> = arguments
+        .iter()
+        .map(|argument| argument.to_string_lossy())
+        .collect();
     let beside = |index: usize| texts.get(index + 1).map(ToString::to_string);
-    let flag = texts.iter().enumerate().rev().find_map(|(index, text)| match text.strip_prefix(FLAG)? {
-        "" => beside(index),
-        rest => rest.strip_prefix('=').map(str::to_owned),
-    });
-    let written = flag.or_else(|| std::env::var("LOG_FORMAT").ok()).unwrap_or_default();
+    let flag =
+        texts
+            .iter()
+            .enumerate()
+            .rev()
+            .find_map(|(index, text)| match text.strip_prefix(FLAG)? {
+                "" => beside(index),
+                rest => rest.strip_prefix('=').map(str::to_owned),
+            });
+    let written = flag
+        .or_else(|| std::env::var("LOG_FORMAT").ok())
+        .unwrap_or_default();
     log_format(&written)
 }
 
 /// As in envoyproxy/ratelimit, everything but `json` is text.
 fn log_format(text: &str) -> Format {
-    if text.eq_ignore_ascii_case("json") { Format::Json } else { Format::Text }
+    if text.eq_ignore_ascii_case("json") {
+        Format::Json
+    } else {
+        Format::Text
+    }
 }
 
 #[cfg(test)]

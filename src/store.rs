@@ -1,6 +1,7 @@
 //! Stores decide checks atomically.
 //!
-//! A store provides atomicity and the time; the algorithms do the arithmetic. Every call has a deadline, and returns by then with one answer per check.
+//! A store provides atomicity and the time; the algorithms do the arithmetic. Every call has a
+//! deadline, and returns by then with one answer per check.
 
 pub mod memory;
 pub mod redis;
@@ -24,7 +25,8 @@ pub use usage::{Top, Usage};
 pub struct Budget {
     /// The store answers before this instant.
     pub deadline: Instant,
-    /// How long a shaper may hold the request, counted from the beginning of the decision. A check that would have to wait longer is refused.
+    /// How long a shaper may hold the request, counted from the beginning of the decision. A check
+    /// that would have to wait longer is refused.
     pub max_hold: Span,
 }
 
@@ -32,18 +34,27 @@ impl Budget {
     /// The store answers before `deadline`, and no shaper holds the request.
     #[must_use]
     pub const fn until(deadline: Instant) -> Self {
-        Self { deadline, max_hold: Span::ZERO }
+        Self {
+            deadline,
+            max_hold: Span::ZERO,
+        }
     }
 }
 
 /// A store of counters.
 pub trait Store {
-    /// Decides the checks at `picked`, whose indices ascend. Counts each at most once, and returns before the deadline or a few milliseconds after
-    /// it. The result has one answer per check of `checks`; those of checks that were not picked mean nothing. Of checks that commit all or none
-    /// all are picked.
+    /// Decides the checks at `picked`, whose indices ascend. Counts each at most once, and returns
+    /// before the deadline or a few milliseconds after it. The result has one answer per check of
+    /// `checks`; those of checks that were not picked mean nothing. Of checks that commit all or
+    /// none all are picked.
     ///
     /// Dropping the future is safe. What was sent to the store by then may be counted.
-    fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> impl Future<Output = Answers> + Send;
+    fn decide(
+        &self,
+        checks: &Arc<Checks>,
+        picked: &[CheckIndex],
+        budget: Budget,
+    ) -> impl Future<Output = Answers> + Send;
 }
 
 /// The store that the settings select. An enum, so that the hot path has no dynamic dispatch.

@@ -1,10 +1,13 @@
-//! Who is limited: the heaviest subjects by hits and by refusals over the last minute and hour, and the last descriptors that no limit matched.
+//! Who is limited: the heaviest subjects by hits and by refusals over the last minute and hour, and
+//! the last descriptors that no limit matched.
 //!
-//! A subject is a counter and its limit. Each thread that decides requests counts in a pane of its own ([`windows::Pane`]), behind a lock that another
-//! thread takes only to exchange the pane for an empty one. So no two requests wait for each other, and nothing is merged on their path. A request
-//! whose thread finds its pane locked is counted as unknown, which is part of the error.
+//! A subject is a counter and its limit. Each thread that decides requests counts in a pane of its
+//! own ([`windows::Pane`]), behind a lock that another thread takes only to exchange the pane for
+//! an empty one. So no two requests wait for each other, and nothing is merged on their path. A
+//! request whose thread finds its pane locked is counted as unknown, which is part of the error.
 //!
-//! All of it is approximate, of this process alone, and lost at a restart. The bytes are bounded whatever clients send; see [`MAX_BYTES`].
+//! All of it is approximate, of this process alone, and lost at a restart. The bytes are bounded
+//! whatever clients send; see [`MAX_BYTES`].
 
 mod fingerprint;
 mod ranking;
@@ -31,13 +34,15 @@ use unmatched::{Quota, Unmatched};
 pub use unmatched::{UnmatchedDescriptor, UnmatchedDomain};
 use windows::{Pane, Windows};
 
-/// The bytes of all counters with their texts, in a process with any number of workers, and while they are read: the sum of the three below.
+/// The bytes of all counters with their texts, in a process with any number of workers, and while
+/// they are read: the sum of the three below.
 pub const MAX_BYTES: usize = WINDOW_BYTES + WORKER_BYTES + RANKING_BYTES;
 
 /// The panes of the last minute and hour, 14 of them with up to 2 times 700 counters.
 const WINDOW_BYTES: usize = 15 * (256 << 10);
 
-/// The panes that threads count in, in equal parts, and one that is empty. With up to ten workers each has as many counters as is of use.
+/// The panes that threads count in, in equal parts, and one that is empty. With up to ten workers
+/// each has as many counters as is of use.
 const WORKER_BYTES: usize = 13 * (256 << 10);
 
 /// The table of one ranking while it is computed. One is computed at a time.
@@ -73,7 +78,8 @@ pub struct Subjects {
     started: Instant,
 }
 
-/// What one thread writes to, apart from the cache lines of others. Many processors fetch two lines of 64 bytes together.
+/// What one thread writes to, apart from the cache lines of others. Many processors fetch two lines
+/// of 64 bytes together.
 #[repr(align(128))]
 struct Part {
     pane: Mutex<Pane>,
@@ -90,11 +96,13 @@ struct Kept {
 }
 
 impl Subjects {
-    /// Nothing yet. `cores` is the number of threads that decide requests, including the control thread.
+    /// Nothing yet. `cores` is the number of threads that decide requests, including the control
+    /// thread.
     #[must_use]
     pub fn new(cores: usize) -> Arc<Self> {
         let cores = cores.max(1);
-        let pane_bytes = ((WORKER_BYTES - size_of::<Self>()) / (cores + 1)).saturating_sub(size_of::<Part>());
+        let pane_bytes =
+            ((WORKER_BYTES - size_of::<Self>()) / (cores + 1)).saturating_sub(size_of::<Part>());
         let part = || Part {
             pane: Mutex::new(Pane::new(pane_bytes)),
             unknown: AtomicU64::new(0),
@@ -104,19 +112,25 @@ impl Subjects {
         Arc::new(Self {
             parts: (0..cores).map(|_| part()).collect(),
             fingerprints: Fingerprints::default(),
-            kept: Mutex::new(Kept { windows: Windows::new(WINDOW_BYTES), spare: Pane::new(pane_bytes) }),
+            kept: Mutex::new(Kept {
+                windows: Windows::new(WINDOW_BYTES),
+                spare: Pane::new(pane_bytes),
+            }),
             unmatched: Unmatched::default(),
             started: Instant::now(),
         })
     }
 
-    /// Counts the decisions on one request, and keeps a few of the descriptors that no limit matched.
+    /// Counts the decisions on one request, and keeps a few of the descriptors that no limit
+    /// matched.
     pub fn observe(&self, core: Core, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions) {
         let part = &self.parts[core.0.min(self.parts.len() - 1)];
         if !plan.checks.is_empty() {
             match part.pane.try_lock() {
                 Ok(mut pane) => self.count(&mut pane, plan, decisions),
-                Err(TryLockError::Poisoned(pane)) => self.count(&mut pane.into_inner(), plan, decisions),
+                Err(TryLockError::Poisoned(pane)) => {
+                    self.count(&mut pane.into_inner(), plan, decisions);
+                }
                 Err(TryLockError::WouldBlock) => part.count_unknown(plan, decisions),
             }
         }
@@ -124,19 +138,31 @@ impl Subjects {
             self.count_blocked(part, ask, plan);
         }
         // Usually each descriptor has a check.
-        if plan.checks.len() < plan.slots.len() && plan.slots.iter().any(|slot| matches!(slot, Slot::Free)) {
-            self.unmatched.observe(&part.quota, &self.fingerprints, ask, plan);
+        if plan.checks.len() < plan.slots.len()
+            && plan.slots.iter().any(|slot| matches!(slot, Slot::Free))
+        {
+            self.unmatched
+                .observe(&part.quota, &self.fingerprints, ask, plan);
         }
     }
 
     fn count(&self, pane: &mut Pane, plan: &Plan, decisions: &Decisions) {
         for ((index, check), decision) in plan.checks.indexed().zip(decisions) {
-            let Ok(hits @ 1..) = u64::try_from(check.hits) else { continue };
+            let Ok(hits @ 1..) = u64::try_from(check.hits) else {
+                continue;
+            };
             let key = plan.checks.key(check);
             let fingerprint = self.fingerprints.of(key);
             let is_refused = is_refused(plan, index, decision);
-            let text = |texts: &mut Vec<u8>| text::write(texts, limit(plan, index).map_or(Path::Request, Path::Limit), key);
-            pane.hits.add(fingerprint, hits, if is_refused { hits } else { 0 }, text);
+            let text = |texts: &mut Vec<u8>| {
+                text::write(
+                    texts,
+                    limit(plan, index).map_or(Path::Request, Path::Limit),
+                    key,
+                )
+            };
+            pane.hits
+                .add(fingerprint, hits, if is_refused { hits } else { 0 }, text);
             if is_refused {
                 pane.refusals.add(fingerprint, hits, 0, text);
             }
@@ -152,8 +178,12 @@ impl Subjects {
             Err(TryLockError::WouldBlock) => None,
         };
         for ((descriptor, _), slot) in ask.descriptors().zip(&plan.slots) {
-            let Slot::Blocked { limit, key, .. } = slot else { continue };
-            let Ok(hits @ 1..) = u64::try_from(ask.hits(descriptor)) else { continue };
+            let Slot::Blocked { limit, key, .. } = slot else {
+                continue;
+            };
+            let Ok(hits @ 1..) = u64::try_from(ask.hits(descriptor)) else {
+                continue;
+            };
             let Some(pane) = &mut pane else {
                 part.unknown.fetch_add(hits, Ordering::Relaxed);
                 part.unknown_refused.fetch_add(hits, Ordering::Relaxed);
@@ -172,7 +202,8 @@ impl Subjects {
         }
     }
 
-    /// The heaviest subjects. Takes milliseconds of the thread, and blocks it while another ranking is computed.
+    /// The heaviest subjects. Takes milliseconds of the thread, and blocks it while another ranking
+    /// is computed.
     #[must_use]
     pub fn heaviest(&self, query: &Query) -> Heaviest {
         let mut kept = lock(&self.kept);
@@ -186,7 +217,8 @@ impl Subjects {
         ranking::heaviest(&view, query)
     }
 
-    /// The last descriptors that no limit matched, by domain; of one domain only, if it is given. The domain that was seen last comes first.
+    /// The last descriptors that no limit matched, by domain; of one domain only, if it is given.
+    /// The domain that was seen last comes first.
     #[must_use]
     pub fn unmatched(&self, domain: Option<&str>) -> Vec<UnmatchedDomain> {
         self.unmatched.by_domain(domain)
@@ -217,7 +249,10 @@ impl Subjects {
     }
 
     /// Begins the next second of the samples.
-    #[expect(clippy::disallowed_methods, reason = "shown to operators; nothing depends on it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "shown to operators; nothing depends on it"
+    )]
     fn tick(&self) {
         self.unmatched.set_time(SystemTime::now());
         for part in &self.parts {
@@ -239,7 +274,10 @@ impl Subjects {
             std::mem::swap(&mut *lock(&part.pane), spare);
             windows.open().merge(spare);
             spare.clear();
-            windows.open().add_unknown(part.unknown.swap(0, Ordering::Relaxed), part.unknown_refused.swap(0, Ordering::Relaxed));
+            windows.open().add_unknown(
+                part.unknown.swap(0, Ordering::Relaxed),
+                part.unknown_refused.swap(0, Ordering::Relaxed),
+            );
         }
     }
 }
@@ -270,7 +308,10 @@ fn limit(plan: &Plan, index: CheckIndex) -> Option<&Limit> {
         Slot::Checked { check, limit, .. } if *check == index => *limit,
         _ => None,
     };
-    plan.slots.iter().find_map(of_check).map(|id| plan.rules.limit(id))
+    plan.slots
+        .iter()
+        .find_map(of_check)
+        .map(|id| plan.rules.limit(id))
 }
 
 /// Ignores poisoning: counts may then be wrong by one request.
@@ -280,7 +321,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl fmt::Debug for Subjects {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Subjects").field("parts", &self.parts.len()).finish_non_exhaustive()
+        out.debug_struct("Subjects")
+            .field("parts", &self.parts.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Logs: their level, format and writer.
 //!
-//! Each event is one line on stderr, whatever its text: bytes of a client must not forge a line or a field, or control a terminal. Audit lines are
-//! written at every level.
+//! Each event is one line on stderr, whatever its text: bytes of a client must not forge a line or
+//! a field, or control a terminal. Audit lines are written at every level.
 
 mod lines;
 
@@ -23,7 +23,8 @@ pub const AUDIT: &str = "weir::audit";
 pub enum Format {
     /// For people.
     Text,
-    /// One JSON object per line, with the keys `@timestamp`, `level` and `@message`, and one key for each field.
+    /// One JSON object per line, with the keys `@timestamp`, `level` and `@message`, and one key
+    /// for each field.
     Json,
 }
 
@@ -31,15 +32,19 @@ pub enum Format {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The level is not one.
-    #[error("`{0}` is not a log level; write error, warn, info, debug or trace, or targets such as `info,weir=debug`")]
+    #[error(
+        "`{0}` is not a log level; write error, warn, info, debug or trace, or targets such as \
+         `info,weir=debug`"
+    )]
     Level(String),
     /// Logs were already started in this process.
     #[error("logs were started twice")]
     Twice,
 }
 
-/// The writer of the logs, a thread of its own: a stalled reader of stderr must not stall a request. When the reader does not keep up, lines are
-/// dropped and counted. Dropping this value writes the lines that are queued.
+/// The writer of the logs, a thread of its own: a stalled reader of stderr must not stall a
+/// request. When the reader does not keep up, lines are dropped and counted. Dropping this value
+/// writes the lines that are queued.
 #[derive(Debug)]
 pub struct Logs {
     _writer: WorkerGuard,
@@ -54,7 +59,8 @@ impl Logs {
     }
 }
 
-/// An error as one line of the log in JSON, for errors before the log is started or after it has ended. `problems` are its details.
+/// An error as one line of the log in JSON, for errors before the log is started or after it has
+/// ended. `problems` are its details.
 #[must_use]
 pub fn json_error(message: &str, problems: &[String]) -> String {
     lines::json_error(message, problems)
@@ -63,26 +69,38 @@ pub fn json_error(message: &str, problems: &[String]) -> String {
 /// Lines that wait for the reader of stderr at most.
 const MAX_QUEUED_LINES: usize = 8_192;
 
-/// Starts the logs of the process. `level` is a level in any letter case (also envoyproxy/ratelimit's: warning, fatal, panic), or a list of
-/// targets with levels; empty means info.
+/// Starts the logs of the process. `level` is a level in any letter case (also
+/// envoyproxy/ratelimit's: warning, fatal, panic), or a list of targets with levels; empty means
+/// info.
 ///
 /// # Errors
 /// [`Error`].
 pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
     let filter = filter(level)?;
-    let (writer, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_QUEUED_LINES).finish(std::io::stderr());
-    let logs_of_process = Logs { _writer: guard, dropped: writer.error_counter() };
+    let (writer, guard) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(MAX_QUEUED_LINES)
+        .finish(std::io::stderr());
+    let logs_of_process = Logs {
+        _writer: guard,
+        dropped: writer.error_counter(),
+    };
     // An error of writing would be printed to stderr, which panics when stderr is closed.
     let lines = layer().with_writer(writer).log_internal_errors(false);
     let logs = tracing_subscriber::registry().with(filter);
     let started = match format {
-        Format::Text => logs.with(lines.event_format(Text { colours: std::io::stderr().is_terminal() })).try_init(),
+        Format::Text => logs
+            .with(lines.event_format(Text {
+                colours: std::io::stderr().is_terminal(),
+            }))
+            .try_init(),
         Format::Json => logs.with(lines.event_format(Json)).try_init(),
     };
     started.map(|()| logs_of_process).map_err(|_| Error::Twice)
 }
 
-/// The filter of a level, which audit lines always pass. `debug` and `trace` alone apply to Weir's own events: those of HTTP/2 and of the runtime would bury them.
+/// The filter of a level, which audit lines always pass. `debug` and `trace` alone apply to Weir's
+/// own events: those of HTTP/2 and of the runtime would bury them.
 ///
 /// # Errors
 /// [`Error::Level`].
@@ -96,11 +114,15 @@ fn filter(level: &str) -> Result<EnvFilter, Error> {
         "off" => "off",
         "debug" => "info,weir=debug",
         "trace" => "info,weir=trace",
-        // EnvFilter takes any other single word as a target, so that a misspelled level would turn off all logs.
+        // EnvFilter takes any other single word as a target, so that a misspelled level would turn
+        // off all logs.
         targets if targets.contains(['=', ',']) => level.trim(),
         _ => return Err(invalid()),
     };
-    let filter = EnvFilter::builder().with_regex(false).parse(directives).map_err(|_| invalid())?;
+    let filter = EnvFilter::builder()
+        .with_regex(false)
+        .parse(directives)
+        .map_err(|_| invalid())?;
     // The most specific directive decides, and one for the same target replaces it.
     Ok(filter.add_directive(format!("{AUDIT}=info").parse().map_err(|_| invalid())?))
 }
@@ -118,10 +140,17 @@ mod tests {
             ("panic", "weir::audit=info,error"),
             ("off", "weir::audit=info,off"),
             ("DEBUG", "weir::audit=info,weir=debug,info"),
-            ("warn,weir::live=trace", "weir::audit=info,weir::live=trace,warn"),
+            (
+                "warn,weir::live=trace",
+                "weir::audit=info,weir::live=trace,warn",
+            ),
             ("weir=off,weir::audit=off", "weir::audit=info,weir=off"),
         ] {
-            assert_eq!(filter(level).map(|filter| filter.to_string()), Ok(filtered.to_owned()), "{level}");
+            assert_eq!(
+                filter(level).map(|filter| filter.to_string()),
+                Ok(filtered.to_owned()),
+                "{level}"
+            );
         }
     }
 

@@ -1,7 +1,7 @@
 //! Instants, spans and the units of limits, in whole microseconds.
 //!
-//! Whole numbers below 2^53 are exact in Lua too, so that Rust and Lua decide the same. Nothing here reads a clock: the stores do, and pass
-//! the instant on.
+//! Whole numbers below 2^53 are exact in Lua too, so that Rust and Lua decide the same. Nothing
+//! here reads a clock: the stores do, and pass the instant on.
 
 mod anchor;
 mod calendar;
@@ -24,7 +24,8 @@ pub use zone::Zone;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
-/// 2^53 - 1: up to here every whole number is exact as a Lua number, an IEEE 754 double. JavaScript calls it `Number.MAX_SAFE_INTEGER`.
+/// 2^53 - 1: up to here every whole number is exact as a Lua number, an IEEE 754 double. JavaScript
+/// calls it `Number.MAX_SAFE_INTEGER`.
 pub const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
 /// An instant: microseconds since 1970-01-01 00:00 UTC.
@@ -96,7 +97,8 @@ impl Micros {
     }
 }
 
-/// The resolution of an algorithm's times: a power of ten of microseconds, coarser for larger limits.
+/// The resolution of an algorithm's times: a power of ten of microseconds, coarser for larger
+/// limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tick(u8);
 
@@ -110,7 +112,11 @@ impl Tick {
     /// A tick of 10^`exponent` microseconds, at most the coarsest.
     #[must_use]
     pub const fn new(exponent: u8) -> Self {
-        if exponent < Self::COARSEST.0 { Self(exponent) } else { Self::COARSEST }
+        if exponent < Self::COARSEST.0 {
+            Self(exponent)
+        } else {
+            Self::COARSEST
+        }
     }
 
     /// All ticks, finest first.
@@ -148,13 +154,18 @@ impl Tick {
         span.0.div_ceil(self.micros())
     }
 
-    /// The factor and the divisor that turn a number of ticks of `other` into ticks of this length; one of them is 1.
+    /// The factor and the divisor that turn a number of ticks of `other` into ticks of this length;
+    /// one of them is 1.
     #[must_use]
     pub const fn ratio(self, other: Self) -> (u64, u64) {
-        (10_u64.pow(other.0.saturating_sub(self.0) as u32), 10_u64.pow(self.0.saturating_sub(other.0) as u32))
+        (
+            10_u64.pow(other.0.saturating_sub(self.0) as u32),
+            10_u64.pow(self.0.saturating_sub(other.0) as u32),
+        )
     }
 
-    /// The tick that an instant is in. It stands still from the year 2255 on, so that sums of ticks never overflow.
+    /// The tick that an instant is in. It stands still from the year 2255 on, so that sums of ticks
+    /// never overflow.
     #[must_use]
     pub fn at(self, now: Micros) -> u64 {
         (now.0 / self.micros()).min(MAX_SAFE_INTEGER)
@@ -163,8 +174,9 @@ impl Tick {
 
 /// The unit of a limit, as in `envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit`.
 ///
-/// All are fixed lengths aligned to the epoch, as in envoyproxy/ratelimit: a week begins on Thursday, a month has 30 days, a quarter 90, a year 365. A fixed window
-/// can follow a [`Calendar`] instead.
+/// All are fixed lengths aligned to the epoch, as in envoyproxy/ratelimit: a week begins on
+/// Thursday, a month has 30 days, a quarter 90, a year 365. A fixed window can follow a
+/// [`Calendar`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// 1 s.
@@ -183,7 +195,8 @@ pub enum Unit {
     Quarter,
     /// 365 days.
     Year,
-    /// None: the amount of a limit of requests in flight is of no time. No file and no request names it.
+    /// None: the amount of a limit of requests in flight is of no time. No file and no request
+    /// names it.
     None,
 }
 
@@ -203,16 +216,23 @@ impl Unit {
     /// The unit of that name in any letter case.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::NAMED.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|&(_, unit)| unit)
+        Self::NAMED
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|&(_, unit)| unit)
     }
 
     /// The name in a configuration file.
     #[must_use]
     pub fn name(self) -> &'static str {
-        Self::NAMED.iter().find(|&&(_, unit)| unit == self).map_or("none", |&(name, _)| name)
+        Self::NAMED
+            .iter()
+            .find(|&&(_, unit)| unit == self)
+            .map_or("none", |&(name, _)| name)
     }
 
-    /// The number of the unit on the wire, where a [`Rate`] says [how many](Rate::on_wire) of it there are.
+    /// The number of the unit on the wire, where a [`Rate`] says [how many](Rate::on_wire) of it
+    /// there are.
     #[must_use]
     pub const fn number(self) -> i32 {
         match self {
@@ -230,7 +250,10 @@ impl Unit {
     /// The unit of that number on the wire; `None` for 0 (unknown) and numbers of the future.
     #[must_use]
     pub fn from_number(number: u64) -> Option<Self> {
-        Self::NAMED.iter().map(|&(_, unit)| unit).find(|unit| u64::try_from(unit.number()) == Ok(number))
+        Self::NAMED
+            .iter()
+            .map(|&(_, unit)| unit)
+            .find(|unit| u64::try_from(unit.number()) == Ok(number))
     }
 
     /// How long one unit is, in seconds.
@@ -272,7 +295,8 @@ pub enum PeriodKind {
 
 impl PeriodKind {
     /// All of them with their names in a file.
-    pub const NAMED: [(&'static str, Self); 2] = [("fixed", Self::Fixed), ("calendar", Self::Calendar)];
+    pub const NAMED: [(&'static str, Self); 2] =
+        [("fixed", Self::Fixed), ("calendar", Self::Calendar)];
 }
 
 /// The days of the week with the names that configuration files use, from Monday on.
@@ -286,7 +310,8 @@ pub const WEEKDAYS: [(&str, Weekday); 7] = [
     ("sunday", Weekday::Sunday),
 ];
 
-/// The longest window: 100 years. Beyond it sums of instants and windows would leave the 2^53 that Lua can count.
+/// The longest window: 100 years. Beyond it sums of instants and windows would leave the 2^53 that
+/// Lua can count.
 pub const LONGEST_WINDOW: Span = Span::from_secs(100 * 365 * 86_400);
 
 /// A number of hits per window, as it is written in a file or sent with a request.
@@ -301,12 +326,18 @@ pub struct Rate {
 }
 
 impl fmt::Display for Rate {
-    /// As operators write it: `500/minute`, `5/30 seconds`. Of a limit of requests in flight: `10 in flight`.
+    /// As operators write it: `500/minute`, `5/30 seconds`. Of a limit of requests in flight:
+    /// `10 in flight`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit_multiplier {
             _ if self.unit == Unit::None => write!(out, "{} in flight", self.requests_per_unit),
             1 => write!(out, "{}/{}", self.requests_per_unit, self.unit.name()),
-            multiplier => write!(out, "{}/{multiplier} {}s", self.requests_per_unit, self.unit.name()),
+            multiplier => write!(
+                out,
+                "{}/{multiplier} {}s",
+                self.requests_per_unit,
+                self.unit.name()
+            ),
         }
     }
 }
@@ -315,7 +346,11 @@ impl Rate {
     /// The window; `None` when it is zero or longer than [`LONGEST_WINDOW`].
     #[must_use]
     pub fn window(&self) -> Option<Span> {
-        let window = Span::from_secs(self.unit.secs().checked_mul(u64::from(self.unit_multiplier))?);
+        let window = Span::from_secs(
+            self.unit
+                .secs()
+                .checked_mul(u64::from(self.unit_multiplier))?,
+        );
         (Span::ZERO < window && window <= LONGEST_WINDOW).then_some(window)
     }
 
@@ -323,40 +358,65 @@ impl Rate {
     #[must_use]
     pub fn calendar_months(&self) -> Option<Period> {
         let is_of_months = matches!(self.unit, Unit::Month | Unit::Quarter);
-        NonZeroU32::new(self.on_wire().1).filter(|_| is_of_months).map(Period::Months)
+        NonZeroU32::new(self.on_wire().1)
+            .filter(|_| is_of_months)
+            .map(Period::Months)
     }
 
     /// The number of its unit on the wire, and how many of that unit the window is.
     #[must_use]
     pub const fn on_wire(&self) -> (i32, u32) {
-        let per_unit = if matches!(self.unit, Unit::Quarter) { 3 } else { 1 };
-        (self.unit.number(), self.unit_multiplier.saturating_mul(per_unit))
+        let per_unit = if matches!(self.unit, Unit::Quarter) {
+            3
+        } else {
+            1
+        };
+        (
+            self.unit.number(),
+            self.unit_multiplier.saturating_mul(per_unit),
+        )
     }
 
-    /// The same rate for more hits, in a window that is longer by as much: 50 hits of 10 per second are 50 per 5 seconds. The window keeps its
-    /// unit, or else gets the longest shorter one that makes it whole; a window with a fraction of a second becomes the nearest second. A rate
+    /// The same rate for more hits, in a window that is longer by as much: 50 hits of 10 per second
+    /// are 50 per 5 seconds. The window keeps its unit, or else gets the longest shorter one that
+    /// makes it whole; a window with a fraction of a second becomes the nearest second. A rate
     /// whose window has that many hits already stays as it is.
     #[must_use]
     pub fn widened(self, hits: u64) -> Self {
-        if hits <= self.requests_per_unit || self.requests_per_unit == 0 || self.unit == Unit::None {
+        if hits <= self.requests_per_unit || self.requests_per_unit == 0 || self.unit == Unit::None
+        {
             return self;
         }
         let per = u128::from(self.requests_per_unit);
         // In the seconds that `per` such windows have.
-        let seconds = u128::from(self.unit.secs()) * u128::from(self.unit_multiplier) * u128::from(hits);
+        let seconds =
+            u128::from(self.unit.secs()) * u128::from(self.unit_multiplier) * u128::from(hits);
         let in_unit = |unit: Unit| {
             let divisor = per * u128::from(unit.secs());
-            seconds.is_multiple_of(divisor).then_some((unit, seconds / divisor))
+            seconds
+                .is_multiple_of(divisor)
+                .then_some((unit, seconds / divisor))
         };
-        let shorter = Unit::NAMED.iter().rev().map(|&(_, unit)| unit).filter(|unit| unit.secs() <= self.unit.secs());
+        let shorter = Unit::NAMED
+            .iter()
+            .rev()
+            .map(|&(_, unit)| unit)
+            .filter(|unit| unit.secs() <= self.unit.secs());
         let nearest = (seconds + per / 2) / per;
         // Envoy computes the window in seconds, in 32 bits.
         let (unit, multiplier) = if nearest > u128::from(u32::MAX) {
             (Unit::Second, nearest)
         } else {
-            shorter.into_iter().find_map(in_unit).unwrap_or((Unit::Second, nearest))
+            shorter
+                .into_iter()
+                .find_map(in_unit)
+                .unwrap_or((Unit::Second, nearest))
         };
-        Self { requests_per_unit: hits, unit, unit_multiplier: u32::try_from(multiplier).unwrap_or(u32::MAX) }
+        Self {
+            requests_per_unit: hits,
+            unit,
+            unit_multiplier: u32::try_from(multiplier).unwrap_or(u32::MAX),
+        }
     }
 }
 
@@ -367,7 +427,11 @@ mod tests {
     #[test]
     fn seconds_are_rounded_up() {
         for (micros, secs) in [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)] {
-            assert_eq!(Span::from_micros(micros).secs_rounded_up(), secs, "{micros}");
+            assert_eq!(
+                Span::from_micros(micros).secs_rounded_up(),
+                secs,
+                "{micros}"
+            );
         }
     }
 
@@ -375,8 +439,15 @@ mod tests {
     fn units_keep_their_numbers_and_names() {
         for (name, unit) in Unit::NAMED {
             assert_eq!(Unit::named(&name.to_uppercase()), Some(unit));
-            let on_wire = if unit == Unit::Quarter { Unit::Month } else { unit };
-            assert_eq!(Unit::from_number(u64::try_from(unit.number()).expect("above 0")), Some(on_wire));
+            let on_wire = if unit == Unit::Quarter {
+                Unit::Month
+            } else {
+                unit
+            };
+            assert_eq!(
+                Unit::from_number(u64::try_from(unit.number()).expect("above 0")),
+                Some(on_wire)
+            );
             assert_eq!(unit.name(), name);
         }
         assert_eq!((Unit::from_number(0), Unit::from_number(8)), (None, None));
@@ -384,7 +455,11 @@ mod tests {
 
     #[test]
     fn a_widened_rate_is_the_same_rate_for_more_hits() {
-        let rate = |requests_per_unit, unit, unit_multiplier| Rate { requests_per_unit, unit, unit_multiplier };
+        let rate = |requests_per_unit, unit, unit_multiplier| Rate {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+        };
         for (written, hits, widened) in [
             (rate(10, Unit::Second, 1), 50, rate(50, Unit::Second, 5)),
             (rate(10, Unit::Minute, 1), 20, rate(20, Unit::Minute, 2)),
@@ -403,26 +478,68 @@ mod tests {
             (rate(0, Unit::Minute, 1), 10, rate(0, Unit::Minute, 1)),
             // No window is longer than 2^32 - 1 seconds.
             (rate(1, Unit::Year, 100), 2, rate(2, Unit::Second, u32::MAX)),
-            (rate(1, Unit::Year, 100), u32::MAX.into(), rate(u32::MAX.into(), Unit::Second, u32::MAX)),
+            (
+                rate(1, Unit::Year, 100),
+                u32::MAX.into(),
+                rate(u32::MAX.into(), Unit::Second, u32::MAX),
+            ),
             (rate(1, Unit::Year, 1), 136, rate(136, Unit::Year, 136)),
         ] {
-            assert_eq!(written.widened(hits), widened, "{written:?} for {hits} hits");
+            assert_eq!(
+                written.widened(hits),
+                widened,
+                "{written:?} for {hits} hits"
+            );
         }
     }
 
     #[test]
     fn windows_last_from_a_second_to_a_hundred_years() {
-        let window = |unit, unit_multiplier| Rate { requests_per_unit: 1, unit, unit_multiplier }.window();
+        let window = |unit, unit_multiplier| {
+            Rate {
+                requests_per_unit: 1,
+                unit,
+                unit_multiplier,
+            }
+            .window()
+        };
         assert_eq!(window(Unit::Second, 30), Some(Span::from_secs(30)));
         assert_eq!(window(Unit::Year, 100), Some(LONGEST_WINDOW));
-        assert_eq!((window(Unit::Year, 101), window(Unit::Day, 0), window(Unit::Year, u32::MAX)), (None, None, None));
+        assert_eq!(
+            (
+                window(Unit::Year, 101),
+                window(Unit::Day, 0),
+                window(Unit::Year, u32::MAX)
+            ),
+            (None, None, None)
+        );
     }
 
     #[test]
     fn only_months_follow_the_calendar() {
-        let period = |unit, unit_multiplier| Rate { requests_per_unit: 1, unit, unit_multiplier }.calendar_months();
-        assert_eq!(period(Unit::Month, 3), NonZeroU32::new(3).map(Period::Months));
-        assert_eq!(period(Unit::Quarter, 2), NonZeroU32::new(6).map(Period::Months));
-        assert_eq!((period(Unit::Month, 0), period(Unit::Year, 1), period(Unit::Day, 30)), (None, None, None));
+        let period = |unit, unit_multiplier| {
+            Rate {
+                requests_per_unit: 1,
+                unit,
+                unit_multiplier,
+            }
+            .calendar_months()
+        };
+        assert_eq!(
+            period(Unit::Month, 3),
+            NonZeroU32::new(3).map(Period::Months)
+        );
+        assert_eq!(
+            period(Unit::Quarter, 2),
+            NonZeroU32::new(6).map(Period::Months)
+        );
+        assert_eq!(
+            (
+                period(Unit::Month, 0),
+                period(Unit::Year, 1),
+                period(Unit::Day, 30)
+            ),
+            (None, None, None)
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! TLS as all of Weir uses it: the gRPC listener, and the clients of Redis and of a control plane.
 //!
-//! `pem` reads certificates and keys, `authorities` says which authorities are trusted, `verify` verifies the certificates of peers, and `client` makes
-//! the configuration of a client of all of them. Functions here block while they read files, and know no sockets. ring is the only provider of
-//! cryptography.
+//! `pem` reads certificates and keys, `authorities` says which authorities are trusted, `verify`
+//! verifies the certificates of peers, and `client` makes the configuration of a client of all of
+//! them. Functions here block while they read files, and know no sockets. ring is the only provider
+//! of cryptography.
 
 mod authorities;
 mod client;

@@ -1,7 +1,9 @@
 //! Traces: spans of calls, in OpenTelemetry's terms, and their export to a collector.
 //!
-//! Nothing here is used while tracing is off: a [`TraceSpan`] is then empty, and everything that is done with it does nothing. A call of which the
-//! caller records nothing costs a look at its headers. Spans do not go through `tracing`, whose events are logs: a layer there would see each of them.
+//! Nothing here is used while tracing is off: a [`TraceSpan`] is then empty, and everything that is
+//! done with it does nothing. A call of which the caller records nothing costs a look at its
+//! headers. Spans do not go through `tracing`, whose events are logs: a layer there would see each
+//! of them.
 
 mod otlp;
 mod parent;
@@ -14,10 +16,14 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use http::{HeaderMap, Uri};
-use opentelemetry::trace::{Span as _, SpanBuilder, Status, TraceContextExt, Tracer as _, TracerProvider};
+use opentelemetry::trace::{
+    Span as _, SpanBuilder, Status, TraceContextExt, Tracer as _, TracerProvider,
+};
 use opentelemetry::{Context, InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{Sampler, SamplingDecision, SdkTracer, SdkTracerProvider, ShouldSample};
+use opentelemetry_sdk::trace::{
+    Sampler, SamplingDecision, SdkTracer, SdkTracerProvider, ShouldSample,
+};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
@@ -39,7 +45,8 @@ pub struct Options {
     pub service_namespace: String,
     /// Tells this process from others of the service.
     pub service_instance_id: String,
-    /// The part of the traces without a parent that is recorded, 0 to 1. A trace with a parent is recorded if its parent is.
+    /// The part of the traces without a parent that is recorded, 0 to 1. A trace with a parent is
+    /// recorded if its parent is.
     pub sampling_rate: f64,
     /// How spans reach the collector.
     pub protocol: Protocol,
@@ -67,8 +74,8 @@ pub enum Error {
 /// The longest time for the last spans when the process ends.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
-/// The export of the process, a thread of its own: a stalled collector stalls no request. Dropping this value exports the spans that are queued,
-/// in [`FLUSH_WITHIN`] at most.
+/// The export of the process, a thread of its own: a stalled collector stalls no request. Dropping
+/// this value exports the spans that are queued, in [`FLUSH_WITHIN`] at most.
 #[derive(Debug)]
 pub struct Traces {
     tracer: Tracer,
@@ -82,7 +89,13 @@ pub struct Traces {
 /// # Errors
 /// [`Error`]. A collector that cannot be reached is none.
 pub fn start(options: Options) -> Result<Traces, Error> {
-    let Options { service_name, service_namespace, service_instance_id, sampling_rate, .. } = options;
+    let Options {
+        service_name,
+        service_namespace,
+        service_instance_id,
+        sampling_rate,
+        ..
+    } = options;
     let mut attributes = vec![
         KeyValue::new("service.name", service_name),
         KeyValue::new("service.instance.id", service_instance_id),
@@ -100,23 +113,45 @@ pub fn start(options: Options) -> Result<Traces, Error> {
         .with_resource(resource.clone())
         .with_span_processor(queue)
         .build();
-    let sdk = provider.tracer_with_scope(InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION")).build());
+    let sdk = provider.tracer_with_scope(
+        InstrumentationScope::builder("weir")
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .build(),
+    );
 
     let tls = tls::client_config(&options.tls)?;
-    let target = Target { protocol: options.protocol, endpoint: options.endpoint, headers: options.headers, timeout: options.timeout };
+    let target = Target {
+        protocol: options.protocol,
+        endpoint: options.endpoint,
+        headers: options.headers,
+        timeout: options.timeout,
+    };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let ((stop, stopped), (end, ended)) = (oneshot::channel(), sync_channel::<()>(1));
     let run = move || {
         background::lower_priority();
         runtime.block_on(async {
             let exporter = Exporter::new(target, tls, &resource);
-            queued.export(stopped, async |spans| exporter.export(spans).await).await;
+            queued
+                .export(stopped, async |spans| exporter.export(spans).await)
+                .await;
         });
         runtime.shutdown_background();
         drop(end);
     };
-    std::thread::Builder::new().name("weir-traces".to_owned()).spawn(run)?;
-    Ok(Traces { tracer: Tracer { sdk, ratio, records_none: sampling_rate <= 0.0 }, counts, stop: Some(stop), ended })
+    std::thread::Builder::new()
+        .name("weir-traces".to_owned())
+        .spawn(run)?;
+    Ok(Traces {
+        tracer: Tracer {
+            sdk,
+            ratio,
+            records_none: sampling_rate <= 0.0,
+        },
+        counts,
+        stop: Some(stop),
+        ended,
+    })
 }
 
 impl Traces {
@@ -130,8 +165,16 @@ impl Traces {
     pub fn counts(&self) -> impl Fn() -> Vec<Sample> + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
         move || {
-            let all = [("exported", &counts.exported), ("dropped", &counts.dropped), ("failed", &counts.failed)];
-            all.into_iter().map(|(outcome, count)| families::SPANS.count(&[outcome], count.load(Ordering::Relaxed))).collect()
+            let all = [
+                ("exported", &counts.exported),
+                ("dropped", &counts.dropped),
+                ("failed", &counts.failed),
+            ];
+            all.into_iter()
+                .map(|(outcome, count)| {
+                    families::SPANS.count(&[outcome], count.load(Ordering::Relaxed))
+                })
+                .collect()
         }
     }
 }
@@ -139,7 +182,8 @@ impl Traces {
 impl Drop for Traces {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // Ends when the thread does. A collector that does not answer keeps the process no longer than this.
+        // Ends when the thread does. A collector that does not answer keeps the process no longer
+        // than this.
         let _ = self.ended.recv_timeout(FLUSH_WITHIN);
     }
 }
@@ -162,7 +206,14 @@ impl Tracer {
             Parent::None if self.records_none => return TraceSpan::default(),
             Parent::None => Context::new(),
             Parent::Undecided(parent) => {
-                let result = self.ratio.should_sample(None, parent.trace_id(), name, &SpanKind::Server, &[], &[]);
+                let result = self.ratio.should_sample(
+                    None,
+                    parent.trace_id(),
+                    name,
+                    &SpanKind::Server,
+                    &[],
+                    &[],
+                );
                 if result.decision == SamplingDecision::Drop {
                     return TraceSpan::default();
                 }
@@ -174,7 +225,8 @@ impl Tracer {
     }
 }
 
-/// A span that is being recorded, or nothing. It ends when its last clone is dropped, also when its call is cancelled.
+/// A span that is being recorded, or nothing. It ends when its last clone is dropped, also when its
+/// call is cancelled.
 #[derive(Clone, Debug, Default)]
 pub struct TraceSpan(Option<Arc<Recording>>);
 
@@ -188,7 +240,12 @@ struct Recording {
 impl TraceSpan {
     fn start(sdk: &SdkTracer, (name, kind): (&'static str, SpanKind), parent: &Context) -> Self {
         let span = sdk.build_with_context(SpanBuilder::from_name(name).with_kind(kind), parent);
-        let recording = |span| Arc::new(Recording { sdk: sdk.clone(), context: Context::new().with_span(span) });
+        let recording = |span| {
+            Arc::new(Recording {
+                sdk: sdk.clone(),
+                context: Context::new().with_span(span),
+            })
+        };
         Self(span.is_recording().then(|| recording(span)))
     }
 
@@ -203,14 +260,19 @@ impl TraceSpan {
     #[inline]
     #[must_use]
     pub fn child(&self, name: &'static str, kind: SpanKind) -> Self {
-        self.0.as_ref().map_or_else(Self::default, |parent| Self::start(&parent.sdk, (name, kind), &parent.context))
+        self.0.as_ref().map_or_else(Self::default, |parent| {
+            Self::start(&parent.sdk, (name, kind), &parent.context)
+        })
     }
 
     /// Adds an attribute.
     #[inline]
     pub fn set(&self, key: &'static str, value: impl Into<Value>) {
         if let Some(recording) = &self.0 {
-            recording.context.span().set_attribute(KeyValue::new(key, value));
+            recording
+                .context
+                .span()
+                .set_attribute(KeyValue::new(key, value));
         }
     }
 

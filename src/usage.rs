@@ -1,9 +1,13 @@
-//! Usage: what a subject has asked of a limit with `track_usage`, since it was first seen and over time.
+//! Usage: what a subject has asked of a limit with `track_usage`, since it was first seen and over
+//! time.
 //!
-//! A subject is one counter of a limit: the domain and the entries of a descriptor. Its record has totals, when it was first and last seen, and a ring
-//! of buckets, each with the hits of one interval. This file has the one pure step that adds a check to a record; `lua/usage.lua` is its twin.
+//! A subject is one counter of a limit: the domain and the entries of a descriptor. Its record has
+//! totals, when it was first and last seen, and a ring of buckets, each with the hits of one
+//! interval. This file has the one pure step that adds a check to a record; `lua/usage.lua` is its
+//! twin.
 //!
-//! Totals and buckets count hits as they were asked, and never shrink: refused hits are among `hits`, and hits that were given back are counted apart.
+//! Totals and buckets count hits as they were asked, and never shrink: refused hits are among
+//! `hits`, and hits that were given back are counted apart.
 
 mod options;
 mod series;
@@ -21,7 +25,8 @@ pub const MOST_IN_TOTAL: u64 = MAX_SAFE_INTEGER;
 /// The most hits of a bucket, which is stored in six bytes.
 pub const MOST_IN_BUCKET: u64 = (1 << 48) - 1;
 
-/// How long the record of a subject that came once is kept, unless its ring is longer or `usage_expiry` shorter.
+/// How long the record of a subject that came once is kept, unless its ring is longer or
+/// `usage_expiry` shorter.
 const SHORTEST_LIFE: Span = Span::from_secs(3_600);
 
 /// A limit with `track_usage`: its settings, and where it stands in the tree.
@@ -41,7 +46,8 @@ impl Tracking {
     /// Whether both are of the same limit, perhaps with other settings.
     #[must_use]
     pub fn is_same_limit(&self, other: &Self) -> bool {
-        (&self.domain, &self.levels, self.is_trial) == (&other.domain, &other.levels, other.is_trial)
+        (&self.domain, &self.levels, self.is_trial)
+            == (&other.domain, &other.levels, other.is_trial)
     }
 }
 
@@ -60,7 +66,11 @@ pub struct Hits {
 }
 
 impl Hits {
-    const NONE: Self = Self { asked: 0, refused: 0, given_back: 0 };
+    const NONE: Self = Self {
+        asked: 0,
+        refused: 0,
+        given_back: 0,
+    };
 
     /// The sum of both, of which no number exceeds `most`.
     #[must_use]
@@ -78,8 +88,15 @@ impl Hits {
     pub fn of_check(hits: i64, allowed: bool) -> Self {
         let size = hits.unsigned_abs().min(MOST_IN_TOTAL);
         match hits {
-            ..0 => Self { given_back: size, ..Self::NONE },
-            _ => Self { asked: size, refused: if allowed { 0 } else { size }, given_back: 0 },
+            ..0 => Self {
+                given_back: size,
+                ..Self::NONE
+            },
+            _ => Self {
+                asked: size,
+                refused: if allowed { 0 } else { size },
+                given_back: 0,
+            },
         }
     }
 
@@ -109,7 +126,8 @@ pub struct Record {
     current: u64,
     /// The open bucket. It has no cell, so that hits of one interval change nothing else.
     open: Hits,
-    /// The closed buckets: bucket `number` is in cell (`number` - `base`) modulo `buckets`. Missing cells are empty.
+    /// The closed buckets: bucket `number` is in cell (`number` - `base`) modulo `buckets`. Missing
+    /// cells are empty.
     cells: Vec<Hits>,
 }
 
@@ -126,7 +144,8 @@ pub struct Summary {
     pub last_seen: Micros,
 }
 
-/// How the subjects of a limit are sorted, the largest first; of those with the same number, the last one by its bytes.
+/// How the subjects of a limit are sorted, the largest first; of those with the same number, the
+/// last one by its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// By hits.
@@ -142,10 +161,15 @@ pub enum Order {
 
 impl Order {
     /// All of them with their names.
-    pub const NAMED: [(&'static str, Self); 4] =
-        [("hits", Self::Total), ("refused", Self::Refused), ("last-seen", Self::LastSeen), ("first-seen", Self::FirstSeen)];
+    pub const NAMED: [(&'static str, Self); 4] = [
+        ("hits", Self::Total),
+        ("refused", Self::Refused),
+        ("last-seen", Self::LastSeen),
+        ("first-seen", Self::FirstSeen),
+    ];
 
-    /// Whether a subject is in the list of this order: in that of refused hits, only those that have some.
+    /// Whether a subject is in the list of this order: in that of refused hits, only those that
+    /// have some.
     #[must_use]
     pub const fn lists(self, summary: &Summary) -> bool {
         !matches!(self, Self::Refused) || summary.refused > 0
@@ -189,8 +213,9 @@ impl Record {
         self.cells = Vec::new();
     }
 
-    /// Records hits at `now`. Without a record it begins one; a changed length or number of buckets begins the ring anew and keeps the totals. While the
-    /// clock is behind the last hits, hits count in the bucket of those.
+    /// Records hits at `now`. Without a record it begins one; a changed length or number of buckets
+    /// begins the ring anew and keeps the totals. While the clock is behind the last hits, hits
+    /// count in the bucket of those.
     #[must_use]
     pub fn step(record: Option<Self>, settings: &Settings, now: Micros, hits: Hits) -> Self {
         let mut record = record.unwrap_or_else(|| Self::new(settings, now));
@@ -212,7 +237,9 @@ impl Record {
     /// Closes the open bucket if its interval has ended at `now`.
     fn advance(&mut self, now: Micros) {
         let number = now.0 / self.interval;
-        let Some(gap) = number.checked_sub(self.current).filter(|&gap| gap > 0) else { return };
+        let Some(gap) = number.checked_sub(self.current).filter(|&gap| gap > 0) else {
+            return;
+        };
         if gap >= u64::from(self.buckets) {
             (self.base, self.current, self.open) = (number, number, Hits::NONE);
             self.cells = Vec::new();
@@ -248,24 +275,36 @@ impl Record {
     fn bucket(&self, number: u64) -> Hits {
         match self.current.checked_sub(number) {
             Some(0) => self.open,
-            Some(age) if age < u64::from(self.buckets) && number >= self.base => {
-                self.cells.get(self.cell(number)).copied().unwrap_or_default()
-            }
+            Some(age) if age < u64::from(self.buckets) && number >= self.base => self
+                .cells
+                .get(self.cell(number))
+                .copied()
+                .unwrap_or_default(),
             _ => Hits::NONE,
         }
     }
 
-    /// How long an idle record is kept: as long as the subject has been known, at least for the ring and an hour, and at most for the limit's
-    /// `usage_expiry`. So a flood of values that come once does not stay for weeks.
+    /// How long an idle record is kept: as long as the subject has been known, at least for the
+    /// ring and an hour, and at most for the limit's `usage_expiry`. So a flood of values that come
+    /// once does not stay for weeks.
     #[must_use]
     pub fn keep_for(&self, settings: &Settings) -> Span {
-        self.last_seen.since(self.first_seen).max(settings.span()).max(SHORTEST_LIFE).min(settings.expiry)
+        self.last_seen
+            .since(self.first_seen)
+            .max(settings.span())
+            .max(SHORTEST_LIFE)
+            .min(settings.expiry)
     }
 
     /// What the index holds.
     #[must_use]
     pub const fn summary(&self) -> Summary {
-        Summary { asked: self.total.asked, refused: self.total.refused, first_seen: self.first_seen, last_seen: self.last_seen }
+        Summary {
+            asked: self.total.asked,
+            refused: self.total.refused,
+            first_seen: self.first_seen,
+            last_seen: self.last_seen,
+        }
     }
 
     /// The bytes that the record takes in memory.

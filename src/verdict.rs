@@ -13,13 +13,15 @@ pub struct Verdict {
     pub allowed: bool,
     /// Hits that still fit within the limit now.
     pub remaining: u64,
-    /// Hits that count against the limit now, with those of this check. Above the limit while it is in debt.
+    /// Hits that count against the limit now, with those of this check. Above the limit while it is
+    /// in debt.
     pub used: u64,
     /// The time until the limit has fully recovered.
     pub reset_after: Span,
     /// The time until the same check would be allowed. Meaningful only if it was refused.
     pub retry_after: Wait,
-    /// How long Weir has to hold an allowed request before it answers: the spacing of a shaper (`leaky_bucket`). Zero for all other algorithms.
+    /// How long Weir has to hold an allowed request before it answers: the spacing of a shaper
+    /// (`leaky_bucket`). Zero for all other algorithms.
     pub delay: Span,
 }
 
@@ -33,8 +35,8 @@ pub enum Wait {
 }
 
 impl Verdict {
-    /// The `duration_until_reset` of the response: if refused, the time until a retry is allowed (until the reset if that is never), else the time
-    /// until the reset.
+    /// The `duration_until_reset` of the response: if refused, the time until a retry is allowed
+    /// (until the reset if that is never), else the time until the reset.
     #[must_use]
     pub fn until_reset(&self) -> Span {
         match self.retry_after {
@@ -50,7 +52,8 @@ pub enum StoreError {
     /// The check provably did not run. It may be sent again, or decided by a failure policy.
     #[error("not executed: {0}")]
     NotExecuted(&'static str),
-    /// Whether the check ran is unknown. It must not be sent again; only a failure policy may decide it.
+    /// Whether the check ran is unknown. It must not be sent again; only a failure policy may
+    /// decide it.
     #[error("outcome unknown: {0}")]
     Unknown(&'static str),
     /// The value stored under the key cannot be read. Only this check is affected.
@@ -71,7 +74,10 @@ impl Answers {
     /// The same error for each of `count` checks.
     #[must_use]
     pub fn failed(count: usize, error: StoreError) -> Self {
-        Self { now: Micros::default(), checks: SmallVec::from_elem(Err(error), count) }
+        Self {
+            now: Micros::default(),
+            checks: SmallVec::from_elem(Err(error), count),
+        }
     }
 }
 
@@ -82,10 +88,11 @@ pub enum Decision {
     Store(Verdict),
     /// The denial cache decided: the store refused the check earlier, and would refuse it still.
     DenialCache(Verdict),
-    /// `on_store_failure: local`: the store failed, and the memory store decided with the share of the limit that one of so many replicas has.
+    /// `on_store_failure: local`: the store failed, and the memory store decided with the share of
+    /// the limit that one of so many replicas has.
     Local(Verdict, StoreError, NonZeroU32),
-    /// The store failed, and the check is allowed: by `on_store_failure: allow`, by shadow mode, or because the request is over another limit anyway.
-    /// The remaining hits are unknown.
+    /// The store failed, and the check is allowed: by `on_store_failure: allow`, by shadow mode, or
+    /// because the request is over another limit anyway. The remaining hits are unknown.
     PolicyAllows(StoreError),
     /// `on_store_failure: deny`: the store failed, and the check is refused.
     PolicyRefuses(StoreError),
@@ -104,7 +111,9 @@ impl Decision {
     #[must_use]
     pub const fn allows(&self) -> bool {
         match self {
-            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, ..) => verdict.allowed,
+            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, ..) => {
+                verdict.allowed
+            }
             Self::PolicyRefuses(_) => false,
             Self::PolicyAllows(_) | Self::Fails(_) => true,
         }
@@ -114,7 +123,9 @@ impl Decision {
     #[must_use]
     pub const fn verdict(&self) -> Option<&Verdict> {
         match self {
-            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, ..) => Some(verdict),
+            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, ..) => {
+                Some(verdict)
+            }
             Self::PolicyAllows(_) | Self::PolicyRefuses(_) | Self::Fails(_) => None,
         }
     }
@@ -124,7 +135,10 @@ impl Decision {
     pub const fn store_error(&self) -> Option<StoreError> {
         match self {
             Self::Store(_) | Self::DenialCache(_) => None,
-            Self::Local(_, error, _) | Self::PolicyAllows(error) | Self::PolicyRefuses(error) | Self::Fails(error) => Some(*error),
+            Self::Local(_, error, _)
+            | Self::PolicyAllows(error)
+            | Self::PolicyRefuses(error)
+            | Self::Fails(error) => Some(*error),
         }
     }
 
@@ -142,7 +156,10 @@ impl Decision {
     pub fn retry_after(&self) -> Option<Wait> {
         match self {
             Self::PolicyRefuses(_) => Some(Wait::For(Self::POLICY_RETRY)),
-            _ => self.verdict().filter(|verdict| !verdict.allowed).map(|verdict| verdict.retry_after),
+            _ => self
+                .verdict()
+                .filter(|verdict| !verdict.allowed)
+                .map(|verdict| verdict.retry_after),
         }
     }
 

@@ -1,7 +1,9 @@
-//! The effect of control work on the latency of requests: reloads of very many limits, and scrapes of their metrics.
+//! The effect of control work on the latency of requests: reloads of very many limits, and scrapes
+//! of their metrics.
 //!
-//! The load is an open loop, so that a stall delays all calls that are due meanwhile. There is one worker, and nothing is pinned: control work, the
-//! worker, the load and the reader of metrics share all cores, as in a pod.
+//! The load is an open loop, so that a stall delays all calls that are due meanwhile. There is one
+//! worker, and nothing is pinned: control work, the worker, the load and the reader of metrics
+//! share all cores, as in a pod.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -19,7 +21,10 @@ use crate::service::tables::spread;
 const LIMITS: u32 = 100_000;
 const KEYS: u32 = 100_000;
 const PER_SECOND: f64 = 5_000.0;
-const SHAPE: Shape = Shape { connections: 4, streams: 100 };
+const SHAPE: Shape = Shape {
+    connections: 4,
+    streams: 100,
+};
 
 /// The longest time that a reload may take.
 const LONGEST_RELOAD: Duration = Duration::from_secs(60);
@@ -35,10 +40,14 @@ enum Work {
     Scrapes,
 }
 
-const WORKS: [(Work, &str); 3] =
-    [(Work::Nothing, "nothing else"), (Work::Reloads, "all limits are reloaded"), (Work::Scrapes, "metrics are read, 0.2 s apart")];
+const WORKS: [(Work, &str); 3] = [
+    (Work::Nothing, "nothing else"),
+    (Work::Reloads, "all limits are reloaded"),
+    (Work::Scrapes, "metrics are read, 0.2 s apart"),
+];
 
-/// Latencies of the calls of a window in microseconds (p50, p99, p99.9, longest), and how often the work was done.
+/// Latencies of the calls of a window in microseconds (p50, p99, p99.9, longest), and how often the
+/// work was done.
 struct Reading {
     micros: [f64; 4],
     done: f64,
@@ -53,7 +62,11 @@ pub fn measure(times: Times) -> String {
         for ((work, name), readings) in WORKS.into_iter().zip(&mut readings) {
             let reading = beside(work, limits, times);
             let [p50, p99, p999, max] = reading.micros;
-            eprintln!("round {round}: {name:26} p50 {p50:6.0} p99 {p99:6.0} p99.9 {p999:6.0} max {max:6.0} us, {} times", reading.done);
+            eprintln!(
+                "round {round}: {name:26} p50 {p50:6.0} p99 {p99:6.0} p99.9 {p999:6.0} max \
+                 {max:6.0} us, {} times",
+                reading.done
+            );
             readings.push(reading);
         }
     }
@@ -62,36 +75,64 @@ pub fn measure(times: Times) -> String {
 
 fn table(limits: u32, readings: &[Vec<Reading>; 3]) -> String {
     let mut text = format!(
-        "| {} limits, {PER_SECOND} calls a second | times | p50 | p99 | p99.9 | longest |\n|---|---|---|---|---|---|\n",
+        "| {} limits, {PER_SECOND} calls a second | times | p50 | p99 | p99.9 | longest \
+         |\n|---|---|---|---|---|---|\n",
         super::dimensions::grouped(limits)
     );
     let [nothing, ..] = readings;
     for ((work, name), of_work) in WORKS.into_iter().zip(readings) {
         let done: Vec<f64> = of_work.iter().map(|reading| reading.done).collect();
-        let ratios =
-            |index: usize| of_work.iter().zip(nothing).map(|(one, base)| one.micros[index] / base.micros[index]).collect::<Vec<f64>>();
-        let cells = [0, 1, 2, 3].map(|index| if work == Work::Nothing { "1".to_owned() } else { spread(&ratios(index), 2) });
-        let done = if work == Work::Nothing { "-".to_owned() } else { spread(&done, 0) };
+        let ratios = |index: usize| {
+            of_work
+                .iter()
+                .zip(nothing)
+                .map(|(one, base)| one.micros[index] / base.micros[index])
+                .collect::<Vec<f64>>()
+        };
+        let cells = [0, 1, 2, 3].map(|index| {
+            if work == Work::Nothing {
+                "1".to_owned()
+            } else {
+                spread(&ratios(index), 2)
+            }
+        });
+        let done = if work == Work::Nothing {
+            "-".to_owned()
+        } else {
+            spread(&done, 0)
+        };
         let _ = writeln!(text, "| {name} | {done} | {} |", cells.join(" | "));
     }
-    let longest = |index: usize| readings[index].iter().map(|reading| reading.micros[3] / 1_000.0).fold(0.0, f64::max);
+    let longest = |index: usize| {
+        readings[index]
+            .iter()
+            .map(|reading| reading.micros[3] / 1_000.0)
+            .fold(0.0, f64::max)
+    };
     let [none, reloads, scrapes] = [0, 1, 2].map(longest);
     let _ = writeln!(
         text,
-        "\nThe longest call of all rounds took {none:.1} ms beside nothing, {reloads:.1} ms beside reloads, {scrapes:.1} ms beside scrapes.\n"
+        "\nThe longest call of all rounds took {none:.1} ms beside nothing, {reloads:.1} ms beside \
+         reloads, {scrapes:.1} ms beside scrapes.\n"
     );
     text
 }
 
-/// Loads a new server while another thread does the work. The server is new, because it polls its files less often after a load that took long.
+/// Loads a new server while another thread does the work. The server is new, because it polls its
+/// files less often after a load that took long.
 fn beside(work: Work, limits: u32, times: Times) -> Reading {
     let folder = tempfile::tempdir().expect("a folder");
     workload::write(folder.path(), limits, Routes::Exact, workload::PER_HOUR);
-    let variables = [("WORKERS", "1".to_owned()), ("MERGE_DOMAIN_CONFIG", "true".to_owned())];
+    let variables = [
+        ("WORKERS", "1".to_owned()),
+        ("MERGE_DOMAIN_CONFIG", "true".to_owned()),
+    ];
     let server = Server::weir(folder, &variables, CpuPlacement::AllCores);
     let mut client = Client::connect(server.address, SHAPE);
     let mut requests = GeneratedRequests::drawn(KEYS, limits, Routes::Exact, 1);
-    let pace = Pace::Open { per_second: PER_SECOND };
+    let pace = Pace::Open {
+        per_second: PER_SECOND,
+    };
     let _ = client.run(&mut requests, pace, Until::Passed(times.warm_up));
     let (stop, before) = (AtomicBool::new(false), loaded(&server));
     std::thread::scope(|scope| {
@@ -113,7 +154,10 @@ fn beside(work: Work, limits: u32, times: Times) -> Reading {
             done = loaded(&server) - before;
         }
         assert!(work == Work::Nothing || done > 0, "{work:?} was never done");
-        Reading { micros: tally.quantiles([0.5, 0.99, 0.999, 1.0]), done: done as f64 }
+        Reading {
+            micros: tally.quantiles([0.5, 0.99, 0.999, 1.0]),
+            done: done as f64,
+        }
     })
 }
 
@@ -131,7 +175,8 @@ fn pause(time: Duration, stop: &AtomicBool) {
 
 /// Adds a file, so that the server compiles all limits again.
 fn change(folder: &Path) -> usize {
-    std::fs::write(folder.join("config/other.yaml"), "domain: other\n").expect("a folder of our own");
+    std::fs::write(folder.join("config/other.yaml"), "domain: other\n")
+        .expect("a folder of our own");
     1
 }
 
@@ -141,7 +186,9 @@ fn scrape_repeatedly(address: SocketAddr, stop: &AtomicBool) -> usize {
     let mut buffer = vec![0; 1 << 18];
     while !stop.load(Ordering::Relaxed) {
         let mut stream = TcpStream::connect(address).expect("it listens");
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n").expect("it reads");
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n")
+            .expect("it reads");
         let mut length = 0;
         while let Ok(more @ 1..) = stream.read(&mut buffer) {
             length += more;

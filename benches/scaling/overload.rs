@@ -1,11 +1,13 @@
 //! The calls that Weir answers in time at three times its peak rate, as a share of the peak.
 //!
-//! First the peak: a closed loop with a few calls in flight on each connection. Then an open loop at that rate, and one at three times that rate.
-//! Clients of the open loops give up after 100 ms, because later answers are of no use. An open loop costs more CPU time per call than a closed
-//! one at the same rate, because its calls arrive one by one and not several at a time. The server's share of the machine differs from second
-//! to second. So results are shares of the calls that the server could have answered in the CPU time that it got, at the cost of the closed loop
-//! and at that of the open one. The load has its own core. The server shares the other one with its Redis, or with programs that only keep it
-//! busy, so that the load can send three times the peak.
+//! First the peak: a closed loop with a few calls in flight on each connection. Then an open loop
+//! at that rate, and one at three times that rate. Clients of the open loops give up after 100 ms,
+//! because later answers are of no use. An open loop costs more CPU time per call than a closed one
+//! at the same rate, because its calls arrive one by one and not several at a time. The server's
+//! share of the machine differs from second to second. So results are shares of the calls that the
+//! server could have answered in the CPU time that it got, at the cost of the closed loop and at
+//! that of the open one. The load has its own core. The server shares the other one with its Redis,
+//! or with programs that only keep it busy, so that the load can send three times the peak.
 
 use std::fmt::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -37,20 +39,47 @@ struct Load {
     traces: bool,
 }
 
-const LOADS: [Load; 3] =
-    [Load { connections: 16, traces: false }, Load { connections: 64, traces: false }, Load { connections: 64, traces: true }];
+const LOADS: [Load; 3] = [
+    Load {
+        connections: 16,
+        traces: false,
+    },
+    Load {
+        connections: 64,
+        traces: false,
+    },
+    Load {
+        connections: 64,
+        traces: true,
+    },
+];
 
 /// A caller beside the load, on a connection of its own.
 const SPORADIC: Pace = Pace::Open { per_second: 20.0 };
 
 impl Load {
     fn name(self) -> String {
-        format!("{} connections{}", self.connections, if self.traces { ", traced" } else { "" })
+        format!(
+            "{} connections{}",
+            self.connections,
+            if self.traces { ", traced" } else { "" }
+        )
     }
 
     fn connect(self, server: &Server, streams: usize) -> Client {
-        let client = Client::connect(server.address, Shape { connections: self.connections, streams }).with_timeout(CLIENT_TIMEOUT);
-        if self.traces { client.with_traces() } else { client }
+        let client = Client::connect(
+            server.address,
+            Shape {
+                connections: self.connections,
+                streams,
+            },
+        )
+        .with_timeout(CLIENT_TIMEOUT);
+        if self.traces {
+            client.with_traces()
+        } else {
+            client
+        }
     }
 }
 
@@ -63,7 +92,9 @@ struct Spinner(Child);
 impl Spinner {
     fn start() -> Self {
         let mut command = Command::new("taskset");
-        command.args(["-c", "0", "sh", "-c", "while :; do :; done"]).stdin(Stdio::null());
+        command
+            .args(["-c", "0", "sh", "-c", "while :; do :; done"])
+            .stdin(Stdio::null());
         Self(command.spawn().expect("taskset, as for the servers"))
     }
 }
@@ -75,8 +106,9 @@ impl Drop for Spinner {
     }
 }
 
-/// The figures of one overload. `goodput` and `offered` are shares of the calls that the server's CPU time would have answered at the peak,
-/// `goodput_open` of those in an open loop at the peak's rate; `refused` and `given_up` are shares of the offered calls.
+/// The figures of one overload. `goodput` and `offered` are shares of the calls that the server's
+/// CPU time would have answered at the peak, `goodput_open` of those in an open loop at the peak's
+/// rate; `refused` and `given_up` are shares of the offered calls.
 struct Reading {
     goodput: f64,
     goodput_open: f64,
@@ -95,34 +127,58 @@ struct Reading {
 /// Measures and returns the table.
 pub fn measure(times: Times) -> String {
     let mut text = String::from(
-        "| three times the peak, for callers that wait 100 ms | offered / peak | answered in time / open loop at the peak's rate \
-         | answered in time / peak | a sporadic caller's | refused | given up | time to a refusal, p50, p99 | p50, p99 of all answers | memory |\n\
+        "| three times the peak, for callers that wait 100 ms | offered / peak | answered in time \
+         / open loop at the peak's rate | answered in time / peak | a sporadic caller's | refused \
+         | given up | time to a refusal, p50, p99 | p50, p99 of all answers | memory |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
     );
     if !can_pin() {
         return String::new();
     }
-    let stores =
-        [("memory", ServerKind::Memory { algorithm: "fixed_window" }, 2), ("Redis", ServerKind::Redis { algorithm: "fixed_window" }, 0)];
+    let stores = [
+        (
+            "memory",
+            ServerKind::Memory {
+                algorithm: "fixed_window",
+            },
+            2,
+        ),
+        (
+            "Redis",
+            ServerKind::Redis {
+                algorithm: "fixed_window",
+            },
+            0,
+        ),
+    ];
     for (store, kind, spinners) in stores {
         for load in LOADS {
             let name = format!("{store}, {}", load.name());
-            let readings: Vec<Reading> =
-                (0..times.rounds).flat_map(|_| overloads(&kind, spinners, load, times)).inspect(|one| one.show(&name)).collect();
+            let readings: Vec<Reading> = (0..times.rounds)
+                .flat_map(|_| overloads(&kind, spinners, load, times))
+                .inspect(|one| one.show(&name))
+                .collect();
             let all = |value: fn(&Reading) -> f64| readings.iter().map(value).collect::<Vec<f64>>();
             let column = |value| spread(&all(value), 2);
             let middle = |value| median(&all(value)).unwrap_or(f64::NAN);
             let _ = writeln!(
                 text,
-                "| {name} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} % | {} | {} | {:.0} MiB, then {:.0} |",
+                "| {name} | {} | {} | {} | {:.1} % | {:.1} % | {:.1} % | {} | {} | {:.0} MiB, then \
+                 {:.0} |",
                 column(|one| one.offered),
                 column(|one| one.goodput_open),
                 column(|one| one.goodput),
                 middle(|one| one.sporadic) * 100.0,
                 middle(|one| one.refused) * 100.0,
                 middle(|one| one.given_up) * 100.0,
-                in_ms([middle(|one| one.refused_ms[0]), middle(|one| one.refused_ms[1])]),
-                in_ms([middle(|one| one.answered_ms[0]), middle(|one| one.answered_ms[1])]),
+                in_ms([
+                    middle(|one| one.refused_ms[0]),
+                    middle(|one| one.refused_ms[1])
+                ]),
+                in_ms([
+                    middle(|one| one.answered_ms[0]),
+                    middle(|one| one.answered_ms[1])
+                ]),
                 all(|one| one.mebibytes[0])[0],
                 extremes(&all(|one| one.mebibytes[1])).1,
             );
@@ -133,21 +189,38 @@ pub fn measure(times: Times) -> String {
 
 /// Two latencies as the table shows them; none when there was no such answer.
 fn in_ms([p50, p99]: [f64; 2]) -> String {
-    if p50.is_nan() { "-".to_owned() } else { format!("{p50:.1} ms, {p99:.1} ms") }
+    if p50.is_nan() {
+        "-".to_owned()
+    } else {
+        format!("{p50:.1} ms, {p99:.1} ms")
+    }
 }
 
 impl Reading {
     fn show(&self, name: &str) {
-        let Self { goodput, goodput_open, offered, refused, given_up, connections_lost, sporadic, answered_ms, refused_ms, mebibytes } =
-            self;
+        let Self {
+            goodput,
+            goodput_open,
+            offered,
+            refused,
+            given_up,
+            connections_lost,
+            sporadic,
+            answered_ms,
+            refused_ms,
+            mebibytes,
+        } = self;
         eprintln!(
-            "{name:32} offered {offered:4.2} goodput {goodput:4.2} open {goodput_open:4.2} sporadic {sporadic:4.2} refused {refused:5.3} given up {given_up:5.3} lost {connections_lost} \
-             answered {answered_ms:6.1?} ms, refused {refused_ms:6.1?} ms, {mebibytes:4.0?} MiB"
+            "{name:32} offered {offered:4.2} goodput {goodput:4.2} open {goodput_open:4.2} \
+             sporadic {sporadic:4.2} refused {refused:5.3} given up {given_up:5.3} lost \
+             {connections_lost} answered {answered_ms:6.1?} ms, refused {refused_ms:6.1?} ms, \
+             {mebibytes:4.0?} MiB"
         );
     }
 }
 
-/// Overloads between measurements of the peak, because the other work of the machine changes from second to second.
+/// Overloads between measurements of the peak, because the other work of the machine changes from
+/// second to second.
 fn overloads(kind: &ServerKind, spinners: usize, load: Load, times: Times) -> Vec<Reading> {
     let server = Server::start(kind, CpuPlacement::FirstCore);
     let _spinners: Vec<Spinner> = (0..spinners).map(|_| Spinner::start()).collect();
@@ -155,7 +228,13 @@ fn overloads(kind: &ServerKind, spinners: usize, load: Load, times: Times) -> Ve
     let mut before = Peak::measure(&server, load, &mut requests, times);
     let mut readings = Vec::new();
     for _ in 0..OVERLOADS {
-        let overload = Open::measure(&server, load, OFFERED * before.per_second, &mut requests, times);
+        let overload = Open::measure(
+            &server,
+            load,
+            OFFERED * before.per_second,
+            &mut requests,
+            times,
+        );
         let after = Peak::measure(&server, load, &mut requests, times);
         readings.push(overload.between(&before, &after));
         before = after;
@@ -171,7 +250,8 @@ fn window(times: Times) -> Until {
 /// The rate and the costs of the server at its peak.
 struct Peak {
     per_second: f64,
-    /// CPU time of an answer in microseconds, in the closed loop and in an open loop at the same rate.
+    /// CPU time of an answer in microseconds, in the closed loop and in an open loop at the same
+    /// rate.
     cost: f64,
     open_cost: f64,
 }
@@ -187,7 +267,11 @@ impl Peak {
         let per_second = peak.ok as f64 / peak.lasted.as_secs_f64();
         drop(client);
         let open = Open::measure(server, load, per_second, requests, times);
-        Self { per_second, cost, open_cost: open.cpu_micros / open.tally.ok as f64 }
+        Self {
+            per_second,
+            cost,
+            open_cost: open.cpu_micros / open.tally.ok as f64,
+        }
     }
 }
 
@@ -201,7 +285,13 @@ struct Open {
 }
 
 impl Open {
-    fn measure(server: &Server, load: Load, per_second: f64, requests: &mut RequestSequence, times: Times) -> Self {
+    fn measure(
+        server: &Server,
+        load: Load,
+        per_second: f64,
+        requests: &mut RequestSequence,
+        times: Times,
+    ) -> Self {
         let before = server.resident_bytes();
         let mut client = load.connect(server, MAX_STREAMS);
         let pace = Pace::Open { per_second };
@@ -209,12 +299,28 @@ impl Open {
         let begin = server.all_cpu_micros();
         let (tally, sporadic) = std::thread::scope(|scope| {
             let sporadic = scope.spawn(|| {
-                let mut client = Load { connections: 1, traces: false }.connect(server, MAX_STREAMS);
-                client.run(&mut crate::service::workload::requests(Keys::Uniform, 1), SPORADIC, window(times))
+                let mut client = Load {
+                    connections: 1,
+                    traces: false,
+                }
+                .connect(server, MAX_STREAMS);
+                client.run(
+                    &mut crate::service::workload::requests(Keys::Uniform, 1),
+                    SPORADIC,
+                    window(times),
+                )
             });
-            (client.run(requests, pace, window(times)), sporadic.join().expect("a caller"))
+            (
+                client.run(requests, pace, window(times)),
+                sporadic.join().expect("a caller"),
+            )
         });
-        Self { tally, sporadic, cpu_micros: server.all_cpu_micros() - begin, resident_bytes: [before, server.resident_bytes()] }
+        Self {
+            tally,
+            sporadic,
+            cpu_micros: server.all_cpu_micros() - begin,
+            resident_bytes: [before, server.resident_bytes()],
+        }
     }
 
     /// The figures as an overload, at the costs measured before and after it.
@@ -222,7 +328,13 @@ impl Open {
         let capacity = self.cpu_micros / f64::midpoint(before.cost, after.cost);
         let open_capacity = self.cpu_micros / f64::midpoint(before.open_cost, after.open_cost);
         let in_ms = |micros: [f64; 2]| micros.map(|micros| micros / 1_000.0);
-        let Tally { ok, failed, given_up, connections_lost, .. } = self.tally;
+        let Tally {
+            ok,
+            failed,
+            given_up,
+            connections_lost,
+            ..
+        } = self.tally;
         let offered = (ok + failed + given_up) as f64;
         Reading {
             goodput: ok as f64 / capacity,
@@ -231,7 +343,8 @@ impl Open {
             refused: failed as f64 / offered,
             given_up: given_up as f64 / offered,
             connections_lost,
-            sporadic: self.sporadic.ok as f64 / (self.sporadic.answered() + self.sporadic.given_up) as f64,
+            sporadic: self.sporadic.ok as f64
+                / (self.sporadic.answered() + self.sporadic.given_up) as f64,
             refused_ms: in_ms(self.tally.failed_quantiles([0.5, 0.99])),
             answered_ms: in_ms(self.tally.quantiles([0.5, 0.99])),
             mebibytes: self.resident_bytes.map(|bytes| bytes / f64::from(1 << 20)),

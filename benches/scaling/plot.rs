@@ -23,14 +23,22 @@ pub fn write(rows: &[Measured]) {
 }
 
 fn picture(rows: &[Measured]) -> String {
-    let (width, height) = (WIDTH * COLUMNS as f64, HEIGHT * rows.len().div_ceil(COLUMNS) as f64 + 20.0);
+    let (width, height) = (
+        WIDTH * COLUMNS as f64,
+        HEIGHT * rows.len().div_ceil(COLUMNS) as f64 + 20.0,
+    );
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"10\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"10\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"10\" y=\"15\">CPU of a request as a ratio to the first point of its row; bars: least and most of the rounds</text>\n"
+         <text x=\"10\" y=\"15\">CPU of a request as a ratio to the first point of its row; bars: \
+         least and most of the rounds</text>\n"
     );
     for (index, row) in rows.iter().enumerate() {
-        let (x, y) = ((index % COLUMNS) as f64 * WIDTH, (index / COLUMNS) as f64 * HEIGHT + 20.0);
+        let (x, y) = (
+            (index % COLUMNS) as f64 * WIDTH,
+            (index / COLUMNS) as f64 * HEIGHT + 20.0,
+        );
         let _ = writeln!(svg, "<g transform=\"translate({x} {y})\">");
         panel(&mut svg, row);
         svg += "</g>\n";
@@ -39,17 +47,33 @@ fn picture(rows: &[Measured]) -> String {
 }
 
 fn panel(svg: &mut String, row: &Measured) {
-    let most = row.points.iter().map(|point| extremes(&point.cpu).1).fold(LEAST_TOP, f64::max);
-    let step = if most > 2.0 * LEAST_TOP { (most / 4.0).ceil() } else { 0.5 };
+    let most = row
+        .points
+        .iter()
+        .map(|point| extremes(&point.cpu).1)
+        .fold(LEAST_TOP, f64::max);
+    let step = if most > 2.0 * LEAST_TOP {
+        (most / 4.0).ceil()
+    } else {
+        0.5
+    };
     let top = (most / step).ceil() * step;
     let gaps = row.points.len().saturating_sub(1).max(1) as f64;
     let x = |index: usize| LEFT + 8.0 + index as f64 * (WIDTH - LEFT - RIGHT - 16.0) / gaps;
     let y = |ratio: f64| HEIGHT - BOTTOM - ratio / top * (HEIGHT - BOTTOM - TOP);
-    let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"20\" font-weight=\"bold\" font-size=\"11\">{}</text>", row.name);
+    let _ = writeln!(
+        svg,
+        "<text x=\"{LEFT}\" y=\"20\" font-weight=\"bold\" font-size=\"11\">{}</text>",
+        row.name
+    );
     for line in 0..=(top / step).round() as usize {
         let ratio = line as f64 * step;
         let (at, right, label, middle) = (y(ratio), WIDTH - RIGHT, LEFT - 4.0, y(ratio) + 3.5);
-        let colour = if (ratio - 1.0).abs() < 0.01 { "#999" } else { "#ddd" };
+        let colour = if (ratio - 1.0).abs() < 0.01 {
+            "#999"
+        } else {
+            "#ddd"
+        };
         let _ = writeln!(
             svg,
             "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"{colour}\"/>\
@@ -57,11 +81,26 @@ fn panel(svg: &mut String, row: &Measured) {
         );
     }
     let of = |point: &Readings| median(&point.cpu).unwrap_or(0.0);
-    let line: Vec<String> = row.points.iter().enumerate().map(|(index, point)| format!("{:.1},{:.1}", x(index), y(of(point)))).collect();
-    let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"#06c\" stroke-width=\"1.5\"/>", line.join(" "));
+    let line: Vec<String> = row
+        .points
+        .iter()
+        .enumerate()
+        .map(|(index, point)| format!("{:.1},{:.1}", x(index), y(of(point))))
+        .collect();
+    let _ = writeln!(
+        svg,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"#06c\" stroke-width=\"1.5\"/>",
+        line.join(" ")
+    );
     for (index, point) in row.points.iter().enumerate() {
         let (least, most) = extremes(&point.cpu);
-        let (at, low, high, middle, number) = (x(index), y(least), y(most), y(of(point)), short(point.number));
+        let (at, low, high, middle, number) = (
+            x(index),
+            y(least),
+            y(most),
+            y(of(point)),
+            short(point.number),
+        );
         let _ = writeln!(
             svg,
             "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" stroke=\"#06c\"/>\

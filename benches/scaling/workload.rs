@@ -1,6 +1,7 @@
 //! Limits and requests that are generated from numbers, so that there can be very many of them.
 //!
-//! Key k has route k modulo the number of limits that are used, and user k divided by it: the number of limits can change with the same keys.
+//! Key k has route k modulo the number of limits that are used, and user k divided by it: the
+//! number of limits can change with the same keys.
 
 use std::fmt::Write;
 use std::fs;
@@ -39,7 +40,11 @@ pub fn write(folder: &Path, limits: u32, routes: Routes, hits: u32) {
         let mut text = "domain: scale\ndescriptors:\n".to_owned();
         for route in first..limits.min(first + LIMITS_PER_FILE) {
             let rate = format!("rate_limit: {{unit: hour, requests_per_unit: {hits}}}");
-            let _ = writeln!(text, "- {{key: route, value: /p/{route:08}{wildcard}, descriptors: [{{key: user, {rate}}}]}}");
+            let _ = writeln!(
+                text,
+                "- {{key: route, value: /p/{route:08}{wildcard}, descriptors: [{{key: user, \
+                 {rate}}}]}}"
+            );
         }
         let name = config.join(format!("scale-{first:08}.yaml"));
         // Renamed, so that no server reads a half-written file.
@@ -72,12 +77,23 @@ impl GeneratedRequests {
         let request = EncodedRequest::new(&request(MARK, MARK, routes, descriptors));
         let offsets = request.offsets(MARK.as_bytes());
         assert_eq!(offsets.len(), 2 * descriptors);
-        Self { request, offsets, limits, keys, order: Order::Drawn, next: 0, random: fastrand::Rng::with_seed(7) }
+        Self {
+            request,
+            offsets,
+            limits,
+            keys,
+            order: Order::Drawn,
+            next: 0,
+            random: fastrand::Rng::with_seed(7),
+        }
     }
 
     /// The same keys in turn.
     pub fn in_turn(keys: u32, limits: u32, routes: Routes, descriptors: usize) -> Self {
-        Self { order: Order::InTurn, ..Self::drawn(keys, limits, routes, descriptors) }
+        Self {
+            order: Order::InTurn,
+            ..Self::drawn(keys, limits, routes, descriptors)
+        }
     }
 }
 
@@ -91,8 +107,10 @@ impl RequestSource for GeneratedRequests {
                     self.next
                 }
             };
-            self.request.put_digits(of_descriptor[0], DIGITS, key % self.limits);
-            self.request.put_digits(of_descriptor[1], DIGITS, key / self.limits);
+            self.request
+                .put_digits(of_descriptor[0], DIGITS, key % self.limits);
+            self.request
+                .put_digits(of_descriptor[1], DIGITS, key / self.limits);
         }
         &self.request
     }
@@ -101,10 +119,20 @@ impl RequestSource for GeneratedRequests {
 /// A request for one user of one route, with this number of equal descriptors.
 pub fn request(route: &str, user: &str, routes: Routes, descriptors: usize) -> RateLimitRequest {
     let below = if routes == Routes::Prefix { "/x" } else { "" };
-    let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };
+    let entry = |key: &str, value: String| Entry {
+        key: key.into(),
+        value: value.into(),
+    };
     let descriptor = RateLimitDescriptor {
-        entries: vec![entry("route", format!("/p/{route}{below}")), entry("user", user.to_owned())],
+        entries: vec![
+            entry("route", format!("/p/{route}{below}")),
+            entry("user", user.to_owned()),
+        ],
         ..Default::default()
     };
-    RateLimitRequest { domain: "scale".to_owned(), descriptors: vec![descriptor; descriptors], hits_addend: 0 }
+    RateLimitRequest {
+        domain: "scale".to_owned(),
+        descriptors: vec![descriptor; descriptors],
+        hits_addend: 0,
+    }
 }

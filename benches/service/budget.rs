@@ -1,4 +1,5 @@
-//! The budget: bounds for the cost of Weir, as ratios to other servers in the same run, and the tables that compare the figures with them.
+//! The budget: bounds for the cost of Weir, as ratios to other servers in the same run, and the
+//! tables that compare the figures with them.
 
 use std::fmt::Write;
 
@@ -88,18 +89,27 @@ fn p99(reading: &Reading) -> f64 {
 impl Measured {
     /// The readings of a scenario; empty when it did not run.
     fn of(&self, run: &str) -> &[Reading] {
-        self.readings.iter().find(|(name, _)| name == run).map_or(&[], |(_, readings)| readings)
+        self.readings
+            .iter()
+            .find(|(name, _)| name == run)
+            .map_or(&[], |(_, readings)| readings)
     }
 
     /// The ratios of one scenario to another, round by round.
     fn ratios(&self, run: &str, to: &str, of: fn(&Reading) -> f64) -> Vec<f64> {
         let values = |name| self.of(name).iter().map(of);
-        values(run).zip(values(to)).map(|(value, base)| value / base).collect()
+        values(run)
+            .zip(values(to))
+            .map(|(value, base)| value / base)
+            .collect()
     }
 
     /// The Redis CPU time of a scenario, as a ratio to the INCRs beside it.
     fn to_incr(&self, run: &str) -> Vec<f64> {
-        self.of(run).iter().map(|reading| reading.redis / reading.incr).collect()
+        self.of(run)
+            .iter()
+            .map(|reading| reading.redis / reading.incr)
+            .collect()
     }
 
     /// The same, with several stores.
@@ -108,12 +118,22 @@ impl Measured {
     }
 
     fn of_busy_redis(&self, run: &str, figure: fn(&busy_redis::Reading) -> f64) -> Vec<f64> {
-        let readings = self.busy_redis.iter().filter(|(name, _)| *name == run).flat_map(|(_, readings)| readings);
+        let readings = self
+            .busy_redis
+            .iter()
+            .filter(|(name, _)| *name == run)
+            .flat_map(|(_, readings)| readings);
         readings.map(figure).collect()
     }
 
     fn lines(&self) -> Vec<Line> {
-        let line = |number, measure, must, goal, values| Line { number, measure, must, goal, values };
+        let line = |number, measure, must, goal, values| Line {
+            number,
+            measure,
+            must,
+            goal,
+            values,
+        };
         let ratios = |run, to, of: fn(&Reading) -> f64| self.ratios(run, to, of);
         let thousand = f64::from(workload::THOUSAND);
         let furthest = self
@@ -122,24 +142,56 @@ impl Measured {
             .map(|(_, admitted)| *admitted as f64 / thousand)
             .max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()));
         vec![
-            line("1", "memory: server CPU / empty tonic", AtMost(1.0), AtMost(0.8), ratios("Weir, memory", "empty tonic", server)),
+            line(
+                "1",
+                "memory: server CPU / empty tonic",
+                AtMost(1.0),
+                AtMost(0.8),
+                ratios("Weir, memory", "empty tonic", server),
+            ),
             line(
                 "2",
                 "the same with 3 descriptors",
                 AtMost(1.1),
                 AtMost(0.9),
-                ratios("Weir, memory, 3 descriptors", "empty tonic, 3 descriptors", server),
+                ratios(
+                    "Weir, memory, 3 descriptors",
+                    "empty tonic, 3 descriptors",
+                    server,
+                ),
             ),
-            line("3", "memory: server CPU / limitador in memory", AtMost(0.5), AtMost(0.4), ratios("Weir, memory", LIMITADOR, server)),
+            line(
+                "3",
+                "memory: server CPU / limitador in memory",
+                AtMost(0.5),
+                AtMost(0.4),
+                ratios("Weir, memory", LIMITADOR, server),
+            ),
             line(
                 "4",
                 "memory: requests/s on all cores / empty `#[tokio::main]`",
                 AtLeast(2.0),
                 AtLeast(2.5),
-                ratios("Weir, memory, all cores", "empty #[tokio::main], all cores", per_second),
+                ratios(
+                    "Weir, memory, all cores",
+                    "empty #[tokio::main], all cores",
+                    per_second,
+                ),
             ),
-            line("5", "Redis: server CPU / empty tonic", AtMost(1.4), AtMost(1.15), ratios(ON_REDIS, "empty tonic", server)),
-            line("6", "Redis: server + redis CPU / limitador on redis", AtMost(0.3), AtMost(0.2), ratios(ON_REDIS, LIMITADOR_REDIS, sum)),
+            line(
+                "5",
+                "Redis: server CPU / empty tonic",
+                AtMost(1.4),
+                AtMost(1.15),
+                ratios(ON_REDIS, "empty tonic", server),
+            ),
+            line(
+                "6",
+                "Redis: server + redis CPU / limitador on redis",
+                AtMost(0.3),
+                AtMost(0.2),
+                ratios(ON_REDIS, LIMITADOR_REDIS, sum),
+            ),
             line(
                 "7",
                 "Redis: server + redis CPU / limitador redis_cached, warm Zipf",
@@ -147,18 +199,58 @@ impl Measured {
                 AtMost(0.25),
                 ratios("Weir, Redis, fixed_window, Zipf", LIMITADOR_CACHED, sum),
             ),
-            line("8a", "Redis: requests/s / limitador on redis", AtLeast(4.0), AtLeast(6.0), ratios(ON_REDIS, LIMITADOR_REDIS, per_second)),
-            line("8b", "Redis: requests/s / envoyproxy/ratelimit", AtLeast(3.0), AtLeast(5.0), ratios(ON_REDIS, RATELIMIT, per_second)),
-            line("9a", "redis CPU per fixed-window decision / pipelined INCR", AtMost(2.5), AtMost(1.8), self.to_incr(FIXED_WINDOW_ALONE)),
-            line("9b", BUSY, AtMost(2.5), AtMost(1.8), self.busy_to_incr(busy_redis::FIXED_WINDOW)),
-            line("10a", "redis CPU per token-bucket decision / pipelined INCR", AtMost(4.5), AtMost(3.5), self.to_incr(TOKEN_BUCKET_ALONE)),
-            line("10b", BUSY, AtMost(4.5), AtMost(3.5), self.busy_to_incr(busy_redis::TOKEN_BUCKET)),
+            line(
+                "8a",
+                "Redis: requests/s / limitador on redis",
+                AtLeast(4.0),
+                AtLeast(6.0),
+                ratios(ON_REDIS, LIMITADOR_REDIS, per_second),
+            ),
+            line(
+                "8b",
+                "Redis: requests/s / envoyproxy/ratelimit",
+                AtLeast(3.0),
+                AtLeast(5.0),
+                ratios(ON_REDIS, RATELIMIT, per_second),
+            ),
+            line(
+                "9a",
+                "redis CPU per fixed-window decision / pipelined INCR",
+                AtMost(2.5),
+                AtMost(1.8),
+                self.to_incr(FIXED_WINDOW_ALONE),
+            ),
+            line(
+                "9b",
+                BUSY,
+                AtMost(2.5),
+                AtMost(1.8),
+                self.busy_to_incr(busy_redis::FIXED_WINDOW),
+            ),
+            line(
+                "10a",
+                "redis CPU per token-bucket decision / pipelined INCR",
+                AtMost(4.5),
+                AtMost(3.5),
+                self.to_incr(TOKEN_BUCKET_ALONE),
+            ),
+            line(
+                "10b",
+                BUSY,
+                AtMost(4.5),
+                AtMost(3.5),
+                self.busy_to_incr(busy_redis::TOKEN_BUCKET),
+            ),
             line(
                 "11",
                 "p99 at 8k/s, Redis / limitador on redis",
                 AtMost(0.3),
                 AtMost(0.15),
-                ratios("Weir, Redis, fixed_window, 8k/s", "limitador-redis, 8k/s", p99),
+                ratios(
+                    "Weir, Redis, fixed_window, 8k/s",
+                    "limitador-redis, 8k/s",
+                    p99,
+                ),
             ),
             line(
                 "12",
@@ -179,17 +271,33 @@ impl Measured {
                 "memory: longest stall while they are inserted and swept, ms",
                 AtMost(1.0),
                 AtMost(0.3),
-                self.fill.iter().map(|fill| fill.longest_insertion_ms + fill.longest_sweep_ms).collect(),
+                self.fill
+                    .iter()
+                    .map(|fill| fill.longest_insertion_ms + fill.longest_sweep_ms)
+                    .collect(),
             ),
             line(
                 "15",
-                "admitted / limit of 1000, furthest from 1 of every store and algorithm, 64 at a time",
+                "admitted / limit of 1000, furthest from 1 of every store and algorithm, 64 at a \
+                 time",
                 Exactly(1.0),
                 Exactly(1.0),
                 furthest.into_iter().collect(),
             ),
-            line("16", "log: redis bytes per event / sorted set", AtMost(0.7), AtMost(0.5), vec![self.log_bytes.0 / self.log_bytes.1]),
-            line("17", "redis commands per refused request of one key", AtMost(0.01), AtMost(0.001), vec![self.commands_per_refusal]),
+            line(
+                "16",
+                "log: redis bytes per event / sorted set",
+                AtMost(0.7),
+                AtMost(0.5),
+                vec![self.log_bytes.0 / self.log_bytes.1],
+            ),
+            line(
+                "17",
+                "redis commands per refused request of one key",
+                AtMost(0.01),
+                AtMost(0.001),
+                vec![self.commands_per_refusal],
+            ),
         ]
     }
 
@@ -197,7 +305,13 @@ impl Measured {
     fn lines_of_fleets(&self) -> Vec<Line> {
         let line = |number, measure, must, goal, [run, to]: [&str; 2]| {
             let values = self.ratios(run, to, server);
-            Line { number, measure, must, goal, values }
+            Line {
+                number,
+                measure,
+                must,
+                goal,
+                values,
+            }
         };
         vec![
             line(
@@ -207,7 +321,13 @@ impl Measured {
                 AtMost(0.85),
                 ["Weir, memory, 64 × 1", "empty tonic, 64 × 1"],
             ),
-            line("18b", "the same, Redis", AtMost(1.4), AtMost(1.15), ["Weir, Redis, fixed_window, 64 × 1", "empty tonic, 64 × 1"]),
+            line(
+                "18b",
+                "the same, Redis",
+                AtMost(1.4),
+                AtMost(1.15),
+                ["Weir, Redis, fixed_window, 64 × 1", "empty tonic, 64 × 1"],
+            ),
             line(
                 "19a",
                 "256 connections with one call each, memory: server CPU / empty tonic",
@@ -215,13 +335,20 @@ impl Measured {
                 AtMost(0.85),
                 ["Weir, memory, 256 × 1", "empty tonic, 256 × 1"],
             ),
-            line("19b", "the same, Redis", AtMost(1.4), AtMost(1.15), ["Weir, Redis, fixed_window, 256 × 1", "empty tonic, 256 × 1"]),
+            line(
+                "19b",
+                "the same, Redis",
+                AtMost(1.4),
+                AtMost(1.15),
+                ["Weir, Redis, fixed_window, 256 × 1", "empty tonic, 256 × 1"],
+            ),
         ]
     }
 
     /// Both tables and the notes on them.
     pub fn report(&self, machine: &str) -> String {
-        let mut text = "| # | measure | must | goal | measured |  |\n|---|---|---|---|---|---|\n".to_owned();
+        let mut text =
+            "| # | measure | must | goal | measured |  |\n|---|---|---|---|---|---|\n".to_owned();
         for line in self.lines().into_iter().chain(self.lines_of_fleets()) {
             let verdict = match median(&line.values) {
                 None => "not measured",
@@ -229,37 +356,61 @@ impl Measured {
                 Some(value) if line.must.holds(value) => "must",
                 Some(_) => "**missed**",
             };
-            let (must, goal, measured) = (line.must.text(), line.goal.text(), spread(&line.values, digits(&line.values)));
-            let _ = writeln!(text, "| {} | {} | {must} | {goal} | {measured} | {verdict} |", line.number, line.measure);
+            let (must, goal, measured) = (
+                line.must.text(),
+                line.goal.text(),
+                spread(&line.values, digits(&line.values)),
+            );
+            let _ = writeln!(
+                text,
+                "| {} | {} | {must} | {goal} | {measured} | {verdict} |",
+                line.number, line.measure
+            );
         }
-        text += "\n| server and load | server, µs CPU | redis, µs CPU | requests/s | p50 µs | p99 µs | p99.9 µs | not OK |\n";
+        text += "\n| server and load | server, µs CPU | redis, µs CPU | requests/s | p50 µs | p99 \
+            µs | p99.9 µs | not OK |\n";
         text += "|---|---|---|---|---|---|---|---|\n";
         for (name, readings) in &self.readings {
             let of = |of: fn(&Reading) -> f64| readings.iter().map(of).collect::<Vec<f64>>();
-            let [p50, p99, p999] = [of(|one| one.p50), of(p99), of(|one| one.p999)].map(|values| spread(&values, 0));
-            let redis = if readings.iter().all(|one| one.redis == 0.0) { "-".to_owned() } else { spread(&of(|one| one.redis), 2) };
+            let [p50, p99, p999] =
+                [of(|one| one.p50), of(p99), of(|one| one.p999)].map(|values| spread(&values, 0));
+            let redis = if readings.iter().all(|one| one.redis == 0.0) {
+                "-".to_owned()
+            } else {
+                spread(&of(|one| one.redis), 2)
+            };
             let not_ok = median(&of(|one| one.not_ok))
                 .filter(|&share| share > 0.0)
                 .map_or("-".to_owned(), |share| format!("{:.2} %", share * 100.0));
             let (server, rate) = (spread(&of(server), 2), spread(&of(per_second), 0));
-            let _ = writeln!(text, "| {name} | {server} | {redis} | {rate} | {p50} | {p99} | {p999} | {not_ok} |");
+            let _ = writeln!(
+                text,
+                "| {name} | {server} | {redis} | {rate} | {p50} | {p99} | {p999} | {not_ok} |"
+            );
         }
         let (log, set) = self.log_bytes;
-        let incr: Vec<f64> =
-            [FIXED_WINDOW_ALONE, TOKEN_BUCKET_ALONE].iter().flat_map(|run| self.of(run)).map(|reading| reading.incr).collect();
+        let incr: Vec<f64> = [FIXED_WINDOW_ALONE, TOKEN_BUCKET_ALONE]
+            .iter()
+            .flat_map(|run| self.of(run))
+            .map(|reading| reading.incr)
+            .collect();
         let busy = |figure: fn(&busy_redis::Reading) -> f64, digits| {
-            let [window, bucket] =
-                [busy_redis::FIXED_WINDOW, busy_redis::TOKEN_BUCKET].map(|run| spread(&self.of_busy_redis(run, figure), digits));
+            let [window, bucket] = [busy_redis::FIXED_WINDOW, busy_redis::TOKEN_BUCKET]
+                .map(|run| spread(&self.of_busy_redis(run, figure), digits));
             format!("{window} and {bucket}")
         };
-        let fill = |figure: fn(&Fill) -> f64| spread(&self.fill.iter().map(figure).collect::<Vec<f64>>(), 2);
+        let fill = |figure: fn(&Fill) -> f64| {
+            spread(&self.fill.iter().map(figure).collect::<Vec<f64>>(), 2)
+        };
         let _ = writeln!(
             text,
-            "\nA plain INCR, sixteen to a round trip, cost redis-server {} µs. Rows 9b and 10b: {} µs, with {} checks to a batch, \
-             while Redis was busy for {} % of the time. Rows 13 and 14: {} keys in one process, CPU time of {} ms for the \
-             longest sixteen insertions and {} ms for the longest sweep of a shard, beside {} ms for the longest of as many pieces of arithmetic \
-             in between, which is the machine's own part of either; {} ms for the longest maintenance of memory, which no request waits for. \
-             Row 16: {log:.1} bytes and {set:.1}.\n\n{machine}",
+            "\nA plain INCR, sixteen to a round trip, cost redis-server {} µs. Rows 9b and 10b: {} \
+             µs, with {} checks to a batch, while Redis was busy for {} % of the time. Rows 13 and \
+             14: {} keys in one process, CPU time of {} ms for the longest sixteen insertions and \
+             {} ms for the longest sweep of a shard, beside {} ms for the longest of as many \
+             pieces of arithmetic in between, which is the machine's own part of either; {} ms for \
+             the longest maintenance of memory, which no request waits for. Row 16: {log:.1} bytes \
+             and {set:.1}.\n\n{machine}",
             spread(&incr, 2),
             busy(|reading| reading.decision, 2),
             busy(|reading| reading.checks_per_batch, 0),

@@ -1,6 +1,8 @@
-//! A server that decides nothing: plain tonic with the messages of the real service, which answers OK for each descriptor.
+//! A server that decides nothing: plain tonic with the messages of the real service, which answers
+//! OK for each descriptor.
 //!
-//! It shows the cost of tonic when it is used as in tonic's guide. It is written like the code that tonic generates.
+//! It shows the cost of tonic when it is used as in tonic's guide. It is written like the code that
+//! tonic generates.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -24,7 +26,10 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    pub const NAMED: [(&'static str, Self); 2] = [("current", Self::CurrentThread), ("multi", Self::MultiThread)];
+    pub const NAMED: [(&'static str, Self); 2] = [
+        ("current", Self::CurrentThread),
+        ("multi", Self::MultiThread),
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -38,14 +43,21 @@ impl Runtime {
             Self::CurrentThread => tokio::runtime::Builder::new_current_thread(),
             Self::MultiThread => tokio::runtime::Builder::new_multi_thread(),
         };
-        builder.worker_threads(2).enable_all().build().expect("a runtime")
+        builder
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime")
     }
 }
 
 /// Serves until the process ends.
 pub fn serve(runtime: Runtime, port: u16) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    runtime.build().block_on(Server::builder().add_service(Empty).serve(address)).expect("it serves");
+    runtime
+        .build()
+        .block_on(Server::builder().add_service(Empty).serve(address))
+        .expect("it serves");
 }
 
 #[derive(Clone, Copy)]
@@ -67,7 +79,11 @@ impl Service<http::Request<Body>> for Empty {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         match request.uri().path() {
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
-                Box::pin(async move { Ok(Grpc::new(tonic_prost::ProstCodec::default()).unary(Handler, request).await) })
+                Box::pin(async move {
+                    Ok(Grpc::new(tonic_prost::ProstCodec::default())
+                        .unary(Handler, request)
+                        .await)
+                })
             }
             _ => Box::pin(ready(Ok(Status::unimplemented("").into_http()))),
         }
@@ -82,9 +98,16 @@ impl UnaryService<RateLimitRequest> for Handler {
 
     fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
         Box::pin(async move {
-            let status = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
+            let status = DescriptorStatus {
+                code: Code::Ok.into(),
+                ..Default::default()
+            };
             let statuses = vec![status; request.get_ref().descriptors.len()];
-            Ok(Response::new(RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..Default::default() }))
+            Ok(Response::new(RateLimitResponse {
+                overall_code: Code::Ok.into(),
+                statuses,
+                ..Default::default()
+            }))
         })
     }
 }

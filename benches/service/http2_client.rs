@@ -1,8 +1,11 @@
-//! The HTTP/2 and gRPC client of the load: it encodes frames beforehand, and decodes only what it needs of an answer.
+//! The HTTP/2 and gRPC client of the load: it encodes frames beforehand, and decodes only what it
+//! needs of an answer.
 //!
-//! The load shares the machine with the server that it measures, so that it must cost little: a connection is a socket, two buffers and a few
-//! slots, and it never decodes header tables. It reads the `overall_code` of an answer. An answer without a message is an error, because gRPC
-//! servers send errors without one. `correctness.rs` checks whole answers with a real client before anything is measured.
+//! The load shares the machine with the server that it measures, so that it must cost little: a
+//! connection is a socket, two buffers and a few slots, and it never decodes header tables. It
+//! reads the `overall_code` of an answer. An answer without a message is an error, because gRPC
+//! servers send errors without one. `correctness.rs` checks whole answers with a real client before
+//! anything is measured.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -25,7 +28,8 @@ const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 
-/// Flags: END_STREAM ends the stream, ACK acknowledges SETTINGS and PING, END_HEADERS ends the header block.
+/// Flags: END_STREAM ends the stream, ACK acknowledges SETTINGS and PING, END_HEADERS ends the
+/// header block.
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -34,22 +38,26 @@ const FRAME_HEADER_BYTES: usize = 9;
 /// The prefix of a gRPC message: a flag for compression, and its length.
 const MESSAGE_PREFIX_BYTES: usize = 5;
 
-/// The longest message of the load, in bytes. A call is made only when the server's window has as much left.
+/// The longest message of the load, in bytes. A call is made only when the server's window has as
+/// much left.
 const LONGEST_MESSAGE: i64 = 8 * 1_024;
 
-/// The size of the receive buffer: more than the longest frame that a server may send with default settings.
+/// The size of the receive buffer: more than the longest frame that a server may send with default
+/// settings.
 const INPUT_BYTES: usize = 32 * 1_024;
 
 /// The error code CANCEL (RFC 9113, section 7).
 const CANCEL: u32 = 8;
 
-/// The most bytes that wait for the socket. Further calls wait in the load, where they can still be given up.
+/// The most bytes that wait for the socket. Further calls wait in the load, where they can still be
+/// given up.
 const MAX_UNSENT_BYTES: usize = 16 * 1_024;
 
 /// The initial flow-control window (RFC 9113, section 6.9.2).
 const FIRST_WINDOW: i64 = 65_535;
 
-/// The headers that Envoy sends with each call; `grpc-timeout` gets the value of [`Connection::timeout`].
+/// The headers that Envoy sends with each call; `grpc-timeout` gets the value of
+/// [`Connection::timeout`].
 const HEADER_FIELDS: [(&str, &str); 8] = [
     (":path", PATH),
     (":authority", "ratelimit"),
@@ -61,8 +69,9 @@ const HEADER_FIELDS: [(&str, &str); 8] = [
     ("x-envoy-expected-rq-timeout-ms", "10000"),
 ];
 
-/// How many calls of a client that traces refer to the same entries of the table. Each adds its `traceparent`, and with this many all entries fit in
-/// the 4,096 bytes of a table (RFC 7541, section 4.1).
+/// How many calls of a client that traces refer to the same entries of the table. Each adds its
+/// `traceparent`, and with this many all entries fit in the 4,096 bytes of a table (RFC 7541,
+/// section 4.1).
 const TRACED_CALLS: usize = 30;
 
 /// A span in the form of W3C Trace Context: version, trace, parent, flags.
@@ -90,7 +99,13 @@ impl EncodedRequest {
         let message = request.encode_to_vec();
         assert!((message.len() + MESSAGE_PREFIX_BYTES) as i64 <= LONGEST_MESSAGE);
         let mut frame = Vec::new();
-        put_frame_header(&mut frame, message.len() + MESSAGE_PREFIX_BYTES, DATA, END_STREAM, 0);
+        put_frame_header(
+            &mut frame,
+            message.len() + MESSAGE_PREFIX_BYTES,
+            DATA,
+            END_STREAM,
+            0,
+        );
         frame.push(0);
         frame.extend_from_slice(&(message.len() as u32).to_be_bytes());
         frame.extend_from_slice(&message);
@@ -101,7 +116,12 @@ impl EncodedRequest {
 impl EncodedRequest {
     /// The offsets of a text in the frame, for [`EncodedRequest::put_digits`].
     pub fn offsets(&self, text: &[u8]) -> Vec<usize> {
-        self.0.windows(text.len()).enumerate().filter(|(_, window)| *window == text).map(|(offset, _)| offset).collect()
+        self.0
+            .windows(text.len())
+            .enumerate()
+            .filter(|(_, window)| *window == text)
+            .map(|(offset, _)| offset)
+            .collect()
     }
 
     /// Overwrites the digits at an offset with a number.
@@ -130,7 +150,8 @@ pub struct Connection {
     out: Vec<u8>,
     input: Box<[u8]>,
     filled: usize,
-    /// The stream ids of the next call and of the first one in `slots`. A client's streams have odd ids.
+    /// The stream ids of the next call and of the first one in `slots`. A client's streams have odd
+    /// ids.
     next_id: u32,
     first_id: u32,
     /// The calls in flight, and later ones that are done, in the order of their streams.
@@ -142,7 +163,8 @@ pub struct Connection {
     window: i64,
     /// The window that must be left before a call is made, in bytes.
     pub min_window: i64,
-    /// The header block of all calls after the first. It refers to the table entries that the first call made.
+    /// The header block of all calls after the first. It refers to the table entries that the first
+    /// call made.
     later_headers: Vec<u8>,
     /// For a client that traces: the calls since the one that made the table entries.
     traced: Option<usize>,
@@ -162,7 +184,14 @@ impl Connection {
         // More than a run receives, so that no further WINDOW_UPDATE is needed.
         out.extend_from_slice(&(i32::MAX as u32 - FIRST_WINDOW as u32).to_be_bytes());
         let fields = HEADER_FIELDS.len();
-        let later_headers = METHOD_AND_SCHEME.into_iter().chain((0..fields).rev().map(|index| 0x80 | (DYNAMIC + index) as u8)).collect();
+        let later_headers = METHOD_AND_SCHEME
+            .into_iter()
+            .chain(
+                (0..fields)
+                    .rev()
+                    .map(|index| 0x80 | (DYNAMIC + index) as u8),
+            )
+            .collect();
         Self {
             stream,
             // Long, so that slow servers are measured and not cut off.
@@ -191,7 +220,11 @@ impl Connection {
     /// The header block of the next call.
     fn put_headers(&mut self, id: u32) {
         let Some(calls) = self.traced else {
-            let first = if id == 1 { first_headers(&self.timeout) } else { Vec::new() };
+            let first = if id == 1 {
+                first_headers(&self.timeout)
+            } else {
+                Vec::new()
+            };
             let block = if id == 1 { &first } else { &self.later_headers };
             put_frame_header(&mut self.out, block.len(), HEADERS, END_HEADERS, id);
             return self.out.extend_from_slice(block);
@@ -199,7 +232,16 @@ impl Connection {
         let mut block = if calls == 0 {
             first_headers(&self.timeout)
         } else {
-            self.later_headers.iter().map(|&byte| if METHOD_AND_SCHEME.contains(&byte) { byte } else { byte + calls as u8 }).collect()
+            self.later_headers
+                .iter()
+                .map(|&byte| {
+                    if METHOD_AND_SCHEME.contains(&byte) {
+                        byte
+                    } else {
+                        byte + calls as u8
+                    }
+                })
+                .collect()
         };
         let mut traceparent = TRACEPARENT.to_vec();
         traceparent[3..35].copy_from_slice(format!("{:032x}", fastrand::u128(..)).as_bytes());
@@ -211,7 +253,10 @@ impl Connection {
 
     /// Whether another call may be made now.
     pub fn can_call(&self) -> bool {
-        self.in_flight < self.streams && self.window >= self.min_window && self.out.len() < MAX_UNSENT_BYTES && !self.closed
+        self.in_flight < self.streams
+            && self.window >= self.min_window
+            && self.out.len() < MAX_UNSENT_BYTES
+            && !self.closed
     }
 
     /// Makes a call whose latency counts from `since`; [`Connection::flush`] sends it.
@@ -223,14 +268,24 @@ impl Connection {
         self.out.extend_from_slice(&request.0);
         self.out[start + 5..start + FRAME_HEADER_BYTES].copy_from_slice(&id.to_be_bytes());
         self.window -= (request.0.len() - FRAME_HEADER_BYTES) as i64;
-        self.slots.push_back(Slot { in_flight: true, since, message_start: [0; MESSAGE_PREFIX_BYTES + 2], received: 0 });
+        self.slots.push_back(Slot {
+            in_flight: true,
+            since,
+            message_start: [0; MESSAGE_PREFIX_BYTES + 2],
+            received: 0,
+        });
         self.in_flight += 1;
     }
 
-    /// Gives up the calls that have been in flight since before this instant. Returns how many those are.
+    /// Gives up the calls that have been in flight since before this instant. Returns how many
+    /// those are.
     pub fn give_up(&mut self, before: Instant) -> u64 {
         let mut given_up = 0;
-        while let Some(slot) = self.slots.front().filter(|slot| !slot.in_flight || slot.since < before) {
+        while let Some(slot) = self
+            .slots
+            .front()
+            .filter(|slot| !slot.in_flight || slot.since < before)
+        {
             if slot.in_flight {
                 put_frame_header(&mut self.out, 4, RST_STREAM, 0, self.first_id);
                 self.out.extend_from_slice(&CANCEL.to_be_bytes());
@@ -246,7 +301,9 @@ impl Connection {
     /// The call of this stream, unless it is done.
     fn slot(&mut self, id: u32) -> Option<&mut Slot> {
         let index = id.checked_sub(self.first_id)? / 2;
-        self.slots.get_mut(index as usize).filter(|slot| slot.in_flight)
+        self.slots
+            .get_mut(index as usize)
+            .filter(|slot| slot.in_flight)
     }
 
     /// Sends as many bytes as the socket accepts.
@@ -264,7 +321,8 @@ impl Connection {
         }
     }
 
-    /// Reads what has arrived. Calls `answered` for each call that is done, with the instant since which it was in flight.
+    /// Reads what has arrived. Calls `answered` for each call that is done, with the instant since
+    /// which it was in flight.
     pub fn receive(&mut self, mut answered: impl FnMut(Answer, Instant)) {
         loop {
             match self.stream.read(&mut self.input[self.filled..]) {
@@ -296,7 +354,11 @@ impl Connection {
         let mut at = 0;
         while let Some(head) = input.get(at..at + FRAME_HEADER_BYTES) {
             let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-            let Some(payload) = input.get(at + FRAME_HEADER_BYTES..at + FRAME_HEADER_BYTES + length) else { break };
+            let Some(payload) =
+                input.get(at + FRAME_HEADER_BYTES..at + FRAME_HEADER_BYTES + length)
+            else {
+                break;
+            };
             let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
             self.frame(head[3], head[4], id, payload, answered);
             at += FRAME_HEADER_BYTES + length;
@@ -304,12 +366,20 @@ impl Connection {
         at
     }
 
-    fn frame(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8], answered: &mut impl FnMut(Answer, Instant)) {
+    fn frame(
+        &mut self,
+        kind: u8,
+        flags: u8,
+        id: u32,
+        payload: &[u8],
+        answered: &mut impl FnMut(Answer, Instant),
+    ) {
         match kind {
             DATA => {
                 if let Some(slot) = self.slot(id) {
                     let more = payload.len().min(slot.message_start.len() - slot.received);
-                    slot.message_start[slot.received..slot.received + more].copy_from_slice(&payload[..more]);
+                    slot.message_start[slot.received..slot.received + more]
+                        .copy_from_slice(&payload[..more]);
                     slot.received += more;
                 }
             }
@@ -321,7 +391,10 @@ impl Connection {
                 self.out.extend_from_slice(payload);
             }
             WINDOW_UPDATE if id == 0 => {
-                let more = payload.try_into().map(u32::from_be_bytes).expect("four bytes");
+                let more = payload
+                    .try_into()
+                    .map(u32::from_be_bytes)
+                    .expect("four bytes");
                 self.window += i64::from(more);
             }
             GOAWAY => self.closed = true,
@@ -331,7 +404,8 @@ impl Connection {
 
     fn done(&mut self, id: u32, answered: &mut impl FnMut(Answer, Instant)) {
         let Some(slot) = self.slot(id) else { return };
-        let code = (slot.received == slot.message_start.len() && slot.message_start[MESSAGE_PREFIX_BYTES] == 0x08)
+        let code = (slot.received == slot.message_start.len()
+            && slot.message_start[MESSAGE_PREFIX_BYTES] == 0x08)
             .then(|| slot.message_start[MESSAGE_PREFIX_BYTES + 1]);
         let answer = match code {
             Some(1) => Answer::Ok,
@@ -350,7 +424,10 @@ impl Connection {
 
     /// The instants since which the calls in flight are waiting.
     pub fn waiting(&self) -> impl Iterator<Item = Instant> + '_ {
-        self.slots.iter().filter(|slot| slot.in_flight).map(|slot| slot.since)
+        self.slots
+            .iter()
+            .filter(|slot| slot.in_flight)
+            .map(|slot| slot.since)
     }
 }
 
@@ -360,11 +437,16 @@ fn put_frame_header(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, id: u
     out.extend_from_slice(&id.to_be_bytes());
 }
 
-/// The header block of the first call: literal fields, each added to the dynamic table (RFC 7541, section 6.2.1).
+/// The header block of the first call: literal fields, each added to the dynamic table (RFC 7541,
+/// section 6.2.1).
 fn first_headers(timeout: &str) -> Vec<u8> {
     let mut block = METHOD_AND_SCHEME.to_vec();
     for (name, value) in HEADER_FIELDS {
-        let value = if name == "grpc-timeout" { timeout } else { value };
+        let value = if name == "grpc-timeout" {
+            timeout
+        } else {
+            value
+        };
         match name {
             ":authority" => block.push(0x41),
             ":path" => block.push(0x44),

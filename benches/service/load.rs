@@ -1,7 +1,9 @@
-//! The load: closed loops, in which each answer starts the next call, and open loops, in which calls start when they are due.
+//! The load: closed loops, in which each answer starts the next call, and open loops, in which
+//! calls start when they are due.
 //!
-//! One thread waits in `epoll`, so that it leaves the core that it shares with Redis while it waits, and a thousand connections cost no more than
-//! four. In an open loop the latency of a call counts from the instant at which it was due, so that a stall delays all calls that were due
+//! One thread waits in `epoll`, so that it leaves the core that it shares with Redis while it
+//! waits, and a thousand connections cost no more than four. In an open loop the latency of a call
+//! counts from the instant at which it was due, so that a stall delays all calls that were due
 //! meanwhile. Calls without an answer count with the time that they waited.
 
 use std::collections::VecDeque;
@@ -17,10 +19,12 @@ use super::http2_client::{Answer, Connection, EncodedRequest};
 /// The longest wait for answers before the clock is read again.
 const POLL_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Calls that have waited longer than this at the end of an open loop count with their wait; younger ones do not count.
+/// Calls that have waited longer than this at the end of an open loop count with their wait;
+/// younger ones do not count.
 const OVERDUE: Duration = Duration::from_millis(10);
 
-/// The send buffer of connections with a timeout, in bytes: about as much as a connection over a network holds.
+/// The send buffer of connections with a timeout, in bytes: about as much as a connection over a
+/// network holds.
 const SEND_BUFFER: usize = 64 * 1_024;
 
 /// The longest message of clients with a timeout, in bytes.
@@ -68,7 +72,11 @@ pub struct RequestSequence {
 impl RequestSequence {
     /// `order` holds indices of `all`, and is repeated.
     pub fn new(all: Vec<EncodedRequest>, order: Vec<u32>) -> Self {
-        Self { all, order, next: 0 }
+        Self {
+            all,
+            order,
+            next: 0,
+        }
     }
 }
 
@@ -128,20 +136,34 @@ impl Tally {
 fn quantiles<const N: usize>(micros: &mut [f64], shares: [f64; N]) -> [f64; N] {
     micros.sort_unstable_by(f64::total_cmp);
     let last = micros.len().saturating_sub(1) as f64;
-    shares.map(|share| micros.get((last * share) as usize).copied().unwrap_or(f64::NAN))
+    shares.map(|share| {
+        micros
+            .get((last * share) as usize)
+            .copied()
+            .unwrap_or(f64::NAN)
+    })
 }
 
 /// Sets the timeout of the connection's calls, and a small send buffer.
 fn apply_timeout(connection: &mut Connection, timeout: Duration) {
     connection.timeout = format!("{}m", timeout.as_millis());
     connection.min_window = SHORT_MESSAGE;
-    socket2::SockRef::from(&connection.stream).set_send_buffer_size(SEND_BUFFER).expect("a TCP socket");
+    socket2::SockRef::from(&connection.stream)
+        .set_send_buffer_size(SEND_BUFFER)
+        .expect("a TCP socket");
 }
 
-/// Registers a connection edge-triggered: after an event the load reads everything, and writes until the socket accepts no more.
+/// Registers a connection edge-triggered: after an event the load reads everything, and writes
+/// until the socket accepts no more.
 fn watch(epoll: &OwnedFd, connection: &Connection, index: usize) {
     let changes = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-    epoll::add(epoll, &connection.stream, epoll::EventData::new_u64(index as u64), changes).expect("a socket");
+    epoll::add(
+        epoll,
+        &connection.stream,
+        epoll::EventData::new_u64(index as u64),
+        changes,
+    )
+    .expect("a socket");
 }
 
 /// The connections to one server.
@@ -161,9 +183,12 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr, shape: Shape) -> Self {
-        // The kernel rounds short waits up by its timer slack. It may refuse this value; then the waits are longer.
+        // The kernel rounds short waits up by its timer slack. It may refuse this value; then the
+        // waits are longer.
         let _ = std::fs::write("/proc/self/timerslack_ns", "1");
-        let mut connections: Vec<Connection> = (0..shape.connections).map(|_| Connection::connect(address, shape.streams)).collect();
+        let mut connections: Vec<Connection> = (0..shape.connections)
+            .map(|_| Connection::connect(address, shape.streams))
+            .collect();
         // A server closes connections whose preface does not arrive in time.
         connections.iter_mut().for_each(Connection::flush);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("Linux");
@@ -183,9 +208,12 @@ impl Client {
         }
     }
 
-    /// Gives up calls of open loops after `deadline`, keeps send buffers small, and reconnects when the server closes a connection.
+    /// Gives up calls of open loops after `deadline`, keeps send buffers small, and reconnects when
+    /// the server closes a connection.
     pub fn with_timeout(mut self, deadline: Duration) -> Self {
-        self.connections.iter_mut().for_each(|connection| apply_timeout(connection, deadline));
+        self.connections
+            .iter_mut()
+            .for_each(|connection| apply_timeout(connection, deadline));
         self.deadline = Some(deadline);
         self
     }
@@ -207,13 +235,17 @@ impl Client {
         }
         watch(&self.epoll, &connection, index);
         let lost = std::mem::replace(&mut self.connections[index], connection);
-        lost.waiting().for_each(|since| tally.take(Answer::Failed, now.saturating_duration_since(since)));
+        lost.waiting()
+            .for_each(|since| tally.take(Answer::Failed, now.saturating_duration_since(since)));
         tally.connections_lost += 1;
     }
 
-    /// Gives up the calls that have waited for longer than the deadline. Returns how many those are.
+    /// Gives up the calls that have waited for longer than the deadline. Returns how many those
+    /// are.
     fn give_up(&mut self, schedule: &mut Schedule, now: Instant) -> u64 {
-        let Some(before) = self.deadline.and_then(|deadline| now.checked_sub(deadline)) else { return 0 };
+        let Some(before) = self.deadline.and_then(|deadline| now.checked_sub(deadline)) else {
+            return 0;
+        };
         let mut given_up = 0;
         while schedule.waiting.front().is_some_and(|&due| due < before) {
             schedule.waiting.pop_front();
@@ -234,7 +266,10 @@ impl Client {
         let begin = Instant::now();
         self.ready = (0..self.connections.len()).collect();
         let mut tally = Tally::default();
-        let mut schedule = Schedule { due: begin, waiting: VecDeque::new() };
+        let mut schedule = Schedule {
+            due: begin,
+            waiting: VecDeque::new(),
+        };
         let mut asked = 0;
         loop {
             let now = Instant::now();
@@ -255,22 +290,33 @@ impl Client {
                     schedule.advance(now, per_second);
                     tally.given_up += self.give_up(&mut schedule, now);
                     self.catch_up(requests, &mut schedule.waiting);
-                    schedule.due.saturating_duration_since(Instant::now()).min(POLL_TIMEOUT)
+                    schedule
+                        .due
+                        .saturating_duration_since(Instant::now())
+                        .min(POLL_TIMEOUT)
                 }
             };
             self.exchange(timeout, &mut tally);
         }
         if matches!(pace, Pace::Open { .. }) {
             let now = Instant::now();
-            let unanswered = self.connections.iter().flat_map(Connection::waiting).chain(schedule.waiting);
-            tally
-                .micros
-                .extend(unanswered.map(|since| now - since).filter(|&age| age > OVERDUE).map(|age| age.as_nanos() as f64 / 1_000.0));
+            let unanswered = self
+                .connections
+                .iter()
+                .flat_map(Connection::waiting)
+                .chain(schedule.waiting);
+            tally.micros.extend(
+                unanswered
+                    .map(|since| now - since)
+                    .filter(|&age| age > OVERDUE)
+                    .map(|age| age.as_nanos() as f64 / 1_000.0),
+            );
         }
         tally
     }
 
-    /// Makes calls on all connections that can take one, at most `left`. Returns how many those are.
+    /// Makes calls on all connections that can take one, at most `left`. Returns how many those
+    /// are.
     fn fill(&mut self, requests: &mut dyn RequestSource, now: Instant, left: u64) -> u64 {
         let mut asked = 0;
         for &index in &self.ready {
@@ -287,8 +333,9 @@ impl Client {
     fn catch_up(&mut self, requests: &mut dyn RequestSource, waiting: &mut VecDeque<Instant>) {
         while let Some(&due) = waiting.front() {
             let connections = self.connections.len();
-            let Some(free) =
-                (0..connections).map(|step| (self.turn + step) % connections).find(|&index| self.connections[index].can_call())
+            let Some(free) = (0..connections)
+                .map(|step| (self.turn + step) % connections)
+                .find(|&index| self.connections[index].can_call())
             else {
                 return;
             };
@@ -304,13 +351,21 @@ impl Client {
         for index in self.ready.drain(..) {
             self.connections[index].flush();
         }
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
         // An interrupted wait returns no events, and the next one follows.
-        let _ = epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout));
+        let _ = epoll::wait(
+            &self.epoll,
+            spare_capacity(&mut self.events),
+            Some(&timeout),
+        );
         for event in self.events.drain(..) {
             let index = event.data.u64() as usize;
             let now = Instant::now();
-            self.connections[index].receive(|answer, since| tally.take(answer, now.saturating_duration_since(since)));
+            self.connections[index]
+                .receive(|answer, since| tally.take(answer, now.saturating_duration_since(since)));
             self.ready.push(index);
         }
         for index in 0..self.connections.len() {

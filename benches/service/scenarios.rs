@@ -9,18 +9,27 @@ use super::workload::{self, Keys};
 use super::{correctness, plain_redis};
 
 /// Calls a second of the open loops.
-const OPEN_LOOP: Pace = Pace::Open { per_second: 8_000.0 };
+const OPEN_LOOP: Pace = Pace::Open {
+    per_second: 8_000.0,
+};
 
 /// Four connections with sixteen calls each.
-const SHAPE: Shape = Shape { connections: 4, streams: 16 };
+const SHAPE: Shape = Shape {
+    connections: 4,
+    streams: 16,
+};
 
 /// The load of a server on all cores.
-const WIDE: Shape = Shape { connections: 8, streams: 16 };
+const WIDE: Shape = Shape {
+    connections: 8,
+    streams: 16,
+};
 
 /// Connections of fleets, with one call at a time each.
 const FLEETS: [usize; 2] = [64, 256];
 
-/// The most calls in flight on a connection of an open loop; further ones wait. Most servers allow a hundred.
+/// The most calls in flight on a connection of an open loop; further ones wait. Most servers allow
+/// a hundred.
 const MAX_STREAMS: usize = 100;
 
 /// The durations, and the number of rounds.
@@ -49,7 +58,8 @@ pub struct Reading {
     pub server: f64,
     /// 0 without a Redis.
     pub redis: f64,
-    /// Of redis-server per INCR, sixteen to a round trip, beside this scenario; 0 where none was sent.
+    /// Of redis-server per INCR, sixteen to a round trip, beside this scenario; 0 where none was
+    /// sent.
     pub incr: f64,
     pub per_second: f64,
     pub p50: f64,
@@ -64,35 +74,76 @@ pub type Readings = Vec<(String, Vec<Reading>)>;
 
 impl Scenario {
     fn new(name: &str, kind: ServerKind) -> Self {
-        let (placement, shape, pace, keys) = (CpuPlacement::FirstCore, SHAPE, Pace::Closed, Keys::Uniform);
-        Self { name: name.to_owned(), kind, placement, shape, pace, keys, descriptors: 1 }
+        let (placement, shape, pace, keys) =
+            (CpuPlacement::FirstCore, SHAPE, Pace::Closed, Keys::Uniform);
+        Self {
+            name: name.to_owned(),
+            kind,
+            placement,
+            shape,
+            pace,
+            keys,
+            descriptors: 1,
+        }
     }
 
     fn open(self) -> Self {
-        let shape = Shape { streams: MAX_STREAMS, ..self.shape };
-        Self { name: format!("{}, 8k/s", self.name), pace: OPEN_LOOP, shape, ..self }
+        let shape = Shape {
+            streams: MAX_STREAMS,
+            ..self.shape
+        };
+        Self {
+            name: format!("{}, 8k/s", self.name),
+            pace: OPEN_LOOP,
+            shape,
+            ..self
+        }
     }
 
     fn three(self) -> Self {
-        Self { name: format!("{}, 3 descriptors", self.name), descriptors: 3, ..self }
+        Self {
+            name: format!("{}, 3 descriptors", self.name),
+            descriptors: 3,
+            ..self
+        }
     }
 
     fn zipf(self) -> Self {
-        Self { name: format!("{}, Zipf", self.name), keys: Keys::Zipf, ..self }
+        Self {
+            name: format!("{}, Zipf", self.name),
+            keys: Keys::Zipf,
+            ..self
+        }
     }
 
     /// As many Envoys ask as it has connections, each one call at a time.
     fn fleet(self, connections: usize) -> Self {
-        Self { name: format!("{}, {connections} × 1", self.name), shape: Shape { connections, streams: 1 }, ..self }
+        Self {
+            name: format!("{}, {connections} × 1", self.name),
+            shape: Shape {
+                connections,
+                streams: 1,
+            },
+            ..self
+        }
     }
 
     fn everywhere(self) -> Self {
-        Self { name: format!("{}, all cores", self.name), placement: CpuPlacement::AllCores, shape: WIDE, ..self }
+        Self {
+            name: format!("{}, all cores", self.name),
+            placement: CpuPlacement::AllCores,
+            shape: WIDE,
+            ..self
+        }
     }
 
     /// With a core for Redis alone, as for plain INCRs, which are measured right before and after.
     fn redis_alone(self) -> Self {
-        Self { name: format!("{}, a core for Redis", self.name), placement: CpuPlacement::BesideLoad, ..self }
+        Self {
+            name: format!("{}, a core for Redis", self.name),
+            placement: CpuPlacement::BesideLoad,
+            ..self
+        }
     }
 
     fn measure(&self, times: Times) -> Reading {
@@ -109,30 +160,62 @@ impl Scenario {
         let mut client = Client::connect(server.address, self.shape);
         let mut requests = workload::requests(self.keys, self.descriptors);
         // Servers that cache keys have seen most of them then.
-        let warm_up = if matches!(self.keys, Keys::Zipf) { 4 * times.warm_up } else { times.warm_up };
+        let warm_up = if matches!(self.keys, Keys::Zipf) {
+            4 * times.warm_up
+        } else {
+            times.warm_up
+        };
         let _ = client.run(&mut requests, self.pace, Until::Passed(warm_up));
         let (of_server, of_redis) = (server.cpu_micros(), server.redis_cpu_micros());
         let mut tally = client.run(&mut requests, self.pace, Until::Passed(times.window));
         let answered = tally.answered() as f64;
-        let redis = server.redis_cpu_micros().zip(of_redis).map_or(0.0, |(after, before)| (after - before) / answered);
+        let redis = server
+            .redis_cpu_micros()
+            .zip(of_redis)
+            .map_or(0.0, |(after, before)| (after - before) / answered);
         let server = (server.cpu_micros() - of_server) / answered;
         let [p50, p99, p999] = tally.quantiles([0.5, 0.99, 0.999]);
         let not_ok = (tally.failed + tally.over_limit) as f64 / answered;
-        Reading { server, redis, incr: 0.0, per_second: answered / tally.lasted.as_secs_f64(), p50, p99, p999, not_ok }
+        Reading {
+            server,
+            redis,
+            incr: 0.0,
+            per_second: answered / tally.lasted.as_secs_f64(),
+            p50,
+            p99,
+            p999,
+            not_ok,
+        }
     }
 }
 
 /// All of them, in the order of a round.
 pub fn all(peers: &[Peer]) -> Vec<Scenario> {
     let empty = || Scenario::new("empty tonic", ServerKind::Empty(Runtime::CurrentThread));
-    let memory = || Scenario::new("Weir, memory", ServerKind::Memory { algorithm: "fixed_window" });
-    let redis = |algorithm| Scenario::new(&format!("Weir, Redis, {algorithm}"), ServerKind::Redis { algorithm });
+    let memory = || {
+        Scenario::new(
+            "Weir, memory",
+            ServerKind::Memory {
+                algorithm: "fixed_window",
+            },
+        )
+    };
+    let redis = |algorithm| {
+        Scenario::new(
+            &format!("Weir, Redis, {algorithm}"),
+            ServerKind::Redis { algorithm },
+        )
+    };
     let mut scenarios = vec![
         empty(),
         memory(),
         empty().three(),
         memory().three(),
-        Scenario::new("empty #[tokio::main]", ServerKind::Empty(Runtime::MultiThread)).everywhere(),
+        Scenario::new(
+            "empty #[tokio::main]",
+            ServerKind::Empty(Runtime::MultiThread),
+        )
+        .everywhere(),
         memory().everywhere(),
         redis("fixed_window"),
         redis("token_bucket"),
@@ -149,7 +232,9 @@ pub fn all(peers: &[Peer]) -> Vec<Scenario> {
         redis("fixed_window").open(),
     ];
     for connections in FLEETS {
-        scenarios.extend([empty(), memory(), redis("fixed_window")].map(|scenario| scenario.fleet(connections)));
+        scenarios.extend(
+            [empty(), memory(), redis("fixed_window")].map(|scenario| scenario.fleet(connections)),
+        );
     }
     for peer in peers {
         let scenario = || Scenario::new(&peer.name, ServerKind::Peer(peer.clone()));
@@ -166,12 +251,16 @@ pub fn all(peers: &[Peer]) -> Vec<Scenario> {
 
 /// Every scenario once in each round, so that a machine that slows down slows all of them.
 pub fn rounds(scenarios: &[Scenario], times: Times) -> Readings {
-    let mut readings: Readings = scenarios.iter().map(|scenario| (scenario.name.clone(), Vec::new())).collect();
+    let mut readings: Readings = scenarios
+        .iter()
+        .map(|scenario| (scenario.name.clone(), Vec::new()))
+        .collect();
     for round in 1..=times.rounds {
         for (scenario, (_, of_scenario)) in scenarios.iter().zip(&mut readings) {
             let reading = scenario.measure(times);
             eprintln!(
-                "round {round}: {:40} {:6.2} + {:5.2} us {:8.0}/s p50 {:6.0} p99 {:6.0} p99.9 {:6.0} us {:.4} not ok; INCR {:.2} us",
+                "round {round}: {:40} {:6.2} + {:5.2} us {:8.0}/s p50 {:6.0} p99 {:6.0} p99.9 \
+                 {:6.0} us {:.4} not ok; INCR {:.2} us",
                 scenario.name,
                 reading.server,
                 reading.redis,
@@ -188,15 +277,30 @@ pub fn rounds(scenarios: &[Scenario], times: Times) -> Readings {
     readings
 }
 
-/// How many calls on one key a limit of a thousand admits, for each store and each algorithm but the leaky bucket.
+/// How many calls on one key a limit of a thousand admits, for each store and each algorithm but
+/// the leaky bucket.
 pub fn admitted() -> Vec<(String, u64)> {
-    let algorithms = ["fixed_window", "sliding_window_log", "sliding_window_counter", "sliding_window_buckets", "token_bucket"];
-    let kinds = algorithms.into_iter().flat_map(|algorithm| [ServerKind::Memory { algorithm }, ServerKind::Redis { algorithm }]);
+    let algorithms = [
+        "fixed_window",
+        "sliding_window_log",
+        "sliding_window_counter",
+        "sliding_window_buckets",
+        "token_bucket",
+    ];
+    let kinds = algorithms.into_iter().flat_map(|algorithm| {
+        [
+            ServerKind::Memory { algorithm },
+            ServerKind::Redis { algorithm },
+        ]
+    });
     let admit = |kind: ServerKind| {
         let server = Server::start(&kind, CpuPlacement::FirstCore);
         let mut requests = workload::always(&workload::exact_request("thousand", "everyone"));
-        let tally =
-            Client::connect(server.address, SHAPE).run(&mut requests, Pace::Closed, Until::Answered(4 * u64::from(workload::THOUSAND)));
+        let tally = Client::connect(server.address, SHAPE).run(
+            &mut requests,
+            Pace::Closed,
+            Until::Answered(4 * u64::from(workload::THOUSAND)),
+        );
         assert_eq!(tally.failed, 0);
         (format!("{kind:?}"), tally.ok)
     };
@@ -205,7 +309,12 @@ pub fn admitted() -> Vec<(String, u64)> {
 
 /// Commands of Redis per refused call, including those of Weir's monitor.
 pub fn commands_per_refusal(window: Duration) -> f64 {
-    let server = Server::start(&ServerKind::Redis { algorithm: "fixed_window" }, CpuPlacement::FirstCore);
+    let server = Server::start(
+        &ServerKind::Redis {
+            algorithm: "fixed_window",
+        },
+        CpuPlacement::FirstCore,
+    );
     let mut requests = workload::always(&workload::exact_request("narrow", "abuser"));
     let mut client = Client::connect(server.address, SHAPE);
     let _ = client.run(&mut requests, Pace::Closed, Until::Answered(100));
@@ -221,14 +330,27 @@ pub fn commands_per_refusal(window: Duration) -> f64 {
 pub fn bytes_per_event() -> (f64, f64) {
     const KEYS: usize = 1_000;
     const EVENTS: usize = 100;
-    let server = Server::start(&ServerKind::Redis { algorithm: "sliding_window_log" }, CpuPlacement::FirstCore);
+    let server = Server::start(
+        &ServerKind::Redis {
+            algorithm: "sliding_window_log",
+        },
+        CpuPlacement::FirstCore,
+    );
     let redis = server.redis.as_ref().expect("it was started");
     let mut client = Client::connect(server.address, SHAPE);
     // The memory of scripts and connections is not counted.
-    let _ = client.run(&mut workload::always(&workload::request(KEYS, 1)), Pace::Closed, Until::Answered(100));
+    let _ = client.run(
+        &mut workload::always(&workload::request(KEYS, 1)),
+        Pace::Closed,
+        Until::Answered(100),
+    );
     let before = plain_redis::used_bytes(redis);
     let calls = (KEYS * EVENTS) as u64;
-    let tally = client.run(&mut workload::in_turn(KEYS), Pace::Closed, Until::Answered(calls));
+    let tally = client.run(
+        &mut workload::in_turn(KEYS),
+        Pace::Closed,
+        Until::Answered(calls),
+    );
     assert_eq!((tally.ok, tally.failed), (calls, 0), "no call is refused");
     let log = (plain_redis::used_bytes(redis) - before) / calls as f64;
     (log, plain_redis::sorted_set_bytes_per_event(KEYS, EVENTS))

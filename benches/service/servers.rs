@@ -1,7 +1,7 @@
 //! The servers that are measured: each run starts a new one on the given core, and ends it.
 //!
-//! Where `taskset` works, the server runs on the first core, Redis on the second, and the load on either. Elsewhere everything runs on all cores,
-//! and the table says so.
+//! Where `taskset` works, the server runs on the first core, Redis on the second, and the load on
+//! either. Elsewhere everything runs on all cores, and the table says so.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -34,7 +34,8 @@ pub enum CpuPlacement {
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub name: String,
-    /// A shell command; `{port}`, `{http}`, `{debug}`, `{redis}` and `{limits}` are replaced in each run.
+    /// A shell command; `{port}`, `{http}`, `{debug}`, `{redis}` and `{limits}` are replaced in
+    /// each run.
     command: String,
 }
 
@@ -42,7 +43,10 @@ impl Peer {
     /// `name=command`.
     pub fn parse(text: &str) -> Option<Self> {
         let (name, command) = text.split_once('=')?;
-        (!name.is_empty() && command.contains("{port}")).then(|| Self { name: name.to_owned(), command: command.to_owned() })
+        (!name.is_empty() && command.contains("{port}")).then(|| Self {
+            name: name.to_owned(),
+            command: command.to_owned(),
+        })
     }
 
     pub fn needs_redis(&self) -> bool {
@@ -99,7 +103,13 @@ impl Server {
         let [address, http, debug] = [ports::free(), ports::free(), ports::free()];
         let command = match kind {
             ServerKind::Empty(runtime) => {
-                let mut command = on(placement, &std::env::current_exe().expect("a program").display().to_string());
+                let mut command = on(
+                    placement,
+                    &std::env::current_exe()
+                        .expect("a program")
+                        .display()
+                        .to_string(),
+                );
                 command.args(["--serve-empty", runtime.name(), &address.port().to_string()]);
                 command
             }
@@ -109,9 +119,17 @@ impl Server {
                 command
             }
             ServerKind::Peer(peer) => {
-                let text = peer.command.replace("{port}", &address.port().to_string()).replace("{http}", &http.port().to_string());
-                let text = text.replace("{debug}", &debug.port().to_string()).replace("{limits}", &folder.path().display().to_string());
-                let text = text.replace("{redis}", &redis.as_ref().map(RedisServer::url).unwrap_or_default());
+                let text = peer
+                    .command
+                    .replace("{port}", &address.port().to_string())
+                    .replace("{http}", &http.port().to_string());
+                let text = text
+                    .replace("{debug}", &debug.port().to_string())
+                    .replace("{limits}", &folder.path().display().to_string());
+                let text = text.replace(
+                    "{redis}",
+                    &redis.as_ref().map(RedisServer::url).unwrap_or_default(),
+                );
                 let mut command = on(placement, "sh");
                 command.args(["-c", &format!("exec {text}")]);
                 command
@@ -120,7 +138,8 @@ impl Server {
         Self::spawn(command, [address, http], redis, folder)
     }
 
-    /// Starts Weir with these variables and the limits in `config` of this folder. The folder is removed with the server.
+    /// Starts Weir with these variables and the limits in `config` of this folder. The folder is
+    /// removed with the server.
     pub fn weir(folder: TempDir, variables: &[(&str, String)], placement: CpuPlacement) -> Self {
         run_this_process_on(placement);
         let [address, http] = [ports::free(), ports::free()];
@@ -129,11 +148,27 @@ impl Server {
         Self::spawn(command, [address, http], None, folder)
     }
 
-    fn spawn(mut command: Command, [address, http]: [SocketAddr; 2], redis: Option<RedisServer>, folder: TempDir) -> Self {
+    fn spawn(
+        mut command: Command,
+        [address, http]: [SocketAddr; 2],
+        redis: Option<RedisServer>,
+        folder: TempDir,
+    ) -> Self {
         let log = fs::File::create(folder.path().join("log")).expect("a folder of our own");
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
-        let child = command.spawn().unwrap_or_else(|error| panic!("cannot run {}: {error}", command.get_program().display()));
-        let mut server = Self { child, address, http, redis, folder };
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file"))
+            .stderr(log);
+        let child = command.spawn().unwrap_or_else(|error| {
+            panic!("cannot run {}: {error}", command.get_program().display())
+        });
+        let mut server = Self {
+            child,
+            address,
+            http,
+            redis,
+            folder,
+        };
         server.wait();
         server
     }
@@ -147,7 +182,11 @@ impl Server {
         let begin = Instant::now();
         while TcpStream::connect(self.address).is_err() {
             let ended = self.child.try_wait().is_ok_and(|ended| ended.is_some());
-            assert!(!ended && begin.elapsed() < STARTS_WITHIN, "it does not serve:\n{}", self.log());
+            assert!(
+                !ended && begin.elapsed() < STARTS_WITHIN,
+                "it does not serve:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -160,7 +199,12 @@ impl Server {
     /// The resident memory of the process, in bytes.
     pub fn resident_bytes(&self) -> f64 {
         let statm = fs::read_to_string(format!("/proc/{}/statm", self.child.id())).expect("Linux");
-        statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<f64>().ok()).expect("pages") * 4_096.0
+        statm
+            .split_whitespace()
+            .nth(1)
+            .and_then(|pages| pages.parse::<f64>().ok())
+            .expect("pages")
+            * 4_096.0
     }
 
     /// CPU time of all its threads so far, in microseconds.
@@ -175,7 +219,9 @@ impl Server {
 
     /// CPU time of its Redis so far, in microseconds.
     pub fn redis_cpu_micros(&self) -> Option<f64> {
-        self.redis.as_ref().map(|redis| cpu_micros(redis.process_id()))
+        self.redis
+            .as_ref()
+            .map(|redis| cpu_micros(redis.process_id()))
     }
 }
 
@@ -189,8 +235,18 @@ impl Drop for Server {
 /// `weir serve`, listening on these two addresses.
 fn weir(folder: &Path, placement: CpuPlacement, [address, http]: [SocketAddr; 2]) -> Command {
     let mut command = on(placement, env!("CARGO_BIN_EXE_weir"));
-    command.args(["serve", "--host", "127.0.0.1", "--grpc-host", "127.0.0.1", "--port", &http.port().to_string()]);
-    command.args(["--grpc-port", &address.port().to_string(), "--config"]).arg(folder.join("config"));
+    command.args([
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--grpc-host",
+        "127.0.0.1",
+        "--port",
+        &http.port().to_string(),
+    ]);
+    command
+        .args(["--grpc-port", &address.port().to_string(), "--config"])
+        .arg(folder.join("config"));
     command.env_clear();
     command
 }
@@ -220,7 +276,13 @@ pub fn run_this_process_as_a_server() {
 
 fn run_this_process_on_cores(list: &str) {
     if can_pin() {
-        let moved = Command::new("taskset").args(["-a", "-c", "-p", list, &std::process::id().to_string()]).stdout(Stdio::null()).status();
-        assert!(moved.is_ok_and(|status| status.success()), "taskset cannot move this process to {list}");
+        let moved = Command::new("taskset")
+            .args(["-a", "-c", "-p", list, &std::process::id().to_string()])
+            .stdout(Stdio::null())
+            .status();
+        assert!(
+            moved.is_ok_and(|status| status.success()),
+            "taskset cannot move this process to {list}"
+        );
     }
 }

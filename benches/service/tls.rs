@@ -1,6 +1,8 @@
-//! What TLS costs on the gRPC port: CPU time per call on open connections, and per connection with its handshake and first call.
+//! What TLS costs on the gRPC port: CPU time per call on open connections, and per connection with
+//! its handshake and first call.
 //!
-//! One thread asks over a few connections, one after the other, with the same client for all transports, so that their figures differ by the transport alone.
+//! One thread asks over a few connections, one after the other, with the same client for all
+//! transports, so that their figures differ by the transport alone.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,10 +23,14 @@ use super::tables::spread;
 use super::workload;
 
 /// What the port speaks: its name in the table, and the algorithm of the key.
-const TRANSPORTS: [(&str, Option<Key>); 3] =
-    [("plaintext", None), ("TLS 1.3, P-256", Some(Key::P256)), ("TLS 1.3, RSA 2048", Some(Key::Rsa))];
+const TRANSPORTS: [(&str, Option<Key>); 3] = [
+    ("plaintext", None),
+    ("TLS 1.3, P-256", Some(Key::P256)),
+    ("TLS 1.3, RSA 2048", Some(Key::Rsa)),
+];
 
-/// Calls that are on their way at a time on the open connection; as many answers are read before the next.
+/// Calls that are on their way at a time on the open connection; as many answers are read before
+/// the next.
 const BATCH: usize = 16;
 
 #[derive(Clone, Copy)]
@@ -46,12 +52,25 @@ impl<W: Read + Write> Wire for W {}
 
 /// Measures all transports in turn, in each round.
 pub fn rounds(times: Times, is_wanted: impl Fn(&str) -> bool) -> Vec<Costs> {
-    let wanted: Vec<_> = TRANSPORTS.into_iter().filter(|(name, _)| is_wanted(name)).collect();
-    let mut costs: Vec<_> = wanted.iter().map(|&(name, _)| Costs { name, call: Vec::new(), connection: Vec::new() }).collect();
+    let wanted: Vec<_> = TRANSPORTS
+        .into_iter()
+        .filter(|(name, _)| is_wanted(name))
+        .collect();
+    let mut costs: Vec<_> = wanted
+        .iter()
+        .map(|&(name, _)| Costs {
+            name,
+            call: Vec::new(),
+            connection: Vec::new(),
+        })
+        .collect();
     for round in 1..=times.rounds {
         for (&(name, key), costs) in wanted.iter().zip(&mut costs) {
             let (call, connection) = measure(key, times);
-            eprintln!("round {round}: {name:20} {call:6.2} us per call, {connection:8.1} us per connection");
+            eprintln!(
+                "round {round}: {name:20} {call:6.2} us per call, {connection:8.1} us per \
+                 connection"
+            );
             costs.call.push(call);
             costs.connection.push(connection);
         }
@@ -61,9 +80,17 @@ pub fn rounds(times: Times, is_wanted: impl Fn(&str) -> bool) -> Vec<Costs> {
 
 /// The table.
 pub fn report(costs: &[Costs]) -> String {
-    let rows = costs.iter().map(|costs| format!("| {} | {} | {} |\n", costs.name, spread(&costs.call, 2), spread(&costs.connection, 0)));
+    let rows = costs.iter().map(|costs| {
+        format!(
+            "| {} | {} | {} |\n",
+            costs.name,
+            spread(&costs.call, 2),
+            spread(&costs.connection, 0)
+        )
+    });
     format!(
-        "| gRPC port | server, µs CPU per call | server, µs CPU per connection with its first call |\n|---|---|---|\n{}",
+        "| gRPC port | server, µs CPU per call | server, µs CPU per connection with its first call \
+         |\n|---|---|---|\n{}",
         rows.collect::<String>()
     )
 }
@@ -105,7 +132,10 @@ fn certify(folder: &Path, key: Key) -> (Vec<(&'static str, String)>, Option<Arc<
         Key::Rsa => include_str!("../../tests/vectors/tls/rsa.pkcs8.pem").to_owned(),
     };
     let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-    let certificate = params.self_signed(&KeyPair::from_pem(&text).expect("a key")).expect("a certificate").pem();
+    let certificate = params
+        .self_signed(&KeyPair::from_pem(&text).expect("a key"))
+        .expect("a certificate")
+        .pem();
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
         std::fs::write(&path, text).expect("a folder of our own");
@@ -117,17 +147,21 @@ fn certify(folder: &Path, key: Key) -> (Vec<(&'static str, String)>, Option<Arc<
         ("GRPC_SERVER_TLS_KEY", write("tls.key", &text)),
     ];
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")).expect("a certificate");
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("ring has TLS 1.3")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    roots
+        .add(CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM"))
+        .expect("a certificate");
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("ring has TLS 1.3")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
     (variables, Some(Arc::new(config)))
 }
 
 /// The preface, empty settings, and a window for more than a run receives.
-const BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0";
+const BEGIN: &[u8] =
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x04\x08\0\0\0\0\0\x7f\xff\0\0";
 
 /// Connects and begins HTTP/2.
 fn connect(address: SocketAddr, config: Option<&Arc<ClientConfig>>) -> Box<dyn Wire> {
@@ -137,7 +171,10 @@ fn connect(address: SocketAddr, config: Option<&Arc<ClientConfig>>) -> Box<dyn W
         None => Box::new(stream),
         Some(config) => {
             let name = ServerName::try_from("localhost").expect("a name");
-            Box::new(StreamOwned::new(ClientConnection::new(Arc::clone(config), name).expect("a client"), stream))
+            Box::new(StreamOwned::new(
+                ClientConnection::new(Arc::clone(config), name).expect("a client"),
+                stream,
+            ))
         }
     };
     wire.write_all(BEGIN).expect("the server reads");
@@ -150,7 +187,10 @@ fn call(stream: u32) -> Vec<u8> {
     for (name, value) in [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"),
+        (
+            ":path",
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        ),
         (":authority", "ratelimit"),
         ("te", "trailers"),
         ("grpc-timeout", "10S"),
@@ -185,16 +225,21 @@ fn exchange(wire: &mut dyn Wire, stream: &mut u32, calls: usize) {
     while answered < calls {
         let mut head = [0; 9];
         wire.read_exact(&mut head).expect("an answer");
-        received.resize(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize, 0);
+        received.resize(
+            u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize,
+            0,
+        );
         wire.read_exact(&mut received).expect("an answer");
         // HEADERS with END_STREAM.
         answered += usize::from(head[3] == 1 && head[4] & 1 == 1);
         if head[3] == 4 && head[4] & 1 == 0 {
-            wire.write_all(b"\0\0\0\x04\x01\0\0\0\0").expect("the server reads");
+            wire.write_all(b"\0\0\0\x04\x01\0\0\0\0")
+                .expect("the server reads");
         }
         if head[3] == 6 && head[4] & 1 == 0 {
             head[4] |= 1;
-            wire.write_all(&[&head[..], &received].concat()).expect("the server reads");
+            wire.write_all(&[&head[..], &received].concat())
+                .expect("the server reads");
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Who may call the API: the tokens of `ADMIN_TOKEN_FILE`.
 //!
-//! On a loopback listener reading is free, because who can connect to it runs on this machine; the guard of the listener (`http/guard.rs`) refuses pages of
-//! other sites. A change needs a token whose name stands in the log. The token is a header and never a cookie, so that no other page can make a browser
-//! send it. On other addresses every call needs one.
+//! On a loopback listener reading is free, because who can connect to it runs on this machine; the
+//! guard of the listener (`http/guard.rs`) refuses pages of other sites. A change needs a token
+//! whose name stands in the log. The token is a header and never a cookie, so that no other page
+//! can make a browser send it. On other addresses every call needs one.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -44,7 +45,8 @@ pub enum Need {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller(pub Option<Box<str>>);
 
-/// The file of tokens: a line `name:token` each. It is read anew for each token that is presented, so that a removed one is refused at once.
+/// The file of tokens: a line `name:token` each. It is read anew for each token that is presented,
+/// so that a removed one is refused at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tokens(PathBuf);
 
@@ -85,7 +87,9 @@ impl Tokens {
 
     fn read(&self) -> Result<Vec<Known>, TokensError> {
         let mut text = String::new();
-        std::fs::File::open(&self.0)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+        std::fs::File::open(&self.0)?
+            .take(MAX_FILE_BYTES + 1)
+            .read_to_string(&mut text)?;
         if text.len() as u64 > MAX_FILE_BYTES {
             return Err(TokensError::TooLarge);
         }
@@ -100,14 +104,24 @@ fn parse(text: &str) -> Result<Vec<Known>, TokensError> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let wrong = |what| TokensError::Line { line: index + 1, what };
-        let (name, token) = line.split_once(':').ok_or_else(|| wrong("write name:token"))?;
+        let wrong = |what| TokensError::Line {
+            line: index + 1,
+            what,
+        };
+        let (name, token) = line
+            .split_once(':')
+            .ok_or_else(|| wrong("write name:token"))?;
         let is_part_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_part_of_name) {
-            return Err(wrong("a name has 1 to 64 letters, digits, and characters of ._-@"));
+            return Err(wrong(
+                "a name has 1 to 64 letters, digits, and characters of ._-@",
+            ));
         }
         if token.len() < MIN_TOKEN_BYTES || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(wrong("a token has 16 or more printable ASCII characters and no spaces, such as `openssl rand -hex 32` prints"));
+            return Err(wrong(
+                "a token has 16 or more printable ASCII characters and no spaces, such as `openssl \
+                 rand -hex 32` prints",
+            ));
         }
         if tokens.iter().any(|(known, _)| **known == *name) {
             return Err(wrong("another line has this name"));
@@ -117,10 +131,15 @@ fn parse(text: &str) -> Result<Vec<Known>, TokensError> {
         }
         tokens.push((name.into(), Sha256::digest(token).into()));
     }
-    if tokens.is_empty() { Err(TokensError::Empty) } else { Ok(tokens) }
+    if tokens.is_empty() {
+        Err(TokensError::Empty)
+    } else {
+        Ok(tokens)
+    }
 }
 
-/// The name of a token. Takes the same time whichever line it is in, and whichever characters of it are wrong.
+/// The name of a token. Takes the same time whichever line it is in, and whichever characters of it
+/// are wrong.
 fn name_of(tokens: &[Known], presented: &[u8]) -> Option<Box<str>> {
     let digest = Sha256::digest(presented);
     let mut name = None;
@@ -141,7 +160,9 @@ pub struct Access {
 
 impl fmt::Debug for Access {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Access").field("is_loopback", &self.is_loopback).finish_non_exhaustive()
+        out.debug_struct("Access")
+            .field("is_loopback", &self.is_loopback)
+            .finish_non_exhaustive()
     }
 }
 
@@ -149,7 +170,11 @@ impl Access {
     /// The rules of a listener at this address.
     #[must_use]
     pub fn new(listener: IpAddr, tokens: Option<Tokens>) -> Self {
-        Self { is_loopback: listener.is_loopback(), tokens, logged_at: Mutex::default() }
+        Self {
+            is_loopback: listener.is_loopback(),
+            tokens,
+            logged_at: Mutex::default(),
+        }
     }
 
     /// Whether any change is accepted.
@@ -166,22 +191,34 @@ impl Access {
         let Some(presented) = headers.get(AUTHORIZATION) else {
             return match (&self.tokens, need) {
                 (_, Need::Read) if self.is_loopback => Ok(Caller(None)),
-                (None, Need::Change) => Err(Failure::forbidden("this process accepts no changes; set ADMIN_TOKEN_FILE")),
-                (None, Need::Read) => Err(Failure::forbidden(
-                    "the debug listener is not on loopback, and needs a token: set ADMIN_TOKEN_FILE, or DEBUG_HOST to 127.0.0.1",
+                (None, Need::Change) => Err(Failure::forbidden(
+                    "this process accepts no changes; set ADMIN_TOKEN_FILE",
                 )),
-                (Some(_), _) => Err(Failure::unauthorized("a token of ADMIN_TOKEN_FILE is needed; send it as Authorization: Bearer TOKEN")),
+                (None, Need::Read) => Err(Failure::forbidden(
+                    "the debug listener is not on loopback, and needs a token: set \
+                     ADMIN_TOKEN_FILE, or DEBUG_HOST to 127.0.0.1",
+                )),
+                (Some(_), _) => Err(Failure::unauthorized(
+                    "a token of ADMIN_TOKEN_FILE is needed; send it as Authorization: Bearer TOKEN",
+                )),
             };
         };
         let Some(tokens) = self.tokens.clone() else {
-            return Err(Failure::forbidden("this process has no tokens; set ADMIN_TOKEN_FILE"));
+            return Err(Failure::forbidden(
+                "this process has no tokens; set ADMIN_TOKEN_FILE",
+            ));
         };
         let presented = presented.as_bytes();
-        let Some(token) = presented.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case(b"bearer ")).map(|_| presented[7..].to_vec())
+        let Some(token) = presented
+            .get(..7)
+            .filter(|scheme| scheme.eq_ignore_ascii_case(b"bearer "))
+            .map(|_| presented[7..].to_vec())
         else {
             return Err(Failure::unauthorized("write Authorization: Bearer TOKEN"));
         };
-        let name = tokio::task::spawn_blocking(move || tokens.read().map(|known| name_of(&known, &token))).await;
+        let name =
+            tokio::task::spawn_blocking(move || tokens.read().map(|known| name_of(&known, &token)))
+                .await;
         match name {
             Ok(Ok(Some(name))) => Ok(Caller(Some(name))),
             Ok(Ok(None)) => {
@@ -194,10 +231,15 @@ impl Access {
     }
 
     fn log_wrong_token(&self) {
-        let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged_at = self
+            .logged_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
             *logged_at = Some(Instant::now());
-            tracing::warn!("a call of the admin API had a token that ADMIN_TOKEN_FILE does not have");
+            tracing::warn!(
+                "a call of the admin API had a token that ADMIN_TOKEN_FILE does not have"
+            );
         }
     }
 }
@@ -216,7 +258,8 @@ mod tests {
         file
     }
 
-    const GOOD: &str = "# people\nann:0123456789abcdef\n\nbob@shop.example:fedcba9876543210fedcba\n";
+    const GOOD: &str =
+        "# people\nann:0123456789abcdef\n\nbob@shop.example:fedcba9876543210fedcba\n";
 
     fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -226,8 +269,16 @@ mod tests {
         headers
     }
 
-    async fn result(access: &Access, need: Need, all: &[(&'static str, &str)]) -> Result<Option<Box<str>>, StatusCode> {
-        access.caller(&headers(all), need).await.map(|caller| caller.0).map_err(|failure| failure.status)
+    async fn result(
+        access: &Access,
+        need: Need,
+        all: &[(&'static str, &str)],
+    ) -> Result<Option<Box<str>>, StatusCode> {
+        access
+            .caller(&headers(all), need)
+            .await
+            .map(|caller| caller.0)
+            .map_err(|failure| failure.status)
     }
 
     #[test]
@@ -240,37 +291,87 @@ mod tests {
             ("a b:0123456789abcdef", "line 1: a name"),
             ("ann:short", "line 1: a token"),
             ("ann:0123456789abcd ef", "line 1: a token"),
-            ("ann:0123456789abcdef\nann:0123456789abcdeX", "line 2: another line"),
+            (
+                "ann:0123456789abcdef\nann:0123456789abcdeX",
+                "line 2: another line",
+            ),
         ] {
             let error = parse(text).expect_err(text).to_string();
-            assert!(error.contains(what) && !error.contains("0123456789"), "{text}: {error}");
+            assert!(
+                error.contains(what) && !error.contains("0123456789"),
+                "{text}: {error}"
+            );
         }
-        let many: String = (0..300).map(|number| format!("n{number}:0123456789abcdef\n")).collect();
-        assert!(parse(&many).expect_err("too many").to_string().contains("line 257"));
-        assert!(matches!(Tokens::try_new(file(&"#".repeat(70_000)).path().to_owned()), Err(TokensError::TooLarge)));
-        assert!(matches!(Tokens::try_new("/nowhere".into()), Err(TokensError::Read(_))));
+        let many: String = (0..300)
+            .map(|number| format!("n{number}:0123456789abcdef\n"))
+            .collect();
+        assert!(
+            parse(&many)
+                .expect_err("too many")
+                .to_string()
+                .contains("line 257")
+        );
+        assert!(matches!(
+            Tokens::try_new(file(&"#".repeat(70_000)).path().to_owned()),
+            Err(TokensError::TooLarge)
+        ));
+        assert!(matches!(
+            Tokens::try_new("/nowhere".into()),
+            Err(TokensError::Read(_))
+        ));
     }
 
     #[tokio::test]
     async fn on_loopback_reading_is_free_and_changes_need_a_token() {
         let file = file(GOOD);
-        let access = Access::new([127, 0, 0, 1].into(), Some(Tokens::try_new(file.path().to_owned()).expect("tokens")));
+        let access = Access::new(
+            [127, 0, 0, 1].into(),
+            Some(Tokens::try_new(file.path().to_owned()).expect("tokens")),
+        );
         let host = ("host", "localhost:6070");
         assert_eq!(result(&access, Need::Read, &[host]).await, Ok(None));
-        assert_eq!(result(&access, Need::Change, &[host]).await, Err(StatusCode::UNAUTHORIZED));
+        assert_eq!(
+            result(&access, Need::Change, &[host]).await,
+            Err(StatusCode::UNAUTHORIZED)
+        );
         let with = |text: &'static str| [host, ("authorization", text)];
-        assert_eq!(result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await, Ok(Some("ann".into())));
-        assert_eq!(result(&access, Need::Read, &with("bearer fedcba9876543210fedcba")).await, Ok(Some("bob@shop.example".into())));
-        for wrong in ["Bearer 0123456789abcdeF", "Bearer ", "Bearer ann:0123456789abcdef", "Basic 0123456789abcdef", "0123456789abcdef"] {
-            assert_eq!(result(&access, Need::Change, &with(wrong)).await, Err(StatusCode::UNAUTHORIZED), "{wrong}");
+        assert_eq!(
+            result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await,
+            Ok(Some("ann".into()))
+        );
+        assert_eq!(
+            result(&access, Need::Read, &with("bearer fedcba9876543210fedcba")).await,
+            Ok(Some("bob@shop.example".into()))
+        );
+        for wrong in [
+            "Bearer 0123456789abcdeF",
+            "Bearer ",
+            "Bearer ann:0123456789abcdef",
+            "Basic 0123456789abcdef",
+            "0123456789abcdef",
+        ] {
+            assert_eq!(
+                result(&access, Need::Change, &with(wrong)).await,
+                Err(StatusCode::UNAUTHORIZED),
+                "{wrong}"
+            );
         }
         // Removed tokens count no more, and a file that cannot be read refuses all.
         std::fs::write(file.path(), "carl:0123456789abcdef").expect("written");
-        assert_eq!(result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await, Ok(Some("carl".into())));
+        assert_eq!(
+            result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await,
+            Ok(Some("carl".into()))
+        );
         std::fs::write(file.path(), "nothing").expect("written");
-        assert_eq!(result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await, Err(StatusCode::SERVICE_UNAVAILABLE));
+        assert_eq!(
+            result(&access, Need::Change, &with("Bearer 0123456789abcdef")).await,
+            Err(StatusCode::SERVICE_UNAVAILABLE)
+        );
         let none = Access::new([127, 0, 0, 1].into(), None);
-        assert_eq!(result(&none, Need::Change, &[host]).await, Err(StatusCode::FORBIDDEN));
+        assert_eq!(
+            result(&none, Need::Change, &[host]).await,
+            Err(StatusCode::FORBIDDEN)
+        );
     }
 
     #[tokio::test]
@@ -278,12 +379,24 @@ mod tests {
         let file = file(GOOD);
         let host = ("host", "weir.example:6070");
         for address in [[0, 0, 0, 0], [10, 0, 0, 1]] {
-            let access = Access::new(address.into(), Some(Tokens::try_new(file.path().to_owned()).expect("tokens")));
-            assert_eq!(result(&access, Need::Read, &[host]).await, Err(StatusCode::UNAUTHORIZED));
+            let access = Access::new(
+                address.into(),
+                Some(Tokens::try_new(file.path().to_owned()).expect("tokens")),
+            );
+            assert_eq!(
+                result(&access, Need::Read, &[host]).await,
+                Err(StatusCode::UNAUTHORIZED)
+            );
             let token = ("authorization", "Bearer 0123456789abcdef");
-            assert_eq!(result(&access, Need::Read, &[host, token]).await, Ok(Some("ann".into())));
+            assert_eq!(
+                result(&access, Need::Read, &[host, token]).await,
+                Ok(Some("ann".into()))
+            );
         }
         let none = Access::new([10, 0, 0, 1].into(), None);
-        assert_eq!(result(&none, Need::Read, &[host]).await, Err(StatusCode::FORBIDDEN));
+        assert_eq!(
+            result(&none, Need::Read, &[host]).await,
+            Err(StatusCode::FORBIDDEN)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! `/api/v1/decisions`: how often each limit decided what, since the start. Readers that want rates take the differences of two answers.
+//! `/api/v1/decisions`: how often each limit decided what, since the start. Readers that want rates
+//! take the differences of two answers.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ use super::status::now;
 /// Limits in an answer that asks for no number.
 const USUAL_COUNT: usize = 50;
 
-/// Decisions by outcome, as the label `outcome` of `weir_decisions_total` names it. Outcomes that did not happen are left out.
+/// Decisions by outcome, as the label `outcome` of `weir_decisions_total` names it. Outcomes that
+/// did not happen are left out.
 pub type Outcomes = BTreeMap<String, u64>;
 
 /// The answer.
@@ -42,26 +44,44 @@ pub struct OfLimit {
 
 pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure> {
     let (count, domain) = (query.count(USUAL_COUNT)?, query.get("domain"));
-    let mut report = Decisions { now: now(), totals: Outcomes::new(), free: parts.metrics.free_descriptors(), limits: Vec::new() };
+    let mut report = Decisions {
+        now: now(),
+        totals: Outcomes::new(),
+        free: parts.metrics.free_descriptors(),
+        limits: Vec::new(),
+    };
     let mut by_limit: BTreeMap<(String, String), Outcomes> = BTreeMap::new();
     parts.metrics.read_decisions(|of_limit, path, counts| {
-        let outcomes: Outcomes = counts.filter(|(_, count)| *count > 0).map(|(outcome, count)| (outcome.to_owned(), count)).collect();
+        let outcomes: Outcomes = counts
+            .filter(|(_, count)| *count > 0)
+            .map(|(outcome, count)| (outcome.to_owned(), count))
+            .collect();
         for (outcome, count) in &outcomes {
             *report.totals.entry(outcome.clone()).or_default() += count;
         }
         if !outcomes.is_empty() && domain.is_none_or(|domain| domain == of_limit) {
             // The plans of a table are one limit here.
-            let sum = by_limit.entry((of_limit.to_owned(), path.to_owned())).or_default();
+            let sum = by_limit
+                .entry((of_limit.to_owned(), path.to_owned()))
+                .or_default();
             for (outcome, count) in outcomes {
                 *sum.entry(outcome).or_default() += count;
             }
         }
     });
-    let mut all: Vec<_> =
-        by_limit.into_iter().map(|((domain, path), outcomes)| (outcomes.values().sum::<u64>(), domain, path, outcomes)).collect();
+    let mut all: Vec<_> = by_limit
+        .into_iter()
+        .map(|((domain, path), outcomes)| (outcomes.values().sum::<u64>(), domain, path, outcomes))
+        .collect();
     all.sort_unstable_by(|one, other| (other.0, &one.1, &one.2).cmp(&(one.0, &other.1, &other.2)));
     all.truncate(count);
-    report.limits =
-        all.into_iter().map(|(_, domain, path, outcomes)| OfLimit { limit: format!("{domain}.{path}"), domain, outcomes }).collect();
+    report.limits = all
+        .into_iter()
+        .map(|(_, domain, path, outcomes)| OfLimit {
+            limit: format!("{domain}.{path}"),
+            domain,
+            outcomes,
+        })
+        .collect();
     Ok(report)
 }

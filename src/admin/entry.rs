@@ -9,7 +9,8 @@ use crate::ask::written;
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// The value as it was sent, whatever it contains. One of more than 128 bytes is `sha256:` with its digest, where Weir knows it by that only.
+    /// The value as it was sent, whatever it contains. One of more than 128 bytes is `sha256:` with
+    /// its digest, where Weir knows it by that only.
     pub value: String,
 }
 

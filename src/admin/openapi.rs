@@ -1,4 +1,5 @@
-//! The description of the API for programs, in OpenAPI 3.1. Tests compare it with the routes, and real answers with its schemas.
+//! The description of the API for programs, in OpenAPI 3.1. Tests compare it with the routes, and
+//! real answers with its schemas.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -9,7 +10,11 @@ const DOCUMENT: &str = include_str!("openapi.json");
 
 /// The document.
 pub(super) fn page() -> Page {
-    response(StatusCode::OK, "application/json", Bytes::from_static(DOCUMENT.as_bytes()))
+    response(
+        StatusCode::OK,
+        "application/json",
+        Bytes::from_static(DOCUMENT.as_bytes()),
+    )
 }
 
 #[cfg(test)]
@@ -30,13 +35,21 @@ mod tests {
             for (method, call) in methods.as_object().expect("methods") {
                 let is_change = !call["security"].is_null();
                 assert!(
-                    call["summary"].is_string() && call["responses"]["200"].is_object() | call["responses"]["201"].is_object(),
+                    call["summary"].is_string()
+                        && call["responses"]["200"].is_object()
+                            | call["responses"]["201"].is_object(),
                     "{path}"
                 );
                 described.insert((method.to_ascii_uppercase(), path.clone(), is_change));
             }
         }
-        let routes = ROUTES.iter().map(|(method, path, need, _)| (method.to_string(), (*path).to_owned(), *need == Need::Change));
+        let routes = ROUTES.iter().map(|(method, path, need, _)| {
+            (
+                method.to_string(),
+                (*path).to_owned(),
+                *need == Need::Change,
+            )
+        });
         assert_eq!(described, routes.collect());
     }
 }

@@ -1,4 +1,5 @@
-//! `/api/v1/overrides` and `/api/v1/reset`: what operators order for some descriptors, and counters that start from zero.
+//! `/api/v1/overrides` and `/api/v1/reset`: what operators order for some descriptors, and counters
+//! that start from zero.
 
 use std::sync::Arc;
 
@@ -13,7 +14,9 @@ use crate::ask::Ask;
 use crate::ask::written::shell_word;
 use crate::http::responses::Page;
 use crate::live::overrides::ChangeError;
-use crate::overrides::{EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, raised};
+use crate::overrides::{
+    EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, raised,
+};
 use crate::plan::key::{self, Subject};
 use crate::plan::{CheckIndex, Plan, Slot, ask_of};
 use crate::rules::Rules;
@@ -154,47 +157,110 @@ pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
         true => parts.overrides.list_ended(),
         false => parts.overrides.list().iter().map(Record::from).collect(),
     };
-    let all: Vec<_> = all.into_iter().filter(|one| domain.is_none_or(|domain| one.domain == domain)).collect();
+    let all: Vec<_> = all
+        .into_iter()
+        .filter(|one| domain.is_none_or(|domain| one.domain == domain))
+        .collect();
     let behind = offset.saturating_add(count);
     if all.is_empty() {
         known::domain(&known::rules(parts), domain)?;
     }
     let next = (behind < all.len()).then(|| behind.to_string());
-    Ok(Overrides { overrides: all.into_iter().skip(offset).take(count).collect(), next })
+    Ok(Overrides {
+        overrides: all.into_iter().skip(offset).take(count).collect(),
+        next,
+    })
 }
 
 /// POST: sets an override.
 pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
-    let Order { kind, domain, entries, subject, to, until, reason, force } = call.body()?;
+    let Order {
+        kind,
+        domain,
+        entries,
+        subject,
+        to,
+        until,
+        reason,
+        force,
+    } = call.body()?;
     let (domain, entries) = match &subject {
         Some(name) if is_alone(&domain, &entries)? => subject::order_of(&subject::read(name)?)?,
         _ => (domain, entries),
     };
     let by = call.caller.0.as_deref().unwrap_or_default().to_owned();
-    let record = Record { id: String::new(), kind, domain, entries, to, until, reason, by, ..Record::default() };
-    let one = Override { created_at: memory::now(), ..record.read()? };
-    let rules = parts.live.load().map(|snapshot| Arc::clone(&snapshot.rules)).unwrap_or_default();
+    let record = Record {
+        id: String::new(),
+        kind,
+        domain,
+        entries,
+        to,
+        until,
+        reason,
+        by,
+        ..Record::default()
+    };
+    let one = Override {
+        created_at: memory::now(),
+        ..record.read()?
+    };
+    let rules = parts
+        .live
+        .load()
+        .map(|snapshot| Arc::clone(&snapshot.rules))
+        .unwrap_or_default();
     let reached = {
         let one = one.clone();
         // There may be many limits to compare with.
-        tokio::task::spawn_blocking(move || if force { Ok(()) } else { is_known(&rules, &one) }.and_then(|()| reached(&rules, &one))).await
+        tokio::task::spawn_blocking(move || {
+            if force {
+                Ok(())
+            } else {
+                is_known(&rules, &one)
+            }
+            .and_then(|()| reached(&rules, &one))
+        })
+        .await
     };
     let mut reached = reached.map_err(|error| Failure::unavailable(&error.to_string()))??;
     if parts.overrides.is_for_this_process_only() {
         reached.warnings.push(
-            "it is kept in this process only: it ends with the process, and other replicas do not know it; set OVERRIDES_FILE, or keep counters in Redis"
+            "it is kept in this process only: it ends with the process, and other replicas do not \
+             know it; set OVERRIDES_FILE, or keep counters in Redis"
                 .to_owned(),
         );
     }
-    let replaced = parts.overrides.set(one.clone()).await?.map(|before| Record::from(&before));
-    let Reached { limits, keeps_count, warnings } = reached;
-    Ok(with_status(StatusCode::CREATED, &Ordered { r#override: Record::from(&one), limits, keeps_count, replaced, warnings }))
+    let replaced = parts
+        .overrides
+        .set(one.clone())
+        .await?
+        .map(|before| Record::from(&before));
+    let Reached {
+        limits,
+        keeps_count,
+        warnings,
+    } = reached;
+    Ok(with_status(
+        StatusCode::CREATED,
+        &Ordered {
+            r#override: Record::from(&one),
+            limits,
+            keeps_count,
+            replaced,
+            warnings,
+        },
+    ))
 }
 
 /// DELETE: ends an override.
 pub(super) async fn remove(parts: &Parts, id: &str, call: &Call) -> Result<Page, Failure> {
-    let removed = parts.overrides.remove(id, call.caller.0.as_deref().unwrap_or_default()).await?;
-    Ok(json(&Removed { removed: Record::from(&removed) }))
+    let removed = parts
+        .overrides
+        .remove(id, call.caller.0.as_deref().unwrap_or_default())
+        .await?;
+    Ok(json(&Removed {
+        removed: Record::from(&removed),
+    }))
 }
 
 /// What an override means for the limits in force.
@@ -206,10 +272,17 @@ struct Reached {
 
 /// Checks the names of an override.
 fn is_known(rules: &Rules, one: &Override) -> Result<(), Failure> {
-    let entries = one.entries.iter().filter_map(|entry| Some((entry.key.as_literal()?, entry.exact().map_or("", |(_, value)| value))));
+    let entries = one.entries.iter().filter_map(|entry| {
+        Some((
+            entry.key.as_literal()?,
+            entry.exact().map_or("", |(_, value)| value),
+        ))
+    });
     known::entries(rules, &one.domain, entries).map_err(|Failure { status, error }| Failure {
         status,
-        error: format!("{error}; to set it all the same, write force: true (the command's --force)"),
+        error: format!(
+            "{error}; to set it all the same, write force: true (the command's --force)"
+        ),
     })
 }
 
@@ -220,25 +293,47 @@ fn reached(rules: &Rules, one: &Override) -> Result<Reached, Failure> {
             return Err(Failure::bad_request(&unfit_text(limit, unfit)));
         }
         if reach.unlimited > 0 {
-            return Err(Failure::bad_request("to: the limit of these descriptors is unlimited: there is nothing to raise"));
+            return Err(Failure::bad_request(
+                "to: the limit of these descriptors is unlimited: there is nothing to raise",
+            ));
         }
     }
     let mut warnings = Vec::new();
     if reach.limits.is_empty() {
-        let what = if reach.unknown_domain { "no limit in force has this domain" } else { "no limit in force matches these entries" };
+        let what = if reach.unknown_domain {
+            "no limit in force has this domain"
+        } else {
+            "no limit in force matches these entries"
+        };
         warnings.push(match one.kind {
             Kind::Block => format!("{what}; the block works all the same"),
-            Kind::Exempt | Kind::Raise(_) => format!("{what}, so that it changes nothing yet; `weir explain` says which limits there are"),
+            Kind::Exempt | Kind::Raise(_) => format!(
+                "{what}, so that it changes nothing yet; `weir explain` says which limits there are"
+            ),
         });
     }
     for (limit, unfit) in reach.unfit.iter().take(MAX_NAMED) {
-        warnings.push(format!("it does not apply to {}: {}", path(limit), unfit_text(limit, unfit)));
+        warnings.push(format!(
+            "it does not apply to {}: {}",
+            path(limit),
+            unfit_text(limit, unfit)
+        ));
     }
     if reach.unfit.len() > MAX_NAMED {
-        warnings.push(format!("it does not apply to {} more limits", reach.unfit.len() - MAX_NAMED));
+        warnings.push(format!(
+            "it does not apply to {} more limits",
+            reach.unfit.len() - MAX_NAMED
+        ));
     }
-    let keeps_count = reach.limits.iter().all(|limit| keeps_counter(*limit, one.kind));
-    Ok(Reached { limits: paths(&reach.limits), keeps_count, warnings })
+    let keeps_count = reach
+        .limits
+        .iter()
+        .all(|limit| keeps_counter(*limit, one.kind));
+    Ok(Reached {
+        limits: paths(&reach.limits),
+        keeps_count,
+        warnings,
+    })
 }
 
 /// The paths of limits, each once: those of a table's plans have one path.
@@ -256,24 +351,39 @@ fn unfit_text(limit: &Limit, unfit: &Unfit) -> String {
     let path = path(limit);
     match unfit {
         Unfit::OtherUnit(rate) if rate.unit == Unit::None => {
-            format!("to: the limit {path} is {rate}, which has no unit; write a number alone, above {}", rate.requests_per_unit)
+            format!(
+                "to: the limit {path} is {rate}, which has no unit; write a number alone, above {}",
+                rate.requests_per_unit
+            )
         }
         Unfit::OtherUnit(rate) => {
             let unit = rate.to_string();
             let unit = unit.split_once('/').map_or(&*unit, |(_, unit)| unit);
-            format!("to: the limit {path} is {rate}, and can be raised in its own unit only; write an amount per {unit}, such as {rate}")
+            format!(
+                "to: the limit {path} is {rate}, and can be raised in its own unit only; write an \
+                 amount per {unit}, such as {rate}"
+            )
         }
-        Unfit::NotAbove(rate) => format!("to: the limit {path} is {rate} already; write a larger amount"),
+        Unfit::NotAbove(rate) => {
+            format!("to: the limit {path} is {rate} already; write a larger amount")
+        }
         Unfit::AtMost(largest) => {
-            let algorithm = limit.amount.map_or("", |amount| amount.algorithm.kind().name());
-            format!("to: the limit {path} is a {algorithm}, which holds {largest} at most; write {largest} or less")
+            let algorithm = limit
+                .amount
+                .map_or("", |amount| amount.algorithm.kind().name());
+            format!(
+                "to: the limit {path} is a {algorithm}, which holds {largest} at most; write \
+                 {largest} or less"
+            )
         }
     }
 }
 
 /// Whether a raised limit counts under the key of before.
 fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
-    let (Some(amount), Kind::Raise(to)) = (limit.amount(), kind) else { return true };
+    let (Some(amount), Kind::Raise(to)) = (limit.amount(), kind) else {
+        return true;
+    };
     let suffix = |algorithm: &crate::algorithm::Algorithm| {
         let mut suffix = Vec::new();
         algorithm.write_key_suffix(&mut suffix);
@@ -287,25 +397,43 @@ fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<bool, Failure> {
     if domain.is_empty() && entries.is_empty() {
         return Ok(true);
     }
-    Err(Failure::bad_request("subject: it has the domain and the entries; leave out domain and entries"))
+    Err(Failure::bad_request(
+        "subject: it has the domain and the entries; leave out domain and entries",
+    ))
 }
 
 /// POST: resets the counter of one descriptor.
 pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
-    let ResetOrder { domain, entries, subject, limit } = call.body()?;
+    let ResetOrder {
+        domain,
+        entries,
+        subject,
+        limit,
+    } = call.body()?;
     if let Some(name) = subject {
         is_alone(&domain, &entries)?;
         return reset_subject(parts, call, &subject::read(&name)?, limit.as_deref()).await;
     }
-    let record = Record { kind: Kind::NAMES[0].to_owned(), domain, entries, ..Record::default() };
-    // The bounds are those of overrides. The values are as they were written: a limit without networks counts each spelling of an address.
+    let record = Record {
+        kind: Kind::NAMES[0].to_owned(),
+        domain,
+        entries,
+        ..Record::default()
+    };
+    // The bounds are those of overrides. The values are as they were written: a limit without
+    // networks counts each spelling of an address.
     record.read()?;
-    let patterns = record.entries.iter().map(EntryRecord::pattern).collect::<Result<Vec<_>, _>>()?;
+    let patterns = record
+        .entries
+        .iter()
+        .map(EntryRecord::pattern)
+        .collect::<Result<Vec<_>, _>>()?;
     let mut entries = Vec::new();
     for entry in &patterns {
         let (key, value) = entry.exact().ok_or_else(|| {
             Failure::bad_request(&format!(
-                "entries: a reset takes one exact descriptor; write a key and its whole value in the place of `{entry}`, and a star of it as \\*"
+                "entries: a reset takes one exact descriptor; write a key and its whole value in \
+                 the place of `{entry}`, and a star of it as \\*"
             ))
         })?;
         entries.push((key.as_bytes(), value.as_bytes()));
@@ -315,34 +443,74 @@ pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
 }
 
 /// Resets the counter of a named subject. One whose texts are all known is a descriptor.
-async fn reset_subject(parts: &Parts, call: &Call, subject: &Subject, limit: Option<&str>) -> Result<Page, Failure> {
+async fn reset_subject(
+    parts: &Parts,
+    call: &Call,
+    subject: &Subject,
+    limit: Option<&str>,
+) -> Result<Page, Failure> {
     if let Ok((domain, entries)) = subject.exact() {
         return reset_ask(parts, call, &ask_of(domain, &entries)).await;
     }
     let plan = subject::plan_of(parts, subject, limit)?;
-    let existed = if plan.checks.is_empty() { None } else { Some(parts.rls.reset_counter(&plan, CheckIndex(0)).await) };
-    let text = subject::entries_of(subject).iter().map(Entry::written).collect::<Vec<_>>().join(" ");
-    was_reset(parts, call, &plan, existed, (&subject.domain.shown(), &text)).await
+    let existed = if plan.checks.is_empty() {
+        None
+    } else {
+        Some(parts.rls.reset_counter(&plan, CheckIndex(0)).await)
+    };
+    let text = subject::entries_of(subject)
+        .iter()
+        .map(Entry::written)
+        .collect::<Vec<_>>()
+        .join(" ");
+    was_reset(
+        parts,
+        call,
+        &plan,
+        existed,
+        (&subject.domain.shown(), &text),
+    )
+    .await
 }
 
 async fn reset_ask(parts: &Parts, call: &Call, ask: &Ask<'_>) -> Result<Page, Failure> {
     let (plan, existed) = parts.rls.reset(ask).await.ok_or_else(subject::no_limits)?;
-    let text = ask.descriptors().flat_map(|(_, entries)| entries).map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let text = ask
+        .descriptors()
+        .flat_map(|(_, entries)| entries)
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(" ");
     let domain = OneLine(&String::from_utf8_lossy(ask.domain)).to_string();
     if existed.is_none() && plan.trials.is_none() {
         let texts = |entry: &crate::ask::Entry<'_>| {
-            Some((String::from_utf8(entry.key.to_vec()).ok()?, String::from_utf8(entry.value.to_vec()).ok()?))
+            Some((
+                String::from_utf8(entry.key.to_vec()).ok()?,
+                String::from_utf8(entry.value.to_vec()).ok()?,
+            ))
         };
-        let texts: Vec<_> = ask.descriptors().flat_map(|(_, entries)| entries).filter_map(texts).collect();
-        known::entries(&plan.rules, &String::from_utf8_lossy(ask.domain), texts.iter().map(|(key, value)| (&**key, &**value)))?;
-        let words: Vec<_> =
-            ask.descriptors().flat_map(|(_, entries)| entries).map(|entry| shell_word(&entry.to_string()).into_owned()).collect();
+        let texts: Vec<_> = ask
+            .descriptors()
+            .flat_map(|(_, entries)| entries)
+            .filter_map(texts)
+            .collect();
+        known::entries(
+            &plan.rules,
+            &String::from_utf8_lossy(ask.domain),
+            texts.iter().map(|(key, value)| (&**key, &**value)),
+        )?;
+        let words: Vec<_> = ask
+            .descriptors()
+            .flat_map(|(_, entries)| entries)
+            .map(|entry| shell_word(&entry.to_string()).into_owned())
+            .collect();
         return Err(nothing_counts(&plan, &domain, (&text, &words.join(" "))));
     }
     was_reset(parts, call, &plan, existed, (&domain, &text)).await
 }
 
-/// Resets the trial too. Returns the answer, and writes the line of the audit. `named` are domain and entries; `existed` is `None` where only the trial counts.
+/// Resets the trial too. Returns the answer, and writes the line of the audit. `named` are domain
+/// and entries; `existed` is `None` where only the trial counts.
 async fn was_reset(
     parts: &Parts,
     call: &Call,
@@ -350,8 +518,16 @@ async fn was_reset(
     existed: Option<Result<bool, StoreError>>,
     named: (&str, &str),
 ) -> Result<Page, Failure> {
-    let failed = |error| Failure::unavailable(&format!("the store did not reset the counter: {error}; try again"));
-    let (Slot::Checked { limit: Some(id), .. } | Slot::Unlimited(id)) = &plan.slots[0] else {
+    let failed = |error| {
+        Failure::unavailable(&format!(
+            "the store did not reset the counter: {error}; try again"
+        ))
+    };
+    let (Slot::Checked {
+        limit: Some(id), ..
+    }
+    | Slot::Unlimited(id)) = &plan.slots[0]
+    else {
         return Err(nothing_counts(plan, named.0, (named.1, named.1)));
     };
     let limit = plan.rules.limit(*id);
@@ -376,16 +552,31 @@ async fn was_reset(
         );
     }
     let by = call.caller.0.as_deref().unwrap_or_default();
-    parts.overrides.record_reset(named.0, named.1, &path(limit), reset.iter().any(|counter| counter.existed), by);
-    Ok(json(&Reset { reset, warnings: reset_warnings(parts, plan, limit) }))
+    parts.overrides.record_reset(
+        named.0,
+        named.1,
+        &path(limit),
+        reset.iter().any(|counter| counter.existed),
+        by,
+    );
+    Ok(json(&Reset {
+        reset,
+        warnings: reset_warnings(parts, plan, limit),
+    }))
 }
 
 fn nothing_counts(plan: &Plan, domain: &str, (entries, words): (&str, &str)) -> Failure {
     Failure::not_found(&match &plan.slots[0] {
-        Slot::Unlimited(id) => format!("the limit {} is unlimited: it counts nothing", path(plan.rules.limit(*id))),
+        Slot::Unlimited(id) => format!(
+            "the limit {} is unlimited: it counts nothing",
+            path(plan.rules.limit(*id))
+        ),
         _ => {
             let word = shell_word(domain);
-            format!("no limit applies to {entries} in the domain {domain}; `weir explain --domain {word} {words}` says why")
+            format!(
+                "no limit applies to {entries} in the domain {domain}; `weir explain --domain \
+                 {word} {words}` says why"
+            )
         }
     })
 }
@@ -393,13 +584,20 @@ fn nothing_counts(plan: &Plan, domain: &str, (entries, words): (&str, &str)) -> 
 fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {
     let mut warnings = Vec::new();
     if limit.levels.iter().any(|level| level.share_threshold) {
-        warnings
-            .push("the limit has share_threshold: the counter is that of all values which match, and is reset for all of them".to_owned());
+        warnings.push(
+            "the limit has share_threshold: the counter is that of all values which match, and is \
+             reset for all of them"
+                .to_owned(),
+        );
     }
-    let is_local = plan.checks.iter().any(|check| check.on_store_failure == OnStoreFailure::Local);
+    let is_local = plan
+        .checks
+        .iter()
+        .any(|check| check.on_store_failure == OnStoreFailure::Local);
     if is_local && !parts.deployments.is_empty() {
         warnings.push(
-            "on_store_failure is local: what other replicas have counted by themselves while Redis was away stays until it expires"
+            "on_store_failure is local: what other replicas have counted by themselves while Redis \
+             was away stays until it expires"
                 .to_owned(),
         );
     }

@@ -13,7 +13,11 @@ impl Query {
     /// Decodes it.
     #[must_use]
     pub fn new(query: &str) -> Self {
-        Self(form_urlencoded::parse(query.as_bytes()).map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
+        Self(
+            form_urlencoded::parse(query.as_bytes())
+                .map(|(name, value)| (name.into_owned(), value.into_owned()))
+                .collect(),
+        )
     }
 
     /// The parameter of this name, if it is there and not empty.
@@ -24,7 +28,10 @@ impl Query {
 
     /// All parameters of this name, in order.
     pub fn all<'q>(&'q self, name: &str) -> impl Iterator<Item = &'q str> {
-        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .filter(move |(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// `count`: the most elements of the answer, from 1 to [`MAX_COUNT`].
@@ -32,17 +39,26 @@ impl Query {
     /// # Errors
     /// 400: another number, or none.
     pub fn count(&self, default: usize) -> Result<usize, Failure> {
-        let Some(text) = self.get("count") else { return Ok(default) };
-        let count = text.parse().ok().filter(|count| (1..=MAX_COUNT).contains(count));
+        let Some(text) = self.get("count") else {
+            return Ok(default);
+        };
+        let count = text
+            .parse()
+            .ok()
+            .filter(|count| (1..=MAX_COUNT).contains(count));
         count.ok_or_else(|| Failure::bad_request(&format!("count: write 1 to {MAX_COUNT}")))
     }
 
-    /// Whether the parameter of this name is true: `trial` (the answer is that of the trial of the limit, and not of the limit) and others.
+    /// Whether the parameter of this name is true: `trial` (the answer is that of the trial of the
+    /// limit, and not of the limit) and others.
     ///
     /// # Errors
     /// 400: neither true nor false.
     pub fn is(&self, name: &str) -> Result<bool, Failure> {
-        self.get(name).unwrap_or("false").parse().map_err(|_| Failure::bad_request(&format!("{name}: write true, or leave it out")))
+        self.get(name)
+            .unwrap_or("false")
+            .parse()
+            .map_err(|_| Failure::bad_request(&format!("{name}: write true, or leave it out")))
     }
 
     /// `cursor`, where it is the number of elements to leave out.
@@ -50,8 +66,11 @@ impl Query {
     /// # Errors
     /// 400: it did not come from an answer.
     pub fn offset(&self) -> Result<usize, Failure> {
-        let Some(text) = self.get("cursor") else { return Ok(0) };
-        text.parse().map_err(|_| Failure::bad_request("cursor: write the `next` of the answer before"))
+        let Some(text) = self.get("cursor") else {
+            return Ok(0);
+        };
+        text.parse()
+            .map_err(|_| Failure::bad_request("cursor: write the `next` of the answer before"))
     }
 }
 
@@ -70,7 +89,13 @@ mod tests {
             assert!(Query::new(wrong).count(5).is_err(), "{wrong}");
         }
         assert!(Query::new("cursor=x").offset().is_err());
-        assert_eq!((Query::default().is("trial"), Query::new("trial=true").is("trial")), (Ok(false), Ok(true)));
+        assert_eq!(
+            (
+                Query::default().is("trial"),
+                Query::new("trial=true").is("trial")
+            ),
+            (Ok(false), Ok(true))
+        );
         assert!(Query::new("trial=1").is("trial").is_err());
     }
 }

@@ -24,7 +24,10 @@ pub struct ErrorBody {
 
 impl Failure {
     fn new(status: StatusCode, error: &str) -> Self {
-        Self { status, error: error.to_owned() }
+        Self {
+            status,
+            error: error.to_owned(),
+        }
     }
 
     /// 400: a parameter or the body.
@@ -62,7 +65,8 @@ impl From<Failure> for Page {
     fn from(Failure { status, error }: Failure) -> Self {
         let mut page = with_status(status, &ErrorBody { error });
         if status == StatusCode::UNAUTHORIZED {
-            page.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            page.headers_mut()
+                .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         page
     }
@@ -80,11 +84,19 @@ pub fn with_status(status: StatusCode, body: &impl Serialize) -> Page {
     let mut text = match serde_json::to_vec(body) {
         Ok(text) => text,
         // Maps of the API have texts as keys.
-        Err(error) => return Failure::new(StatusCode::INTERNAL_SERVER_ERROR, &format!("the answer cannot be written: {error}")).into(),
+        Err(error) => {
+            return Failure::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &format!("the answer cannot be written: {error}"),
+            )
+            .into();
+        }
     };
     text.push(b'\n');
     let mut page = response(status, "application/json", text);
-    page.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    page.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    page.headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    page.headers_mut()
+        .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     page
 }

@@ -1,4 +1,5 @@
-//! The calls of the API: method, path, and whether they change anything. `openapi.json` describes each of them.
+//! The calls of the API: method, path, and whether they change anything. `openapi.json` describes
+//! each of them.
 
 use hyper::Method;
 
@@ -28,20 +29,65 @@ type Route = (Method, &'static str, Need, Operation);
 
 /// All calls.
 pub(super) static ROUTES: [Route; 14] = [
-    (Method::GET, "/api/v1/openapi.json", Need::Read, Operation::OpenApi),
+    (
+        Method::GET,
+        "/api/v1/openapi.json",
+        Need::Read,
+        Operation::OpenApi,
+    ),
     (Method::GET, "/api/v1/status", Need::Read, Operation::Status),
     (Method::GET, "/api/v1/limits", Need::Read, Operation::Limits),
-    (Method::GET, "/api/v1/decisions", Need::Read, Operation::Decisions),
-    (Method::POST, "/api/v1/explain", Need::Read, Operation::Explain),
+    (
+        Method::GET,
+        "/api/v1/decisions",
+        Need::Read,
+        Operation::Decisions,
+    ),
+    (
+        Method::POST,
+        "/api/v1/explain",
+        Need::Read,
+        Operation::Explain,
+    ),
     (Method::GET, "/api/v1/usage", Need::Read, Operation::Usage),
-    (Method::GET, "/api/v1/usage/top", Need::Read, Operation::UsageTop),
+    (
+        Method::GET,
+        "/api/v1/usage/top",
+        Need::Read,
+        Operation::UsageTop,
+    ),
     (Method::GET, "/api/v1/count", Need::Read, Operation::Count),
     (Method::GET, "/api/v1/top", Need::Read, Operation::Top),
-    (Method::GET, "/api/v1/unmatched", Need::Read, Operation::Unmatched),
-    (Method::GET, "/api/v1/overrides", Need::Read, Operation::Overrides),
-    (Method::POST, "/api/v1/overrides", Need::Change, Operation::SetOverride),
-    (Method::DELETE, "/api/v1/overrides/{id}", Need::Change, Operation::RemoveOverride(String::new())),
-    (Method::POST, "/api/v1/reset", Need::Change, Operation::Reset),
+    (
+        Method::GET,
+        "/api/v1/unmatched",
+        Need::Read,
+        Operation::Unmatched,
+    ),
+    (
+        Method::GET,
+        "/api/v1/overrides",
+        Need::Read,
+        Operation::Overrides,
+    ),
+    (
+        Method::POST,
+        "/api/v1/overrides",
+        Need::Change,
+        Operation::SetOverride,
+    ),
+    (
+        Method::DELETE,
+        "/api/v1/overrides/{id}",
+        Need::Change,
+        Operation::RemoveOverride(String::new()),
+    ),
+    (
+        Method::POST,
+        "/api/v1/reset",
+        Need::Change,
+        Operation::Reset,
+    ),
 ];
 
 /// The last part of the path of a call about one thing.
@@ -54,7 +100,9 @@ const ID: &str = "{id}";
 pub(super) fn find(method: &Method, path: &str) -> Result<(Operation, Need), Option<&'static str>> {
     let mut allowed = None;
     for (known, pattern, need, operation) in &ROUTES {
-        let Some(id) = matched(pattern, path) else { continue };
+        let Some(id) = matched(pattern, path) else {
+            continue;
+        };
         if known == method {
             let operation = match operation {
                 Operation::RemoveOverride(_) => Operation::RemoveOverride(id.to_owned()),
@@ -75,7 +123,9 @@ pub(super) fn find(method: &Method, path: &str) -> Result<(Operation, Need), Opt
 /// The id in a path that a pattern matches; empty where the pattern has none.
 fn matched<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
     match pattern.strip_suffix(ID) {
-        Some(before) => path.strip_prefix(before).filter(|id| !id.is_empty() && !id.contains('/')),
+        Some(before) => path
+            .strip_prefix(before)
+            .filter(|id| !id.is_empty() && !id.contains('/')),
         None => (pattern == path).then_some(""),
     }
 }
@@ -86,12 +136,31 @@ mod tests {
 
     #[test]
     fn a_call_is_found_by_its_method_and_path() {
-        assert_eq!(find(&Method::GET, "/api/v1/overrides"), Ok((Operation::Overrides, Need::Read)));
-        assert_eq!(find(&Method::POST, "/api/v1/overrides"), Ok((Operation::SetOverride, Need::Change)));
-        assert_eq!(find(&Method::DELETE, "/api/v1/overrides/a1"), Ok((Operation::RemoveOverride("a1".to_owned()), Need::Change)));
-        assert_eq!(find(&Method::DELETE, "/api/v1/overrides"), Err(Some("GET, POST")));
-        assert_eq!(find(&Method::GET, "/api/v1/overrides/a1"), Err(Some("DELETE")));
-        for path in ["/api/v1/overrides/", "/api/v1/overrides/a/b", "/api/v1/none"] {
+        assert_eq!(
+            find(&Method::GET, "/api/v1/overrides"),
+            Ok((Operation::Overrides, Need::Read))
+        );
+        assert_eq!(
+            find(&Method::POST, "/api/v1/overrides"),
+            Ok((Operation::SetOverride, Need::Change))
+        );
+        assert_eq!(
+            find(&Method::DELETE, "/api/v1/overrides/a1"),
+            Ok((Operation::RemoveOverride("a1".to_owned()), Need::Change))
+        );
+        assert_eq!(
+            find(&Method::DELETE, "/api/v1/overrides"),
+            Err(Some("GET, POST"))
+        );
+        assert_eq!(
+            find(&Method::GET, "/api/v1/overrides/a1"),
+            Err(Some("DELETE"))
+        );
+        for path in [
+            "/api/v1/overrides/",
+            "/api/v1/overrides/a/b",
+            "/api/v1/none",
+        ] {
             assert_eq!(find(&Method::DELETE, path), Err(None), "{path}");
         }
     }

@@ -62,7 +62,10 @@ pub struct RedisServer {
 const COMMIT: &str = env!("WEIR_COMMIT");
 
 /// The wall clock, for people.
-#[expect(clippy::disallowed_methods, reason = "shown to people; no decision depends on it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "shown to people; no decision depends on it"
+)]
 #[must_use]
 pub fn now() -> Timestamp {
     Timestamp::try_from(SystemTime::now()).unwrap_or_default()
@@ -81,16 +84,28 @@ pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status 
     };
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        replica: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        replica: rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
         commit: COMMIT.to_owned(),
         started_at: parts.started_at,
         now: now(),
-        store: if parts.deployments.is_empty() { "memory" } else { "redis" }.to_owned(),
+        store: if parts.deployments.is_empty() {
+            "memory"
+        } else {
+            "redis"
+        }
+        .to_owned(),
         healthy: parts.health.is_ready(),
         reasons: reasons.lines().map(str::to_owned).collect(),
         generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation),
-        limits: snapshot.as_ref().map_or(0, |snapshot| snapshot.rules.limit_count()),
-        domains: snapshot.as_ref().map_or(0, |snapshot| snapshot.rules.domains().count()),
+        limits: snapshot
+            .as_ref()
+            .map_or(0, |snapshot| snapshot.rules.limit_count()),
+        domains: snapshot
+            .as_ref()
+            .map_or(0, |snapshot| snapshot.rules.domains().count()),
         refused_configuration: parts.live.rejected().is_some(),
         redis: parts.deployments.iter().flat_map(servers).collect(),
         authorized_as: caller.0.as_deref().map(str::to_owned),

@@ -1,4 +1,5 @@
-//! Which subject a call is about: its domain and entries, or its exact name, which answers have as `subject`.
+//! Which subject a call is about: its domain and entries, or its exact name, which answers have as
+//! `subject`.
 
 use super::entry::Entry;
 use super::query::Query;
@@ -40,9 +41,20 @@ impl Found {
 
     /// The amount of that limit, or of its trial, without an override.
     pub(super) fn amount(&self) -> Option<&Amount> {
-        let Slot::Checked { limit: Some(id), row, .. } = &self.plan.slots[0] else { return None };
+        let Slot::Checked {
+            limit: Some(id),
+            row,
+            ..
+        } = &self.plan.slots[0]
+        else {
+            return None;
+        };
         let in_force = self.plan.rules.in_force(*id, *row);
-        if self.is_trial { in_force.trial().map(|trial| &trial.amount) } else { in_force.amount() }
+        if self.is_trial {
+            in_force.trial().map(|trial| &trial.amount)
+        } else {
+            in_force.amount()
+        }
     }
 
     /// Where its check is.
@@ -63,13 +75,28 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
     let (plan, domain, entries) = match (query.get("subject"), query.get("domain")) {
         (Some(name), None) if texts.is_empty() => {
             let subject = read(name)?;
-            (plan_of(parts, &subject, query.get("limit"))?, subject.domain.shown(), entries_of(&subject))
+            (
+                plan_of(parts, &subject, query.get("limit"))?,
+                subject.domain.shown(),
+                entries_of(&subject),
+            )
         }
-        (Some(_), _) => return Err(Failure::bad_request("subject: it has the domain and the entries; leave out domain and entry")),
-        (None, None) => return Err(Failure::bad_request("domain: write the domain of the limit, or the subject of an answer as subject")),
+        (Some(_), _) => {
+            return Err(Failure::bad_request(
+                "subject: it has the domain and the entries; leave out domain and entry",
+            ));
+        }
+        (None, None) => {
+            return Err(Failure::bad_request(
+                "domain: write the domain of the limit, or the subject of an answer as subject",
+            ));
+        }
         (None, Some(domain)) => {
             if texts.is_empty() || texts.len() > MAX_ENTRIES {
-                let what = format!("entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to {MAX_ENTRIES}");
+                let what = format!(
+                    "entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to \
+                     {MAX_ENTRIES}"
+                );
                 return Err(Failure::bad_request(&what));
             }
             let pair = |text: &&'_ str| {
@@ -77,24 +104,58 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
                 Some((key.to_owned(), value.to_owned()))
             };
             let pairs: Option<Vec<_>> = texts.iter().map(pair).collect();
-            let pairs = pairs.ok_or_else(|| Failure::bad_request("entry: write key=value, with = as %3D; a key with = needs subject"))?;
-            let entries: Vec<_> = pairs.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())).collect();
-            let plan = parts.rls.plan(&ask_of(domain.as_bytes(), &entries)).ok_or_else(no_limits)?;
-            (plan, domain.to_owned(), pairs.into_iter().map(Entry::from).collect())
+            let pairs = pairs.ok_or_else(|| {
+                Failure::bad_request(
+                    "entry: write key=value, with = as %3D; a key with = needs subject",
+                )
+            })?;
+            let entries: Vec<_> = pairs
+                .iter()
+                .map(|(key, value)| (key.as_bytes(), value.as_bytes()))
+                .collect();
+            let plan = parts
+                .rls
+                .plan(&ask_of(domain.as_bytes(), &entries))
+                .ok_or_else(no_limits)?;
+            (
+                plan,
+                domain.to_owned(),
+                pairs.into_iter().map(Entry::from).collect(),
+            )
         }
     };
     let is_trial = query.is("trial")?;
-    let tried = plan.trials.as_ref().and_then(|trials| trials.of_slot(0)).filter(|_| is_trial);
+    let tried = plan
+        .trials
+        .as_ref()
+        .and_then(|trials| trials.of_slot(0))
+        .filter(|_| is_trial);
     match plan.slots[0] {
         Slot::Checked { .. } | Slot::Unlimited(_) if is_trial => match tried {
-            Some(check) => Ok(Found { plan, check, entries, is_trial }),
-            None => Err(Failure::not_found("the limit of the subject has no trial; write 'trial' in its rate_limit")),
+            Some(check) => Ok(Found {
+                plan,
+                check,
+                entries,
+                is_trial,
+            }),
+            None => Err(Failure::not_found(
+                "the limit of the subject has no trial; write 'trial' in its rate_limit",
+            )),
         },
-        Slot::Checked { check, .. } => Ok(Found { plan, check, entries, is_trial }),
+        Slot::Checked { check, .. } => Ok(Found {
+            plan,
+            check,
+            entries,
+            is_trial,
+        }),
         Slot::Unlimited(_) => Err(unlimited()),
         // The plan was made without overrides.
         Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => {
-            known::entries(&plan.rules, &domain, entries.iter().map(|entry| (&*entry.key, &*entry.value)))?;
+            known::entries(
+                &plan.rules,
+                &domain,
+                entries.iter().map(|entry| (&*entry.key, &*entry.value)),
+            )?;
             Err(no_limit())
         }
     }
@@ -106,16 +167,30 @@ pub(super) fn read(name: &str) -> Result<key::Subject, Failure> {
 }
 
 /// The plan of a named subject.
-pub(super) fn plan_of(parts: &Parts, subject: &key::Subject, limit: Option<&str>) -> Result<Plan, Failure> {
+pub(super) fn plan_of(
+    parts: &Parts,
+    subject: &key::Subject,
+    limit: Option<&str>,
+) -> Result<Plan, Failure> {
     let plan = parts.rls.plan_of(subject, limit).ok_or_else(no_limits)?;
     plan.map_err(|error| match error {
         NoPlan::NoLimit => no_limit(),
         NoPlan::Unlimited => unlimited(),
         NoPlan::Several(paths) => {
-            let more = if paths.len() > MAX_NAMED { " and others" } else { "" };
-            let named = paths.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
+            let more = if paths.len() > MAX_NAMED {
+                " and others"
+            } else {
+                ""
+            };
+            let named = paths
+                .iter()
+                .take(MAX_NAMED)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(", ");
             Failure::bad_request(&format!(
-                "limit: the value is known by its digest only, and these limits may count it: {named}{more}; write one of them as limit"
+                "limit: the value is known by its digest only, and these limits may count it: \
+                 {named}{more}; write one of them as limit"
             ))
         }
     })
@@ -135,14 +210,20 @@ pub(super) fn override_of<'o>(
     overrides.which(domain, entries, amount)
 }
 
-/// What finds the kind of the override that decides a subject, by its exact name. One that shares its counter has none of its own.
+/// What finds the kind of the override that decides a subject, by its exact name. One that shares
+/// its counter has none of its own.
 pub(super) fn override_kinds(parts: &Parts) -> impl Fn(&str) -> Option<String> {
     let snapshot = parts.live.load();
     move |name| {
         let snapshot = snapshot.as_ref()?;
-        let subject = key::Subject::read(name).ok().filter(|subject| !subject.is_shared())?;
+        let subject = key::Subject::read(name)
+            .ok()
+            .filter(|subject| !subject.is_shared())?;
         let (domain, entries) = subject.one_of().ok()?;
-        let entries: Vec<_> = entries.iter().map(|(key, value)| ask::Entry { key, value }).collect();
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(key, value)| ask::Entry { key, value })
+            .collect();
         let (one, _) = override_of(&snapshot.rules, snapshot.overrides()?, domain, &entries)?;
         Some(one.kind.name().to_owned())
     }
@@ -150,14 +231,29 @@ pub(super) fn override_kinds(parts: &Parts) -> impl Fn(&str) -> Option<String> {
 
 /// The entries of a subject, as lists show them.
 pub(super) fn entries_of(subject: &key::Subject) -> Vec<Entry> {
-    subject.entries.iter().map(|entry| Entry { key: entry.key.shown(), value: entry.value.shown() }).collect()
+    subject
+        .entries
+        .iter()
+        .map(|entry| Entry {
+            key: entry.key.shown(),
+            value: entry.value.shown(),
+        })
+        .collect()
 }
 
-/// The domain of a subject, and the entries of an override of it: of a counter that values share they are those of its pattern.
+/// The domain of a subject, and the entries of an override of it: of a counter that values share
+/// they are those of its pattern.
 pub(crate) fn order_of(subject: &key::Subject) -> Result<(String, Vec<EntryRecord>), Failure> {
     let known = |part: &key::Part, what: &str| {
-        let text = if let key::Part::Text(text) = part { String::from_utf8(text.clone()).ok() } else { None };
-        let why = format!("subject: its {what} is no UTF-8, or is known by its digest only; write domain and entries");
+        let text = if let key::Part::Text(text) = part {
+            String::from_utf8(text.clone()).ok()
+        } else {
+            None
+        };
+        let why = format!(
+            "subject: its {what} is no UTF-8, or is known by its digest only; write domain and \
+             entries"
+        );
         text.ok_or_else(|| Failure::bad_request(&why))
     };
     let entry = |entry: &key::SubjectEntry| -> Result<EntryRecord, Failure> {
@@ -168,7 +264,11 @@ pub(crate) fn order_of(subject: &key::Subject) -> Result<(String, Vec<EntryRecor
             (key::Part::Digest(digest), false) => EntryRecord::of_digest(&key, digest),
         })
     };
-    let entries = subject.entries.iter().map(entry).collect::<Result<_, Failure>>()?;
+    let entries = subject
+        .entries
+        .iter()
+        .map(entry)
+        .collect::<Result<_, Failure>>()?;
     Ok((known(&subject.domain, "domain")?, entries))
 }
 

@@ -1,4 +1,5 @@
-//! `/api/v1/top`: the heaviest subjects of the last minute or hour, by hits or by refusals, in this process.
+//! `/api/v1/top`: the heaviest subjects of the last minute or hour, by hits or by refusals, in this
+//! process.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,8 @@ const USUAL_COUNT: usize = 20;
 /// The names of windows and of rankings in calls, in answers and on the command line.
 pub const WINDOWS: [(&str, Recent); 2] = [("minute", Recent::Minute), ("hour", Recent::Hour)];
 /// See [`WINDOWS`].
-pub const RANKINGS: [(&str, Ranking); 2] = [("hits", Ranking::Hits), ("refused", Ranking::Refusals)];
+pub const RANKINGS: [(&str, Ranking); 2] =
+    [("hits", Ranking::Hits), ("refused", Ranking::Refusals)];
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,9 +26,11 @@ pub struct Top {
     pub window: String,
     /// `hits` or `refused`.
     pub by: String,
-    /// The time that was counted: a minute or an hour, up to a sixth longer, or the time since the start.
+    /// The time that was counted: a minute or an hour, up to a sixth longer, or the time since the
+    /// start.
     pub seconds: u64,
-    /// The hits (or refused hits, as it is ranked) of all subjects, also of those that a filter leaves out.
+    /// The hits (or refused hits, as it is ranked) of all subjects, also of those that a filter
+    /// leaves out.
     pub total: u64,
     /// A subject that is not counted has at most so many.
     pub error_at_most: u64,
@@ -38,7 +42,8 @@ pub struct Top {
     pub subjects: Vec<Subject>,
 }
 
-/// A subject: one counter of a limit. Its numbers are never too high, and too low by at most their errors.
+/// A subject: one counter of a limit. Its numbers are never too high, and too low by at most their
+/// errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// The path of its limit; cut if it is long.
@@ -47,7 +52,8 @@ pub struct Subject {
     pub domain: String,
     /// Keys and values; where values share a counter, the pattern.
     pub entries: Vec<Entry>,
-    /// Its exact name, which calls take in place of domain and entries; `None` if it is too long to be kept.
+    /// Its exact name, which calls take in place of domain and entries; `None` if it is too long to
+    /// be kept.
     pub subject: Option<String>,
     /// Hits, also refused ones: at least so many.
     pub hits: u64,
@@ -72,7 +78,11 @@ impl Subject {
     /// Fills the fields that have another name now.
     pub fn take_old_names(&mut self, by: Ranking) {
         self.refusals = self.refused;
-        self.error = if by == Ranking::Hits { self.hits_error } else { self.refused_error };
+        self.error = if by == Ranking::Hits {
+            self.hits_error
+        } else {
+            self.refused_error
+        };
     }
 
     /// The number by which it is ranked.
@@ -88,12 +98,22 @@ impl Subject {
 pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let (window, recent) = named(query, "window", WINDOWS)?;
     // The name before.
-    let (by, ranking) = if query.get("by") == Some("refusals") { RANKINGS[1] } else { named(query, "by", RANKINGS)? };
+    let (by, ranking) = if query.get("by") == Some("refusals") {
+        RANKINGS[1]
+    } else {
+        named(query, "by", RANKINGS)?
+    };
     let (domain, limit) = (query.get("domain"), query.get("limit"));
     let count = query.count(USUAL_COUNT)?;
     let heaviest = |limit: Option<String>| {
         let domain = domain.map(str::to_owned);
-        parts.subjects.heaviest(&subjects::Query { window: recent, by: ranking, count, domain, limit })
+        parts.subjects.heaviest(&subjects::Query {
+            window: recent,
+            by: ranking,
+            count,
+            domain,
+            limit,
+        })
     };
     let mut found = heaviest(limit.map(str::to_owned));
     // What is counted is known, also after its limit has been removed.
@@ -101,12 +121,26 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         let rules = known::rules(parts);
         known::domain(&rules, domain)?;
         if let Some(limit) = limit.filter(|limit| ![NO_LIMIT, REQUEST_LIMIT].contains(limit)) {
-            let is_it = |one: &&Limit| known::is_named(one, limit) && domain.is_none_or(|domain| *one.domain == *domain);
-            let path = rules.limits().find(is_it).map(Limit::path).ok_or_else(|| known::no_limit_named(&rules, domain, limit))?;
+            let is_it = |one: &&Limit| {
+                known::is_named(one, limit) && domain.is_none_or(|domain| *one.domain == *domain)
+            };
+            let path = rules
+                .limits()
+                .find(is_it)
+                .map(Limit::path)
+                .ok_or_else(|| known::no_limit_named(&rules, domain, limit))?;
             found = heaviest(Some(path));
         }
     }
-    let Heaviest { seconds, total, error_at_most, hits_at_most, refused_at_most, subjects, .. } = found;
+    let Heaviest {
+        seconds,
+        total,
+        error_at_most,
+        hits_at_most,
+        refused_at_most,
+        subjects,
+        ..
+    } = found;
     let kind = subject::override_kinds(parts);
     let subject = |ranked: Ranked| {
         let mut subject = Subject::from(ranked);
@@ -115,24 +149,63 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         subject
     };
     let subjects = subjects.into_iter().map(subject).collect();
-    Ok(Top { window: window.to_owned(), by: by.to_owned(), seconds, total, error_at_most, hits_at_most, refused_at_most, subjects })
+    Ok(Top {
+        window: window.to_owned(),
+        by: by.to_owned(),
+        seconds,
+        total,
+        error_at_most,
+        hits_at_most,
+        refused_at_most,
+        subjects,
+    })
 }
 
 impl From<Ranked> for Subject {
-    fn from(Ranked { subject, hits, hits_error, refused, refused_error }: Ranked) -> Self {
-        let subjects::Subject { limit, domain, entries, name } = subject;
+    fn from(
+        Ranked {
+            subject,
+            hits,
+            hits_error,
+            refused,
+            refused_error,
+        }: Ranked,
+    ) -> Self {
+        let subjects::Subject {
+            limit,
+            domain,
+            entries,
+            name,
+        } = subject;
         let entries = entries.into_iter().map(Entry::from).collect();
-        Self { limit, domain, entries, subject: name, hits, hits_error, refused, refused_error, ..Self::default() }
+        Self {
+            limit,
+            domain,
+            entries,
+            subject: name,
+            hits,
+            hits_error,
+            refused,
+            refused_error,
+            ..Self::default()
+        }
     }
 }
 
 /// The value of a parameter by its name; the first without the parameter.
-fn named<T: Copy>(query: &Query, parameter: &str, names: [(&'static str, T); 2]) -> Result<(&'static str, T), Failure> {
+fn named<T: Copy>(
+    query: &Query,
+    parameter: &str,
+    names: [(&'static str, T); 2],
+) -> Result<(&'static str, T), Failure> {
     let [first, second] = names;
     match query.get(parameter) {
         None => Ok(first),
         Some(text) if text == first.0 => Ok(first),
         Some(text) if text == second.0 => Ok(second),
-        Some(_) => Err(Failure::bad_request(&format!("{parameter}: write {} or {}", first.0, second.0))),
+        Some(_) => Err(Failure::bad_request(&format!(
+            "{parameter}: write {} or {}",
+            first.0, second.0
+        ))),
     }
 }

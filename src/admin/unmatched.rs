@@ -32,24 +32,38 @@ pub struct Domain {
 pub struct Descriptor {
     /// Keys and values. Long ones are cut, and `…` stands for what is left out.
     pub entries: Vec<Entry>,
-    /// The exact name of its subject, which calls take in place of domain and entries; `None` if something was cut.
+    /// The exact name of its subject, which calls take in place of domain and entries; `None` if
+    /// something was cut.
     pub subject: Option<String>,
     /// When it was seen last.
     pub seen_at: Timestamp,
 }
 
 pub(super) fn report(parts: &Parts, query: &Query) -> Result<Unmatched, Failure> {
-    let descriptor = |UnmatchedDescriptor { entries, name, seen_at }: UnmatchedDescriptor| Descriptor {
+    let descriptor = |UnmatchedDescriptor {
+                          entries,
+                          name,
+                          seen_at,
+                      }: UnmatchedDescriptor| Descriptor {
         entries: entries.into_iter().map(Entry::from).collect(),
         subject: name,
         seen_at: Timestamp::try_from(seen_at).unwrap_or_default(),
     };
-    let domain = |UnmatchedDomain { domain, is_known, descriptors }: UnmatchedDomain| Domain {
+    let domain = |UnmatchedDomain {
+                      domain,
+                      is_known,
+                      descriptors,
+                  }: UnmatchedDomain| Domain {
         domain,
         known: is_known,
         descriptors: descriptors.into_iter().map(descriptor).collect(),
     };
-    let domains: Vec<_> = parts.subjects.unmatched(query.get("domain")).into_iter().map(domain).collect();
+    let domains: Vec<_> = parts
+        .subjects
+        .unmatched(query.get("domain"))
+        .into_iter()
+        .map(domain)
+        .collect();
     if domains.is_empty() {
         known::domain(&known::rules(parts), query.get("domain"))?;
     }

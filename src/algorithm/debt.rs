@@ -14,16 +14,27 @@ impl Debt {
     pub const MOST: u8 = 100;
 
     /// Refused hits consume nothing.
-    pub const NONE: Self = Self { counts: false, limits: 1 };
+    pub const NONE: Self = Self {
+        counts: false,
+        limits: 1,
+    };
 
     /// Refused hits count, up to one full limit.
-    pub const ONE: Self = Self { counts: true, limits: 1 };
+    pub const ONE: Self = Self {
+        counts: true,
+        limits: 1,
+    };
 
     /// Refused hits count, up to so many full limits; `None` beyond 1 and [`Debt::MOST`].
     #[must_use]
     pub fn of(limits: u32) -> Option<Self> {
-        let limits = u8::try_from(limits).ok().filter(|limits| (1..=Self::MOST).contains(limits))?;
-        Some(Self { counts: true, limits })
+        let limits = u8::try_from(limits)
+            .ok()
+            .filter(|limits| (1..=Self::MOST).contains(limits))?;
+        Some(Self {
+            counts: true,
+            limits,
+        })
     }
 
     /// Whether refused hits count.
@@ -41,7 +52,10 @@ impl Debt {
     /// The same for stored states, with refused hits that consume nothing.
     #[must_use]
     pub const fn uncounted(self) -> Self {
-        Self { counts: false, ..self }
+        Self {
+            counts: false,
+            ..self
+        }
     }
 
     /// As steps in `lua/` take it: twice the limits, plus 1 if refused hits count.

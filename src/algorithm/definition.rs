@@ -2,7 +2,10 @@
 
 use std::num::NonZeroU32;
 
-use super::{Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Options, Spec, State, TABLE, dispatch, ticks};
+use super::{
+    Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Options, Spec, State, TABLE,
+    dispatch, ticks,
+};
 use crate::time::{Micros, Period, Span, Tick};
 use crate::verdict::Verdict;
 
@@ -14,7 +17,8 @@ pub const SCRIPT_PARAMETERS: usize = 6;
 pub struct Arrival {
     /// The store's time.
     pub now: Micros,
-    /// The longest time that the caller can be held. A shaper refuses a check that would have to wait longer.
+    /// The longest time that the caller can be held. A shaper refuses a check that would have to
+    /// wait longer.
     pub max_hold: Span,
 }
 
@@ -25,14 +29,20 @@ pub struct Step {
     pub verdict: Verdict,
     /// The state from now on; the state before if nothing has to be written.
     pub state: Option<State>,
-    /// `Some`: the state changed, has to be written, and has to be kept for at least this long. After that it means the same as none.
+    /// `Some`: the state changed, has to be written, and has to be kept for at least this long.
+    /// After that it means the same as none.
     pub keep_for: Option<Span>,
 }
 
 /// One algorithm with its numbers.
 pub(super) trait Definition: Copy {
     /// The algorithm of `limit` hits per `window`. Its options are known to belong to it.
-    fn try_new(limit: u64, window: Span, options: &Options, debt: Debt) -> Result<Self, OptionError>;
+    fn try_new(
+        limit: u64,
+        window: Span,
+        options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError>;
 
     /// See [`Algorithm::step`].
     fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step;
@@ -43,7 +53,8 @@ pub(super) trait Definition: Copy {
     /// See [`Algorithm::with_limit`].
     fn with_limit(self, limit: u64) -> Self;
 
-    /// Whether all of its numbers are exact, and so the same in Lua. Limits of up to 2^32 - 1 are, but for those of a log.
+    /// Whether all of its numbers are exact, and so the same in Lua. Limits of up to 2^32 - 1 are,
+    /// but for those of a log.
     fn is_exact(&self) -> bool {
         true
     }
@@ -59,7 +70,11 @@ pub(super) trait Definition: Copy {
 
     /// See [`Algorithm::largest_charge`].
     fn largest_charge(&self) -> u64 {
-        let debt = if self.debt().counts() { self.most_debt() } else { 0 };
+        let debt = if self.debt().counts() {
+            self.most_debt()
+        } else {
+            0
+        };
         self.capacity() + debt.max(1)
     }
 
@@ -112,14 +127,18 @@ impl AlgorithmKind {
         let mut named = [("", Self::FixedWindow); TABLE.len()];
         let mut index = 0;
         while index < TABLE.len() {
-            assert!(TABLE[index].kind as usize == index, "the table is in the order of AlgorithmKind");
+            assert!(
+                TABLE[index].kind as usize == index,
+                "the table is in the order of AlgorithmKind"
+            );
             named[index] = (TABLE[index].name, TABLE[index].kind);
             index += 1;
         }
         named
     };
 
-    /// Those that count hits over a time: all but the last of the table, which counts requests in flight.
+    /// Those that count hits over a time: all but the last of the table, which counts requests in
+    /// flight.
     pub const OVER_TIME: [(&'static str, Self); TABLE.len() - 1] = {
         let mut over_time = [("", Self::FixedWindow); TABLE.len() - 1];
         let mut index = 0;
@@ -152,8 +171,8 @@ impl Algorithm {
         self.kind().spec()
     }
 
-    /// Decides `hits` at an arrival: above 0 takes, 0 looks, below 0 gives back. Total: it never panics, whatever is stored and asked. A
-    /// state of another algorithm counts as none.
+    /// Decides `hits` at an arrival: above 0 takes, 0 looks, below 0 gives back. Total: it never
+    /// panics, whatever is stored and asked. A state of another algorithm counts as none.
     #[must_use]
     pub fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step {
         dispatch!(self, it => it.step(state, arrival, hits))
@@ -184,8 +203,8 @@ impl Algorithm {
         self
     }
 
-    /// The same algorithm with so many hits per window, on the same counters. A bucket whose burst is the limit grows with it; one with a burst of
-    /// its own keeps that.
+    /// The same algorithm with so many hits per window, on the same counters. A bucket whose burst
+    /// is the limit grows with it; one with a burst of its own keeps that.
     ///
     /// # Errors
     /// The largest number of hits that the algorithm can have.
@@ -193,7 +212,11 @@ impl Algorithm {
         let with = |limit| dispatch!(map self, it => it.with_limit(limit));
         let fits = |limit: u64| dispatch!(with(limit), it => it.is_exact());
         let limit = limit.min(LARGEST_COUNT);
-        if fits(limit) { Ok(with(limit)) } else { Err(ticks::largest(fits)) }
+        if fits(limit) {
+            Ok(with(limit))
+        } else {
+            Err(ticks::largest(fits))
+        }
     }
 
     /// Whether all of its numbers are exact.
@@ -207,22 +230,24 @@ impl Algorithm {
         dispatch!(self, it => it.capacity())
     }
 
-    /// The largest number of hits that makes a difference: more are refused alike, and leave the same state. With `count_denied` that is where a
-    /// key without a state reaches the bound of its debt.
+    /// The largest number of hits that makes a difference: more are refused alike, and leave the
+    /// same state. With `count_denied` that is where a key without a state reaches the bound of its
+    /// debt.
     #[must_use]
     pub fn largest_charge(&self) -> u64 {
         dispatch!(self, it => it.largest_charge())
     }
 
-    /// Whether the last entry of a descriptor is the id of its request, and no part of the counter's key.
+    /// Whether the last entry of a descriptor is the id of its request, and no part of the
+    /// counter's key.
     #[inline]
     #[must_use]
     pub const fn has_holders(&self) -> bool {
         matches!(self, Self::Concurrency(_))
     }
 
-    /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the length that counts. Of a limit of requests in flight it
-    /// is the longest time that one counts.
+    /// The window of the rate. Only a fixed window is aligned to the clock; of the others it is the
+    /// length that counts. Of a limit of requests in flight it is the longest time that one counts.
     #[must_use]
     pub fn window(&self) -> Period {
         dispatch!(self, it => it.window())
@@ -234,8 +259,9 @@ impl Algorithm {
         dispatch!(self, it => it.tick())
     }
 
-    /// Writes what a counter key holds behind the window: everything else that gives the state its meaning. Amounts are not in it, nor the tick,
-    /// which follows from the amount, so that a changed amount keeps its counters.
+    /// Writes what a counter key holds behind the window: everything else that gives the state its
+    /// meaning. Amounts are not in it, nor the tick, which follows from the amount, so that a
+    /// changed amount keeps its counters.
     pub fn write_key_suffix(&self, out: &mut Vec<u8>) {
         dispatch!(self, it => it.write_key_suffix(out));
     }
@@ -252,14 +278,16 @@ impl Algorithm {
         dispatch!(self, it => it.check_parameter(max_hold))
     }
 
-    /// The state in a row of the script's reply: the expiry, whose fraction may name a tick (see `lua/frame.lua`), and the numbers behind it, of which
-    /// missing ones are 0. `None`: rows of this algorithm hold the decision and not the state.
+    /// The state in a row of the script's reply: the expiry, whose fraction may name a tick (see
+    /// `lua/frame.lua`), and the numbers behind it, of which missing ones are 0. `None`: rows of
+    /// this algorithm hold the decision and not the state.
     #[must_use]
     pub fn state_of_row(&self, row: [f64; 4]) -> Option<State> {
         dispatch!(self, it => it.state_of_row(row))
     }
 
-    /// The state as a time in microseconds since the epoch and a number, for a store that keeps two words per key. `None`: it does not fit.
+    /// The state as a time in microseconds since the epoch and a number, for a store that keeps two
+    /// words per key. `None`: it does not fit.
     #[must_use]
     pub fn pack(&self, state: &State) -> Option<(u64, u64)> {
         dispatch!(self, it => it.pack(state))

@@ -1,7 +1,8 @@
 //! `fixed_window`: a number of hits in each window; windows are aligned to the clock.
 //!
-//! As in envoyproxy/ratelimit, hits are counted before the answer: refused hits count too, unless `count_denied` is false. The twins are
-//! `lua/fixed_window.lua` and, for limits without options, the plain `INCRBY` of `store/redis/batch.rs`.
+//! As in envoyproxy/ratelimit, hits are counted before the answer: refused hits count too, unless
+//! `count_denied` is false. The twins are `lua/fixed_window.lua` and, for limits without options,
+//! the plain `INCRBY` of `store/redis/batch.rs`.
 
 use std::num::NonZeroU32;
 
@@ -34,14 +35,15 @@ impl FixedWindow {
         self.window.end(number)
     }
 
-    /// Hits as they are counted: at most as many as make a difference, so that one request cannot overflow a counter.
+    /// Hits as they are counted: at most as many as make a difference, so that one request cannot
+    /// overflow a counter.
     #[must_use]
     pub fn clamp(hits: i64) -> i64 {
         hits.min(LARGEST_COUNT.cast_signed())
     }
 
-    /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is always allowed. Reports at
-    /// most [`LARGEST_COUNT`], which Redis may exceed.
+    /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is
+    /// always allowed. Reports at most [`LARGEST_COUNT`], which Redis may exceed.
     #[must_use]
     pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
         let after = after.min(LARGEST_COUNT);
@@ -52,22 +54,40 @@ impl FixedWindow {
             remaining: self.limit.saturating_sub(after),
             used: after,
             reset_after,
-            retry_after: if hits > self.limit.cast_signed() { Wait::Never } else { Wait::For(reset_after) },
+            retry_after: if hits > self.limit.cast_signed() {
+                Wait::Never
+            } else {
+                Wait::For(reset_after)
+            },
             delay: Span::ZERO,
         }
     }
 }
 
 impl Definition for FixedWindow {
-    fn try_new(limit: u64, window: Span, _options: &Options, debt: Debt) -> Result<Self, OptionError> {
-        Ok(Self { limit, window: Period::Even(window), count_denied: debt.counts() })
+    fn try_new(
+        limit: u64,
+        window: Span,
+        _options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
+        Ok(Self {
+            limit,
+            window: Period::Even(window),
+            count_denied: debt.counts(),
+        })
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let current = self.number(now);
-        // A clock that went back by less than a window continues in the known window; after a larger jump the count starts again.
+        // A clock that went back by less than a window continues in the known window; after a
+        // larger jump the count starts again.
         let (window, before) = match state {
-            Some(State::FixedWindow { window, count }) if window == current || window == current + 1 => (window, count),
+            Some(State::FixedWindow { window, count })
+                if window == current || window == current + 1 =>
+            {
+                (window, count)
+            }
             _ => (current, 0),
         };
         let before = before.min(LARGEST_COUNT);
@@ -76,17 +96,38 @@ impl Definition for FixedWindow {
             Err(_) => before.saturating_sub(hits.unsigned_abs()),
         };
         let allowed = hits < 0 || asked <= self.limit;
-        let after = if allowed || self.count_denied { asked } else { before };
+        let after = if allowed || self.count_denied {
+            asked
+        } else {
+            before
+        };
         let keep_for = self.end(window).since(now);
-        let verdict = Verdict { allowed, ..self.judge(window, after, now, hits) };
+        let verdict = Verdict {
+            allowed,
+            ..self.judge(window, after, now, hits)
+        };
         if after == before {
-            return Step { verdict, state, keep_for: None };
+            return Step {
+                verdict,
+                state,
+                keep_for: None,
+            };
         }
-        Step { verdict, state: Some(State::FixedWindow { window, count: after }), keep_for: Some(keep_for) }
+        Step {
+            verdict,
+            state: Some(State::FixedWindow {
+                window,
+                count: after,
+            }),
+            keep_for: Some(keep_for),
+        }
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get().into()), ..self }
+        Self {
+            limit: self.limit.div_ceil(replicas.get().into()),
+            ..self
+        }
     }
 
     fn with_limit(self, limit: u64) -> Self {
@@ -102,7 +143,11 @@ impl Definition for FixedWindow {
     }
 
     fn debt(&self) -> Debt {
-        if self.count_denied { Debt::ONE } else { Debt::NONE }
+        if self.count_denied {
+            Debt::ONE
+        } else {
+            Debt::NONE
+        }
     }
 
     fn set_debt(&mut self, debt: Debt) {
@@ -128,14 +173,19 @@ impl Definition for FixedWindow {
 
     /// The window's end and its count.
     fn pack(&self, state: &State) -> Option<(u64, u64)> {
-        let &State::FixedWindow { window, count } = state else { return None };
+        let &State::FixedWindow { window, count } = state else {
+            return None;
+        };
         let end = self.end(window);
         // The end of time is no end of a window.
         (end.0 < u64::MAX).then_some((end.0, count))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
-        Some(State::FixedWindow { window: self.number(Micros(micros.saturating_sub(1))), count: number })
+        Some(State::FixedWindow {
+            window: self.number(Micros(micros.saturating_sub(1))),
+            count: number,
+        })
     }
 }
 
@@ -143,10 +193,17 @@ impl Definition for FixedWindow {
 mod tests {
     use super::*;
 
-    const MINUTE: FixedWindow = FixedWindow { limit: 3, window: Period::Even(Span::from_secs(60)), count_denied: true };
+    const MINUTE: FixedWindow = FixedWindow {
+        limit: 3,
+        window: Period::Even(Span::from_secs(60)),
+        count_denied: true,
+    };
 
     fn at(secs: u64) -> Arrival {
-        Arrival { now: Micros(secs * 1_000_000), max_hold: Span::ZERO }
+        Arrival {
+            now: Micros(secs * 1_000_000),
+            max_hold: Span::ZERO,
+        }
     }
 
     fn run(limit: FixedWindow, state: &mut Option<State>, at_secs: u64, hits: i64) -> Verdict {
@@ -175,7 +232,10 @@ mod tests {
         let mut state = None;
         assert_eq!(MINUTE.step(None, at(0), 0).keep_for, None);
         run(MINUTE, &mut state, 0, 3);
-        assert!(run(MINUTE, &mut state, 0, 0).allowed, "count == limit is no debt");
+        assert!(
+            run(MINUTE, &mut state, 0, 0).allowed,
+            "count == limit is no debt"
+        );
         run(MINUTE, &mut state, 0, 1);
         assert!(!run(MINUTE, &mut state, 0, 0).allowed);
     }
@@ -192,32 +252,59 @@ mod tests {
 
     #[test]
     fn a_calendar_month_ends_at_its_own_boundary() {
-        let month = FixedWindow { window: Period::Months(NonZeroU32::MIN), ..MINUTE };
+        let month = FixedWindow {
+            window: Period::Months(NonZeroU32::MIN),
+            ..MINUTE
+        };
         // 2028-02-29 23:59:50 UTC.
         let (leap_day, march) = (1_835_481_590, 1_835_481_600);
         let mut state = None;
         let verdict = run(month, &mut state, leap_day, 3);
         assert!(verdict.allowed);
-        assert_eq!((verdict.until_reset(), verdict.remaining), (Span::from_secs(10), 0));
+        assert_eq!(
+            (verdict.until_reset(), verdict.remaining),
+            (Span::from_secs(10), 0)
+        );
         let refused = run(month, &mut state, march - 1, 1);
-        assert_eq!((refused.allowed, refused.retry_after), (false, Wait::For(Span::from_secs(1))));
-        let packed = month.pack(state.as_ref().expect("a state")).expect("it fits");
-        assert_eq!((packed.0, month.unpack(packed.0, packed.1)), (march * 1_000_000, state.clone()));
-        assert_eq!(run(month, &mut state, march, 1).until_reset(), Span::from_secs(31 * 86_400));
+        assert_eq!(
+            (refused.allowed, refused.retry_after),
+            (false, Wait::For(Span::from_secs(1)))
+        );
+        let packed = month
+            .pack(state.as_ref().expect("a state"))
+            .expect("it fits");
+        assert_eq!(
+            (packed.0, month.unpack(packed.0, packed.1)),
+            (march * 1_000_000, state.clone())
+        );
+        assert_eq!(
+            run(month, &mut state, march, 1).until_reset(),
+            Span::from_secs(31 * 86_400)
+        );
     }
 
     #[test]
     fn more_than_the_limit_is_never() {
         assert_eq!(run(MINUTE, &mut None, 0, 4).retry_after, Wait::Never);
-        assert_eq!(run(FixedWindow { limit: 0, ..MINUTE }, &mut None, 0, 1).retry_after, Wait::Never);
-        assert_eq!(run(MINUTE, &mut None, 0, i64::MAX).used, LARGEST_COUNT, "huge hits are clamped");
+        assert_eq!(
+            run(FixedWindow { limit: 0, ..MINUTE }, &mut None, 0, 1).retry_after,
+            Wait::Never
+        );
+        assert_eq!(
+            run(MINUTE, &mut None, 0, i64::MAX).used,
+            LARGEST_COUNT,
+            "huge hits are clamped"
+        );
     }
 
     #[test]
     fn a_clock_that_goes_back_neither_locks_nor_opens() {
         let mut state = None;
         run(MINUTE, &mut state, 120, 3);
-        assert!(!run(MINUTE, &mut state, 119, 1).allowed, "one second back: still the same count");
+        assert!(
+            !run(MINUTE, &mut state, 119, 1).allowed,
+            "one second back: still the same count"
+        );
         assert!(run(MINUTE, &mut state, 10, 1).allowed, "far back: afresh");
     }
 }

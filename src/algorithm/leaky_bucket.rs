@@ -1,9 +1,11 @@
-//! `leaky_bucket`: a shaper. Hits leave a queue evenly spaced, `limit` per window. A hit that would wait longer than `max_delay`, or longer than
-//! its caller can be held, is refused.
+//! `leaky_bucket`: a shaper. Hits leave a queue evenly spaced, `limit` per window. A hit that would
+//! wait longer than `max_delay`, or longer than its caller can be held, is refused.
 //!
-//! The backlog is what has to drain before the next hit may leave, in units of which a hit has as many as the window has ticks; each tick
-//! drains `limit` units; fewer where these numbers are too large (see `ticks.rs`). The verdict only says how long the delay is; the service holds the request. This is the leaky bucket as a queue, and
-//! with `max_delay` as the tolerance it accepts what the continuous-state leaky bucket of ITU-T Recommendation I.371 (the generic cell rate
+//! The backlog is what has to drain before the next hit may leave, in units of which a hit has as
+//! many as the window has ticks; each tick drains `limit` units; fewer where these numbers are too
+//! large (see `ticks.rs`). The verdict only says how long the delay is; the service holds the
+//! request. This is the leaky bucket as a queue, and with `max_delay` as the tolerance it accepts
+//! what the continuous-state leaky bucket of ITU-T Recommendation I.371 (the generic cell rate
 //! algorithm) does, but delays hits to their slots. The twin is `lua/leaky_bucket.lua`.
 
 use std::num::NonZeroU32;
@@ -29,12 +31,14 @@ pub struct LeakyBucket {
     pub tick: Tick,
     /// What a backlog is counted in.
     pub units: Units,
-    /// Whether a refused hit takes a slot too, and until the queue is how many full limits longer than what is allowed.
+    /// Whether a refused hit takes a slot too, and until the queue is how many full limits longer
+    /// than what is allowed.
     pub debt: Debt,
 }
 
 impl LeakyBucket {
-    /// The queue of these numbers. At most 2^32 - 1 hits wait, or one full limit if that is more, however long `max_delay` is.
+    /// The queue of these numbers. At most 2^32 - 1 hits wait, or one full limit if that is more,
+    /// however long `max_delay` is.
     #[must_use]
     pub fn new(limit: u64, max_delay: Span, window: Span, debt: Debt) -> Self {
         let period = window;
@@ -42,9 +46,21 @@ impl LeakyBucket {
             let tick = units.tick(period);
             let window = tick.ceil(period);
             let most_waiting = limit.max(u32::MAX.into()) - 1;
-            let longest = (u128::from(most_waiting) * u128::from(window)).checked_div(u128::from(limit)).unwrap_or(0);
-            let max_delay = tick.floor(max_delay).min(u64::try_from(longest).unwrap_or(u64::MAX));
-            Self { limit, period, window, max_delay, tick, units, debt }
+            let longest = (u128::from(most_waiting) * u128::from(window))
+                .checked_div(u128::from(limit))
+                .unwrap_or(0);
+            let max_delay = tick
+                .floor(max_delay)
+                .min(u64::try_from(longest).unwrap_or(u64::MAX));
+            Self {
+                limit,
+                period,
+                window,
+                max_delay,
+                tick,
+                units,
+                debt,
+            }
         };
         at(Units::choose(|units| at(units).is_exact()))
     }
@@ -60,25 +76,46 @@ impl LeakyBucket {
 
     #[inline]
     fn flow(&self) -> Flow {
-        Flow { limit: self.limit, period: self.period, window: self.window, units: self.units }
+        Flow {
+            limit: self.limit,
+            period: self.period,
+            window: self.window,
+            units: self.units,
+        }
     }
 
     /// The most hits that are counted in units.
     fn most_hits(&self) -> u64 {
-        self.capacity().saturating_add(self.debt.limits() * self.limit).saturating_add(2).saturating_mul(2)
+        self.capacity()
+            .saturating_add(self.debt.limits() * self.limit)
+            .saturating_add(2)
+            .saturating_mul(2)
     }
 
     /// The current backlog in units.
     fn read(&self, state: Option<&State>, now: u64) -> (Clock, u64) {
-        if let Some(&State::Queue { mut last, mut backlog, units }) = state {
+        if let Some(&State::Queue {
+            mut last,
+            mut backlog,
+            units,
+        }) = state
+        {
             if units != self.units {
                 // Rounded so that no time drains twice, and no part of a hit is lost.
-                let amount = |factor: u64, divisor: u64| backlog.div_ceil(divisor).saturating_mul(factor);
+                let amount =
+                    |factor: u64, divisor: u64| backlog.div_ceil(divisor).saturating_mul(factor);
                 (last, backlog) = self.units.convert(units, self.period, last, amount);
             }
             // An empty queue means the same as no state, whatever the clock does.
-            let Some(clock) = Clock::resume(now, last, self.window).filter(|_| backlog > 0) else { return (Clock::fresh(now), 0) };
-            return (clock, backlog.min(self.longest()).saturating_sub(self.flow().between(last.min(clock.now), clock.now)));
+            let Some(clock) = Clock::resume(now, last, self.window).filter(|_| backlog > 0) else {
+                return (Clock::fresh(now), 0);
+            };
+            return (
+                clock,
+                backlog
+                    .min(self.longest())
+                    .saturating_sub(self.flow().between(last.min(clock.now), clock.now)),
+            );
         }
         (Clock::fresh(now), 0)
     }
@@ -116,10 +153,19 @@ impl LeakyBucket {
 }
 
 impl Definition for LeakyBucket {
-    fn try_new(limit: u64, window: Span, options: &Options, debt: Debt) -> Result<Self, OptionError> {
+    fn try_new(
+        limit: u64,
+        window: Span,
+        options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
         let max_delay = options.max_delay.unwrap_or(Span::ZERO);
         if max_delay > LONGEST_WINDOW {
-            return Err(OptionError::new("max_delay", "'max_delay' is longer than 100 years", "write a shorter duration"));
+            return Err(OptionError::new(
+                "max_delay",
+                "'max_delay' is longer than 100 years",
+                "write a shorter duration",
+            ));
         }
         Ok(Self::new(limit, max_delay, window, debt))
     }
@@ -127,8 +173,18 @@ impl Definition for LeakyBucket {
     fn step(&self, state: Option<State>, Arrival { now, max_hold }: Arrival, hits: i64) -> Step {
         let now = self.tick.at(now);
         if self.limit == 0 {
-            let nothing = Outcome { allowed: hits <= 0, capacity: 0, used: 0, reset: 0, retry: (hits <= 0).then_some(0) };
-            return Step { verdict: nothing.verdict(self.tick, Clock::fresh(now)), state, keep_for: None };
+            let nothing = Outcome {
+                allowed: hits <= 0,
+                capacity: 0,
+                used: 0,
+                reset: 0,
+                retry: (hits <= 0).then_some(0),
+            };
+            return Step {
+                verdict: nothing.verdict(self.tick, Clock::fresh(now)),
+                state,
+                keep_for: None,
+            };
         }
         let (clock, backlog) = self.read(state.as_ref(), now);
         let (flow, unit) = (self.flow(), self.flow().per_hit());
@@ -152,23 +208,53 @@ impl Definition for LeakyBucket {
             capacity,
             used: self.used(after, room, capacity),
             reset: flow.ticks(clock.now, after),
-            retry: threshold.map(|threshold| flow.ticks(clock.now, after.saturating_sub(threshold))),
+            retry: threshold
+                .map(|threshold| flow.ticks(clock.now, after.saturating_sub(threshold))),
         };
-        let delay = if allowed && hits > 0 { self.tick.span(delay) } else { Span::ZERO };
-        let verdict = Verdict { delay, ..found.verdict(self.tick, clock) };
+        let delay = if allowed && hits > 0 {
+            self.tick.span(delay)
+        } else {
+            Span::ZERO
+        };
+        let verdict = Verdict {
+            delay,
+            ..found.verdict(self.tick, clock)
+        };
         if after == backlog {
-            return Step { verdict, state, keep_for: None };
+            return Step {
+                verdict,
+                state,
+                keep_for: None,
+            };
         }
-        let keep_for = self.tick.span(clock.wait(flow.keep(after, found.reset)).max(1));
-        Step { verdict, state: Some(State::Queue { last: clock.now, backlog: after, units: self.units }), keep_for: Some(keep_for) }
+        let keep_for = self
+            .tick
+            .span(clock.wait(flow.keep(after, found.reset)).max(1));
+        Step {
+            verdict,
+            state: Some(State::Queue {
+                last: clock.now,
+                backlog: after,
+                units: self.units,
+            }),
+            keep_for: Some(keep_for),
+        }
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get().into()), ..self }
+        Self {
+            limit: self.limit.div_ceil(replicas.get().into()),
+            ..self
+        }
     }
 
     fn with_limit(self, limit: u64) -> Self {
-        Self::new(limit, self.tick.span(self.max_delay), self.period, self.debt)
+        Self::new(
+            limit,
+            self.tick.span(self.max_delay),
+            self.period,
+            self.debt,
+        )
     }
 
     fn is_exact(&self) -> bool {
@@ -205,27 +291,53 @@ impl Definition for LeakyBucket {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.debt.script_parameter(), self.limit, self.window, self.room(), self.units.code().into(), self.flow().per_hit()]
+        [
+            self.debt.script_parameter(),
+            self.limit,
+            self.window,
+            self.room(),
+            self.units.code().into(),
+            self.flow().per_hit(),
+        ]
     }
 
     /// The units that drain while the caller can be held.
     fn check_parameter(&self, max_hold: Span) -> u64 {
-        self.flow().within(self.tick.floor(max_hold).min(self.max_delay))
+        self.flow()
+            .within(self.tick.floor(max_hold).min(self.max_delay))
     }
 
     fn state_of_row(&self, [expiry, last, backlog, _]: [f64; 4]) -> Option<State> {
-        Some(State::Queue { last: last as u64, backlog: backlog as u64, units: Units::of_expiry(expiry) })
+        Some(State::Queue {
+            last: last as u64,
+            backlog: backlog as u64,
+            units: Units::of_expiry(expiry),
+        })
     }
 
     /// The last tick; the backlog, and in the lowest four bits the code of its units.
     fn pack(&self, state: &State) -> Option<(u64, u64)> {
-        let &State::Queue { last, backlog, units } = state else { return None };
+        let &State::Queue {
+            last,
+            backlog,
+            units,
+        } = state
+        else {
+            return None;
+        };
         let number = backlog.checked_mul(Units::CODES)?;
-        Some((last.checked_mul(units.tick(self.period).micros())?, number | u64::from(units.code())))
+        Some((
+            last.checked_mul(units.tick(self.period).micros())?,
+            number | u64::from(units.code()),
+        ))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         let units = Units::new((number % Units::CODES) as u8);
-        Some(State::Queue { last: micros / units.tick(self.period).micros(), backlog: number / Units::CODES, units })
+        Some(State::Queue {
+            last: micros / units.tick(self.period).micros(),
+            backlog: number / Units::CODES,
+            units,
+        })
     }
 }

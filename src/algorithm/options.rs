@@ -52,18 +52,22 @@ impl OptionField {
 }
 
 impl Options {
-    /// These options, and for those of its own algorithm that are not written, the defaults. A domain may so give defaults for several
-    /// algorithms.
+    /// These options, and for those of its own algorithm that are not written, the defaults. A
+    /// domain may so give defaults for several algorithms.
     #[must_use]
     pub fn apply_defaults(mut self, defaults: &Self) -> Self {
         let own = self.kind.spec();
-        for (_, field) in OPTIONS.iter().filter(|(name, _)| own.options.contains(name)) {
+        for (_, field) in OPTIONS
+            .iter()
+            .filter(|(name, _)| own.options.contains(name))
+        {
             field.fill(&mut self, *defaults);
         }
         self
     }
 
-    /// Leaves out what defaults say and this limit cannot use. `written` are the options that are meant for this limit alone.
+    /// Leaves out what defaults say and this limit cannot use. `written` are the options that are
+    /// meant for this limit alone.
     pub fn leave_out_defaults(&mut self, written: &Self, rate: &Rate) {
         if !self.counts_denied() {
             self.max_debt = written.max_debt;
@@ -94,27 +98,53 @@ impl Options {
     }
 
     fn debt(&self) -> Result<Debt, OptionError> {
-        let Some(limits) = self.max_debt else { return Ok(if self.counts_denied() { Debt::ONE } else { Debt::NONE }) };
+        let Some(limits) = self.max_debt else {
+            return Ok(if self.counts_denied() {
+                Debt::ONE
+            } else {
+                Debt::NONE
+            });
+        };
         if !self.counts_denied() {
             let what = "'max_debt' has no meaning where refused hits do not count";
-            return Err(OptionError::new("max_debt", what, "write 'count_denied: true', or remove 'max_debt'"));
+            return Err(OptionError::new(
+                "max_debt",
+                what,
+                "write 'count_denied: true', or remove 'max_debt'",
+            ));
         }
         let what = || format!("'max_debt' is {limits}, not 1 to {}", Debt::MOST);
-        Debt::of(limits).ok_or_else(|| OptionError::new("max_debt", what(), "write how many full limits a key may be in debt"))
+        Debt::of(limits).ok_or_else(|| {
+            OptionError::new(
+                "max_debt",
+                what(),
+                "write how many full limits a key may be in debt",
+            )
+        })
     }
 
     /// Removes the options that have no meaning for the algorithm, and returns an error for each.
     pub fn remove_foreign(&mut self) -> Vec<OptionError> {
         let own = self.kind.spec();
         let mut errors = Vec::new();
-        for &(option, field) in OPTIONS.iter().filter(|(name, _)| !own.options.contains(name)) {
+        for &(option, field) in OPTIONS
+            .iter()
+            .filter(|(name, _)| !own.options.contains(name))
+        {
             if field.take(self) {
-                let owners: Vec<_> = TABLE.iter().filter(|spec| spec.options.contains(&option)).map(|spec| spec.name).collect();
+                let owners: Vec<_> = TABLE
+                    .iter()
+                    .filter(|spec| spec.options.contains(&option))
+                    .map(|spec| spec.name)
+                    .collect();
                 let what = format!("'{option}' has no meaning for a {}", own.name);
                 errors.push(OptionError::new(
                     option,
                     what,
-                    format!("remove it, or write 'algorithm: {}'", owners.join("' or 'algorithm: ")),
+                    format!(
+                        "remove it, or write 'algorithm: {}'",
+                        owners.join("' or 'algorithm: ")
+                    ),
                 ));
             }
         }
@@ -134,47 +164,85 @@ pub struct OptionError {
 }
 
 impl OptionError {
-    pub(super) fn new(option: &'static str, what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { option, what: what.into(), remedy: remedy.into() }
+    pub(super) fn new(
+        option: &'static str,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            option,
+            what: what.into(),
+            remedy: remedy.into(),
+        }
     }
 }
 
 /// The error of an amount of so many units, of which at most `largest` hits fit.
-fn too_large(option: &'static str, units: u64, scale: u32, largest: u64, kind: AlgorithmKind) -> OptionError {
+fn too_large(
+    option: &'static str,
+    units: u64,
+    scale: u32,
+    largest: u64,
+    kind: AlgorithmKind,
+) -> OptionError {
     let largest = largest / u64::from(scale);
     let (each, smaller) = match scale {
         1 => (String::new(), ""),
         scale => (format!(" of {scale} hits each"), ", or a smaller 'scale'"),
     };
     let what = match kind {
-        AlgorithmKind::Concurrency => format!("'{option}' is {units}, and a concurrency limit has at most {largest} places"),
-        _ => format!("'{option}' is {units}{each}, which is more than a {} counts exactly in this window", kind.name()),
+        AlgorithmKind::Concurrency => {
+            format!("'{option}' is {units}, and a concurrency limit has at most {largest} places")
+        }
+        _ => format!(
+            "'{option}' is {units}{each}, which is more than a {} counts exactly in this window",
+            kind.name()
+        ),
     };
     OptionError::new(option, what, format!("write at most {largest}{smaller}"))
 }
 
 impl Algorithm {
-    /// The algorithm of a rate with these options. At a rate of 0 every algorithm refuses everything.
+    /// The algorithm of a rate with these options. At a rate of 0 every algorithm refuses
+    /// everything.
     ///
     /// # Errors
     /// The first [`OptionError`].
     pub fn try_new(rate: &Rate, options: &Options) -> Result<Self, OptionError> {
         let window = options.window(rate).ok_or_else(|| {
             let what = "the window is zero or longer than 100 years";
-            OptionError::new("unit_multiplier", what, "write a unit_multiplier from 1 on that makes the window shorter")
+            OptionError::new(
+                "unit_multiplier",
+                what,
+                "write a unit_multiplier from 1 on that makes the window shorter",
+            )
         })?;
         let mut options = *options;
-        if let Some(error) = options.remove_foreign().into_iter().chain(options.remove_wrong_calendar(rate, false)).next() {
+        if let Some(error) = options
+            .remove_foreign()
+            .into_iter()
+            .chain(options.remove_wrong_calendar(rate, false))
+            .next()
+        {
             return Err(error);
         }
         let debt = options.debt()?;
         let scale = options.scale.unwrap_or(1);
         if scale == 0 {
-            return Err(OptionError::new("scale", "'scale' is 0, of which no limit can be made", "write 1 or more, or remove 'scale'"));
+            return Err(OptionError::new(
+                "scale",
+                "'scale' is 0, of which no limit can be made",
+                "write 1 or more, or remove 'scale'",
+            ));
         }
         if options.default_cost == Some(0) {
-            let what = "'default_cost' is 0, with which a request that names no hits would count nothing";
-            return Err(OptionError::new("default_cost", what, "write 1 or more, or remove 'default_cost'"));
+            let what =
+                "'default_cost' is 0, with which a request that names no hits would count nothing";
+            return Err(OptionError::new(
+                "default_cost",
+                what,
+                "write 1 or more, or remove 'default_cost'",
+            ));
         }
         // More than any algorithm counts is not exact either.
         let hits = |units: u64| units.saturating_mul(scale.into()).min(LARGEST_COUNT);
@@ -182,8 +250,10 @@ impl Algorithm {
         options.burst = burst.map(hits);
         let mut algorithm = Self::define(limit, window, &options, debt)?;
         if !algorithm.is_exact() {
-            let is_exact =
-                |limit, burst| Self::define(limit, window, &Options { burst, ..options }, debt).is_ok_and(|algorithm| algorithm.is_exact());
+            let is_exact = |limit, burst| {
+                Self::define(limit, window, &Options { burst, ..options }, debt)
+                    .is_ok_and(|algorithm| algorithm.is_exact())
+            };
             return Err(match burst {
                 Some(units) if is_exact(limit, Some(1)) => {
                     let most = largest(|hits| hits == 0 || is_exact(limit, Some(hits)));

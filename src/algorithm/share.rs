@@ -1,7 +1,8 @@
-//! The share of a limit that one of several replicas allows by itself while the replicas cannot reach their common store.
+//! The share of a limit that one of several replicas allows by itself while the replicas cannot
+//! reach their common store.
 //!
-//! Only amounts are divided. Windows, ticks and the longest delay stay, so that times mean the same, keys do not change, and no product gets
-//! larger.
+//! Only amounts are divided. Windows, ticks and the longest delay stay, so that times mean the
+//! same, keys do not change, and no product gets larger.
 
 use std::num::NonZeroU32;
 
@@ -9,8 +10,9 @@ use super::definition::Definition;
 use super::{Algorithm, dispatch};
 
 impl Algorithm {
-    /// The same algorithm with 1/`replicas` of the amount, rounded up: at least one hit where there is any. All replicas together allow at
-    /// least the limit, and at most one hit per replica more.
+    /// The same algorithm with 1/`replicas` of the amount, rounded up: at least one hit where there
+    /// is any. All replicas together allow at least the limit, and at most one hit per replica
+    /// more.
     #[must_use]
     pub fn share(self, replicas: NonZeroU32) -> Self {
         dispatch!(map self, whole => whole.share(replicas))
@@ -32,7 +34,15 @@ mod tests {
             max_delay: (kind == AlgorithmKind::LeakyBucket).then_some(Span::from_secs(7)),
             ..Options::default()
         };
-        Algorithm::try_new(&Rate { requests_per_unit: limit, unit: Unit::Minute, unit_multiplier: 1 }, &options).expect("an algorithm")
+        Algorithm::try_new(
+            &Rate {
+                requests_per_unit: limit,
+                unit: Unit::Minute,
+                unit_multiplier: 1,
+            },
+            &options,
+        )
+        .expect("an algorithm")
     }
 
     fn shared(algorithm: Algorithm, replicas: u32) -> Algorithm {
@@ -42,7 +52,10 @@ mod tests {
     /// How many single hits pass at one instant.
     fn passes(algorithm: &Algorithm) -> u64 {
         let (mut state, mut passed) = (None, 0);
-        let at = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::MAX };
+        let at = Arrival {
+            now: Micros(1_800_000_000_000_000),
+            max_hold: Span::MAX,
+        };
         loop {
             let step = algorithm.step(state, at, 1);
             if !step.verdict.allowed {
@@ -60,11 +73,21 @@ mod tests {
                 for replicas in [1, 2, 3, 10, 1_000] {
                     let (whole, share) = (made(kind, limit), shared(made(kind, limit), replicas));
                     let (alone, together) = (passes(&whole), passes(&share) * u64::from(replicas));
-                    assert!(together >= alone, "{name} of {limit}, {replicas} replicas: {together} < {alone}");
+                    assert!(
+                        together >= alone,
+                        "{name} of {limit}, {replicas} replicas: {together} < {alone}"
+                    );
                     let most = alone + u64::from(replicas) - 1;
                     // A queue has one being served in each replica, beside those that wait.
-                    let most = if kind == AlgorithmKind::LeakyBucket { most + u64::from(replicas) } else { most };
-                    assert!(limit == 0 || together <= most, "{name} of {limit}, {replicas} replicas: {together} > {most}");
+                    let most = if kind == AlgorithmKind::LeakyBucket {
+                        most + u64::from(replicas)
+                    } else {
+                        most
+                    };
+                    assert!(
+                        limit == 0 || together <= most,
+                        "{name} of {limit}, {replicas} replicas: {together} > {most}"
+                    );
                     assert!(limit > 0 || together == 0, "{name}: nothing is nothing");
                 }
             }

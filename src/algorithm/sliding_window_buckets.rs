@@ -1,8 +1,10 @@
 //! `sliding_window_buckets`: a ring of counters of short intervals.
 //!
-//! A check sums every bucket that overlaps the window, the oldest one whole. So no window ever has more hits than the limit, and a hit is
-//! refused for at most one interval longer than necessary. The ring knows its last bucket, and clears all buckets between that one and now before
-//! it is used, so that an idle gap cannot revive counts of an earlier lap. The twin is `lua/sliding_window_buckets.lua`, with `lua/log.lua`.
+//! A check sums every bucket that overlaps the window, the oldest one whole. So no window ever has
+//! more hits than the limit, and a hit is refused for at most one interval longer than necessary.
+//! The ring knows its last bucket, and clears all buckets between that one and now before it is
+//! used, so that an idle gap cannot revive counts of an earlier lap. The twin is
+//! `lua/sliding_window_buckets.lua`, with `lua/log.lua`.
 
 use std::num::NonZeroU32;
 
@@ -30,7 +32,8 @@ pub struct SlidingWindowBuckets {
     pub buckets: u16,
     /// The ticks for which an idle key is kept.
     pub expiry: u64,
-    /// The resolution of its times: the finest, because nothing is multiplied by a window, and intervals are whole microseconds.
+    /// The resolution of its times: the finest, because nothing is multiplied by a window, and
+    /// intervals are whole microseconds.
     pub tick: Tick,
     /// Whether a refused hit is taken as debt, and of at most how many full limits.
     pub debt: Debt,
@@ -47,7 +50,10 @@ pub struct Ring {
 
 impl Ring {
     fn new(last: u64, buckets: u16) -> Self {
-        Self { last, counts: vec![0; usize::from(buckets)].into() }
+        Self {
+            last,
+            counts: vec![0; usize::from(buckets)].into(),
+        }
     }
 
     /// The hits of a bucket; 0 if it is not in the ring.
@@ -72,7 +78,8 @@ impl Ring {
     }
 
     fn sum(&self, first: u64, last: u64) -> u64 {
-        (self.first(first)..=last.min(self.last)).fold(0, |sum, number| sum.saturating_add(self.count(number)))
+        (self.first(first)..=last.min(self.last))
+            .fold(0, |sum, number| sum.saturating_add(self.count(number)))
     }
 
     /// The first bucket from `first` on that is in the ring.
@@ -88,23 +95,45 @@ impl Ring {
 impl SlidingWindowBuckets {
     /// The buckets of these numbers, which the caller has checked.
     #[must_use]
-    pub fn new(limit: u64, window: Span, interval: Span, buckets: u16, expiry: Span, debt: Debt) -> Self {
+    pub fn new(
+        limit: u64,
+        window: Span,
+        interval: Span,
+        buckets: u16,
+        expiry: Span,
+        debt: Debt,
+    ) -> Self {
         let tick = Tick::FINEST;
         let [window, interval, expiry] = [window, interval, expiry].map(|span| tick.ceil(span));
-        Self { limit, window, interval, buckets, expiry, tick, debt }
+        Self {
+            limit,
+            window,
+            interval,
+            buckets,
+            expiry,
+            tick,
+            debt,
+        }
     }
 
-    /// The hits of all buckets that overlap the `interval` before `now`, as far as the ring goes back.
+    /// The hits of all buckets that overlap the `interval` before `now`, as far as the ring goes
+    /// back.
     #[must_use]
     pub fn count_over(&self, state: Option<&State>, now: Micros, interval: Span) -> u64 {
         let (clock, ring) = self.read(state, self.tick.at(now));
         let first = self.first(clock.now, self.tick.ceil(interval));
-        if interval == Span::ZERO { 0 } else { ring.map_or(0, |ring| ring.sum(first, clock.now / self.interval)) }
+        if interval == Span::ZERO {
+            0
+        } else {
+            ring.map_or(0, |ring| ring.sum(first, clock.now / self.interval))
+        }
     }
 
     fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Ring>) {
         let forgotten = (Clock::fresh(now), None);
-        let Some(State::Buckets(ring)) = state else { return forgotten };
+        let Some(State::Buckets(ring)) = state else {
+            return forgotten;
+        };
         if ring.counts.len() != usize::from(self.buckets) {
             return forgotten;
         }
@@ -113,7 +142,13 @@ impl SlidingWindowBuckets {
             None | Some(0) => (Clock::fresh(now), Some(ring)),
             Some(behind) if behind <= self.window.div_ceil(self.interval) => {
                 let start = ring.last * self.interval;
-                (Clock { now: start, behind: start - now }, Some(ring))
+                (
+                    Clock {
+                        now: start,
+                        behind: start - now,
+                    },
+                    Some(ring),
+                )
             }
             Some(_) => forgotten,
         }
@@ -125,7 +160,10 @@ impl SlidingWindowBuckets {
     }
 
     fn found(&self, ring: Option<&Ring>, clock: Clock, allowed: bool, hits: i64) -> Outcome {
-        let (first, last) = (self.first(clock.now, self.window), clock.now / self.interval);
+        let (first, last) = (
+            self.first(clock.now, self.window),
+            clock.now / self.interval,
+        );
         let used = ring.map_or(0, |ring| ring.sum(first, last));
         let most = self.limit.checked_sub(hits.max(0).unsigned_abs());
         let (mut reset, mut retry, mut left) = (0, 0, used);
@@ -142,13 +180,26 @@ impl SlidingWindowBuckets {
                 }
             }
         }
-        Outcome { allowed, capacity: self.limit, used, reset, retry: most.map(|_| retry) }
+        Outcome {
+            allowed,
+            capacity: self.limit,
+            used,
+            reset,
+            retry: most.map(|_| retry),
+        }
     }
 }
 
 impl Definition for SlidingWindowBuckets {
-    fn try_new(limit: u64, window: Span, options: &Options, debt: Debt) -> Result<Self, OptionError> {
-        let interval = options.bucket_interval.unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
+    fn try_new(
+        limit: u64,
+        window: Span,
+        options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
+        let interval = options
+            .bucket_interval
+            .unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
         if interval == Span::ZERO {
             return Err(OptionError::new(
                 "bucket_interval",
@@ -157,41 +208,73 @@ impl Definition for SlidingWindowBuckets {
             ));
         }
         if interval > window {
-            let what = format!("a bucket_interval of {interval} is longer than the window of {window}");
-            let remedy = format!("write {window} or less, or remove 'bucket_interval' for a sixtieth of the window");
+            let what =
+                format!("a bucket_interval of {interval} is longer than the window of {window}");
+            let remedy = format!(
+                "write {window} or less, or remove 'bucket_interval' for a sixtieth of the window"
+            );
             return Err(OptionError::new("bucket_interval", what, remedy));
         }
         let shortest = Span::from_micros(window.micros() + interval.micros());
         let span = options.bucket_span.unwrap_or(shortest);
         if span < shortest {
-            let what = format!("a bucket_span of {span} is shorter than the window of {window} and one bucket_interval of {interval}");
-            return Err(OptionError::new("bucket_span", what, format!("write {shortest} or more, or remove 'bucket_span'")));
+            let what = format!(
+                "a bucket_span of {span} is shorter than the window of {window} and one \
+                 bucket_interval of {interval}"
+            );
+            return Err(OptionError::new(
+                "bucket_span",
+                what,
+                format!("write {shortest} or more, or remove 'bucket_span'"),
+            ));
         }
         let count = span.micros().div_ceil(interval.micros());
-        let Some(buckets) = u16::try_from(count).ok().filter(|&count| count <= MOST_BUCKETS) else {
+        let Some(buckets) = u16::try_from(count)
+            .ok()
+            .filter(|&count| count <= MOST_BUCKETS)
+        else {
             return Err(too_many_buckets(count, window, interval, span, options));
         };
         let expiry = options.subject_expiry.unwrap_or(span);
         if expiry < span {
-            let what = format!("a subject_expiry of {expiry} drops keys whose buckets count for {span}");
-            return Err(OptionError::new("subject_expiry", what, format!("write {span} or more, or remove 'subject_expiry'")));
+            let what =
+                format!("a subject_expiry of {expiry} drops keys whose buckets count for {span}");
+            return Err(OptionError::new(
+                "subject_expiry",
+                what,
+                format!("write {span} or more, or remove 'subject_expiry'"),
+            ));
         }
         Ok(Self::new(limit, window, interval, buckets, expiry, debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
         let (clock, ring) = self.read(state.as_ref(), self.tick.at(now));
-        let (limit, first, last) = (self.limit, self.first(clock.now, self.window), clock.now / self.interval);
+        let (limit, first, last) = (
+            self.limit,
+            self.first(clock.now, self.window),
+            clock.now / self.interval,
+        );
         let sum = ring.map_or(0, |ring| ring.sum(first, last));
         let (allowed, taken, given) = match u64::try_from(hits) {
             Ok(0) => (sum <= limit, 0, 0),
             Ok(asked) if sum.saturating_add(asked) <= limit => (true, asked, 0),
-            Ok(asked) if self.debt.counts() => (false, asked.min((limit + self.most_debt()).saturating_sub(sum)), 0),
+            Ok(asked) if self.debt.counts() => (
+                false,
+                asked.min((limit + self.most_debt()).saturating_sub(sum)),
+                0,
+            ),
             Ok(_) => (false, 0, 0),
             Err(_) => (true, 0, hits.unsigned_abs().min(sum)),
         };
         if taken == 0 && given == 0 {
-            return Step { verdict: self.found(ring, clock, allowed, hits).verdict(self.tick, clock), state, keep_for: None };
+            return Step {
+                verdict: self
+                    .found(ring, clock, allowed, hits)
+                    .verdict(self.tick, clock),
+                state,
+                keep_for: None,
+            };
         }
         let is_known = ring.is_some();
         let mut ring = match state {
@@ -208,23 +291,34 @@ impl Definition for SlidingWindowBuckets {
             ring.counts[index] -= less;
             left -= less;
         }
-        let verdict = self.found(Some(&ring), clock, allowed, hits).verdict(self.tick, clock);
+        let verdict = self
+            .found(Some(&ring), clock, allowed, hits)
+            .verdict(self.tick, clock);
         let keep_for = ticks::keep_for(self.tick, &verdict).max(self.tick.span(self.expiry));
-        Step { verdict, state: Some(State::Buckets(ring)), keep_for: Some(keep_for) }
+        Step {
+            verdict,
+            state: Some(State::Buckets(ring)),
+            keep_for: Some(keep_for),
+        }
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get().into()), ..self }
+        Self {
+            limit: self.limit.div_ceil(replicas.get().into()),
+            ..self
+        }
     }
 
     fn with_limit(self, limit: u64) -> Self {
         Self { limit, ..self }
     }
 
-    /// Of each window in the ring, and the two at its ends, a key may hold a full limit and its debt.
+    /// Of each window in the ring, and the two at its ends, a key may hold a full limit and its
+    /// debt.
     fn is_exact(&self) -> bool {
         let windows = (u64::from(self.buckets) * self.interval).div_ceil(self.window) + 1;
-        u128::from(self.limit) * u128::from(1 + self.debt.limits()) * u128::from(windows) <= LARGEST_TOTAL.into()
+        u128::from(self.limit) * u128::from(1 + self.debt.limits()) * u128::from(windows)
+            <= LARGEST_TOTAL.into()
     }
 
     fn capacity(&self) -> u64 {
@@ -255,25 +349,52 @@ impl Definition for SlidingWindowBuckets {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.debt.script_parameter(), self.limit, self.window, self.interval, self.buckets.into(), self.expiry]
+        [
+            self.debt.script_parameter(),
+            self.limit,
+            self.window,
+            self.interval,
+            self.buckets.into(),
+            self.expiry,
+        ]
     }
 }
 
 /// The error for a ring of `count` buckets. Its remedy is one that gives a valid ring.
-fn too_many_buckets(count: u64, window: Span, interval: Span, span: Span, options: &Options) -> OptionError {
-    let what =
-        format!("a bucket_span of {span} with a bucket_interval of {interval} makes {count} buckets, and {MOST_BUCKETS} is the most");
+fn too_many_buckets(
+    count: u64,
+    window: Span,
+    interval: Span,
+    span: Span,
+    options: &Options,
+) -> OptionError {
+    let what = format!(
+        "a bucket_span of {span} with a bucket_interval of {interval} makes {count} buckets, and \
+         {MOST_BUCKETS} is the most"
+    );
     let most = u64::from(MOST_BUCKETS);
     let is_span_written = options.bucket_span.is_some();
     // A default span is the window and one bucket.
-    let longer = if is_span_written { span.micros().div_ceil(most) } else { window.micros().div_ceil(most - 1) };
+    let longer = if is_span_written {
+        span.micros().div_ceil(most)
+    } else {
+        window.micros().div_ceil(most - 1)
+    };
     let longest_span = Span::from_micros(interval.micros() * most);
     let is_span_long_enough = longest_span.micros() >= window.micros() + interval.micros();
     // No interval may be longer than the window.
-    if is_span_written && is_span_long_enough && (options.bucket_interval.is_none() || longer > window.micros()) {
-        return OptionError::new("bucket_span", what, format!("write {longest_span} or less, or a longer bucket_interval"));
+    if is_span_written
+        && is_span_long_enough
+        && (options.bucket_interval.is_none() || longer > window.micros())
+    {
+        return OptionError::new(
+            "bucket_span",
+            what,
+            format!("write {longest_span} or less, or a longer bucket_interval"),
+        );
     }
-    // Windows are whole seconds, so that an interval rounded up to milliseconds is not longer than one.
+    // Windows are whole seconds, so that an interval rounded up to milliseconds is not longer than
+    // one.
     let longer = Span::from_micros(longer.next_multiple_of(1_000));
     OptionError::new("bucket_interval", what, format!("write {longer} or more"))
 }

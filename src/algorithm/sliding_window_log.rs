@@ -1,7 +1,8 @@
 //! `sliding_window_log`: a log of the times of all hits, which is exact over any window.
 //!
-//! Each entry holds the running total up to itself, so that counting is a binary search. Hits of one tick share an entry. A write drops the
-//! entries that have left the window. The twin is `lua/sliding_window_log.lua`, with `lua/log.lua`.
+//! Each entry holds the running total up to itself, so that counting is a binary search. Hits of
+//! one tick share an entry. A write drops the entries that have left the window. The twin is
+//! `lua/sliding_window_log.lua`, with `lua/log.lua`.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -52,7 +53,9 @@ impl Log {
 
     /// The total of all hits before entry `index`.
     fn total_before(&self, index: usize) -> u64 {
-        index.checked_sub(1).map_or(self.before, |index| self.entries[index].total)
+        index
+            .checked_sub(1)
+            .map_or(self.before, |index| self.entries[index].total)
     }
 
     /// Removes the first `count` entries.
@@ -94,7 +97,12 @@ impl SlidingWindowLog {
     #[must_use]
     pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
         let tick = Tick::FINEST;
-        Self { limit, window: tick.ceil(window), tick, debt }
+        Self {
+            limit,
+            window: tick.ceil(window),
+            tick,
+            debt,
+        }
     }
 
     fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Log>) {
@@ -109,17 +117,36 @@ impl SlidingWindowLog {
 
     /// How many entries have left the window.
     fn left(&self, log: &Log, now: u64) -> usize {
-        log.entries.partition_point(|entry| entry.tick.saturating_add(self.window) <= now)
+        log.entries
+            .partition_point(|entry| entry.tick.saturating_add(self.window) <= now)
     }
 
     /// The outcome for a log whose first `left` entries have left the window.
-    fn found(&self, log: Option<&Log>, left: usize, clock: Clock, allowed: bool, hits: i64) -> Outcome {
+    fn found(
+        &self,
+        log: Option<&Log>,
+        left: usize,
+        clock: Clock,
+        allowed: bool,
+        hits: i64,
+    ) -> Outcome {
         let most = self.limit.checked_sub(hits.max(0).unsigned_abs());
         let Some(log) = log else {
-            return Outcome { allowed, capacity: self.limit, used: 0, reset: 0, retry: most.map(|_| 0) };
+            return Outcome {
+                allowed,
+                capacity: self.limit,
+                used: 0,
+                reset: 0,
+                retry: most.map(|_| 0),
+            };
         };
         let used = log.total().saturating_sub(log.total_before(left));
-        let leaves = |entry: &Entry| entry.tick.saturating_add(self.window).saturating_sub(clock.now);
+        let leaves = |entry: &Entry| {
+            entry
+                .tick
+                .saturating_add(self.window)
+                .saturating_sub(clock.now)
+        };
         let reset = log.entries.back().map_or(0, leaves);
         let retry = most.map(|most| match log.total().saturating_sub(most) {
             // The total of the entries that have to leave.
@@ -129,15 +156,33 @@ impl SlidingWindowLog {
             }
             _ => 0,
         });
-        Outcome { allowed, capacity: self.limit, used, reset, retry }
+        Outcome {
+            allowed,
+            capacity: self.limit,
+            used,
+            reset,
+            retry,
+        }
     }
 }
 
 impl Definition for SlidingWindowLog {
-    fn try_new(limit: u64, window: Span, _options: &Options, debt: Debt) -> Result<Self, OptionError> {
+    fn try_new(
+        limit: u64,
+        window: Span,
+        _options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
         if limit > LARGEST_LIMIT {
-            let what = format!("a sliding_window_log stores every hit and allows a limit of at most {LARGEST_LIMIT}, not {limit}");
-            return Err(OptionError::new("algorithm", what, "write 'algorithm: sliding_window_buckets', which has no such bound"));
+            let what = format!(
+                "a sliding_window_log stores every hit and allows a limit of at most \
+                 {LARGEST_LIMIT}, not {limit}"
+            );
+            return Err(OptionError::new(
+                "algorithm",
+                what,
+                "write 'algorithm: sliding_window_buckets', which has no such bound",
+            ));
         }
         Ok(Self::new(limit, window, debt))
     }
@@ -150,12 +195,22 @@ impl Definition for SlidingWindowLog {
         let (allowed, taken, given) = match u64::try_from(hits) {
             Ok(0) => (count <= limit, 0, 0),
             Ok(asked) if count.saturating_add(asked) <= limit => (true, asked, 0),
-            Ok(asked) if self.debt.counts() => (false, asked.min((limit + self.most_debt()).saturating_sub(count)), 0),
+            Ok(asked) if self.debt.counts() => (
+                false,
+                asked.min((limit + self.most_debt()).saturating_sub(count)),
+                0,
+            ),
             Ok(_) => (false, 0, 0),
             Err(_) => (true, 0, hits.unsigned_abs().min(count)),
         };
         if taken == 0 && given == 0 {
-            return Step { verdict: self.found(log, left, clock, allowed, hits).verdict(self.tick, clock), state, keep_for: None };
+            return Step {
+                verdict: self
+                    .found(log, left, clock, allowed, hits)
+                    .verdict(self.tick, clock),
+                state,
+                keep_for: None,
+            };
         }
         let is_known = log.is_some();
         let mut log = match state {
@@ -168,13 +223,22 @@ impl Definition for SlidingWindowLog {
         } else {
             log.give_back(given);
         }
-        let verdict = self.found(Some(&log), 0, clock, allowed, hits).verdict(self.tick, clock);
+        let verdict = self
+            .found(Some(&log), 0, clock, allowed, hits)
+            .verdict(self.tick, clock);
         let keep_for = ticks::keep_for(self.tick, &verdict);
-        Step { verdict, state: Some(State::Log(log)), keep_for: Some(keep_for) }
+        Step {
+            verdict,
+            state: Some(State::Log(log)),
+            keep_for: Some(keep_for),
+        }
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
-        Self { limit: self.limit.div_ceil(replicas.get().into()), ..self }
+        Self {
+            limit: self.limit.div_ceil(replicas.get().into()),
+            ..self
+        }
     }
 
     fn with_limit(self, limit: u64) -> Self {
@@ -206,6 +270,13 @@ impl Definition for SlidingWindowLog {
     }
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.debt.script_parameter(), self.limit, self.window, 0, 0, 0]
+        [
+            self.debt.script_parameter(),
+            self.limit,
+            self.window,
+            0,
+            0,
+            0,
+        ]
     }
 }

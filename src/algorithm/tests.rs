@@ -1,9 +1,10 @@
-//! What all algorithms promise, on random limits, hits and clocks. What each one means is in `tests/naive.rs`.
+//! What all algorithms promise, on random limits, hits and clocks. What each one means is in
+//! `tests/naive.rs`.
 
 mod bounds;
 mod large;
-mod option_errors;
 mod naive;
+mod option_errors;
 
 use proptest::prelude::*;
 
@@ -18,25 +19,45 @@ const START: u64 = 1_800_057_600_000_000;
 const LAST: u64 = MAX_SAFE_INTEGER;
 
 fn at(micros: u64) -> Arrival {
-    Arrival { now: Micros(micros), max_hold: Span::MAX }
+    Arrival {
+        now: Micros(micros),
+        max_hold: Span::MAX,
+    }
 }
 
 /// The algorithm of these numbers, or of smaller amounts if those are too large for it.
-fn made(kind: AlgorithmKind, limit: u64, secs: u32, count_denied: bool, burst: u64, max_delay: Span) -> Algorithm {
-    let rate = Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: secs };
+fn made(
+    kind: AlgorithmKind,
+    limit: u64,
+    secs: u32,
+    count_denied: bool,
+    burst: u64,
+    max_delay: Span,
+) -> Algorithm {
+    let rate = Rate {
+        requests_per_unit: limit,
+        unit: Unit::Second,
+        unit_multiplier: secs,
+    };
     let options = Options {
         kind,
         burst: (kind == AlgorithmKind::TokenBucket).then_some(burst.max(1)),
         max_delay: (kind == AlgorithmKind::LeakyBucket).then_some(max_delay),
         bucket_interval: (kind == AlgorithmKind::SlidingWindowBuckets && burst.is_multiple_of(2))
-            .then(|| Span::from_micros(rate.window().expect("a window").micros() / (burst % 90 + 1))),
+            .then(|| {
+                Span::from_micros(rate.window().expect("a window").micros() / (burst % 90 + 1))
+            }),
         count_denied: Some(count_denied),
-        max_debt: (count_denied && kind != AlgorithmKind::FixedWindow && burst.is_multiple_of(3)).then(|| (burst / 3 % 100) as u32 + 1),
+        max_debt: (count_denied && kind != AlgorithmKind::FixedWindow && burst.is_multiple_of(3))
+            .then(|| (burst / 3 % 100) as u32 + 1),
         ..Options::default()
     };
     match Algorithm::try_new(&rate, &options) {
         Ok(algorithm) => algorithm,
-        Err(error) if matches!(error.option, "requests_per_unit" | "burst") && limit.max(burst) > u32::MAX.into() => {
+        Err(error)
+            if matches!(error.option, "requests_per_unit" | "burst")
+                && limit.max(burst) > u32::MAX.into() =>
+        {
             made(kind, limit / 3, secs, count_denied, burst / 3, max_delay)
         }
         Err(error) => panic!("options that belong together: {error:?}"),
@@ -49,16 +70,51 @@ fn amount() -> impl Strategy<Value = u64> {
 }
 
 /// Any algorithm but those of `without`.
-fn algorithm(count_denied: impl Strategy<Value = bool>, without: &'static [AlgorithmKind]) -> impl Strategy<Value = Algorithm> {
-    let kinds: Vec<_> = AlgorithmKind::OVER_TIME.iter().map(|&(_, kind)| kind).filter(|kind| !without.contains(kind)).collect();
-    let secs = prop_oneof![Just(1_u32), Just(7), Just(60), Just(86_400), Just(31_536_000), Just(3_153_600_000)];
-    let delay = prop_oneof![Just(0_u64), 0_u64..100_000_000, 0..=3_153_600_000_000_000_u64];
-    (prop::sample::select(kinds), amount(), secs, count_denied, amount(), delay).prop_map(
-        |(kind, limit, secs, count_denied, burst, delay)| {
-            let limit = if kind == AlgorithmKind::SlidingWindowLog { limit % 1_000 } else { limit };
-            made(kind, limit, secs, count_denied, burst, Span::from_micros(delay))
-        },
+fn algorithm(
+    count_denied: impl Strategy<Value = bool>,
+    without: &'static [AlgorithmKind],
+) -> impl Strategy<Value = Algorithm> {
+    let kinds: Vec<_> = AlgorithmKind::OVER_TIME
+        .iter()
+        .map(|&(_, kind)| kind)
+        .filter(|kind| !without.contains(kind))
+        .collect();
+    let secs = prop_oneof![
+        Just(1_u32),
+        Just(7),
+        Just(60),
+        Just(86_400),
+        Just(31_536_000),
+        Just(3_153_600_000)
+    ];
+    let delay = prop_oneof![
+        Just(0_u64),
+        0_u64..100_000_000,
+        0..=3_153_600_000_000_000_u64
+    ];
+    (
+        prop::sample::select(kinds),
+        amount(),
+        secs,
+        count_denied,
+        amount(),
+        delay,
     )
+        .prop_map(|(kind, limit, secs, count_denied, burst, delay)| {
+            let limit = if kind == AlgorithmKind::SlidingWindowLog {
+                limit % 1_000
+            } else {
+                limit
+            };
+            made(
+                kind,
+                limit,
+                secs,
+                count_denied,
+                burst,
+                Span::from_micros(delay),
+            )
+        })
 }
 
 fn window(algorithm: &Algorithm) -> Span {
@@ -103,14 +159,19 @@ fn acts(act: impl Strategy<Value = Act>) -> impl Strategy<Value = Acts> {
 fn hits(algorithm: &Algorithm, act: Act) -> i64 {
     match act {
         Act::Few(hits) | Act::Any(hits) => hits,
-        Act::Part(part) => {
-            (algorithm.capacity().cast_signed() / 1_000 * part + algorithm.capacity().cast_signed() % 1_000 * part / 1_000).max(1)
-        }
+        Act::Part(part) => (algorithm.capacity().cast_signed() / 1_000 * part
+            + algorithm.capacity().cast_signed() % 1_000 * part / 1_000)
+            .max(1),
     }
 }
 
-/// Runs acts one after the other and hands over each: what was stored, when, how many hits, and the step.
-fn run(algorithm: &Algorithm, acts: &Acts, mut each: impl FnMut(&Option<State>, u64, i64, &Step)) -> (Option<State>, u64) {
+/// Runs acts one after the other and hands over each: what was stored, when, how many hits, and the
+/// step.
+fn run(
+    algorithm: &Algorithm,
+    acts: &Acts,
+    mut each: impl FnMut(&Option<State>, u64, i64, &Step),
+) -> (Option<State>, u64) {
     let (mut state, mut now) = (None, START);
     for &(pause, act) in acts {
         // Not a round share, so that edges are met from both sides.
@@ -128,18 +189,43 @@ fn look(algorithm: &Algorithm, state: Option<&State>, now: u64) -> Verdict {
 }
 
 /// Whether a retry after exactly its time is allowed, and one tick earlier refused.
-fn check_retry(algorithm: &Algorithm, state: Option<&State>, now: u64, hits: i64, retry: Wait) -> Result<(), TestCaseError> {
+fn check_retry(
+    algorithm: &Algorithm,
+    state: Option<&State>,
+    now: u64,
+    hits: i64,
+    retry: Wait,
+) -> Result<(), TestCaseError> {
     let tick = algorithm.tick().micros();
     match retry {
         Wait::Never => prop_assert!(hits > algorithm.capacity().cast_signed()),
-        Wait::For(span) if now.checked_add(span.micros()).is_none_or(|then| then > LAST) => {}
+        Wait::For(span)
+            if now
+                .checked_add(span.micros())
+                .is_none_or(|then| then > LAST) => {}
         Wait::For(span) => {
             prop_assert!(hits <= algorithm.capacity().cast_signed());
             prop_assert!(span.micros() >= tick, "a refused check waits");
-            prop_assert!(span.micros() % tick == 0 || matches!(algorithm, Algorithm::FixedWindow(_)));
+            prop_assert!(
+                span.micros() % tick == 0 || matches!(algorithm, Algorithm::FixedWindow(_))
+            );
             let then = now + span.micros();
-            prop_assert!(algorithm.step(state.cloned(), at(then), hits).verdict.allowed, "allowed after {:?}", span);
-            prop_assert!(!algorithm.step(state.cloned(), at(then - tick), hits).verdict.allowed, "refused before {:?}", span);
+            prop_assert!(
+                algorithm
+                    .step(state.cloned(), at(then), hits)
+                    .verdict
+                    .allowed,
+                "allowed after {:?}",
+                span
+            );
+            prop_assert!(
+                !algorithm
+                    .step(state.cloned(), at(then - tick), hits)
+                    .verdict
+                    .allowed,
+                "refused before {:?}",
+                span
+            );
         }
     }
     Ok(())
@@ -314,7 +400,8 @@ proptest! {
             };
             let before = [written, taken].into_iter().chain(hits_at).map(longest).max().unwrap_or_default().micros();
             let after = longest(then).micros();
-            prop_assert!(after <= before.saturating_add(window(&algorithm).micros() + extra), "one window at most: {} {}", before, after);
+            prop_assert!(after <= before.saturating_add(window(&algorithm).micros() + extra), "one \
+                window at most: {} {}", before, after);
             let refused = algorithm.step(state.clone(), at(then), 1);
             if !refused.verdict.allowed {
                 check_retry(&algorithm, refused.state.as_ref(), then, 1, refused.verdict.retry_after)?;
@@ -345,7 +432,8 @@ proptest! {
             let within: u64 = admitted[index..].iter().filter(|(tick, _)| tick - first < width).map(|(_, hits)| hits).sum();
             prop_assert!(within <= limit + extra);
         }
-        prop_assert!(!is_leaky || admitted.is_sorted_by_key(|(tick, _)| *tick), "slots come in order");
+        prop_assert!(!is_leaky || admitted.is_sorted_by_key(|(tick, _)| *tick), "slots come in \
+            order");
     }
 
     #[test]

@@ -16,7 +16,12 @@ use crate::metrics::Metrics;
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
 /// Serves Prometheus's port of envoyproxy/ratelimit; ends when `stopping` does.
-pub(super) async fn serve_prometheus(listener: TcpListener, options: Options, metrics: Arc<Metrics>, stopping: watch::Receiver<bool>) {
+pub(super) async fn serve_prometheus(
+    listener: TcpListener,
+    options: Options,
+    metrics: Arc<Metrics>,
+    stopping: watch::Receiver<bool>,
+) {
     http::serve(listener, Pages::new(metrics, options), stopping).await;
 }
 
@@ -24,7 +29,10 @@ pub(super) async fn serve_prometheus(listener: TcpListener, options: Options, me
 ///
 /// # Errors
 /// The operating system gives no thread.
-pub(super) fn start_statsd(options: statsd::Options, metrics: Arc<Metrics>) -> io::Result<statsd::Exporter> {
+pub(super) fn start_statsd(
+    options: statsd::Options,
+    metrics: Arc<Metrics>,
+) -> io::Result<statsd::Exporter> {
     let protocol = match (&options.flavour, options.protocol) {
         (Flavour::DogStatsd(_), _) => "DogStatsD by UDP",
         (Flavour::Statsd, Protocol::Udp) => "StatsD by UDP",
@@ -44,6 +52,7 @@ pub(super) fn start_statsd(options: statsd::Options, metrics: Arc<Metrics>) -> i
 /// Sends what was counted since the last flush, in bounded time.
 pub(super) async fn stop_statsd(statsd: Option<statsd::Exporter>) {
     if let Some(statsd) = statsd {
-        let _ = tokio::time::timeout(LAST_FLUSH, tokio::task::spawn_blocking(|| statsd.stop())).await;
+        let _ =
+            tokio::time::timeout(LAST_FLUSH, tokio::task::spawn_blocking(|| statsd.stop())).await;
     }
 }

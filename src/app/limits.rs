@@ -17,14 +17,19 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Loads the limits for the first time. Those of a control plane arrive later, unless they were saved. Problems of files end the start, unless
-    /// the settings allow a start without limits.
+    /// Loads the limits for the first time. Those of a control plane arrive later, unless they were
+    /// saved. Problems of files end the start, unless the settings allow a start without limits.
     ///
     /// # Errors
     /// [`StartError::Limits`].
-    pub(super) fn load(settings: &Settings, live: &Arc<Live>, metrics: &Arc<Metrics>) -> Result<Self, StartError> {
+    pub(super) fn load(
+        settings: &Settings,
+        live: &Arc<Live>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, StartError> {
         if let Some(options) = &settings.xds {
-            let (client, problems) = xds::Client::new(Arc::clone(live), options.clone(), Arc::clone(metrics));
+            let (client, problems) =
+                xds::Client::new(Arc::clone(live), options.clone(), Arc::clone(metrics));
             if !problems.is_empty() && !settings.start_without_limits {
                 return Err(StartError::Limits(problems));
             }
@@ -41,7 +46,8 @@ impl Source {
                 }
                 tracing::error!(
                     problems = problems.len(),
-                    "no limits are loaded: every request is answered with UNAVAILABLE until the files can be used"
+                    "no limits are loaded: every request is answered with UNAVAILABLE until the \
+                     files can be used"
                 );
                 watched
             }

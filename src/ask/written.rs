@@ -1,8 +1,10 @@
-//! Keys and values as operators write them: in commands, in orders to the admin API, in `OVERRIDES_FILE`, and in what commands print to be pasted.
+//! Keys and values as operators write them: in commands, in orders to the admin API, in
+//! `OVERRIDES_FILE`, and in what commands print to be pasted.
 //!
-//! A `*` stands for any text. `\*` is a star, `\\` a backslash, and `\u{2e}` the character with this number in hexadecimal; a backslash before anything else
-//! is itself. Where no wildcard can be meant, a `*` is a star. Clients choose values, so that whatever prints one to be pasted has to escape it: otherwise
-//! a client that sends the value `*` could have everyone blocked.
+//! A `*` stands for any text. `\*` is a star, `\\` a backslash, and `\u{2e}` the character with
+//! this number in hexadecimal; a backslash before anything else is itself. Where no wildcard can be
+//! meant, a `*` is a star. Clients choose values, so that whatever prints one to be pasted has to
+//! escape it: otherwise a client that sends the value `*` could have everyone blocked.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -25,7 +27,12 @@ impl Text {
             }
         });
         // Text is split only at characters of one byte, and an escape is a whole character.
-        Self(pieces.into_iter().map(|piece| String::from_utf8_lossy(&piece).into()).collect())
+        Self(
+            pieces
+                .into_iter()
+                .map(|piece| String::from_utf8_lossy(&piece).into())
+                .collect(),
+        )
     }
 
     /// This text and no other.
@@ -74,13 +81,19 @@ impl Text {
     /// On one line, for people: [`Text::read`] reads it.
     #[must_use]
     pub fn shown(&self) -> String {
-        self.pieces().map(|piece| shown(piece, Role::Value)).collect::<Vec<_>>().join("*")
+        self.pieces()
+            .map(|piece| shown(piece, Role::Value))
+            .collect::<Vec<_>>()
+            .join("*")
     }
 
     /// The same for a key.
     #[must_use]
     pub fn shown_as_key(&self) -> String {
-        self.pieces().map(|piece| shown(piece, Role::Key)).collect::<Vec<_>>().join("*")
+        self.pieces()
+            .map(|piece| shown(piece, Role::Key))
+            .collect::<Vec<_>>()
+            .join("*")
     }
 }
 
@@ -134,14 +147,24 @@ pub fn is_visible(letter: char) -> bool {
 /// An exact entry as it is written: `key=value`. Bytes that are not UTF-8 are shown as U+FFFD.
 #[must_use]
 pub fn entry(key: &[u8], value: &[u8]) -> String {
-    format!("{}={}", shown(&String::from_utf8_lossy(key), Role::Key), shown(&String::from_utf8_lossy(value), Role::Value))
+    format!(
+        "{}={}",
+        shown(&String::from_utf8_lossy(key), Role::Key),
+        shown(&String::from_utf8_lossy(value), Role::Value)
+    )
 }
 
 /// An exact key or value that was written: a `*` is a star.
 #[must_use]
 pub fn read_exact(written: &[u8]) -> Vec<u8> {
     let mut exact = Vec::with_capacity(written.len());
-    scan(written, |part| exact.extend_from_slice(if let Part::Bytes(bytes) = part { bytes } else { b"*" }));
+    scan(written, |part| {
+        exact.extend_from_slice(if let Part::Bytes(bytes) = part {
+            bytes
+        } else {
+            b"*"
+        });
+    });
     exact
 }
 
@@ -193,8 +216,13 @@ fn number(text: &[u8]) -> Option<(char, &[u8])> {
     let end = digits.iter().take(7).position(|&byte| byte == b'}')?;
     let (digits, behind) = digits.split_at(end);
     // `from_str_radix` would take a sign too.
-    let digits = str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
-    Some((char::from_u32(u32::from_str_radix(digits, 16).ok()?)?, &behind[1..]))
+    let digits = str::from_utf8(digits)
+        .ok()
+        .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+    Some((
+        char::from_u32(u32::from_str_radix(digits, 16).ok()?)?,
+        &behind[1..],
+    ))
 }
 
 #[cfg(test)]
@@ -219,7 +247,10 @@ mod tests {
             (r"C:\dir\", &[r"C:\dir\"]),
             (r"\\host\share", &[r"\host\share"]),
             (r"\u{1b}[\u{1F600}", &["\u{1b}[\u{1f600}"]),
-            (r"\u{}\u{d800}\u{110000}\u{+1}\u{1234567}\u{1", &[r"\u{}\u{d800}\u{110000}\u{+1}\u{1234567}\u{1"]),
+            (
+                r"\u{}\u{d800}\u{110000}\u{+1}\u{1234567}\u{1",
+                &[r"\u{}\u{d800}\u{110000}\u{+1}\u{1234567}\u{1"],
+            ),
         ] {
             assert_eq!(pieces(written), expected, "{written}");
         }

@@ -2,17 +2,27 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that clients of the gRPC port do not get: for the listeners for operators, Redis, files and queues of events; or a quarter of few.
+/// Descriptors that clients of the gRPC port do not get: for the listeners for operators, Redis,
+/// files and queues of events; or a quarter of few.
 const RESERVED: u64 = 1_024;
 
-/// Raises the process's soft limit to the hard one, and returns how many connections of clients fit in it.
+/// Raises the process's soft limit to the hard one, and returns how many connections of clients fit
+/// in it.
 #[must_use]
 pub fn connections_after_raise() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // More than a million is of no use, and some systems refuse what they say is unlimited.
     let wanted = maximum.unwrap_or(u64::MAX).min(1 << 20);
     let soft = current.unwrap_or(u64::MAX);
-    let is_raised = soft < wanted && setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok();
+    let is_raised = soft < wanted
+        && setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(wanted),
+                maximum,
+            },
+        )
+        .is_ok();
     connections(if is_raised { wanted } else { soft })
 }
 

@@ -1,7 +1,8 @@
 //! How much memory the process may use, and which part of it each user of memory gets.
 //!
-//! What clients and a control plane can make Weir hold is bounded in bytes, and all of these bounds follow from one number, so that together they stay
-//! below the limit at which the kernel kills the process, and all counts in memory with it.
+//! What clients and a control plane can make Weir hold is bounded in bytes, and all of these bounds
+//! follow from one number, so that together they stay below the limit at which the kernel kills the
+//! process, and all counts in memory with it.
 
 use std::fmt;
 use std::fs;
@@ -9,15 +10,16 @@ use std::path::{Component, Path};
 
 const MIB: u64 = 1 << 20;
 
-/// The parts of the limit. What they leave of it is for the process itself: code, limits, metrics, heaviest subjects, logs, and what the allocator cannot
-/// use between blocks.
+/// The parts of the limit. What they leave of it is for the process itself: code, limits, metrics,
+/// heaviest subjects, logs, and what the allocator cannot use between blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     /// All of it, in bytes.
     pub limit: u64,
     /// For open gRPC connections, which wait or are served.
     pub connections: u64,
-    /// For what clients leave unfinished: parts of messages, answers that are not taken, header blocks, handshakes, bodies.
+    /// For what clients leave unfinished: parts of messages, answers that are not taken, header
+    /// blocks, handshakes, bodies.
     pub unfinished: u64,
     /// For counters in memory.
     pub store: u64,
@@ -35,8 +37,9 @@ impl Shares {
     /// A control plane sends 64 MiB at most, which are some 400,000 limits.
     const MOST_RESOURCES: u64 = 2_048 * MIB;
 
-    /// The shares of a limit: an eighth is for the process itself, and of the rest two sevenths each for connections, unfinished things and the store,
-    /// and one for resources. The store gets what is above the others' ceilings.
+    /// The shares of a limit: an eighth is for the process itself, and of the rest two sevenths
+    /// each for connections, unfinished things and the store, and one for resources. The store gets
+    /// what is above the others' ceilings.
     #[must_use]
     pub fn of(limit: u64) -> Self {
         let process = (limit / 8).max(Self::PROCESS).min(limit / 2);
@@ -45,7 +48,13 @@ impl Shares {
         let connections = (2 * part).min(Self::MOST_CONNECTIONS);
         let unfinished = (2 * part).min(Self::MOST_UNFINISHED);
         let resources = part.min(Self::MOST_RESOURCES);
-        Self { limit, connections, unfinished, resources, store: rest - connections - unfinished - resources }
+        Self {
+            limit,
+            connections,
+            unfinished,
+            resources,
+            store: rest - connections - unfinished - resources,
+        }
     }
 }
 
@@ -76,7 +85,8 @@ impl fmt::Display for Source {
 /// The limit where neither the operating system nor a setting says one: as the manifests have.
 pub const DEFAULT_LIMIT: u64 = 512 * MIB;
 
-/// The limit of the control groups that this process is in, or the memory of the machine, whichever is smaller.
+/// The limit of the control groups that this process is in, or the memory of the machine, whichever
+/// is smaller.
 #[must_use]
 pub fn limit_of_this_process() -> (u64, Source) {
     limit_below(Path::new("/"))
@@ -84,12 +94,20 @@ pub fn limit_of_this_process() -> (u64, Source) {
 
 /// As the files below this root say.
 fn limit_below(root: &Path) -> (u64, Source) {
-    let machine = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| machine_bytes(&text));
+    let machine = fs::read_to_string(root.join("proc/meminfo"))
+        .ok()
+        .and_then(|text| machine_bytes(&text));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let group = groups.lines().filter_map(|line| limit_of_group(root, line)).min();
+    let group = groups
+        .lines()
+        .filter_map(|line| limit_of_group(root, line))
+        .min();
     match (group, machine) {
-        // Version 1 says a number of its own where there is no limit, which is more than any machine has.
-        (Some(group), machine) if group < machine.unwrap_or(1 << 60) => (group, Source::ControlGroup),
+        // Version 1 says a number of its own where there is no limit, which is more than any
+        // machine has.
+        (Some(group), machine) if group < machine.unwrap_or(1 << 60) => {
+            (group, Source::ControlGroup)
+        }
         (_, Some(machine)) => (machine, Source::Machine),
         (_, None) => (DEFAULT_LIMIT, Source::Unknown),
     }
@@ -97,12 +115,20 @@ fn limit_below(root: &Path) -> (u64, Source) {
 
 /// `MemTotal` of `/proc/meminfo`, which is in KiB.
 fn machine_bytes(text: &str) -> Option<u64> {
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?
+        .trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?;
     kib.checked_mul(1_024)
 }
 
-/// The least limit of a group and its parents; `line` is one of `/proc/self/cgroup`: a number, the controllers, and the path. A container may see the path
-/// of the host, which it does not have, and its own group at the root.
+/// The least limit of a group and its parents; `line` is one of `/proc/self/cgroup`: a number, the
+/// controllers, and the path. A container may see the path of the host, which it does not have, and
+/// its own group at the root.
 ///
 /// Source: cgroups(7) of Linux.
 fn limit_of_group(root: &Path, line: &str) -> Option<u64> {
@@ -110,12 +136,23 @@ fn limit_of_group(root: &Path, line: &str) -> Option<u64> {
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
     let (folder, file) = match controllers {
         "" => ("sys/fs/cgroup", "memory.max"),
-        several if several.split(',').any(|name| name == "memory") => ("sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        several if several.split(',').any(|name| name == "memory") => {
+            ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
+        }
         _ => return None,
     };
-    let inside: std::path::PathBuf = Path::new(path).components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    let inside: std::path::PathBuf = Path::new(path)
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)))
+        .collect();
     // "max" is no number, and no limit.
-    let limit = |group: &Path| fs::read_to_string(root.join(folder).join(group).join(file)).ok()?.trim().parse::<u64>().ok();
+    let limit = |group: &Path| {
+        fs::read_to_string(root.join(folder).join(group).join(file))
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
     inside.ancestors().filter_map(limit).min()
 }
 
@@ -143,7 +180,13 @@ mod tests {
     fn usual_limits_have_useful_shares() {
         let mib = |limit: u64| {
             let shares = Shares::of(limit * MIB);
-            [shares.connections, shares.unfinished, shares.store, shares.resources].map(|share| share / MIB)
+            [
+                shares.connections,
+                shares.unfinished,
+                shares.store,
+                shares.resources,
+            ]
+            .map(|share| share / MIB)
         };
         assert_eq!(mib(64), [9, 9, 9, 4]);
         assert_eq!(mib(512), [128, 128, 128, 64]);
@@ -161,35 +204,88 @@ mod tests {
         root
     }
 
-    const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:        8388608 kB\nMemFree:         100 kB\n");
+    const MEMINFO: (&str, &str) = (
+        "proc/meminfo",
+        "MemTotal:        8388608 kB\nMemFree:         100 kB\n",
+    );
 
     #[test]
     fn the_least_limit_of_a_group_and_its_parents_applies() {
         let group = ("proc/self/cgroup", "0::/kubepods/pod1/weir\n");
-        let files = [MEMINFO, group, ("sys/fs/cgroup/kubepods/pod1/weir/memory.max", "max\n"), ("sys/fs/cgroup/memory.max", "max\n")];
+        let files = [
+            MEMINFO,
+            group,
+            ("sys/fs/cgroup/kubepods/pod1/weir/memory.max", "max\n"),
+            ("sys/fs/cgroup/memory.max", "max\n"),
+        ];
         assert_eq!(limit_below(root(&files).path()), (8 << 30, Source::Machine));
-        let parent = root(&[&files[..], &[("sys/fs/cgroup/kubepods/pod1/memory.max", "268435456\n")]].concat());
-        assert_eq!(limit_below(parent.path()), (256 * MIB, Source::ControlGroup));
+        let parent = root(
+            &[
+                &files[..],
+                &[("sys/fs/cgroup/kubepods/pod1/memory.max", "268435456\n")],
+            ]
+            .concat(),
+        );
+        assert_eq!(
+            limit_below(parent.path()),
+            (256 * MIB, Source::ControlGroup)
+        );
         // A container whose own group is at the root of what it sees.
         let container = root(&[MEMINFO, group, ("sys/fs/cgroup/memory.max", "536870912\n")]);
-        assert_eq!(limit_below(container.path()), (512 * MIB, Source::ControlGroup));
-        let outside = root(&[MEMINFO, ("proc/self/cgroup", "0::/../other\n"), ("sys/fs/cgroup/memory.max", "536870912\n")]);
-        assert_eq!(limit_below(outside.path()), (512 * MIB, Source::ControlGroup));
+        assert_eq!(
+            limit_below(container.path()),
+            (512 * MIB, Source::ControlGroup)
+        );
+        let outside = root(&[
+            MEMINFO,
+            ("proc/self/cgroup", "0::/../other\n"),
+            ("sys/fs/cgroup/memory.max", "536870912\n"),
+        ]);
+        assert_eq!(
+            limit_below(outside.path()),
+            (512 * MIB, Source::ControlGroup)
+        );
     }
 
     #[test]
     fn version_1_is_read_too() {
-        let group = ("proc/self/cgroup", "11:cpu,cpuacct:/docker/a\n9:memory:/docker/a\n1:name=systemd:/docker/a\n");
-        let limited = root(&[MEMINFO, group, ("sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes", "134217728\n")]);
-        assert_eq!(limit_below(limited.path()), (128 * MIB, Source::ControlGroup));
-        let unlimited = root(&[MEMINFO, group, ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")]);
+        let group = (
+            "proc/self/cgroup",
+            "11:cpu,cpuacct:/docker/a\n9:memory:/docker/a\n1:name=systemd:/docker/a\n",
+        );
+        let limited = root(&[
+            MEMINFO,
+            group,
+            (
+                "sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes",
+                "134217728\n",
+            ),
+        ]);
+        assert_eq!(
+            limit_below(limited.path()),
+            (128 * MIB, Source::ControlGroup)
+        );
+        let unlimited = root(&[
+            MEMINFO,
+            group,
+            (
+                "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+        ]);
         assert_eq!(limit_below(unlimited.path()), (8 << 30, Source::Machine));
     }
 
     #[test]
     fn what_cannot_be_read_is_no_limit() {
         let group = ("proc/self/cgroup", "0::/a\nnonsense\n");
-        assert_eq!(limit_below(root(&[MEMINFO, group]).path()), (8 << 30, Source::Machine));
-        assert_eq!(limit_below(root(&[group]).path()), (DEFAULT_LIMIT, Source::Unknown));
+        assert_eq!(
+            limit_below(root(&[MEMINFO, group]).path()),
+            (8 << 30, Source::Machine)
+        );
+        assert_eq!(
+            limit_below(root(&[group]).path()),
+            (DEFAULT_LIMIT, Source::Unknown)
+        );
     }
 }

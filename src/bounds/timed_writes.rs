@@ -1,6 +1,8 @@
-//! A socket whose client has to take each buffer that is written to it in time; until it does, nothing more is read from it.
+//! A socket whose client has to take each buffer that is written to it in time; until it does,
+//! nothing more is read from it.
 //!
-//! HTTP/1 and HTTP/2 buffer what they cannot write. A client that does not read would make them buffer as much as it asks for, as long as it likes.
+//! HTTP/1 and HTTP/2 buffer what they cannot write. A client that does not read would make them
+//! buffer as much as it asks for, as long as it likes.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +17,8 @@ use tokio::time::{Sleep, sleep};
 pub struct TimedWrites<S> {
     socket: S,
     limit: Duration,
-    /// Runs from the first write that the socket could not take until a flush. Most connections never have one.
+    /// Runs from the first write that the socket could not take until a flush. Most connections
+    /// never have one.
     overdue: Option<Pin<Box<Sleep>>>,
     /// Something would have been read meanwhile.
     has_paused: bool,
@@ -24,22 +27,40 @@ pub struct TimedWrites<S> {
 impl<S> TimedWrites<S> {
     /// The client has to take everything up to a flush within `limit`.
     pub fn new(socket: S, limit: Duration) -> Self {
-        Self { socket, limit, overdue: None, has_paused: false }
+        Self {
+            socket,
+            limit,
+            overdue: None,
+            has_paused: false,
+        }
     }
 
     /// The outcome of a write; an error when it has to wait and the client's time is over.
-    fn in_time<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn in_time<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             return written;
         }
-        let overdue = self.overdue.get_or_insert_with(|| Box::pin(sleep(self.limit)));
+        let overdue = self
+            .overdue
+            .get_or_insert_with(|| Box::pin(sleep(self.limit)));
         ready!(overdue.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not read",
+        )))
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for TimedWrites<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.overdue.is_some() {
             self.has_paused = true;
             return self.in_time(context, Poll::Pending);
@@ -49,7 +70,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedWrites<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for TimedWrites<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.in_time(context, written)
     }
@@ -58,7 +83,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedWrites<S> {
         self.socket.is_write_vectored()
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
         self.in_time(context, written)
     }
@@ -97,7 +126,11 @@ mod tests {
         let written = server.write_all(&[7; 101]).await;
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(before.elapsed().as_secs(), LIMIT.as_secs());
-        assert_eq!(server.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut, "what it has sent is not read");
+        assert_eq!(
+            server.read_u8().await.unwrap_err().kind(),
+            io::ErrorKind::TimedOut,
+            "what it has sent is not read"
+        );
     }
 
     /// To take a byte now and then is not enough: all that was written has to be taken.
@@ -141,7 +174,8 @@ mod tests {
         server.write_all(b"x").await.unwrap();
     }
 
-    /// A task whose reading has paused continues when its writes are flushed, although nothing else wakes it.
+    /// A task whose reading has paused continues when its writes are flushed, although nothing else
+    /// wakes it.
     #[tokio::test(start_paused = true)]
     async fn reading_continues_after_the_flush() {
         let (mut client, server) = duplex(100);
@@ -152,7 +186,11 @@ mod tests {
         let turns = std::future::poll_fn(move |context| {
             let mut byte = [0];
             let mut buffer = ReadBuf::new(&mut byte);
-            if left.len() < 150 && Pin::new(&mut server).poll_read(context, &mut buffer).is_ready() {
+            if left.len() < 150
+                && Pin::new(&mut server)
+                    .poll_read(context, &mut buffer)
+                    .is_ready()
+            {
                 return Poll::Ready(byte);
             }
             while !left.is_empty() {
@@ -167,7 +205,9 @@ mod tests {
             let mut bytes = [0; 150];
             client.read_exact(&mut bytes).await.unwrap();
         };
-        let (read, ()) = timeout(LIMIT / 2, async { tokio::join!(turns, takes) }).await.unwrap();
+        let (read, ()) = timeout(LIMIT / 2, async { tokio::join!(turns, takes) })
+            .await
+            .unwrap();
         assert_eq!(read, *b"x");
     }
 }

@@ -1,8 +1,9 @@
-//! The memory of everything that waits for a client: parts of messages and of header blocks, answers that are not taken,
-//! handshakes, streams that stay open.
+//! The memory of everything that waits for a client: parts of messages and of header blocks,
+//! answers that are not taken, handshakes, streams that stay open.
 //!
-//! All of it is charged to one budget. When it is used up, the oldest ends. Neither waiting nor refusing the newest would do: a client that leaves
-//! messages unfinished would take the memory from all others, while a well-behaved client finishes its own within milliseconds.
+//! All of it is charged to one budget. When it is used up, the oldest ends. Neither waiting nor
+//! refusing the newest would do: a client that leaves messages unfinished would take the memory
+//! from all others, while a well-behaved client finishes its own within milliseconds.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,7 +52,12 @@ impl Unfinished {
     /// A budget of so many bytes.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
-        Self(Arc::new(Mutex::new(Ledger { max_bytes, bytes: 0, next_id: 0, charges: BTreeMap::new() })))
+        Self(Arc::new(Mutex::new(Ledger {
+            max_bytes,
+            bytes: 0,
+            next_id: 0,
+            charges: BTreeMap::new(),
+        })))
     }
 
     /// Charges the memory of something new.
@@ -61,10 +67,20 @@ impl Unfinished {
         let mut ledger = self.ledger();
         let id = ledger.next_id;
         ledger.next_id += 1;
-        ledger.charges.insert(id, Entry { bytes: 0, ended: Arc::clone(&ended) });
+        ledger.charges.insert(
+            id,
+            Entry {
+                bytes: 0,
+                ended: Arc::clone(&ended),
+            },
+        );
         ledger.add(id, bytes);
         drop(ledger);
-        Charge { budget: self.clone(), id, ended }
+        Charge {
+            budget: self.clone(),
+            id,
+            ended,
+        }
     }
 
     /// What is left.
@@ -81,9 +97,12 @@ impl Unfinished {
 }
 
 impl Ledger {
-    /// Adds to a charge, and ends the oldest ones until the budget suffices. Nothing is added to a charge that has ended.
+    /// Adds to a charge, and ends the oldest ones until the budget suffices. Nothing is added to a
+    /// charge that has ended.
     fn add(&mut self, id: u64, bytes: usize) {
-        let Some(entry) = self.charges.get_mut(&id) else { return };
+        let Some(entry) = self.charges.get_mut(&id) else {
+            return;
+        };
         entry.bytes += bytes;
         self.bytes += bytes;
         while self.bytes > self.max_bytes
@@ -125,7 +144,8 @@ impl Charge {
     /// The output of `work`.
     ///
     /// # Errors
-    /// [`Cut::Late`] after `limit`; [`Cut::Oldest`] when the budget needs the memory. `work` is dropped.
+    /// [`Cut::Late`] after `limit`; [`Cut::Oldest`] when the budget needs the memory. `work` is
+    /// dropped.
     pub async fn within<W: Future>(&self, limit: Duration, work: W) -> Result<W::Output, Cut> {
         tokio::select! {
             biased;
@@ -162,16 +182,25 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3_600);
 
     fn has_ended(charge: &Charge) -> bool {
-        charge.unless_oldest(pending::<()>()).now_or_never().is_some()
+        charge
+            .unless_oldest(pending::<()>())
+            .now_or_never()
+            .is_some()
     }
 
     #[test]
     fn the_oldest_end_when_the_budget_is_used_up() {
         let budget = Unfinished::new(100);
         let [first, second, third] = [40, 40, 20].map(|bytes| budget.charge(bytes));
-        assert!(![&first, &second, &third].map(has_ended).contains(&true), "exactly the budget");
+        assert!(
+            ![&first, &second, &third].map(has_ended).contains(&true),
+            "exactly the budget"
+        );
         third.add(1);
-        assert_eq!([&first, &second, &third].map(has_ended), [true, false, false]);
+        assert_eq!(
+            [&first, &second, &third].map(has_ended),
+            [true, false, false]
+        );
         first.add(1_000);
         assert!(!has_ended(&second), "what has ended takes nothing");
         drop(second);

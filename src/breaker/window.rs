@@ -1,4 +1,5 @@
-//! A sliding window over the outcomes of calls, in buckets. It only counts; `breaker.rs` interprets the counts.
+//! A sliding window over the outcomes of calls, in buckets. It only counts; `breaker.rs` interprets
+//! the counts.
 
 use crate::time::{Micros, Span};
 
@@ -36,7 +37,11 @@ pub(super) struct Window {
 impl Window {
     /// An empty window of that length. Buckets last for one microsecond at least.
     pub(super) fn new(length: Span) -> Self {
-        Self { bucket_micros: (length.micros() / BUCKETS as u64).max(1), current: 0, buckets: [Tally::default(); BUCKETS] }
+        Self {
+            bucket_micros: (length.micros() / BUCKETS as u64).max(1),
+            current: 0,
+            buckets: [Tally::default(); BUCKETS],
+        }
     }
 
     /// Adds a report. One with an earlier time than the last counts at the time of the last.
@@ -47,15 +52,20 @@ impl Window {
 
     /// The counts of the whole window.
     pub(super) fn total(&self) -> Tally {
-        self.buckets.iter().fold(Tally::default(), |mut total, bucket| {
-            total.add(*bucket);
-            total
-        })
+        self.buckets
+            .iter()
+            .fold(Tally::default(), |mut total, bucket| {
+                total.add(*bucket);
+                total
+            })
     }
 
     /// The number of buckets in which `what` is not 0.
     pub(super) fn buckets_with(&self, what: fn(&Tally) -> u64) -> u64 {
-        self.buckets.iter().filter(|bucket| what(bucket) > 0).count() as u64
+        self.buckets
+            .iter()
+            .filter(|bucket| what(bucket) > 0)
+            .count() as u64
     }
 
     fn move_to(&mut self, now: Micros) {
@@ -82,16 +92,33 @@ mod tests {
     const LENGTH: Span = Span::from_micros(1_000_000);
 
     fn report(calls: u64) -> Tally {
-        Tally { calls, failed: calls / 2, slow: calls / 3 }
+        Tally {
+            calls,
+            failed: calls / 2,
+            slow: calls / 3,
+        }
     }
 
     #[test]
     fn reports_older_than_the_window_are_dropped() {
-        for (later_micros, calls) in [(0, 12), (999_999, 12), (1_000_000, 6), (2_000_000, 6), (u64::MAX, 6)] {
+        for (later_micros, calls) in [
+            (0, 12),
+            (999_999, 12),
+            (1_000_000, 6),
+            (2_000_000, 6),
+            (u64::MAX, 6),
+        ] {
             let mut window = Window::new(LENGTH);
             window.add(Micros(7_000_000), report(6));
-            window.add(Micros(7_000_000_u64.saturating_add(later_micros)), report(6));
-            assert_eq!(window.total().calls, calls, "{later_micros} microseconds later");
+            window.add(
+                Micros(7_000_000_u64.saturating_add(later_micros)),
+                report(6),
+            );
+            assert_eq!(
+                window.total().calls,
+                calls,
+                "{later_micros} microseconds later"
+            );
         }
     }
 

@@ -37,14 +37,21 @@ const MAX_TOKEN_BYTES: u64 = 64 << 10;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Service")]
 pub(super) struct AdminFlags {
-    /// Addresses of the debug listeners of a service: HOST:PORT or http://HOST:PORT, repeated or with commas between them [default:
-    /// http://127.0.0.1:6070]
+    /// Addresses of the debug listeners of a service: HOST:PORT or http://HOST:PORT, repeated or
+    /// with commas between them [default: http://127.0.0.1:6070]
     ///
-    /// `top` and `unmatched` ask all replicas, also all addresses of a name, such as that of a headless Service. Other questions go to the first that
-    /// answers. Changes do too where replicas keep them in Redis, and to all addresses where each replica keeps its own.
-    #[arg(long, env = "WEIR_ADMIN", value_name = "ADDRESS", value_delimiter = ',')]
+    /// `top` and `unmatched` ask all replicas, also all addresses of a name, such as that of a
+    /// headless Service. Other questions go to the first that answers. Changes do too where
+    /// replicas keep them in Redis, and to all addresses where each replica keeps its own.
+    #[arg(
+        long,
+        env = "WEIR_ADMIN",
+        value_name = "ADDRESS",
+        value_delimiter = ','
+    )]
     admin: Vec<String>,
-    /// File with a token of the service's ADMIN_TOKEN_FILE: its first line, as name:token or the token alone
+    /// File with a token of the service's ADMIN_TOKEN_FILE: its first line, as name:token or the
+    /// token alone
     #[arg(long, env = "WEIR_ADMIN_TOKEN_FILE", value_name = "PATH")]
     admin_token_file: Option<PathBuf>,
 }
@@ -55,7 +62,11 @@ impl AdminFlags {
     /// # Errors
     /// An address or the token cannot be used.
     pub(super) fn services(&self) -> anyhow::Result<Services> {
-        let named = if self.admin.is_empty() { &[DEFAULT.to_owned()][..] } else { &self.admin };
+        let named = if self.admin.is_empty() {
+            &[DEFAULT.to_owned()][..]
+        } else {
+            &self.admin
+        };
         let mut services: Vec<Service> = Vec::new();
         for address in named {
             let service = self.service(address)?;
@@ -96,8 +107,14 @@ impl<T> Changed<T> {
         if services.0.len() > 1 {
             print::error(format_args!("weir: changed by {}", self.by.join(", ")));
         }
-        self.errors.iter().for_each(|error| print::error(format_args!("weir: {error}")));
-        if self.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        self.errors
+            .iter()
+            .for_each(|error| print::error(format_args!("weir: {error}")));
+        if self.errors.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -106,15 +123,25 @@ impl Services {
     ///
     /// # Errors
     /// None can be reached, or one refuses the call and says why.
-    pub(super) async fn get<T: DeserializeOwned>(&self, call: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
-        self.send(Method::GET, &with_query(call, query), &Bytes::new()).await
+    pub(super) async fn get<T: DeserializeOwned>(
+        &self,
+        call: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<T> {
+        self.send(Method::GET, &with_query(call, query), &Bytes::new())
+            .await
     }
 
     /// The same for any method and body.
     ///
     /// # Errors
     /// As [`Services::get`].
-    pub(super) async fn send<T: DeserializeOwned>(&self, method: Method, call: &str, body: &Bytes) -> anyhow::Result<T> {
+    pub(super) async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        call: &str,
+        body: &Bytes,
+    ) -> anyhow::Result<T> {
         let mut errors = Vec::new();
         for service in &self.0 {
             match service.exchange(&method, call, body).await {
@@ -125,15 +152,26 @@ impl Services {
         bail!(errors.join("; "))
     }
 
-    /// Changes something: by one replica where all have their overrides and counters in Redis, else by each.
+    /// Changes something: by one replica where all have their overrides and counters in Redis, else
+    /// by each.
     ///
     /// # Errors
     /// No replica made the change.
-    pub(super) async fn change<T: DeserializeOwned>(&self, method: Method, call: &str, body: &Bytes) -> anyhow::Result<Changed<T>> {
-        let is_shared = self.0.len() > 1 && self.get::<Status>("status", &[]).await?.store == "redis";
+    pub(super) async fn change<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        call: &str,
+        body: &Bytes,
+    ) -> anyhow::Result<Changed<T>> {
+        let is_shared =
+            self.0.len() > 1 && self.get::<Status>("status", &[]).await?.store == "redis";
         let (mut answers, mut by, mut errors) = (Vec::new(), Vec::new(), Vec::new());
         for service in &self.0 {
-            match service.exchange(&method, call, body).await.and_then(|answer| service.read(&answer)) {
+            match service
+                .exchange(&method, call, body)
+                .await
+                .and_then(|answer| service.read(&answer))
+            {
                 Ok(answer) => {
                     answers.push(answer);
                     by.push(service.address().to_owned());
@@ -146,7 +184,11 @@ impl Services {
         }
         match answers.into_iter().next() {
             // One that did not answer knows it by Redis.
-            Some(answer) => Ok(Changed { answer, by, errors: if is_shared { Vec::new() } else { errors } }),
+            Some(answer) => Ok(Changed {
+                answer,
+                by,
+                errors: if is_shared { Vec::new() } else { errors },
+            }),
             None => bail!(errors.join("; ")),
         }
     }
@@ -157,12 +199,16 @@ impl Services {
 /// # Errors
 /// A map whose keys are not text.
 pub(super) fn json_body(body: &impl Serialize) -> anyhow::Result<Bytes> {
-    Ok(serde_json::to_vec(body).context("the request cannot be written as JSON")?.into())
+    Ok(serde_json::to_vec(body)
+        .context("the request cannot be written as JSON")?
+        .into())
 }
 
 /// A call with its parameters.
 pub(super) fn with_query(call: &str, query: &[(&str, &str)]) -> String {
-    let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+    let query = form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(query)
+        .finish();
     let separator = if query.is_empty() { "" } else { "?" };
     format!("{call}{separator}{query}")
 }
@@ -184,20 +230,31 @@ impl Service {
     fn try_new(address: &str, token: Option<&Path>) -> anyhow::Result<Self> {
         if address.starts_with("https://") {
             return Err(UsageError(
-                "the debug listener has no TLS; write http://HOST:PORT, or forward its port over ssh or kubectl".to_owned(),
+                "the debug listener has no TLS; write http://HOST:PORT, or forward its port over \
+                 ssh or kubectl"
+                    .to_owned(),
             )
             .into());
         }
-        let authority = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
+        let authority = address
+            .strip_prefix("http://")
+            .unwrap_or(address)
+            .trim_end_matches('/');
         let base = format!("http://{authority}");
         let has_port = |uri: &http::Uri| uri.port_u16().is_some() && uri.path() == "/";
         if !base.parse().is_ok_and(|uri| has_port(&uri)) {
-            return Err(
-                UsageError(format!("`{address}` is not the address of a debug listener; write HOST:PORT, such as 127.0.0.1:6070")).into()
-            );
+            return Err(UsageError(format!(
+                "`{address}` is not the address of a debug listener; write HOST:PORT, such as \
+                 127.0.0.1:6070"
+            ))
+            .into());
         }
         let token = token.map(read_token).transpose()?;
-        Ok(Self { base, token, client: Client::builder(TokioExecutor::new()).build_http() })
+        Ok(Self {
+            base,
+            token,
+            client: Client::builder(TokioExecutor::new()).build_http(),
+        })
     }
 
     /// The address, for messages.
@@ -209,53 +266,95 @@ impl Service {
     ///
     /// # Errors
     /// The service cannot be reached, or it refuses the call and says why.
-    pub(super) async fn get<T: DeserializeOwned>(&self, call: &str, query: &[(&str, &str)]) -> anyhow::Result<T> {
-        self.read(&self.exchange(&Method::GET, &with_query(call, query), &Bytes::new()).await?)
+    pub(super) async fn get<T: DeserializeOwned>(
+        &self,
+        call: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<T> {
+        self.read(
+            &self
+                .exchange(&Method::GET, &with_query(call, query), &Bytes::new())
+                .await?,
+        )
     }
 
     /// The status and the body of an answer.
     ///
     /// # Errors
     /// The service cannot be reached.
-    async fn exchange(&self, method: &Method, call: &str, body: &Bytes) -> anyhow::Result<(StatusCode, Bytes)> {
-        let mut request = Request::builder().method(method).uri(format!("{}/api/v1/{call}", self.base));
+    async fn exchange(
+        &self,
+        method: &Method,
+        call: &str,
+        body: &Bytes,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}/api/v1/{call}", self.base));
         if !body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Full::new(body.clone())).context("the call cannot be written")?;
-        let no_service =
-            || format!("no service at {}; is `weir serve` running, with its debug listener there (DEBUG_PORT)?", self.address());
+        let request = request
+            .body(Full::new(body.clone()))
+            .context("the call cannot be written")?;
+        let no_service = || {
+            format!(
+                "no service at {}; is `weir serve` running, with its debug listener there \
+                 (DEBUG_PORT)?",
+                self.address()
+            )
+        };
         let answered = async {
-            let response = self.client.request(request).await.with_context(no_service)?;
+            let response = self
+                .client
+                .request(request)
+                .await
+                .with_context(no_service)?;
             let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-            let body = body.map_err(|error| anyhow::anyhow!("the answer of {} breaks off: {error}", self.address()))?.to_bytes();
+            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
+                .collect()
+                .await;
+            let body = body
+                .map_err(|error| {
+                    anyhow::anyhow!("the answer of {} breaks off: {error}", self.address())
+                })?
+                .to_bytes();
             anyhow::Ok((status, body))
         };
         let answered = tokio::time::timeout(TIMEOUT, answered).await;
-        answered.with_context(|| format!("no answer from {} within {} s", self.address(), TIMEOUT.as_secs()))?
+        answered.with_context(|| {
+            format!(
+                "no answer from {} within {} s",
+                self.address(),
+                TIMEOUT.as_secs()
+            )
+        })?
     }
 
     /// Reads an answer. An error of the service is printed as it is, after its address.
     fn read<T: DeserializeOwned>(&self, (status, body): &(StatusCode, Bytes)) -> anyhow::Result<T> {
         let address = self.address();
         if status.is_success() {
-            return serde_json::from_slice(body).with_context(|| format!("{address} answers what this version does not understand"));
+            return serde_json::from_slice(body).with_context(|| {
+                format!("{address} answers what this version does not understand")
+            });
         }
         match serde_json::from_slice::<ErrorBody>(body) {
             Ok(ErrorBody { error }) if *status == StatusCode::UNAUTHORIZED => {
                 bail!(
-                    "{address}: {}; write --admin-token-file PATH, or set WEIR_ADMIN_TOKEN_FILE, to a file with such a token",
+                    "{address}: {}; write --admin-token-file PATH, or set WEIR_ADMIN_TOKEN_FILE, \
+                     to a file with such a token",
                     OneLine(&error)
                 )
             }
             Ok(ErrorBody { error }) => bail!("{address}: {}", OneLine(&error)),
             Err(_) if *status == StatusCode::NOT_FOUND => {
                 bail!(
-                    "what listens at {address} is not the debug listener of a Weir with this call; use the port of DEBUG_PORT, usually 6070"
+                    "what listens at {address} is not the debug listener of a Weir with this call; \
+                     use the port of DEBUG_PORT, usually 6070"
                 )
             }
             Err(_) => bail!("{address} answers {status}"),
@@ -268,12 +367,19 @@ fn read_token(path: &Path) -> anyhow::Result<String> {
     let unusable = || format!("--admin-token-file: {} cannot be used", path.display());
     let mut text = String::new();
     let file = std::fs::File::open(path).with_context(unusable)?;
-    std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_TOKEN_BYTES), &mut text).with_context(unusable)?;
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
+    std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_TOKEN_BYTES), &mut text)
+        .with_context(unusable)?;
+    let line = text
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with('#'));
     let line = line.context("it has no token").with_context(unusable)?;
     let token = line.split_once(':').map_or(line, |(_, token)| token);
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(anyhow::anyhow!("a token has printable ASCII characters and no spaces").context(unusable()));
+        return Err(
+            anyhow::anyhow!("a token has printable ASCII characters and no spaces")
+                .context(unusable()),
+        );
     }
     Ok(token.to_owned())
 }
@@ -283,5 +389,8 @@ fn read_token(path: &Path) -> anyhow::Result<String> {
 /// # Errors
 /// Those of the command, or the operating system gives no event queue.
 pub(super) fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(command)
 }

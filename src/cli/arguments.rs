@@ -1,7 +1,7 @@
 //! Reads the arguments: the default command, unknown arguments, and errors as one line.
 //!
-//! Weir is strict about arguments, except when it is started as `ratelimit`, which is the name of envoyproxy/ratelimit in manifests: that program
-//! ignores all arguments.
+//! Weir is strict about arguments, except when it is started as `ratelimit`, which is the name of
+//! envoyproxy/ratelimit in manifests: that program ignores all arguments.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -22,11 +22,16 @@ pub(super) struct Parsed {
 }
 
 /// Adds the default command to the arguments.
-pub(super) fn with_default_command(command: &Command, arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+pub(super) fn with_default_command(
+    command: &Command,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Vec<OsString> {
     let mut arguments: Vec<_> = arguments.into_iter().collect();
     let help = ["-h", "--help", "-V", "--version"];
     let is_flag = |first: &str| first.starts_with('-') && !help.contains(&first);
-    let is_known = |first: &str| help.contains(&first) || first == "help" || command.find_subcommand(first).is_some();
+    let is_known = |first: &str| {
+        help.contains(&first) || first == "help" || command.find_subcommand(first).is_some()
+    };
     let is_tolerant = is_tolerant(&arguments);
     let serves = arguments.get(1).is_none_or(|first| {
         let first = first.to_str();
@@ -39,8 +44,12 @@ pub(super) fn with_default_command(command: &Command, arguments: impl IntoIterat
     arguments
 }
 
-/// Reads arguments with a command. Unknown ones are an error unless the program was started as `ratelimit`.
-pub(super) fn parse(command: &mut Command, mut arguments: Vec<OsString>) -> Result<Parsed, clap::Error> {
+/// Reads arguments with a command. Unknown ones are an error unless the program was started as
+/// `ratelimit`.
+pub(super) fn parse(
+    command: &mut Command,
+    mut arguments: Vec<OsString>,
+) -> Result<Parsed, clap::Error> {
     let mut ignored = Vec::new();
     // Each turn removes an argument.
     loop {
@@ -50,7 +59,13 @@ pub(super) fn parse(command: &mut Command, mut arguments: Vec<OsString>) -> Resu
                 None => return Err(error),
                 Some(index) => {
                     let argument = arguments.remove(index).to_string_lossy().into_owned();
-                    ignored.extend(argument.split('=').next().filter(|name| name.starts_with('-')).map(str::to_owned));
+                    ignored.extend(
+                        argument
+                            .split('=')
+                            .next()
+                            .filter(|name| name.starts_with('-'))
+                            .map(str::to_owned),
+                    );
                 }
             },
         }
@@ -59,12 +74,18 @@ pub(super) fn parse(command: &mut Command, mut arguments: Vec<OsString>) -> Resu
 
 /// Whether unknown arguments are ignored.
 fn is_tolerant(arguments: &[OsString]) -> bool {
-    arguments.first().and_then(|name| Path::new(name).file_name()).is_some_and(|name| name == REFERENCE_NAME)
+    arguments
+        .first()
+        .and_then(|name| Path::new(name).file_name())
+        .is_some_and(|name| name == REFERENCE_NAME)
 }
 
-/// The index of the argument that an error does not know, behind the name of the program and the command.
+/// The index of the argument that an error does not know, behind the name of the program and the
+/// command.
 fn unknown(error: &clap::Error, arguments: &[OsString]) -> Option<usize> {
-    let (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) = (error.kind(), error.get(ContextKind::InvalidArg)) else {
+    let (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    else {
         return None;
     };
     let is_short = unknown.len() == 2 && unknown.starts_with('-') && unknown != "--";
@@ -73,18 +94,37 @@ fn unknown(error: &clap::Error, arguments: &[OsString]) -> Option<usize> {
         // clap reads `-name` as several short flags.
         behind.is_some_and(|behind| behind.is_empty() || behind.starts_with('=') || is_short)
     };
-    arguments.iter().skip(2).position(|argument| is_it(&argument.to_string_lossy())).map(|index| index + 2)
+    arguments
+        .iter()
+        .skip(2)
+        .position(|argument| is_it(&argument.to_string_lossy()))
+        .map(|index| index + 2)
 }
 
 /// An error of the arguments as one line, with a remedy.
 pub(super) fn message(error: &clap::Error, command: &Command, arguments: &[OsString]) -> String {
-    // clap prints the error (missing arguments on lines of their own), an empty line, and the usage.
+    // clap prints the error (missing arguments on lines of their own), an empty line, and the
+    // usage.
     let text = error.to_string();
-    let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let message = settings::name_variables(lines.join(" ").trim_start_matches("error: "), error, command, arguments);
-    match error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedSubcommand)) {
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let message = settings::name_variables(
+        lines.join(" ").trim_start_matches("error: "),
+        error,
+        command,
+        arguments,
+    );
+    match error
+        .get(ContextKind::SuggestedArg)
+        .or_else(|| error.get(ContextKind::SuggestedSubcommand))
+    {
         Some(ContextValue::String(nearest)) => format!("{message}; did you mean `{nearest}`?"),
-        Some(ContextValue::Strings(nearest)) if !nearest.is_empty() => format!("{message}; did you mean `{}`?", nearest.join("` or `")),
+        Some(ContextValue::Strings(nearest)) if !nearest.is_empty() => {
+            format!("{message}; did you mean `{}`?", nearest.join("` or `"))
+        }
         _ => format!("{message}; see `weir --help` and `weir COMMAND --help`"),
     }
 }
@@ -103,34 +143,61 @@ mod tests {
     #[test]
     fn serving_is_the_default() {
         assert_eq!(arguments(&["weir"]), ["weir", "serve"]);
-        assert_eq!(arguments(&["weir", "--port", "0"]), ["weir", "serve", "--port", "0"]);
+        assert_eq!(
+            arguments(&["weir", "--port", "0"]),
+            ["weir", "serve", "--port", "0"]
+        );
         assert_eq!(arguments(&["weir", "--help"]), ["weir", "--help"]);
         assert_eq!(arguments(&["weir", "check", "x"]), ["weir", "check", "x"]);
-        assert_eq!(arguments(&["weir", "x"]), ["weir", "x"], "a misspelled command");
-        assert_eq!(arguments(&["/bin/ratelimit", "x"]), ["/bin/ratelimit", "serve", "x"]);
-        assert_eq!(arguments(&["/bin/ratelimit", "check"]), ["/bin/ratelimit", "check"]);
+        assert_eq!(
+            arguments(&["weir", "x"]),
+            ["weir", "x"],
+            "a misspelled command"
+        );
+        assert_eq!(
+            arguments(&["/bin/ratelimit", "x"]),
+            ["/bin/ratelimit", "serve", "x"]
+        );
+        assert_eq!(
+            arguments(&["/bin/ratelimit", "check"]),
+            ["/bin/ratelimit", "check"]
+        );
     }
 
     #[test]
     fn unknown_arguments_are_ignored_under_the_name_of_the_reference() {
         for (given, ignored, port) in [
-            (&["--quotaRateLimitServiceAddr=a:1"][..], &["--quotaRateLimitServiceAddr"][..], 8080_u16),
+            (
+                &["--quotaRateLimitServiceAddr=a:1"][..],
+                &["--quotaRateLimitServiceAddr"][..],
+                8080_u16,
+            ),
             (&["--token", "hunter2", "--port", "7"], &["--token"], 7),
             (&["-config_dir", "/data", "--port=7"], &["-config_dir"], 7),
-            (&["x", "y", "--z", "-", "-v=1", "--port=7"], &["--z", "-", "-v"], 7),
+            (
+                &["x", "y", "--z", "-", "-v=1", "--port=7"],
+                &["--z", "-", "-v"],
+                7,
+            ),
             (&["serve", "serve"], &[], 8080),
             (&[], &[], 8080),
         ] {
-            for (name, is_tolerant) in
-                [("/bin/ratelimit", true), ("ratelimit", true), ("/bin/ratelimit/weir", false), ("weir", given.is_empty())]
-            {
+            for (name, is_tolerant) in [
+                ("/bin/ratelimit", true),
+                ("ratelimit", true),
+                ("/bin/ratelimit/weir", false),
+                ("weir", given.is_empty()),
+            ] {
                 let line = arguments(&[&[name], given].concat());
                 match parse(&mut Cli::command(), line) {
                     Ok(parsed) => {
                         let (_, matches) = parsed.matches.subcommand().expect("a command");
                         assert_eq!(
                             (parsed.ignored, matches.get_one("port")),
-                            (ignored.iter().map(ToString::to_string).collect(), Some(&port))
+                            (
+                                ignored.iter().map(ToString::to_string).collect(),
+                                Some(&port)
+                            )
                         );
                         assert!(is_tolerant || given.is_empty(), "{name} {given:?}");
                     }
@@ -138,7 +205,13 @@ mod tests {
                 }
             }
         }
-        let wrong = parse(&mut Cli::command(), arguments(&["ratelimit", "--x", "--port", "none"]));
-        assert!(wrong.is_err_and(|error| error.to_string().contains("none")), "a known argument has to have a good value");
+        let wrong = parse(
+            &mut Cli::command(),
+            arguments(&["ratelimit", "--x", "--port", "none"]),
+        );
+        assert!(
+            wrong.is_err_and(|error| error.to_string().contains("none")),
+            "a known argument has to have a good value"
+        );
     }
 }

@@ -33,7 +33,8 @@ pub(super) struct Check {
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
     format: print::Format,
-    /// Folder of limit files, or one file, to compare with: print the limits that PATH adds, removes and changes
+    /// Folder of limit files, or one file, to compare with: print the limits that PATH adds,
+    /// removes and changes
     #[arg(long, value_name = "OLD")]
     diff: Option<PathBuf>,
     /// Check this overlay for limits of a control plane, in place of PATH
@@ -58,10 +59,15 @@ struct Found {
     entries: Option<usize>,
 }
 
-/// Checks the files, beside `settings`: those of `weir serve` in this environment, which were checked when they were read.
+/// Checks the files, beside `settings`: those of `weir serve` in this environment, which were
+/// checked when they were read.
 pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode> {
     let path = check.path.as_ref().unwrap_or(&settings.files.path);
-    let overlay_in_force = settings.xds.as_ref().and_then(|xds| xds.overlay_file.as_ref()).filter(|_| check.path.is_none());
+    let overlay_in_force = settings
+        .xds
+        .as_ref()
+        .and_then(|xds| xds.overlay_file.as_ref())
+        .filter(|_| check.path.is_none());
     let found = match (check.overlay.as_ref().or(overlay_in_force), &check.diff) {
         (_, Some(old)) => compared(compile(check, path), check, old),
         (Some(overlay), None) => read_overlay(check, overlay),
@@ -72,7 +78,11 @@ pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode
         print::Format::Text => found.text(),
         print::Format::Json => found.json()?,
     })?;
-    Ok(if found.counts.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if found.counts.is_some() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Compiles the files.
@@ -81,33 +91,66 @@ fn compile(check: &Check, path: &Path) -> Found {
     options.compile.for_check = true;
     let read = match read(&options) {
         Ok(read) => read,
-        Err(problems) => return Found { problems, ..Found::default() },
+        Err(problems) => {
+            return Found {
+                problems,
+                ..Found::default()
+            };
+        }
     };
     let (problems, rules) = match compile::compile(&read.texts, &options.compile) {
         Ok(compiled) => (compiled.warnings, Some(compiled.rules)),
         Err(problems) => (problems, None),
     };
-    let counts = rules.as_ref().map(|rules| (rules.limit_count(), rules.domains().count()));
-    Found { problems, counts, texts: read.texts, skipped: read.skipped, rules, difference: None, entries: None }
+    let counts = rules
+        .as_ref()
+        .map(|rules| (rules.limit_count(), rules.domains().count()));
+    Found {
+        problems,
+        counts,
+        texts: read.texts,
+        skipped: read.skipped,
+        rules,
+        difference: None,
+        entries: None,
+    }
 }
 
 fn read_overlay(check: &Check, path: &Path) -> Found {
     let mut options = check.read.options(path.to_owned(), check.strict);
     options.compile.for_check = true;
-    let texts = if path.is_dir() { Err(vec![not_a_file(path)]) } else { files::read(&options).map(|read| read.texts) };
+    let texts = if path.is_dir() {
+        Err(vec![not_a_file(path)])
+    } else {
+        files::read(&options).map(|read| read.texts)
+    };
     let mut texts = match texts {
         Ok(texts) => texts,
-        Err(problems) => return Found { problems, ..Found::default() },
+        Err(problems) => {
+            return Found {
+                problems,
+                ..Found::default()
+            };
+        }
     };
     for text in &mut texts {
         text.name = path.to_string_lossy().into_owned();
     }
-    let (problems, entries) = match texts.first().map(|text| Overlay::read(text.clone(), &options.compile)) {
+    let (problems, entries) = match texts
+        .first()
+        .map(|text| Overlay::read(text.clone(), &options.compile))
+    {
         Some(Ok(read)) => (read.warnings, Some(read.overlay.entries())),
         Some(Err(problems)) => (problems, None),
         None => (vec![not_a_file(path)], None),
     };
-    Found { problems, counts: entries.map(|_| (0, 0)), texts, entries, ..Found::default() }
+    Found {
+        problems,
+        counts: entries.map(|_| (0, 0)),
+        texts,
+        entries,
+        ..Found::default()
+    }
 }
 
 fn not_a_file(path: &Path) -> Problem {
@@ -122,7 +165,8 @@ fn not_a_file(path: &Path) -> Problem {
     }
 }
 
-/// The same with the difference from the files in `old`, which only have to be good enough for a service. Their errors are added to the problems.
+/// The same with the difference from the files in `old`, which only have to be good enough for a
+/// service. Their errors are added to the problems.
 fn compared(mut found: Found, check: &Check, old: &Path) -> Found {
     let options = check.read.options(old.to_owned(), false);
     let mut texts = Vec::new();
@@ -142,7 +186,8 @@ fn compared(mut found: Found, check: &Check, old: &Path) -> Found {
     found
 }
 
-/// Reads limit files. They, and so their problems, have names relative to the current folder, so that an editor finds them.
+/// Reads limit files. They, and so their problems, have names relative to the current folder, so
+/// that an editor finds them.
 ///
 /// # Errors
 /// The problems of files that cannot be read.
@@ -150,11 +195,18 @@ pub(super) fn read(options: &files::Options) -> Result<files::Read, Vec<Problem>
     let from_here = |name: &mut String| *name = from_here(&options.path, name);
     match files::read(options) {
         Ok(mut read) => {
-            read.texts.iter_mut().map(|text| &mut text.name).chain(&mut read.skipped).for_each(from_here);
+            read.texts
+                .iter_mut()
+                .map(|text| &mut text.name)
+                .chain(&mut read.skipped)
+                .for_each(from_here);
             Ok(read)
         }
         Err(mut problems) => {
-            problems.iter_mut().map(|problem| &mut problem.file).for_each(from_here);
+            problems
+                .iter_mut()
+                .map(|problem| &mut problem.file)
+                .for_each(from_here);
             Err(problems)
         }
     }
@@ -163,35 +215,61 @@ pub(super) fn read(options: &files::Options) -> Result<files::Read, Vec<Problem>
 /// The path of `name` from the current folder: `name` is in the folder `path`, or is `path` itself.
 fn from_here(path: &Path, name: &str) -> String {
     let is_in_folder = path.is_dir() && Path::new(name) != path;
-    let named = if is_in_folder { path.join(name) } else { path.to_owned() };
+    let named = if is_in_folder {
+        path.join(name)
+    } else {
+        path.to_owned()
+    };
     named.to_string_lossy().into_owned()
 }
 
 impl Found {
     fn errors(&self) -> usize {
-        self.problems.iter().filter(|problem| problem.severity == Severity::Error).count()
+        self.problems
+            .iter()
+            .filter(|problem| problem.severity == Severity::Error)
+            .count()
     }
 
     /// Each problem as a compiler prints it, and a summary in the last line.
     fn text(&self) -> String {
         let mut text = String::new();
         for name in &self.skipped {
-            text += &format!("{}: skipped: a README and backup files hold no limits\n", OneLine(name));
+            text += &format!(
+                "{}: skipped: a README and backup files hold no limits\n",
+                OneLine(name)
+            );
         }
         // Problems are in the order of the files.
         let mut source: Option<(&str, Vec<&str>)> = None;
         for problem in &self.problems {
-            if source.as_ref().is_none_or(|(name, _)| *name != problem.file) {
+            if source
+                .as_ref()
+                .is_none_or(|(name, _)| *name != problem.file)
+            {
                 let file = self.texts.iter().find(|text| text.name == problem.file);
-                let lines = file.and_then(|file| std::str::from_utf8(&file.text).ok()).map(|text| text.lines().collect());
+                let lines = file
+                    .and_then(|file| std::str::from_utf8(&file.text).ok())
+                    .map(|text| text.lines().collect());
                 source = Some((&problem.file, lines.unwrap_or_default()));
             }
-            let line = problem.line.checked_sub(1).and_then(|index| source.as_ref()?.1.get(index).copied());
+            let line = problem
+                .line
+                .checked_sub(1)
+                .and_then(|index| source.as_ref()?.1.get(index).copied());
             let line = line.filter(|line| line.len() <= LONGEST_LINE);
             text += &format!("{problem}\n");
-            text += &line.map(|line| excerpt(line, problem.line, problem.column)).unwrap_or_default();
+            text += &line
+                .map(|line| excerpt(line, problem.line, problem.column))
+                .unwrap_or_default();
         }
-        if let Some(Difference { added, removed, changed, rows }) = &self.difference {
+        if let Some(Difference {
+            added,
+            removed,
+            changed,
+            rows,
+        }) = &self.difference
+        {
             text.extend(added.iter().map(|limit| format!("added: {limit}\n")));
             text.extend(removed.iter().map(|limit| format!("removed: {limit}\n")));
             text.extend(changed.iter().map(|limit| format!("changed: {limit}\n")));
@@ -199,19 +277,46 @@ impl Found {
         }
         let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
         text += &match self.counts {
-            None => format!("{}, {}\n", counted(errors, "error"), counted(warnings, "warning")),
+            None => format!(
+                "{}, {}\n",
+                counted(errors, "error"),
+                counted(warnings, "warning")
+            ),
             Some((limits, domains)) => {
-                let warned = if warnings == 0 { String::new() } else { format!(", {}", counted(warnings, "warning")) };
-                let compared = self.difference.as_ref().map(|Difference { added, removed, changed, .. }| {
-                    format!("; {} added, {} removed, {} changed", added.len(), removed.len(), changed.len())
-                });
+                let warned = if warnings == 0 {
+                    String::new()
+                } else {
+                    format!(", {}", counted(warnings, "warning"))
+                };
+                let compared = self.difference.as_ref().map(
+                    |Difference {
+                         added,
+                         removed,
+                         changed,
+                         ..
+                     }| {
+                        format!(
+                            "; {} added, {} removed, {} changed",
+                            added.len(),
+                            removed.len(),
+                            changed.len()
+                        )
+                    },
+                );
                 let tables = self.rules.as_ref().map(tables).unwrap_or_default();
                 let what = match self.entries {
                     Some(1) => "an overlay of 1 entry".to_owned(),
                     Some(entries) => format!("an overlay of {entries} entries"),
-                    None => format!("{} in {}", counted(limits, "limit"), counted(domains, "domain")),
+                    None => format!(
+                        "{} in {}",
+                        counted(limits, "limit"),
+                        counted(domains, "domain")
+                    ),
                 };
-                format!("ok: {what}{tables}{warned}{}\n", compared.unwrap_or_default())
+                format!(
+                    "ok: {what}{tables}{warned}{}\n",
+                    compared.unwrap_or_default()
+                )
             }
         };
         text
@@ -258,11 +363,29 @@ impl Found {
             remedy: &problem.remedy,
         });
         let (limits, domains) = self.counts.unzip();
-        let tables = self.rules.iter().flat_map(Rules::limits).filter_map(|limit| limit.own_table());
-        let rows = tables.map(|table| table.rows.len()).reduce(|sum, rows| sum + rows);
+        let tables = self
+            .rules
+            .iter()
+            .flat_map(Rules::limits)
+            .filter_map(|limit| limit.own_table());
+        let rows = tables
+            .map(|table| table.rows.len())
+            .reduce(|sum, rows| sum + rows);
         let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
-        let summary = Summary { ok: self.counts.is_some(), errors, warnings, limits, domains, rows };
-        print::json(&Report { problems: problems.collect(), skipped: &self.skipped, diff: self.difference.as_ref(), summary })
+        let summary = Summary {
+            ok: self.counts.is_some(),
+            errors,
+            warnings,
+            limits,
+            domains,
+            rows,
+        };
+        print::json(&Report {
+            problems: problems.collect(),
+            skipped: &self.skipped,
+            diff: self.difference.as_ref(),
+            summary,
+        })
     }
 }
 
@@ -270,29 +393,48 @@ impl Found {
 fn tables(rules: &Rules) -> String {
     let tables = || rules.limits().filter_map(|limit| limit.own_table());
     let rows: usize = tables().map(|table| table.rows.len()).sum();
-    let plans = rules.limits().filter_map(|limit| Some((&limit.domain, limit.plan.as_deref()?))).collect::<HashSet<_>>().len();
+    let plans = rules
+        .limits()
+        .filter_map(|limit| Some((&limit.domain, limit.plan.as_deref()?)))
+        .collect::<HashSet<_>>()
+        .len();
     let of_tables = match tables().count() {
         0 => String::new(),
         count => format!(", {} in {}", counted(rows, "row"), counted(count, "table")),
     };
-    let of_plans = if plans == 0 { String::new() } else { format!(", {}", counted(plans, "plan")) };
+    let of_plans = if plans == 0 {
+        String::new()
+    } else {
+        format!(", {}", counted(plans, "plan"))
+    };
     of_tables + &of_plans
 }
 
-/// A line of a file with a mark below the column, as compilers print it. Of a long line, the part around the column is shown.
+/// A line of a file with a mark below the column, as compilers print it. Of a long line, the part
+/// around the column is shown.
 fn excerpt(line: &str, number: usize, column: usize) -> String {
     let line = line.trim_start_matches('\u{feff}');
     let column = column.saturating_sub(1);
-    let first = if column >= LONGEST_EXCERPT { column - BEFORE_COLUMN } else { 0 };
+    let first = if column >= LONGEST_EXCERPT {
+        column - BEFORE_COLUMN
+    } else {
+        0
+    };
     let more = if first > 0 { "..." } else { "" };
     let part = |from: usize, count: usize| {
         let characters = line.chars().skip(from).take(count);
         // A tab is as wide as any other character here, so that the mark is below its column.
-        characters.map(|c| if c == '\t' { ' ' } else { c }).collect::<String>()
+        characters
+            .map(|c| if c == '\t' { ' ' } else { c })
+            .collect::<String>()
     };
     let before = format!("{more}{}", OneLine(&part(first, column - first)));
     let behind = part(column, LONGEST_EXCERPT - (column - first));
-    let rest = if line.chars().nth(first + LONGEST_EXCERPT).is_some() { "..." } else { "" };
+    let rest = if line.chars().nth(first + LONGEST_EXCERPT).is_some() {
+        "..."
+    } else {
+        ""
+    };
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{number:>5} | {before}{}{rest}", OneLine(&behind));
@@ -300,20 +442,27 @@ fn excerpt(line: &str, number: usize, column: usize) -> String {
     text
 }
 
-/// The same text with the words that compilers colour in colour. Lines of files begin with a number, and are left as they are.
+/// The same text with the words that compilers colour in colour. Lines of files begin with a
+/// number, and are left as they are.
 fn coloured(text: &str) -> String {
     let (red, yellow, green, off) = ("\u{1b}[1;31m", "\u{1b}[1;33m", "\u{1b}[1;32m", "\u{1b}[0m");
     text.lines()
         .map(|line| {
             let line = match line {
-                line if line.starts_with("      | ") => line.replacen('^', &format!("{green}^{off}"), 1),
-                line if line.starts_with("ok: ") => line.replacen("ok", &format!("{green}ok{off}"), 1),
+                line if line.starts_with("      | ") => {
+                    line.replacen('^', &format!("{green}^{off}"), 1)
+                }
+                line if line.starts_with("ok: ") => {
+                    line.replacen("ok", &format!("{green}ok{off}"), 1)
+                }
                 line if line.starts_with(' ') => line.to_owned(),
                 line => {
                     let first = |word: &str| line.find(word).unwrap_or(usize::MAX);
                     match (first(": error: "), first(": warning: ")) {
                         (usize::MAX, usize::MAX) => line.to_owned(),
-                        (error, warning) if error < warning => line.replacen(": error: ", &format!(": {red}error{off}: "), 1),
+                        (error, warning) if error < warning => {
+                            line.replacen(": error: ", &format!(": {red}error{off}: "), 1)
+                        }
                         _ => line.replacen(": warning: ", &format!(": {yellow}warning{off}: "), 1),
                     }
                 }
@@ -333,24 +482,46 @@ mod tests {
 
     #[test]
     fn colours_change_nothing_but_colours() {
-        let text = "a: error: b.yaml:1:2: warning: error: x; y\n    1 | a: error: ^\n      |    ^\nc: skipped: d\nok: 1 limit\n1 error, 0 warnings\n";
+        let text = "a: error: b.yaml:1:2: warning: error: x; y\n    1 | a: error: ^\n      |    \
+            ^\nc: skipped: d\nok: 1 limit\n1 error, 0 warnings\n";
         let shown = coloured(text);
         assert_eq!(shown.matches('\u{1b}').count(), 6, "{shown:?}");
-        assert!(shown.starts_with("a: \u{1b}[1;31merror\u{1b}[0m: b.yaml"), "{shown:?}");
-        let plain = ["[1;31m", "[1;33m", "[1;32m", "[0m"].iter().fold(shown, |text, code| text.replace(&format!("\u{1b}{code}"), ""));
+        assert!(
+            shown.starts_with("a: \u{1b}[1;31merror\u{1b}[0m: b.yaml"),
+            "{shown:?}"
+        );
+        let plain = ["[1;31m", "[1;33m", "[1;32m", "[0m"]
+            .iter()
+            .fold(shown, |text, code| {
+                text.replace(&format!("\u{1b}{code}"), "")
+            });
         assert_eq!(plain, text);
     }
 
     #[test]
     fn the_mark_is_below_the_column() {
-        assert_eq!(excerpt("  key: é x", 12, 8), "   12 |   key: é x\n      |        ^\n");
-        assert_eq!(excerpt("\tkey: \u{1b}[2J x", 3, 12), "    3 |  key: \\u{1b}[2J x\n      |                 ^\n");
+        assert_eq!(
+            excerpt("  key: é x", 12, 8),
+            "   12 |   key: é x\n      |        ^\n"
+        );
+        assert_eq!(
+            excerpt("\tkey: \u{1b}[2J x", 3, 12),
+            "    3 |  key: \\u{1b}[2J x\n      |                 ^\n"
+        );
         assert_eq!(excerpt("", 1, 1), "    1 | \n      | ^\n");
-        assert_eq!(excerpt("ab", 1, 9), "    1 | ab\n      |   ^\n", "a column behind the end");
+        assert_eq!(
+            excerpt("ab", 1, 9),
+            "    1 | ab\n      |   ^\n",
+            "a column behind the end"
+        );
         let long = format!("{}X{}", "a".repeat(500), "b".repeat(500));
         let shown = excerpt(&long, 1, 501);
         let (text, mark) = shown.split_once('\n').unwrap();
-        assert_eq!(text.chars().nth(mark.trim_end().chars().count() - 1), Some('X'), "{shown}");
+        assert_eq!(
+            text.chars().nth(mark.trim_end().chars().count() - 1),
+            Some('X'),
+            "{shown}"
+        );
         assert!(text.len() < 120, "{shown}");
     }
 }

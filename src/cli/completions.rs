@@ -22,7 +22,10 @@ enum Shell {
 }
 
 /// `command` is the declaration of all commands.
-pub(super) fn run(completions: &Completions, mut command: clap::Command) -> anyhow::Result<ExitCode> {
+pub(super) fn run(
+    completions: &Completions,
+    mut command: clap::Command,
+) -> anyhow::Result<ExitCode> {
     let shell = match completions.shell {
         Shell::Bash => aot::Shell::Bash,
         Shell::Zsh => aot::Shell::Zsh,

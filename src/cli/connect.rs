@@ -56,22 +56,38 @@ impl Target {
 }
 
 /// How messages name a server of TLS.
-const SERVICE: Peer =
-    Peer { name: "the service", address: "--address", authorities: "--cacert", other_name: "write that name as --server-name" };
+const SERVICE: Peer = Peer {
+    name: "the service",
+    address: "--address",
+    authorities: "--cacert",
+    other_name: "write that name as --server-name",
+};
 
 /// Connects. With `timeout` the attempt takes that long at most, and so does each call.
 ///
 /// # Errors
 /// The files of TLS cannot be used, or the service cannot be reached.
-pub(super) async fn connect(target: &Target, tls: Option<&ClientOptions>, timeout: Option<Duration>) -> anyhow::Result<Channel> {
-    let endpoint = Endpoint::try_from(format!("http://{}", target.authority())).with_context(|| format!("{target}: write HOST:PORT"))?;
+pub(super) async fn connect(
+    target: &Target,
+    tls: Option<&ClientOptions>,
+    timeout: Option<Duration>,
+) -> anyhow::Result<Channel> {
+    let endpoint = Endpoint::try_from(format!("http://{}", target.authority()))
+        .with_context(|| format!("{target}: write HOST:PORT"))?;
     let tls = match tls {
         None => None,
         Some(options) => {
             let mut config = tls::client_config(options)?;
             config.alpn_protocols = vec![b"h2".to_vec()];
-            let host = endpoint.uri().host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
-            let name = ServerName::try_from(host).with_context(|| format!("{target}: TLS needs a host name or an IP address"))?;
+            let host = endpoint
+                .uri()
+                .host()
+                .unwrap_or_default()
+                .trim_start_matches('[')
+                .trim_end_matches(']')
+                .to_owned();
+            let name = ServerName::try_from(host)
+                .with_context(|| format!("{target}: TLS needs a host name or an IP address"))?;
             Some((Arc::new(config), name))
         }
     };
@@ -79,7 +95,10 @@ pub(super) async fn connect(target: &Target, tls: Option<&ClientOptions>, timeou
         Some(timeout) => endpoint.connect_timeout(timeout).timeout(timeout),
         None => endpoint,
     };
-    let connector = Connector { target: target.clone(), tls };
+    let connector = Connector {
+        target: target.clone(),
+        tls,
+    };
     let connected = endpoint.connect_with_connector(connector).await;
     connected.with_context(|| format!("no service at {target}; is `weir serve` running?"))
 }
@@ -99,7 +118,8 @@ impl Connector {
         let stream: Box<dyn Wire> = match &self.target {
             Target::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
-                // Otherwise each request after the first waits 40 ms for the acknowledgement of the one before.
+                // Otherwise each request after the first waits 40 ms for the acknowledgement of the
+                // one before.
                 let _ = stream.set_nodelay(true);
                 Box::new(stream)
             }
@@ -107,7 +127,12 @@ impl Connector {
         };
         let stream = match self.tls {
             None => stream,
-            Some((config, name)) => Box::new(TlsConnector::from(config).connect(name, stream).await.map_err(with_hint)?),
+            Some((config, name)) => Box::new(
+                TlsConnector::from(config)
+                    .connect(name, stream)
+                    .await
+                    .map_err(with_hint)?,
+            ),
         };
         Ok(TokioIo::new(stream))
     }
@@ -115,9 +140,16 @@ impl Connector {
 
 /// The error of a handshake, with what to change.
 fn with_hint(error: io::Error) -> io::Error {
-    match error.get_ref().and_then(|error| error.downcast_ref::<Error>()) {
-        Some(Error::InvalidCertificate(certificate)) => io::Error::other(tls::certificate_hint(certificate, &SERVICE)),
-        Some(Error::InvalidMessage(_)) => io::Error::other("the port does not speak TLS: leave out --tls"),
+    match error
+        .get_ref()
+        .and_then(|error| error.downcast_ref::<Error>())
+    {
+        Some(Error::InvalidCertificate(certificate)) => {
+            io::Error::other(tls::certificate_hint(certificate, &SERVICE))
+        }
+        Some(Error::InvalidMessage(_)) => {
+            io::Error::other("the port does not speak TLS: leave out --tls")
+        }
         _ => error,
     }
 }

@@ -14,9 +14,12 @@ use crate::rules::compile::OneLine;
 use crate::time::people::instant;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example: weir count --domain shop user=42 --since 90s\n\n\
-    The limit needs track_usage, or the algorithm sliding_window_buckets. Hits are counted in whole buckets: the answer says whether they are exactly\n\
-    those of the interval.")]
+#[command(
+    after_help = "Example: weir count --domain shop user=42 --since 90s\n\n\
+    The limit needs track_usage, or the algorithm sliding_window_buckets. Hits are counted in \
+        whole buckets: the answer says whether they are exactly\n\
+    those of the interval."
+)]
 pub(super) struct CountCommand {
     /// Entries of the subject, in their order
     #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
@@ -41,29 +44,54 @@ pub(super) struct CountCommand {
 }
 
 pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
-    let mut query = subject((command.domain.as_deref(), &command.entries), (command.subject.as_deref(), command.limit.as_deref()))?;
+    let mut query = subject(
+        (command.domain.as_deref(), &command.entries),
+        (command.subject.as_deref(), command.limit.as_deref()),
+    )?;
     query.push(("since", command.since.clone()));
     let count: Count = admin::block_on(command.admin.services()?.get("count", &borrowed(&query)))?;
-    let text = if command.format == print::Format::Json { print::json(&count)? } else { report(&count) };
+    let text = if command.format == print::Format::Json {
+        print::json(&count)?
+    } else {
+        report(&count)
+    };
     print::out(text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn report(count: &Count) -> String {
-    let mut text = format!("{} of {}\n  hits     {}", print::row(&count.entries, Some(&count.subject)), OneLine(&count.limit), count.hits);
+    let mut text = format!(
+        "{} of {}\n  hits     {}",
+        print::row(&count.entries, Some(&count.subject)),
+        OneLine(&count.limit),
+        count.hits
+    );
     // Writing to a string does not fail.
     if let Some(refused) = count.refused {
         let _ = write!(text, ", refused {refused}");
     }
-    let _ = writeln!(text, "\n  from     {}\n  to       {}", instant(count.from), instant(count.to));
+    let _ = writeln!(
+        text,
+        "\n  from     {}\n  to       {}",
+        instant(count.from),
+        instant(count.to)
+    );
     let exact = if count.exact {
         "yes".to_owned()
     } else if count.at_least == count.hits {
-        "no: a bucket counts up to 281474976710655 hits (2^48-1), and there may have been more".to_owned()
+        "no: a bucket counts up to 281474976710655 hits (2^48-1), and there may have been more"
+            .to_owned()
     } else {
-        format!("no: at least {} in the interval; the oldest bucket begins before it and counts whole", count.at_least)
+        format!(
+            "no: at least {} in the interval; the oldest bucket begins before it and counts whole",
+            count.at_least
+        )
     };
-    let counted = if count.source == "buckets" { "; hits are those that count against the limit" } else { "" };
+    let counted = if count.source == "buckets" {
+        "; hits are those that count against the limit"
+    } else {
+        ""
+    };
     let _ = writeln!(text, "  exact    {exact}{counted}");
     text
 }

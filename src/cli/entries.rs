@@ -8,13 +8,19 @@ use crate::ask::written::read_exact;
 use crate::proto::RateLimitDescriptor;
 use crate::proto::rate_limit_descriptor::Entry;
 
-/// The descriptors of these arguments as commands print them, and as overrides are written: `\*` is a star, as `*` is.
+/// The descriptors of these arguments as commands print them, and as overrides are written: `\*` is
+/// a star, as `*` is.
 ///
 /// # Errors
 /// As [`descriptors`].
-pub(super) fn written_descriptors(arguments: &[OsString]) -> Result<Vec<RateLimitDescriptor>, UsageError> {
+pub(super) fn written_descriptors(
+    arguments: &[OsString],
+) -> Result<Vec<RateLimitDescriptor>, UsageError> {
     let mut descriptors = descriptors(arguments)?;
-    for Entry { key, value } in descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
+    for Entry { key, value } in descriptors
+        .iter_mut()
+        .flat_map(|descriptor| &mut descriptor.entries)
+    {
         (*key, *value) = (read_exact(key), read_exact(value));
     }
     Ok(descriptors)
@@ -33,13 +39,26 @@ pub(super) fn descriptors(arguments: &[OsString]) -> Result<Vec<RateLimitDescrip
             continue;
         }
         let equals = bytes.iter().position(|&byte| byte == b'=');
-        let equals = equals.ok_or_else(|| UsageError(format!("`{}` is not an entry; write key=value", text.to_string_lossy())))?;
+        let equals = equals.ok_or_else(|| {
+            UsageError(format!(
+                "`{}` is not an entry; write key=value",
+                text.to_string_lossy()
+            ))
+        })?;
         if let Some(descriptor) = descriptors.last_mut() {
-            descriptor.entries.push(Entry { key: bytes[..equals].to_vec(), value: bytes[equals + 1..].to_vec() });
+            descriptor.entries.push(Entry {
+                key: bytes[..equals].to_vec(),
+                value: bytes[equals + 1..].to_vec(),
+            });
         }
     }
-    if descriptors.iter().any(|descriptor| descriptor.entries.is_empty()) {
-        return Err(UsageError("a descriptor has no entries; write key=value on both sides of `,`".to_owned()));
+    if descriptors
+        .iter()
+        .any(|descriptor| descriptor.entries.is_empty())
+    {
+        return Err(UsageError(
+            "a descriptor has no entries; write key=value on both sides of `,`".to_owned(),
+        ));
     }
     Ok(descriptors)
 }

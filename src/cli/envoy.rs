@@ -1,7 +1,7 @@
 //! `weir envoy`: prints the configuration with which Envoy sends what the files limit.
 //!
-//! A mistake between the two is silent: a descriptor that finds no limit is not limited. So the descriptors are made of the files, and all that
-//! an operator adds is where each key comes from.
+//! A mistake between the two is silent: a descriptor that finds no limit is not limited. So the
+//! descriptors are made of the files, and all that an operator adds is where each key comes from.
 
 mod descriptors;
 mod gateway;
@@ -31,14 +31,18 @@ use output::{Asking, Attach, Context, Mesh};
 use source::Kind;
 use sources::{KeySource, Sources};
 
-/// How long Envoy waits for a decision, unless a limit delays for longer. Its own default of 20 ms is short for a busy machine.
+/// How long Envoy waits for a decision, unless a limit delays for longer. Its own default of 20 ms
+/// is short for a busy machine.
 const TIMEOUT_MS: u64 = 100;
 
 /// The name of the service in `deploy/kubernetes`.
 const SERVICE_IN_KUBERNETES: &str = "ratelimit.default.svc.cluster.local:8081";
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example: weir envoy --domain demo --from remote_address=remote-address --from user=header:x-user limits.yaml")]
+#[command(
+    after_help = "Example: weir envoy --domain demo --from remote_address=remote-address --from \
+        user=header:x-user limits.yaml"
+)]
 #[command(after_long_help = sources_help())]
 pub(super) struct Envoy {
     /// Folder of limit files, or one file
@@ -54,15 +58,25 @@ pub(super) struct Envoy {
     #[arg(long, value_name = "FILE")]
     sources: Option<PathBuf>,
     /// The program that reads the output
-    #[arg(long = "for", default_value = "envoy", value_name = "envoy|istio|envoy-gateway")]
+    #[arg(
+        long = "for",
+        default_value = "envoy",
+        value_name = "envoy|istio|envoy-gateway"
+    )]
     target: Target,
     /// What gets the descriptors
-    #[arg(long, default_value = "filter", value_name = "filter|virtual-host|route|tcp")]
+    #[arg(
+        long,
+        default_value = "filter",
+        value_name = "filter|virtual-host|route|tcp"
+    )]
     attach: Attach,
-    /// Address of Weir's gRPC listener [default: 127.0.0.1:8081, or in Kubernetes ratelimit.default.svc.cluster.local:8081]
+    /// Address of Weir's gRPC listener [default: 127.0.0.1:8081, or in Kubernetes
+    /// ratelimit.default.svc.cluster.local:8081]
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     service: Option<(String, u16)>,
-    /// Longest wait of a request for its decision, in milliseconds; 1 to 3600000 [default: 100, and longer than every max_delay]
+    /// Longest wait of a request for its decision, in milliseconds; 1 to 3600000 [default: 100, and
+    /// longer than every max_delay]
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: Option<u64>,
     /// Refuse requests that Weir does not answer; without it they pass
@@ -75,16 +89,27 @@ pub(super) struct Envoy {
     #[arg(long, default_value = "istio=ingressgateway", value_name = "LABEL=VALUE", value_parser = label, help_heading = "Istio")]
     selector: (String, String),
     /// Istio: kind of the proxies
-    #[arg(long, default_value = "gateway", value_name = "gateway|sidecar", help_heading = "Istio")]
+    #[arg(
+        long,
+        default_value = "gateway",
+        value_name = "gateway|sidecar",
+        help_heading = "Istio"
+    )]
     context: Context,
-    /// Istio: name of the virtual host or the route, with --attach virtual-host or route [default: all]
+    /// Istio: name of the virtual host or the route, with --attach virtual-host or route [default:
+    /// all]
     #[arg(long, value_name = "NAME", help_heading = "Istio")]
     target_name: Option<String>,
     /// Istio: port of the listener [default: all]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Istio")]
     listener_port: Option<u16>,
     /// Envoy Gateway: listener of a Gateway
-    #[arg(long, default_value = "default/eg/http", value_name = "NAMESPACE/GATEWAY/LISTENER", help_heading = "Envoy Gateway")]
+    #[arg(
+        long,
+        default_value = "default/eg/http",
+        value_name = "NAMESPACE/GATEWAY/LISTENER",
+        help_heading = "Envoy Gateway"
+    )]
     listener: Listener,
     #[command(flatten)]
     read: ReadFlags,
@@ -102,19 +127,34 @@ enum Target {
 }
 
 fn sources_help() -> String {
-    let width = source::NAMES.iter().map(|(name, hint, _)| name.len() + hint.len()).max().unwrap_or(0);
-    let line = |(name, hint, what): &(&str, &str, &str)| format!("  {:<width$}  {what}\n", [*name, *hint].concat());
+    let width = source::NAMES
+        .iter()
+        .map(|(name, hint, _)| name.len() + hint.len())
+        .max()
+        .unwrap_or(0);
+    let line = |(name, hint, what): &(&str, &str, &str)| {
+        format!("  {:<width$}  {what}\n", [*name, *hint].concat())
+    };
     let sources: String = source::NAMES.iter().map(line).collect();
     format!(
-        "Sources:\n{sources}\nBehind header, query and metadata, ` or VALUE` is what Envoy sends where a request has none: \
-         'user=header:x-user or anonymous'.\nWithout it, the limits of the key do not apply to such requests.\n\n\
-         Example: weir envoy --domain demo --from remote_address=remote-address --from user=header:x-user limits.yaml"
+        "Sources:\n{sources}\nBehind header, query and metadata, ` or VALUE` is what Envoy sends \
+         where a request has none: 'user=header:x-user or anonymous'.\nWithout it, the limits of \
+         the key do not apply to such requests.\n\n\
+         Example: weir envoy --domain demo --from remote_address=remote-address --from \
+         user=header:x-user limits.yaml"
     )
 }
 
 fn host_and_port(text: &str) -> Result<(String, u16), String> {
-    let parts = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok().filter(|port| *port > 0)?)));
-    let host = |host: &str| host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
+    let parts = text
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some((host, port.parse::<u16>().ok().filter(|port| *port > 0)?)));
+    let host = |host: &str| {
+        host.strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host)
+            .to_owned()
+    };
     let is_name = |host: &str| !host.is_empty() && !host.contains(['/', '@', ' ', '|']);
     parts
         .filter(|(host, _)| is_name(host))
@@ -123,25 +163,44 @@ fn host_and_port(text: &str) -> Result<(String, u16), String> {
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let parts = text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
-    parts.map(|(name, value)| (name.to_owned(), value.to_owned())).ok_or_else(|| "write LABEL=VALUE, such as app=shop".to_owned())
+    let parts = text
+        .split_once('=')
+        .filter(|(name, value)| !name.is_empty() && !value.is_empty());
+    parts
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .ok_or_else(|| "write LABEL=VALUE, such as app=shop".to_owned())
 }
 
 pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
     let mut options = envoy.read.options(envoy.path.clone(), false);
     options.compile.for_check = true;
     let read = check::read(&options).map_err(UnusableFiles::for_envoy)?;
-    let rules = compile::compile(&read.texts, &options.compile).map_err(UnusableFiles::for_envoy)?.rules;
+    let rules = compile::compile(&read.texts, &options.compile)
+        .map_err(UnusableFiles::for_envoy)?
+        .rules;
     let domain = domain(envoy, &rules)?;
-    let sources = Sources::try_new(&envoy.from, &pairs(envoy)?).map_err(UnusableFiles::for_envoy)?;
-    let protocol = if envoy.attach == Attach::Tcp { Protocol::Tcp } else { Protocol::Http };
-    let descriptors = descriptors::descriptors(&outline(&read.texts, &domain), &sources, protocol).map_err(UnusableFiles::for_envoy)?;
+    let sources =
+        Sources::try_new(&envoy.from, &pairs(envoy)?).map_err(UnusableFiles::for_envoy)?;
+    let protocol = if envoy.attach == Attach::Tcp {
+        Protocol::Tcp
+    } else {
+        Protocol::Http
+    };
+    let descriptors = descriptors::descriptors(&outline(&read.texts, &domain), &sources, protocol)
+        .map_err(UnusableFiles::for_envoy)?;
     if descriptors.all.is_empty() {
-        return Err(UsageError(format!("no descriptor finds a limit of the domain `{domain}`; name other values of generic-key")).into());
+        return Err(UsageError(format!(
+            "no descriptor finds a limit of the domain `{domain}`; name other values of generic-key"
+        ))
+        .into());
     }
-    let is_released = descriptors.all.iter().any(|descriptor| descriptor.is_released);
+    let is_released = descriptors
+        .all
+        .iter()
+        .any(|descriptor| descriptor.is_released);
     if is_released && !matches!(envoy.attach, Attach::Filter | Attach::Route) {
-        let what = "a limit of the domain counts requests in flight, whose end Envoy tells with --attach filter or --attach route only";
+        let what = "a limit of the domain counts requests in flight, whose end Envoy tells with \
+            --attach filter or --attach route only";
         return Err(UsageError(what.to_owned()).into());
     }
     print::out(text(envoy, &rules, &domain, &sources, &descriptors)?)?;
@@ -150,32 +209,72 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
 
 /// The domain that is asked for.
 fn domain(envoy: &Envoy, rules: &Rules) -> Result<String, UsageError> {
-    let mut names: Vec<_> = rules.domains().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+    let mut names: Vec<_> = rules
+        .domains()
+        .map(|name| String::from_utf8_lossy(name).into_owned())
+        .collect();
     names.sort_unstable();
     let all = || names.join(", ");
     match (&envoy.domain, &names[..]) {
         (Some(domain), _) if names.contains(domain) => Ok(domain.clone()),
-        (Some(domain), _) => Err(UsageError(format!("no file has the domain `{domain}`; there are {}", all()))),
+        (Some(domain), _) => Err(UsageError(format!(
+            "no file has the domain `{domain}`; there are {}",
+            all()
+        ))),
         (None, [only]) => Ok(only.clone()),
-        (None, _) => Err(UsageError(format!("say which domain: --domain {}", all().replace(", ", " or --domain ")))),
+        (None, _) => Err(UsageError(format!(
+            "say which domain: --domain {}",
+            all().replace(", ", " or --domain ")
+        ))),
     }
 }
 
 /// The pairs of the file of sources.
 fn pairs(envoy: &Envoy) -> Result<Vec<WrittenPair>, UnusableFiles> {
-    let Some(path) = &envoy.sources else { return Ok(Vec::new()) };
-    let file = files::read(&files::Options { path: path.clone(), ..files::Options::default() }).map_err(UnusableFiles::for_envoy)?;
-    let name = |text: SourceText| SourceText { name: path.to_string_lossy().into_owned(), ..text };
-    file.texts.into_iter().next().map(name).map_or(Ok(Vec::new()), |file| read_pairs(&file)).map_err(UnusableFiles::for_envoy)
+    let Some(path) = &envoy.sources else {
+        return Ok(Vec::new());
+    };
+    let file = files::read(&files::Options {
+        path: path.clone(),
+        ..files::Options::default()
+    })
+    .map_err(UnusableFiles::for_envoy)?;
+    let name = |text: SourceText| SourceText {
+        name: path.to_string_lossy().into_owned(),
+        ..text
+    };
+    file.texts
+        .into_iter()
+        .next()
+        .map(name)
+        .map_or(Ok(Vec::new()), |file| read_pairs(&file))
+        .map_err(UnusableFiles::for_envoy)
 }
 
 /// The whole output.
-fn text(envoy: &Envoy, rules: &Rules, domain: &str, sources: &Sources, descriptors: &Descriptors) -> anyhow::Result<String> {
+fn text(
+    envoy: &Envoy,
+    rules: &Rules,
+    domain: &str,
+    sources: &Sources,
+    descriptors: &Descriptors,
+) -> anyhow::Result<String> {
     if envoy.target == Target::EnvoyGateway && envoy.attach != Attach::Filter {
-        return Err(UsageError("with --for envoy-gateway the filter gets the descriptors; leave out --attach".to_owned()).into());
+        return Err(UsageError(
+            "with --for envoy-gateway the filter gets the descriptors; leave out --attach"
+                .to_owned(),
+        )
+        .into());
     }
-    let default = if envoy.target == Target::Envoy { "127.0.0.1:8081" } else { SERVICE_IN_KUBERNETES };
-    let service = envoy.service.clone().map_or_else(|| host_and_port(default).map_err(UsageError), Ok)?;
+    let default = if envoy.target == Target::Envoy {
+        "127.0.0.1:8081"
+    } else {
+        SERVICE_IN_KUBERNETES
+    };
+    let service = envoy
+        .service
+        .clone()
+        .map_or_else(|| host_and_port(default).map_err(UsageError), Ok)?;
     let asking = Asking {
         domain,
         attach: envoy.attach,
@@ -207,7 +306,12 @@ fn text(envoy: &Envoy, rules: &Rules, domain: &str, sources: &Sources, descripto
             };
             text += &mesh.envoy_filter(&asking, descriptors).document();
         }
-        Target::EnvoyGateway => text += &envoy.listener.envoy_patch_policy(&name_of_resource(domain), &asking, descriptors).document(),
+        Target::EnvoyGateway => {
+            text += &envoy
+                .listener
+                .envoy_patch_policy(&name_of_resource(domain), &asking, descriptors)
+                .document();
+        }
     }
     Ok(text)
 }
@@ -219,13 +323,24 @@ fn timeout(envoy: &Envoy, rules: &Rules, domain: &str) -> Result<String, UsageEr
         _ => None,
     };
     let limits = rules.limits().filter(|limit| *limit.domain == *domain);
-    let longest =
-        limits.flat_map(|limit| limit.amounts().filter_map(|amount| delay(&amount.algorithm))).max().unwrap_or(Span::from_micros(0));
+    let longest = limits
+        .flat_map(|limit| {
+            limit
+                .amounts()
+                .filter_map(|amount| delay(&amount.algorithm))
+        })
+        .max()
+        .unwrap_or(Span::from_micros(0));
     let longest_ms = longest.micros().div_ceil(1_000);
-    let ms = envoy.timeout_ms.unwrap_or(longest_ms.saturating_add(TIMEOUT_MS));
+    let ms = envoy
+        .timeout_ms
+        .unwrap_or(longest_ms.saturating_add(TIMEOUT_MS));
     if ms <= longest_ms && longest_ms > 0 {
         let least = longest_ms.saturating_add(TIMEOUT_MS);
-        return Err(UsageError(format!("a limit of the domain delays requests by up to {longest_ms} ms; say --timeout-ms {least}")));
+        return Err(UsageError(format!(
+            "a limit of the domain delays requests by up to {longest_ms} ms; say --timeout-ms \
+             {least}"
+        )));
     }
     Ok(format!("{}.{:03}s", ms / 1_000, ms % 1_000))
 }
@@ -233,54 +348,99 @@ fn timeout(envoy: &Envoy, rules: &Rules, domain: &str) -> Result<String, UsageEr
 /// What an operator has to know about the output.
 fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descriptors) -> Vec<String> {
     let path = envoy.path.display();
-    let mut notes =
-        vec![format!("Written by `weir envoy` for the limits of the domain {domain} in {path}. Write it again when they change.")];
-    let sent = || descriptors.keys.iter().filter_map(|key| Some((key, sources.get(key)?)));
+    let mut notes = vec![format!(
+        "Written by `weir envoy` for the limits of the domain {domain} in {path}. Write it again \
+         when they change."
+    )];
+    let sent = || {
+        descriptors
+            .keys
+            .iter()
+            .filter_map(|key| Some((key, sources.get(key)?)))
+    };
     let any = |is_it: fn(&Kind) -> bool| sent().any(|(_, source)| is_it(&source.kind));
     let is_http = envoy.attach != Attach::Tcp;
     if is_http
         && envoy.target == Target::Envoy
-        && any(|kind| matches!(kind, Kind::RemoteAddress | Kind::MaskedRemoteAddress { .. } | Kind::AddressMatch))
+        && any(|kind| {
+            matches!(
+                kind,
+                Kind::RemoteAddress | Kind::MaskedRemoteAddress { .. } | Kind::AddressMatch
+            )
+        })
     {
         let proxies = "behind other proxies, xff_num_trusted_hops";
-        notes
-            .push(format!("The connection manager needs use_remote_address: true and, {proxies}; otherwise clients choose their address."));
+        notes.push(format!(
+            "The connection manager needs use_remote_address: true and, {proxies}; otherwise \
+             clients choose their address."
+        ));
     }
-    if any(|kind| matches!(kind, Kind::Path | Kind::PathMatch)) || any(|kind| matches!(kind, Kind::Header(name) if name == ":path")) {
+    if any(|kind| matches!(kind, Kind::Path | Kind::PathMatch))
+        || any(|kind| matches!(kind, Kind::Header(name) if name == ":path"))
+    {
         let setting = match envoy.target {
-            Target::Envoy => Some("The connection manager needs normalize_path: true and merge_slashes: true"),
-            Target::Istio => Some("The mesh needs pathNormalization: { normalization: MERGE_SLASHES }"),
+            Target::Envoy => {
+                Some("The connection manager needs normalize_path: true and merge_slashes: true")
+            }
+            Target::Istio => {
+                Some("The mesh needs pathNormalization: { normalization: MERGE_SLASHES }")
+            }
             // It does so by itself.
             Target::EnvoyGateway => None,
         };
         notes.extend(setting.map(|setting| format!("{setting}; otherwise //login is not /login.")));
     }
-    for (key, source) in sent().filter(|(_, source)| is_http && source.kind.may_be_missing() && source.default.is_none()) {
+    for (key, source) in sent()
+        .filter(|(_, source)| is_http && source.kind.may_be_missing() && source.default.is_none())
+    {
         notes.push(format!(
-            "A request without {} is not limited by {key}; `--from '{key}={} or VALUE'` changes that.",
+            "A request without {} is not limited by {key}; `--from '{key}={} or VALUE'` changes \
+             that.",
             source.text, source.text
         ));
     }
-    if descriptors.all.iter().any(|descriptor| descriptor.is_released) {
+    if descriptors
+        .all
+        .iter()
+        .any(|descriptor| descriptor.is_released)
+    {
         notes.push(
-            "The last entry of a limit of requests in flight is the id of the request. It must not be one that clients choose: before this filter, \
-             header_mutation writes %STREAM_ID% into a header, as in deploy/envoy/concurrency.yaml."
+            "The last entry of a limit of requests in flight is the id of the request. It must not \
+             be one that clients choose: before this filter, header_mutation writes %STREAM_ID% \
+             into a header, as in deploy/envoy/concurrency.yaml."
                 .to_owned(),
         );
     }
     if envoy.target == Target::EnvoyGateway {
         notes.push("Envoy Gateway needs extensionApis.enableEnvoyPatchPolicy: true.".to_owned());
     }
-    notes.extend(descriptors.left_out.iter().map(|limit| format!("Not sent here: {limit}")));
+    notes.extend(
+        descriptors
+            .left_out
+            .iter()
+            .map(|limit| format!("Not sent here: {limit}")),
+    );
     notes
 }
 
 /// A name for Kubernetes: RFC 1123, section 2.1, in lower case.
 fn name_of_resource(domain: &str) -> String {
-    let letters: String =
-        domain.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' }).collect();
+    let letters: String = domain
+        .chars()
+        .map(|letter| {
+            if letter.is_ascii_alphanumeric() {
+                letter.to_ascii_lowercase()
+            } else {
+                '-'
+            }
+        })
+        .collect();
     let name = format!("weir-{}", letters.trim_matches('-'));
-    name.chars().take(63).collect::<String>().trim_end_matches('-').to_owned()
+    name.chars()
+        .take(63)
+        .collect::<String>()
+        .trim_end_matches('-')
+        .to_owned()
 }
 
 #[cfg(test)]

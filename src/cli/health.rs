@@ -1,4 +1,5 @@
-//! `weir health`: asks a running service on this machine whether it is healthy, for the health checks of containers.
+//! `weir health`: asks a running service on this machine whether it is healthy, for the health
+//! checks of containers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,11 +22,15 @@ use crate::tls::ClientOptions;
 const LONGEST_ANSWER: u64 = 1_024;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Exit codes: 0 healthy, 2 invalid arguments, 1 unhealthy or no answer.\n\n\
-    The address is that of `weir serve` with the same flags and variables; an address for all interfaces, such as 0.0.0.0, means loopback. With TLS \
-    weir trusts, and presents, the certificate of the gRPC port.")]
+#[command(
+    after_help = "Exit codes: 0 healthy, 2 invalid arguments, 1 unhealthy or no answer.\n\n\
+    The address is that of `weir serve` with the same flags and variables; an address for all \
+        interfaces, such as 0.0.0.0, means loopback. With TLS weir trusts, and presents, the \
+        certificate of the gRPC port."
+)]
 pub(super) struct Health {
-    /// Ask with gRPC (grpc.health.v1) on the gRPC listener, not with HTTP (/healthcheck) on the HTTP listener
+    /// Ask with gRPC (grpc.health.v1) on the gRPC listener, not with HTTP (/healthcheck) on the
+    /// HTTP listener
     #[arg(long)]
     grpc: bool,
     /// Longest wait for the answer, in milliseconds; 1 to 3600000
@@ -37,7 +42,9 @@ pub(super) struct Health {
 
 pub(super) fn run(health: &Health) -> anyhow::Result<ExitCode> {
     let timeout = Duration::from_millis(health.timeout_ms);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let answer = if health.grpc {
         let LocalGrpc { address, tls } = health.listeners.grpc_on_this_machine()?;
         let target = match address {
@@ -46,11 +53,15 @@ pub(super) fn run(health: &Health) -> anyhow::Result<ExitCode> {
         };
         let ask = ask_grpc(&target, tls.as_ref());
         let answer = runtime.block_on(async { tokio::time::timeout(timeout, ask).await });
-        answer.with_context(|| format!("no answer from {target} within {} ms", health.timeout_ms))??
+        answer
+            .with_context(|| format!("no answer from {target} within {} ms", health.timeout_ms))??
     } else {
         let address = health.listeners.http_on_this_machine()?;
-        let answer = runtime.block_on(async { tokio::time::timeout(timeout, ask_http(address)).await });
-        answer.with_context(|| format!("no answer from {address} within {} ms", health.timeout_ms))??
+        let answer =
+            runtime.block_on(async { tokio::time::timeout(timeout, ask_http(address)).await });
+        answer.with_context(|| {
+            format!("no answer from {address} within {} ms", health.timeout_ms)
+        })??
     };
     match answer {
         Answer::Healthy => {
@@ -58,8 +69,15 @@ pub(super) fn run(health: &Health) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Answer::Unhealthy(reasons) => {
-            let lines: String = reasons.lines().map(|reason| format!("unhealthy: {reason}\n")).collect();
-            print::out(if lines.is_empty() { "unhealthy\n" } else { &lines })?;
+            let lines: String = reasons
+                .lines()
+                .map(|reason| format!("unhealthy: {reason}\n"))
+                .collect();
+            print::out(if lines.is_empty() {
+                "unhealthy\n"
+            } else {
+                &lines
+            })?;
             Ok(ExitCode::FAILURE)
         }
     }
@@ -75,29 +93,50 @@ enum Answer {
 async fn ask_http(address: SocketAddr) -> anyhow::Result<Answer> {
     let no_service = || format!("no service at {address}; is `weir serve` running?");
     let mut stream = TcpStream::connect(address).await.with_context(no_service)?;
-    let request = format!("GET /healthcheck HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.with_context(no_service)?;
+    let request =
+        format!("GET /healthcheck HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .with_context(no_service)?;
     let mut answer = Vec::new();
     // A reset behind an answer is no error of the answer.
     match stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await {
-        Err(error) if answer.is_empty() || error.kind() != io::ErrorKind::ConnectionReset => return Err(error).with_context(no_service),
+        Err(error) if answer.is_empty() || error.kind() != io::ErrorKind::ConnectionReset => {
+            return Err(error).with_context(no_service);
+        }
         _ => {}
     }
     let answer = String::from_utf8_lossy(&answer);
     let (head, reasons) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    match head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)) {
+    match head
+        .strip_prefix("HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3))
+    {
         Some("200") => Ok(Answer::Healthy),
-        Some("500") => Ok(Answer::Unhealthy(reasons.chars().filter(|&c| c == '\n' || !c.is_control()).collect())),
+        Some("500") => Ok(Answer::Unhealthy(
+            reasons
+                .chars()
+                .filter(|&c| c == '\n' || !c.is_control())
+                .collect(),
+        )),
         _ => anyhow::bail!(
-            "what listens at {address} is not the HTTP listener of Weir; use the port of PORT, which is 8080 unless it is set"
+            "what listens at {address} is not the HTTP listener of Weir; use the port of PORT, \
+             which is 8080 unless it is set"
         ),
     }
 }
 
 async fn ask_grpc(target: &Target, tls: Option<&ClientOptions>) -> anyhow::Result<Answer> {
     let channel = connect(target, tls, None).await?;
-    let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
+    let answer = HealthClient::new(channel)
+        .check(HealthCheckRequest::default())
+        .await;
     let answer = answer.map_err(|status| super::hit::request_error(target, &status))?;
     let is_healthy = answer.into_inner().status() == ServingStatus::Serving;
-    Ok(if is_healthy { Answer::Healthy } else { Answer::Unhealthy(String::new()) })
+    Ok(if is_healthy {
+        Answer::Healthy
+    } else {
+        Answer::Unhealthy(String::new())
+    })
 }

@@ -15,7 +15,9 @@ use super::{entries, print};
 use crate::admin::status::now;
 use crate::proto::rate_limit_descriptor::Entry;
 use crate::proto::rate_limit_response::{Code, DescriptorStatus};
-use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
+use crate::proto::{
+    RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
+};
 use crate::time::{Unit, people};
 use crate::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
@@ -23,10 +25,14 @@ use crate::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 const OVER_LIMIT: u8 = 3;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Exit codes: 0 allowed, 3 over the limit, 2 invalid arguments, 1 any other error.\n\n\
-    Example: weir hit --domain demo path=/login remote_address=10.0.0.1 , remote_address=10.0.0.1")]
+#[command(
+    after_help = "Exit codes: 0 allowed, 3 over the limit, 2 invalid arguments, 1 any other \
+        error.\n\n\
+    Example: weir hit --domain demo path=/login remote_address=10.0.0.1 , remote_address=10.0.0.1"
+)]
 pub(super) struct Hit {
-    /// Entries of the descriptor, in their order; a `,` between two entries begins the next descriptor
+    /// Entries of the descriptor, in their order; a `,` between two entries begins the next
+    /// descriptor
     #[arg(required = true, value_name = "KEY=VALUE")]
     entries: Vec<OsString>,
     /// Domain of the request
@@ -47,7 +53,8 @@ pub(super) struct Hit {
     /// File of the private key (PEM) of --cert
     #[arg(long, value_name = "PATH", requires = "cert")]
     key: Option<PathBuf>,
-    /// Name for which the certificate of the service has to be valid, with TLS [default: the host in --address]
+    /// Name for which the certificate of the service has to be valid, with TLS [default: the host
+    /// in --address]
     #[arg(long, value_name = "NAME", value_parser = server_name)]
     server_name: Option<SubjectName>,
     /// Number of requests, sent one after the other; 1 or more
@@ -65,7 +72,10 @@ pub(super) struct Hit {
 }
 
 pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(ask(hit))
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(ask(hit))
 }
 
 async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
@@ -76,7 +86,9 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
     let mut over = false;
     for _ in 0..hit.count {
         let answer = client.should_rate_limit(request.clone()).await;
-        let response = answer.map_err(|status| request_error(&hit.address, &status))?.into_inner();
+        let response = answer
+            .map_err(|status| request_error(&hit.address, &status))?
+            .into_inner();
         over = response.overall_code() == Code::OverLimit;
         let text = match hit.format {
             print::Format::Text => describe(&request, &response),
@@ -86,16 +98,33 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
             break;
         }
     }
-    Ok(if over { ExitCode::from(OVER_LIMIT) } else { ExitCode::SUCCESS })
+    Ok(if over {
+        ExitCode::from(OVER_LIMIT)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// What TLS needs. An option of TLS means TLS.
 fn tls(hit: &Hit) -> anyhow::Result<Option<ClientOptions>> {
     let is_on = hit.tls || hit.cacert.is_some() || hit.cert.is_some() || hit.server_name.is_some();
-    let authorities = hit.cacert.clone().map(|path| PemFile { setting: "--cacert", path });
-    let identity = Identity::try_new(("--cert", hit.cert.as_deref()), ("--key", hit.key.as_deref()))?;
-    let name_check = hit.server_name.clone().map_or(NameCheck::Strict, NameCheck::Only);
-    Ok(is_on.then_some(ClientOptions { authorities, identity, name_check }))
+    let authorities = hit.cacert.clone().map(|path| PemFile {
+        setting: "--cacert",
+        path,
+    });
+    let identity = Identity::try_new(
+        ("--cert", hit.cert.as_deref()),
+        ("--key", hit.key.as_deref()),
+    )?;
+    let name_check = hit
+        .server_name
+        .clone()
+        .map_or(NameCheck::Strict, NameCheck::Only);
+    Ok(is_on.then_some(ClientOptions {
+        authorities,
+        identity,
+        name_check,
+    }))
 }
 
 fn server_name(text: &str) -> Result<SubjectName, String> {
@@ -107,8 +136,11 @@ fn address(text: &str) -> Result<Target, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Target::Unix(path.into()));
     }
-    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(['/', '@']));
-    let port = port.filter(|(host, _)| !host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
+    let port = text
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty() && !host.contains(['/', '@']));
+    let port = port
+        .filter(|(host, _)| !host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
     match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
         Some(1..) => Ok(Target::Tcp(text.to_owned())),
         _ => Err("write HOST:PORT, such as localhost:8081 or [::1]:8081".to_owned()),
@@ -119,9 +151,13 @@ fn address(text: &str) -> Result<Target, String> {
 pub(super) fn request_error(address: &Target, status: &Status) -> anyhow::Error {
     let (code, message) = (status.code(), status.message().escape_debug());
     // Only a failure of the transport has a source: an answer is a code and a message.
-    if std::error::Error::source(status).is_some() && code != tonic::Code::Cancelled && code != tonic::Code::DeadlineExceeded {
+    if std::error::Error::source(status).is_some()
+        && code != tonic::Code::Cancelled
+        && code != tonic::Code::DeadlineExceeded
+    {
         return anyhow::anyhow!(
-            "what listens at {address} does not speak gRPC ({message}); use the gRPC port, which is 8081 unless GRPC_PORT is set, and TLS if GRPC_SERVER_USE_TLS is"
+            "what listens at {address} does not speak gRPC ({message}); use the gRPC port, which \
+             is 8081 unless GRPC_PORT is set, and TLS if GRPC_SERVER_USE_TLS is"
         );
     }
     anyhow::anyhow!("{code:?}: {message}")
@@ -133,16 +169,30 @@ fn request(hit: &Hit) -> anyhow::Result<RateLimitRequest> {
         descriptor.hits_addend = hit.hits.map(i64::unsigned_abs);
         descriptor.is_negative_hits = hit.hits.is_some_and(i64::is_negative);
     }
-    Ok(RateLimitRequest { domain: hit.domain.clone(), descriptors, hits_addend: 0 })
+    Ok(RateLimitRequest {
+        domain: hit.domain.clone(),
+        descriptors,
+        hits_addend: 0,
+    })
 }
 
-/// One line per descriptor. The overall code stands before a single descriptor, and on a line of its own before several.
+/// One line per descriptor. The overall code stands before a single descriptor, and on a line of
+/// its own before several.
 fn describe(request: &RateLimitRequest, response: &RateLimitResponse) -> String {
     let overall = code_name(response.overall_code());
-    let lines: Vec<_> = request.descriptors.iter().zip(&response.statuses).map(|(descriptor, status)| line(descriptor, status)).collect();
+    let lines: Vec<_> = request
+        .descriptors
+        .iter()
+        .zip(&response.statuses)
+        .map(|(descriptor, status)| line(descriptor, status))
+        .collect();
     match &lines[..] {
         [only] => format!("{overall:<10}  {}\n", only.1),
-        _ => lines.iter().fold(format!("{overall}\n"), |text, (code, line)| text + &format!("  {code:<10}  {line}\n")),
+        _ => lines
+            .iter()
+            .fold(format!("{overall}\n"), |text, (code, line)| {
+                text + &format!("  {code:<10}  {line}\n")
+            }),
     }
 }
 
@@ -150,26 +200,54 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
     let entries = descriptor
         .entries
         .iter()
-        .map(|entry| crate::ask::Entry { key: &entry.key, value: &entry.value }.to_string())
+        .map(|entry| {
+            crate::ask::Entry {
+                key: &entry.key,
+                value: &entry.value,
+            }
+            .to_string()
+        })
         .collect::<Vec<_>>()
         .join(" ");
     let limit = match &status.current_limit {
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
         // A limit that refuses is shown, also where a failure policy refuses.
-        None if status.code() == Code::OverLimit => "blocked by an override, without an end (weir explain says by which)".to_owned(),
-        None => "no limit (unknown domain, no limit matches, or on_store_failure allowed it)".to_owned(),
+        None if status.code() == Code::OverLimit => {
+            "blocked by an override, without an end (weir explain says by which)".to_owned()
+        }
+        None => {
+            "no limit (unknown domain, no limit matches, or on_store_failure allowed it)".to_owned()
+        }
         Some(limit) => {
-            let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number).map_or("unknown unit", Unit::name);
-            let per = limit.unit_multiplier.map_or_else(|| unit.to_owned(), |multiplier| format!("{multiplier} {unit}s"));
-            let name = if limit.name.is_empty() { String::new() } else { format!(" ({})", limit.name) };
-            let reset = status.duration_until_reset.as_ref().map(|duration| duration.seconds);
+            let unit = u64::try_from(limit.unit)
+                .ok()
+                .and_then(Unit::from_number)
+                .map_or("unknown unit", Unit::name);
+            let per = limit.unit_multiplier.map_or_else(
+                || unit.to_owned(),
+                |multiplier| format!("{multiplier} {unit}s"),
+            );
+            let name = if limit.name.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", limit.name)
+            };
+            let reset = status
+                .duration_until_reset
+                .as_ref()
+                .map(|duration| duration.seconds);
             let ahead = |seconds: i64| people::ahead(seconds as f64, now());
             let left = format!("{} of {}", status.limit_remaining, limit.requests_per_unit);
             // A limit of requests in flight has no unit, and no time until a reset.
             match (limit.unit, reset) {
                 (0, None) => format!("{left} in flight left{name}"),
-                (0, Some(retry)) => format!("{left} in flight left{name}, retry in {}", ahead(retry)),
-                (_, reset) => format!("{left} per {per} left{name}, resets in {}", ahead(reset.unwrap_or(0))),
+                (0, Some(retry)) => {
+                    format!("{left} in flight left{name}, retry in {}", ahead(retry))
+                }
+                (_, reset) => format!(
+                    "{left} per {per} left{name}, resets in {}",
+                    ahead(reset.unwrap_or(0))
+                ),
             }
         }
     };
@@ -204,7 +282,10 @@ fn json(request: &RateLimitRequest, response: &RateLimitResponse) -> anyhow::Res
     }
     impl<'a> Pair<'a> {
         fn new(entry: &'a Entry) -> Self {
-            Self { key: String::from_utf8_lossy(&entry.key), value: String::from_utf8_lossy(&entry.value) }
+            Self {
+                key: String::from_utf8_lossy(&entry.key),
+                value: String::from_utf8_lossy(&entry.value),
+            }
         }
     }
     #[derive(Serialize)]
@@ -214,27 +295,41 @@ fn json(request: &RateLimitRequest, response: &RateLimitResponse) -> anyhow::Res
         unit: Option<&'static str>,
         unit_multiplier: u32,
     }
-    let descriptors = request.descriptors.iter().zip(&response.statuses).map(|(descriptor, status)| {
-        let limit = status.current_limit.as_ref().map(|limit| Limit {
-            name: &limit.name,
-            requests_per_unit: limit.requests_per_unit,
-            unit: u64::try_from(limit.unit).ok().and_then(Unit::from_number).map(Unit::name),
-            unit_multiplier: limit.unit_multiplier.unwrap_or(1),
-        });
-        let left = limit.as_ref().map(|_| status.limit_remaining);
-        let resets_in_seconds = status.duration_until_reset.as_ref().map(|duration| duration.seconds);
-        Descriptor {
-            entries: descriptor.entries.iter().map(Pair::new).collect(),
-            code: code_name(status.code()),
-            unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
-            left,
-            resets_in_seconds,
-            remaining: left,
-            reset_seconds: resets_in_seconds,
-            limit,
-        }
-    });
-    print::json(&Answer { code: code_name(response.overall_code()), descriptors: descriptors.collect() })
+    let descriptors =
+        request
+            .descriptors
+            .iter()
+            .zip(&response.statuses)
+            .map(|(descriptor, status)| {
+                let limit = status.current_limit.as_ref().map(|limit| Limit {
+                    name: &limit.name,
+                    requests_per_unit: limit.requests_per_unit,
+                    unit: u64::try_from(limit.unit)
+                        .ok()
+                        .and_then(Unit::from_number)
+                        .map(Unit::name),
+                    unit_multiplier: limit.unit_multiplier.unwrap_or(1),
+                });
+                let left = limit.as_ref().map(|_| status.limit_remaining);
+                let resets_in_seconds = status
+                    .duration_until_reset
+                    .as_ref()
+                    .map(|duration| duration.seconds);
+                Descriptor {
+                    entries: descriptor.entries.iter().map(Pair::new).collect(),
+                    code: code_name(status.code()),
+                    unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
+                    left,
+                    resets_in_seconds,
+                    remaining: left,
+                    reset_seconds: resets_in_seconds,
+                    limit,
+                }
+            });
+    print::json(&Answer {
+        code: code_name(response.overall_code()),
+        descriptors: descriptors.collect(),
+    })
 }
 
 fn code_name(code: Code) -> &'static str {
@@ -252,15 +347,27 @@ mod tests {
     #[test]
     fn a_status_without_a_limit_says_why() {
         let of = |code: Code, limit_remaining| {
-            let status = DescriptorStatus { code: code.into(), limit_remaining, ..DescriptorStatus::default() };
+            let status = DescriptorStatus {
+                code: code.into(),
+                limit_remaining,
+                ..DescriptorStatus::default()
+            };
             line(&RateLimitDescriptor::default(), &status).1
         };
         for (code, remaining, text) in [
             (Code::Ok, 0, ": no limit (unknown domain"),
             (Code::Ok, u32::MAX, ": unlimited"),
-            (Code::OverLimit, 0, ": blocked by an override, without an end"),
+            (
+                Code::OverLimit,
+                0,
+                ": blocked by an override, without an end",
+            ),
         ] {
-            assert!(of(code, remaining).starts_with(text), "{}", of(code, remaining));
+            assert!(
+                of(code, remaining).starts_with(text),
+                "{}",
+                of(code, remaining)
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `weir block`, `exempt`, `raise`, what undoes them, `overrides` and `reset`: what operators change in a running service.
+//! `weir block`, `exempt`, `raise`, what undoes them, `overrides` and `reset`: what operators
+//! change in a running service.
 
 mod arguments;
 mod output;
@@ -24,12 +25,17 @@ use crate::plan::key::Subject;
 use crate::rules::compile::OneLine;
 
 /// How a descriptor is written, and when an override ends.
-const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, or KEY alone for any value. \\* is a star and \\\\ a backslash: quote them for \
-    the shell, as `weir top` prints them. The entries are all entries of the descriptor, in its order: `user=42` does not match `user=42 path=/x`.\n\n\
-    --until takes a duration from now (2h, 3d, 1h30m), an instant (2030-01-31T18:00:00Z), or a date or a day in the zone of this terminal \
-    (2030-01-31 and friday are its midnight, when the day begins; \"2030-01-31 18:00\" and \"friday 18:00\"). The answer says what was understood.\n\n\
-    The service needs ADMIN_TOKEN_FILE; the name of the token is logged as who did it. Of several overrides that match, a block or an exemption \
-    comes before a raise, and the more specific one before the other.";
+const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, or KEY alone for \
+    any value. \\* is a star and \\\\ a backslash: quote them for the shell, as `weir top` prints \
+    them. The entries are all entries of the descriptor, in its order: `user=42` does not match \
+    `user=42 path=/x`.\n\n\
+    --until takes a duration from now (2h, 3d, 1h30m), an instant (2030-01-31T18:00:00Z), or a \
+    date or a day in the zone of this terminal (2030-01-31 and friday are its midnight, when the \
+    day begins; \"2030-01-31 18:00\" and \"friday 18:00\"). The answer says what was \
+    understood.\n\n\
+    The service needs ADMIN_TOKEN_FILE; the name of the token is logged as who did it. Of several \
+    overrides that match, a block or an exemption comes before a raise, and the more specific one \
+    before the other.";
 
 /// The descriptors of an override.
 #[derive(Args, Debug)]
@@ -49,11 +55,17 @@ struct Which {
     /// All descriptors with these keys are meant, whatever their values
     #[arg(long)]
     all: bool,
-    /// Do so also where no limit in force has this domain or these keys, or a value looks like two entries
+    /// Do so also where no limit in force has this domain or these keys, or a value looks like two
+    /// entries
     #[arg(long)]
     force: bool,
     /// Why, for those who list or log it
-    #[arg(long, default_value = "", value_name = "TEXT", hide_default_value = true)]
+    #[arg(
+        long,
+        default_value = "",
+        value_name = "TEXT",
+        hide_default_value = true
+    )]
     reason: String,
     /// Format of the output: text for people, json for programs
     #[arg(long, default_value = "text", value_name = "text|json")]
@@ -63,24 +75,29 @@ struct Which {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = format!("{HOW}\n\nExample: weir block --domain demo remote_address=10.0.0.1 --until 2h --reason \"scans our catalogue\""))]
+#[command(after_help = format!("{HOW}\n\nExample: weir block --domain demo remote_address=10.0.0.1 \
+    --until 2h --reason \"scans our catalogue\""))]
 pub(super) struct Block {
     #[command(flatten)]
     which: Which,
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = format!("{HOW}\n\nExample: weir exempt --domain demo remote_address=10.0.0.1 --reason \"our own monitoring\""))]
+#[command(after_help = format!("{HOW}\n\nExample: weir exempt --domain demo \
+    remote_address=10.0.0.1 --reason \"our own monitoring\""))]
 pub(super) struct Exempt {
     #[command(flatten)]
     which: Which,
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = format!("The count is kept. A limit can be raised in its own unit only.\n\n{HOW}\n\n\
-    Example: weir raise --domain demo remote_address=10.0.0.1 --to 500/minute --until 3d --reason \"ticket 4711\""))]
+#[command(after_help = format!("The count is kept. A limit can be raised in its own unit \
+    only.\n\n{HOW}\n\n\
+    Example: weir raise --domain demo remote_address=10.0.0.1 --to 500/minute --until 3d \
+    --reason \"ticket 4711\""))]
 pub(super) struct Raise {
-    /// The amount of the limit: HITS/UNIT or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30 seconds"; HITS alone for requests in flight
+    /// The amount of the limit: HITS/UNIT or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30
+    /// seconds"; HITS alone for requests in flight
     #[arg(long, value_name = "RATE", value_parser = rate)]
     to: RateRecord,
     #[command(flatten)]
@@ -89,7 +106,10 @@ pub(super) struct Raise {
 
 /// Which overrides are to end.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  weir unblock --domain demo remote_address=10.0.0.1\n  weir unblock 0a1b2c3d4e5f")]
+#[command(
+    after_help = "Examples:\n  weir unblock --domain demo remote_address=10.0.0.1\n  weir unblock \
+        0a1b2c3d4e5f"
+)]
 pub(super) struct Undo {
     /// Entries of the override, as they were ordered; or, without --domain, ids of overrides
     #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]|ID")]
@@ -108,7 +128,10 @@ pub(super) struct Undo {
 }
 
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true, after_help = "Example: weir overrides remove 0a1b2c3d4e5f")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Example: weir overrides remove 0a1b2c3d4e5f"
+)]
 pub(super) struct Overrides {
     #[command(subcommand)]
     change: Option<OverridesCommand>,
@@ -151,8 +174,8 @@ struct Remove {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "It takes one exact descriptor, without wildcards; \\* is a star and \\\\ a backslash. In all replicas the next hit counts from zero, within a \
-    second at most.\n\n\
+    after_help = "It takes one exact descriptor, without wildcards; \\* is a star and \\\\ a \
+        backslash. In all replicas the next hit counts from zero, within a second at most.\n\n\
     Example: weir reset --domain demo remote_address=10.0.0.1"
 )]
 pub(super) struct Reset {
@@ -189,7 +212,11 @@ pub(super) fn raise(Raise { to, which }: &Raise) -> anyhow::Result<ExitCode> {
 
 fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<ExitCode> {
     let (now, zone) = (now(), jiff::tz::TimeZone::system());
-    let until = which.until.as_deref().map(|text| until(text, now, &zone)).transpose()?;
+    let until = which
+        .until
+        .as_deref()
+        .map(|text| until(text, now, &zone))
+        .transpose()?;
     let entries = entries(&which.entries)?;
     if !which.all && which.subject.is_none() {
         check_values(&entries, kind)?;
@@ -205,8 +232,11 @@ fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<Ex
         force: which.force,
     };
     let services = which.admin.services()?;
-    let changed: Changed<api::Ordered> = admin::block_on(services.change(Method::POST, "overrides", &admin::json_body(&order)?))?;
-    show(which.format, &changed.answer, |answer| output::ordered(answer, until.map(|at| (at, now, &zone))))?;
+    let changed: Changed<api::Ordered> =
+        admin::block_on(services.change(Method::POST, "overrides", &admin::json_body(&order)?))?;
+    show(which.format, &changed.answer, |answer| {
+        output::ordered(answer, until.map(|at| (at, now, &zone)))
+    })?;
     Ok(changed.report(&services))
 }
 
@@ -214,26 +244,50 @@ fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<Ex
 pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
     let services = undo.admin.services()?;
     let sought = match (&undo.subject, &undo.domain) {
-        (Some(name), _) => {
-            Some(order_of(&Subject::read(name).map_err(|error| UsageError(error.to_string()))?).map_err(|error| UsageError(error.error))?)
-        }
+        (Some(name), _) => Some(
+            order_of(&Subject::read(name).map_err(|error| UsageError(error.to_string()))?)
+                .map_err(|error| UsageError(error.error))?,
+        ),
         (None, Some(domain)) => Some((domain.clone(), entries(&undo.which)?)),
         (None, None) => None,
     };
-    let all = admin::block_on(all(&services, sought.as_ref().map(|(domain, _)| domain.as_str()), false))?;
-    let mut known = all.overrides.iter().filter_map(|one| output::record(one).ok());
+    let all = admin::block_on(all(
+        &services,
+        sought.as_ref().map(|(domain, _)| domain.as_str()),
+        false,
+    ))?;
+    let mut known = all
+        .overrides
+        .iter()
+        .filter_map(|one| output::record(one).ok());
     let Some((domain, entries)) = sought else {
         return match known.find(|record| undo.which.contains(&record.id) && record.kind != kind) {
-            Some(other) => Err(UsageError(format!("{} is a {}; write `weir un{1} {0}`", other.id, other.kind)).into()),
+            Some(other) => Err(UsageError(format!(
+                "{} is a {}; write `weir un{1} {0}`",
+                other.id, other.kind
+            ))
+            .into()),
             None => remove(&services, &undo.which, undo.format),
         };
     };
-    let patterns =
-        |entries: &[EntryRecord]| entries.iter().map(|entry| entry.pattern().map(Pattern::canonical)).collect::<Result<Vec<_>, _>>();
-    let found = known.find(|record| record.kind == kind && record.domain == domain && patterns(&record.entries) == patterns(&entries));
+    let patterns = |entries: &[EntryRecord]| {
+        entries
+            .iter()
+            .map(|entry| entry.pattern().map(Pattern::canonical))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    let found = known.find(|record| {
+        record.kind == kind
+            && record.domain == domain
+            && patterns(&record.entries) == patterns(&entries)
+    });
     let no_such = || {
         let (entries, domain) = (output::entries(&entries), OneLine(&domain).to_string());
-        anyhow::anyhow!("no {kind} of {entries} in {domain} is in force; `weir overrides --domain {}` lists what is", shell_word(&domain))
+        anyhow::anyhow!(
+            "no {kind} of {entries} in {domain} is in force; `weir overrides --domain {}` lists \
+             what is",
+            shell_word(&domain)
+        )
     };
     remove(&services, &[found.with_context(no_such)?.id], undo.format)
 }
@@ -241,8 +295,12 @@ pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
 fn remove(services: &Services, ids: &[String], format: print::Format) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for id in ids {
-        let call = format!("overrides/{}", form_urlencoded::byte_serialize(id.as_bytes()).collect::<String>());
-        let removed: Changed<api::Removed> = admin::block_on(services.change(Method::DELETE, &call, &Bytes::new()))?;
+        let call = format!(
+            "overrides/{}",
+            form_urlencoded::byte_serialize(id.as_bytes()).collect::<String>()
+        );
+        let removed: Changed<api::Removed> =
+            admin::block_on(services.change(Method::DELETE, &call, &Bytes::new()))?;
         show(format, &removed.answer, output::removed)?;
         if removed.report(services) != ExitCode::SUCCESS {
             code = ExitCode::FAILURE;
@@ -256,7 +314,11 @@ pub(super) fn overrides(overrides: &Overrides) -> anyhow::Result<ExitCode> {
         return remove(&admin.services()?, ids, *format);
     }
     let list = &overrides.list;
-    let all = admin::block_on(all(&list.admin.services()?, list.domain.as_deref(), list.ended))?;
+    let all = admin::block_on(all(
+        &list.admin.services()?,
+        list.domain.as_deref(),
+        list.ended,
+    ))?;
     show(list.format, &all, |all| output::listed(all, list.ended))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -273,11 +335,21 @@ async fn all(services: &Services, domain: Option<&str>, ended: bool) -> anyhow::
     let mut all = Listed::default();
     loop {
         let cursor = all.next.take().unwrap_or_default();
-        let mut query = vec![("count", "1000"), ("cursor", &*cursor), ("domain", domain.unwrap_or_default())];
+        let mut query = vec![
+            ("count", "1000"),
+            ("cursor", &*cursor),
+            ("domain", domain.unwrap_or_default()),
+        ];
         query.extend(ended.then_some(("ended", "true")));
         let page: Listed = services.get("overrides", &query).await?;
-        all.overrides.extend(page.overrides.into_iter().filter(|one| one.get("ended").is_some_and(|at| !at.is_null()) == ended));
-        all.next = page.next.filter(|_| all.overrides.len() <= crate::overrides::MAX_OVERRIDES);
+        all.overrides.extend(
+            page.overrides
+                .into_iter()
+                .filter(|one| one.get("ended").is_some_and(|at| !at.is_null()) == ended),
+        );
+        all.next = page
+            .next
+            .filter(|_| all.overrides.len() <= crate::overrides::MAX_OVERRIDES);
         if all.next.is_none() {
             return Ok(all);
         }
@@ -292,12 +364,17 @@ pub(super) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         limit: reset.limit.clone(),
     };
     let services = reset.admin.services()?;
-    let done: Changed<api::Reset> = admin::block_on(services.change(Method::POST, "reset", &admin::json_body(&order)?))?;
+    let done: Changed<api::Reset> =
+        admin::block_on(services.change(Method::POST, "reset", &admin::json_body(&order)?))?;
     show(reset.format, &done.answer, output::reset)?;
     Ok(done.report(&services))
 }
 
-fn show<T: Serialize>(format: print::Format, answer: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<bool> {
+fn show<T: Serialize>(
+    format: print::Format,
+    answer: &T,
+    text: impl FnOnce(&T) -> String,
+) -> anyhow::Result<bool> {
     print::out(match format {
         print::Format::Text => text(answer),
         print::Format::Json => print::json(answer)?,

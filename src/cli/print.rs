@@ -1,4 +1,5 @@
-//! Output to stdout and stderr, either of which may be closed, full, or a pipe whose reader has ended.
+//! Output to stdout and stderr, either of which may be closed, full, or a pipe whose reader has
+//! ended.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -24,11 +25,19 @@ pub(super) enum Format {
     Json,
 }
 
-/// Whether stdout shows colours: it is a terminal, and `NO_COLOR` (<https://no-color.org>) does not forbid them.
-#[expect(clippy::disallowed_methods, reason = "variables of the terminal are no settings of the service")]
+/// Whether stdout shows colours: it is a terminal, and `NO_COLOR` (<https://no-color.org>) does not
+/// forbid them.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "variables of the terminal are no settings of the service"
+)]
 pub(super) fn has_colours() -> bool {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    colours(io::stdout().is_terminal(), set("NO_COLOR").is_some(), set("TERM").is_some_and(|kind| kind != "dumb"))
+    colours(
+        io::stdout().is_terminal(),
+        set("NO_COLOR").is_some(),
+        set("TERM").is_some_and(|kind| kind != "dumb"),
+    )
 }
 
 fn colours(is_terminal: bool, is_forbidden: bool, terminal_has_them: bool) -> bool {
@@ -43,20 +52,35 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string(value).context("the output cannot be written as JSON")? + "\n")
 }
 
-/// A row of a list on one line, as words that a command takes: its entries or, where these do not say all of it, the name of its subject.
+/// A row of a list on one line, as words that a command takes: its entries or, where these do not
+/// say all of it, the name of its subject.
 pub(super) fn row(entries: &[Entry], subject: Option<&str>) -> String {
-    let Some((name, subject)) = subject.and_then(|name| Some((name, Subject::read(name).ok()?))) else { return words(entries) };
+    let Some((name, subject)) = subject.and_then(|name| Some((name, Subject::read(name).ok()?)))
+    else {
+        return words(entries);
+    };
     match subject.exact() {
-        Ok((_, exact)) if exact.iter().all(|(key, value)| str::from_utf8(key).is_ok() && str::from_utf8(value).is_ok()) => words(entries),
+        Ok((_, exact))
+            if exact.iter().all(|(key, value)| {
+                str::from_utf8(key).is_ok() && str::from_utf8(value).is_ok()
+            }) =>
+        {
+            words(entries)
+        }
         _ => shell_word(&format!("--subject={name}")).into_owned(),
     }
 }
 
 fn words(entries: &[Entry]) -> String {
-    entries.iter().map(|entry| shell_word(&entry.written()).into_owned()).collect::<Vec<_>>().join(" ")
+    entries
+        .iter()
+        .map(|entry| shell_word(&entry.written()).into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
-/// Writes `text` to stdout as it is. False: the reader of the pipe has ended, so that further output is useless.
+/// Writes `text` to stdout as it is. False: the reader of the pipe has ended, so that further
+/// output is useless.
 ///
 /// # Errors
 /// Any other error of stdout.
@@ -69,11 +93,19 @@ pub(super) fn out(text: impl Display) -> anyhow::Result<bool> {
     }
 }
 
-/// Writes an error of the command to stderr, after a line for each of its problems. As JSON it is one line with all of them.
+/// Writes an error of the command to stderr, after a line for each of its problems. As JSON it is
+/// one line with all of them.
 pub(super) fn failure(format: telemetry::Format, message: &str, problems: &[Problem]) {
     if format == telemetry::Format::Json {
-        let problems: Vec<_> = problems.iter().take(MAX_PROBLEMS).map(ToString::to_string).collect();
-        return error(telemetry::json_error(&format!("weir cannot start: {message}"), &problems));
+        let problems: Vec<_> = problems
+            .iter()
+            .take(MAX_PROBLEMS)
+            .map(ToString::to_string)
+            .collect();
+        return error(telemetry::json_error(
+            &format!("weir cannot start: {message}"),
+            &problems,
+        ));
     }
     problems.iter().for_each(error);
     error(format_args!("weir: {message}"));

@@ -38,7 +38,10 @@ pub(super) struct Replica {
 
 impl<T> Answered<T> {
     pub(super) fn replica(&self) -> Replica {
-        Replica { address: self.address.clone(), error: self.answer.as_ref().err().cloned() }
+        Replica {
+            address: self.address.clone(),
+            error: self.answer.as_ref().err().cloned(),
+        }
     }
 }
 
@@ -47,9 +50,20 @@ impl AdminFlags {
     ///
     /// # Errors
     /// An address cannot be used.
-    pub(super) async fn ask<T: DeserializeOwned>(&self, call: &str, query: &[(&str, &str)]) -> anyhow::Result<Vec<Answered<T>>> {
+    pub(super) async fn ask<T: DeserializeOwned>(
+        &self,
+        call: &str,
+        query: &[(&str, &str)],
+    ) -> anyhow::Result<Vec<Answered<T>>> {
         let mut asked = Vec::new();
-        for found in join_all(self.services()?.0.into_iter().map(|named| self.resolved(named))).await {
+        for found in join_all(
+            self.services()?
+                .0
+                .into_iter()
+                .map(|named| self.resolved(named)),
+        )
+        .await
+        {
             asked.extend(found?);
         }
         let mut seen = BTreeSet::new();
@@ -65,37 +79,71 @@ impl AdminFlags {
         .await)
     }
 
-    /// The services behind a name, each with its own address. A name that cannot be resolved is one that does not answer.
-    async fn resolved(&self, named: Service) -> anyhow::Result<Vec<(String, Result<Service, String>)>> {
+    /// The services behind a name, each with its own address. A name that cannot be resolved is one
+    /// that does not answer.
+    async fn resolved(
+        &self,
+        named: Service,
+    ) -> anyhow::Result<Vec<(String, Result<Service, String>)>> {
         let host = named.address().to_owned();
-        let resolved = match host.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse::<u16>().ok()?))) {
+        let resolved = match host
+            .rsplit_once(':')
+            .and_then(|(name, port)| Some((name, port.parse::<u16>().ok()?)))
+        {
             Some((name, port)) if !is_literal(name) && !name.eq_ignore_ascii_case("localhost") => {
-                tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((name.to_owned(), port))).await
+                tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((name.to_owned(), port)))
+                    .await
             }
             _ => return Ok(vec![(host, Ok(named))]),
         };
         let found = match resolved {
             Ok(Ok(found)) => of_one_family(found),
-            Ok(Err(error)) => return Ok(vec![(host.clone(), Err(format!("{host}: the name cannot be resolved: {error}")))]),
-            Err(_) => return Ok(vec![(host.clone(), Err(format!("{host}: the name is not resolved within {} s", TIMEOUT.as_secs())))]),
+            Ok(Err(error)) => {
+                return Ok(vec![(
+                    host.clone(),
+                    Err(format!("{host}: the name cannot be resolved: {error}")),
+                )]);
+            }
+            Err(_) => {
+                return Ok(vec![(
+                    host.clone(),
+                    Err(format!(
+                        "{host}: the name is not resolved within {} s",
+                        TIMEOUT.as_secs()
+                    )),
+                )]);
+            }
         };
         let service = |address: SocketAddr| {
-            let service = self.service(&address.to_string()).context("an address of the name");
+            let service = self
+                .service(&address.to_string())
+                .context("an address of the name");
             service.map(|service| (address.to_string(), Ok(service)))
         };
         found.into_iter().map(service).collect()
     }
 }
 
-async fn one<T: DeserializeOwned>(service: &Service, call: &str, query: &[(&str, &str)]) -> Result<T, String> {
+async fn one<T: DeserializeOwned>(
+    service: &Service,
+    call: &str,
+    query: &[(&str, &str)],
+) -> Result<T, String> {
     match tokio::time::timeout(TIMEOUT, service.get(call, query)).await {
         Ok(answer) => answer.map_err(|error| OneLine(&format!("{error:#}")).to_string()),
-        Err(_) => Err(format!("no answer from {} within {} s", service.address(), TIMEOUT.as_secs())),
+        Err(_) => Err(format!(
+            "no answer from {} within {} s",
+            service.address(),
+            TIMEOUT.as_secs()
+        )),
     }
 }
 
 fn is_literal(host: &str) -> bool {
-    host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok()
+    host.trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>()
+        .is_ok()
 }
 
 /// The addresses of IPv4 or those of IPv6, whichever are more: a pod with both is one replica.
@@ -112,13 +160,18 @@ pub(super) fn check_any<T>(answers: &[Answered<T>]) -> anyhow::Result<()> {
     if answers.iter().any(|answered| answered.answer.is_ok()) {
         return Ok(());
     }
-    let errors: Vec<_> = answers.iter().filter_map(|answered| answered.answer.as_ref().err().map(String::as_str)).collect();
+    let errors: Vec<_> = answers
+        .iter()
+        .filter_map(|answered| answered.answer.as_ref().err().map(String::as_str))
+        .collect();
     anyhow::bail!(errors.join("; "))
 }
 
 /// A line for each replica that did not answer.
 pub(super) fn failures(replicas: &[Replica]) -> impl Iterator<Item = &str> {
-    replicas.iter().filter_map(|replica| replica.error.as_deref())
+    replicas
+        .iter()
+        .filter_map(|replica| replica.error.as_deref())
 }
 
 #[cfg(test)]
@@ -129,10 +182,30 @@ mod tests {
     fn a_pod_with_two_families_is_one_replica() {
         let found = |texts: &[&str]| {
             let addresses = texts.iter().map(|text| text.parse().expect("an address"));
-            of_one_family(addresses).into_iter().map(|address: SocketAddr| address.to_string()).collect::<Vec<_>>()
+            of_one_family(addresses)
+                .into_iter()
+                .map(|address: SocketAddr| address.to_string())
+                .collect::<Vec<_>>()
         };
-        assert_eq!(found(&["10.0.0.1:1", "[fd00::1]:1", "10.0.0.2:1", "10.0.0.1:1", "[fd00::2]:1"]), ["10.0.0.1:1", "10.0.0.2:1"]);
-        assert_eq!(found(&["10.0.0.1:1", "[fd00::1]:1", "[fd00::2]:1"]), ["[fd00::1]:1", "[fd00::2]:1"]);
-        assert!(is_literal("127.0.0.1") && is_literal("[::1]") && !is_literal("weir") && !is_literal("localhost"));
+        assert_eq!(
+            found(&[
+                "10.0.0.1:1",
+                "[fd00::1]:1",
+                "10.0.0.2:1",
+                "10.0.0.1:1",
+                "[fd00::2]:1"
+            ]),
+            ["10.0.0.1:1", "10.0.0.2:1"]
+        );
+        assert_eq!(
+            found(&["10.0.0.1:1", "[fd00::1]:1", "[fd00::2]:1"]),
+            ["[fd00::1]:1", "[fd00::2]:1"]
+        );
+        assert!(
+            is_literal("127.0.0.1")
+                && is_literal("[::1]")
+                && !is_literal("weir")
+                && !is_literal("localhost")
+        );
     }
 }

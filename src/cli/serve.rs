@@ -6,12 +6,15 @@ use super::UnusableFiles;
 use crate::app;
 use crate::settings::{Flags, Given, Settings};
 
-/// Serves with `flags`. `ignored` are the names of arguments that were ignored, because the program was started as `ratelimit`.
+/// Serves with `flags`. `ignored` are the names of arguments that were ignored, because the program
+/// was started as `ratelimit`.
 pub(super) fn run(flags: Flags, given: &Given, ignored: &[String]) -> anyhow::Result<ExitCode> {
     let mut settings = Settings::try_new(flags, given.clone())?;
     if !ignored.is_empty() {
         let line = "started as `ratelimit`, Weir ignores arguments that it does not know";
-        settings.warnings.push(format!("{line}: {}", ignored.join(", ")));
+        settings
+            .warnings
+            .push(format!("{line}: {}", ignored.join(", ")));
     }
     match app::serve(settings) {
         Ok(()) => Ok(ExitCode::SUCCESS),

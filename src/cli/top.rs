@@ -1,4 +1,5 @@
-//! `weir top`: the heaviest subjects of one or several replicas, merged; on a terminal again and again.
+//! `weir top`: the heaviest subjects of one or several replicas, merged; on a terminal again and
+//! again.
 
 mod merge;
 mod screen;
@@ -22,8 +23,11 @@ use crate::subjects::Ranking;
 const INTERVAL: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example: weir top --by refused --since 1h --admin weir-headless:6070\n\n\
-    The numbers are of a sketch: the true ones are never smaller, and larger by at most the ERROR behind each. On a terminal the table is refreshed every 2 s; q ends it.")]
+#[command(
+    after_help = "Example: weir top --by refused --since 1h --admin weir-headless:6070\n\n\
+    The numbers are of a sketch: the true ones are never smaller, and larger by at most the ERROR \
+        behind each. On a terminal the table is refreshed every 2 s; q ends it."
+)]
 pub(super) struct Top {
     /// Order of the subjects: all hits, or refused hits
     #[arg(long, default_value = "hits", value_name = "hits|refused")]
@@ -96,7 +100,8 @@ pub(super) fn run(top: &Top) -> anyhow::Result<ExitCode> {
 
 /// Shows the table until a key or a signal ends it.
 async fn watch(top: &Top) -> anyhow::Result<ExitCode> {
-    // An address that cannot be used, and a service that is not there, are errors before the screen changes.
+    // An address that cannot be used, and a service that is not there, are errors before the screen
+    // changes.
     let mut answers = top.ask().await?;
     check_any(&answers)?;
     let mut screen = screen::Screen::open()?;
@@ -136,33 +141,54 @@ impl Top {
             Window::Minute => WINDOWS[0],
             Window::Hour => WINDOWS[1],
         };
-        // A subject that is light in one replica may be heavy in all: more are asked for than are shown.
+        // A subject that is light in one replica may be heavy in all: more are asked for than are
+        // shown.
         let count = MAX_COUNT.to_string();
-        let mut query = vec![("window", window), ("by", self.ranking().0), ("count", &count)];
+        let mut query = vec![
+            ("window", window),
+            ("by", self.ranking().0),
+            ("count", &count),
+        ];
         query.extend(self.domain.as_deref().map(|domain| ("domain", domain)));
         query.extend(self.limit.as_deref().map(|limit| ("limit", limit)));
         self.admin.ask("top", &query).await
     }
 
     fn report(&self, answers: &[Answered<api::Top>]) -> Report {
-        let tops: Vec<_> = answers.iter().filter_map(|answered| answered.answer.as_ref().ok()).collect();
+        let tops: Vec<_> = answers
+            .iter()
+            .filter_map(|answered| answered.answer.as_ref().ok())
+            .collect();
         let top = merge::merge(&tops, self.ranking().1, self.count as usize);
-        Report { replicas: answers.iter().map(Answered::replica).collect(), top }
+        Report {
+            replicas: answers.iter().map(Answered::replica).collect(),
+            top,
+        }
     }
 }
 
 /// The table.
 fn text(Report { replicas, top }: &Report) -> String {
-    let answered = replicas.iter().filter(|replica| replica.error.is_none()).count();
+    let answered = replicas
+        .iter()
+        .filter(|replica| replica.error.is_none())
+        .count();
     let of = match (answered, replicas.len()) {
         (1, 1) => "1 replica".to_owned(),
         (answered, all) if answered == all => format!("{all} replicas"),
         (answered, all) => format!("{answered} of {all} replicas"),
     };
-    let kind = if top.by == RANKINGS[1].0 { "refused hits" } else { "hits" };
+    let kind = if top.by == RANKINGS[1].0 {
+        "refused hits"
+    } else {
+        "hits"
+    };
     let mut text = format!("{} {kind} in the last {} s of {of}", top.total, top.seconds);
     if top.error_at_most > 0 {
-        text += &format!("; a subject that is not counted has at most {}", top.error_at_most);
+        text += &format!(
+            "; a subject that is not counted has at most {}",
+            top.error_at_most
+        );
     }
     text.push('\n');
     if top.subjects.is_empty() {
@@ -179,12 +205,22 @@ fn text(Report { replicas, top }: &Report) -> String {
         ]
     };
     let head = ["HITS", "ERROR", "REFUSED", "ERROR", "LIMIT", "SUBJECT"].map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(head).chain(top.subjects.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let rows: Vec<_> = std::iter::once(head)
+        .chain(top.subjects.iter().map(row))
+        .collect();
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths = [0, 1, 2, 3, 4].map(width);
     for [hits, hits_error, refused, error, limit, subject] in &rows {
         let [first, second, third, fourth, fifth] = widths;
-        text += &format!("{hits:>first$}  {hits_error:>second$}  {refused:>third$}  {error:>fourth$}  {limit:fifth$}  {subject}\n");
+        text += &format!(
+            "{hits:>first$}  {hits_error:>second$}  {refused:>third$}  {error:>fourth$}  \
+             {limit:fifth$}  {subject}\n"
+        );
     }
     text
 }

@@ -15,7 +15,8 @@ use crate::time::people;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Example: weir unmatched --domain shop\n\n\
-    They are samples: some of each second, by domain and keys. `weir explain` says why a descriptor finds no limit.")]
+    They are samples: some of each second, by domain and keys. `weir explain` says why a \
+    descriptor finds no limit.")]
 pub(super) struct UnmatchedArgs {
     /// Only this domain
     #[arg(long, short, value_name = "TEXT")]
@@ -36,12 +37,21 @@ struct Report {
 }
 
 pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
-    let query: Vec<_> = unmatched.domain.as_deref().map(|domain| ("domain", domain)).into_iter().collect();
+    let query: Vec<_> = unmatched
+        .domain
+        .as_deref()
+        .map(|domain| ("domain", domain))
+        .into_iter()
+        .collect();
     let answers: Vec<Answered<Unmatched>> = block_on(unmatched.admin.ask("unmatched", &query))?;
     check_any(&answers)?;
     let report = Report {
         replicas: answers.iter().map(Answered::replica).collect(),
-        unmatched: merge(answers.into_iter().filter_map(|answered| answered.answer.ok())),
+        unmatched: merge(
+            answers
+                .into_iter()
+                .filter_map(|answered| answered.answer.ok()),
+        ),
     };
     match unmatched.format {
         print::Format::Json => {
@@ -61,20 +71,46 @@ pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
 fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
     let mut domains: Vec<Domain> = Vec::new();
     for domain in answers.flat_map(|answer| answer.domains) {
-        let Some(known) = domains.iter_mut().find(|known| known.domain == domain.domain) else {
+        let Some(known) = domains
+            .iter_mut()
+            .find(|known| known.domain == domain.domain)
+        else {
             domains.push(domain);
             continue;
         };
         known.known |= domain.known;
-        let mut latest: BTreeMap<_, _> = known.descriptors.drain(..).map(|one| ((one.entries, one.subject), one.seen_at)).collect();
-        for Descriptor { entries, subject, seen_at } in domain.descriptors {
+        let mut latest: BTreeMap<_, _> = known
+            .descriptors
+            .drain(..)
+            .map(|one| ((one.entries, one.subject), one.seen_at))
+            .collect();
+        for Descriptor {
+            entries,
+            subject,
+            seen_at,
+        } in domain.descriptors
+        {
             let known = latest.entry((entries, subject)).or_insert(seen_at);
             *known = seen_at.max(*known);
         }
-        known.descriptors = latest.into_iter().map(|((entries, subject), seen_at)| Descriptor { entries, subject, seen_at }).collect();
-        known.descriptors.sort_by_key(|descriptor| std::cmp::Reverse(descriptor.seen_at));
+        known.descriptors = latest
+            .into_iter()
+            .map(|((entries, subject), seen_at)| Descriptor {
+                entries,
+                subject,
+                seen_at,
+            })
+            .collect();
+        known
+            .descriptors
+            .sort_by_key(|descriptor| std::cmp::Reverse(descriptor.seen_at));
     }
-    let latest = |domain: &Domain| domain.descriptors.first().map(|descriptor| descriptor.seen_at);
+    let latest = |domain: &Domain| {
+        domain
+            .descriptors
+            .first()
+            .map(|descriptor| descriptor.seen_at)
+    };
     domains.sort_by_key(|domain| std::cmp::Reverse(latest(domain)));
     Unmatched { domains }
 }
@@ -85,10 +121,23 @@ fn text(unmatched: &Unmatched) -> String {
     }
     let mut text = String::new();
     for domain in &unmatched.domains {
-        let unknown = if domain.known { "" } else { ": no file defines this domain" };
+        let unknown = if domain.known {
+            ""
+        } else {
+            ": no file defines this domain"
+        };
         text += &format!("{}{unknown}\n", OneLine(&domain.domain));
-        for Descriptor { entries, subject, seen_at } in &domain.descriptors {
-            text += &format!("  {}  {}\n", people::instant(*seen_at), print::row(entries, subject.as_deref()));
+        for Descriptor {
+            entries,
+            subject,
+            seen_at,
+        } in &domain.descriptors
+        {
+            text += &format!(
+                "  {}  {}\n",
+                people::instant(*seen_at),
+                print::row(entries, subject.as_deref())
+            );
         }
     }
     text
@@ -103,22 +152,43 @@ mod tests {
 
     fn domain(name: &str, known: bool, descriptors: &[(&str, i64)]) -> Domain {
         let descriptor = |&(value, seen): &(&str, i64)| Descriptor {
-            entries: vec![Entry { key: "user".to_owned(), value: value.to_owned() }],
+            entries: vec![Entry {
+                key: "user".to_owned(),
+                value: value.to_owned(),
+            }],
             subject: None,
             seen_at: Timestamp::from_second(1_800_000_000 + seen).expect("an instant"),
         };
-        Domain { domain: name.to_owned(), known, descriptors: descriptors.iter().map(descriptor).collect() }
+        Domain {
+            domain: name.to_owned(),
+            known,
+            descriptors: descriptors.iter().map(descriptor).collect(),
+        }
     }
 
     #[test]
     fn replicas_are_merged_and_the_last_comes_first() {
-        let one = Unmatched { domains: vec![domain("shop", true, &[("ann", 5), ("bob", 1)])] };
-        let other = Unmatched { domains: vec![domain("typo", false, &[("x\u{1b}[2J", 9)]), domain("shop", true, &[("bob", 7)])] };
+        let one = Unmatched {
+            domains: vec![domain("shop", true, &[("ann", 5), ("bob", 1)])],
+        };
+        let other = Unmatched {
+            domains: vec![
+                domain("typo", false, &[("x\u{1b}[2J", 9)]),
+                domain("shop", true, &[("bob", 7)]),
+            ],
+        };
         let merged = merge([one, other].into_iter());
         assert_eq!(
             text(&merged),
-            "typo: no file defines this domain\n  2027-01-15 08:00:09 UTC  'user=x\\u{1b}[2J'\nshop\n  2027-01-15 08:00:07 UTC  user=bob\n  2027-01-15 08:00:05 UTC  user=ann\n"
+            "typo: no file defines this domain\n  2027-01-15 08:00:09 UTC  \
+             'user=x\\u{1b}[2J'\nshop\n  2027-01-15 08:00:07 UTC  user=bob\n  2027-01-15 08:00:05 \
+             UTC  user=ann\n"
         );
-        assert_eq!(text(&Unmatched { domains: Vec::new() }), "every descriptor found a limit so far\n");
+        assert_eq!(
+            text(&Unmatched {
+                domains: Vec::new()
+            }),
+            "every descriptor found a limit so far\n"
+        );
     }
 }

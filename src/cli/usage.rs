@@ -1,4 +1,5 @@
-//! `weir usage`: what a subject, or the subjects of a limit, have asked of a limit with `track_usage`.
+//! `weir usage`: what a subject, or the subjects of a limit, have asked of a limit with
+//! `track_usage`.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -23,7 +24,10 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 const MOST_PER_CALL: usize = 1_000;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  weir usage --domain shop user=42 --since 1h\n  weir usage --domain shop --top 20 --by refused")]
+#[command(
+    after_help = "Examples:\n  weir usage --domain shop user=42 --since 1h\n  weir usage --domain \
+        shop --top 20 --by refused"
+)]
 pub(super) struct UsageCommand {
     /// Entries of the subject, in their order
     #[arg(required_unless_present_any = ["top", "subject"], value_name = "KEY=VALUE")]
@@ -41,11 +45,16 @@ pub(super) struct UsageCommand {
     #[arg(long, value_name = "COUNT", conflicts_with = "entries", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     top: Option<u32>,
     /// What the subjects are sorted by; refused leaves out subjects without refused hits
-    #[arg(long, value_name = "hits|refused|last-seen|first-seen", requires = "top", default_value = "hits")]
+    #[arg(
+        long,
+        value_name = "hits|refused|last-seen|first-seen",
+        requires = "top",
+        default_value = "hits"
+    )]
     #[arg(value_parser = [PossibleValue::new("hits").alias("total"), "refused".into(), "last-seen".into(), "first-seen".into()])]
     by: String,
-    /// Limit of the subjects, or of a subject that several may count: its full key, with --top also its key in the domain or its name [default: the only
-    /// one with track_usage]
+    /// Limit of the subjects, or of a subject that several may count: its full key, with --top also
+    /// its key in the domain or its name [default: the only one with track_usage]
     #[arg(long, conflicts_with = "entries")]
     limit: Option<String>,
     /// Usage of the trial of the limit: what it would have refused
@@ -63,59 +72,100 @@ pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
     let text = match command.top {
         Some(count) => {
             let top = admin::block_on(top(command, &services, count as usize))?;
-            if command.format == print::Format::Json { print::json(&top)? } else { table(&top) }
+            if command.format == print::Format::Json {
+                print::json(&top)?
+            } else {
+                table(&top)
+            }
         }
         None => {
-            let mut query = subject((command.domain.as_deref(), &command.entries), (command.subject.as_deref(), command.limit.as_deref()))?;
+            let mut query = subject(
+                (command.domain.as_deref(), &command.entries),
+                (command.subject.as_deref(), command.limit.as_deref()),
+            )?;
             query.extend(command.trial.then(|| ("trial", "true".to_owned())));
             query.extend(command.since.as_ref().map(|since| ("since", since.clone())));
             let usage: Usage = admin::block_on(services.get("usage", &borrowed(&query)))?;
-            if command.format == print::Format::Json { print::json(&usage)? } else { report(&usage) }
+            if command.format == print::Format::Json {
+                print::json(&usage)?
+            } else {
+                report(&usage)
+            }
         }
     };
     print::out(text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The parameters that name a subject: domain and entries, or the name of a subject and perhaps its limit.
+/// The parameters that name a subject: domain and entries, or the name of a subject and perhaps its
+/// limit.
 pub(super) fn subject(
     (domain, arguments): (Option<&str>, &[OsString]),
     (name, limit): (Option<&str>, Option<&str>),
 ) -> Result<Vec<(&'static str, String)>, UsageError> {
     if let Some(name) = name {
-        let named = [Some(("subject", name.to_owned())), limit.map(|limit| ("limit", limit.to_owned()))];
+        let named = [
+            Some(("subject", name.to_owned())),
+            limit.map(|limit| ("limit", limit.to_owned())),
+        ];
         return Ok(named.into_iter().flatten().collect());
     }
     let descriptors = entries::written_descriptors(arguments)?;
     let [descriptor] = &descriptors[..] else {
-        return Err(UsageError("usage is that of one descriptor; write its entries without `,`".to_owned()));
+        return Err(UsageError(
+            "usage is that of one descriptor; write its entries without `,`".to_owned(),
+        ));
     };
     let mut query = vec![("domain", domain.unwrap_or_default().to_owned())];
     for entry in &descriptor.entries {
         if entry.key.contains(&b'=') || str::from_utf8(&entry.value).is_err() {
             // Only a name can say it.
-            let entries = descriptor.entries.iter().map(|entry| (&entry.key[..], &entry.value[..]));
-            return Ok(vec![("subject", key::name_of(domain.unwrap_or_default().as_bytes(), entries))]);
+            let entries = descriptor
+                .entries
+                .iter()
+                .map(|entry| (&entry.key[..], &entry.value[..]));
+            return Ok(vec![(
+                "subject",
+                key::name_of(domain.unwrap_or_default().as_bytes(), entries),
+            )]);
         }
-        query.push(("entry", String::from_utf8_lossy(&[&entry.key[..], b"=", &entry.value].concat()).into_owned()));
+        query.push((
+            "entry",
+            String::from_utf8_lossy(&[&entry.key[..], b"=", &entry.value].concat()).into_owned(),
+        ));
     }
     Ok(query)
 }
 
 /// The same parameters, as a call takes them.
 pub(super) fn borrowed<'q>(query: &'q [(&'static str, String)]) -> Vec<(&'static str, &'q str)> {
-    query.iter().map(|(name, value)| (*name, value.as_str())).collect()
+    query
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect()
 }
 
 async fn top(command: &UsageCommand, services: &Services, count: usize) -> anyhow::Result<Top> {
     let mut all: Option<Top> = None;
     loop {
         let left = count - all.as_ref().map_or(0, |all| all.subjects.len());
-        let mut query = vec![("by", command.by.clone()), ("count", left.min(MOST_PER_CALL).to_string())];
+        let mut query = vec![
+            ("by", command.by.clone()),
+            ("count", left.min(MOST_PER_CALL).to_string()),
+        ];
         query.extend(command.trial.then(|| ("trial", "true".to_owned())));
-        query.extend(command.domain.as_ref().map(|domain| ("domain", domain.clone())));
+        query.extend(
+            command
+                .domain
+                .as_ref()
+                .map(|domain| ("domain", domain.clone())),
+        );
         query.extend(command.limit.as_ref().map(|limit| ("limit", limit.clone())));
-        query.extend(all.as_ref().and_then(|all| all.next.clone()).map(|next| ("cursor", next)));
+        query.extend(
+            all.as_ref()
+                .and_then(|all| all.next.clone())
+                .map(|next| ("cursor", next)),
+        );
         let part: Top = services.get("usage/top", &borrowed(&query)).await?;
         let is_last = part.next.is_none();
         let all = match &mut all {
@@ -135,13 +185,25 @@ async fn top(command: &UsageCommand, services: &Services, count: usize) -> anyho
 
 fn report(usage: &Usage) -> String {
     let row = print::row(&usage.entries, Some(&usage.subject));
-    let mut text = format!("{row} of {}{}\n", if usage.trial { "the trial of " } else { "" }, OneLine(&usage.limit));
+    let mut text = format!(
+        "{row} of {}{}\n",
+        if usage.trial { "the trial of " } else { "" },
+        OneLine(&usage.limit)
+    );
     // Writing to a string does not fail.
-    let Usage { hits, refused, given_back, .. } = usage;
+    let Usage {
+        hits,
+        refused,
+        given_back,
+        ..
+    } = usage;
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
         return text + "  not seen, or not since its record expired\n";
     };
-    let _ = writeln!(text, "  hits        {hits}, refused {refused}, given back {given_back}");
+    let _ = writeln!(
+        text,
+        "  hits        {hits}, refused {refused}, given back {given_back}"
+    );
     let _ = writeln!(text, "  first seen  {}", instant(first));
     let _ = writeln!(text, "  last seen   {}", instant(last));
     text += &plot(&usage.series);
@@ -152,12 +214,32 @@ fn report(usage: &Usage) -> String {
 fn plot(series: &Series) -> String {
     let share = series.hits.len().div_ceil(PLOT_COLUMNS).max(1);
     // The last column ends with the present, so that the first one may have fewer buckets.
-    let columns = |values: &[u64]| values.rchunks(share).rev().map(|part| part.iter().sum::<u64>()).collect::<Vec<_>>();
+    let columns = |values: &[u64]| {
+        values
+            .rchunks(share)
+            .rev()
+            .map(|part| part.iter().sum::<u64>())
+            .collect::<Vec<_>>()
+    };
     let (hits, refused) = (columns(&series.hits), columns(&series.refused));
-    let most = hits.iter().chain(&refused).copied().max().unwrap_or_default();
-    let bars = |values: &[u64]| values.iter().map(|&value| bar(value, most)).collect::<String>();
+    let most = hits
+        .iter()
+        .chain(&refused)
+        .copied()
+        .max()
+        .unwrap_or_default();
+    let bars = |values: &[u64]| {
+        values
+            .iter()
+            .map(|&value| bar(value, most))
+            .collect::<String>()
+    };
     let length = series.interval_seconds * share as f64;
-    let mut text = format!("  since       {}, each bar {}, the highest {most}\n", instant(series.begin), span(length));
+    let mut text = format!(
+        "  since       {}, each bar {}, the highest {most}\n",
+        instant(series.begin),
+        span(length)
+    );
     for (name, values) in [("hits", &hits), ("refused", &refused)] {
         let _ = writeln!(text, "  {name:<10}  {}", bars(values));
     }
@@ -174,8 +256,18 @@ fn bar(value: u64, most: u64) -> char {
 
 fn table(top: &Top) -> String {
     let of = if top.trial { "the trial of " } else { "" };
-    let mut text = format!("{} of {} subjects of {of}{}, by {}\n", top.subjects.len(), top.total, OneLine(&top.limit), top.by);
-    let _ = writeln!(text, "{:>14}  {:>14}  {:<23}  {:<23}  subject", "hits", "refused", "first seen", "last seen");
+    let mut text = format!(
+        "{} of {} subjects of {of}{}, by {}\n",
+        top.subjects.len(),
+        top.total,
+        OneLine(&top.limit),
+        top.by
+    );
+    let _ = writeln!(
+        text,
+        "{:>14}  {:>14}  {:<23}  {:<23}  subject",
+        "hits", "refused", "first seen", "last seen"
+    );
     for subject in &top.subjects {
         let (first, last) = (instant(subject.first_seen), instant(subject.last_seen));
         let _ = writeln!(
@@ -197,7 +289,10 @@ mod tests {
 
     #[test]
     fn bars_are_to_scale_and_none_is_no_bar() {
-        assert_eq!([0, 1, 8, 50, 99, 100].map(|value| bar(value, 100)), ['·', '▁', '▁', '▄', '█', '█']);
+        assert_eq!(
+            [0, 1, 8, 50, 99, 100].map(|value| bar(value, 100)),
+            ['·', '▁', '▁', '▄', '█', '█']
+        );
         assert_eq!(bar(0, 0), '·');
         assert_eq!(bar(u64::MAX, u64::MAX), '█');
     }
@@ -212,7 +307,8 @@ mod tests {
             given_back: vec![0; 121],
         };
         let expected = format!(
-            "  since       1970-01-01 00:00 UTC, each bar 3m, the highest 1\n  hits        {}█\n  refused     {}\n",
+            "  since       1970-01-01 00:00 UTC, each bar 3m, the highest 1\n  hits        {}█\n  \
+             refused     {}\n",
             "·".repeat(40),
             "·".repeat(41)
         );

@@ -1,4 +1,5 @@
-//! `/stats`: the counters and gauges under the names of envoyproxy/ratelimit, as it sends them to StatsD. Limits without hits are left out.
+//! `/stats`: the counters and gauges under the names of envoyproxy/ratelimit, as it sends them to
+//! StatsD. Limits without hits are left out.
 
 use std::fmt::Write;
 
@@ -10,7 +11,11 @@ use crate::metrics::Metrics;
 
 /// The text of the page, cut after `max_bytes`.
 pub(super) fn page(metrics: &Metrics, view: &View, max_bytes: usize) -> String {
-    let mut stats = Text { format: view.format, written: String::new(), max_bytes };
+    let mut stats = Text {
+        format: view.format,
+        written: String::new(),
+        max_bytes,
+    };
     if view.format == Format::Json {
         stats.written.push('{');
     }
@@ -26,7 +31,11 @@ pub(super) fn page(metrics: &Metrics, view: &View, max_bytes: usize) -> String {
     }
     let mut limits = Vec::new();
     metrics.read_limits(|limit| {
-        if view.domain.as_deref().is_none_or(|domain| domain == limit.domain) {
+        if view
+            .domain
+            .as_deref()
+            .is_none_or(|domain| domain == limit.domain)
+        {
             limits.push((reference_names::limit(limit), limit.hits));
         }
     });
@@ -53,14 +62,21 @@ impl Text {
         // Writing to a string does not fail.
         let _ = match self.format {
             Format::Text => writeln!(self.written, "{name}: {value}"),
-            Format::Json => write!(self.written, "{}{}:{value}", if self.written.len() > 1 { ",\n" } else { "" }, Value::from(name)),
+            Format::Json => write!(
+                self.written,
+                "{}{}:{value}",
+                if self.written.len() > 1 { ",\n" } else { "" },
+                Value::from(name)
+            ),
         };
     }
 
     fn end(mut self) -> String {
         let is_cut = self.written.len() >= self.max_bytes;
         match self.format {
-            Format::Text if is_cut => self.written.push_str("# cut; ?domain=NAME shows one domain\n"),
+            Format::Text if is_cut => self
+                .written
+                .push_str("# cut; ?domain=NAME shows one domain\n"),
             Format::Text => {}
             Format::Json => self.written.push_str("}\n"),
         }

@@ -1,8 +1,10 @@
-//! `PROMETHEUS_MAPPER_YAML`: rules by which envoyproxy/ratelimit makes Prometheus's names of StatsD's. Weir's names and labels are fixed, so that it
-//! does not follow such a file; it only finds out whether the file asks for anything else.
+//! `PROMETHEUS_MAPPER_YAML`: rules by which envoyproxy/ratelimit makes Prometheus's names of
+//! StatsD's. Weir's names and labels are fixed, so that it does not follow such a file; it only
+//! finds out whether the file asks for anything else.
 //!
-//! Dashboards depend on names and labels. So a file says the same if each of its mappings makes one of the known names with its known labels,
-//! whatever patterns it uses. The files of envoyproxy/ratelimit and of Envoy Gateway do.
+//! Dashboards depend on names and labels. So a file says the same if each of its mappings makes one
+//! of the known names with its known labels, whatever patterns it uses. The files of
+//! envoyproxy/ratelimit and of Envoy Gateway do.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +14,15 @@ use saphyr_parser::{Event, Parser};
 pub const MAX_BYTES: u64 = 1 << 20;
 
 /// A name, and the labels of the mappings that make it.
-type Known = (&'static str, &'static [&'static [(&'static str, &'static str)]]);
+type Known = (
+    &'static str,
+    &'static [&'static [(&'static str, &'static str)]],
+);
 
-const OF_LIMITS: &[&[(&str, &str)]] = &[&[("domain", "$1"), ("key1", "$2")], &[("domain", "$1"), ("key1", "$2"), ("key2", "$3")]];
+const OF_LIMITS: &[&[(&str, &str)]] = &[
+    &[("domain", "$1"), ("key1", "$2")],
+    &[("domain", "$1"), ("key1", "$2"), ("key2", "$3")],
+];
 const BY_METHOD: &[&[(&str, &str)]] = &[&[("grpc_method", "$1")]];
 
 /// The names of both known files.
@@ -24,7 +32,10 @@ const KNOWN: &[Known] = &[
     ("ratelimit_service_rate_limit_near_limit", OF_LIMITS),
     ("ratelimit_service_rate_limit_over_limit", OF_LIMITS),
     ("ratelimit_service_rate_limit_shadow_mode", OF_LIMITS),
-    ("ratelimit_service_should_rate_limit_error", &[&[("err_type", "$1")]]),
+    (
+        "ratelimit_service_should_rate_limit_error",
+        &[&[("err_type", "$1")]],
+    ),
     ("ratelimit_service_total_requests", BY_METHOD),
     ("ratelimit_service_response_time_seconds", BY_METHOD),
     ("ratelimit_service_config_load_success", &[&[]]),
@@ -34,7 +45,8 @@ const KNOWN: &[Known] = &[
 /// The fields of one mapping, by their path (`labels.domain`).
 type Mapping = BTreeMap<String, String>;
 
-/// What the file asks for that Weir's page does not show, in a few words; `None` if it asks for nothing else.
+/// What the file asks for that Weir's page does not show, in a few words; `None` if it asks for
+/// nothing else.
 #[must_use]
 pub fn difference(text: &str) -> Option<String> {
     let mappings = match mappings(text) {
@@ -50,14 +62,24 @@ pub fn difference(text: &str) -> Option<String> {
         let Some((_, known)) = KNOWN.iter().find(|(name, _)| *name == field("name")) else {
             return Some(format!("it maps {what} to {}", shown(field("name"))));
         };
-        let labels: Vec<_> = mapping.iter().filter_map(|(path, value)| Some((path.strip_prefix("labels.")?, value.as_str()))).collect();
-        (!known.contains(&labels.as_slice())).then(|| format!("it gives {} other labels", field("name")))
+        let labels: Vec<_> = mapping
+            .iter()
+            .filter_map(|(path, value)| Some((path.strip_prefix("labels.")?, value.as_str())))
+            .collect();
+        (!known.contains(&labels.as_slice()))
+            .then(|| format!("it gives {} other labels", field("name")))
     })
 }
 
 /// A text of the file, on one line and of bounded length.
 fn shown(text: &str) -> String {
-    format!("'{}'", text.chars().take(80).flat_map(char::escape_debug).collect::<String>())
+    format!(
+        "'{}'",
+        text.chars()
+            .take(80)
+            .flat_map(char::escape_debug)
+            .collect::<String>()
+    )
 }
 
 /// A list or a map that is open.
@@ -100,15 +122,24 @@ fn mappings(text: &str) -> Result<Vec<Mapping>, String> {
                         && root == "mappings"
                         && let Some(mapping) = found.last_mut()
                     {
-                        let keys =
-                            fields.iter().filter_map(|field| if let Open::Map(Some(key)) = field { Some(key.as_str()) } else { None });
+                        let keys = fields.iter().filter_map(|field| {
+                            if let Open::Map(Some(key)) = field {
+                                Some(key.as_str())
+                            } else {
+                                None
+                            }
+                        });
                         mapping.insert(keys.collect::<Vec<_>>().join("."), text.into_owned());
                     }
                     end_of_value(&mut open);
                 }
             },
             Event::Alias(_) => end_of_value(&mut open),
-            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentStart(_) | Event::DocumentEnd => {}
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd => {}
         }
     }
     Ok(found)
@@ -129,7 +160,10 @@ mod tests {
         let mut text = "# A comment.\nmappings:\n".to_owned();
         for (name, labels) in KNOWN {
             for labels in *labels {
-                text += &format!("  - match: \"a.*.{name}\"\n    name: \"{name}\"\n    match_metric_type: counter\n");
+                text += &format!(
+                    "  - match: \"a.*.{name}\"\n    name: \"{name}\"\n    match_metric_type: \
+                     counter\n"
+                );
                 if !labels.is_empty() {
                     text += "    labels:\n";
                     for (label, value) in labels.iter().rev() {
@@ -151,16 +185,28 @@ mod tests {
     #[test]
     fn other_names_other_labels_and_dropped_metrics_are_reported() {
         for (file, expected) in [
-            (known() + "  - { match: \".\", match_type: regex, action: drop, name: dropped }\n", "it drops '.'"),
+            (
+                known() + "  - { match: \".\", match_type: regex, action: drop, name: dropped }\n",
+                "it drops '.'",
+            ),
             (
                 known().replace("name: \"ratelimit_service_total_requests\"", "name: rps"),
                 "it maps 'a.*.ratelimit_service_total_requests' to 'rps'",
             ),
-            (known().replace("key2: \"$3\"", "rule: \"$3\""), "it gives ratelimit_service_rate_limit_total_hits other labels"),
-            (known().replace("grpc_method: \"$1\"", "grpc_method: \"$2\""), "it gives ratelimit_service_total_requests other labels"),
+            (
+                known().replace("key2: \"$3\"", "rule: \"$3\""),
+                "it gives ratelimit_service_rate_limit_total_hits other labels",
+            ),
+            (
+                known().replace("grpc_method: \"$1\"", "grpc_method: \"$2\""),
+                "it gives ratelimit_service_total_requests other labels",
+            ),
             ("mappings: a: b".to_owned(), "it is not YAML (line 1)"),
             ("[".repeat(50), "it is not YAML (line 1 is too deep)"),
-            ("mappings: [{ match: \"a\\nb\" }]".to_owned(), "it maps 'a\\nb' to ''"),
+            (
+                "mappings: [{ match: \"a\\nb\" }]".to_owned(),
+                "it maps 'a\\nb' to ''",
+            ),
         ] {
             assert_eq!(difference(&file).as_deref(), Some(expected), "{file}");
         }

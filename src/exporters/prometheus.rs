@@ -1,7 +1,9 @@
-//! The Prometheus port of envoyproxy/ratelimit: its names and labels, and Weir's own metrics beside them.
+//! The Prometheus port of envoyproxy/ratelimit: its names and labels, and Weir's own metrics beside
+//! them.
 //!
-//! Where the two differ in labels, this page has those of envoyproxy/ratelimit: `key2` is the second level of a limit alone, and limits that differ in
-//! deeper levels only are one series. `/metrics` of the HTTP listener tells them apart.
+//! Where the two differ in labels, this page has those of envoyproxy/ratelimit: `key2` is the
+//! second level of a limit alone, and limits that differ in deeper levels only are one series.
+//! `/metrics` of the HTTP listener tells them apart.
 
 use std::sync::Arc;
 
@@ -22,9 +24,11 @@ use crate::metrics::reading::LimitReading;
 pub struct Options {
     /// The path of the page: a slash, and more.
     pub path: String,
-    /// Response times are in milliseconds, under the name that says seconds, as in old versions of envoyproxy/ratelimit.
+    /// Response times are in milliseconds, under the name that says seconds, as in old versions of
+    /// envoyproxy/ratelimit.
     pub response_time_as_milliseconds: bool,
-    /// Labels of all metrics that envoyproxy/ratelimit has too. The names are valid, and none of those that the metrics have.
+    /// Labels of all metrics that envoyproxy/ratelimit has too. The names are valid, and none of
+    /// those that the metrics have.
     pub labels: Vec<(String, String)>,
 }
 
@@ -42,7 +46,11 @@ impl Pages {
     pub fn new(metrics: Arc<Metrics>, options: Options) -> Self {
         let path = options.path.clone();
         let scraped = Arc::clone(&metrics);
-        Self { metrics, texts: SharedTexts::new(move |()| encode(&scraped, &options)), path }
+        Self {
+            metrics,
+            texts: SharedTexts::new(move |()| encode(&scraped, &options)),
+            path,
+        }
     }
 }
 
@@ -54,8 +62,14 @@ impl Site for Pages {
     async fn page(&self, request: Request<Incoming>) -> Page {
         match request.uri().path() {
             path if path == self.path => self.texts.page(&request, (), METRICS_TYPE).await,
-            "/" => text(StatusCode::OK, format!("Weir: metrics for Prometheus are at {}\n", self.path)),
-            _ => text(StatusCode::NOT_FOUND, format!("no such page; metrics are at {}\n", self.path)),
+            "/" => text(
+                StatusCode::OK,
+                format!("Weir: metrics for Prometheus are at {}\n", self.path),
+            ),
+            _ => text(
+                StatusCode::NOT_FOUND,
+                format!("no such page; metrics are at {}\n", self.path),
+            ),
         }
     }
 }
@@ -69,7 +83,11 @@ pub fn encode(metrics: &Metrics, options: &Options) -> String {
         exposition.add(sample);
     }
     for sample in samples {
-        exposition.add(if options.response_time_as_milliseconds { in_milliseconds(sample) } else { sample });
+        exposition.add(if options.response_time_as_milliseconds {
+            in_milliseconds(sample)
+        } else {
+            sample
+        });
     }
     metrics.gather_limits(&mut exposition, add_hits);
     exposition.text()
@@ -77,9 +95,18 @@ pub fn encode(metrics: &Metrics, options: &Options) -> String {
 
 fn add_hits(exposition: &mut Exposition, limit: &LimitReading<'_>) {
     for (family, count) in limit.shown() {
-        let second = if family.is_of_the_reference() { limit.key2 } else { limit.below };
+        let second = if family.is_of_the_reference() {
+            limit.key2
+        } else {
+            limit.below
+        };
         let key2 = Some(("key2", second)).filter(|(_, level)| !level.is_empty());
-        let labels = exposition.labels(family, [("domain", limit.domain), ("key1", limit.key1)].into_iter().chain(key2));
+        let labels = exposition.labels(
+            family,
+            [("domain", limit.domain), ("key1", limit.key1)]
+                .into_iter()
+                .chain(key2),
+        );
         exposition.count(family, &labels, None, count);
     }
 }
@@ -87,10 +114,21 @@ fn add_hits(exposition: &mut Exposition, limit: &LimitReading<'_>) {
 /// Response times with their bounds and sum in milliseconds; other samples as they are.
 fn in_milliseconds(sample: Sample) -> Sample {
     match sample.value() {
-        Value::Observations(Observations { bounds, counts, sum }) if *sample.family() == families::RESPONSE_TIME => {
+        Value::Observations(Observations {
+            bounds,
+            counts,
+            sum,
+        }) if *sample.family() == families::RESPONSE_TIME => {
             // Rounded to a nanosecond, because 0.00005 s has no exact number.
-            let bounds = bounds.iter().map(|seconds| (seconds * 1e9).round() / 1e6).collect();
-            let value = Observations { bounds, counts: counts.clone(), sum: sum * 1_000.0 };
+            let bounds = bounds
+                .iter()
+                .map(|seconds| (seconds * 1e9).round() / 1e6)
+                .collect();
+            let value = Observations {
+                bounds,
+                counts: counts.clone(),
+                sum: sum * 1_000.0,
+            };
             sample.with_value(Value::Observations(value))
         }
         _ => sample,
@@ -105,7 +143,11 @@ mod tests {
     use tonic::Code;
 
     fn options() -> Options {
-        Options { path: "/metrics".to_owned(), response_time_as_milliseconds: false, labels: Vec::new() }
+        Options {
+            path: "/metrics".to_owned(),
+            response_time_as_milliseconds: false,
+            labels: Vec::new(),
+        }
     }
 
     #[test]
@@ -115,17 +157,53 @@ mod tests {
         let line = |page: &str, line: &str| page.lines().any(|shown| shown == line);
         let name = "ratelimit_service_response_time_seconds";
         let seconds = encode(&metrics, &options());
-        for le in ["0.00005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5", "1", "2.5", "5", "10", "+Inf"] {
+        for le in [
+            "0.00005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5",
+            "1", "2.5", "5", "10", "+Inf",
+        ] {
             let count = u8::from(le != "0.00005" && le != "0.001");
-            assert!(line(&seconds, &format!("{name}_bucket{{grpc_method=\"ShouldRateLimit\",le=\"{le}\"}} {count}")), "{le} in {seconds}");
-        }
-        let milliseconds = encode(&metrics, &Options { response_time_as_milliseconds: true, ..options() });
-        for (le, count) in [("0.05", 0), ("1", 0), ("2.5", 1), ("5", 1), ("25", 1), ("1000", 1), ("+Inf", 1)] {
             assert!(
-                line(&milliseconds, &format!("{name}_bucket{{grpc_method=\"ShouldRateLimit\",le=\"{le}\"}} {count}")),
+                line(
+                    &seconds,
+                    &format!(
+                        "{name}_bucket{{grpc_method=\"ShouldRateLimit\",le=\"{le}\"}} {count}"
+                    )
+                ),
+                "{le} in {seconds}"
+            );
+        }
+        let milliseconds = encode(
+            &metrics,
+            &Options {
+                response_time_as_milliseconds: true,
+                ..options()
+            },
+        );
+        for (le, count) in [
+            ("0.05", 0),
+            ("1", 0),
+            ("2.5", 1),
+            ("5", 1),
+            ("25", 1),
+            ("1000", 1),
+            ("+Inf", 1),
+        ] {
+            assert!(
+                line(
+                    &milliseconds,
+                    &format!(
+                        "{name}_bucket{{grpc_method=\"ShouldRateLimit\",le=\"{le}\"}} {count}"
+                    )
+                ),
                 "{le} in {milliseconds}"
             );
         }
-        assert!(line(&milliseconds, &format!("{name}_sum{{grpc_method=\"ShouldRateLimit\"}} 1.5")), "{milliseconds}");
+        assert!(
+            line(
+                &milliseconds,
+                &format!("{name}_sum{{grpc_method=\"ShouldRateLimit\"}} 1.5")
+            ),
+            "{milliseconds}"
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! StatsD and DogStatsD: every interval, what the counters grew by, the gauges, and the response times.
+//! StatsD and DogStatsD: every interval, what the counters grew by, the gauges, and the response
+//! times.
 //!
-//! One thread of lower priority reads the metrics and sends them; no request waits for it. A server that cannot be reached costs that thread a
-//! time-out for each interval: what was not sent stays in the counters, and goes with a later interval. So nothing is queued.
+//! One thread of lower priority reads the metrics and sends them; no request waits for it. A server
+//! that cannot be reached costs that thread a time-out for each interval: what was not sent stays
+//! in the counters, and goes with a later interval. So nothing is queued.
 
 mod growth;
 pub mod mogrifiers;
@@ -60,7 +62,8 @@ pub struct Options {
     pub interval: Duration,
 }
 
-/// A line longer than this is not sent: a server reads packets into a buffer, and a key may have a megabyte.
+/// A line longer than this is not sent: a server reads packets into a buffer, and a key may have a
+/// megabyte.
 const MAX_LINE_BYTES: usize = 8 << 10;
 
 /// The shortest time between two log lines about a server that cannot be reached.
@@ -84,10 +87,16 @@ impl Exporter {
             background::lower_priority();
             Sender::new(metrics, options).run(&stopping);
         };
-        Ok(Self { stop, thread: std::thread::Builder::new().name("weir-statsd".to_owned()).spawn(run)? })
+        Ok(Self {
+            stop,
+            thread: std::thread::Builder::new()
+                .name("weir-statsd".to_owned())
+                .spawn(run)?,
+        })
     }
 
-    /// Sends what has been counted since the last flush, and ends. Blocks until it is sent, or the server does not take it.
+    /// Sends what has been counted since the last flush, and ends. Blocks until it is sent, or the
+    /// server does not take it.
     pub fn stop(self) {
         let Self { stop, thread } = self;
         drop(stop);
@@ -123,7 +132,15 @@ impl Sender {
         let wire = Wire::new(options.host.clone(), options.port, options.protocol);
         // Names have their prefix already.
         let client = StatsdClient::from_sink("", wire.clone());
-        Self { metrics, options, client, wire, growth: Growth::default(), failing: None, warned_of_long_lines: false }
+        Self {
+            metrics,
+            options,
+            client,
+            wire,
+            growth: Growth::default(),
+            failing: None,
+            warned_of_long_lines: false,
+        }
     }
 
     fn run(mut self, stopping: &Receiver<()>) {
@@ -142,7 +159,8 @@ impl Sender {
             self.warned_of_long_lines = true;
             tracing::warn!(
                 count = long_lines,
-                "StatsD: metrics whose name has more than {MAX_LINE_BYTES} bytes are not sent; use shorter keys and values"
+                "StatsD: metrics whose name has more than {MAX_LINE_BYTES} bytes are not sent; use \
+                 shorter keys and values"
             );
         }
         self.report(sent);
@@ -151,8 +169,23 @@ impl Sender {
     /// Sends everything that has changed. What fails to be sent is sent by a later call.
     fn send(&mut self, long_lines: &mut u64) -> io::Result<()> {
         self.wire.open()?;
-        let Self { metrics, options, client, wire, growth, .. } = self;
-        let mut flush = Flush { client, wire, growth, options, tagged: tags_in_name(options), long_lines, failed: None };
+        let Self {
+            metrics,
+            options,
+            client,
+            wire,
+            growth,
+            ..
+        } = self;
+        let mut flush = Flush {
+            client,
+            wire,
+            growth,
+            options,
+            tagged: tags_in_name(options),
+            long_lines,
+            failed: None,
+        };
         let samples = metrics.samples();
         for stat in reference_names::stats(&samples) {
             match stat.kind {
@@ -166,7 +199,11 @@ impl Sender {
         metrics.read_limits(|limit| {
             if flush.failed.is_none() {
                 let name = reference_names::limit(limit);
-                for (stat, count) in HITS.into_iter().zip(limit.hits).filter(|&(_, count)| count > 0) {
+                for (stat, count) in HITS
+                    .into_iter()
+                    .zip(limit.hits)
+                    .filter(|&(_, count)| count > 0)
+                {
                     flush.counter(&format!("{name}.{stat}"), count);
                 }
             }
@@ -188,17 +225,25 @@ impl Sender {
         match (sent, &mut self.failing) {
             (Ok(()), None) => {}
             (Ok(()), Some((_, failed))) => {
-                tracing::info!(host, port, flushes = *failed, "StatsD: metrics are sent again; nothing was lost but gauges");
+                tracing::info!(
+                    host,
+                    port,
+                    flushes = *failed,
+                    "StatsD: metrics are sent again; nothing was lost but gauges"
+                );
                 self.failing = None;
             }
             (Err(error), None) => {
-                tracing::warn!(host, port, %error, "StatsD: metrics cannot be sent; check STATSD_HOST, STATSD_PORT and STATSD_PROTOCOL. Counters are sent when it works again");
+                tracing::warn!(host, port, %error, "StatsD: metrics cannot be sent; check \
+                    STATSD_HOST, STATSD_PORT and STATSD_PROTOCOL. Counters are sent when it works \
+                    again");
                 self.failing = Some((Instant::now(), 1));
             }
             (Err(error), Some((logged, failed))) => {
                 *failed += 1;
                 if logged.elapsed() >= WARNING_INTERVAL {
-                    tracing::warn!(host, port, %error, flushes = *failed, "StatsD: metrics still cannot be sent");
+                    tracing::warn!(host, port, %error, flushes = *failed, "StatsD: metrics still \
+                        cannot be sent");
                     *logged = Instant::now();
                 }
             }
@@ -209,7 +254,11 @@ impl Sender {
 /// The end of every name, where tags are in names: sorted, as envoyproxy/ratelimit sends them.
 fn tags_in_name(options: &Options) -> String {
     match options.flavour {
-        Flavour::Statsd => options.tags.iter().map(|(name, value)| format!(".__{name}={value}")).collect(),
+        Flavour::Statsd => options
+            .tags
+            .iter()
+            .map(|(name, value)| format!(".__{name}={value}"))
+            .collect(),
         Flavour::DogStatsd(_) => String::new(),
     }
 }
@@ -230,24 +279,40 @@ impl Flush<'_> {
     /// Sends what a counter grew by, if it did.
     fn counter(&mut self, name: &str, value: u64) {
         if let Some(grown) = self.growth.of(name, value) {
-            self.line(name, Some(grown), |client, name| client.count_with_tags(name, grown.by));
+            self.line(name, Some(grown), |client, name| {
+                client.count_with_tags(name, grown.by)
+            });
         }
     }
 
     fn gauge(&mut self, name: &str, value: u64) {
-        self.line(name, None, |client, name| client.gauge_with_tags(name, value));
+        self.line(name, None, |client, name| {
+            client.gauge_with_tags(name, value)
+        });
     }
 
-    /// One line for each bucket that has new observations: the middle of the bucket, and as the sample rate the share that one is of them.
+    /// One line for each bucket that has new observations: the middle of the bucket, and as the
+    /// sample rate the share that one is of them.
     fn times(&mut self, times: &Observations) {
         for (index, &count) in times.counts.iter().enumerate() {
-            let Some(grown) = self.growth.of(&format!("{RESPONSE_TIME} {index}"), count) else { continue };
-            let below = index.checked_sub(1).map_or(0.0, |index| times.bounds[index]);
-            let middle = times.bounds.get(index).map_or(below, |above| f64::midpoint(below, *above));
+            let Some(grown) = self.growth.of(&format!("{RESPONSE_TIME} {index}"), count) else {
+                continue;
+            };
+            let below = index
+                .checked_sub(1)
+                .map_or(0.0, |index| times.bounds[index]);
+            let middle = times
+                .bounds
+                .get(index)
+                .map_or(below, |above| f64::midpoint(below, *above));
             let milliseconds = (middle * 1e6).round() / 1e3;
             self.line(RESPONSE_TIME, Some(grown), |client, name| {
                 let timer = client.time_with_tags(name, Milliseconds(milliseconds));
-                if grown.by > 1 { timer.with_sampling_rate(rate(grown.by)) } else { timer }
+                if grown.by > 1 {
+                    timer.with_sampling_rate(rate(grown.by))
+                } else {
+                    timer
+                }
             });
         }
     }
@@ -269,8 +334,16 @@ impl Flush<'_> {
             Flavour::Statsd => &[],
             Flavour::DogStatsd(_) => &self.options.tags,
         };
-        let tags: Vec<_> = tags.iter().chain(&own_tags).map(|(tag, value)| (tag, tag_value(value))).collect();
-        let length = name.len() + tags.iter().map(|(tag, value)| tag.len() + value.len() + 2).sum::<usize>();
+        let tags: Vec<_> = tags
+            .iter()
+            .chain(&own_tags)
+            .map(|(tag, value)| (tag, tag_value(value)))
+            .collect();
+        let length = name.len()
+            + tags
+                .iter()
+                .map(|(tag, value)| tag.len() + value.len() + 2)
+                .sum::<usize>();
         if length > MAX_LINE_BYTES {
             *self.long_lines += 1;
             return;
@@ -294,13 +367,17 @@ impl Flush<'_> {
     }
 }
 
-/// The value of a tag without what ends a value, all tags or the line; Datadog stores `_` for such characters too. Source: Datadog, "DogStatsD Datagram
-/// Format" and "Defining Tags".
+/// The value of a tag without what ends a value, all tags or the line; Datadog stores `_` for such
+/// characters too. Source: Datadog, "DogStatsD Datagram Format" and "Defining Tags".
 fn tag_value(value: &str) -> String {
-    value.replace(|char: char| matches!(char, ',' | '#' | '|') || char.is_control(), "_")
+    value.replace(
+        |char: char| matches!(char, ',' | '#' | '|') || char.is_control(),
+        "_",
+    )
 }
 
-/// The sample rate that stands for `count` observations; rounded down, so that a server that rounds its reciprocal down gets all of them.
+/// The sample rate that stands for `count` observations; rounded down, so that a server that rounds
+/// its reciprocal down gets all of them.
 fn rate(count: u64) -> f64 {
     const DIGITS: f64 = 1e12;
     (DIGITS / count as f64).floor() / DIGITS

@@ -1,7 +1,10 @@
-//! Authorities with a `|`: whatever header blocks arrive, in whatever frames and however they are cut, HTTP/2 gets the calls that were sent, with `+` for
-//! `|` in their authorities and nothing else changed. No byte is added or lost, and a call that HTTP/2 accepts as it was sent is accepted unchanged.
+//! Authorities with a `|`: whatever header blocks arrive, in whatever frames and however they are
+//! cut, HTTP/2 gets the calls that were sent, with `+` for `|` in their authorities and nothing
+//! else changed. No byte is added or lost, and a call that HTTP/2 accepts as it was sent is
+//! accepted unchanged.
 //!
-//! An encoder of its own (`sender`) writes the blocks in every form that HPACK has, and knows what it has sent; h2 decodes them.
+//! An encoder of its own (`sender`) writes the blocks in every form that HPACK has, and knows what
+//! it has sent; h2 decodes them.
 
 mod sender;
 
@@ -31,7 +34,11 @@ const BUDGET_BYTES: usize = 64 << 20;
 pub(super) fn check(input: &[u8]) {
     let mut input = Input(input);
     let (what, read_bytes) = (input.byte(), (usize::from(input.byte()) + 1) * 64);
-    let cuts: Vec<_> = input.bytes(4).iter().map(|&cut| usize::from(cut) * 8 + 1).collect();
+    let cuts: Vec<_> = input
+        .bytes(4)
+        .iter()
+        .map(|&cut| usize::from(cut) * 8 + 1)
+        .collect();
     let damage = Damage::of(&mut input, what & 1 == 1);
     let (mut sent, calls) = Sender::default().send(&mut input);
     let is_damaged = damage.apply(&mut sent);
@@ -40,10 +47,15 @@ pub(super) fn check(input: &[u8]) {
     if is_damaged {
         assert!(read.len() <= sent.len());
         let (before, after) = (accepted(&sent[..read.len()]).0, accepted(&read).0);
-        // h2 skips the block of such a stream without decoding it, and knows less of the table than its client from then on.
+        // h2 skips the block of such a stream without decoding it, and knows less of the table than
+        // its client from then on.
         if !depends_on_itself(&sent) {
             for (stream, call) in before {
-                assert_eq!(after.get(&stream), Some(&call), "stream {stream} of {sent:x?}");
+                assert_eq!(
+                    after.get(&stream),
+                    Some(&call),
+                    "stream {stream} of {sent:x?}"
+                );
             }
         }
         return;
@@ -54,7 +66,8 @@ pub(super) fn check(input: &[u8]) {
     assert_eq!(accepted.into_values().collect::<Vec<_>>(), expected(calls));
 }
 
-/// The calls as HTTP/2 has to get them: until the first `ShouldRateLimit`, and after it if there was a `|` by then, each authority has `+` for `|`.
+/// The calls as HTTP/2 has to get them: until the first `ShouldRateLimit`, and after it if there
+/// was a `|` by then, each authority has `+` for `|`.
 fn expected(calls: Vec<Call>) -> Vec<Call> {
     let (mut is_looked_at, mut has_bars) = (true, false);
     let mut expected = Vec::new();
@@ -76,13 +89,22 @@ fn expected(calls: Vec<Call>) -> Vec<Call> {
 /// What is read of `sent`.
 fn adapted(sent: &[u8], cuts: Vec<usize>, read_bytes: usize) -> Vec<u8> {
     let budget = Unfinished::new(BUDGET_BYTES);
-    let socket = HeaderBlocks::new(Chunks::new(sent.to_vec(), cuts), PREFACE, MAX_FRAME_BYTES, budget);
+    let socket = HeaderBlocks::new(
+        Chunks::new(sent.to_vec(), cuts),
+        PREFACE,
+        MAX_FRAME_BYTES,
+        budget,
+    );
     let mut socket = socket.rewriting_authorities(PREFACE, Metrics::new(1, 0.8));
     let (mut read, mut bytes) = (Vec::new(), vec![0; read_bytes]);
     loop {
         let mut buffer = ReadBuf::new(&mut bytes);
-        match Pin::new(&mut socket).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer) {
-            Poll::Ready(Ok(())) => assert!(!buffer.filled().is_empty(), "an empty read would be the end of the connection"),
+        match Pin::new(&mut socket).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer)
+        {
+            Poll::Ready(Ok(())) => assert!(
+                !buffer.filled().is_empty(),
+                "an empty read would be the end of the connection"
+            ),
             Poll::Ready(Err(error)) => panic!("{error}, although the budget is enough"),
             Poll::Pending => return read,
         }
@@ -95,9 +117,15 @@ fn accepted(sent: &[u8]) -> (BTreeMap<u32, Call>, Option<Reason>) {
     let (mut calls, mut open) = (BTreeMap::new(), Vec::new());
     let mut context = Context::from_waker(Waker::noop());
     let mut builder = Builder::new();
-    builder.max_frame_size(MAX_FRAME_BYTES).max_header_list_size(256 << 10).max_local_error_reset_streams(None);
-    let mut handshake = Box::pin(builder.handshake::<_, Bytes>(Sink(Chunks::new(sent.to_vec(), Vec::new()))));
-    let Poll::Ready(Ok(mut connection)) = handshake.as_mut().poll(&mut context) else { return (calls, None) };
+    builder
+        .max_frame_size(MAX_FRAME_BYTES)
+        .max_header_list_size(256 << 10)
+        .max_local_error_reset_streams(None);
+    let mut handshake =
+        Box::pin(builder.handshake::<_, Bytes>(Sink(Chunks::new(sent.to_vec(), Vec::new()))));
+    let Poll::Ready(Ok(mut connection)) = handshake.as_mut().poll(&mut context) else {
+        return (calls, None);
+    };
     loop {
         match connection.poll_accept(&mut context) {
             Poll::Ready(Some(Ok((request, respond)))) => {
@@ -111,9 +139,20 @@ fn accepted(sent: &[u8]) -> (BTreeMap<u32, Call>, Option<Reason>) {
 }
 
 fn call(request: &Request<RecvStream>) -> Call {
-    let fields = request.headers().iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()));
-    let authority = request.uri().authority().map_or("", |authority| authority.as_str()).to_owned();
-    Call { path: request.uri().path().to_owned(), authority, fields: fields.collect() }
+    let fields = request
+        .headers()
+        .iter()
+        .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()));
+    let authority = request
+        .uri()
+        .authority()
+        .map_or("", |authority| authority.as_str())
+        .to_owned();
+    Call {
+        path: request.uri().path().to_owned(),
+        authority,
+        fields: fields.collect(),
+    }
 }
 
 /// Bytes that are flipped somewhere behind the preface.
@@ -121,12 +160,30 @@ struct Damage(Vec<(usize, u8)>);
 
 impl Damage {
     fn of(input: &mut Input<'_>, is_damaged: bool) -> Self {
-        let count = if is_damaged { 1 + usize::from(input.byte() % 4) } else { 0 };
-        Self((0..count).map(|_| (usize::from(input.byte()) << 8 | usize::from(input.byte()), input.byte())).collect())
+        let count = if is_damaged {
+            1 + usize::from(input.byte() % 4)
+        } else {
+            0
+        };
+        Self(
+            (0..count)
+                .map(|_| {
+                    (
+                        usize::from(input.byte()) << 8 | usize::from(input.byte()),
+                        input.byte(),
+                    )
+                })
+                .collect(),
+        )
     }
 
     fn apply(self, sent: &mut [u8]) -> bool {
-        let Some(bytes) = sent.get_mut(PREFACE.len()..).filter(|bytes| !bytes.is_empty()) else { return false };
+        let Some(bytes) = sent
+            .get_mut(PREFACE.len()..)
+            .filter(|bytes| !bytes.is_empty())
+        else {
+            return false;
+        };
         for &(at, flip) in &self.0 {
             let at = at % bytes.len();
             bytes[at] ^= flip;
@@ -139,7 +196,13 @@ impl Damage {
 fn depends_on_itself(sent: &[u8]) -> bool {
     sent.windows(15).any(|bytes| {
         let padding = usize::from(bytes[4] >> 3 & 1);
-        bytes[3] == 1 && bytes[4] & 0x20 != 0 && bytes[9 + padding..][..4].iter().zip(&bytes[5..9]).skip(1).all(|(a, b)| a == b)
+        bytes[3] == 1
+            && bytes[4] & 0x20 != 0
+            && bytes[9 + padding..][..4]
+                .iter()
+                .zip(&bytes[5..9])
+                .skip(1)
+                .all(|(a, b)| a == b)
     })
 }
 
@@ -147,13 +210,21 @@ fn depends_on_itself(sent: &[u8]) -> bool {
 struct Sink(Chunks);
 
 impl AsyncRead for Sink {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Sink {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Poll::Ready(Ok(bytes.len()))
     }
 

@@ -1,9 +1,13 @@
-//! `decode` against prost: a message means what prost reads in it, and is malformed where it is malformed for prost.
+//! `decode` against prost: a message means what prost reads in it, and is malformed where it is
+//! malformed for prost.
 //!
-//! They differ on purpose in two things. Text need not be UTF-8, and a known field of another wire type is unknown. So the message is first
-//! rewritten to one that has neither, by prost's own reader of the wire format.
+//! They differ on purpose in two things. Text need not be UTF-8, and a known field of another wire
+//! type is unknown. So the message is first rewritten to one that has neither, by prost's own
+//! reader of the wire format.
 
-use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field};
+use prost::encoding::{
+    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
+};
 use prost::{DecodeError, Message};
 
 use crate::ask::Ask;
@@ -14,10 +18,17 @@ pub(super) fn check(message: &[u8]) {
     let ours = decode(message);
     let mut rewritten = Vec::new();
     let is_valid = rewrite(message, MessageType::Request, &mut rewritten).is_ok();
-    let theirs = is_valid.then(|| RateLimitRequest::decode(&rewritten[..]).expect("it was rewritten by prost"));
+    let theirs = is_valid
+        .then(|| RateLimitRequest::decode(&rewritten[..]).expect("it was rewritten by prost"));
     match (&ours, &theirs) {
         // prost stops at another depth.
-        (Err(InvalidRequest::Malformed { reason: "groups are nested too deep", .. }), _) => {}
+        (
+            Err(InvalidRequest::Malformed {
+                reason: "groups are nested too deep",
+                ..
+            }),
+            _,
+        ) => {}
         (Ok(ask), Some(request)) => check_content(ask, request),
         (Err(error), Some(request)) => check_error(*error, request),
         // These are found before the rest of the message is read.
@@ -38,13 +49,38 @@ pub(super) fn check(message: &[u8]) {
 fn check_content(ask: &Ask<'_>, request: &RateLimitRequest) {
     assert_eq!(text(ask.domain), request.domain);
     assert!(!ask.domain.is_empty() && !ask.is_empty());
-    assert_eq!((ask.hits_addend, ask.len()), (request.hits_addend, request.descriptors.len()));
+    assert_eq!(
+        (ask.hits_addend, ask.len()),
+        (request.hits_addend, request.descriptors.len())
+    );
     for ((descriptor, entries), theirs) in ask.descriptors().zip(&request.descriptors) {
         let entries = entries.iter().map(|entry| (entry.key, entry.value));
-        assert!(entries.eq(theirs.entries.iter().map(|entry| (&entry.key[..], &entry.value[..]))), "{ask:?} {request:?}");
-        assert_eq!((descriptor.hits_addend, descriptor.is_negative_hits), (theirs.hits_addend, theirs.is_negative_hits));
-        let limit = theirs.limit.map(|limit| (limit.requests_per_unit.into(), limit.unit, limit.unit_multiplier.unwrap_or(1)));
-        assert_eq!(descriptor.limit.map(|rate| (rate.requests_per_unit, rate.unit.number(), rate.unit_multiplier)), limit);
+        assert!(
+            entries.eq(theirs
+                .entries
+                .iter()
+                .map(|entry| (&entry.key[..], &entry.value[..]))),
+            "{ask:?} {request:?}"
+        );
+        assert_eq!(
+            (descriptor.hits_addend, descriptor.is_negative_hits),
+            (theirs.hits_addend, theirs.is_negative_hits)
+        );
+        let limit = theirs.limit.map(|limit| {
+            (
+                limit.requests_per_unit.into(),
+                limit.unit,
+                limit.unit_multiplier.unwrap_or(1),
+            )
+        });
+        assert_eq!(
+            descriptor.limit.map(|rate| (
+                rate.requests_per_unit,
+                rate.unit.number(),
+                rate.unit_multiplier
+            )),
+            limit
+        );
     }
 }
 
@@ -55,10 +91,18 @@ fn check_error(error: InvalidRequest, request: &RateLimitRequest) {
         InvalidRequest::NoDomain => request.domain.is_empty(),
         InvalidRequest::NoDescriptors => request.descriptors.is_empty(),
         InvalidRequest::TooManyDescriptors => request.descriptors.len() > 256,
-        InvalidRequest::TooManyEntries { descriptor } => request.descriptors[descriptor].entries.len() > 64,
-        InvalidRequest::Unit { descriptor, unit } => limit(descriptor).unit == unit && !(1..=7).contains(&unit),
-        InvalidRequest::Multiplier { descriptor, multiplier } => {
-            limit(descriptor).unit_multiplier == Some(multiplier) && (multiplier == 0 || multiplier > 100)
+        InvalidRequest::TooManyEntries { descriptor } => {
+            request.descriptors[descriptor].entries.len() > 64
+        }
+        InvalidRequest::Unit { descriptor, unit } => {
+            limit(descriptor).unit == unit && !(1..=7).contains(&unit)
+        }
+        InvalidRequest::Multiplier {
+            descriptor,
+            multiplier,
+        } => {
+            limit(descriptor).unit_multiplier == Some(multiplier)
+                && (multiplier == 0 || multiplier > 100)
         }
     };
     assert!(is_right, "{error:?} {request:?}");
@@ -93,7 +137,10 @@ impl MessageType {
         Some(match (self, number) {
             (Self::Request, 1) => FieldType::Text,
             (Self::Request, 2) => FieldType::Message(Self::Descriptor),
-            (Self::Request, 3) | (Self::Descriptor, 4) | (Self::Limit, 1 | 2) | (Self::Wrapper, 1) => FieldType::Varint,
+            (Self::Request, 3)
+            | (Self::Descriptor, 4)
+            | (Self::Limit, 1 | 2)
+            | (Self::Wrapper, 1) => FieldType::Varint,
             (Self::Descriptor, 1) => FieldType::Message(Self::Entry),
             (Self::Descriptor, 2) => FieldType::Message(Self::Limit),
             (Self::Descriptor | Self::Limit, 3) => FieldType::Message(Self::Wrapper),
@@ -104,7 +151,11 @@ impl MessageType {
 }
 
 /// Copies the known fields that have their own wire type, and changes text to UTF-8.
-fn rewrite(mut message: &[u8], message_type: MessageType, out: &mut Vec<u8>) -> Result<(), DecodeError> {
+fn rewrite(
+    mut message: &[u8],
+    message_type: MessageType,
+    out: &mut Vec<u8>,
+) -> Result<(), DecodeError> {
     while !message.is_empty() {
         let (number, wire_type) = decode_key(&mut message)?;
         let mut value = message;

@@ -1,4 +1,5 @@
-//! `grpc-timeout` against the grammar of "gRPC over HTTP2", and what a request makes of any timeout: an answer.
+//! `grpc-timeout` against the grammar of "gRPC over HTTP2", and what a request makes of any
+//! timeout: an answer.
 
 use std::sync::{Arc, LazyLock};
 
@@ -25,30 +26,69 @@ descriptors:
 ";
 
 static SERVICE: LazyLock<(Rls, Vec<u8>)> = LazyLock::new(|| {
-    let file = SourceText { name: "limits.yaml".to_owned(), text: LIMITS.into() };
-    let rules = compile(&[file], &Options::default()).expect("good limits").rules;
-    let descriptor = |key: &str| RateLimitDescriptor { entries: vec![Entry { key: key.into(), value: "v".into() }], ..Default::default() };
-    let descriptors = ["fixed_window", "token_bucket", "leaky_bucket"].map(descriptor).to_vec();
-    let request = RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 0 };
-    (yaml::service(&Arc::new(yaml::live(rules)), String::new()), request.encode_to_vec())
+    let file = SourceText {
+        name: "limits.yaml".to_owned(),
+        text: LIMITS.into(),
+    };
+    let rules = compile(&[file], &Options::default())
+        .expect("good limits")
+        .rules;
+    let descriptor = |key: &str| RateLimitDescriptor {
+        entries: vec![Entry {
+            key: key.into(),
+            value: "v".into(),
+        }],
+        ..Default::default()
+    };
+    let descriptors = ["fixed_window", "token_bucket", "leaky_bucket"]
+        .map(descriptor)
+        .to_vec();
+    let request = RateLimitRequest {
+        domain: "d".to_owned(),
+        descriptors,
+        hits_addend: 0,
+    };
+    (
+        yaml::service(&Arc::new(yaml::live(rules)), String::new()),
+        request.encode_to_vec(),
+    )
 });
 
 /// A request that is held needs a timer.
-static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| runtime::Builder::new_current_thread().enable_time().build().expect("a runtime"));
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime")
+});
 
 pub(super) fn check(value: &[u8]) {
-    let Ok(header) = HeaderValue::from_bytes(value) else { return };
-    let timeout = grpc_timeout(&HeaderMap::from_iter([(http::HeaderName::from_static("grpc-timeout"), header)]));
-    assert_eq!(timeout.map(|timeout| timeout.as_nanos()), nanoseconds(value), "{:?}", value.escape_ascii().to_string());
+    let Ok(header) = HeaderValue::from_bytes(value) else {
+        return;
+    };
+    let timeout = grpc_timeout(&HeaderMap::from_iter([(
+        http::HeaderName::from_static("grpc-timeout"),
+        header,
+    )]));
+    assert_eq!(
+        timeout.map(|timeout| timeout.as_nanos()),
+        nanoseconds(value),
+        "{:?}",
+        value.escape_ascii().to_string()
+    );
 
     let _runtime = RUNTIME.enter();
     let (service, request) = &*SERVICE;
-    if let Some(answer) = service.answer(request, timeout, &TraceSpan::default()).now_or_never() {
+    if let Some(answer) = service
+        .answer(request, timeout, &TraceSpan::default())
+        .now_or_never()
+    {
         assert!(answer.is_ok(), "{timeout:?}: {answer:?}");
     }
 }
 
-/// `TimeoutValue TimeoutUnit`, where the value is a positive integer as ASCII string of at most 8 digits.
+/// `TimeoutValue TimeoutUnit`, where the value is a positive integer as ASCII string of at most 8
+/// digits.
 fn nanoseconds(value: &[u8]) -> Option<u128> {
     let (&unit, digits) = value.split_last()?;
     let unit = match unit {
@@ -65,6 +105,10 @@ fn nanoseconds(value: &[u8]) -> Option<u128> {
     }
     digits
         .iter()
-        .try_fold(0, |number, &digit| digit.is_ascii_digit().then(|| number * 10 + u128::from(digit - b'0')))
+        .try_fold(0, |number, &digit| {
+            digit
+                .is_ascii_digit()
+                .then(|| number * 10 + u128::from(digit - b'0'))
+        })
         .map(|number| number * unit)
 }

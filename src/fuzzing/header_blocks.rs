@@ -1,5 +1,6 @@
-//! What stands under HTTP/2: whatever arrives and however it is cut, the reader gets exactly the bytes before an unfinished header block; what is held
-//! is accounted for, has a bound, and is given when the block ends.
+//! What stands under HTTP/2: whatever arrives and however it is cut, the reader gets exactly the
+//! bytes before an unfinished header block; what is held is accounted for, has a bound, and is
+//! given when the block ends.
 //!
 //! The model looks at all bytes at once, from the beginning of each frame.
 
@@ -28,38 +29,75 @@ const END_HEADERS: u8 = 4;
 
 pub(super) fn check(input: &[u8]) {
     let mut input = Input(input);
-    let total = if input.byte().is_multiple_of(4) { SMALL_BUDGET_BYTES } else { LARGE_BUDGET_BYTES };
+    let total = if input.byte().is_multiple_of(4) {
+        SMALL_BUDGET_BYTES
+    } else {
+        LARGE_BUDGET_BYTES
+    };
     let read_bytes = (usize::from(input.byte()) + 1) * 64;
-    let cuts: Vec<_> = input.bytes(4).iter().map(|&cut| usize::from(cut) * 8 + 1).collect();
+    let cuts: Vec<_> = input
+        .bytes(4)
+        .iter()
+        .map(|&cut| usize::from(cut) * 8 + 1)
+        .collect();
     let sent = wire(&mut input);
 
     let budget = Unfinished::new(total);
-    let mut socket = HeaderBlocks::new(Chunks::new(sent.clone(), cuts), b"", MAX_FRAME_BYTES as u32, budget.clone());
+    let mut socket = HeaderBlocks::new(
+        Chunks::new(sent.clone(), cuts),
+        b"",
+        MAX_FRAME_BYTES as u32,
+        budget.clone(),
+    );
     let mut read = Vec::new();
     let taken = || total - budget.unused_bytes();
     let model = Model::of(&sent);
     // The unfinished block and the part of a reading before it, in memory that doubles.
     let bound = 2 * (model.longest_block + 2 * read_bytes) + FIRST_BYTES;
-    let outcome = read_all(&mut socket, read_bytes, &mut read, || assert!(taken() <= bound, "{} of {bound} bytes for {model:?}", taken()));
+    let outcome = read_all(&mut socket, read_bytes, &mut read, || {
+        assert!(
+            taken() <= bound,
+            "{} of {bound} bytes for {model:?}",
+            taken()
+        );
+    });
     assert!(sent.starts_with(&read), "{model:?}");
     match outcome {
         Ok(()) => {
-            assert!(read.len() >= model.complete && read.len() < model.complete + FRAME_HEADER_BYTES, "{} read: {model:?}", read.len());
+            assert!(
+                read.len() >= model.complete && read.len() < model.complete + FRAME_HEADER_BYTES,
+                "{} read: {model:?}",
+                read.len()
+            );
             // A part of a header is not held, because the frame may be any.
-            assert!(model.is_open || read.len() == sent.len(), "{} of {} read: {model:?}", read.len(), sent.len());
-            assert!(taken() >= sent.len() - read.len(), "what is held is accounted for");
+            assert!(
+                model.is_open || read.len() == sent.len(),
+                "{} of {} read: {model:?}",
+                read.len(),
+                sent.len()
+            );
+            assert!(
+                taken() >= sent.len() - read.len(),
+                "what is held is accounted for"
+            );
             assert!(model.is_open || taken() == 0, "nothing is held: {model:?}");
         }
         // The connection ends.
         Err(error) => {
-            assert!(error.kind() == io::ErrorKind::OutOfMemory && bound > total, "{error}: {bound} of {total} for {model:?}");
+            assert!(
+                error.kind() == io::ErrorKind::OutOfMemory && bound > total,
+                "{error}: {bound} of {total} for {model:?}"
+            );
             return;
         }
     }
     if let Some(end) = model.end {
         socket.socket().bytes.extend(&end);
         if read_all(&mut socket, read_bytes, &mut read, || {}).is_ok() {
-            assert!(read == [sent, end].concat(), "a block that is complete is given");
+            assert!(
+                read == [sent, end].concat(),
+                "a block that is complete is given"
+            );
             assert_eq!(taken(), 0);
         }
     }
@@ -68,17 +106,26 @@ pub(super) fn check(input: &[u8]) {
 }
 
 /// Reads all that can be read now.
-fn read_all(socket: &mut HeaderBlocks<Chunks>, at_a_time: usize, read: &mut Vec<u8>, each: impl Fn()) -> io::Result<()> {
+fn read_all(
+    socket: &mut HeaderBlocks<Chunks>,
+    at_a_time: usize,
+    read: &mut Vec<u8>,
+    each: impl Fn(),
+) -> io::Result<()> {
     let mut bytes = vec![0; at_a_time];
     loop {
         let mut buffer = ReadBuf::new(&mut bytes);
-        let polled = Pin::new(&mut *socket).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer);
+        let polled =
+            Pin::new(&mut *socket).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer);
         each();
         match polled {
             Poll::Pending => return Ok(()),
             Poll::Ready(result) => result?,
         }
-        assert!(!buffer.filled().is_empty(), "an empty read would be the end of the connection");
+        assert!(
+            !buffer.filled().is_empty(),
+            "an empty read would be the end of the connection"
+        );
         read.extend_from_slice(buffer.filled());
     }
 }
@@ -93,13 +140,26 @@ pub(super) struct Chunks {
 
 impl Chunks {
     pub(super) fn new(bytes: Vec<u8>, cuts: Vec<usize>) -> Self {
-        Self { bytes, at: 0, cuts, next: 0 }
+        Self {
+            bytes,
+            at: 0,
+            cuts,
+            next: 0,
+        }
     }
 }
 
 impl AsyncRead for Chunks {
-    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let cut = self.cuts.get(self.next % self.cuts.len().max(1)).copied().unwrap_or(usize::MAX);
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let cut = self
+            .cuts
+            .get(self.next % self.cuts.len().max(1))
+            .copied()
+            .unwrap_or(usize::MAX);
         let count = cut.min(buffer.remaining()).min(self.bytes.len() - self.at);
         if count == 0 {
             return Poll::Pending;
@@ -110,7 +170,8 @@ impl AsyncRead for Chunks {
     }
 }
 
-/// Frames by instructions of two bytes, so that a short input makes long frames, and bytes as they are.
+/// Frames by instructions of two bytes, so that a short input makes long frames, and bytes as they
+/// are.
 fn wire(input: &mut Input<'_>) -> Vec<u8> {
     let mut wire = Vec::new();
     while !input.is_empty() && wire.len() < 1 << 19 {
@@ -149,16 +210,32 @@ struct Model {
 
 impl Model {
     fn of(sent: &[u8]) -> Self {
-        let passes = |longest_block| Self { complete: sent.len(), is_open: false, end: None, longest_block };
+        let passes = |longest_block| Self {
+            complete: sent.len(),
+            is_open: false,
+            end: None,
+            longest_block,
+        };
         let (mut at, mut block, mut longest) = (0, None::<(usize, u32)>, 0);
         loop {
             if let Some((start, _)) = block {
                 longest = longest.max(at.min(sent.len()) - start);
             }
-            let Some(&[a, b, c, kind, flags, ..]) = sent.get(at..).and_then(|rest| rest.first_chunk::<FRAME_HEADER_BYTES>()) else {
-                let Some((start, _)) = block else { return passes(longest) };
-                let end = (at == sent.len()).then(|| vec![0, 0, 0, CONTINUATION, END_HEADERS, 0, 0, 0, 1]);
-                return Self { complete: start, is_open: true, end, longest_block: longest.max(sent.len() - start) };
+            let Some(&[a, b, c, kind, flags, ..]) = sent
+                .get(at..)
+                .and_then(|rest| rest.first_chunk::<FRAME_HEADER_BYTES>())
+            else {
+                let Some((start, _)) = block else {
+                    return passes(longest);
+                };
+                let end = (at == sent.len())
+                    .then(|| vec![0, 0, 0, CONTINUATION, END_HEADERS, 0, 0, 0, 1]);
+                return Self {
+                    complete: start,
+                    is_open: true,
+                    end,
+                    longest_block: longest.max(sent.len() - start),
+                };
             };
             let length = u32::from_be_bytes([0, a, b, c]) as usize;
             let (is_last, behind) = (flags & END_HEADERS != 0, at + FRAME_HEADER_BYTES + length);
@@ -168,9 +245,15 @@ impl Model {
             block = match (block, kind) {
                 (None, HEADERS) if !is_last => Some((at, 0)),
                 (None, _) => None,
-                (Some((start, continuations)), CONTINUATION) if is_last || continuations < MAX_CONTINUATIONS => {
+                (Some((start, continuations)), CONTINUATION)
+                    if is_last || continuations < MAX_CONTINUATIONS =>
+                {
                     longest = longest.max(behind.min(sent.len()) - start);
-                    if is_last && behind <= sent.len() { None } else { Some((start, continuations + u32::from(!is_last))) }
+                    if is_last && behind <= sent.len() {
+                        None
+                    } else {
+                        Some((start, continuations + u32::from(!is_last)))
+                    }
                 }
                 (Some(_), _) => return passes(longest),
             };
@@ -179,7 +262,12 @@ impl Model {
                 if !is_last {
                     end.extend([0, 0, 0, CONTINUATION, END_HEADERS, 0, 0, 0, 1]);
                 }
-                return Self { complete: start, is_open: true, end: Some(end), longest_block: longest.max(sent.len() - start) };
+                return Self {
+                    complete: start,
+                    is_open: true,
+                    end: Some(end),
+                    longest_block: longest.max(sent.len() - start),
+                };
             }
             if behind > sent.len() {
                 return passes(longest);

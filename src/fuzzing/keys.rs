@@ -1,6 +1,8 @@
-//! Counter keys: an inverse reads back from a key what it was made of, so that two different counters never share one; the length has a bound.
+//! Counter keys: an inverse reads back from a key what it was made of, so that two different
+//! counters never share one; the length has a bound.
 //!
-//! The inverse is the definition of the format: separators, escapes and digests as `plan/key.rs` documents them.
+//! The inverse is the definition of the format: separators, escapes and digests as `plan/key.rs`
+//! documents them.
 
 use sha2::{Digest, Sha256};
 
@@ -13,11 +15,13 @@ use crate::time::{PeriodKind, Rate, Span, Unit, Zone};
 
 const PREFIX: &str = "p";
 
-/// The longest text of a part that is not replaced by its digest, and the most bytes of such a part: all escaped, and its mark.
+/// The longest text of a part that is not replaced by its digest, and the most bytes of such a
+/// part: all escaped, and its mark.
 const MAX_TEXT_BYTES: usize = 128;
 const MAX_PART_BYTES: usize = 3 * MAX_TEXT_BYTES + 1;
 
-/// The most bytes of a key outside of its parts and of what separates them: the longest name of a zone is 32 bytes long.
+/// The most bytes of a key outside of its parts and of what separates them: the longest name of a
+/// zone is 32 bytes long.
 const MAX_REST_BYTES: usize = 56;
 
 /// Calendars whose windows differ.
@@ -28,9 +32,17 @@ const CALENDARS: [(Unit, &str, &str); 12] = [
     (Unit::Month, "Etc/GMT+11", "2026-01-01"),
     (Unit::Quarter, "UTC", "2026-01-01"),
     (Unit::Quarter, "UTC", "2026-05-01"),
-    (Unit::Quarter, "America/Argentina/ComodRivadavia", "2026-12-24T23:59:59"),
+    (
+        Unit::Quarter,
+        "America/Argentina/ComodRivadavia",
+        "2026-12-24T23:59:59",
+    ),
     (Unit::Year, "UTC", "2026-01-01"),
-    (Unit::Year, "America/Argentina/ComodRivadavia", "2026-12-24T23:59:59"),
+    (
+        Unit::Year,
+        "America/Argentina/ComodRivadavia",
+        "2026-12-24T23:59:59",
+    ),
     (Unit::Week, "Europe/Berlin", "2026-11-23"),
     (Unit::Day, "Europe/Berlin", "2026-11-23"),
     (Unit::Day, "Europe/Berlin", "2026-11-23T06:00"),
@@ -80,54 +92,86 @@ pub(super) fn check(input: &[u8]) {
         (0, Some((key, Value::OfRequest(value)))) => key.append(value),
         (1, Some((_, value))) => {
             *value = match value {
-                Value::OfRequest(text) => Value::SharedPattern(String::from_utf8_lossy(text).into_owned()),
+                Value::OfRequest(text) => {
+                    Value::SharedPattern(String::from_utf8_lossy(text).into_owned())
+                }
                 Value::SharedPattern(text) => Value::OfRequest(text.clone().into_bytes()),
             }
         }
         (2, Some(_)) => drop(changed.entries.pop()),
-        _ => changed.entries.push((Vec::new(), Value::OfRequest(Vec::new()))),
+        _ => changed
+            .entries
+            .push((Vec::new(), Value::OfRequest(Vec::new()))),
     }
-    assert_eq!(one == changed, keys[0] == checked_key(&changed), "{one:?} {changed:?}");
-    let beside = Counter { is_trial: !one.is_trial, ..one.clone() };
+    assert_eq!(
+        one == changed,
+        keys[0] == checked_key(&changed),
+        "{one:?} {changed:?}"
+    );
+    let beside = Counter {
+        is_trial: !one.is_trial,
+        ..one.clone()
+    };
     assert_ne!(keys[0], checked_key(&beside), "{one:?} and its trial");
     let records = [&one, &beside].map(|counter| {
         let mut record = Vec::new();
         key::write_usage(&key_of(counter), &mut record);
         record
     });
-    assert_ne!(records[0], records[1], "{one:?} and its trial have records of their own");
+    assert_ne!(
+        records[0], records[1],
+        "{one:?} and its trial have records of their own"
+    );
 }
 
 /// The key of a counter, which is known to be readable and short.
 fn checked_key(counter: &Counter) -> Vec<u8> {
     let key = key_of(counter);
-    let (domain, entries, tag) = parse(&key).unwrap_or_else(|| panic!("unreadable: {}", key.escape_ascii()));
+    let (domain, entries, tag) =
+        parse(&key).unwrap_or_else(|| panic!("unreadable: {}", key.escape_ascii()));
     assert_eq!(domain, expected(None, &counter.domain));
     let expected: Vec<_> = counter
         .entries
         .iter()
         .map(|(key, value)| match value {
             Value::OfRequest(value) => (expected(None, key), expected(Some(false), value)),
-            Value::SharedPattern(value) => {
-                (expected(None, String::from_utf8_lossy(key).as_bytes()), expected(Some(true), value.as_bytes()))
-            }
+            Value::SharedPattern(value) => (
+                expected(None, String::from_utf8_lossy(key).as_bytes()),
+                expected(Some(true), value.as_bytes()),
+            ),
         })
         .collect();
     assert_eq!(entries, expected, "{}", key.escape_ascii());
-    assert!(tag.iter().all(u8::is_ascii_graphic) && !tag.contains(&b'{'), "{}", key.escape_ascii());
+    assert!(
+        tag.iter().all(u8::is_ascii_graphic) && !tag.contains(&b'{'),
+        "{}",
+        key.escape_ascii()
+    );
     let parts = 1 + 2 * entries.len();
-    assert!(key.len() <= PREFIX.len() + parts * (MAX_PART_BYTES + 1) + MAX_REST_BYTES, "{} bytes for {parts} parts", key.len());
+    assert!(
+        key.len() <= PREFIX.len() + parts * (MAX_PART_BYTES + 1) + MAX_REST_BYTES,
+        "{} bytes for {parts} parts",
+        key.len()
+    );
     key
 }
 
 /// How a text stands in a key; `None` without a mark, else whether the mark is that of a pattern.
 fn expected(mark: Option<bool>, text: &[u8]) -> Part {
     let text = if text.len() > MAX_TEXT_BYTES {
-        Text::Digest(Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect())
+        Text::Digest(
+            Sha256::digest(text)
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+        )
     } else {
         Text::Plain(text.to_vec())
     };
-    Part { is_pattern: mark == Some(true), text }
+    Part {
+        is_pattern: mark == Some(true),
+        text,
+    }
 }
 
 fn key_of(counter: &Counter) -> Vec<u8> {
@@ -136,18 +180,32 @@ fn key_of(counter: &Counter) -> Vec<u8> {
         .iter()
         .map(|(key, value)| match value {
             Value::OfRequest(value) => Entry { key, value },
-            Value::SharedPattern(_) => Entry { key, value: b"of the request" },
+            Value::SharedPattern(_) => Entry {
+                key,
+                value: b"of the request",
+            },
         })
         .collect();
     let level = |(key, value): &(Vec<u8>, Value)| Level {
         key: String::from_utf8_lossy(key).into(),
-        value: if let Value::SharedPattern(text) = value { Some(text.as_str().into()) } else { None },
+        value: if let Value::SharedPattern(text) = value {
+            Some(text.as_str().into())
+        } else {
+            None
+        },
         share_threshold: matches!(value, Value::SharedPattern(_)),
         ..Level::default()
     };
     let levels: Vec<_> = counter.entries.iter().map(level).collect();
     let mut key = Vec::new();
-    key::write(&mut key, PREFIX, &counter.domain, &entries, &levels, &algorithm(counter));
+    key::write(
+        &mut key,
+        PREFIX,
+        &counter.domain,
+        &entries,
+        &levels,
+        &algorithm(counter),
+    );
     if counter.is_trial {
         let real = std::mem::take(&mut key);
         key::write_trial(&mut key, &real, &algorithm(counter));
@@ -156,14 +214,38 @@ fn key_of(counter: &Counter) -> Vec<u8> {
 }
 
 fn algorithm(counter: &Counter) -> Algorithm {
-    let Counter { kind, window, interval: bucket_interval, .. } = *counter;
+    let Counter {
+        kind,
+        window,
+        interval: bucket_interval,
+        ..
+    } = *counter;
     let (unit, unit_multiplier) = (Unit::Second, window.secs_rounded_up() as u32);
-    let (mut rate, mut options) =
-        (Rate { requests_per_unit: 1, unit, unit_multiplier }, Options { kind, bucket_interval, ..Options::default() });
+    let (mut rate, mut options) = (
+        Rate {
+            requests_per_unit: 1,
+            unit,
+            unit_multiplier,
+        },
+        Options {
+            kind,
+            bucket_interval,
+            ..Options::default()
+        },
+    );
     if let Some((unit, zone, anchor)) = counter.calendar.map(|index| CALENDARS[index]) {
-        rate = Rate { unit, unit_multiplier: 1, ..rate };
+        rate = Rate {
+            unit,
+            unit_multiplier: 1,
+            ..rate
+        };
         let (timezone, anchor) = (Zone::named(zone), anchor.parse().ok());
-        options = Options { period: Some(PeriodKind::Calendar), timezone, anchor, ..options };
+        options = Options {
+            period: Some(PeriodKind::Calendar),
+            timezone,
+            anchor,
+            ..options
+        };
     }
     Algorithm::try_new(&rate, &options).expect("options that belong together")
 }
@@ -180,10 +262,22 @@ fn parse(key: &[u8]) -> Option<Parsed<'_>> {
     let entry = |text: &[u8]| {
         // A digest alone is a value behind an empty key: behind a key there is always a mark.
         let is_value = text.first() == Some(&b'#') && text.len() == 1 + 64;
-        let (key, rest) = if is_value { part(b"").map(|(key, _)| (key, text))? } else { part(text)? };
+        let (key, rest) = if is_value {
+            part(b"").map(|(key, _)| (key, text))?
+        } else {
+            part(text)?
+        };
         let (value, rest) = match rest.split_first()? {
             (b'=', rest) => part(rest).filter(|_| rest.first() != Some(&b'#'))?,
-            (b'~', rest) => part(rest).map(|(part, rest)| (Part { is_pattern: true, ..part }, rest))?,
+            (b'~', rest) => part(rest).map(|(part, rest)| {
+                (
+                    Part {
+                        is_pattern: true,
+                        ..part
+                    },
+                    rest,
+                )
+            })?,
             (b'#', _) => part(rest)?,
             _ => return None,
         };
@@ -196,10 +290,21 @@ fn parse(key: &[u8]) -> Option<Parsed<'_>> {
 fn part(text: &[u8]) -> Option<(Part, &[u8])> {
     if let Some(digest) = text.strip_prefix(b"#") {
         let (digest, rest) = digest.split_at_checked(64)?;
-        let digest = String::from_utf8(digest.to_vec()).ok().filter(|digest| digest.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
-        return Some((Part { is_pattern: false, text: Text::Digest(digest) }, rest));
+        let digest = String::from_utf8(digest.to_vec())
+            .ok()
+            .filter(|digest| digest.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        return Some((
+            Part {
+                is_pattern: false,
+                text: Text::Digest(digest),
+            },
+            rest,
+        ));
     }
-    let end = text.iter().position(|byte| b"=~#".contains(byte)).unwrap_or(text.len());
+    let end = text
+        .iter()
+        .position(|byte| b"=~#".contains(byte))
+        .unwrap_or(text.len());
     let (mut escaped, rest) = text.split_at(end);
     let mut plain = Vec::new();
     while let Some((&byte, behind)) = escaped.split_first() {
@@ -212,14 +317,24 @@ fn part(text: &[u8]) -> Option<(Part, &[u8])> {
         plain.push(u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok()?);
         escaped = behind;
     }
-    Some((Part { is_pattern: false, text: Text::Plain(plain) }, rest))
+    Some((
+        Part {
+            is_pattern: false,
+            text: Text::Plain(plain),
+        },
+        rest,
+    ))
 }
 
 fn counter(input: &mut Input<'_>) -> Counter {
     let shape = input.byte();
     let domain = text(input);
     // Up to the 64 entries that a request may have.
-    let count = if shape >= 0xf0 { 64 } else { usize::from(shape % 4) };
+    let count = if shape >= 0xf0 {
+        64
+    } else {
+        usize::from(shape % 4)
+    };
     let entry = |_| {
         let (key, value) = (text(input), text(input));
         match input.byte() % 4 {
@@ -232,18 +347,38 @@ fn counter(input: &mut Input<'_>) -> Counter {
         }
     };
     let entries = (0..count).map(entry).collect();
-    let kind = AlgorithmKind::OVER_TIME[usize::from(input.byte()) % AlgorithmKind::OVER_TIME.len()].1;
+    let kind =
+        AlgorithmKind::OVER_TIME[usize::from(input.byte()) % AlgorithmKind::OVER_TIME.len()].1;
     let window = Span::from_secs([1, 16, 60, 160, 86_400][usize::from(input.byte() % 5)]);
     let is_short = window <= Span::from_secs(16) && kind == AlgorithmKind::SlidingWindowBuckets;
     let last = usize::from(input.byte());
-    let interval = [None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))][last % 3].filter(|_| is_short);
-    let calendar = Some(last / 3 % (2 * CALENDARS.len())).filter(|&index| kind == AlgorithmKind::FixedWindow && index < CALENDARS.len());
-    let window = if calendar.is_some() { Span::ZERO } else { window };
+    let interval = [
+        None,
+        Some(Span::from_micros(100_000)),
+        Some(Span::from_micros(500_000)),
+    ][last % 3]
+        .filter(|_| is_short);
+    let calendar = Some(last / 3 % (2 * CALENDARS.len()))
+        .filter(|&index| kind == AlgorithmKind::FixedWindow && index < CALENDARS.len());
+    let window = if calendar.is_some() {
+        Span::ZERO
+    } else {
+        window
+    };
     let is_trial = input.byte() % 2 == 1;
-    Counter { domain, entries, kind, window, calendar, interval, is_trial }
+    Counter {
+        domain,
+        entries,
+        kind,
+        window,
+        calendar,
+        interval,
+        is_trial,
+    }
 }
 
-/// A text of up to 63 bytes, or one of one byte repeated, around the length from which digests are used.
+/// A text of up to 63 bytes, or one of one byte repeated, around the length from which digests are
+/// used.
 fn text(input: &mut Input<'_>) -> Vec<u8> {
     match input.byte() {
         length @ 0..0xc0 => input.bytes(usize::from(length % 64)).to_vec(),

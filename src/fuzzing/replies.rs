@@ -1,5 +1,6 @@
-//! Replies of Redis: any bytes in any pieces are replies or an error, the same as in one piece, in bounded memory; what is a reply is the value that the
-//! redis crate reads. A batch makes answers of any replies, and none without a reply of its own.
+//! Replies of Redis: any bytes in any pieces are replies or an error, the same as in one piece, in
+//! bounded memory; what is a reply is the value that the redis crate reads. A batch makes answers
+//! of any replies, and none without a reply of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,12 +30,24 @@ pub(super) fn check(input: &[u8]) {
     let mut input = Input(input);
     let (shape, piece_bytes, hits) = (input.byte(), usize::from(input.byte()) + 1, input.byte());
     // Long replies from short inputs.
-    let repeat = if shape >= 0xfe { (2 << 20) / (input.0.len() + 1) } else { 1 };
+    let repeat = if shape >= 0xfe {
+        (2 << 20) / (input.0.len() + 1)
+    } else {
+        1
+    };
     let bytes = input.0.repeat(repeat);
 
     let whole = receive(&bytes, bytes.len().max(1));
-    let pieces = if repeat == 1 { piece_bytes } else { piece_bytes * 64 };
-    assert_eq!(whole, receive(&bytes, pieces), "in pieces of {pieces} bytes");
+    let pieces = if repeat == 1 {
+        piece_bytes
+    } else {
+        piece_bytes * 64
+    };
+    assert_eq!(
+        whole,
+        receive(&bytes, pieces),
+        "in pieces of {pieces} bytes"
+    );
     if repeat > 1 {
         return;
     }
@@ -56,7 +69,11 @@ fn receive(bytes: &[u8], piece_bytes: usize) -> (Vec<usize>, Option<ProtocolErro
                 Ok(spare) => spare,
                 Err(error) => return (ends, Some(error)),
             };
-            assert!(!spare.is_empty() && filled + spare.len() <= MAX_BUFFER_BYTES, "{filled} bytes received, {} free", spare.len());
+            assert!(
+                !spare.is_empty() && filled + spare.len() <= MAX_BUFFER_BYTES,
+                "{filled} bytes received, {} free",
+                spare.len()
+            );
             let count = spare.len().min(piece.len());
             spare[..count].copy_from_slice(&piece[..count]);
             received.fill(count);
@@ -77,16 +94,28 @@ fn receive(bytes: &[u8], piece_bytes: usize) -> (Vec<usize>, Option<ProtocolErro
 /// One complete reply against the redis crate.
 fn check_reply(reply: &[u8]) {
     let mut tokens = Parser::of(reply);
-    for line in Parser::of(reply).filter_map(|token| if let Token::Error(line) = token { Some(line) } else { None }) {
+    for line in Parser::of(reply).filter_map(|token| {
+        if let Token::Error(line) = token {
+            Some(line)
+        } else {
+            None
+        }
+    }) {
         assert!(!error::classify_line(line).name.is_empty());
         assert!(Redirect::read(line).is_none_or(|redirect| usize::from(redirect.slot) < SLOTS));
     }
-    let Some(ours) = value(&mut tokens, 0) else { return };
+    let Some(ours) = value(&mut tokens, 0) else {
+        return;
+    };
     assert_eq!(tokens.bytes(), b"", "a reply is one value");
     match parse_redis_value(reply) {
         Ok(theirs) => assert_eq!(ours, theirs),
         // The redis crate takes lines for text.
-        Err(error) => assert!(Parser::of(reply).any(|token| is_no_text(token)), "{error}: {}", reply.escape_ascii()),
+        Err(error) => assert!(
+            Parser::of(reply).any(|token| is_no_text(token)),
+            "{error}: {}",
+            reply.escape_ascii()
+        ),
     }
 }
 
@@ -99,35 +128,66 @@ fn value(tokens: &mut Parser<'_>, depth: usize) -> Option<Value> {
     Some(match tokens.next().expect("a complete reply") {
         _ if depth > MAX_DEPTH => return None,
         Token::SimpleString(b"OK") => Value::Okay,
-        Token::SimpleString(line) => Value::SimpleString(String::from_utf8_lossy(line).into_owned()),
+        Token::SimpleString(line) => {
+            Value::SimpleString(String::from_utf8_lossy(line).into_owned())
+        }
         // Its type is made by the redis crate alone.
-        Token::Error(line) => parse_redis_value(&[b"-", line, b"\r\n"].concat()).unwrap_or(Value::Nil),
+        Token::Error(line) => {
+            parse_redis_value(&[b"-", line, b"\r\n"].concat()).unwrap_or(Value::Nil)
+        }
         Token::Integer(number) => Value::Int(number),
         Token::BulkString(text) => Value::BulkString(text.to_vec()),
         Token::Null => Value::Nil,
-        Token::Array(count) => Value::Array((0..count).map(|_| value(tokens, depth + 1)).collect::<Option<_>>()?),
+        Token::Array(count) => Value::Array(
+            (0..count)
+                .map(|_| value(tokens, depth + 1))
+                .collect::<Option<_>>()?,
+        ),
     })
 }
 
 /// Reads replies as those to a batch of two requests.
 fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
     let is_set = |bit: u8| shape & bit != 0;
-    let commit = if is_set(1) { Commit::AllOrNone } else { Commit::Each };
-    let budget = Budget { deadline: Instant::now() + Duration::from_secs(1), max_hold: Span::from_secs(3_600) };
+    let commit = if is_set(1) {
+        Commit::AllOrNone
+    } else {
+        Commit::Each
+    };
+    let budget = Budget {
+        deadline: Instant::now() + Duration::from_secs(1),
+        max_hold: Span::from_secs(3_600),
+    };
     let kind = AlgorithmKind::OVER_TIME[usize::from(shape >> 4) % AlgorithmKind::OVER_TIME.len()].1;
     let work = |keys: [&[u8]; 2], kinds: [AlgorithmKind; 2], hits: u8| {
         let hits = [1, 0, -1, i64::MAX, 3, -3, -i64::MAX, 100][usize::from(hits % 8)];
         let check = |kind| Check::new(algorithm(kind), hits, Modes::default());
         let mut checks = Checks::of(keys.into_iter().zip(kinds.map(check)));
         checks.commit = commit;
-        Work { picked: checks.indices(), checks: Arc::new(checks), budget, is_asking: is_set(2) }
+        Work {
+            picked: checks.indices(),
+            checks: Arc::new(checks),
+            budget,
+            is_asking: is_set(2),
+        }
     };
     let all = [
         work([b"{a}1", b"{b}1"], [AlgorithmKind::FixedWindow, kind], hits),
-        work([b"{a}2", b"{a}1"], [kind, AlgorithmKind::FixedWindow], hits >> 3),
+        work(
+            [b"{a}2", b"{a}1"],
+            [kind, AlgorithmKind::FixedWindow],
+            hits >> 3,
+        ),
     ];
-    let options = BatchOptions { by_slot: is_set(4), fixed_windows_by_script: is_set(8), expiry_jitter_secs: 0 };
-    let now = ClockReading { time: Micros(1_800_000_000_000_000), at: Instant::now() };
+    let options = BatchOptions {
+        by_slot: is_set(4),
+        fixed_windows_by_script: is_set(8),
+        expiry_jitter_secs: 0,
+    };
+    let now = ClockReading {
+        time: Micros(1_800_000_000_000_000),
+        at: Instant::now(),
+    };
     let mut known_ttls = KnownTtls::default();
     let batch = Batch::new(&all, options, now, &mut known_ttls);
     let mut answers = batch.unanswered();
@@ -136,22 +196,56 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
     let mut decided = 0;
     for (work, reply) in all.iter().zip(&answers) {
         assert_eq!(reply.answers.len(), work.checks.len());
-        for (check, verdict) in work.checks.iter().zip(&reply.answers).filter_map(|(check, answer)| Some((check, answer.ok()?))) {
+        for (check, verdict) in work
+            .checks
+            .iter()
+            .zip(&reply.answers)
+            .filter_map(|(check, answer)| Some((check, answer.ok()?)))
+        {
             decided += 1;
-            assert!(verdict.remaining <= check.algorithm.capacity(), "{verdict:?} of {check:?}");
-            assert!(verdict.delay <= if check.algorithm.may_delay() { budget.max_hold } else { Span::ZERO }, "{verdict:?} of {check:?}");
+            assert!(
+                verdict.remaining <= check.algorithm.capacity(),
+                "{verdict:?} of {check:?}"
+            );
+            assert!(
+                verdict.delay
+                    <= if check.algorithm.may_delay() {
+                        budget.max_hold
+                    } else {
+                        Span::ZERO
+                    },
+                "{verdict:?} of {check:?}"
+            );
         }
         for (index, redirect) in &reply.redirects {
-            assert!(reply.answers[index.0].is_err() && usize::from(redirect.slot) < SLOTS, "{reply:?}");
+            assert!(
+                reply.answers[index.0].is_err() && usize::from(redirect.slot) < SLOTS,
+                "{reply:?}"
+            );
         }
     }
     // The shortest reply with a count is `:1`.
-    assert!(decided * b":1\r\n".len() <= replies.len(), "{decided} answers from {} bytes", replies.len());
+    assert!(
+        decided * b":1\r\n".len() <= replies.len(),
+        "{decided} answers from {} bytes",
+        replies.len()
+    );
     let _ = batch.learn(&answers, &mut known_ttls);
     let _ = batch.calls_to_resend(&answers);
 }
 
 fn algorithm(kind: AlgorithmKind) -> Algorithm {
-    let rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
-    Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("good options")
+    let rate = Rate {
+        requests_per_unit: 10,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    };
+    Algorithm::try_new(
+        &rate,
+        &Options {
+            kind,
+            ..Options::default()
+        },
+    )
+    .expect("good options")
 }

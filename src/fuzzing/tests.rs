@@ -1,6 +1,8 @@
-//! Runs each target on its corpus and on mutations of it: for some seconds, the same inputs in each run.
+//! Runs each target on its corpus and on mutations of it: for some seconds, the same inputs in each
+//! run.
 //!
-//! `WEIR_FUZZ_SEED` chooses other inputs, and `WEIR_FUZZ_INPUTS` their number. libFuzzer finds more, because it sees which code an input reaches.
+//! `WEIR_FUZZ_SEED` chooses other inputs, and `WEIR_FUZZ_INPUTS` their number. libFuzzer finds
+//! more, because it sees which code an input reaches.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +15,23 @@ use super::*;
 const MAX_INPUT_BYTES: usize = 4_096;
 
 fn folder(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fuzz")
+        .join(path)
 }
 
 /// The names in a folder, in order.
 fn names(path: &str) -> Vec<String> {
     let entries = fs::read_dir(folder(path)).unwrap_or_else(|error| panic!("fuzz/{path}: {error}"));
-    let mut names: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("UTF-8")
+        })
+        .collect();
     names.sort();
     names
 }
@@ -28,7 +40,9 @@ fn names(path: &str) -> Vec<String> {
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let path = format!("corpus/{target}");
     let seeds = names(&path).into_iter().filter(|name| name.contains('.'));
-    let seeds: Vec<_> = seeds.map(|name| fs::read(folder(&path).join(name)).expect("readable")).collect();
+    let seeds: Vec<_> = seeds
+        .map(|name| fs::read(folder(&path).join(name)).expect("readable"))
+        .collect();
     assert!(seeds.len() > 2, "{target} has a corpus");
     seeds
 }
@@ -36,7 +50,10 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 fn setting(name: &str) -> Option<u64> {
     #[expect(clippy::disallowed_methods, reason = "a test whose length can be set")]
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
+    )
 }
 
 /// Prints the input if the property does not hold for it.
@@ -50,20 +67,37 @@ struct Reported<'a> {
 impl Drop for Reported<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let Self { target, seed, number, input } = self;
-            println!("{target}: input {number} of WEIR_FUZZ_SEED={seed}; add it to fuzz/corpus/{target}:\n{}", input.escape_ascii());
+            let Self {
+                target,
+                seed,
+                number,
+                input,
+            } = self;
+            println!(
+                "{target}: input {number} of WEIR_FUZZ_SEED={seed}; add it to \
+                 fuzz/corpus/{target}:\n{}",
+                input.escape_ascii()
+            );
         }
     }
 }
 
 /// Checks the corpus of a target, and this many mutations of it.
 fn run(target: &str, inputs: u64) {
-    let (seed, inputs) = (setting("WEIR_FUZZ_SEED").unwrap_or(1), setting("WEIR_FUZZ_INPUTS").unwrap_or(inputs));
+    let (seed, inputs) = (
+        setting("WEIR_FUZZ_SEED").unwrap_or(1),
+        setting("WEIR_FUZZ_INPUTS").unwrap_or(inputs),
+    );
     let (corpus, mut rng) = (corpus(target), Rng::with_seed(seed));
     let seeds = corpus.iter().cloned();
     let mutations = (0..inputs).map(|_| mutation(&mut rng, &corpus));
     for (number, input) in (0..).zip(seeds.chain(mutations)) {
-        let _reported = Reported { target, seed, number, input: &input };
+        let _reported = Reported {
+            target,
+            seed,
+            number,
+            input: &input,
+        };
         check(target, &input);
     }
 }
@@ -76,7 +110,11 @@ fn mutation(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
         let end = rng.usize(at..=input.len().min(at + 32));
         match rng.u8(..9) {
             0 if at < input.len() => input[at] ^= 1 << rng.u8(..8),
-            1 if at < input.len() => input[at] = *rng.choice(b"\0\x01\x7f\x80\xff\n\r\t \"'{}[]:,*%|=~#&-+09").expect("some"),
+            1 if at < input.len() => {
+                input[at] = *rng
+                    .choice(b"\0\x01\x7f\x80\xff\n\r\t \"'{}[]:,*%|=~#&-+09")
+                    .expect("some");
+            }
             2 if at < input.len() => input[at] = rng.u8(..),
             3 => drop(input.drain(at..end)),
             4 => input.extend_from_within(at..end),
@@ -91,7 +129,10 @@ fn mutation(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
                 let from = rng.usize(..=other.len());
                 let to = rng.usize(from..=other.len().min(from + 64));
                 // In place of a part, or between.
-                input.splice(at..if rng.bool() { at } else { end }, other[from..to].iter().copied());
+                input.splice(
+                    at..if rng.bool() { at } else { end },
+                    other[from..to].iter().copied(),
+                );
             }
         }
     }
@@ -149,9 +190,23 @@ fn all_targets_are_complete() {
     let manifest = fs::read_to_string(folder("Cargo.toml")).expect("readable");
     let tests = include_str!("tests.rs");
     for name in expected {
-        let target = fs::read_to_string(folder(&format!("fuzz_targets/{name}.rs"))).expect("readable");
-        assert!(target.contains(&format!("fuzz_target!(|input: &[u8]| weir::fuzzing::check(\"{name}\", input));")), "{name}: {target}");
-        assert!(manifest.contains(&format!("name = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"\n")), "{name} is in fuzz/Cargo.toml");
-        assert!(tests.contains(&format!("fn {name}() {{\n    run(\"{name}\", ")), "{name} has a test");
+        let target =
+            fs::read_to_string(folder(&format!("fuzz_targets/{name}.rs"))).expect("readable");
+        assert!(
+            target.contains(&format!(
+                "fuzz_target!(|input: &[u8]| weir::fuzzing::check(\"{name}\", input));"
+            )),
+            "{name}: {target}"
+        );
+        assert!(
+            manifest.contains(&format!(
+                "name = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"\n"
+            )),
+            "{name} is in fuzz/Cargo.toml"
+        );
+        assert!(
+            tests.contains(&format!("fn {name}() {{\n    run(\"{name}\", ")),
+            "{name} has a test"
+        );
     }
 }

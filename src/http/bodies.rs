@@ -32,10 +32,17 @@ pub async fn collect(body: Incoming, max_bytes: usize, charge: &Charge) -> Resul
     };
     match timeout(BODY_DEADLINE, arrives).await {
         Ok(Ok(())) => Ok(collected),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(failed(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body is larger than {} KiB", max_bytes >> 10)))
-        }
-        Ok(Err(error)) => Err(failed(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {error}"))),
-        Err(_) => Err(failed(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(failed(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            &format!("the body is larger than {} KiB", max_bytes >> 10),
+        )),
+        Ok(Err(error)) => Err(failed(
+            StatusCode::BAD_REQUEST,
+            &format!("the body cannot be read: {error}"),
+        )),
+        Err(_) => Err(failed(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not arrive in time",
+        )),
     }
 }

@@ -1,4 +1,5 @@
-//! The content coding of a response, chosen by `Accept-Encoding`. Source: RFC 9110, sections 12.4.2 (weights) and 12.5.3.
+//! The content coding of a response, chosen by `Accept-Encoding`. Source: RFC 9110, sections 12.4.2
+//! (weights) and 12.5.3.
 
 use hyper::header::{ACCEPT_ENCODING, HeaderMap};
 
@@ -18,7 +19,10 @@ const MAX_WEIGHT: Weight = 1_000;
 /// The preferred coding, gzip of two equal ones. `None` if the client accepts neither.
 pub(super) fn preferred(headers: &HeaderMap) -> Option<Encoding> {
     let (mut gzip, mut identity, mut any) = (None, None, None);
-    let members = headers.get_all(ACCEPT_ENCODING).iter().flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    let members = headers
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
     for (coding, weight) in members.filter_map(member) {
         let known = match coding.to_ascii_lowercase().as_slice() {
             b"gzip" | b"x-gzip" => &mut gzip,
@@ -29,7 +33,8 @@ pub(super) fn preferred(headers: &HeaderMap) -> Option<Encoding> {
         *known = (*known).max(Some(weight));
     }
     let gzip = gzip.or(any).unwrap_or(0);
-    // Identity is acceptable when the client does not mention it, but any coding that it does mention is better.
+    // Identity is acceptable when the client does not mention it, but any coding that it does
+    // mention is better.
     match identity.or(any) {
         Some(identity) if identity > gzip => Some(Encoding::Identity),
         None if gzip == 0 => Some(Encoding::Identity),
@@ -37,13 +42,16 @@ pub(super) fn preferred(headers: &HeaderMap) -> Option<Encoding> {
     }
 }
 
-/// One member of the list: a coding and its weight. `None` if it has another form, which counts as not sent.
+/// One member of the list: a coding and its weight. `None` if it has another form, which counts as
+/// not sent.
 fn member(text: &[u8]) -> Option<(&[u8], Weight)> {
     let mut parts = text.splitn(2, |&byte| byte == b';').map(<[u8]>::trim_ascii);
     let coding = parts.next().filter(|coding| !coding.is_empty())?;
-    let weight = parts.next().map_or(Some(MAX_WEIGHT), |parameter| match parameter.split_first_chunk() {
-        Some((b"q=" | b"Q=", value)) => weight(value),
-        _ => None,
+    let weight = parts.next().map_or(Some(MAX_WEIGHT), |parameter| {
+        match parameter.split_first_chunk() {
+            Some((b"q=" | b"Q=", value)) => weight(value),
+            _ => None,
+        }
     })?;
     Some((coding, weight))
 }
@@ -107,7 +115,10 @@ mod tests {
         for (values, expected) in table {
             let mut headers = HeaderMap::new();
             for value in *values {
-                headers.append(ACCEPT_ENCODING, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+                headers.append(
+                    ACCEPT_ENCODING,
+                    HeaderValue::from_bytes(value.as_bytes()).unwrap(),
+                );
             }
             assert_eq!(preferred(&headers), *expected, "{values:?}");
         }

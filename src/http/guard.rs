@@ -1,18 +1,24 @@
-//! Which requests of browsers a listener for operators answers: none that pages of other sites make.
+//! Which requests of browsers a listener for operators answers: none that pages of other sites
+//! make.
 //!
-//! A browser on an operator's machine or in its network shows pages of others, and gives them away. Where a page calls another site, the browser says so
-//! in `Origin` or `Sec-Fetch-Site`. Where the name of the page's own site points to this listener (DNS rebinding), the two are one site for the browser,
-//! and `Host` has that name. An attacker owns names with a dot, and no address, no `localhost`, and no short name of a Service.
+//! A browser on an operator's machine or in its network shows pages of others, and gives them away.
+//! Where a page calls another site, the browser says so in `Origin` or `Sec-Fetch-Site`. Where the
+//! name of the page's own site points to this listener (DNS rebinding), the two are one site for
+//! the browser, and `Host` has that name. An attacker owns names with a dot, and no address, no
+//! `localhost`, and no short name of a Service.
 //!
-//! On loopback no other name is answered. Elsewhere programs come by names of any form, and are no danger: only browsers are refused there, which send
-//! `Accept-Language` with every request. A browser that comes by HTTPS says `Sec-Fetch-Site`, and no rebound page has a certificate for this listener.
+//! On loopback no other name is answered. Elsewhere programs come by names of any form, and are no
+//! danger: only browsers are refused there, which send `Accept-Language` with every request. A
+//! browser that comes by HTTPS says `Sec-Fetch-Site`, and no rebound page has a certificate for
+//! this listener.
 
 use std::net::IpAddr;
 
 use hyper::header::{ACCEPT_LANGUAGE, HOST, HeaderMap, HeaderName, ORIGIN};
 use hyper::{Method, Request};
 
-/// Whether a browser sends a request on behalf of another site, and what for. Source: W3C, "Fetch Metadata Request Headers".
+/// Whether a browser sends a request on behalf of another site, and what for. Source: W3C, "Fetch
+/// Metadata Request Headers".
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
@@ -29,7 +35,9 @@ impl Guard {
     /// Of a listener at this address.
     #[must_use]
     pub const fn new(listener: IpAddr) -> Self {
-        Self { is_loopback: listener.is_loopback() }
+        Self {
+            is_loopback: listener.is_loopback(),
+        }
     }
 
     /// Lets a request pass, unless a page of another site made it.
@@ -39,17 +47,35 @@ impl Guard {
     pub fn check<B>(self, request: &Request<B>) -> Result<(), &'static str> {
         let headers = request.headers();
         // A browser always sends it.
-        let host = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
+        let host = headers
+            .get(HOST)
+            .map(|host| host.to_str().unwrap_or_default());
         if host.is_some_and(|host| self.is_foreign(host, headers)) {
             let loopback = "this listener is on loopback: call it as 127.0.0.1, [::1] or localhost";
-            return Err(if self.is_loopback { loopback } else { "browsers reach this listener by its address, by localhost, or by HTTPS" });
+            return Err(if self.is_loopback {
+                loopback
+            } else {
+                "browsers reach this listener by its address, by localhost, or by HTTPS"
+            });
         }
-        let is_own =
-            |origin: &str| origin.split_once("://").is_some_and(|(_, from)| host.is_some_and(|host| from.eq_ignore_ascii_case(host)));
-        let is_foreign_origin = headers.get_all(ORIGIN).iter().any(|origin| !origin.to_str().is_ok_and(is_own));
-        let is_foreign_site = headers.get_all(SEC_FETCH_SITE).iter().any(|site| site != "same-origin" && site != "none");
+        let is_own = |origin: &str| {
+            origin
+                .split_once("://")
+                .is_some_and(|(_, from)| host.is_some_and(|host| from.eq_ignore_ascii_case(host)))
+        };
+        let is_foreign_origin = headers
+            .get_all(ORIGIN)
+            .iter()
+            .any(|origin| !origin.to_str().is_ok_and(is_own));
+        let is_foreign_site = headers
+            .get_all(SEC_FETCH_SITE)
+            .iter()
+            .any(|site| site != "same-origin" && site != "none");
         // A link to a page: the site with the link cannot read what it opens.
-        let is_link = request.method() == Method::GET && headers.get(SEC_FETCH_DEST).is_some_and(|what| what == "document");
+        let is_link = request.method() == Method::GET
+            && headers
+                .get(SEC_FETCH_DEST)
+                .is_some_and(|what| what == "document");
         if is_foreign_origin || (is_foreign_site && !is_link) {
             return Err("pages of other sites may not call this listener");
         }
@@ -64,7 +90,8 @@ impl Guard {
         if name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() {
             return false;
         }
-        let is_browser_without_tls = || headers.contains_key(ACCEPT_LANGUAGE) && !headers.contains_key(SEC_FETCH_SITE);
+        let is_browser_without_tls =
+            || headers.contains_key(ACCEPT_LANGUAGE) && !headers.contains_key(SEC_FETCH_SITE);
         self.is_loopback || (name.contains('.') && is_browser_without_tls())
     }
 }
@@ -76,26 +103,64 @@ mod tests {
     const ON_LOOPBACK: Guard = Guard { is_loopback: true };
 
     fn passes(guard: Guard, method: &str, headers: &[(&str, &str)]) -> bool {
-        let request = headers.iter().fold(Request::builder().method(method), |request, (name, value)| request.header(*name, *value));
+        let request = headers.iter().fold(
+            Request::builder().method(method),
+            |request, (name, value)| request.header(*name, *value),
+        );
         guard.check(&request.body(()).expect("a request")).is_ok()
     }
 
     #[test]
     fn a_rebound_name_is_refused_and_names_of_services_pass() {
         let browser = ("accept-language", "en");
-        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:6070", "127.9.9.9", "[::1]:6070", "[::1]", "10.0.0.1:6070", "[fd00::1]"] {
+        for host in [
+            "localhost",
+            "LOCALHOST:1",
+            "127.0.0.1:6070",
+            "127.9.9.9",
+            "[::1]:6070",
+            "[::1]",
+            "10.0.0.1:6070",
+            "[fd00::1]",
+        ] {
             for guard in [ON_LOOPBACK, Guard::ANY_NAME] {
-                assert!(passes(guard, "GET", &[("host", host)]) && passes(guard, "GET", &[("host", host), browser]), "{host}");
+                assert!(
+                    passes(guard, "GET", &[("host", host)])
+                        && passes(guard, "GET", &[("host", host), browser]),
+                    "{host}"
+                );
             }
         }
-        for host in ["evil.example:6070", "localhost.evil.example", "127.0.0.1.evil.example", "weir.limits.svc.cluster.local:6070"] {
+        for host in [
+            "evil.example:6070",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "weir.limits.svc.cluster.local:6070",
+        ] {
             assert!(!passes(ON_LOOPBACK, "GET", &[("host", host)]), "{host}");
-            assert!(!passes(Guard::ANY_NAME, "GET", &[("host", host), browser]), "{host}");
-            assert!(passes(Guard::ANY_NAME, "GET", &[("host", host)]), "{host}: a program");
-            assert!(passes(Guard::ANY_NAME, "GET", &[("host", host), browser, ("sec-fetch-site", "none")]), "{host}: by HTTPS");
+            assert!(
+                !passes(Guard::ANY_NAME, "GET", &[("host", host), browser]),
+                "{host}"
+            );
+            assert!(
+                passes(Guard::ANY_NAME, "GET", &[("host", host)]),
+                "{host}: a program"
+            );
+            assert!(
+                passes(
+                    Guard::ANY_NAME,
+                    "GET",
+                    &[("host", host), browser, ("sec-fetch-site", "none")]
+                ),
+                "{host}: by HTTPS"
+            );
         }
         for host in ["", "weir:6070"] {
-            assert!(!passes(ON_LOOPBACK, "GET", &[("host", host)]) && passes(Guard::ANY_NAME, "GET", &[("host", host), browser]), "{host}");
+            assert!(
+                !passes(ON_LOOPBACK, "GET", &[("host", host)])
+                    && passes(Guard::ANY_NAME, "GET", &[("host", host), browser]),
+                "{host}"
+            );
         }
         assert!(passes(ON_LOOPBACK, "GET", &[]), "an old client");
     }
@@ -103,10 +168,21 @@ mod tests {
     #[test]
     fn pages_of_other_sites_are_refused_and_links_pass() {
         let host = ("host", "127.0.0.1:6070");
-        let (document, cross) = (("sec-fetch-dest", "document"), ("sec-fetch-site", "cross-site"));
+        let (document, cross) = (
+            ("sec-fetch-dest", "document"),
+            ("sec-fetch-site", "cross-site"),
+        );
         for guard in [ON_LOOPBACK, Guard::ANY_NAME] {
             for method in ["GET", "POST"] {
-                assert!(passes(guard, method, &[host, ("origin", "http://127.0.0.1:6070"), ("sec-fetch-site", "same-origin")]));
+                assert!(passes(
+                    guard,
+                    method,
+                    &[
+                        host,
+                        ("origin", "http://127.0.0.1:6070"),
+                        ("sec-fetch-site", "same-origin")
+                    ]
+                ));
                 assert!(passes(guard, method, &[host, ("sec-fetch-site", "none")]));
                 for foreign in [
                     ("origin", "http://evil.example"),
@@ -120,8 +196,15 @@ mod tests {
             }
             assert!(passes(guard, "GET", &[host, cross, document]));
             assert!(!passes(guard, "POST", &[host, cross, document]), "a form");
-            assert!(!passes(guard, "GET", &[host, cross, ("sec-fetch-dest", "iframe")]));
-            assert!(!passes(guard, "GET", &[("origin", "http://evil.example")]), "without a host");
+            assert!(!passes(
+                guard,
+                "GET",
+                &[host, cross, ("sec-fetch-dest", "iframe")]
+            ));
+            assert!(
+                !passes(guard, "GET", &[("origin", "http://evil.example")]),
+                "without a host"
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
-//! `POST /json`: converts the JSON of a request to the bytes that Envoy would send, and the bytes of a response to JSON.
+//! `POST /json`: converts the JSON of a request to the bytes that Envoy would send, and the bytes
+//! of a response to JSON.
 //!
-//! The mapping is protobuf's (ProtoJSON), by the published descriptors; the bytes take the same decoder as gRPC's. Keys and values that are not
-//! UTF-8 can only be sent over gRPC.
+//! The mapping is protobuf's (ProtoJSON), by the published descriptors; the bytes take the same
+//! decoder as gRPC's. Keys and values that are not UTF-8 can only be sent over gRPC.
 
 use std::sync::LazyLock;
 
@@ -18,7 +19,10 @@ struct Messages {
 static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
     let set = include_bytes!(concat!(env!("OUT_DIR"), "/rls.fds"));
     let pool = DescriptorPool::decode(set.as_slice()).expect("build.rs encoded the descriptors");
-    let message = |name| pool.get_message_by_name(name).expect("build.rs compiled rls.proto");
+    let message = |name| {
+        pool.get_message_by_name(name)
+            .expect("build.rs compiled rls.proto")
+    };
     Messages {
         request: message("envoy.service.ratelimit.v3.RateLimitRequest"),
         response: message("envoy.service.ratelimit.v3.RateLimitResponse"),
@@ -42,16 +46,22 @@ pub(super) enum Overall {
 /// What is wrong with the JSON, and where, in one line of bounded length.
 pub(crate) fn request(json: &[u8]) -> Result<Bytes, String> {
     if objects(json) > MAX_OBJECTS {
-        return Err(format!("more than {MAX_OBJECTS} objects; a request has at most 256 descriptors of 64 entries"));
+        return Err(format!(
+            "more than {MAX_OBJECTS} objects; a request has at most 256 descriptors of 64 entries"
+        ));
     }
     let mut reader = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
-    let message = DynamicMessage::deserialize_with_options(MESSAGES.request.clone(), &mut reader, &options);
-    let message = message.and_then(|message| reader.end().map(|()| message)).map_err(|error| shortened(&error.to_string()))?;
+    let message =
+        DynamicMessage::deserialize_with_options(MESSAGES.request.clone(), &mut reader, &options);
+    let message = message
+        .and_then(|message| reader.end().map(|()| message))
+        .map_err(|error| shortened(&error.to_string()))?;
     Ok(message.encode_to_vec().into())
 }
 
-/// The characters of an error that are shown, from its beginning and from its end, where its place in the body is.
+/// The characters of an error that are shown, from its beginning and from its end, where its place
+/// in the body is.
 const ERROR_START_CHARS: usize = 200;
 const ERROR_END_CHARS: usize = 60;
 
@@ -67,7 +77,8 @@ fn shortened(error: &str) -> String {
     error.chars().enumerate().filter_map(shown).collect()
 }
 
-/// JSON objects in a request at most. Each becomes a message with a map of fields, which needs a hundred times the memory of its two braces.
+/// JSON objects in a request at most. Each becomes a message with a map of fields, which needs a
+/// hundred times the memory of its two braces.
 const MAX_OBJECTS: usize = 256 * (64 + 4);
 
 /// Counts opening braces outside of strings.
@@ -90,13 +101,20 @@ fn objects(json: &[u8]) -> usize {
 /// # Errors
 /// The bytes are not such a message, which would be a defect of Weir.
 pub(super) fn response(encoded: Bytes) -> Result<(Overall, Vec<u8>), String> {
-    let message = DynamicMessage::decode(MESSAGES.response.clone(), encoded).map_err(|error| error.to_string())?;
-    let overall = match message.get_field_by_name("overall_code").and_then(|code| code.as_enum_number()) {
+    let message = DynamicMessage::decode(MESSAGES.response.clone(), encoded)
+        .map_err(|error| error.to_string())?;
+    let overall = match message
+        .get_field_by_name("overall_code")
+        .and_then(|code| code.as_enum_number())
+    {
         Some(1) => Overall::Ok,
         Some(2) => Overall::OverLimit,
         _ => Overall::Unknown,
     };
-    Ok((overall, serde_json::to_vec(&message).map_err(|error| error.to_string())?))
+    Ok((
+        overall,
+        serde_json::to_vec(&message).map_err(|error| error.to_string())?,
+    ))
 }
 
 #[cfg(test)]
@@ -132,27 +150,39 @@ mod tests {
             (b"{\"domain\": \"\xff\"}", "unicode"),
             (br#"{"hitsAddend": -1}"#, "out of range"),
             (br#"{"hitsAddend": 4294967296}"#, "out of range"),
-            (br#"{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}"#, "FORTNIGHT"),
+            (
+                br#"{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}"#,
+                "FORTNIGHT",
+            ),
         ] {
             let error = request(json).unwrap_err();
             assert!(error.contains(what), "{error}");
         }
         let long = format!(r#"{{"a\n{}z": "d"}}"#, "b".repeat(10_000));
         let error = request(long.as_bytes()).unwrap_err();
-        assert!(error.starts_with("unrecognized field name 'a bbb") && error.ends_with("bbz' at line 1 column 10007"), "{error}");
+        assert!(
+            error.starts_with("unrecognized field name 'a bbb")
+                && error.ends_with("bbz' at line 1 column 10007"),
+            "{error}"
+        );
         assert!(error.len() < 300, "{error}");
         let many = format!(r#"{{"descriptors": [{}{{}}]}}"#, "{},".repeat(100_000));
         assert!(request(many.as_bytes()).unwrap_err().contains("objects"));
         let text = format!(r#"{{"domain": "{}\""}}"#, "{".repeat(100_000));
-        assert!(request(text.as_bytes()).is_ok(), "braces in strings do not count");
+        assert!(
+            request(text.as_bytes()).is_ok(),
+            "braces in strings do not count"
+        );
         assert!(request(&b"[".repeat(100_000)).is_err());
         assert!(request(&br#"{"descriptors":"#.repeat(100_000)).is_err());
     }
 
     #[test]
     fn a_response_becomes_canonical_json() {
-        // overall_code OVER_LIMIT; a status: OVER_LIMIT, {20 per MINUTE, multiplier 2}, remaining 0, reset after 58 s.
-        let encoded: &[u8] = b"\x08\x02\x12\x10\x08\x02\x12\x08\x08\x14\x10\x02\x22\x02\x08\x02\x22\x02\x08\x3a";
+        // overall_code OVER_LIMIT; a status: OVER_LIMIT, {20 per MINUTE, multiplier 2}, remaining
+        // 0, reset after 58 s.
+        let encoded: &[u8] =
+            b"\x08\x02\x12\x10\x08\x02\x12\x08\x08\x14\x10\x02\x22\x02\x08\x02\x22\x02\x08\x3a";
         let (overall, json) = response(Bytes::from_static(encoded)).unwrap();
         assert_eq!(overall, Overall::OverLimit);
         let expected = serde_json::json!({
@@ -163,15 +193,28 @@ mod tests {
                 "durationUntilReset": "58s",
             }],
         });
-        assert_eq!(serde_json::from_slice::<serde_json::Value>(&json).unwrap(), expected);
-        assert_eq!(response(Bytes::from_static(b"\x08\x01")).unwrap().0, Overall::Ok);
+        assert_eq!(
+            serde_json::from_slice::<serde_json::Value>(&json).unwrap(),
+            expected
+        );
+        assert_eq!(
+            response(Bytes::from_static(b"\x08\x01")).unwrap().0,
+            Overall::Ok
+        );
         assert_eq!(response(Bytes::new()).unwrap().0, Overall::Unknown);
         assert!(response(Bytes::from_static(b"\xff")).is_err());
     }
 
     #[test]
     fn the_descriptors_are_the_published_ones() {
-        let entry = DynamicMessage::decode(MESSAGES.request.clone(), request(br#"{"domain": "d"}"#).unwrap()).unwrap();
-        assert_eq!(entry.get_field_by_name("domain").unwrap().as_ref(), &Value::String("d".to_owned()));
+        let entry = DynamicMessage::decode(
+            MESSAGES.request.clone(),
+            request(br#"{"domain": "d"}"#).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(
+            entry.get_field_by_name("domain").unwrap().as_ref(),
+            &Value::String("d".to_owned())
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The HTTP/1 server of every listener for operators: its connections with their bounds, and the catching of panics. What it serves is a [`Site`].
+//! The HTTP/1 server of every listener for operators: its connections with their bounds, and the
+//! catching of panics. What it serves is a [`Site`].
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,7 +22,8 @@ use super::responses::{Page, failed};
 use crate::bounds::TimedWrites;
 use crate::metrics::Metrics;
 
-/// Open connections at most. A further one closes the oldest, so that idle clients cannot keep out a health probe.
+/// Open connections at most. A further one closes the oldest, so that idle clients cannot keep out
+/// a health probe.
 const MAX_CONNECTIONS: usize = 512;
 
 /// The largest head of a request in bytes: request line and headers.
@@ -30,8 +32,8 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 /// Time for the head of a request to arrive, which includes the idle time between two requests.
 const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Time for a client to take an answer; until it does, Weir reads nothing more from it. A scrape of 10,000 limits has megabytes; Prometheus waits for
-/// 10 s by default.
+/// Time for a client to take an answer; until it does, Weir reads nothing more from it. A scrape of
+/// 10,000 limits has megabytes; Prometheus waits for 10 s by default.
 pub(super) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The maximum age of a connection, so that no client holds one for ever.
@@ -52,7 +54,8 @@ pub trait Site: Send + Sync + 'static {
     fn page(&self, request: Request<Incoming>) -> impl Future<Output = Page> + Send;
 }
 
-/// Serves until `stop` is true or its sender is dropped, and then until all requests in flight are answered.
+/// Serves until `stop` is true or its sender is dropped, and then until all requests in flight are
+/// answered.
 pub async fn serve<S: Site>(listener: TcpListener, site: S, mut stop: watch::Receiver<bool>) {
     let site = Arc::new(site);
     let mut connections = JoinSet::new();
@@ -94,7 +97,10 @@ async fn connection<S: Site>(stream: TcpStream, site: Arc<S>, mut stop: watch::R
         async move { Ok::<_, Infallible>(catch_panics(&*site, request).await) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).max_buf_size(MAX_HEAD_BYTES);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_buf_size(MAX_HEAD_BYTES);
     let stream = TimedWrites::new(stream, ANSWER_DEADLINE);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
@@ -109,8 +115,14 @@ async fn connection<S: Site>(stream: TcpStream, site: Arc<S>, mut stop: watch::R
 
 /// A panic costs one request and is counted.
 async fn catch_panics<S: Site>(site: &S, request: Request<Incoming>) -> Page {
-    AssertUnwindSafe(site.page(request)).catch_unwind().await.unwrap_or_else(|_| {
-        site.metrics().panicked();
-        failed(StatusCode::INTERNAL_SERVER_ERROR, "the request made the service panic; this is a defect of the service")
-    })
+    AssertUnwindSafe(site.page(request))
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| {
+            site.metrics().panicked();
+            failed(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the request made the service panic; this is a defect of the service",
+            )
+        })
 }

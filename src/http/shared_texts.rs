@@ -1,15 +1,19 @@
 //! Long texts, such as that of `/metrics`, shared among their readers.
 //!
-//! With 10,000 limits a text has megabytes and takes tenths of a second of a thread, so that a text for each reader would let a few readers take
-//! all memory. The rule:
+//! With 10,000 limits a text has megabytes and takes tenths of a second of a thread, so that a text
+//! for each reader would let a few readers take all memory. The rule:
 //!
-//! - While a text is being sent, further readers get the same one for a second. If none is being sent, a new one is made: so a scrape shows what
-//!   happened before it, unless another scrape is less than a second ahead of it.
-//! - At most two texts are in memory. While both are being sent, further readers get the newer one, however old. That is at most the time in which
-//!   a connection must take an answer (`deadline`): the older one gets no further readers, and when its last one has ended, a new text is made.
+//! - While a text is being sent, further readers get the same one for a second. If none is being
+//!   sent, a new one is made: so a scrape shows what happened before it, unless another scrape is
+//!   less than a second ahead of it.
+//! - At most two texts are in memory. While both are being sent, further readers get the newer one,
+//!   however old. That is at most the time in which a connection must take an answer (`deadline`):
+//!   the older one gets no further readers, and when its last one has ended, a new text is made.
 //! - A text is compressed once, for the first reader that wants it compressed.
-//! - One text is made or compressed at a time, on a thread of lower priority, because the control thread also accepts connections.
-//! - A page with variants (a format, a domain) has a key for each. While two others are being sent, a reader of a third variant is refused.
+//! - One text is made or compressed at a time, on a thread of lower priority, because the control
+//!   thread also accepts connections.
+//! - A page with variants (a format, a domain) has a key for each. While two others are being sent,
+//!   a reader of a third variant is refused.
 
 use std::fmt;
 use std::io::Write;
@@ -81,33 +85,58 @@ impl<K> fmt::Debug for SharedTexts<K> {
 impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
     /// `make` runs on a thread of lower priority, once at a time.
     pub fn new(make: impl Fn(&K) -> String + Send + Sync + 'static) -> Self {
-        Self { make: Arc::new(make), texts: Arc::default() }
+        Self {
+            make: Arc::new(make),
+            texts: Arc::default(),
+        }
     }
 
     /// The response to one request for the variant `key`, compressed if the client accepts it.
-    pub async fn page(&self, request: &Request<Incoming>, key: K, content_type: &'static str) -> Page {
+    pub async fn page(
+        &self,
+        request: &Request<Incoming>,
+        key: K,
+        content_type: &'static str,
+    ) -> Page {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return not_allowed("GET, HEAD", "this page can only be read; use GET\n");
         }
         let Some(encoding) = preferred(request.headers()) else {
-            return failed(StatusCode::NOT_ACCEPTABLE, "this page is sent as it is or in gzip, and Accept-Encoding refuses both");
+            return failed(
+                StatusCode::NOT_ACCEPTABLE,
+                "this page is sent as it is or in gzip, and Accept-Encoding refuses both",
+            );
         };
-        // The answer to HEAD shows the length only if it is known (RFC 9110, 8.6), so that no text is made for it.
-        let body = if request.method() == Method::HEAD { Ok(Bytes::new()) } else { self.body(key, encoding).await };
+        // The answer to HEAD shows the length only if it is known (RFC 9110, 8.6), so that no text
+        // is made for it.
+        let body = if request.method() == Method::HEAD {
+            Ok(Bytes::new())
+        } else {
+            self.body(key, encoding).await
+        };
         let mut page = match body {
             Ok(body) => response(StatusCode::OK, content_type, body),
             Err(NoText::Busy) => {
-                let mut busy = failed(StatusCode::SERVICE_UNAVAILABLE, "two other clients are still reading this page; try again");
-                busy.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                let mut busy = failed(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "two other clients are still reading this page; try again",
+                );
+                busy.headers_mut()
+                    .insert(RETRY_AFTER, HeaderValue::from_static("1"));
                 return busy;
             }
             Err(NoText::Panicked(error)) => {
-                return failed(StatusCode::INTERNAL_SERVER_ERROR, &format!("the page cannot be shown: {error}"));
+                return failed(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    &format!("the page cannot be shown: {error}"),
+                );
             }
         };
-        page.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
+        page.headers_mut()
+            .insert(VARY, HeaderValue::from_static("accept-encoding"));
         if encoding == Encoding::Gzip {
-            page.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            page.headers_mut()
+                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         page
     }
@@ -126,7 +155,9 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
                     text.encode(encoding);
                     text
                 };
-                tokio::task::spawn_blocking(make).await.map_err(NoText::Panicked)?
+                tokio::task::spawn_blocking(make)
+                    .await
+                    .map_err(NoText::Panicked)?
             }
         };
         Ok(Bytes::from_owner(Reader { text, encoding }))
@@ -135,7 +166,12 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
 
 impl<K> Text<K> {
     fn new(key: K, text: String) -> Self {
-        Self { key, made: Instant::now(), plain: text.into_boxed_str(), gzip: OnceLock::new() }
+        Self {
+            key,
+            made: Instant::now(),
+            plain: text.into_boxed_str(),
+            gzip: OnceLock::new(),
+        }
     }
 
     fn has(&self, encoding: Encoding) -> bool {
@@ -167,7 +203,10 @@ impl<K> AsRef<[u8]> for Reader<K> {
 
 impl<K> Default for Texts<K> {
     fn default() -> Self {
-        Self { newer: Weak::new(), older: Weak::new() }
+        Self {
+            newer: Weak::new(),
+            older: Weak::new(),
+        }
     }
 }
 
@@ -178,7 +217,9 @@ impl<K: Eq> Texts<K> {
         let both_are_read = alive.iter().all(Option::is_some);
         match alive.into_iter().flatten().find(|text| text.key == *key) {
             None if both_are_read => Err(NoText::Busy),
-            Some(text) if both_are_read || now.saturating_duration_since(text.made) <= MAX_AGE => Ok(Some(text)),
+            Some(text) if both_are_read || now.saturating_duration_since(text.made) <= MAX_AGE => {
+                Ok(Some(text))
+            }
             _ => Ok(None),
         }
     }
@@ -199,7 +240,10 @@ mod tests {
     use crate::metrics::Metrics;
 
     fn text<K>(key: K, made: Instant) -> Text<K> {
-        Text { made, ..Text::new(key, String::new()) }
+        Text {
+            made,
+            ..Text::new(key, String::new())
+        }
     }
 
     fn shared<K: Eq>(texts: &Texts<K>, key: &K, now: Instant) -> Option<Arc<Text<K>>> {
@@ -211,7 +255,9 @@ mod tests {
         let (mut texts, now) = (Texts::default(), Instant::now());
         assert!(shared(&texts, &(), now).is_none());
         let first = texts.add(text((), now));
-        assert!(shared(&texts, &(), now + MAX_AGE).is_some_and(|shared| Arc::ptr_eq(&shared, &first)));
+        assert!(
+            shared(&texts, &(), now + MAX_AGE).is_some_and(|shared| Arc::ptr_eq(&shared, &first))
+        );
         assert!(shared(&texts, &(), now + MAX_AGE + Duration::from_millis(1)).is_none());
         drop(first);
         assert!(shared(&texts, &(), now).is_none(), "it has been sent");
@@ -229,19 +275,31 @@ mod tests {
         // The older one stays while it is read, also when the newer one has been sent.
         drop(second);
         let third = texts.add(text((), now + 2 * minute));
-        assert!(shared(&texts, &(), now + 4 * minute).is_some_and(|shared| Arc::ptr_eq(&shared, &third)));
+        assert!(
+            shared(&texts, &(), now + 4 * minute)
+                .is_some_and(|shared| Arc::ptr_eq(&shared, &third))
+        );
         drop(first);
-        assert!(shared(&texts, &(), now + 4 * minute).is_none(), "there is room for a new one");
+        assert!(
+            shared(&texts, &(), now + 4 * minute).is_none(),
+            "there is room for a new one"
+        );
     }
 
     #[test]
     fn a_third_variant_waits_until_one_of_two_is_sent() {
         let (mut texts, now) = (Texts::default(), Instant::now());
         let one = texts.add(text("one", now));
-        assert!(shared(&texts, &"two", now).is_none(), "another variant is another text");
+        assert!(
+            shared(&texts, &"two", now).is_none(),
+            "another variant is another text"
+        );
         let two = texts.add(text("two", now));
         for (key, expected) in [("one", &one), ("two", &two)] {
-            assert!(shared(&texts, &key, now + 2 * MAX_AGE).is_some_and(|shared| Arc::ptr_eq(&shared, expected)));
+            assert!(
+                shared(&texts, &key, now + 2 * MAX_AGE)
+                    .is_some_and(|shared| Arc::ptr_eq(&shared, expected))
+            );
         }
         assert!(matches!(texts.shared(&"three", now), Err(NoText::Busy)));
         drop(one);
@@ -256,7 +314,12 @@ mod tests {
         let second = scrapes.body((), Encoding::Gzip).await.unwrap();
         let plain = scrapes.body((), Encoding::Identity).await.unwrap();
         assert_eq!(first.as_ptr(), second.as_ptr());
-        assert!(first.len() * 3 < plain.len(), "{} of {} bytes", first.len(), plain.len());
+        assert!(
+            first.len() * 3 < plain.len(),
+            "{} of {} bytes",
+            first.len(),
+            plain.len()
+        );
         drop([first, second, plain]);
         assert!(shared(&*scrapes.texts.lock().await, &(), Instant::now()).is_none());
     }

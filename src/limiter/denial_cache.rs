@@ -1,15 +1,20 @@
-//! The denial cache: checks that the store has just refused and would still refuse. Weir refuses them here, at no cost for the store.
+//! The denial cache: checks that the store has just refused and would still refuse. Weir refuses
+//! them here, at no cost for the store.
 //!
-//! When in doubt the store is asked. An entry ends at the instant its decision *began* plus the store's `retry_after`. It applies only to a limit with
-//! exactly the same numbers. It lives for one second at most, which bounds how long a give-back through another replica may go unnoticed.
+//! When in doubt the store is asked. An entry ends at the instant its decision *began* plus the
+//! store's `retry_after`. It applies only to a limit with exactly the same numbers. It lives for
+//! one second at most, which bounds how long a give-back through another replica may go unnoticed.
 //!
-//! Hits that the cache refuses are not counted in the store. So limits with `count_denied` bypass the cache: their refused hits are charges. Only
-//! `fixed_window` does not, where further hits change no verdict before the window ends.
+//! Hits that the cache refuses are not counted in the store. So limits with `count_denied` bypass
+//! the cache: their refused hits are charges. Only `fixed_window` does not, where further hits
+//! change no verdict before the window ends.
 //!
-//! What a cached refusal tells is what the store would tell. So only keys of which nothing is left before the entry ends are cached: no other client
-//! can change their numbers meanwhile. And where the wait depends on the hits, it is known for a single hit only; the store is asked for others.
+//! What a cached refusal tells is what the store would tell. So only keys of which nothing is left
+//! before the entry ends are cached: no other client can change their numbers meanwhile. And where
+//! the wait depends on the hits, it is known for a single hit only; the store is asked for others.
 //!
-//! The cache is set-associative: one fixed block of memory, no allocation, and one lock per set, held for the length of a look-up.
+//! The cache is set-associative: one fixed block of memory, no allocation, and one lock per set,
+//! held for the length of a look-up.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -30,12 +35,13 @@ use crate::verdict::{StoreError, Verdict, Wait};
 /// The size of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Bytes of all entries, rounded down to whole sets, at least one set; 0 disables the cache. At most [`MAX_BYTES`] are of use.
+    /// Bytes of all entries, rounded down to whole sets, at least one set; 0 disables the cache. At
+    /// most [`MAX_BYTES`] are of use.
     pub bytes: usize,
 }
 
-/// The largest cache in bytes. It holds 5 million keys, more than a process refuses in the second for which an entry lives, and all of it is in memory
-/// from the start.
+/// The largest cache in bytes. It holds 5 million keys, more than a process refuses in the second
+/// for which an entry lives, and all of it is in memory from the start.
 pub const MAX_BYTES: usize = 256 << 20;
 
 impl Default for Options {
@@ -70,7 +76,8 @@ struct Set {
     lookups: Lookups,
 }
 
-/// How many checks were looked up since the start, by what was found. Those that bypass the cache are not counted.
+/// How many checks were looked up since the start, by what was found. Those that bypass the cache
+/// are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
     /// The check was refused.
@@ -83,7 +90,8 @@ pub struct Lookups {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fingerprint(u64, u64);
 
-/// A key of which nothing is left. Times are in microseconds since the epoch of the cache. All zero if empty.
+/// A key of which nothing is left. Times are in microseconds since the epoch of the cache. All zero
+/// if empty.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     key: Fingerprint,
@@ -112,21 +120,40 @@ impl DenialCache {
         (options.bytes > 0).then(|| Self(Arc::new(inner())))
     }
 
-    /// The refusals that are cached at `now`. Of checks that commit all or none, there are none unless they are all or refuse the request as a whole. A
-    /// request that gives hits back is always decided by the store.
+    /// The refusals that are cached at `now`. Of checks that commit all or none, there are none
+    /// unless they are all or refuse the request as a whole. A request that gives hits back is
+    /// always decided by the store.
     #[must_use]
     pub fn refused(&self, checks: &Checks, now: Instant) -> CachedRefusals {
         let nothing = || SmallVec::from_elem(None, checks.len());
         if checks.iter().any(|check| check.hits < 0) {
             return nothing();
         }
-        let known: CachedRefusals = checks.iter().map(|check| self.find(checks.key(check), check, now)).collect();
-        let refuses = || checks.is_over_limit(known.iter().map(Option::is_none)) || known.iter().all(Option::is_some);
-        if checks.commit == Commit::AllOrNone && !refuses() { nothing() } else { known }
+        let known: CachedRefusals = checks
+            .iter()
+            .map(|check| self.find(checks.key(check), check, now))
+            .collect();
+        let refuses = || {
+            checks.is_over_limit(known.iter().map(Option::is_none))
+                || known.iter().all(Option::is_some)
+        };
+        if checks.commit == Commit::AllOrNone && !refuses() {
+            nothing()
+        } else {
+            known
+        }
     }
 
-    /// Records the store's answers to the checks at `picked`, which came at `now` in a decision that began at `began`.
-    pub fn record(&self, checks: &Checks, picked: &[CheckIndex], answers: &[Result<Verdict, StoreError>], began: Instant, now: Instant) {
+    /// Records the store's answers to the checks at `picked`, which came at `now` in a decision
+    /// that began at `began`.
+    pub fn record(
+        &self,
+        checks: &Checks,
+        picked: &[CheckIndex],
+        answers: &[Result<Verdict, StoreError>],
+        began: Instant,
+        now: Instant,
+    ) {
         for &index in picked {
             let check = &checks[index];
             if let Ok(verdict) = &answers[index.0]
@@ -136,26 +163,38 @@ impl DenialCache {
                 self.insert(checks.key(check), check, verdict, began, now);
             }
         }
-        // A give-back ends the entry of its key: after the loop above, so that no refusal of the same request stays, and also if the store did not
-        // answer, because it may have counted.
-        for check in picked.iter().map(|&index| &checks[index]).filter(|check| check.hits < 0) {
+        // A give-back ends the entry of its key: after the loop above, so that no refusal of the
+        // same request stays, and also if the store did not answer, because it may have counted.
+        for check in picked
+            .iter()
+            .map(|&index| &checks[index])
+            .filter(|check| check.hits < 0)
+        {
             self.forget_check(checks, check);
         }
     }
 
     /// Forgets the refusals of these checks.
     pub fn forget(&self, checks: &Checks) {
-        checks.iter().for_each(|check| self.forget_check(checks, check));
+        checks
+            .iter()
+            .for_each(|check| self.forget_check(checks, check));
     }
 
     fn forget_check(&self, checks: &Checks, check: &Check) {
         let key = self.fingerprint(checks.key(check), &check.algorithm);
-        for entry in self.set(key).entries.iter_mut().filter(|entry| entry.key == key) {
+        for entry in self
+            .set(key)
+            .entries
+            .iter_mut()
+            .filter(|entry| entry.key == key)
+        {
             *entry = Entry::default();
         }
     }
 
-    /// The number of entries that are valid at `now`, and the look-ups so far. Locks each set in turn.
+    /// The number of entries that are valid at `now`, and the look-ups so far. Locks each set in
+    /// turn.
     #[must_use]
     pub fn usage(&self, now: Instant) -> (usize, Lookups) {
         let now = self.micros(now);
@@ -177,7 +216,11 @@ impl DenialCache {
         }
         let (key, now) = (self.fingerprint(key, &check.algorithm), self.micros(now));
         let mut set = self.set(key);
-        let found = set.entries.iter().find(|entry| entry.key == key && now < entry.until).copied();
+        let found = set
+            .entries
+            .iter()
+            .find(|entry| entry.key == key && now < entry.until)
+            .copied();
         // Under the lock that is held anyway.
         let Some(entry) = found else {
             set.lookups.misses += 1;
@@ -191,7 +234,11 @@ impl DenialCache {
             remaining: 0,
             used: entry.used,
             reset_after: left(entry.reset),
-            retry_after: if is_never { Wait::Never } else { Wait::For(left(entry.retry)) },
+            retry_after: if is_never {
+                Wait::Never
+            } else {
+                Wait::For(left(entry.retry))
+            },
             delay: Span::ZERO,
         })
     }
@@ -235,21 +282,30 @@ impl DenialCache {
         lock(&self.0.sets[index as usize])
     }
 
-    /// Microseconds since the epoch of the cache, rounded down. Rounding keeps the order of instants.
+    /// Microseconds since the epoch of the cache, rounded down. Rounding keeps the order of
+    /// instants.
     fn micros(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.0.epoch).as_micros()).unwrap_or(u64::MAX)
     }
 }
 
-/// Whether the store would refuse every hit until the `retry_after` of this verdict, for every caller.
+/// Whether the store would refuse every hit until the `retry_after` of this verdict, for every
+/// caller.
 fn is_cacheable(checks: &Checks, check: &Check, verdict: &Verdict) -> bool {
-    // A look is refused only while the key is in debt. Fewer hits than were asked for may be allowed sooner, except in a window that has nothing left.
+    // A look is refused only while the key is in debt. Fewer hits than were asked for may be
+    // allowed sooner, except in a window that has nothing left.
     let is_for_any_hits = check.hits == 1 || (check.hits > 1 && waits_alike(&check.algorithm));
     if !is_for_any_hits || verdict.remaining > 0 || bypasses(&check.algorithm) {
         return false;
     }
-    // A refused all-or-none request counts nothing, but the verdicts of its checks are computed with the hits of earlier checks on the same key.
-    checks.commit == Commit::Each || checks.iter().filter(|other| checks.key(other) == checks.key(check)).count() == 1
+    // A refused all-or-none request counts nothing, but the verdicts of its checks are computed
+    // with the hits of earlier checks on the same key.
+    checks.commit == Commit::Each
+        || checks
+            .iter()
+            .filter(|other| checks.key(other) == checks.key(check))
+            .count()
+            == 1
 }
 
 /// Whether refused hits wait for the same instant, however many they are: the end of the window.
@@ -259,9 +315,11 @@ const fn waits_alike(algorithm: &Algorithm) -> bool {
 
 /// Whether the store decides every check of the limit.
 fn bypasses(algorithm: &Algorithm) -> bool {
-    // A shaper's refusal depends on the caller's deadline, and that of a limit of requests in flight on their ends. A hit that is refused and counts is a
-    // charge.
-    algorithm.may_delay() || algorithm.has_holders() || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))
+    // A shaper's refusal depends on the caller's deadline, and that of a limit of requests in
+    // flight on their ends. A hit that is refused and counts is a charge.
+    algorithm.may_delay()
+        || algorithm.has_holders()
+        || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))
 }
 
 /// Ignores poisoning: entries are written as a whole.
@@ -271,7 +329,9 @@ fn lock(set: &Mutex<Set>) -> MutexGuard<'_, Set> {
 
 impl fmt::Debug for DenialCache {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("DenialCache").field("sets", &self.0.sets.len()).finish_non_exhaustive()
+        out.debug_struct("DenialCache")
+            .field("sets", &self.0.sets.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,8 +1,11 @@
-//! Failure policies: decide the checks that the store did not, by each limit's `on_store_failure`, and combine them to one outcome of the request.
+//! Failure policies: decide the checks that the store did not, by each limit's `on_store_failure`,
+//! and combine them to one outcome of the request.
 //!
-//! A request that is over any limit for certain, by a count or by `deny`, is refused: a failure of another check must not let it pass. Otherwise one
-//! `error` fails the request. Otherwise `local` limits are decided by the memory store here, and `allow` allows. The local store is the same code as
-//! the memory store, so that it is not a rare path. Nothing here waits or sends anything to the store again.
+//! A request that is over any limit for certain, by a count or by `deny`, is refused: a failure of
+//! another check must not let it pass. Otherwise one `error` fails the request. Otherwise `local`
+//! limits are decided by the memory store here, and `allow` allows. The local store is the same
+//! code as the memory store, so that it is not a rare path. Nothing here waits or sends anything to
+//! the store again.
 
 use std::num::NonZeroU32;
 
@@ -19,9 +22,11 @@ use crate::verdict::{Decision, Decisions};
 /// Options of the policy `local`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The number of replicas that share each limit. This one allows 1/`replicas` of it, rounded up.
+    /// The number of replicas that share each limit. This one allows 1/`replicas` of it, rounded
+    /// up.
     pub replicas: Source,
-    /// The most keys that are counted. Beyond that, a new key evicts one of those that recover soonest.
+    /// The most keys that are counted. Beyond that, a new key evicts one of those that recover
+    /// soonest.
     pub max_keys: usize,
     /// The most bytes of these keys.
     pub max_bytes: usize,
@@ -30,7 +35,11 @@ pub struct Options {
 impl Default for Options {
     /// One replica, and about 10 MB of keys.
     fn default() -> Self {
-        Self { replicas: Source::Fixed(NonZeroU32::MIN), max_keys: 100_000, max_bytes: memory::Options::default().max_bytes }
+        Self {
+            replicas: Source::Fixed(NonZeroU32::MIN),
+            max_keys: 100_000,
+            max_bytes: memory::Options::default().max_bytes,
+        }
     }
 }
 
@@ -45,7 +54,8 @@ pub struct FailurePolicies {
 pub type PartialDecisions = SmallVec<[Result<Decision, StoreError>; 4]>;
 
 impl FailurePolicies {
-    /// Policies without any counters. Replicas behind a name are one until it is resolved, which is not done here.
+    /// Policies without any counters. Replicas behind a name are one until it is resolved, which is
+    /// not done here.
     #[must_use]
     pub fn new(options: &Options) -> Self {
         let replicas = match options.replicas {
@@ -54,7 +64,11 @@ impl FailurePolicies {
         };
         Self {
             // What a policy decides is in no usage record.
-            local: Memory::new(memory::Options { max_keys: options.max_keys, max_bytes: options.max_bytes, usage_bytes: 0 }),
+            local: Memory::new(memory::Options {
+                max_keys: options.max_keys,
+                max_bytes: options.max_bytes,
+                usage_bytes: 0,
+            }),
             replicas: ReplicaCount::new(replicas),
         }
     }
@@ -73,7 +87,12 @@ impl FailurePolicies {
 
     /// Decides the checks that the store did not. `at` is called only if `local` decides any.
     #[must_use]
-    pub fn apply(&self, checks: &Checks, partial: PartialDecisions, at: impl FnOnce() -> Arrival) -> Decisions {
+    pub fn apply(
+        &self,
+        checks: &Checks,
+        partial: PartialDecisions,
+        at: impl FnOnce() -> Arrival,
+    ) -> Decisions {
         let mut decisions = Decisions::with_capacity(partial.len());
         let Some(first) = partial.iter().find_map(|answer| answer.err()) else {
             decisions.extend(partial.into_iter().flatten());
@@ -83,7 +102,9 @@ impl FailurePolicies {
         let of_all = (checks.commit == Commit::AllOrNone).then_some(Err(first));
         let mut local = CheckIndices::new();
         for ((index, check), answer) in checks.indexed().zip(partial) {
-            let decision = of_all.unwrap_or(answer).unwrap_or_else(|error| by_policy(check, error));
+            let decision = of_all
+                .unwrap_or(answer)
+                .unwrap_or_else(|error| by_policy(check, error));
             if decision.store_error().is_some() && check.on_store_failure == OnStoreFailure::Local {
                 local.push(index);
             }
@@ -99,7 +120,10 @@ impl FailurePolicies {
                 // A request that is refused as a whole is counted nowhere.
                 return decisions;
             }
-        } else if decisions.iter().any(|decision| decision.failure().is_some()) {
+        } else if decisions
+            .iter()
+            .any(|decision| decision.failure().is_some())
+        {
             for index in local {
                 if let Some(error) = decisions[index.0].store_error() {
                     decisions[index.0] = Decision::Fails(error);
@@ -113,16 +137,23 @@ impl FailurePolicies {
         decisions
     }
 
-    /// Releases places in the counters of `local` too, whatever decided the releases of `checks`: they may have been acquired while the store was away.
-    /// `at` is called only if that may be.
-    pub fn release_locally(&self, checks: &Checks, decisions: &Decisions, at: impl FnOnce() -> Arrival) {
+    /// Releases places in the counters of `local` too, whatever decided the releases of `checks`:
+    /// they may have been acquired while the store was away. `at` is called only if that may be.
+    pub fn release_locally(
+        &self,
+        checks: &Checks,
+        decisions: &Decisions,
+        at: impl FnOnce() -> Arrival,
+    ) {
         let is_release = |check: &Check| {
             check.hits < 0
                 && check.on_store_failure == OnStoreFailure::Local
                 && check.algorithm.has_holders()
                 && self.local.contains(checks.key(check))
         };
-        let open = checks.indexed().filter(|(index, check)| !matches!(decisions[index.0], Decision::Local(..)) && is_release(check));
+        let open = checks.indexed().filter(|(index, check)| {
+            !matches!(decisions[index.0], Decision::Local(..)) && is_release(check)
+        });
         let picked: CheckIndices = open.map(|(index, _)| index).collect();
         if !picked.is_empty() {
             let releases = checks.subset(&picked, |algorithm| algorithm, |_| true);
@@ -130,9 +161,19 @@ impl FailurePolicies {
         }
     }
 
-    fn decide_locally(&self, checks: &Checks, local: &[CheckIndex], decisions: &mut Decisions, at: Arrival) {
+    fn decide_locally(
+        &self,
+        checks: &Checks,
+        local: &[CheckIndex],
+        decisions: &mut Decisions,
+        at: Arrival,
+    ) {
         let replicas = self.replicas.get();
-        let shares = checks.subset(local, |algorithm| algorithm.share(replicas), |index| decisions[index.0].allows());
+        let shares = checks.subset(
+            local,
+            |algorithm| algorithm.share(replicas),
+            |index| decisions[index.0].allows(),
+        );
         let answers = self.local.decide_at(&shares, &shares.indices(), at);
         for (&index, answer) in local.iter().zip(answers.checks) {
             if let (Ok(verdict), Some(error)) = (answer, decisions[index.0].store_error()) {
@@ -142,14 +183,18 @@ impl FailurePolicies {
     }
 }
 
-/// The decision by a check's own policy; `local` allows until it is decided. A limit in shadow mode neither refuses nor fails its request. Neither does the
-/// release of a place: the request has ended, and its place becomes free after `max_duration`.
+/// The decision by a check's own policy; `local` allows until it is decided. A limit in shadow mode
+/// neither refuses nor fails its request. Neither does the release of a place: the request has
+/// ended, and its place becomes free after `max_duration`.
 const fn by_policy(check: &Check, error: StoreError) -> Decision {
     let is_free = check.modes.shadow || check.hits < 0 && check.algorithm.has_holders();
     match check.on_store_failure {
         OnStoreFailure::Error if !is_free => Decision::Fails(error),
         OnStoreFailure::Deny if !is_free => Decision::PolicyRefuses(error),
-        OnStoreFailure::Error | OnStoreFailure::Deny | OnStoreFailure::Allow | OnStoreFailure::Local => Decision::PolicyAllows(error),
+        OnStoreFailure::Error
+        | OnStoreFailure::Deny
+        | OnStoreFailure::Allow
+        | OnStoreFailure::Local => Decision::PolicyAllows(error),
     }
 }
 

@@ -1,8 +1,10 @@
 //! The log of Redis's failures: the only place that logs them.
 //!
-//! It reads the state of all servers and the counts of errors at intervals, and writes few lines, however many requests fail. An outage of
-//! servers is an ERROR when it begins, a summary after ten seconds and then each minute, and a line when it ends. Errors of single requests,
-//! while all servers are in use, are a warning of the same rhythm for each name. It decides nothing: the circuit breakers do.
+//! It reads the state of all servers and the counts of errors at intervals, and writes few lines,
+//! however many requests fail. An outage of servers is an ERROR when it begins, a summary after ten
+//! seconds and then each minute, and a line when it ends. Errors of single requests, while all
+//! servers are in use, are a warning of the same rhythm for each name. It decides nothing: the
+//! circuit breakers do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,25 +17,29 @@ use crate::store::redis::{Deployment, FailingServer, Failure};
 /// Servers that one line names, and servers of one outage that get lines of their own.
 const MAX_SERVERS: usize = 10;
 
-/// Servers of one outage that are counted: in a long one, the servers of a cluster may be replaced by others again and again.
+/// Servers of one outage that are counted: in a long one, the servers of a cluster may be replaced
+/// by others again and again.
 const MAX_KNOWN_SERVERS: usize = 1_000;
 
 /// The rhythm of the lines.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The time between two looks at the servers. Two in a row have to find a failure, so that a probe has found its cause by then.
+    /// The time between two looks at the servers. Two in a row have to find a failure, so that a
+    /// probe has found its cause by then.
     pub poll: Duration,
     /// The time from the beginning to the first summary.
     pub first_summary: Duration,
     /// The time between two summaries.
     pub summary_interval: Duration,
-    /// An outage is over when all servers were in use for this time. The time doubles with each outage that follows the one before within
-    /// `summary_interval`, so that a server that fails each few seconds does not fill the log.
+    /// An outage is over when all servers were in use for this time. The time doubles with each
+    /// outage that follows the one before within `summary_interval`, so that a server that fails
+    /// each few seconds does not fill the log.
     pub calm: Duration,
 }
 
 impl Default for Options {
-    /// Polls are atomic reads. A circuit that opens is not closed again within half a second, so that no outage of a server is missed.
+    /// Polls are atomic reads. A circuit that opens is not closed again within half a second, so
+    /// that no outage of a server is missed.
     fn default() -> Self {
         Self {
             poll: Duration::from_millis(250),
@@ -90,13 +96,32 @@ impl Line {
     /// Writes the line.
     pub fn log(&self) {
         match self {
-            Self::Began { failing: FailingServer { server, failure } } => {
+            Self::Began {
+                failing: FailingServer { server, failure },
+            } => {
                 let cause = failure.cause.as_deref();
-                tracing::error!(redis = server, error = failure.error, cause, "Redis outage: {}", failure.meaning());
+                tracing::error!(
+                    redis = server,
+                    error = failure.error,
+                    cause,
+                    "Redis outage: {}",
+                    failure.meaning()
+                );
             }
-            Self::Continues { servers, failure, lasts, answers } => {
-                let PolicyAnswers { failed, allowed, denied, counted_locally } = *answers;
-                let (error, cause, lasts_secs) = (failure.error, failure.cause.as_deref(), lasts.as_secs());
+            Self::Continues {
+                servers,
+                failure,
+                lasts,
+                answers,
+            } => {
+                let PolicyAnswers {
+                    failed,
+                    allowed,
+                    denied,
+                    counted_locally,
+                } = *answers;
+                let (error, cause, lasts_secs) =
+                    (failure.error, failure.cause.as_deref(), lasts.as_secs());
                 tracing::warn!(
                     redis = servers,
                     error,
@@ -109,30 +134,71 @@ impl Line {
                     "the Redis outage continues"
                 );
             }
-            Self::Recovered { server } => tracing::info!(redis = server, "this Redis server does not fail any more; others still do"),
-            Self::Ended { servers, lasted, answers } => {
-                let PolicyAnswers { failed, allowed, denied, counted_locally } = *answers;
+            Self::Recovered { server } => tracing::info!(
+                redis = server,
+                "this Redis server does not fail any more; others still do"
+            ),
+            Self::Ended {
+                servers,
+                lasted,
+                answers,
+            } => {
+                let PolicyAnswers {
+                    failed,
+                    allowed,
+                    denied,
+                    counted_locally,
+                } = *answers;
                 let lasted_secs = (lasted.as_secs_f64() * 10.0).round() / 10.0;
-                tracing::info!(redis = servers, lasted_secs, failed, allowed, denied, counted_locally, "the Redis outage is over");
+                tracing::info!(
+                    redis = servers,
+                    lasted_secs,
+                    failed,
+                    allowed,
+                    denied,
+                    counted_locally,
+                    "the Redis outage is over"
+                );
             }
             Self::Errors { failure, times } => {
-                tracing::warn!(error = failure.error, times, cause = failure.cause.as_deref(), "Redis: {}", failure.meaning());
+                tracing::warn!(
+                    error = failure.error,
+                    times,
+                    cause = failure.cause.as_deref(),
+                    "Redis: {}",
+                    failure.meaning()
+                );
             }
         }
     }
 }
 
-/// Watches the servers of all deployments, and passes each line to `log`. Never returns. `answers` are those since the start of the process.
-pub async fn watch(deployments: Vec<Arc<Deployment>>, answers: impl Fn() -> PolicyAnswers, options: Options, mut log: impl FnMut(Line)) {
+/// Watches the servers of all deployments, and passes each line to `log`. Never returns. `answers`
+/// are those since the start of the process.
+pub async fn watch(
+    deployments: Vec<Arc<Deployment>>,
+    answers: impl Fn() -> PolicyAnswers,
+    options: Options,
+    mut log: impl FnMut(Line),
+) {
     let mut outages = OutageLog::new(options, answers());
     loop {
         sleep(options.poll).await;
         let observed = Observed {
-            failing: deployments.iter().flat_map(|deployment| deployment.failing_servers()).collect(),
-            errors: deployments.iter().flat_map(|deployment| deployment.failures()).collect(),
+            failing: deployments
+                .iter()
+                .flat_map(|deployment| deployment.failing_servers())
+                .collect(),
+            errors: deployments
+                .iter()
+                .flat_map(|deployment| deployment.failures())
+                .collect(),
             answers: answers(),
         };
-        outages.observe(Instant::now(), observed).into_iter().for_each(&mut log);
+        outages
+            .observe(Instant::now(), observed)
+            .into_iter()
+            .for_each(&mut log);
     }
 }
 
@@ -201,36 +267,78 @@ enum Step {
 
 impl OutageLog {
     fn new(options: Options, answers: PolicyAnswers) -> Self {
-        Self { options, outage: None, suspected_at: None, suspects: Vec::new(), calm_answers: answers, last: None, errors: BTreeMap::new() }
+        Self {
+            options,
+            outage: None,
+            suspected_at: None,
+            suspects: Vec::new(),
+            calm_answers: answers,
+            last: None,
+            errors: BTreeMap::new(),
+        }
     }
 
     /// The lines to write now.
     fn observe(&mut self, now: Instant, observed: Observed) -> Vec<Line> {
-        let Observed { failing, errors, answers } = observed;
+        let Observed {
+            failing,
+            errors,
+            answers,
+        } = observed;
         let was_failing = self.is_failing();
         let mut lines = Vec::new();
-        let suspected_at = if failing.is_empty() { None } else { Some(self.suspected_at.unwrap_or(now)) };
-        let suspects = std::mem::replace(&mut self.suspects, failing.iter().map(|failing| failing.server.clone()).collect());
-        let confirmed: Vec<FailingServer> = failing.into_iter().filter(|failing| suspects.contains(&failing.server)).collect();
+        let suspected_at = if failing.is_empty() {
+            None
+        } else {
+            Some(self.suspected_at.unwrap_or(now))
+        };
+        let suspects = std::mem::replace(
+            &mut self.suspects,
+            failing
+                .iter()
+                .map(|failing| failing.server.clone())
+                .collect(),
+        );
+        let confirmed: Vec<FailingServer> = failing
+            .into_iter()
+            .filter(|failing| suspects.contains(&failing.server))
+            .collect();
         self.suspected_at = suspected_at;
         match (&mut self.outage, confirmed.is_empty()) {
             (None, true) => {}
             (None, false) => {
                 let began = suspected_at.unwrap_or(now);
                 let calm = match self.last {
-                    Some((ended, calm)) if began.saturating_duration_since(ended) < self.options.summary_interval => {
+                    Some((ended, calm))
+                        if began.saturating_duration_since(ended)
+                            < self.options.summary_interval =>
+                    {
                         (calm * 2).min(self.options.summary_interval)
                     }
                     _ => self.options.calm,
                 };
-                self.outage = Some(Outage::new(began, self.calm_answers, began + self.options.first_summary, calm));
+                self.outage = Some(Outage::new(
+                    began,
+                    self.calm_answers,
+                    began + self.options.first_summary,
+                    calm,
+                ));
             }
             (Some(_), _) => {}
         }
         let is_outage = self.outage.is_some() || suspected_at.is_some();
         if let Some(outage) = &mut self.outage {
-            outage.observe(now, confirmed, answers, self.options.summary_interval, &mut lines);
-            if outage.calm_since.is_some_and(|since| now.saturating_duration_since(since) >= outage.calm) {
+            outage.observe(
+                now,
+                confirmed,
+                answers,
+                self.options.summary_interval,
+                &mut lines,
+            );
+            if outage
+                .calm_since
+                .is_some_and(|since| now.saturating_duration_since(since) >= outage.calm)
+            {
                 lines.push(outage.ended(now, answers));
                 self.last = Some((now, outage.calm));
                 self.outage = None;
@@ -249,17 +357,30 @@ impl OutageLog {
     }
 
     fn is_failing(&self) -> bool {
-        self.outage.as_ref().is_some_and(|outage| outage.calm_since.is_none())
+        self.outage
+            .as_ref()
+            .is_some_and(|outage| outage.calm_since.is_none())
     }
 
     /// Errors while a server fails belong to the outage.
-    fn report_errors(&mut self, now: Instant, errors: Vec<(Failure, u64)>, is_failing: bool, lines: &mut Vec<Line>) {
+    fn report_errors(
+        &mut self,
+        now: Instant,
+        errors: Vec<(Failure, u64)>,
+        is_failing: bool,
+        lines: &mut Vec<Line>,
+    ) {
         let mut sums: BTreeMap<&'static str, (Failure, u64)> = BTreeMap::new();
         for (failure, count) in errors {
             let sum = sums.entry(failure.error).or_insert_with(|| (failure, 0));
             sum.1 += count;
         }
-        let Options { poll, first_summary, summary_interval, .. } = self.options;
+        let Options {
+            poll,
+            first_summary,
+            summary_interval,
+            ..
+        } = self.options;
         for (name, (failure, count)) in sums {
             let known = self.errors.entry(name).or_default();
             if is_failing {
@@ -288,17 +409,37 @@ impl OutageLog {
 
 impl Outage {
     fn new(began: Instant, before: PolicyAnswers, next_summary: Instant, calm: Duration) -> Self {
-        Self { began, before, failing: Vec::new(), named: Vec::new(), lines: 0, next_summary, calm_since: None, calm }
+        Self {
+            began,
+            before,
+            failing: Vec::new(),
+            named: Vec::new(),
+            lines: 0,
+            next_summary,
+            calm_since: None,
+            calm,
+        }
     }
 
-    fn observe(&mut self, now: Instant, failing: Vec<FailingServer>, answers: PolicyAnswers, interval: Duration, lines: &mut Vec<Line>) {
+    fn observe(
+        &mut self,
+        now: Instant,
+        failing: Vec<FailingServer>,
+        answers: PolicyAnswers,
+        interval: Duration,
+        lines: &mut Vec<Line>,
+    ) {
         let before = std::mem::replace(&mut self.failing, failing);
-        let fails = |all: &[FailingServer], server: &str| all.iter().any(|failing| failing.server == server);
+        let fails = |all: &[FailingServer], server: &str| {
+            all.iter().any(|failing| failing.server == server)
+        };
         for failing in &self.failing {
             if !self.named.contains(&failing.server) && self.named.len() < MAX_KNOWN_SERVERS {
                 self.named.push(failing.server.clone());
                 if self.named.len() <= MAX_SERVERS {
-                    lines.push(Line::Began { failing: failing.clone() });
+                    lines.push(Line::Began {
+                        failing: failing.clone(),
+                    });
                 }
             }
         }
@@ -307,10 +448,15 @@ impl Outage {
             return;
         }
         self.calm_since = None;
-        for recovered in before.iter().filter(|server| !fails(&self.failing, &server.server)) {
+        for recovered in before
+            .iter()
+            .filter(|server| !fails(&self.failing, &server.server))
+        {
             self.lines += 1;
             if self.lines <= MAX_SERVERS {
-                lines.push(Line::Recovered { server: recovered.server.clone() });
+                lines.push(Line::Recovered {
+                    server: recovered.server.clone(),
+                });
             }
         }
         if now >= self.next_summary {
@@ -318,21 +464,37 @@ impl Outage {
             let servers = listed(self.failing.iter().map(|failing| failing.server.as_str()));
             let failure = self.failing[0].failure.clone();
             let lasts = now.saturating_duration_since(self.began);
-            lines.push(Line::Continues { servers, failure, lasts, answers: answers.since(self.before) });
+            lines.push(Line::Continues {
+                servers,
+                failure,
+                lasts,
+                answers: answers.since(self.before),
+            });
         }
     }
 
     fn ended(&self, now: Instant, answers: PolicyAnswers) -> Line {
-        let lasted = self.calm_since.unwrap_or(now).saturating_duration_since(self.began);
+        let lasted = self
+            .calm_since
+            .unwrap_or(now)
+            .saturating_duration_since(self.began);
         let servers = listed(self.named.iter().map(String::as_str));
-        Line::Ended { servers, lasted, answers: answers.since(self.before) }
+        Line::Ended {
+            servers,
+            lasted,
+            answers: answers.since(self.before),
+        }
     }
 }
 
 fn listed<'s>(servers: impl ExactSizeIterator<Item = &'s str>) -> String {
     let more = servers.len().saturating_sub(MAX_SERVERS);
     let shown = servers.take(MAX_SERVERS).collect::<Vec<_>>().join(", ");
-    if more == 0 { shown } else { format!("{shown} and {more} more") }
+    if more == 0 {
+        shown
+    } else {
+        format!("{shown} and {more} more")
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! How many replicas share the limits (`REPLICAS`), for the policy `local`: a number, or the number of addresses behind a DNS name.
+//! How many replicas share the limits (`REPLICAS`), for the policy `local`: a number, or the number
+//! of addresses behind a DNS name.
 //!
-//! The name is resolved again and again on the control thread. The requests see one atomic number, so that a change restarts nothing and no count is
-//! lost.
+//! The name is resolved again and again on the control thread. The requests see one atomic number,
+//! so that a change restarts nothing and no count is lost.
 
 mod recent;
 mod resolve;
@@ -18,7 +19,8 @@ pub use recent::{Event, Options as RecentOptions};
 use resolve::{ResolveError, Resolver};
 pub use source::{DnsName, Source};
 
-/// The time that a lookup may take, with all its attempts and its fallback to TCP: a longer one would not end before the next one is due.
+/// The time that a lookup may take, with all its attempts and its fallback to TCP: a longer one
+/// would not end before the next one is due.
 const LOOKUP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The number of replicas in force; clones share it.
@@ -67,7 +69,11 @@ impl Lookups {
     }
 
     fn count(&self, is_answered: bool) {
-        let counter = if is_answered { &self.0.answered } else { &self.0.failed };
+        let counter = if is_answered {
+            &self.0.answered
+        } else {
+            &self.0.failed
+        };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -75,8 +81,9 @@ impl Lookups {
 /// The rhythm of lookups.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The time from the end of a lookup to the next one, varied by a tenth so that replicas do not ask together. Two small queries in this time are
-    /// no load, and a replica that starts is known soon.
+    /// The time from the end of a lookup to the next one, varied by a tenth so that replicas do not
+    /// ask together. Two small queries in this time are no load, and a replica that starts is known
+    /// soon.
     pub interval: Duration,
     /// The time that a lookup may take.
     pub timeout: Duration,
@@ -86,7 +93,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(5), timeout: LOOKUP_WITHIN, recent: RecentOptions::default() }
+        Self {
+            interval: Duration::from_secs(5),
+            timeout: LOOKUP_WITHIN,
+            recent: RecentOptions::default(),
+        }
     }
 }
 
@@ -95,9 +106,17 @@ pub async fn follow(name: DnsName, count: ReplicaCount, lookups: Lookups, option
     let mut resolver = Resolver::new(name.clone());
     let mut recent = Recent::new(options.recent);
     loop {
-        let answer = timeout(options.timeout, resolver.addresses()).await.unwrap_or(Err(ResolveError::Timeout));
+        let answer = timeout(options.timeout, resolver.addresses())
+            .await
+            .unwrap_or(Err(ResolveError::Timeout));
         lookups.count(answer.is_ok());
-        let event = recent.observe(Instant::now(), answer.as_ref().map(|&addresses| addresses).map_err(ToString::to_string));
+        let event = recent.observe(
+            Instant::now(),
+            answer
+                .as_ref()
+                .map(|&addresses| addresses)
+                .map_err(ToString::to_string),
+        );
         count.set(recent.count());
         if let Some(event) = event {
             log(&name, &event);
@@ -109,17 +128,29 @@ pub async fn follow(name: DnsName, count: ReplicaCount, lookups: Lookups, option
 /// Writes a line of the log.
 fn log(name: &DnsName, event: &Event) {
     match event {
-        Event::Changed { from: None, to, recovered: _ } => {
-            tracing::info!(name = %name, replicas = to, "REPLICAS: on_store_failure: local admits this replica's share of each limit");
+        Event::Changed {
+            from: None,
+            to,
+            recovered: _,
+        } => {
+            tracing::info!(name = %name, replicas = to, "REPLICAS: on_store_failure: local admits \
+                this replica's share of each limit");
         }
-        Event::Changed { from: Some(from), to, recovered } => {
-            tracing::info!(name = %name, replicas = to, before = from, recovered, "REPLICAS: the number of replicas has changed");
+        Event::Changed {
+            from: Some(from),
+            to,
+            recovered,
+        } => {
+            tracing::info!(name = %name, replicas = to, before = from, recovered, "REPLICAS: the \
+                number of replicas has changed");
         }
         Event::Failing { error, count } => {
-            tracing::warn!(name = %name, error, replicas = count, "REPLICAS: the name cannot be resolved; the number of replicas stays as it is until it can");
+            tracing::warn!(name = %name, error, replicas = count, "REPLICAS: the name cannot be \
+                resolved; the number of replicas stays as it is until it can");
         }
         Event::Recovered { count } => {
-            tracing::info!(name = %name, replicas = count, "REPLICAS: the name can be resolved again");
+            tracing::info!(name = %name, replicas = count, "REPLICAS: the name can be resolved \
+                again");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Decides trials beside the checks of a request.
 //!
-//! A trial goes from here to the store and nowhere else: neither the denial cache nor a failure policy knows it, and its verdict delays nothing. Both are
-//! asked at once, so that they are in one batch to Redis.
+//! A trial goes from here to the store and nowhere else: neither the denial cache nor a failure
+//! policy knows it, and its verdict delays nothing. Both are asked at once, so that they are in one
+//! batch to Redis.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,9 +23,11 @@ use crate::verdict::{Answers, Decision, Decisions, StoreError};
 const ABANDONED: StoreError = StoreError::Unknown("abandoned");
 
 impl Limiter {
-    /// Decides `checks` as [`Limiter::decide`] does, and counts the trials beside them. Returns the store's answers to the trials.
+    /// Decides `checks` as [`Limiter::decide`] does, and counts the trials beside them. Returns the
+    /// store's answers to the trials.
     ///
-    /// The request waits for its trials where the store answers. Where it does not, they would only make an answer late that a failure policy has given.
+    /// The request waits for its trials where the store answers. Where it does not, they would only
+    /// make an answer late that a failure policy has given.
     pub async fn decide_with_trials(
         &self,
         checks: &Arc<Checks>,
@@ -35,9 +38,16 @@ impl Limiter {
         let decided = pin!(self.decide(checks, timeout, parent));
         let tried = pin!(self.ask_trials(trials, timeout));
         match select(decided, tried).await {
-            Either::Left((decisions, tried)) if decisions.iter().any(|decision| decision.store_error().is_some()) => {
+            Either::Left((decisions, tried))
+                if decisions
+                    .iter()
+                    .any(|decision| decision.store_error().is_some()) =>
+            {
                 let answers = tried.now_or_never();
-                (decisions, answers.unwrap_or_else(|| Answers::failed(trials.checks.len(), ABANDONED)))
+                (
+                    decisions,
+                    answers.unwrap_or_else(|| Answers::failed(trials.checks.len(), ABANDONED)),
+                )
             }
             Either::Left((decisions, tried)) => (decisions, tried.await),
             Either::Right((answers, decided)) => (decided.await, answers),
@@ -47,16 +57,25 @@ impl Limiter {
     /// What the trials have left.
     pub async fn look_at_trials(&self, trials: &Trials) -> Decisions {
         let answers = self.ask_trials(trials, None).await;
-        answers.checks.into_iter().map(|answer| answer.map_or_else(Decision::PolicyAllows, Decision::Store)).collect()
+        answers
+            .checks
+            .into_iter()
+            .map(|answer| answer.map_or_else(Decision::PolicyAllows, Decision::Store))
+            .collect()
     }
 
     async fn ask_trials(&self, trials: &Trials, timeout: Option<Duration>) -> Answers {
         let left = timeout.map(less_reserve);
         let budget = Budget {
-            deadline: Instant::now() + left.unwrap_or(Duration::MAX).min(self.options.store_timeout),
+            deadline: Instant::now()
+                + left
+                    .unwrap_or(Duration::MAX)
+                    .min(self.options.store_timeout),
             // As for a real limit. Nothing is held.
             max_hold: left.map_or(Span::MAX, Span::from),
         };
-        self.store.decide(&trials.checks, &trials.checks.indices(), budget).await
+        self.store
+            .decide(&trials.checks, &trials.checks.indices(), budget)
+            .await
     }
 }

@@ -1,8 +1,11 @@
-//! The overrides in force, and where they are kept: in Redis for all replicas, in a file, or in this process only.
+//! The overrides in force, and where they are kept: in Redis for all replicas, in a file, or in
+//! this process only.
 //!
-//! The control thread reads them where they are kept twice a second, and puts them in force if they changed. While they cannot be read, the last known
-//! ones stay in force, and end at their instants all the same. A change is made where they are kept first; then this process reads it back, and the
-//! other replicas within [`POLL`] and a round trip. Requests know only the compiled tree of a snapshot.
+//! The control thread reads them where they are kept twice a second, and puts them in force if they
+//! changed. While they cannot be read, the last known ones stay in force, and end at their instants
+//! all the same. A change is made where they are kept first; then this process reads it back, and
+//! the other replicas within [`POLL`] and a round trip. Requests know only the compiled tree of a
+//! snapshot.
 
 mod audit;
 mod file;
@@ -26,16 +29,19 @@ use crate::overrides::{Kind, Override, Overrides, Record};
 use crate::store::memory;
 use crate::time::{Micros, Span};
 
-/// The time between two readings. With a round trip it keeps what is promised: in force everywhere within a second.
+/// The time between two readings. With a round trip it keeps what is promised: in force everywhere
+/// within a second.
 pub const POLL: Duration = Duration::from_millis(500);
 
 /// The longest wait for one reading or one change.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// How long the start waits for the first reading. Redis in the same data centre answers within a tenth of it.
+/// How long the start waits for the first reading. Redis in the same data centre answers within a
+/// tenth of it.
 const START_WAIT: Duration = Duration::from_millis(250);
 
-/// How long an override that has ended stays where it is kept, so that the clocks of all replicas agree that it has.
+/// How long an override that has ended stays where it is kept, so that the clocks of all replicas
+/// agree that it has.
 const KEPT_AFTER_END: Span = Span::from_secs(60);
 
 /// Ended overrides that one sweep removes at most. What is left is removed by the next one.
@@ -66,7 +72,8 @@ pub enum ChangeError {
 pub struct Registry {
     live: Arc<Live>,
     place: Place,
-    /// Held from the reading to the end of what follows from it, so that a later reading is not replaced by an earlier one.
+    /// Held from the reading to the end of what follows from it, so that a later reading is not
+    /// replaced by an earlier one.
     gate: tokio::sync::Mutex<()>,
     known: Mutex<Known>,
     changes: Changes,
@@ -100,14 +107,23 @@ impl Registry {
     #[must_use]
     pub fn new(live: Arc<Live>, keeping: Keeping) -> Self {
         let place = Place::new(keeping);
-        Self { live, place, gate: tokio::sync::Mutex::new(()), known: Mutex::default(), changes: Changes::default() }
+        Self {
+            live,
+            place,
+            gate: tokio::sync::Mutex::new(()),
+            known: Mutex::default(),
+            changes: Changes::default(),
+        }
     }
 
-    /// Reads the overrides for the first time, so that they are in force with the first request. Where that takes too long, the process serves without
-    /// them until [`Registry::follow`] has read them.
+    /// Reads the overrides for the first time, so that they are in force with the first request.
+    /// Where that takes too long, the process serves without them until [`Registry::follow`] has
+    /// read them.
     pub async fn start(&self) {
         if timeout(START_WAIT, self.poll()).await.is_err() {
-            tracing::warn!("overrides: not read yet; requests are answered without them until they are");
+            tracing::warn!(
+                "overrides: not read yet; requests are answered without them until they are"
+            );
         }
     }
 
@@ -133,7 +149,13 @@ impl Registry {
     #[must_use]
     pub fn list(&self) -> Vec<Override> {
         let now = memory::now();
-        self.live.overrides().map_or_else(Vec::new, |all| all.list().iter().filter(|one| !one.has_ended(now)).cloned().collect())
+        self.live.overrides().map_or_else(Vec::new, |all| {
+            all.list()
+                .iter()
+                .filter(|one| !one.has_ended(now))
+                .cloned()
+                .collect()
+        })
     }
 
     /// The records of those that ended within the last week, the last one first.
@@ -141,12 +163,20 @@ impl Registry {
     pub fn list_ended(&self) -> Vec<Record> {
         let (now, known) = (memory::now(), self.known());
         let mut all = known.past.clone();
-        keep_ended(&mut all, known.all.iter().filter(|kept| kept.one.has_ended(now)).map(Kept::expired));
+        keep_ended(
+            &mut all,
+            known
+                .all
+                .iter()
+                .filter(|kept| kept.one.has_ended(now))
+                .map(Kept::expired),
+        );
         all.reverse();
         all
     }
 
-    /// Puts an override in force, in the place of one with the same kind and entries. Returns that one.
+    /// Puts an override in force, in the place of one with the same kind and entries. Returns that
+    /// one.
     ///
     /// # Errors
     /// It was not set.
@@ -155,12 +185,21 @@ impl Registry {
         self.read().await.map_err(ChangeError::Unavailable)?;
         let now = memory::now();
         if one.has_ended(now) {
-            return Err(ChangeError::Invalid("until is in the past; write a later instant, or leave it out".to_owned()));
+            return Err(ChangeError::Invalid(
+                "until is in the past; write a later instant, or leave it out".to_owned(),
+            ));
         }
         let current = self.live.overrides().unwrap_or_default();
-        current.admit(&one, now).map_err(|error| ChangeError::Invalid(error.0))?;
-        let before = current.list().iter().find(|other| other.id == one.id && !other.has_ended(now)).cloned();
-        self.change(Change::Set(Box::new(Record::from(&one)))).await?;
+        current
+            .admit(&one, now)
+            .map_err(|error| ChangeError::Invalid(error.0))?;
+        let before = current
+            .list()
+            .iter()
+            .find(|other| other.id == one.id && !other.has_ended(now))
+            .cloned();
+        self.change(Change::Set(Box::new(Record::from(&one))))
+            .await?;
         self.changes.set.fetch_add(1, Ordering::Relaxed);
         audit::set(&one, before.as_ref());
         Ok(before)
@@ -174,8 +213,19 @@ impl Registry {
         let _gate = self.gate.lock().await;
         self.read().await.map_err(ChangeError::Unavailable)?;
         let unknown = || ChangeError::Unknown(id.escape_debug().to_string());
-        let one = self.known().all.iter().find(|kept| *kept.one.id == *id).map(|kept| kept.one.clone()).ok_or_else(unknown)?;
-        self.change(Change::Remove(Box::new(Record::ended(&one, memory::now(), by)))).await?;
+        let one = self
+            .known()
+            .all
+            .iter()
+            .find(|kept| *kept.one.id == *id)
+            .map(|kept| kept.one.clone())
+            .ok_or_else(unknown)?;
+        self.change(Change::Remove(Box::new(Record::ended(
+            &one,
+            memory::now(),
+            by,
+        ))))
+        .await?;
         self.changes.removed.fetch_add(1, Ordering::Relaxed);
         audit::removed(&one, by);
         Ok(one)
@@ -188,9 +238,16 @@ impl Registry {
     }
 
     async fn change(&self, change: Change) -> Result<(), ChangeError> {
-        let again = if let Change::Set(record) = &change { record.id.as_str() } else { "" };
+        let again = if let Change::Set(record) = &change {
+            record.id.as_str()
+        } else {
+            ""
+        };
         let ended = self.ended_before(memory::now(), again);
-        self.place.change(&change, &ended, Instant::now() + DEADLINE).await.map_err(ChangeError::Unavailable)?;
+        self.place
+            .change(&change, &ended, Instant::now() + DEADLINE)
+            .await
+            .map_err(ChangeError::Unavailable)?;
         // It was made. If it cannot be read back now, the next reading puts it in force.
         let _ = self.read().await;
         Ok(())
@@ -202,7 +259,13 @@ impl Registry {
         let result = self.read().await;
         if result.is_ok() && fastrand::u32(..SWEEP_ODDS) == 0 {
             let ended = self.ended_before(memory::now(), "");
-            if !ended.is_empty() && self.place.change(&Change::Sweep, &ended, Instant::now() + DEADLINE).await.is_ok() {
+            if !ended.is_empty()
+                && self
+                    .place
+                    .change(&Change::Sweep, &ended, Instant::now() + DEADLINE)
+                    .await
+                    .is_ok()
+            {
                 let _ = self.read().await;
             }
         }
@@ -213,14 +276,23 @@ impl Registry {
         // Before a new reading takes them out.
         self.log_ended();
         let mark = self.known().mark.clone();
-        let mut read = self.place.read(mark.as_ref(), Instant::now() + DEADLINE).await;
+        let mut read = self
+            .place
+            .read(mark.as_ref(), Instant::now() + DEADLINE)
+            .await;
         if let Ok(Some(reading)) = &read
             && self.place.has_lost(&reading.mark)
         {
             read = match self.restore().await {
-                Ok(true) => self.place.read(mark.as_ref(), Instant::now() + DEADLINE).await,
+                Ok(true) => {
+                    self.place
+                        .read(mark.as_ref(), Instant::now() + DEADLINE)
+                        .await
+                }
                 Ok(false) => read,
-                Err(error) => Err(format!("Redis has lost them, and they cannot be written again: {error}")),
+                Err(error) => Err(format!(
+                    "Redis has lost them, and they cannot be written again: {error}"
+                )),
             };
         }
         let mut known = self.known();
@@ -237,7 +309,10 @@ impl Registry {
             }
             Err(error) => {
                 if known.error.as_ref() != Some(&error) {
-                    tracing::warn!(error, "overrides: they cannot be read; those known last stay in force");
+                    tracing::warn!(
+                        error,
+                        "overrides: they cannot be read; those known last stay in force"
+                    );
                     known.error = Some(error.clone());
                 }
                 Err(error)
@@ -245,22 +320,38 @@ impl Registry {
         }
     }
 
-    /// Writes the overrides that this process knows to a Redis that has lost them, as after a restart without persistence: no operator removed them.
-    /// False: it knows none.
+    /// Writes the overrides that this process knows to a Redis that has lost them, as after a
+    /// restart without persistence: no operator removed them. False: it knows none.
     async fn restore(&self) -> Result<bool, String> {
         let now = memory::now();
-        let all: Vec<Kept> = self.known().all.iter().filter(|kept| !kept.one.has_ended(now)).cloned().collect();
+        let all: Vec<Kept> = self
+            .known()
+            .all
+            .iter()
+            .filter(|kept| !kept.one.has_ended(now))
+            .cloned()
+            .collect();
         if all.is_empty() {
             return Ok(false);
         }
         let count = all.len();
-        self.place.change(&Change::Restore(all), &[], Instant::now() + DEADLINE).await?;
-        tracing::warn!(count, "overrides: Redis has lost them; this process has written those that it knows");
+        self.place
+            .change(&Change::Restore(all), &[], Instant::now() + DEADLINE)
+            .await?;
+        tracing::warn!(
+            count,
+            "overrides: Redis has lost them; this process has written those that it knows"
+        );
         Ok(true)
     }
 
     fn take(&self, known: &mut Known, reading: Reading) {
-        let Reading { mark, all, unreadable, ended } = reading;
+        let Reading {
+            mark,
+            all,
+            unreadable,
+            ended,
+        } = reading;
         known.past = ended;
         known.unreadable = unreadable.len();
         known.mark = Some(mark);
@@ -269,21 +360,33 @@ impl Registry {
         known.ended.retain(|id| ids.contains(id));
         self.put_in_force(known);
         for (id, error) in unreadable.iter().take(MAX_LOGGED) {
-            tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one cannot be read, and is not in force");
+            tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one \
+                cannot be read, and is not in force");
         }
     }
 
     fn put_in_force(&self, known: &Known) {
         let now = memory::now();
-        let overrides = Overrides::new(known.all.iter().filter(|kept| !kept.one.has_ended(now)).map(|kept| kept.one.clone()).collect());
+        let overrides = Overrides::new(
+            known
+                .all
+                .iter()
+                .filter(|kept| !kept.one.has_ended(now))
+                .map(|kept| kept.one.clone())
+                .collect(),
+        );
         if overrides.left_out() > 0 {
-            tracing::error!(left_out = overrides.left_out(), "overrides: there are too many; the oldest are not in force");
+            tracing::error!(
+                left_out = overrides.left_out(),
+                "overrides: there are too many; the oldest are not in force"
+            );
         }
         tracing::debug!(in_force = overrides.list().len(), "overrides: in force");
         self.live.replace_overrides(overrides);
     }
 
-    /// Logs those that have ended since the last call, and takes them out of the tree, which passes them over already.
+    /// Logs those that have ended since the last call, and takes them out of the tree, which passes
+    /// them over already.
     fn log_ended(&self) {
         let (now, mut known) = (memory::now(), self.known());
         let known = &mut *known;
@@ -292,7 +395,11 @@ impl Registry {
             if known.ended.insert(one.id.clone()) {
                 any = true;
                 // Not those that had ended before this process started.
-                if self.live.overrides().is_some_and(|all| all.list().iter().any(|other| other.id == one.id)) {
+                if self
+                    .live
+                    .overrides()
+                    .is_some_and(|all| all.list().iter().any(|other| other.id == one.id))
+                {
                     self.changes.ended.fetch_add(1, Ordering::Relaxed);
                     audit::ended(one);
                 }
@@ -303,11 +410,28 @@ impl Registry {
         }
     }
 
-    /// Those that ended so long ago that all replicas know. Also the one of this id, which is about to be replaced.
+    /// Those that ended so long ago that all replicas know. Also the one of this id, which is about
+    /// to be replaced.
     fn ended_before(&self, now: Micros, again: &str) -> Vec<Kept> {
-        let has_ended = |one: &Override, kept_for| one.until.is_some_and(|until| until + kept_for <= now);
-        let is_old = |Kept { one, .. }: &&Kept| has_ended(one, if *one.id == *again { Span::ZERO } else { KEPT_AFTER_END });
-        self.known().all.iter().filter(is_old).take(MAX_SWEPT).cloned().collect()
+        let has_ended =
+            |one: &Override, kept_for| one.until.is_some_and(|until| until + kept_for <= now);
+        let is_old = |Kept { one, .. }: &&Kept| {
+            has_ended(
+                one,
+                if *one.id == *again {
+                    Span::ZERO
+                } else {
+                    KEPT_AFTER_END
+                },
+            )
+        };
+        self.known()
+            .all
+            .iter()
+            .filter(is_old)
+            .take(MAX_SWEPT)
+            .cloned()
+            .collect()
     }
 
     /// The metrics.
@@ -318,13 +442,32 @@ impl Registry {
         for one in all.list().iter().filter(|one| !one.has_ended(now)) {
             counts[one.kind.index()] += 1;
         }
-        let mut samples: Vec<_> = Kind::NAMES.iter().zip(counts).map(|(kind, count)| families::OVERRIDES.count(&[*kind], count)).collect();
+        let mut samples: Vec<_> = Kind::NAMES
+            .iter()
+            .zip(counts)
+            .map(|(kind, count)| families::OVERRIDES.count(&[*kind], count))
+            .collect();
         let known = self.known();
         samples.push(families::OVERRIDES_UNREADABLE.count(&[], known.unreadable as u64));
-        samples.extend(known.read_at.map(|at| families::OVERRIDES_AGE.sample(&[], at.elapsed().as_secs_f64())));
-        let Changes { set, removed, ended, reset } = &self.changes;
-        for (change, count) in [("set", set), ("removed", removed), ("ended", ended), ("reset", reset)] {
-            samples.push(families::OVERRIDE_CHANGES.count(&[change], count.load(Ordering::Relaxed)));
+        samples.extend(
+            known
+                .read_at
+                .map(|at| families::OVERRIDES_AGE.sample(&[], at.elapsed().as_secs_f64())),
+        );
+        let Changes {
+            set,
+            removed,
+            ended,
+            reset,
+        } = &self.changes;
+        for (change, count) in [
+            ("set", set),
+            ("removed", removed),
+            ("ended", ended),
+            ("reset", reset),
+        ] {
+            samples
+                .push(families::OVERRIDE_CHANGES.count(&[change], count.load(Ordering::Relaxed)));
         }
         samples
     }

@@ -1,28 +1,40 @@
-//! A file that Weir replaces as a whole: its reader sees the text of before or all of the new one, also after a power cut.
+//! A file that Weir replaces as a whole: its reader sees the text of before or all of the new one,
+//! also after a power cut.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// Writes beside the file and renames. The file keeps its permissions, and its owner and group where the system allows that; through a link, the file
-/// that the link names is replaced.
+/// Writes beside the file and renames. The file keeps its permissions, and its owner and group
+/// where the system allows that; through a link, the file that the link names is replaced.
 ///
 /// # Errors
 /// The operating system's error. The file is the one that it was.
 pub(super) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let path = &target(path)?;
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is no path of a file"))?;
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is no path of a file"))?;
     // Replicas may share the folder.
-    let beside = path.with_file_name(format!(".{}.{:016x}", name.to_string_lossy(), fastrand::u64(..)));
-    let written = write(&beside, fs::metadata(path).ok().as_ref(), parts).and_then(|()| fs::rename(&beside, path));
+    let beside = path.with_file_name(format!(
+        ".{}.{:016x}",
+        name.to_string_lossy(),
+        fastrand::u64(..)
+    ));
+    let written = write(&beside, fs::metadata(path).ok().as_ref(), parts)
+        .and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         // It may not even exist; the first error is the one to show.
         let _ = fs::remove_file(&beside);
         return written;
     }
-    // The folder holds the name. Where it cannot be synchronized, the file is the new one all the same.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // The folder holds the name. Where it cannot be synchronized, the file is the new one all the
+    // same.
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }
@@ -41,7 +53,11 @@ fn target(path: &Path) -> io::Result<PathBuf> {
 fn write(path: &Path, before: Option<&fs::Metadata>, parts: &[&[u8]]) -> io::Result<()> {
     // Until it has the permissions of the file before, it is for its owner only.
     let mode = if before.is_some() { 0o600 } else { 0o666 };
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)?;
     if let Some(before) = before {
         // Another owner is for root only; a group, for its members.
         if fchown(&file, Some(before.uid()), Some(before.gid())).is_err() {
@@ -71,17 +87,32 @@ mod tests {
         replace(&path("second"), &[b"a", b"b"]).expect("a link to a file that is not there yet");
         assert_eq!(fs::read(path("real/file")).expect("a file"), b"ab");
         for permissions in [0o600, 0o640, 0o644, 0o400] {
-            fs::set_permissions(path("real/file"), fs::Permissions::from_mode(permissions)).expect("permissions");
+            fs::set_permissions(path("real/file"), fs::Permissions::from_mode(permissions))
+                .expect("permissions");
             let before = fs::metadata(path("real/file")).expect("a file");
             replace(&path("second"), &[b"c"]).expect("replaced");
             let after = fs::metadata(path("real/file")).expect("a file");
-            assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()));
+            assert_eq!(
+                (after.mode(), after.uid(), after.gid()),
+                (before.mode(), before.uid(), before.gid())
+            );
             assert_ne!(before.ino(), after.ino(), "as a whole");
-            assert!(["link", "second"].iter().all(|link| fs::symlink_metadata(path(link)).expect("a link").is_symlink()));
+            assert!(["link", "second"].iter().all(|link| {
+                fs::symlink_metadata(path(link))
+                    .expect("a link")
+                    .is_symlink()
+            }));
         }
-        assert_eq!(fs::read_dir(path("real")).expect("a folder").count(), 1, "nothing else is left");
+        assert_eq!(
+            fs::read_dir(path("real")).expect("a folder").count(),
+            1,
+            "nothing else is left"
+        );
         symlink("round", path("round")).expect("a link");
-        assert!(replace(&path("round"), &[b"x"]).is_err(), "a link to itself");
+        assert!(
+            replace(&path("round"), &[b"x"]).is_err(),
+            "a link to itself"
+        );
         assert!(replace(&path("missing/file"), &[b"x"]).is_err());
     }
 }

@@ -1,8 +1,10 @@
 //! Limits from a control plane: a client of xDS (state of the world over ADS, or delta).
 //!
-//! `protocol` says what to send and when, `connect` and `session` are the connection, and `applier` puts configurations in force with `configuration`,
-//! each on a thread of its own. A control plane that is away changes nothing: the last good configuration stays in force, and `cache` keeps it in
-//! a file for a process that starts meanwhile. `live` decides nothing differently for it: rules are rules.
+//! `protocol` says what to send and when, `connect` and `session` are the connection, and `applier`
+//! puts configurations in force with `configuration`, each on a thread of its own. A control plane
+//! that is away changes nothing: the last good configuration stays in force, and `cache` keeps it
+//! in a file for a process that starts meanwhile. `live` decides nothing differently for it: rules
+//! are rules.
 
 mod applier;
 mod backoff;
@@ -50,18 +52,21 @@ pub use protocol::Variant;
 pub use session::Header;
 pub use status::{State, Status};
 
-/// The largest response, unless the settings say otherwise: some 400,000 limits of Envoy Gateway. gRPC's own 4 MiB is too little for large
-/// installations, and without a bound a broken control plane could take all memory.
+/// The largest response, unless the settings say otherwise: some 400,000 limits of Envoy Gateway.
+/// gRPC's own 4 MiB is too little for large installations, and without a bound a broken control
+/// plane could take all memory.
 pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// The shortest time from the end of one compilation to the next: a control plane that pushes without a pause costs little CPU, and its latest
-/// configuration is in force a second later.
+/// The shortest time from the end of one compilation to the next: a control plane that pushes
+/// without a pause costs little CPU, and its latest configuration is in force a second later.
 const MIN_COMPILE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Silence of a new stream that is worth a line. It is no error: a server has nothing to say while it has no configuration for the node.
+/// Silence of a new stream that is worth a line. It is no error: a server has nothing to say while
+/// it has no configuration for the node.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The time between two PINGs for a server that finds the usual one too short: Go's gRPC servers close a connection with more than one in five minutes.
+/// The time between two PINGs for a server that finds the usual one too short: Go's gRPC servers
+/// close a connection with more than one in five minutes.
 const LONG_PING: Duration = Duration::from_secs(310);
 
 /// The same failure is logged again after this time.
@@ -109,12 +114,18 @@ struct InForce(Mutex<BTreeMap<String, String>>);
 
 impl InForce {
     fn set(&self, resources: &BTreeMap<String, Versioned>) {
-        let versions = resources.iter().map(|(name, resource)| (name.clone(), resource.version.clone())).collect();
+        let versions = resources
+            .iter()
+            .map(|(name, resource)| (name.clone(), resource.version.clone()))
+            .collect();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = versions;
     }
 
     fn versions(&self) -> BTreeMap<String, String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -127,25 +138,52 @@ pub struct Client {
 }
 
 impl Client {
-    /// Reads the overlay file, and puts the saved configuration in force, if there is one. Returns the problems of the overlay file too; without the
-    /// client being dropped, it goes on without an overlay until the file can be used.
+    /// Reads the overlay file, and puts the saved configuration in force, if there is one. Returns
+    /// the problems of the overlay file too; without the client being dropped, it goes on without
+    /// an overlay until the file can be used.
     #[must_use]
     pub fn new(live: Arc<Live>, options: Options, metrics: Arc<Metrics>) -> (Self, Vec<Problem>) {
         let status = Status::default();
-        let (overlay, problems) = OverlayFile::open(options.overlay_file.clone(), options.rules.clone());
-        let bounds = Bounds { max_bytes: options.max_message_bytes, max_memory: options.max_memory };
+        let (overlay, problems) =
+            OverlayFile::open(options.overlay_file.clone(), options.rules.clone());
+        let bounds = Bounds {
+            max_bytes: options.max_message_bytes,
+            max_memory: options.max_memory,
+        };
         let configuration = Configuration::new(overlay.options().clone(), bounds);
-        let cache = options.cache_file.clone().map(|path| Cache::new(path, options.node.id.clone(), options.max_message_bytes));
-        let mut applier = Applier::new(live, Arc::clone(&metrics), status.clone(), (configuration, overlay), cache);
+        let cache = options
+            .cache_file
+            .clone()
+            .map(|path| Cache::new(path, options.node.id.clone(), options.max_message_bytes));
+        let mut applier = Applier::new(
+            live,
+            Arc::clone(&metrics),
+            status.clone(),
+            (configuration, overlay),
+            cache,
+        );
         applier.restore();
         let shown = status.clone();
         metrics.register(Box::new(move || shown.samples()));
-        (Self { options, metrics, status, applier }, problems)
+        (
+            Self {
+                options,
+                metrics,
+                status,
+                applier,
+            },
+            problems,
+        )
     }
 
     /// Follows the control plane until the future is dropped.
     pub async fn follow(self) {
-        let Self { options, metrics, status, applier } = self;
+        let Self {
+            options,
+            metrics,
+            status,
+            applier,
+        } = self;
         let inbox = Arc::new(Inbox::default());
         let (answers, received) = mpsc::channel(MAX_ANSWERS);
         let in_force = applier.in_force();
@@ -158,11 +196,24 @@ impl Client {
         let connected = spawn("weir-xds", move || {
             background::lower_priority();
             // It has no work but the connection.
-            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(MAX_RESOLVERS).build() {
+            let runtime = match tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .max_blocking_threads(MAX_RESOLVERS)
+                .build()
+            {
                 Ok(runtime) => runtime,
-                Err(error) => return tracing::error!(%error, "the client of the control plane cannot start; restart weir"),
+                Err(error) => {
+                    return tracing::error!(%error, "the client of the control plane cannot start; \
+                        restart weir");
+                }
             };
-            let connection = Connection { options, status, inbox, answers: received, in_force };
+            let connection = Connection {
+                options,
+                status,
+                inbox,
+                answers: received,
+                in_force,
+            };
             runtime.block_on(async {
                 tokio::select! {
                     () = connection.run() => {}
@@ -174,7 +225,8 @@ impl Client {
         });
         if let Err(error) = applied.and(connected) {
             metrics.panicked();
-            tracing::error!(%error, "the threads of the control plane's client cannot start; restart weir");
+            tracing::error!(%error, "the threads of the control plane's client cannot start; \
+                restart weir");
         }
         std::future::pending::<()>().await;
     }
@@ -190,7 +242,10 @@ impl Drop for Ending {
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map(drop)
 }
 
 /// The connection to the control plane.
@@ -205,8 +260,11 @@ struct Connection {
 impl Connection {
     /// Connects, follows the stream to its end, waits, and connects again.
     async fn run(mut self) {
-        let (mut backoff, mut pace, mut failures) =
-            (Backoff::new(self.options.backoff.clone()), RefusalPace::default(), Failures::default());
+        let (mut backoff, mut pace, mut failures) = (
+            Backoff::new(self.options.backoff.clone()),
+            RefusalPace::default(),
+            Failures::default(),
+        );
         let (mut ping, mut is_reported) = (self.options.ping, false);
         for number in 0.. {
             self.status.set(State::Connecting);
@@ -234,14 +292,18 @@ impl Connection {
                 }
                 Err(error) => {
                     self.status.count(Count::ConnectFailed);
-                    End { ended: Ended::NotConnected, reason: error.to_string() }
+                    End {
+                        ended: Ended::NotConnected,
+                        reason: error.to_string(),
+                    }
                 }
             };
             self.status.set(State::Connecting);
             if failures.is_new(&reason, Instant::now()) {
                 is_reported = false;
                 let server = &self.options.server;
-                tracing::warn!(%server, "no connection to the control plane: {reason}; the limits in force stay, and Weir connects again");
+                tracing::warn!(%server, "no connection to the control plane: {reason}; the limits \
+                    in force stay, and Weir connects again");
             }
             tokio::time::sleep(backoff.next(ended, fastrand::f64())).await;
         }
@@ -253,7 +315,8 @@ impl Connection {
 struct Failures(Vec<(String, Instant)>);
 
 impl Failures {
-    /// Whether a failure deserves a line: the same one does once a minute, and so do only a few different ones.
+    /// Whether a failure deserves a line: the same one does once a minute, and so do only a few
+    /// different ones.
     fn is_new(&mut self, reason: &str, now: Instant) -> bool {
         self.0.retain(|(_, at)| now < *at + LOG_INTERVAL);
         let is_new = self.0.len() < MAX_FAILURES && self.0.iter().all(|(known, _)| known != reason);
@@ -276,7 +339,9 @@ mod tests {
         assert!(failures.is_new("timeout", begin + LOG_INTERVAL / 2));
         assert!(failures.is_new("refused", begin + LOG_INTERVAL));
         let later = begin + LOG_INTERVAL * 10;
-        let logged = (0..1_000).filter(|number| failures.is_new(&number.to_string(), later)).count();
+        let logged = (0..1_000)
+            .filter(|number| failures.is_new(&number.to_string(), later))
+            .count();
         assert_eq!(logged, MAX_FAILURES);
     }
 }

@@ -1,7 +1,8 @@
 //! Cells: counters with one row per core, summed when a scrape reads them.
 //!
-//! A counter that all cores share moves its cache line between them at each request. Here every core has a row of its own, on cache lines of its
-//! own, and an addition is a load and a store. Two threads must not write one row at once, or additions are lost (nothing worse).
+//! A counter that all cores share moves its cache line between them at each request. Here every
+//! core has a row of its own, on cache lines of its own, and an addition is a load and a store. Two
+//! threads must not write one row at once, or additions are lost (nothing worse).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,20 +25,31 @@ impl<const N: usize> Cells<N> {
     /// All zero, for at least one core.
     #[must_use]
     pub(super) fn new(cores: usize) -> Self {
-        Self { rows: (0..cores.max(1)).map(|_| Row(std::array::from_fn(|_| AtomicU64::new(0)))).collect() }
+        Self {
+            rows: (0..cores.max(1))
+                .map(|_| Row(std::array::from_fn(|_| AtomicU64::new(0))))
+                .collect(),
+        }
     }
 
     /// Adds `amount` to one counter; an index out of bounds stands for the last core or counter.
     pub(super) fn add(&self, core: Core, counter: usize, amount: u64) {
         let row = &self.rows[core.0.min(self.rows.len() - 1)];
         let cell = &row.0[counter.min(N - 1)];
-        cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+        cell.store(
+            cell.load(Ordering::Relaxed).wrapping_add(amount),
+            Ordering::Relaxed,
+        );
     }
 
     /// The counters, summed over all cores.
     #[must_use]
     pub(super) fn sums(&self) -> [u64; N] {
-        std::array::from_fn(|counter| self.rows.iter().fold(0_u64, |sum, row| sum.wrapping_add(row.0[counter].load(Ordering::Relaxed))))
+        std::array::from_fn(|counter| {
+            self.rows.iter().fold(0_u64, |sum, row| {
+                sum.wrapping_add(row.0[counter].load(Ordering::Relaxed))
+            })
+        })
     }
 }
 
@@ -61,7 +73,8 @@ mod tests {
     #[test]
     fn rows_share_no_cache_line() {
         let cells = Cells::<1>::new(2);
-        let gap = std::ptr::from_ref(&cells.rows[1]) as usize - std::ptr::from_ref(&cells.rows[0]) as usize;
+        let gap = std::ptr::from_ref(&cells.rows[1]) as usize
+            - std::ptr::from_ref(&cells.rows[0]) as usize;
         assert!(gap >= 128);
     }
 }

@@ -9,7 +9,8 @@ pub(super) const OVER_LIMIT: usize = 3;
 pub(super) const SHADOW_MODE: usize = 4;
 pub(super) const OVER_LIMIT_WITH_LOCAL_CACHE: usize = 5;
 
-/// The families of hits, in the order of their counters: five of envoyproxy/ratelimit, and what the denial cache refused.
+/// The families of hits, in the order of their counters: five of envoyproxy/ratelimit, and what the
+/// denial cache refused.
 pub(super) static HITS: [&Family; 6] = [
     &families::TOTAL_HITS,
     &families::WITHIN_LIMIT,
@@ -39,8 +40,17 @@ pub(super) enum Outcome {
 }
 
 /// The values of the label `outcome`, in the order of [`Outcome`].
-pub(super) const OUTCOMES: [&str; 9] =
-    ["ok", "over_limit", "shadow_over_limit", "unlimited", "error", "outage_allowed", "outage_denied", "blocked", "exempt"];
+pub(super) const OUTCOMES: [&str; 9] = [
+    "ok",
+    "over_limit",
+    "shadow_over_limit",
+    "unlimited",
+    "error",
+    "outage_allowed",
+    "outage_denied",
+    "blocked",
+    "exempt",
+];
 
 /// How many counters a series has. Sixteen fill the cache lines of a core's row.
 pub(super) const COUNTERS: usize = DECISIONS + OUTCOMES.len();

@@ -1,7 +1,9 @@
-//! Series whose names depend on the request: `detailed_metric`, `value_to_metric`, limits that a request brings along.
+//! Series whose names depend on the request: `detailed_metric`, `value_to_metric`, limits that a
+//! request brings along.
 //!
-//! A client may choose their text, so that their number and their length are bounded: once the bound is reached, a new series is counted as
-//! `other` of its domain. They are behind locks, which only requests for such limits take.
+//! A client may choose their text, so that their number and their length are bounded: once the
+//! bound is reached, a new series is counted as `other` of its domain. They are behind locks, which
+//! only requests for such limits take.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -14,7 +16,8 @@ use super::counts::{Counts, add_up};
 /// The number of locks; with several, cores seldom wait for each other.
 const SHARDS: usize = 16;
 
-/// The longest label value that is taken from a request, in bytes. A descriptor's value may have a megabyte; a scrape must stay readable.
+/// The longest label value that is taken from a request, in bytes. A descriptor's value may have a
+/// megabyte; a scrape must stay readable.
 const LONGEST_LABEL_BYTES: usize = 256;
 
 /// The label `key1` of the series for all names beyond the bound.
@@ -34,8 +37,17 @@ pub(super) struct Labels {
 
 impl Labels {
     pub(super) fn new(domain: String, levels: &[String]) -> Self {
-        let (key1, others) = levels.split_first().map_or((String::new(), &[][..]), |(first, others)| (first.clone(), others));
-        Self { domain, key1, key2: others.join("."), second_bytes: others.first().map_or(0, String::len) }
+        let (key1, others) = levels
+            .split_first()
+            .map_or((String::new(), &[][..]), |(first, others)| {
+                (first.clone(), others)
+            });
+        Self {
+            domain,
+            key1,
+            key2: others.join("."),
+            second_bytes: others.first().map_or(0, String::len),
+        }
     }
 
     /// The second level alone, which may hold dots itself; empty when there is only one.
@@ -50,7 +62,10 @@ pub(super) fn cut(mut text: String) -> String {
     if text.len() > LONGEST_LABEL_BYTES {
         let longest = LONGEST_LABEL_BYTES - MARK.len_utf8();
         // In UTF-8 a character begins at one of any four consecutive bytes; 0 is always a boundary.
-        let end = (0..=longest).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        let end = (0..=longest)
+            .rev()
+            .find(|&end| text.is_char_boundary(end))
+            .unwrap_or(0);
         text.truncate(end);
         text.push(MARK);
     }
@@ -71,16 +86,31 @@ pub(super) struct Dynamic {
 impl Dynamic {
     /// At most `max` series, without those named `other`.
     pub(super) fn new(max: usize) -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::new(), len: AtomicUsize::new(0), max }
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            len: AtomicUsize::new(0),
+            max,
+        }
     }
 
     /// Adds to the series of these levels.
     pub(super) fn add(&self, domain: &[u8], levels: &[String], counts: &Counts) {
         let domain = cut(String::from_utf8_lossy(domain).into_owned());
-        let Labels { domain, key1, key2, second_bytes } = Labels::new(domain, levels);
+        let Labels {
+            domain,
+            key1,
+            key2,
+            second_bytes,
+        } = Labels::new(domain, levels);
         let (key1, key2) = (cut(key1), cut(key2));
         // Texts that are cut alike are one series.
-        let labels = Labels { second_bytes: second_bytes.min(key2.len()), domain, key1, key2 };
+        let labels = Labels {
+            second_bytes: second_bytes.min(key2.len()),
+            domain,
+            key1,
+            key2,
+        };
         let mut shard = self.shard(&labels);
         if let Some(known) = shard.get_mut(&labels) {
             return add_up(known, counts);
@@ -95,7 +125,8 @@ impl Dynamic {
         add_up(self.shard(&other).entry(other).or_default(), counts);
     }
 
-    /// Drops the series of domains that the rules no longer have, so that a changing configuration does not use up the bound.
+    /// Drops the series of domains that the rules no longer have, so that a changing configuration
+    /// does not use up the bound.
     pub(super) fn retain_domains(&self, known: impl Fn(&str) -> bool) {
         for shard in &self.shards {
             let mut shard = lock(shard);
@@ -113,7 +144,12 @@ impl Dynamic {
     pub(super) fn series(&self) -> Vec<(Labels, Counts)> {
         self.shards
             .iter()
-            .flat_map(|shard| lock(shard).iter().map(|(labels, counts)| (labels.clone(), *counts)).collect::<Vec<_>>())
+            .flat_map(|shard| {
+                lock(shard)
+                    .iter()
+                    .map(|(labels, counts)| (labels.clone(), *counts))
+                    .collect::<Vec<_>>()
+            })
             .collect()
     }
 
@@ -152,7 +188,10 @@ mod tests {
         let series = dynamic.series();
         assert_eq!(series.len(), 102);
         let count = |domain: &str, key: &str| {
-            series.iter().find(|(labels, _)| labels.domain == domain && labels.key1 == key).map(|(_, counts)| counts[0])
+            series
+                .iter()
+                .find(|(labels, _)| labels.domain == domain && labels.key1 == key)
+                .map(|(_, counts)| counts[0])
         };
         assert_eq!(count("shop", "user_7"), Some(2));
         assert_eq!(count("shop", OTHER), Some(900));
@@ -169,20 +208,48 @@ mod tests {
         assert_eq!(dynamic.series(), []);
         dynamic.add(b"b", &level("1"), &one());
         dynamic.add(b"b", &level("2"), &one());
-        assert!(dynamic.series().iter().all(|(labels, _)| labels.key1 != OTHER));
+        assert!(
+            dynamic
+                .series()
+                .iter()
+                .all(|(labels, _)| labels.key1 != OTHER)
+        );
     }
 
     #[test]
     fn long_and_invalid_text_stays_readable() {
         let dynamic = Dynamic::new(2);
-        dynamic.add(b"\xff", &[format!("k_{}", "ü".repeat(500_000)), "b".to_owned(), "c".to_owned()], &one());
+        dynamic.add(
+            b"\xff",
+            &[
+                format!("k_{}", "ü".repeat(500_000)),
+                "b".to_owned(),
+                "c".to_owned(),
+            ],
+            &one(),
+        );
         let (labels, _) = dynamic.series().remove(0);
         assert_eq!(labels.domain, "\u{fffd}");
-        assert!(labels.key1.len() <= LONGEST_LABEL_BYTES && labels.key1.ends_with("ü…"), "{}", labels.key1);
+        assert!(
+            labels.key1.len() <= LONGEST_LABEL_BYTES && labels.key1.ends_with("ü…"),
+            "{}",
+            labels.key1
+        );
         assert_eq!((labels.key2.as_str(), labels.second_level()), ("b.c", "b"));
-        dynamic.add(b"d", &["a".to_owned(), "ü".repeat(500_000), "c".to_owned()], &one());
+        dynamic.add(
+            b"d",
+            &["a".to_owned(), "ü".repeat(500_000), "c".to_owned()],
+            &one(),
+        );
         let series = dynamic.series();
-        let (labels, _) = series.iter().find(|(labels, _)| labels.domain == "d").unwrap();
-        assert_eq!(labels.second_level(), labels.key2, "the whole of what a cut has left");
+        let (labels, _) = series
+            .iter()
+            .find(|(labels, _)| labels.domain == "d")
+            .unwrap();
+        assert_eq!(
+            labels.second_level(),
+            labels.key2,
+            "the whole of what a cut has left"
+        );
     }
 }

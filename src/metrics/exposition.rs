@@ -1,7 +1,8 @@
 //! The exposition: the samples of one scrape, gathered by family, and their text for Prometheus.
 //!
-//! Samples of one family with equal labels are added up: Prometheus refuses a whole scrape if a series is in it twice. Each limit has more than
-//! a dozen series, so that a scrape of very many limits has millions of lines; series with the same labels share their text.
+//! Samples of one family with equal labels are added up: Prometheus refuses a whole scrape if a
+//! series is in it twice. Each limit has more than a dozen series, so that a scrape of very many
+//! limits has millions of lines; series with the same labels share their text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -60,46 +61,99 @@ pub(super) fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) ->
 }
 
 impl Exposition {
-    /// Empty. Every series of a family of envoyproxy/ratelimit also gets the labels of `extra`, whose names must be valid.
+    /// Empty. Every series of a family of envoyproxy/ratelimit also gets the labels of `extra`,
+    /// whose names must be valid.
     #[must_use]
     pub fn with_extra_labels(extra: Vec<(String, String)>) -> Self {
-        Self { extra, ..Self::default() }
+        Self {
+            extra,
+            ..Self::default()
+        }
     }
 
     /// The text of these labels of `family`, for [`Exposition::count`].
     #[must_use]
-    pub fn labels<'a>(&'a self, family: &Family, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Rc<str> {
+    pub fn labels<'a>(
+        &'a self,
+        family: &Family,
+        pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Rc<str> {
         labels(pairs.into_iter().chain(self.extra_of(family)))
     }
 
     fn extra_of(&self, family: &Family) -> impl Iterator<Item = (&str, &str)> {
-        let extra = if family.is_of_the_reference() { self.extra.as_slice() } else { &[] };
-        extra.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        let extra = if family.is_of_the_reference() {
+            self.extra.as_slice()
+        } else {
+            &[]
+        };
+        extra
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Adds one sample.
     pub fn add(&mut self, sample: Sample) {
-        let Sample { family, labels: values, value } = sample;
+        let Sample {
+            family,
+            labels: values,
+            value,
+        } = sample;
         let value = match value {
             Value::Number(value) => value,
-            Value::Observations(observations) => return self.observe(family, &values, &observations),
+            Value::Observations(observations) => {
+                return self.observe(family, &values, &observations);
+            }
         };
-        let labels = self.labels(family, family.labels.iter().copied().zip(values.iter().map(String::as_str)));
-        self.series(family).push(Series { labels, last: None, value });
+        let labels = self.labels(
+            family,
+            family
+                .labels
+                .iter()
+                .copied()
+                .zip(values.iter().map(String::as_str)),
+        );
+        self.series(family).push(Series {
+            labels,
+            last: None,
+            value,
+        });
     }
 
-    /// Adds one counter. Series that share `labels` share its text; `last` is the value of the family's last label, where they differ.
-    pub fn count(&mut self, family: &'static Family, labels: &Rc<str>, last: Option<&'static str>, count: u64) {
-        self.series(family).push(Series { labels: Rc::clone(labels), last, value: count as f64 });
+    /// Adds one counter. Series that share `labels` share its text; `last` is the value of the
+    /// family's last label, where they differ.
+    pub fn count(
+        &mut self,
+        family: &'static Family,
+        labels: &Rc<str>,
+        last: Option<&'static str>,
+        count: u64,
+    ) {
+        self.series(family).push(Series {
+            labels: Rc::clone(labels),
+            last,
+            value: count as f64,
+        });
     }
 
     /// Adds one gauge.
     pub(super) fn gauge(&mut self, family: &'static Family, labels: &Rc<str>, value: i64) {
-        self.series(family).push(Series { labels: Rc::clone(labels), last: None, value: value as f64 });
+        self.series(family).push(Series {
+            labels: Rc::clone(labels),
+            last: None,
+            value: value as f64,
+        });
     }
 
     fn series(&mut self, family: &'static Family) -> &mut Vec<Series> {
-        &mut self.values.entry(family.name).or_insert_with(|| Values { family, series: Vec::new() }).series
+        &mut self
+            .values
+            .entry(family.name)
+            .or_insert_with(|| Values {
+                family,
+                series: Vec::new(),
+            })
+            .series
     }
 
     fn observe(&mut self, family: &'static Family, labels: &[String], observations: &Observations) {
@@ -116,10 +170,18 @@ impl Exposition {
         histogram.set_sample_count(observations.counts.iter().sum());
         histogram.set_sample_sum(observations.sum);
         histogram.set_bucket(buckets);
-        let named = family.labels.iter().copied().zip(labels.iter().map(String::as_str));
+        let named = family
+            .labels
+            .iter()
+            .copied()
+            .zip(labels.iter().map(String::as_str));
         let mut metric = Metric::from_label(named.chain(self.extra_of(family)).map(pair).collect());
         metric.set_histogram(histogram);
-        self.histograms.entry(family.name).or_insert_with(|| histogram_family(family)).mut_metric().push(metric);
+        self.histograms
+            .entry(family.name)
+            .or_insert_with(|| histogram_family(family))
+            .mut_metric()
+            .push(metric);
     }
 
     /// Prometheus's text format, version 0.0.4; families in the order of their names.
@@ -128,7 +190,11 @@ impl Exposition {
         let mut histograms = self.histograms.into_iter().peekable();
         let mut text = String::new();
         // An error means a family without samples or without a name; there is none.
-        let encode = |family: MetricFamily| TextEncoder::new().encode_to_string(&[family]).unwrap_or_default();
+        let encode = |family: MetricFamily| {
+            TextEncoder::new()
+                .encode_to_string(&[family])
+                .unwrap_or_default()
+        };
         for (name, values) in self.values {
             while let Some((_, family)) = histograms.next_if(|(histogram, _)| *histogram < name) {
                 text.push_str(&encode(family));
@@ -144,12 +210,25 @@ impl Exposition {
 
 impl Values {
     fn write(mut self, text: &mut String) {
-        let Family { name, metric_type, labels, help } = *self.family;
+        let Family {
+            name,
+            metric_type,
+            labels,
+            help,
+        } = *self.family;
         // Writing to a string does not fail.
-        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {metric_type}", help.replace('\\', "\\\\").replace('\n', "\\n"));
+        let _ = writeln!(
+            text,
+            "# HELP {name} {}\n# TYPE {name} {metric_type}",
+            help.replace('\\', "\\\\").replace('\n', "\\n")
+        );
         // Most series are in order already, for which this sort takes linear time.
-        self.series.sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
-        for same in self.series.chunk_by(|one, other| one.labels == other.labels && one.last == other.last) {
+        self.series
+            .sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
+        for same in self
+            .series
+            .chunk_by(|one, other| one.labels == other.labels && one.last == other.last)
+        {
             text.push_str(name);
             same[0].write_labels(labels.last().copied().unwrap_or_default(), text);
             write_value(same.iter().map(|series| series.value).sum(), text);
@@ -206,14 +285,33 @@ mod tests {
     use super::super::families;
     use super::*;
 
-    static A: Family = Family { name: "weir_a", metric_type: families::MetricType::Gauge, labels: &[], help: "A." };
-    static B: Family = Family { name: "weir_b", metric_type: families::MetricType::Counter, labels: &["k", "z"], help: "B." };
-    static T: Family = Family { name: "weir_t", metric_type: families::MetricType::Histogram, labels: &["m"], help: "T." };
+    static A: Family = Family {
+        name: "weir_a",
+        metric_type: families::MetricType::Gauge,
+        labels: &[],
+        help: "A.",
+    };
+    static B: Family = Family {
+        name: "weir_b",
+        metric_type: families::MetricType::Counter,
+        labels: &["k", "z"],
+        help: "B.",
+    };
+    static T: Family = Family {
+        name: "weir_t",
+        metric_type: families::MetricType::Histogram,
+        labels: &["m"],
+        help: "T.",
+    };
 
     #[test]
     fn equal_series_are_one_and_label_values_are_escaped() {
         let mut exposition = Exposition::default();
-        exposition.add(Sample { family: &B, labels: vec!["a\"b\\c\nd".to_owned()], value: Value::Number(5.0) });
+        exposition.add(Sample {
+            family: &B,
+            labels: vec!["a\"b\\c\nd".to_owned()],
+            value: Value::Number(5.0),
+        });
         exposition.add(A.sample(&[], 0.5));
         let shared = labels([("k", "a\"b\\c\nd")]);
         exposition.count(&B, &shared, None, 4);
@@ -222,16 +320,25 @@ mod tests {
         assert_eq!(
             exposition.text(),
             "# HELP weir_a A.\n# TYPE weir_a gauge\nweir_a 0.5\n\
-             # HELP weir_b B.\n# TYPE weir_b counter\nweir_b{k=\"a\\\"b\\\\c\\nd\"} 9\nweir_b{k=\"a\\\"b\\\\c\\nd\",z=\"one\"} 2\n"
+             # HELP weir_b B.\n# TYPE weir_b counter\nweir_b{k=\"a\\\"b\\\\c\\nd\"} \
+             9\nweir_b{k=\"a\\\"b\\\\c\\nd\",z=\"one\"} 2\n"
         );
     }
 
     #[test]
     fn extra_labels_are_those_of_the_reference_only() {
-        let mut exposition = Exposition::with_extra_labels(vec![("az".to_owned(), "a\"1".to_owned())]);
+        let mut exposition =
+            Exposition::with_extra_labels(vec![("az".to_owned(), "a\"1".to_owned())]);
         exposition.add(B.sample(&["x", "y"], 1.0));
         exposition.add(families::CONFIG_LOAD_SUCCESS.count(&[], 2));
-        exposition.add(families::RESPONSE_TIME.histogram(&["m"], Observations { bounds: vec![0.5].into(), counts: vec![1, 0], sum: 0.25 }));
+        exposition.add(families::RESPONSE_TIME.histogram(
+            &["m"],
+            Observations {
+                bounds: vec![0.5].into(),
+                counts: vec![1, 0],
+                sum: 0.25,
+            },
+        ));
         let text = exposition.text();
         for line in [
             "weir_b{k=\"x\",z=\"y\"} 1",
@@ -245,11 +352,25 @@ mod tests {
     #[test]
     fn buckets_are_cumulative() {
         let mut exposition = Exposition::default();
-        exposition.add(T.histogram(&["x"], Observations { bounds: vec![0.5, 1.0].into(), counts: vec![1, 2, 4], sum: 9.5 }));
+        exposition.add(T.histogram(
+            &["x"],
+            Observations {
+                bounds: vec![0.5, 1.0].into(),
+                counts: vec![1, 2, 4],
+                sum: 9.5,
+            },
+        ));
         let text = exposition.text();
-        for line in ["_bucket{m=\"x\",le=\"0.5\"} 1", "_bucket{m=\"x\",le=\"1\"} 3", "_bucket{m=\"x\",le=\"+Inf\"} 7"] {
+        for line in [
+            "_bucket{m=\"x\",le=\"0.5\"} 1",
+            "_bucket{m=\"x\",le=\"1\"} 3",
+            "_bucket{m=\"x\",le=\"+Inf\"} 7",
+        ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        assert!(text.contains("weir_t_count{m=\"x\"} 7") && text.contains("weir_t_sum{m=\"x\"} 9.5"), "{text}");
+        assert!(
+            text.contains("weir_t_count{m=\"x\"} 7") && text.contains("weir_t_sum{m=\"x\"} 9.5"),
+            "{text}"
+        );
     }
 }

@@ -1,12 +1,15 @@
-//! Counters of HTTP/2: calls and connections that it ends for an error, and connections whose authority is rewritten.
+//! Counters of HTTP/2: calls and connections that it ends for an error, and connections whose
+//! authority is rewritten.
 //!
-//! Envoy lets a request pass when its call is reset, so that each reset is a request that no limit was applied to.
+//! Envoy lets a request pass when its call is reset, so that each reset is a request that no limit
+//! was applied to.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::families::{self, Sample};
 
-/// The names of HTTP/2's error codes, by number; the last one stands for all unknown ones. Source: RFC 9113, section 7.
+/// The names of HTTP/2's error codes, by number; the last one stands for all unknown ones. Source:
+/// RFC 9113, section 7.
 const CODES: [&str; 15] = [
     "no_error",
     "protocol_error",
@@ -28,7 +31,8 @@ const CODES: [&str; 15] = [
 /// The other reasons for which Weir ends a connection.
 const CAUSES: [&str; 3] = ["header_memory", "not_read", "no_pong"];
 
-/// The reasons that are shown from the beginning, so that alerts find them; all others are shown when they have occurred.
+/// The reasons that are shown from the beginning, so that alerts find them; all others are shown
+/// when they have occurred.
 const USUAL_OF_STREAMS: [&str; 2] = ["protocol_error", "refused_stream"];
 const USUAL_OF_CONNECTIONS: [&str; 2] = ["protocol_error", "header_memory"];
 
@@ -101,7 +105,9 @@ impl Http2 {
         for Ended { reason, count } in shown(self.connections(), USUAL_OF_CONNECTIONS) {
             samples.push(families::HTTP2_CONNECTION_ERRORS.count(&[reason], count));
         }
-        samples.push(families::CONNECTIONS_REWRITTEN.count(&[], self.rewritten.load(Ordering::Relaxed)));
+        samples.push(
+            families::CONNECTIONS_REWRITTEN.count(&[], self.rewritten.load(Ordering::Relaxed)),
+        );
     }
 }
 
@@ -111,7 +117,10 @@ fn index(code: u32) -> usize {
 
 fn ended(counts: &[AtomicU64]) -> impl Iterator<Item = Ended> {
     let reasons = CODES.iter().chain(&CAUSES);
-    reasons.zip(counts).map(|(reason, count)| Ended { reason, count: count.load(Ordering::Relaxed) })
+    reasons.zip(counts).map(|(reason, count)| Ended {
+        reason,
+        count: count.load(Ordering::Relaxed),
+    })
 }
 
 fn shown(all: impl Iterator<Item = Ended>, usual: [&str; 2]) -> impl Iterator<Item = Ended> {

@@ -1,10 +1,12 @@
 //! Divides a check's hits into those within the limit, near it, and over it.
 //!
-//! Pure arithmetic, tested as a table. Whether hits are within the limit or over it is what the verdict says; near is measured against the
-//! capacity, which may be more than the hits of a window (`burst`, `max_delay`).
+//! Pure arithmetic, tested as a table. Whether hits are within the limit or over it is what the
+//! verdict says; near is measured against the capacity, which may be more than the hits of a window
+//! (`burst`, `max_delay`).
 //!
-//! For `fixed_window` the rules are those of envoyproxy/ratelimit, so that its dashboards go on working. One of them is unexpected: of refused
-//! hits that cross the limit, the part below it counts as near or not at all, never as within.
+//! For `fixed_window` the rules are those of envoyproxy/ratelimit, so that its dashboards go on
+//! working. One of them is unexpected: of refused hits that cross the limit, the part below it
+//! counts as near or not at all, never as within.
 
 use crate::algorithm::Algorithm;
 use crate::time::MAX_SAFE_INTEGER;
@@ -21,30 +23,55 @@ pub(super) struct Parts {
     pub over: u64,
 }
 
-/// The hits from which on a check is near the limit: `ratio` of it, in single precision and rounded down, as in envoyproxy/ratelimit.
+/// The hits from which on a check is near the limit: `ratio` of it, in single precision and rounded
+/// down, as in envoyproxy/ratelimit.
 #[must_use]
 fn near_threshold(limit: u64, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
 
-/// Divides the `hits` that a check asked for (more than 0), which the store answered with `verdict` under `algorithm`.
+/// Divides the `hits` that a check asked for (more than 0), which the store answered with `verdict`
+/// under `algorithm`.
 #[must_use]
-pub(super) fn partition(algorithm: &Algorithm, near_limit_ratio: f32, hits: u64, verdict: &Verdict) -> Parts {
+pub(super) fn partition(
+    algorithm: &Algorithm,
+    near_limit_ratio: f32,
+    hits: u64,
+    verdict: &Verdict,
+) -> Parts {
     let capacity = algorithm.capacity();
     let near_threshold = near_threshold(capacity, near_limit_ratio);
     if verdict.allowed {
         let before = verdict.used.saturating_sub(hits);
-        let near = if before >= near_threshold { hits } else { verdict.used.saturating_sub(near_threshold) };
-        return Parts { within: hits, near, over: 0 };
+        let near = if before >= near_threshold {
+            hits
+        } else {
+            verdict.used.saturating_sub(near_threshold)
+        };
+        return Parts {
+            within: hits,
+            near,
+            over: 0,
+        };
     }
-    // A fixed window counts at most so many hits of one check. `before` is computed with that; everything else with the hits as asked.
+    // A fixed window counts at most so many hits of one check. `before` is computed with that;
+    // everything else with the hits as asked.
     let before = verdict.used.saturating_sub(hits.min(MAX_SAFE_INTEGER));
     // Otherwise the algorithm did not count the refused hits, or none of them was below the limit.
-    let crosses = matches!(algorithm, Algorithm::FixedWindow(_)) && verdict.used > capacity && before < capacity;
+    let crosses = matches!(algorithm, Algorithm::FixedWindow(_))
+        && verdict.used > capacity
+        && before < capacity;
     if !crosses {
-        return Parts { over: hits, ..Parts::default() };
+        return Parts {
+            over: hits,
+            ..Parts::default()
+        };
     }
-    Parts { within: 0, near: capacity.saturating_sub(near_threshold.max(before)), over: before.saturating_add(hits) - capacity }
+    Parts {
+        within: 0,
+        near: capacity.saturating_sub(near_threshold.max(before)),
+        over: before.saturating_add(hits) - capacity,
+    }
 }
 
 #[cfg(test)]
@@ -68,7 +95,11 @@ mod tests {
     const MINUTE: Span = Span::from_secs(60);
 
     fn fixed(limit: u64) -> Algorithm {
-        Algorithm::FixedWindow(FixedWindow { limit, window: Period::Even(MINUTE), count_denied: true })
+        Algorithm::FixedWindow(FixedWindow {
+            limit,
+            window: Period::Even(MINUTE),
+            count_denied: true,
+        })
     }
 
     #[test]
@@ -93,23 +124,54 @@ mod tests {
         ];
         for (limit, before, hits, (within, near, over)) in table {
             let parts = partition(&fixed(limit), 0.8, hits, &verdict(limit, before + hits));
-            assert_eq!(parts, Parts { within, near, over }, "limit {limit}, {before} before, {hits} hits");
+            assert_eq!(
+                parts,
+                Parts { within, near, over },
+                "limit {limit}, {before} before, {hits} hits"
+            );
         }
     }
 
     #[test]
     fn hits_that_the_store_clamped_count_as_asked() {
-        assert_eq!(partition(&fixed(10), 0.8, 100, &verdict(10, 100)), Parts { within: 0, near: 2, over: 90 });
+        assert_eq!(
+            partition(&fixed(10), 0.8, 100, &verdict(10, 100)),
+            Parts {
+                within: 0,
+                near: 2,
+                over: 90
+            }
+        );
         let twenty_and_all = verdict(10, MAX_SAFE_INTEGER + 20);
-        assert_eq!(partition(&fixed(10), 0.8, u64::MAX, &twenty_and_all), Parts { within: 0, near: 0, over: u64::MAX });
+        assert_eq!(
+            partition(&fixed(10), 0.8, u64::MAX, &twenty_and_all),
+            Parts {
+                within: 0,
+                near: 0,
+                over: u64::MAX
+            }
+        );
         let all = verdict(u32::MAX.into(), MAX_SAFE_INTEGER);
-        assert_eq!(partition(&fixed(u32::MAX.into()), 0.0, u64::MAX, &all).over, u64::MAX - u64::from(u32::MAX));
+        assert_eq!(
+            partition(&fixed(u32::MAX.into()), 0.0, u64::MAX, &all).over,
+            u64::MAX - u64::from(u32::MAX)
+        );
     }
 
     #[test]
     fn a_refusal_that_took_nothing_is_wholly_over() {
-        let refused = Verdict { allowed: false, ..verdict(10, 9) };
-        assert_eq!(partition(&fixed(10), 0.8, 3, &refused), Parts { within: 0, near: 0, over: 3 });
+        let refused = Verdict {
+            allowed: false,
+            ..verdict(10, 9)
+        };
+        assert_eq!(
+            partition(&fixed(10), 0.8, 3, &refused),
+            Parts {
+                within: 0,
+                near: 0,
+                over: 3
+            }
+        );
     }
 
     #[test]
@@ -117,10 +179,18 @@ mod tests {
         // 10 a minute, and 50 at once: near begins at 40.
         let bucket = Algorithm::TokenBucket(TokenBucket::new(10, 50, MINUTE, Debt::NONE));
         // 10 a minute, and 30 s of delay: the queue takes 6 at once, and near begins at 4.
-        let queue = Algorithm::LeakyBucket(LeakyBucket::new(10, Span::from_secs(30), MINUTE, Debt::NONE));
+        let queue = Algorithm::LeakyBucket(LeakyBucket::new(
+            10,
+            Span::from_secs(30),
+            MINUTE,
+            Debt::NONE,
+        ));
         // A bucket smaller than its rate: near begins at 4 of 5.
         let small = Algorithm::TokenBucket(TokenBucket::new(10, 5, MINUTE, Debt::NONE));
-        assert_eq!([bucket.capacity(), queue.capacity(), small.capacity()], [50, 6, 5]);
+        assert_eq!(
+            [bucket.capacity(), queue.capacity(), small.capacity()],
+            [50, 6, 5]
+        );
         // used after, hits: within, near.
         let allowed = [
             (bucket, 1, 1, (1, 0)),
@@ -135,18 +205,43 @@ mod tests {
             (small, 5, 1, (1, 1)),
         ];
         for (algorithm, used, hits, (within, near)) in allowed {
-            let allowed = Verdict { allowed: true, ..verdict(0, used) };
+            let allowed = Verdict {
+                allowed: true,
+                ..verdict(0, used)
+            };
             assert_eq!(
                 partition(&algorithm, 0.8, hits, &allowed),
-                Parts { within, near, over: 0 },
+                Parts {
+                    within,
+                    near,
+                    over: 0
+                },
                 "{algorithm:?}: {used} used, {hits} hits"
             );
         }
         // Nothing of a refusal is within or near, neither without nor with debt (`count_denied`).
-        for (algorithm, used, hits) in [(bucket, 45, 6), (bucket, 51, 6), (queue, 6, 1), (queue, 8, 3), (small, 5, 1), (small, 7, 4)] {
-            let refused = Verdict { allowed: false, ..verdict(0, used) };
+        for (algorithm, used, hits) in [
+            (bucket, 45, 6),
+            (bucket, 51, 6),
+            (queue, 6, 1),
+            (queue, 8, 3),
+            (small, 5, 1),
+            (small, 7, 4),
+        ] {
+            let refused = Verdict {
+                allowed: false,
+                ..verdict(0, used)
+            };
             let parts = partition(&algorithm, 0.8, hits, &refused);
-            assert_eq!(parts, Parts { within: 0, near: 0, over: hits }, "{algorithm:?}: {used} used, {hits} hits");
+            assert_eq!(
+                parts,
+                Parts {
+                    within: 0,
+                    near: 0,
+                    over: hits
+                },
+                "{algorithm:?}: {used} used, {hits} hits"
+            );
         }
     }
 

@@ -31,10 +31,12 @@ const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Upper bounds of the response-time buckets, in seconds: those of envoyproxy/ratelimit, which are Prometheus's default (0.005 to 10), and shorter ones;
-/// 0.02 is Envoy's default timeout.
-static BOUNDS: [f64; 18] =
-    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// Upper bounds of the response-time buckets, in seconds: those of envoyproxy/ratelimit, which are
+/// Prometheus's default (0.005 to 10), and shorter ones; 0.02 is Envoy's default timeout.
+static BOUNDS: [f64; 18] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.025, 0.05, 0.1,
+    0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
 const BUCKETS: usize = BOUNDS.len() + 1;
 /// The buckets, and last the sum in nanoseconds.
 const TIMES: usize = BUCKETS + 1;
@@ -115,7 +117,11 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(cores: usize) -> Self {
-        Self { counts: Cells::new(cores), codes: Cells::new(cores), times: Cells::new(cores) }
+        Self {
+            counts: Cells::new(cores),
+            codes: Cells::new(cores),
+            times: Cells::new(cores),
+        }
     }
 
     pub(super) fn count(&self, core: Core, count: Count) {
@@ -136,8 +142,13 @@ impl Process {
     pub(super) fn request(&self, core: Core, status: Code, took: Duration) {
         self.codes.add(core, status as usize, 1);
         let secs = took.as_secs_f64();
-        self.times.add(core, BOUNDS.partition_point(|&bound| bound < secs), 1);
-        self.times.add(core, BUCKETS, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        self.times
+            .add(core, BOUNDS.partition_point(|&bound| bound < secs), 1);
+        self.times.add(
+            core,
+            BUCKETS,
+            u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+        );
     }
 
     pub(super) fn gather(&self, samples: &mut Vec<Sample>) {
@@ -146,12 +157,20 @@ impl Process {
         }
         let codes = self.codes.sums();
         samples.push(families::TOTAL_REQUESTS.count(&[METHOD], codes.iter().sum()));
-        for (&code, &count) in CODES.iter().zip(&codes).filter(|&(&code, &count)| code == CODES[0] || count > 0) {
+        for (&code, &count) in CODES
+            .iter()
+            .zip(&codes)
+            .filter(|&(&code, &count)| code == CODES[0] || count > 0)
+        {
             samples.push(families::REQUESTS.count(&[code], count));
         }
         let times = self.times.sums();
         let sum = Duration::from_nanos(times[BUCKETS]).as_secs_f64();
-        let observations = Observations { bounds: BOUNDS.as_slice().into(), counts: times[..BUCKETS].to_vec(), sum };
+        let observations = Observations {
+            bounds: BOUNDS.as_slice().into(),
+            counts: times[..BUCKETS].to_vec(),
+            sum,
+        };
         samples.push(families::RESPONSE_TIME.histogram(&[METHOD], observations));
     }
 }

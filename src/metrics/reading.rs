@@ -27,22 +27,37 @@ impl<'a> LimitReading<'a> {
     pub const FAMILIES: &'static [&'static Family] = &HITS;
 
     pub(super) fn new(labels: &'a Labels, counts: &Counts, is_expected: bool) -> Self {
-        let Labels { domain, key1, key2, .. } = labels;
+        let Labels {
+            domain, key1, key2, ..
+        } = labels;
         let mut hits = [0; HITS.len()];
         hits.copy_from_slice(&counts[..HITS.len()]);
-        Self { domain, key1, key2: labels.second_level(), below: key2, hits, is_expected }
+        Self {
+            domain,
+            key1,
+            key2: labels.second_level(),
+            below: key2,
+            hits,
+            is_expected,
+        }
     }
 
     /// The families that are shown, with their values.
     pub fn shown(&self) -> impl Iterator<Item = (&'static Family, u64)> {
-        HITS.into_iter().zip(self.hits).filter(|&(_, count)| self.is_expected || count > 0)
+        HITS.into_iter()
+            .zip(self.hits)
+            .filter(|&(_, count)| self.is_expected || count > 0)
     }
 }
 
 /// Adds the hits of a limit to Weir's own page, on which `key2` has all levels from the second on.
 pub(super) fn gather(exposition: &mut Exposition, reading: &LimitReading<'_>) {
     let key2 = Some(("key2", reading.below)).filter(|(_, levels)| !levels.is_empty());
-    let shared = labels([("domain", reading.domain), ("key1", reading.key1)].into_iter().chain(key2));
+    let shared = labels(
+        [("domain", reading.domain), ("key1", reading.key1)]
+            .into_iter()
+            .chain(key2),
+    );
     for (family, count) in reading.shown() {
         exposition.count(family, &shared, None, count);
     }

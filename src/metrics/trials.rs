@@ -46,12 +46,20 @@ pub(super) fn observe<'s>(
 }
 
 /// What one check adds.
-fn counts(check: &Check, answer: &Result<Verdict, StoreError>, near_limit_ratio: f32) -> [(usize, u64); 3] {
+fn counts(
+    check: &Check,
+    answer: &Result<Verdict, StoreError>,
+    near_limit_ratio: f32,
+) -> [(usize, u64); 3] {
     let asked = u64::try_from(check.hits).unwrap_or_default();
     let (outcome, over) = match answer {
         Err(_) => (NOT_COUNTED, 0),
         Ok(verdict) => {
-            let over = if asked > 0 { partition(&check.algorithm, near_limit_ratio, asked, verdict).over } else { 0 };
+            let over = if asked > 0 {
+                partition(&check.algorithm, near_limit_ratio, asked, verdict).over
+            } else {
+                0
+            };
             (if verdict.allowed { OK } else { OVER_LIMIT }, over)
         }
     };
@@ -65,5 +73,10 @@ pub(super) fn gather(series: &TrialSeries, of_limit: &Rc<str>, exposition: &mut 
         exposition.count(&families::TRIAL_DECISIONS, of_limit, Some(outcome), count);
     }
     exposition.count(&families::TRIAL_HITS, of_limit, None, counts[HITS]);
-    exposition.count(&families::TRIAL_OVER_LIMIT_HITS, of_limit, None, counts[OVER_LIMIT_HITS]);
+    exposition.count(
+        &families::TRIAL_OVER_LIMIT_HITS,
+        of_limit,
+        None,
+        counts[OVER_LIMIT_HITS],
+    );
 }

@@ -19,7 +19,11 @@ impl Precedence {
     pub(super) fn new(one: &Override) -> Self {
         Self {
             is_raise: matches!(one.kind, Kind::Raise(_)),
-            entries: one.entries.iter().map(|entry| (entry.has_wildcards(), Reverse(entry.literal_bits()))).collect(),
+            entries: one
+                .entries
+                .iter()
+                .map(|entry| (entry.has_wildcards(), Reverse(entry.literal_bits())))
+                .collect(),
             kind: one.kind.index(),
             created_at: Reverse(one.created_at.0),
             id: one.id.clone(),

@@ -1,4 +1,5 @@
-//! What an override means for the limits in force: for the answer to the operator who orders it. The request path does not use it.
+//! What an override means for the limits in force: for the answer to the operator who orders it.
+//! The request path does not use it.
 
 use sha2::{Digest, Sha256};
 
@@ -37,12 +38,19 @@ impl<'r> Reach<'r> {
     /// Limits that are named at most.
     pub const MOST: usize = 100;
 
-    /// Looks `one` up in rules. Of an override with wildcards or digests these are all limits that one of its descriptors may find.
+    /// Looks `one` up in rules. Of an override with wildcards or digests these are all limits that
+    /// one of its descriptors may find.
     #[must_use]
     pub fn new(rules: &'r Rules, one: &Override) -> Self {
-        let mut reach = Self { unknown_domain: rules.commit(one.domain.as_bytes()).is_none(), ..Self::default() };
+        let mut reach = Self {
+            unknown_domain: rules.commit(one.domain.as_bytes()).is_none(),
+            ..Self::default()
+        };
         if one.entries.iter().any(|entry| entry.exact().is_none()) {
-            for limit in rules.limits().filter(|limit| limit.domain == one.domain && overlaps(&one.entries, &limit.levels)) {
+            for limit in rules
+                .limits()
+                .filter(|limit| limit.domain == one.domain && overlaps(&one.entries, &limit.levels))
+            {
                 // Rows of a limit may have different amounts, of which some fit.
                 reach.add(limit.into(), limit.amounts(), one.kind);
             }
@@ -52,7 +60,12 @@ impl<'r> Reach<'r> {
         reach
     }
 
-    fn add(&mut self, limit: LimitInForce<'r>, amounts: impl Iterator<Item = &'r Amount>, kind: Kind) {
+    fn add(
+        &mut self,
+        limit: LimitInForce<'r>,
+        amounts: impl Iterator<Item = &'r Amount>,
+        kind: Kind,
+    ) {
         let mut fits = Ok(());
         if let Kind::Raise(to) = kind {
             let mut all = amounts.map(|amount| raised(amount, &to).map(drop));
@@ -60,7 +73,11 @@ impl<'r> Reach<'r> {
                 self.unlimited += 1;
                 return;
             };
-            fits = if first.is_ok() || all.any(|other| other.is_ok()) { Ok(()) } else { first };
+            fits = if first.is_ok() || all.any(|other| other.is_ok()) {
+                Ok(())
+            } else {
+                first
+            };
         }
         match fits {
             Ok(()) if self.limits.len() < Self::MOST => self.limits.push(limit),
@@ -72,7 +89,13 @@ impl<'r> Reach<'r> {
 
 fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<LimitInForce<'r>> {
     let exact: Option<Vec<_>> = one.entries.iter().map(Pattern::exact).collect();
-    let entries: Vec<_> = exact?.into_iter().map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() }).collect();
+    let entries: Vec<_> = exact?
+        .into_iter()
+        .map(|(key, value)| Entry {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+        })
+        .collect();
     match rules.find(one.domain.as_bytes(), &entries) {
         Lookup::Limit(limit) => Some(limit),
         Lookup::NoLimit | Lookup::UnknownDomain => None,
@@ -83,16 +106,25 @@ fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<LimitInForce<'r>> {
 fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
     entries.len() == levels.len()
         && entries.iter().zip(levels).all(|(entry, level)| {
-            // What a set or an expression has in common with a pattern is not known: it may be any value.
-            let value = level.value.as_deref().filter(|_| !level.matching.is_by_more_than_text()).unwrap_or("*");
+            // What a set or an expression has in common with a pattern is not known: it may be any
+            // value.
+            let value = level
+                .value
+                .as_deref()
+                .filter(|_| !level.matching.is_by_more_than_text())
+                .unwrap_or("*");
             let is_common = match &entry.value {
                 Value::Any => true,
                 Value::Text(text) => intersect(&text.symbols(), &symbols(value)),
                 Value::Network(network) => {
-                    value.contains('*') || address::read_network(value.as_bytes()).is_some_and(|other| network.contains(&other))
+                    value.contains('*')
+                        || address::read_network(value.as_bytes())
+                            .is_some_and(|other| network.contains(&other))
                 }
                 // A digest does not say which patterns its value matches.
-                Value::Digest(digest) => value.contains('*') || <[u8; 32]>::from(Sha256::digest(value)) == *digest,
+                Value::Digest(digest) => {
+                    value.contains('*') || <[u8; 32]>::from(Sha256::digest(value)) == *digest
+                }
             };
             is_common && intersect(&entry.key.symbols(), &symbols(&level.key))
         })
@@ -100,13 +132,19 @@ fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
 
 /// The bytes of a pattern in a file, where each `*` is a wildcard.
 pub(super) fn symbols(text: &str) -> Vec<Option<u8>> {
-    text.bytes().map(|byte| (byte != b'*').then_some(byte)).collect()
+    text.bytes()
+        .map(|byte| (byte != b'*').then_some(byte))
+        .collect()
 }
 
-/// Whether some text matches both patterns, in which `None` is a wildcard. Takes at most the product of their lengths, and little where they begin with
-/// different texts. `reached[j]` says whether what is read of `one` and the first `j` bytes of `other` match the same text.
+/// Whether some text matches both patterns, in which `None` is a wildcard. Takes at most the
+/// product of their lengths, and little where they begin with different texts. `reached[j]` says
+/// whether what is read of `one` and the first `j` bytes of `other` match the same text.
 pub(super) fn intersect(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
-    let both_fixed = one.iter().zip(other).take_while(|(left, right)| left.is_some() && right.is_some());
+    let both_fixed = one
+        .iter()
+        .zip(other)
+        .take_while(|(left, right)| left.is_some() && right.is_some());
     if both_fixed.into_iter().any(|(left, right)| left != right) {
         return false;
     }

@@ -14,8 +14,8 @@ use crate::verdict::Verdict;
 pub struct AllOrNone {
     /// One per check, by its index.
     pub verdicts: SmallVec<[Verdict; 4]>,
-    /// The states to write: a check with the key, the new state, and how long to keep it at least. Each key occurs once. Empty if the request is
-    /// over its limit.
+    /// The states to write: a check with the key, the new state, and how long to keep it at least.
+    /// Each key occurs once. Empty if the request is over its limit.
     pub writes: SmallVec<[(CheckIndex, State, Span); 4]>,
 }
 
@@ -23,12 +23,14 @@ pub struct AllOrNone {
 type Stepped = (CheckIndex, Option<State>, Option<Span>);
 
 impl AllOrNone {
-    /// Steps all checks in order. `stored` returns the stored state of a check's key, and `same` tells whether two checks have the same key; then the
-    /// later check continues from the state that the earlier one left.
+    /// Steps all checks in order. `stored` returns the stored state of a check's key, and `same`
+    /// tells whether two checks have the same key; then the later check continues from the state
+    /// that the earlier one left.
     ///
-    /// If the request is over its limit nothing is written. The verdicts of the checks that were allowed become those of a look, and those of the
-    /// others are those of checks that take nothing. If it passes, refused hits of limits with `count_denied` are taken after all others: those of
-    /// checks in shadow mode, and of quotas.
+    /// If the request is over its limit nothing is written. The verdicts of the checks that were
+    /// allowed become those of a look, and those of the others are those of checks that take
+    /// nothing. If it passes, refused hits of limits with `count_denied` are taken after all
+    /// others: those of checks in shadow mode, and of quotas.
     pub fn decide(
         checks: &Checks,
         at: Arrival,
@@ -44,7 +46,10 @@ impl AllOrNone {
                 states.len() - 1
             });
             let (_, state, keep_for) = &mut states[known];
-            let step = check.algorithm.without_debt().step(state.take(), at, check.hits);
+            let step = check
+                .algorithm
+                .without_debt()
+                .step(state.take(), at, check.hits);
             *state = step.state;
             *keep_for = step.keep_for.or(*keep_for);
             verdicts.push(step.verdict);
@@ -53,15 +58,22 @@ impl AllOrNone {
             for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
                 if verdict.allowed {
                     let look = check.algorithm.step(stored(index), at, 0).verdict;
-                    *verdict = Verdict { allowed: true, ..look };
+                    *verdict = Verdict {
+                        allowed: true,
+                        ..look
+                    };
                 }
             }
-            return Self { verdicts, writes: SmallVec::new() };
+            return Self {
+                verdicts,
+                writes: SmallVec::new(),
+            };
         }
         for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
             if !verdict.allowed
                 && check.algorithm.counts_denied()
-                && let Some((_, state, keep_for)) = states.iter_mut().find(|(other, ..)| same(*other, index))
+                && let Some((_, state, keep_for)) =
+                    states.iter_mut().find(|(other, ..)| same(*other, index))
             {
                 let step = check.algorithm.step(state.take(), at, check.hits);
                 *state = step.state;
@@ -70,6 +82,9 @@ impl AllOrNone {
             }
         }
         let written = |(index, state, keep_for): Stepped| Some((index, state?, keep_for?));
-        Self { verdicts, writes: states.into_iter().filter_map(written).collect() }
+        Self {
+            verdicts,
+            writes: states.into_iter().filter_map(written).collect(),
+        }
     }
 }

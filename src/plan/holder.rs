@@ -1,4 +1,5 @@
-//! Limits of requests in flight: the last entry of a descriptor is the id of its request, which is no part of its subject.
+//! Limits of requests in flight: the last entry of a descriptor is the id of its request, which is
+//! no part of its subject.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use crate::rules::limit::Limit;
 pub(super) struct Holder<'a> {
     id: &'a [u8],
     gauge: &'a Arc<Gauge>,
-    /// The entries of the descriptor without the id: the last one has an empty value. Keys, overrides, usage and metrics see these.
+    /// The entries of the descriptor without the id: the last one has an empty value. Keys,
+    /// overrides, usage and metrics see these.
     pub(super) subject: SmallVec<[Entry<'a>; 4]>,
 }
 
@@ -29,7 +31,9 @@ impl<'a> Holder<'a> {
 
     /// Names the holder to the check of this slot, if it has one.
     pub(super) fn ask(&self, slot: &Slot, checks: &mut Checks) {
-        let Slot::Checked { check, .. } = slot else { return };
+        let Slot::Checked { check, .. } = slot else {
+            return;
+        };
         let algorithm = &mut checks.list[check.0].algorithm;
         // A limit that the request brings along takes the place of the configured one.
         if algorithm.has_holders() {

@@ -4,9 +4,11 @@
 //! <prefix>w1{<domain>|<key>=<value>|<key>~<pattern>|<key>#<digest>}fw60
 //! ```
 //!
-//! Two different (domain, path of entries, algorithm) never have the same key, whatever bytes a client sends: separators are percent-encoded inside
-//! the parts, and a long part is replaced by its SHA-256 behind a mark that no short part can contain. The braces are the hash tag of Redis Cluster,
-//! so that the text behind them does not change the hash slot. The store appends the window number.
+//! Two different (domain, path of entries, algorithm) never have the same key, whatever bytes a
+//! client sends: separators are percent-encoded inside the parts, and a long part is replaced by
+//! its SHA-256 behind a mark that no short part can contain. The braces are the hash tag of Redis
+//! Cluster, so that the text behind them does not change the hash slot. The store appends the
+//! window number.
 
 mod read;
 mod subject;
@@ -28,7 +30,8 @@ const VERSION: &[u8] = b"w1";
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
-/// The longest part that is written as it is; longer ones are replaced by their digest of 64 characters.
+/// The longest part that is written as it is; longer ones are replaced by their digest of 64
+/// characters.
 pub(super) const MAX_PART_BYTES: usize = 128;
 
 const VALUE: u8 = b'=';
@@ -38,11 +41,12 @@ const DIGEST: u8 = b'#';
 /// What stands behind the hash tag in the key of a usage record. No algorithm has this tag.
 const USAGE: &[u8] = b"us";
 
-/// What stands behind the hash tag in the keys of a trial, before the rest. No algorithm has this tag either.
+/// What stands behind the hash tag in the keys of a trial, before the rest. No algorithm has this
+/// tag either.
 const TRIAL: &[u8] = b"tr";
 
-/// Replaces `out` with the key of the usage record beside a counter, in the same hash slot. It does not name the algorithm, so that another one keeps the
-/// record.
+/// Replaces `out` with the key of the usage record beside a counter, in the same hash slot. It does
+/// not name the algorithm, so that another one keeps the record.
 pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
     let tagged = tagged(counter);
     out.clear();
@@ -57,10 +61,14 @@ pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
 pub(crate) fn subject(key: &[u8]) -> &[u8] {
     let tagged = tagged(key);
     let tagged = tagged.strip_suffix(b"}").unwrap_or(tagged);
-    tagged.iter().position(|&byte| byte == b'{').map_or(tagged, |begin| &tagged[begin + 1..])
+    tagged
+        .iter()
+        .position(|&byte| byte == b'{')
+        .map_or(tagged, |begin| &tagged[begin + 1..])
 }
 
-/// Replaces `out` with the key of the index of a limit in this order. The index is in a hash slot of its own.
+/// Replaces `out` with the key of the index of a limit in this order. The index is in a hash slot
+/// of its own.
 pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(prefix.as_bytes());
@@ -87,7 +95,15 @@ pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: 
 /// Replaces `out` with the key of the record of a subject.
 pub(crate) fn write_record(prefix: &str, tracking: &Tracking, subject: &[u8], out: &mut Vec<u8>) {
     out.clear();
-    for part in [prefix.as_bytes(), VERSION, b"{", subject, b"}", trial_tag(tracking), USAGE] {
+    for part in [
+        prefix.as_bytes(),
+        VERSION,
+        b"{",
+        subject,
+        b"}",
+        trial_tag(tracking),
+        USAGE,
+    ] {
         out.extend_from_slice(part);
     }
 }
@@ -96,16 +112,29 @@ const fn trial_tag(tracking: &Tracking) -> &'static [u8] {
     if tracking.is_trial { TRIAL } else { b"" }
 }
 
-/// The entries of a subject as texts, without its domain. A long key or value is known by its digest only.
+/// The entries of a subject as texts, without its domain. A long key or value is known by its
+/// digest only.
 pub(crate) fn entries(subject: &[u8]) -> Vec<(String, String)> {
     let parts = subject.split(|&byte| byte == b'|').skip(1);
     parts
         .map(|part| {
             let is_mark = |byte: &u8| [VALUE, PATTERN, DIGEST].contains(byte);
             // A key that is a digest begins with its mark.
-            let end = part.iter().skip(1).position(is_mark).map_or(part.len(), |index| index + 1);
+            let end = part
+                .iter()
+                .skip(1)
+                .position(is_mark)
+                .map_or(part.len(), |index| index + 1);
             let (key, value) = part.split_at(end);
-            (text(key), text(value.strip_prefix(&[VALUE]).or_else(|| value.strip_prefix(&[PATTERN])).unwrap_or(value)))
+            (
+                text(key),
+                text(
+                    value
+                        .strip_prefix(&[VALUE])
+                        .or_else(|| value.strip_prefix(&[PATTERN]))
+                        .unwrap_or(value),
+                ),
+            )
         })
         .collect()
 }
@@ -119,7 +148,8 @@ fn text(part: &[u8]) -> String {
     let mut rest = part;
     while let Some((&first, behind)) = rest.split_first() {
         let escaped = (first == b'%').then(|| behind.get(..2)).flatten();
-        let byte = escaped.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        let byte = escaped
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
         bytes.push(byte.unwrap_or(first));
         rest = if byte.is_some() { &behind[2..] } else { behind };
     }
@@ -128,7 +158,10 @@ fn text(part: &[u8]) -> String {
 
 /// A counter key up to the end of its hash tag. The parts inside have no braces.
 fn tagged(counter: &[u8]) -> &[u8] {
-    counter.iter().position(|&byte| byte == b'}').map_or(counter, |end| &counter[..=end])
+    counter
+        .iter()
+        .position(|&byte| byte == b'}')
+        .map_or(counter, |end| &counter[..=end])
 }
 
 /// The capacity to reserve for a key: its length unless parts have to be escaped.
@@ -136,15 +169,27 @@ pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> us
     let part_bytes = |text: &[u8]| text.len().min(MAX_PART_BYTES) + 2;
     prefix.len()
         + part_bytes(domain)
-        + entries.iter().map(|entry| part_bytes(entry.key) + part_bytes(entry.value)).sum::<usize>()
+        + entries
+            .iter()
+            .map(|entry| part_bytes(entry.key) + part_bytes(entry.value))
+            .sum::<usize>()
         + REST_BYTES
 }
 
-/// The most bytes of the version, the braces and the tag of the algorithm. That of a calendar may be longer, by the name of its zone.
+/// The most bytes of the version, the braces and the tag of the algorithm. That of a calendar may
+/// be longer, by the name of its zone.
 const REST_BYTES: usize = 28;
 
-/// Appends a key to `out`. `levels` are the levels of the configured limit, which say where patterns are shared; empty for a limit of the request's own.
-pub(crate) fn write(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry<'_>], levels: &[Level], algorithm: &Algorithm) {
+/// Appends a key to `out`. `levels` are the levels of the configured limit, which say where
+/// patterns are shared; empty for a limit of the request's own.
+pub(crate) fn write(
+    out: &mut Vec<u8>,
+    prefix: &str,
+    domain: &[u8],
+    entries: &[Entry<'_>],
+    levels: &[Level],
+    algorithm: &Algorithm,
+) {
     write_tagged(out, prefix, domain, entries, levels);
     write_tag(out, algorithm);
 }
@@ -166,7 +211,13 @@ pub(super) fn write_any(
 
 /// Appends a key up to the end of its hash tag.
 #[inline]
-fn write_tagged(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry<'_>], levels: &[Level]) {
+fn write_tagged(
+    out: &mut Vec<u8>,
+    prefix: &str,
+    domain: &[u8],
+    entries: &[Entry<'_>],
+    levels: &[Level],
+) {
     out.extend_from_slice(prefix.as_bytes());
     out.extend_from_slice(VERSION);
     out.push(b'{');
@@ -175,9 +226,18 @@ fn write_tagged(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry
         out.push(b'|');
         match levels.get(index) {
             // The key may be a pattern too; both are written as they are in the file.
-            Some(Level { share_threshold: true, key, value, .. }) => {
+            Some(Level {
+                share_threshold: true,
+                key,
+                value,
+                ..
+            }) => {
                 write_part(out, None, key.as_bytes());
-                write_part(out, Some(PATTERN), value.as_deref().unwrap_or_default().as_bytes());
+                write_part(
+                    out,
+                    Some(PATTERN),
+                    value.as_deref().unwrap_or_default().as_bytes(),
+                );
             }
             Some(level) if level.matching.counts_addresses() => write_address(out, entry, level),
             _ => {
@@ -189,13 +249,19 @@ fn write_tagged(out: &mut Vec<u8>, prefix: &str, domain: &[u8], entries: &[Entry
     out.push(b'}');
 }
 
-/// Appends an entry whose value may be an address: all spellings of one have the same counter, and with `prefix` all IPv6 addresses of one network. That is
-/// the mark of a shared pattern: no pattern, and none of the names of sets, networks and expressions, is the text of a network. Two levels do not write
-/// the same network, because an address belongs to the one with the longest prefix.
+/// Appends an entry whose value may be an address: all spellings of one have the same counter, and
+/// with `prefix` all IPv6 addresses of one network. That is the mark of a shared pattern: no
+/// pattern, and none of the names of sets, networks and expressions, is the text of a network. Two
+/// levels do not write the same network, because an address belongs to the one with the longest
+/// prefix.
 #[inline(never)]
 fn write_address(out: &mut Vec<u8>, entry: &Entry<'_>, level: &Level) {
     let counted = Counted::new(entry.value, level);
-    let mark = if matches!(counted, Counted::Network(_)) { PATTERN } else { VALUE };
+    let mark = if matches!(counted, Counted::Network(_)) {
+        PATTERN
+    } else {
+        VALUE
+    };
     write_part(out, None, entry.key);
     write_part(out, Some(mark), counted.bytes());
 }
@@ -212,18 +278,35 @@ pub(super) enum Counted<'v> {
 
 impl<'v> Counted<'v> {
     pub(super) fn new(value: &'v [u8], level: &'v Level) -> Self {
-        let address = if level.matching.counts_addresses() { address::read(value) } else { None };
-        let Some(address) = address else { return Self::Value(value) };
+        let address = if level.matching.counts_addresses() {
+            address::read(value)
+        } else {
+            None
+        };
+        let Some(address) = address else {
+            return Self::Value(value);
+        };
         let group = match level.matching {
             // As it is written in the files, unless that is a pattern or no value at all.
             Matching::Address => {
-                let written = level.value.as_deref().filter(|written| !written.contains('*'));
-                return written.map_or_else(|| Self::Address(Text::new(address)), |written| Self::Value(written.as_bytes()));
+                let written = level
+                    .value
+                    .as_deref()
+                    .filter(|written| !written.contains('*'));
+                return written.map_or_else(
+                    || Self::Address(Text::new(address)),
+                    |written| Self::Value(written.as_bytes()),
+                );
             }
-            Matching::Cidr { prefix: Some(prefix) } => address::group(address, prefix),
+            Matching::Cidr {
+                prefix: Some(prefix),
+            } => address::group(address, prefix),
             _ => None,
         };
-        group.map_or_else(|| Self::Address(Text::new(address)), |network| Self::Network(Text::new(network)))
+        group.map_or_else(
+            || Self::Address(Text::new(address)),
+            |network| Self::Network(Text::new(network)),
+        )
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -235,7 +318,12 @@ impl<'v> Counted<'v> {
 }
 
 /// Appends the key of the counter of a subject, which is named by what is inside its hash tag.
-pub(crate) fn write_counter(out: &mut Vec<u8>, prefix: &str, subject: &[u8], algorithm: &Algorithm) {
+pub(crate) fn write_counter(
+    out: &mut Vec<u8>,
+    prefix: &str,
+    subject: &[u8],
+    algorithm: &Algorithm,
+) {
     write_subject(out, prefix, subject);
     write_tag(out, algorithm);
 }
@@ -247,21 +335,24 @@ pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8]) {
     }
 }
 
-/// Appends the key of the counter of a trial: that of the real one with a mark before the algorithm, so that both are in the same hash slot. `key` begins
-/// as any key of the subject does.
+/// Appends the key of the counter of a trial: that of the real one with a mark before the
+/// algorithm, so that both are in the same hash slot. `key` begins as any key of the subject does.
 pub(crate) fn write_trial(out: &mut Vec<u8>, key: &[u8], algorithm: &Algorithm) {
     out.extend_from_slice(tagged(key));
     out.extend_from_slice(TRIAL);
     write_tag(out, algorithm);
 }
 
-/// The key of the overrides. A separator directly behind the brace is in no counter key: no domain is empty.
+/// The key of the overrides. A separator directly behind the brace is in no counter key: no domain
+/// is empty.
 #[must_use]
 pub fn of_overrides(prefix: &str) -> Vec<u8> {
     [prefix.as_bytes(), VERSION, b"{|overrides}"].concat()
 }
 
-/// Appends the algorithm, its window in seconds, calendar months or a calendar with its zone, and what else gives its state a meaning. The amount is left out, so that changing it keeps the counters.
+/// Appends the algorithm, its window in seconds, calendar months or a calendar with its zone, and
+/// what else gives its state a meaning. The amount is left out, so that changing it keeps the
+/// counters.
 fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(&algorithm.spec().key_tag);
     // A changed `max_duration` keeps the holders.
@@ -270,7 +361,11 @@ fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     }
     match algorithm.window() {
         // Windows are whole seconds, or whole ticks where a tick is longer than a second.
-        Period::Even(length) => out.extend_from_slice(itoa::Buffer::new().format(length.micros() / MICROS_PER_SECOND).as_bytes()),
+        Period::Even(length) => out.extend_from_slice(
+            itoa::Buffer::new()
+                .format(length.micros() / MICROS_PER_SECOND)
+                .as_bytes(),
+        ),
         // Not the 30 days of a replica without the setting, whose windows have other numbers.
         Period::Months(months) => {
             out.push(b'm');
@@ -281,14 +376,17 @@ fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     algorithm.write_key_suffix(out);
 }
 
-/// Appends one part behind its mark. The mark of a digest replaces [`VALUE`], and follows [`PATTERN`].
+/// Appends one part behind its mark. The mark of a digest replaces [`VALUE`], and follows
+/// [`PATTERN`].
 fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
     if text.len() > MAX_PART_BYTES {
         // The digest of a pattern differs from that of the same text as a value.
         out.extend(mark.filter(|&mark| mark == PATTERN));
         out.push(DIGEST);
         for byte in Sha256::digest(text) {
-            out.extend([byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]));
+            out.extend(
+                [byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]),
+            );
         }
         return;
     }

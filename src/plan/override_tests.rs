@@ -25,8 +25,15 @@ descriptors:
 ";
 
 fn rules(file: &str) -> Arc<Rules> {
-    let file = SourceText { name: "a.yaml".to_owned(), text: file.into() };
-    Arc::new(compile(&[file], &compile::Options::default()).unwrap_or_else(|problems| panic!("{problems:?}")).rules)
+    let file = SourceText {
+        name: "a.yaml".to_owned(),
+        text: file.into(),
+    };
+    Arc::new(
+        compile(&[file], &compile::Options::default())
+            .unwrap_or_else(|problems| panic!("{problems:?}"))
+            .rules,
+    )
 }
 
 fn all_or_none() -> String {
@@ -38,8 +45,16 @@ pub(super) fn order_to(requests_per_unit: u64, kind: &str, key: &str) -> Overrid
     let record = Record {
         kind: kind.to_owned(),
         domain: "d".to_owned(),
-        entries: vec![EntryRecord { key: key.to_owned(), value: None, value_sha256: None }],
-        to: (kind == "raise").then(|| RateRecord { requests_per_unit, unit: Some("minute".to_owned()), unit_multiplier: None }),
+        entries: vec![EntryRecord {
+            key: key.to_owned(),
+            value: None,
+            value_sha256: None,
+        }],
+        to: (kind == "raise").then(|| RateRecord {
+            requests_per_unit,
+            unit: Some("minute".to_owned()),
+            unit_multiplier: None,
+        }),
         ..Record::default()
     };
     record.read().expect("an override")
@@ -53,7 +68,10 @@ fn ask<'a>(domain: &'a str, keys: &[&'a str], hits: u64) -> Ask<'a> {
     let mut ask = Ask::default();
     ask.domain = domain.as_bytes();
     for key in keys {
-        ask.push(Entry { key: key.as_bytes(), value: b"1" });
+        ask.push(Entry {
+            key: key.as_bytes(),
+            value: b"1",
+        });
         let mut descriptor = Descriptor::default();
         descriptor.hits_addend = Some(hits);
         ask.close(descriptor);
@@ -75,32 +93,61 @@ struct Process {
 impl Process {
     fn new(file: &str, orders: &[Override]) -> Self {
         let (overrides, store) = (Overrides::new(orders.to_vec()), Store::default());
-        Self { rules: rules(file), overrides, options: Options::default(), store }
+        Self {
+            rules: rules(file),
+            overrides,
+            options: Options::default(),
+            store,
+        }
     }
 
     fn plan(&self, ask: &Ask<'_>) -> Plan {
-        Plan::with_overrides(&self.rules, Some(self.overrides.at(Micros(1_000_000))), ask, &self.options)
+        Plan::with_overrides(
+            &self.rules,
+            Some(self.overrides.at(Micros(1_000_000))),
+            ask,
+            &self.options,
+        )
     }
 
     /// Whether each check is allowed, and whether the request is.
     fn decide(&self, keys: &[&str], hits: u64) -> (Vec<bool>, bool) {
         let plan = self.plan(&ask("d", keys, hits));
-        let at = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::MAX };
+        let at = Arrival {
+            now: Micros(1_800_000_000_000_000),
+            max_hold: Span::MAX,
+        };
         let (checks, mut store) = (&plan.checks, self.store.borrow_mut());
         let key = |index: CheckIndex| checks.key(&checks[index]).to_vec();
         let allowed: Vec<_> = match checks.commit {
             Commit::Each => checks
                 .indexed()
                 .map(|(index, check)| {
-                    let step = check.algorithm.step(store.remove(&key(index)), at, check.hits);
+                    let step = check
+                        .algorithm
+                        .step(store.remove(&key(index)), at, check.hits);
                     store.extend(step.state.map(|state| (key(index), state)));
                     step.verdict.allowed
                 })
                 .collect(),
             Commit::AllOrNone => {
-                let outcome = AllOrNone::decide(checks, at, |index| store.get(&key(index)).cloned(), |one, other| key(one) == key(other));
-                store.extend(outcome.writes.into_iter().map(|(index, state, _)| (key(index), state)));
-                outcome.verdicts.iter().map(|verdict| verdict.allowed).collect()
+                let outcome = AllOrNone::decide(
+                    checks,
+                    at,
+                    |index| store.get(&key(index)).cloned(),
+                    |one, other| key(one) == key(other),
+                );
+                store.extend(
+                    outcome
+                        .writes
+                        .into_iter()
+                        .map(|(index, state, _)| (key(index), state)),
+                );
+                outcome
+                    .verdicts
+                    .iter()
+                    .map(|verdict| verdict.allowed)
+                    .collect()
             }
         };
         let is_over = plan.checks.is_over_limit(allowed.iter().copied());
@@ -113,7 +160,11 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
     for key in ["a", "b", "q", "u", "unknown"] {
         let process = Process::new(FILE, &[order("block", key)]);
         let plan = process.plan(&ask("d", &[key], 1));
-        assert!(plan.checks.is_empty() && matches!(plan.slots[0], Slot::Blocked { ends_in: None, .. }), "{key}: {:?}", plan.slots);
+        assert!(
+            plan.checks.is_empty() && matches!(plan.slots[0], Slot::Blocked { ends_in: None, .. }),
+            "{key}: {:?}",
+            plan.slots
+        );
         assert_eq!(process.decide(&[key], 1), (vec![], false), "{key}");
     }
     // The others are counted as they are beside any refusal.
@@ -121,12 +172,21 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
     assert_eq!(process.decide(&["unknown", "a"], 2), (vec![true], false));
     assert_eq!(process.decide(&["a"], 1), (vec![false], false));
     // A domain that no file defines.
-    let other = Override { domain: "e".into(), until: Some(Micros(3_000_000)), ..order("block", "a") };
+    let other = Override {
+        domain: "e".into(),
+        until: Some(Micros(3_000_000)),
+        ..order("block", "a")
+    };
     let process = Process::new(FILE, &[other]);
     let plan = process.plan(&ask("e", &["a"], 1));
     assert!(plan.unknown_domain && plan.checks.is_over_limit(std::iter::empty()));
-    assert!(matches!(plan.slots[0], Slot::Blocked { limit: None, shown: None, ends_in: Some(left), .. } if left == Span::from_secs(2)));
-    assert!(matches!(process.plan(&ask("e", &["b"], 1)).slots[0], Slot::Free));
+    assert!(
+        matches!(plan.slots[0], Slot::Blocked { limit: None, shown: None, ends_in: Some(left), .. } if left == Span::from_secs(2))
+    );
+    assert!(matches!(
+        process.plan(&ask("e", &["b"], 1)).slots[0],
+        Slot::Free
+    ));
 }
 
 #[test]
@@ -134,13 +194,25 @@ fn nothing_of_an_all_or_none_request_with_a_blocked_descriptor_is_written() {
     for blocked in ["b", "q", "unknown"] {
         let process = Process::new(&all_or_none(), &[order("block", blocked)]);
         for _ in 0..3 {
-            assert_eq!(process.decide(&["a", blocked], 2), (vec![true], false), "{blocked}: it says what is left");
+            assert_eq!(
+                process.decide(&["a", blocked], 2),
+                (vec![true], false),
+                "{blocked}: it says what is left"
+            );
         }
-        assert_eq!(process.decide(&["a"], 2), (vec![true], true), "{blocked}: the full limit is there");
+        assert_eq!(
+            process.decide(&["a"], 2),
+            (vec![true], true),
+            "{blocked}: the full limit is there"
+        );
     }
     let process = Process::new(FILE, &[order("block", "b")]);
     process.decide(&["a", "b"], 2);
-    assert_eq!(process.decide(&["a"], 1), (vec![false], false), "without all_or_none it was counted");
+    assert_eq!(
+        process.decide(&["a"], 1),
+        (vec![false], false),
+        "without all_or_none it was counted"
+    );
 }
 
 #[test]
@@ -156,12 +228,33 @@ fn an_exempt_descriptor_passes_and_is_not_counted() {
     // A limit of the request's own.
     let (mut own, mut descriptor) = (Ask::default(), Descriptor::default());
     own.domain = b"d";
-    own.push(Entry { key: b"c", value: b"1" });
-    descriptor.limit = Some(Rate { requests_per_unit: 2, unit: Unit::Minute, unit_multiplier: 1 });
+    own.push(Entry {
+        key: b"c",
+        value: b"1",
+    });
+    descriptor.limit = Some(Rate {
+        requests_per_unit: 2,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    });
     own.close(descriptor);
-    assert!(matches!(process.plan(&own).slots[0], Slot::Exempt { limit: None }));
+    assert!(matches!(
+        process.plan(&own).slots[0],
+        Slot::Exempt { limit: None }
+    ));
     let raised = Process::new(FILE, &[order("raise", "c")]).plan(&own);
-    assert!(matches!(raised.slots[0], Slot::Checked { limit: None, is_raised: true, shown: Rate { requests_per_unit: 5, .. }, .. }));
+    assert!(matches!(
+        raised.slots[0],
+        Slot::Checked {
+            limit: None,
+            is_raised: true,
+            shown: Rate {
+                requests_per_unit: 5,
+                ..
+            },
+            ..
+        }
+    ));
 }
 
 #[test]
@@ -172,7 +265,11 @@ fn an_exempt_quota_is_always_left() {
         assert!(!process.decide(&["r"], 3).1, "alone it is over");
     }
     assert_eq!(without.decide(&["q", "r"], 1), (vec![true, false], true));
-    assert_eq!(exempt.decide(&["q", "r"], 1), (vec![false], true), "an exemption does not make a request fail");
+    assert_eq!(
+        exempt.decide(&["q", "r"], 1),
+        (vec![false], true),
+        "an exemption does not make a request fail"
+    );
     let mut all_quotas = Process::new(FILE, &[order("exempt", "a")]);
     all_quotas.options.quota_mode = true;
     assert_eq!(all_quotas.decide(&["a", "c"], 9), (vec![false], true));
@@ -186,17 +283,39 @@ fn an_exempt_quota_is_always_left() {
 #[test]
 fn a_raised_limit_counts_where_it_counted() {
     let limited = Process::new(FILE, &[]);
-    let raised = Process { store: Rc::clone(&limited.store), ..Process::new(FILE, &[order("raise", "a")]) };
+    let raised = Process {
+        store: Rc::clone(&limited.store),
+        ..Process::new(FILE, &[order("raise", "a")])
+    };
     assert_eq!(limited.decide(&["a"], 2), (vec![true], true));
     assert_eq!(limited.decide(&["a"], 1), (vec![false], false));
     // Three were counted: fixed windows count what they refuse.
     assert_eq!(raised.decide(&["a"], 2), (vec![true], true));
     assert_eq!(raised.decide(&["a"], 1), (vec![false], false));
     let plan = raised.plan(&ask("d", &["a"], 1));
-    let Slot::Checked { limit: Some(id), shown, is_raised: true, check, .. } = plan.slots[0] else { panic!("{:?}", plan.slots) };
-    assert_eq!((plan.rules.limit(id).path().as_str(), shown.requests_per_unit), ("d.a", 5));
+    let Slot::Checked {
+        limit: Some(id),
+        shown,
+        is_raised: true,
+        check,
+        ..
+    } = plan.slots[0]
+    else {
+        panic!("{:?}", plan.slots)
+    };
+    assert_eq!(
+        (
+            plan.rules.limit(id).path().as_str(),
+            shown.requests_per_unit
+        ),
+        ("d.a", 5)
+    );
     // The share of one of five replicas, while Redis is away.
-    let shares = plan.checks.subset(&[check], |algorithm| algorithm.share(5.try_into().expect("not 0")), |_| true);
+    let shares = plan.checks.subset(
+        &[check],
+        |algorithm| algorithm.share(5.try_into().expect("not 0")),
+        |_| true,
+    );
     assert_eq!(shares[CheckIndex(0)].algorithm.capacity(), 1);
     // Replaced, it stays off.
     assert_eq!(raised.decide(&["a", "c"], 1), (vec![true], true));
@@ -210,12 +329,16 @@ fn without_a_match_the_plan_is_the_same() {
         let ask = ask("d", keys, 1);
         let plain = Plan::new(&rules, &ask, &options);
         let beside = Plan::with_overrides(&rules, Some(overrides.at(Micros(0))), &ask, &options);
-        assert_eq!(format!("{:?}{:?}", plain.slots, plain.checks), format!("{:?}{:?}", beside.slots, beside.checks));
+        assert_eq!(
+            format!("{:?}{:?}", plain.slots, plain.checks),
+            format!("{:?}{:?}", beside.slots, beside.checks)
+        );
     }
 }
 
 proptest! {
-    /// Who orders an exemption or a raise lets more pass, whatever the request; who orders a block lets less pass.
+    /// Who orders an exemption or a raise lets more pass, whatever the request; who orders a block
+    /// lets less pass.
     #[test]
     fn exemptions_and_raises_let_more_pass(
         requests in prop::collection::vec((prop::collection::vec(0..7_usize, 1..4), 0..4_u64), 1..6),
@@ -231,10 +354,12 @@ proptest! {
         for (keys, hits) in &requests {
             let keys: Vec<_> = keys.iter().map(|&index| KEYS[index]).collect();
             let passes = plain.decide(&keys, *hits).1;
-            // Of all-or-none requests a later one may find more taken, because an earlier one passed.
+            // Of all-or-none requests a later one may find more taken, because an earlier one
+            // passed.
             let is_first = std::ptr::eq(hits, &raw const requests[0].1);
             prop_assert!(!passes || better.decide(&keys, *hits).1 || (commits && !is_first), "{keys:?} {hits}");
-            prop_assert!(!keys.contains(&KEYS[key]) || !worse.decide(&keys, *hits).1, "{keys:?} {hits}");
+            prop_assert!(!keys.contains(&KEYS[key]) || !worse.decide(&keys, *hits).1, "{keys:?} \
+                {hits}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The codec of xDS: prost's, for messages of a bounded number of elements. An empty element is two bytes of a message, and 32 of a list.
+//! The codec of xDS: prost's, for messages of a bounded number of elements. An empty element is two
+//! bytes of a message, and 32 of a list.
 
 use bytes::Buf;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
@@ -7,7 +8,8 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
-/// Fields in a message, with each element of a list: as many resources as there may be, and as many removed ones.
+/// Fields in a message, with each element of a list: as many resources as there may be, and as many
+/// removed ones.
 const MAX_ELEMENTS: usize = 200_000;
 
 /// The codec of messages `T` that are sent, and `U` that are received.
@@ -20,7 +22,9 @@ impl<T, U> Default for BoundedCodec<T, U> {
     }
 }
 
-impl<T: Message + Send + 'static, U: Message + Default + Send + 'static> Codec for BoundedCodec<T, U> {
+impl<T: Message + Send + 'static, U: Message + Default + Send + 'static> Codec
+    for BoundedCodec<T, U>
+{
     type Encode = T;
     type Decode = U;
     type Encoder = ProstEncoder<T>;
@@ -46,7 +50,9 @@ impl<U: Message + Default> Decoder for BoundedDecoder<U> {
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // tonic has the message in one piece.
         if has_too_many_elements(buffer.chunk()).unwrap_or(false) {
-            return Err(Status::resource_exhausted(format!("its response has more than {MAX_ELEMENTS} elements")));
+            return Err(Status::resource_exhausted(format!(
+                "its response has more than {MAX_ELEMENTS} elements"
+            )));
         }
         self.0.decode(buffer)
     }
@@ -71,7 +77,13 @@ mod tests {
     fn elements_are_counted_before_they_are_decoded() {
         let many = [0x12, 0].repeat(MAX_ELEMENTS);
         assert_eq!(has_too_many_elements(&many), Ok(false));
-        assert_eq!(has_too_many_elements(&[&many[..], &[0x12, 0]].concat()), Ok(true));
-        assert!(has_too_many_elements(&[0x12, 1]).is_err(), "the decoder explains it");
+        assert_eq!(
+            has_too_many_elements(&[&many[..], &[0x12, 0]].concat()),
+            Ok(true)
+        );
+        assert!(
+            has_too_many_elements(&[0x12, 1]).is_err(),
+            "the decoder explains it"
+        );
     }
 }

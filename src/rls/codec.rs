@@ -1,7 +1,8 @@
 //! A codec for tonic's generated service that passes messages as their encoded bytes.
 //!
-//! [`super::decode`] decodes them later and borrows from them. A tonic codec must own what it decodes, and its errors become INTERNAL. Only unusual
-//! calls come this way: `server` reads the usual ones itself.
+//! [`super::decode`] decodes them later and borrows from them. A tonic codec must own what it
+//! decodes, and its errors become INTERNAL. Only unusual calls come this way: `server` reads the
+//! usual ones itself.
 
 use std::sync::Arc;
 
@@ -64,9 +65,17 @@ pub struct Generated<T>(pub Arc<T>);
 impl<T: ShouldRateLimit> RateLimitService for Generated<T> {
     async fn should_rate_limit(&self, request: Request<Frame>) -> Result<Response<Frame>, Status> {
         let timeout = grpc_timeout(request.metadata().as_ref());
-        // The listener puts it there before it drops the headers that the generated service does not read.
-        let span = request.extensions().get::<TraceSpan>().cloned().unwrap_or_default();
-        let answer = self.0.should_rate_limit(&request.get_ref().0, timeout, span).await?;
+        // The listener puts it there before it drops the headers that the generated service does
+        // not read.
+        let span = request
+            .extensions()
+            .get::<TraceSpan>()
+            .cloned()
+            .unwrap_or_default();
+        let answer = self
+            .0
+            .should_rate_limit(&request.get_ref().0, timeout, span)
+            .await?;
         Ok(Response::new(Frame(answer.message())))
     }
 }

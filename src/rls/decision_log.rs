@@ -1,7 +1,7 @@
 //! The debug lines of decisions: one for each descriptor that the setting `LOG_DECISIONS` selects.
 //!
-//! Without the setting nothing here runs. Keys and values of requests are escaped and cut, and a request writes a bounded number of lines,
-//! because clients choose them.
+//! Without the setting nothing here runs. Keys and values of requests are escaped and cut, and a
+//! request writes a bounded number of lines, because clients choose them.
 
 use super::log_text::{LoggedValues, cut, shown, source};
 use crate::ask::{Ask, Entry};
@@ -30,12 +30,17 @@ struct Selected {
 
 impl Selected {
     fn is(&self, entry: &Entry<'_>) -> bool {
-        *entry.key == *self.key && self.value.as_ref().is_none_or(|value| *entry.value == **value)
+        *entry.key == *self.key
+            && self
+                .value
+                .as_ref()
+                .is_none_or(|value| *entry.value == **value)
     }
 }
 
 impl DecisionFilter {
-    /// Reads `DOMAIN`, `DOMAIN,KEY` or `DOMAIN,KEY=VALUE`, with any number of keys; `*` as the domain means all domains.
+    /// Reads `DOMAIN`, `DOMAIN,KEY` or `DOMAIN,KEY=VALUE`, with any number of keys; `*` as the
+    /// domain means all domains.
     ///
     /// # Errors
     /// What to write instead.
@@ -43,18 +48,31 @@ impl DecisionFilter {
         let mut parts = text.split(',').map(str::trim);
         let domain = parts.next().unwrap_or_default();
         let entry = |part: &str| match part.split_once('=') {
-            Some((key, value)) => Selected { key: key.as_bytes().into(), value: Some(value.as_bytes().into()) },
-            None => Selected { key: part.as_bytes().into(), value: None },
+            Some((key, value)) => Selected {
+                key: key.as_bytes().into(),
+                value: Some(value.as_bytes().into()),
+            },
+            None => Selected {
+                key: part.as_bytes().into(),
+                value: None,
+            },
         };
         let entries: Vec<_> = parts.map(entry).collect();
         if domain.is_empty() || entries.iter().any(|entry| entry.key.is_empty()) {
-            return Err("write DOMAIN, DOMAIN,KEY or DOMAIN,KEY=VALUE, with * for any domain".to_owned());
+            return Err(
+                "write DOMAIN, DOMAIN,KEY or DOMAIN,KEY=VALUE, with * for any domain".to_owned(),
+            );
         }
-        Ok(Self { domain: (domain != "*").then(|| domain.as_bytes().into()), entries })
+        Ok(Self {
+            domain: (domain != "*").then(|| domain.as_bytes().into()),
+            entries,
+        })
     }
 
     fn selects(&self, entries: &[Entry<'_>]) -> bool {
-        self.entries.iter().all(|selected| entries.iter().any(|entry| selected.is(entry)))
+        self.entries
+            .iter()
+            .all(|selected| entries.iter().any(|entry| selected.is(entry)))
     }
 
     /// Whether lines of decisions are written at the level of the log.
@@ -64,32 +82,74 @@ impl DecisionFilter {
     }
 
     /// Writes a line for each selected descriptor of a request.
-    pub(super) fn log(&self, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, values: &LoggedValues) {
-        if !Self::is_logged() || self.domain.as_ref().is_some_and(|domain| **domain != *ask.domain) {
+    pub(super) fn log(
+        &self,
+        ask: &Ask<'_>,
+        plan: &Plan,
+        decisions: &Decisions,
+        values: &LoggedValues,
+    ) {
+        if !Self::is_logged()
+            || self
+                .domain
+                .as_ref()
+                .is_some_and(|domain| **domain != *ask.domain)
+        {
             return;
         }
         let domain = cut(ask.domain);
-        let selected = ask.descriptors().zip(&plan.slots).filter(|((_, entries), _)| self.selects(entries));
+        let selected = ask
+            .descriptors()
+            .zip(&plan.slots)
+            .filter(|((_, entries), _)| self.selects(entries));
         for ((descriptor, entries), slot) in selected.take(MAX_LINES) {
             let (entries, hits) = (shown(entries, values), ask.hits(descriptor));
             let (check, limit, scale) = match slot {
                 Slot::Free => {
-                    let why = if plan.unknown_domain { "no file has this domain" } else { "no limit applies" };
-                    tracing::debug!(domain, descriptor = entries, hits, code = "OK", "decision: {why}");
+                    let why = if plan.unknown_domain {
+                        "no file has this domain"
+                    } else {
+                        "no limit applies"
+                    };
+                    tracing::debug!(
+                        domain,
+                        descriptor = entries,
+                        hits,
+                        code = "OK",
+                        "decision: {why}"
+                    );
                     continue;
                 }
                 Slot::Unlimited(limit) => {
                     let limit = plan.rules.limit(*limit).path();
-                    tracing::debug!(domain, descriptor = entries, hits, limit, code = "OK", "decision: unlimited");
+                    tracing::debug!(
+                        domain,
+                        descriptor = entries,
+                        hits,
+                        limit,
+                        code = "OK",
+                        "decision: unlimited"
+                    );
                     continue;
                 }
                 Slot::Exempt { limit } => {
                     let limit = limit.map(|limit| plan.rules.limit(limit).path());
-                    tracing::debug!(domain, descriptor = entries, hits, limit, code = "OK", by = "override", "decision: exempt");
+                    tracing::debug!(
+                        domain,
+                        descriptor = entries,
+                        hits,
+                        limit,
+                        code = "OK",
+                        by = "override",
+                        "decision: exempt"
+                    );
                     continue;
                 }
                 Slot::Blocked { limit, ends_in, .. } => {
-                    let (limit, ends_in) = (limit.map(|limit| plan.rules.limit(limit).path()), ends_in.map(|span| span.to_string()));
+                    let (limit, ends_in) = (
+                        limit.map(|limit| plan.rules.limit(limit).path()),
+                        ends_in.map(|span| span.to_string()),
+                    );
                     tracing::debug!(
                         domain,
                         descriptor = entries,
@@ -102,24 +162,49 @@ impl DecisionFilter {
                     );
                     continue;
                 }
-                Slot::Checked { check, limit, scale, .. } => (*check, *limit, *scale),
+                Slot::Checked {
+                    check,
+                    limit,
+                    scale,
+                    ..
+                } => (*check, *limit, *scale),
             };
-            let limit = limit.map_or_else(|| "(request)".to_owned(), |limit| plan.rules.limit(limit).path());
-            let (decision, shadow, hits) = (&decisions[check.0], plan.checks[check].modes.shadow, plan.checks[check].hits);
+            let limit = limit.map_or_else(
+                || "(request)".to_owned(),
+                |limit| plan.rules.limit(limit).path(),
+            );
+            let (decision, shadow, hits) = (
+                &decisions[check.0],
+                plan.checks[check].modes.shadow,
+                plan.checks[check].hits,
+            );
             let code = match decision {
                 Decision::Fails(_) => "UNAVAILABLE",
                 decision if decision.allows() => "OK",
                 _ if shadow => "OK (shadow mode)",
                 _ => "OVER_LIMIT",
             };
-            let remaining = decision.verdict().map(|verdict| scale.units(verdict.remaining));
+            let remaining = decision
+                .verdict()
+                .map(|verdict| scale.units(verdict.remaining));
             let retry_after = decision.retry_after().map(|wait| match wait {
                 Wait::For(span) => span.to_string(),
                 Wait::Never => "never".to_owned(),
             });
             let error = decision.store_error().map(|error| error.to_string());
             let by = source(decision);
-            tracing::debug!(domain, descriptor = entries, hits, limit, code, by, remaining, retry_after, error, "decision");
+            tracing::debug!(
+                domain,
+                descriptor = entries,
+                hits,
+                limit,
+                code,
+                by,
+                remaining,
+                retry_after,
+                error,
+                "decision"
+            );
         }
     }
 }
@@ -129,12 +214,19 @@ mod tests {
     use super::*;
 
     fn entry<'a>(key: &'a str, value: &'a str) -> Entry<'a> {
-        Entry { key: key.as_bytes(), value: value.as_bytes() }
+        Entry {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+        }
     }
 
     #[test]
     fn a_filter_selects_by_domain_keys_and_values() {
-        let selects = |filter: &str, entries: &[Entry<'_>]| DecisionFilter::try_new(filter).expect("valid").selects(entries);
+        let selects = |filter: &str, entries: &[Entry<'_>]| {
+            DecisionFilter::try_new(filter)
+                .expect("valid")
+                .selects(entries)
+        };
         let entries = [entry("user", "alice"), entry("path", "/a=b")];
         for filter in ["d", "*", "d,user", "d, user=alice", "d,path=/a=b,user"] {
             assert!(selects(filter, &entries), "{filter}");

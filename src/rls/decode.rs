@@ -1,12 +1,15 @@
-//! Decodes a `RateLimitRequest` into an [`Ask`] that borrows from the received bytes. Errors name the field and become INVALID_ARGUMENT.
+//! Decodes a `RateLimitRequest` into an [`Ask`] that borrows from the received bytes. Errors name
+//! the field and become INVALID_ARGUMENT.
 //!
-//! Only what Envoy's configuration chooses is capped: the number of descriptors and of entries. What a client can choose (values of any length and
-//! any bytes) is never rejected, because Envoy lets a request pass when its rate limit call fails.
+//! Only what Envoy's configuration chooses is capped: the number of descriptors and of entries.
+//! What a client can choose (values of any length and any bytes) is never rejected, because Envoy
+//! lets a request pass when its rate limit call fails.
 //!
-//! A known field of another wire type is an unknown field, and a number for a field of 32 bits loses its higher bits, as in the Go and C++ runtimes.
+//! A known field of another wire type is an unknown field, and a number for a field of 32 bits
+//! loses its higher bits, as in the Go and C++ runtimes.
 //!
-//! Source of the field numbers: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitRequest`) and `envoy/extensions/common/ratelimit/v3/ratelimit.proto`
-//! (`RateLimitDescriptor`).
+//! Source of the field numbers: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitRequest`) and
+//! `envoy/extensions/common/ratelimit/v3/ratelimit.proto` (`RateLimitDescriptor`).
 
 mod wire;
 
@@ -48,7 +51,8 @@ pub enum InvalidRequest {
     },
     /// The limit of a descriptor has an unknown unit.
     #[error(
-        "descriptors[{descriptor}].limit.unit: {unit} is not a unit: use SECOND = 1, MINUTE = 2, HOUR = 3, DAY = 4, MONTH = 5, YEAR = 6 or WEEK = 7"
+        "descriptors[{descriptor}].limit.unit: {unit} is not a unit: use SECOND = 1, MINUTE = 2, \
+         HOUR = 3, DAY = 4, MONTH = 5, YEAR = 6 or WEEK = 7"
     )]
     Unit {
         /// The index of the descriptor in the request.
@@ -57,7 +61,10 @@ pub enum InvalidRequest {
         unit: i32,
     },
     /// The limit of a descriptor has a window of no length or of more than 100 years.
-    #[error("descriptors[{descriptor}].limit.unit_multiplier: {multiplier} gives a window outside of 1 second to 100 years")]
+    #[error(
+        "descriptors[{descriptor}].limit.unit_multiplier: {multiplier} gives a window outside of 1 \
+         second to 100 years"
+    )]
     Multiplier {
         /// The index of the descriptor in the request.
         descriptor: usize,
@@ -104,7 +111,8 @@ fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidReq
                 }
                 ask.push(entry(message).map_err(malformed("descriptors.entries"))?);
             }
-            (2, Value::Bytes(message)) => read_limit(limit.get_or_insert_default(), message).map_err(malformed("descriptors.limit"))?,
+            (2, Value::Bytes(message)) => read_limit(limit.get_or_insert_default(), message)
+                .map_err(malformed("descriptors.limit"))?,
             (3, Value::Bytes(message)) => {
                 let read = wrapped(message, descriptor.hits_addend.unwrap_or(0));
                 descriptor.hits_addend = Some(read.map_err(malformed("descriptors.hits_addend"))?);
@@ -143,7 +151,9 @@ fn read_limit(limit: &mut WireLimit, message: &[u8]) -> Result<(), Malformed> {
         match field? {
             (1, Value::Varint(requests)) => limit.requests_per_unit = requests as u32,
             (2, Value::Varint(unit)) => limit.unit = unit as i32,
-            (3, Value::Bytes(value)) => limit.unit_multiplier = Some(wrapped(value, limit.unit_multiplier.unwrap_or(0))?),
+            (3, Value::Bytes(value)) => {
+                limit.unit_multiplier = Some(wrapped(value, limit.unit_multiplier.unwrap_or(0))?);
+            }
             _ => {}
         }
     }
@@ -152,13 +162,28 @@ fn read_limit(limit: &mut WireLimit, message: &[u8]) -> Result<(), Malformed> {
 
 fn rate(limit: &WireLimit, descriptor: usize) -> Result<Rate, InvalidRequest> {
     let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number);
-    let unit = unit.ok_or(InvalidRequest::Unit { descriptor, unit: limit.unit })?;
-    let unit_multiplier = limit.unit_multiplier.map_or(1, |multiplier| multiplier as u32);
-    let rate = Rate { requests_per_unit: limit.requests_per_unit.into(), unit, unit_multiplier };
-    rate.window().map(|_| rate).ok_or(InvalidRequest::Multiplier { descriptor, multiplier: unit_multiplier })
+    let unit = unit.ok_or(InvalidRequest::Unit {
+        descriptor,
+        unit: limit.unit,
+    })?;
+    let unit_multiplier = limit
+        .unit_multiplier
+        .map_or(1, |multiplier| multiplier as u32);
+    let rate = Rate {
+        requests_per_unit: limit.requests_per_unit.into(),
+        unit,
+        unit_multiplier,
+    };
+    rate.window()
+        .map(|_| rate)
+        .ok_or(InvalidRequest::Multiplier {
+            descriptor,
+            multiplier: unit_multiplier,
+        })
 }
 
-/// A `google.protobuf.UInt32Value` or `UInt64Value`. Without its field it is 0. A message field that occurs again is merged with `before`.
+/// A `google.protobuf.UInt32Value` or `UInt64Value`. Without its field it is 0. A message field
+/// that occurs again is merged with `before`.
 fn wrapped(message: &[u8], before: u64) -> Result<u64, Malformed> {
     let mut number = before;
     for field in Fields::of(message) {

@@ -28,7 +28,10 @@ impl From<Failure> for Status {
         match failure {
             Failure::InvalidRequest(error) => Self::invalid_argument(error.to_string()),
             Failure::NoRules => Self::unavailable("no rate limit configuration loaded"),
-            Failure::Store(error) => Self::unavailable(format!("{}; on_store_failure is error", Redis::text_for_callers(error))),
+            Failure::Store(error) => Self::unavailable(format!(
+                "{}; on_store_failure is error",
+                Redis::text_for_callers(error)
+            )),
         }
     }
 }

@@ -20,13 +20,15 @@ const DIGEST_BYTES: usize = 8;
 /// The shortest secret of digests in bytes. A shorter one can be found by trying.
 pub const MIN_SECRET_BYTES: usize = 16;
 
-/// How logs show the values of descriptors. Keys, domains and limits are of the configuration and always shown.
+/// How logs show the values of descriptors. Keys, domains and limits are of the configuration and
+/// always shown.
 #[derive(Clone, Default)]
 pub enum LoggedValues {
     /// As they are.
     #[default]
     Plain,
-    /// As the first 16 digits of their HMAC-SHA256, so that equal values are recognised and none can be found by trying all.
+    /// As the first 16 digits of their HMAC-SHA256, so that equal values are recognised and none
+    /// can be found by trying all.
     Hashed(Arc<hmac::Key>),
     /// Not at all.
     Off,
@@ -39,10 +41,13 @@ impl LoggedValues {
         Self::Hashed(Arc::new(hmac::Key::new(HMAC_SHA256, secret)))
     }
 
-    /// Digests with a random secret: equal in this process until it ends. `None`: the operating system gives no random numbers.
+    /// Digests with a random secret: equal in this process until it ends. `None`: the operating
+    /// system gives no random numbers.
     #[must_use]
     pub fn hashed() -> Option<Self> {
-        hmac::Key::generate(HMAC_SHA256, &SystemRandom::new()).ok().map(|key| Self::Hashed(Arc::new(key)))
+        hmac::Key::generate(HMAC_SHA256, &SystemRandom::new())
+            .ok()
+            .map(|key| Self::Hashed(Arc::new(key)))
     }
 
     /// A value as it is shown; `None`: not at all.
@@ -51,7 +56,15 @@ impl LoggedValues {
             Self::Plain => Some(format!("{:?}", cut(value)).into()),
             Self::Hashed(secret) => {
                 let digest = hmac::sign(secret, value);
-                Some(digest.as_ref().iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect::<String>().into())
+                Some(
+                    digest
+                        .as_ref()
+                        .iter()
+                        .take(DIGEST_BYTES)
+                        .map(|byte| format!("{byte:02x}"))
+                        .collect::<String>()
+                        .into(),
+                )
             }
             Self::Off => None,
         }
@@ -80,16 +93,26 @@ pub(super) const fn source(decision: &Decision) -> &'static str {
     }
 }
 
-/// The entries, values and unusual keys in Rust's notation of texts, so that none looks like another entry.
+/// The entries, values and unusual keys in Rust's notation of texts, so that none looks like
+/// another entry.
 pub(super) fn shown(entries: &[Entry<'_>], values: &LoggedValues) -> String {
     let mut text = String::new();
     for (index, entry) in entries.iter().take(MAX_ENTRIES).enumerate() {
         let comma = if index == 0 { "" } else { ", " };
-        let (equals, value) = values.shown(entry.value).map_or(("", Cow::default()), |value| ("=", value));
+        let (equals, value) = values
+            .shown(entry.value)
+            .map_or(("", Cow::default()), |value| ("=", value));
         // Writing to a string does not fail.
         let key = cut(entry.key);
-        let is_plain = !key.is_empty() && key.chars().all(|char| char.is_alphanumeric() || "_-.:/@".contains(char));
-        let _ = if is_plain { write!(text, "{comma}{key}{equals}{value}") } else { write!(text, "{comma}{key:?}{equals}{value}") };
+        let is_plain = !key.is_empty()
+            && key
+                .chars()
+                .all(|char| char.is_alphanumeric() || "_-.:/@".contains(char));
+        let _ = if is_plain {
+            write!(text, "{comma}{key}{equals}{value}")
+        } else {
+            write!(text, "{comma}{key:?}{equals}{value}")
+        };
     }
     if let Some(more @ 1..) = entries.len().checked_sub(MAX_ENTRIES) {
         let _ = write!(text, " and {more} more");
@@ -113,7 +136,10 @@ mod tests {
     use super::*;
 
     fn entry<'a>(key: &'a str, value: &'a str) -> Entry<'a> {
-        Entry { key: key.as_bytes(), value: value.as_bytes() }
+        Entry {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+        }
     }
 
     #[test]
@@ -121,22 +147,46 @@ mod tests {
         let shown = |entries: &[Entry<'_>]| shown(entries, &LoggedValues::Plain);
         let long = "é".repeat(10_000);
         let text = shown(&[entry("k", "a\", forged=\"b\n"), entry("long", &long)]);
-        let expected = format!("k=\"a\\\", forged=\\\"b\\n\", long=\"{}...\"", "é".repeat(LONGEST_TEXT));
+        let expected = format!(
+            "k=\"a\\\", forged=\\\"b\\n\", long=\"{}...\"",
+            "é".repeat(LONGEST_TEXT)
+        );
         assert_eq!(text, expected);
-        assert_eq!(shown(&[Entry { key: b"k", value: b"\xff" }]), "k=\"\u{fffd}\"");
-        assert_eq!(shown(&[entry("a, b=\"c\"", "v"), entry("", "")]), "\"a, b=\\\"c\\\"\"=\"v\", \"\"=\"\"");
+        assert_eq!(
+            shown(&[Entry {
+                key: b"k",
+                value: b"\xff"
+            }]),
+            "k=\"\u{fffd}\""
+        );
+        assert_eq!(
+            shown(&[entry("a, b=\"c\"", "v"), entry("", "")]),
+            "\"a, b=\\\"c\\\"\"=\"v\", \"\"=\"\""
+        );
         let many = vec![entry("k", "v"); 64];
         assert!(shown(&many).ends_with("k=\"v\" and 56 more"));
-        assert_eq!(cut("x".repeat(LONGEST_TEXT).as_bytes()), "x".repeat(LONGEST_TEXT));
+        assert_eq!(
+            cut("x".repeat(LONGEST_TEXT).as_bytes()),
+            "x".repeat(LONGEST_TEXT)
+        );
     }
 
     /// The digest is that of RFC 4231, test case 2, so that other programs compute it too.
     #[test]
     fn values_are_hashed_or_left_out() {
-        let entries = [entry("user", "what do ya want for nothing?"), entry("path", "")];
-        assert_eq!(shown(&entries, &LoggedValues::hashed_with(b"Jefe")), "user=5bdcc146bf60754e, path=923598ca6d64af2a");
+        let entries = [
+            entry("user", "what do ya want for nothing?"),
+            entry("path", ""),
+        ];
+        assert_eq!(
+            shown(&entries, &LoggedValues::hashed_with(b"Jefe")),
+            "user=5bdcc146bf60754e, path=923598ca6d64af2a"
+        );
         assert_eq!(shown(&entries, &LoggedValues::Off), "user, path");
-        let (one, other) = (LoggedValues::hashed().expect("random numbers"), LoggedValues::hashed().expect("random numbers"));
+        let (one, other) = (
+            LoggedValues::hashed().expect("random numbers"),
+            LoggedValues::hashed().expect("random numbers"),
+        );
         assert_eq!(shown(&entries, &one), shown(&entries, &one.clone()));
         assert_ne!(shown(&entries, &one), shown(&entries, &other));
         assert_eq!(format!("{one:?}"), "Hashed");

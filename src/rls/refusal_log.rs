@@ -1,7 +1,9 @@
-//! Lines about refused descriptors: at most so many in a second for each limit (`LOG_REFUSALS`), with how many were left out.
+//! Lines about refused descriptors: at most so many in a second for each limit (`LOG_REFUSALS`),
+//! with how many were left out.
 //!
-//! Without the setting nothing here runs. A request that is allowed reads its decisions and nothing else. One that is refused takes the lock of a part of
-//! the limits, for the length of a look-up; most refusals of a busy limit end there.
+//! Without the setting nothing here runs. A request that is allowed reads its decisions and nothing
+//! else. One that is refused takes the lock of a part of the limits, for the length of a look-up;
+//! most refusals of a busy limit end there.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -28,7 +30,8 @@ pub struct RefusalLog {
     started: Instant,
 }
 
-/// The limits of one configuration that have refused something: as many as the configuration has at most.
+/// The limits of one configuration that have refused something: as many as the configuration has at
+/// most.
 #[derive(Debug, Default)]
 struct Limits {
     generation: u64,
@@ -65,7 +68,12 @@ impl RefusalLog {
     /// At most so many lines of one limit in a second, which show values like this.
     #[must_use]
     pub fn new(lines: u32, values: LoggedValues) -> Self {
-        Self { lines, values, shards: Default::default(), started: Instant::now() }
+        Self {
+            lines,
+            values,
+            shards: Default::default(),
+            started: Instant::now(),
+        }
     }
 
     /// Whether its lines are written at the level of the log.
@@ -75,7 +83,13 @@ impl RefusalLog {
     }
 
     /// Writes lines about the descriptors of a request that are over their limits.
-    pub(super) fn observe(&self, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, generation: u64) {
+    pub(super) fn observe(
+        &self,
+        ask: &Ask<'_>,
+        plan: &Plan,
+        decisions: &Decisions,
+        generation: u64,
+    ) {
         if decisions.iter().any(|decision| !decision.allows()) && Self::is_logged() {
             self.log(ask, plan, decisions, generation);
         }
@@ -85,26 +99,45 @@ impl RefusalLog {
     fn log(&self, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, generation: u64) {
         let second = self.started.elapsed().as_secs();
         for ((_, entries), slot) in ask.descriptors().zip(&plan.slots) {
-            let Slot::Checked { check, limit, .. } = slot else { continue };
+            let Slot::Checked { check, limit, .. } = slot else {
+                continue;
+            };
             let decision = &decisions[check.0];
             // A limit in shadow mode refuses nothing.
             if decision.allows() || plan.checks[*check].modes.shadow {
                 continue;
             }
             if let Some(left_out) = self.take(*limit, generation, second) {
-                self.write(ask.domain, entries, plan.checks[*check].hits, plan, *limit, decision, left_out);
+                self.write(
+                    ask.domain,
+                    entries,
+                    plan.checks[*check].hits,
+                    plan,
+                    *limit,
+                    decision,
+                    left_out,
+                );
             }
         }
     }
 
     fn take(&self, limit: Option<LimitId>, generation: u64, second: u64) -> Option<u64> {
         let shard = limit.map_or(0, |id| (id.domain.wrapping_add(id.limit)) as usize % SHARDS);
-        let mut limits = self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = self.shards[shard]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // A reload gives the numbers of limits to others.
         if limits.generation != generation {
-            *limits = Limits { generation, written: HashMap::new() };
+            *limits = Limits {
+                generation,
+                written: HashMap::new(),
+            };
         }
-        limits.written.entry(limit).or_default().take(second, self.lines)
+        limits
+            .written
+            .entry(limit)
+            .or_default()
+            .take(second, self.lines)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one line")]
@@ -119,21 +152,38 @@ impl RefusalLog {
         left_out: u64,
     ) {
         let limit = limit.map(|id| plan.rules.limit(id));
-        let path = limit.map_or_else(|| REQUEST_LIMIT.to_owned(), crate::rules::limit::Limit::path);
+        let path = limit.map_or_else(
+            || REQUEST_LIMIT.to_owned(),
+            crate::rules::limit::Limit::path,
+        );
         let from = limit.map(|limit| limit.origin.to_string());
         let retry_after = decision.retry_after().map(|wait| match wait {
             Wait::For(span) => span.to_string(),
             Wait::Never => "never".to_owned(),
         });
         let left_out = Some(left_out).filter(|&count| count > 0);
-        let (domain, descriptor, by) = (cut(domain), shown(entries, &self.values), source(decision));
-        tracing::info!(domain, descriptor, hits, limit = path, from, by, retry_after, left_out, "refused");
+        let (domain, descriptor, by) =
+            (cut(domain), shown(entries, &self.values), source(decision));
+        tracing::info!(
+            domain,
+            descriptor,
+            hits,
+            limit = path,
+            from,
+            by,
+            retry_after,
+            left_out,
+            "refused"
+        );
     }
 }
 
 impl fmt::Debug for RefusalLog {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("RefusalLog").field("lines", &self.lines).field("values", &self.values).finish_non_exhaustive()
+        out.debug_struct("RefusalLog")
+            .field("lines", &self.lines)
+            .field("values", &self.values)
+            .finish_non_exhaustive()
     }
 }
 
@@ -146,11 +196,28 @@ mod tests {
         let log = RefusalLog::new(2, LoggedValues::Plain);
         let (one, other) = (Some(LimitId::new(0, 1)), Some(LimitId::new(0, 17)));
         let take = |limit, second| log.take(limit, 1, second);
-        assert_eq!([take(one, 0), take(one, 0), take(one, 0), take(one, 0)], [Some(0), Some(0), None, None]);
-        assert_eq!(take(other, 0), Some(0), "in the same shard, with lines of its own");
-        assert_eq!([take(one, 1), take(one, 1), take(one, 1)], [Some(2), Some(0), None]);
+        assert_eq!(
+            [take(one, 0), take(one, 0), take(one, 0), take(one, 0)],
+            [Some(0), Some(0), None, None]
+        );
+        assert_eq!(
+            take(other, 0),
+            Some(0),
+            "in the same shard, with lines of its own"
+        );
+        assert_eq!(
+            [take(one, 1), take(one, 1), take(one, 1)],
+            [Some(2), Some(0), None]
+        );
         assert_eq!(take(None, 1), Some(0), "limits of requests");
         // After a reload the same number is another limit.
-        assert_eq!([log.take(one, 2, 1), log.take(one, 2, 1), log.take(one, 2, 1)], [Some(0), Some(0), None]);
+        assert_eq!(
+            [
+                log.take(one, 2, 1),
+                log.take(one, 2, 1),
+                log.take(one, 2, 1)
+            ],
+            [Some(0), Some(0), None]
+        );
     }
 }

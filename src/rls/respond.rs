@@ -1,7 +1,8 @@
-//! From decisions to an encoded `RateLimitResponse`: the statuses, the overall code, and optional headers and metadata.
+//! From decisions to an encoded `RateLimitResponse`: the statuses, the overall code, and optional
+//! headers and metadata.
 //!
-//! The response is encoded directly, without an intermediate message, because most of it is a few numbers. The overall code is never UNKNOWN, which
-//! Envoy would take for OK.
+//! The response is encoded directly, without an intermediate message, because most of it is a few
+//! numbers. The overall code is never UNKNOWN, which Envoy would take for OK.
 //!
 //! Source: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitResponse`).
 
@@ -32,7 +33,10 @@ use extras::extras;
 
 /// What responses carry besides the statuses. The names are those of the settings.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "settings that do not depend on each other")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "settings that do not depend on each other"
+)]
 pub struct Options {
     /// `SHADOW_MODE`: the overall code is always OK. The statuses stay as they are.
     pub shadow_mode: bool,
@@ -42,11 +46,14 @@ pub struct Options {
     pub retry_after: bool,
     /// `PROBLEM_DETAILS_ENABLED`: a refused request gets a body that says which limits refused it.
     pub problem_details: bool,
-    /// `REFUSED_BY_HEADER`: the name of the header in which a refused request gets the names of the limits that refused it.
+    /// `REFUSED_BY_HEADER`: the name of the header in which a refused request gets the names of the
+    /// limits that refused it.
     pub refused_by: Option<String>,
-    /// `LIMIT_PATHS_AS_NAMES_ENABLED`: the status of a limit without a name has its path in the place of the name.
+    /// `LIMIT_PATHS_AS_NAMES_ENABLED`: the status of a limit without a name has its path in the
+    /// place of the name.
     pub paths_as_names: bool,
-    /// `RESPONSE_DYNAMIC_METADATA`: the request, the `metadata` of the limits that were not exceeded, and the limits that refuse.
+    /// `RESPONSE_DYNAMIC_METADATA`: the request, the `metadata` of the limits that were not
+    /// exceeded, and the limits that refuse.
     pub dynamic_metadata: bool,
 }
 
@@ -69,7 +76,8 @@ pub enum RateLimitHeaders {
     Off,
     /// Three headers about one limit, as envoyproxy/ratelimit has them.
     Legacy(HeaderNames),
-    /// Three headers about one limit, with a list of all; draft-ietf-httpapi-ratelimit-headers-03, as Envoy has them.
+    /// Three headers about one limit, with a list of all; draft-ietf-httpapi-ratelimit-headers-03,
+    /// as Envoy has them.
     Draft03(HeaderNames),
     /// `RateLimit-Policy` and `RateLimit`; draft-ietf-httpapi-ratelimit-headers-11.
     Draft11,
@@ -90,8 +98,8 @@ pub struct HeaderNames {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Framed(Bytes);
 
-/// The length of the prefix of a gRPC message: one byte that says whether it is compressed (never), four bytes of length, big-endian. Source:
-/// "gRPC over HTTP2", Length-Prefixed-Message.
+/// The length of the prefix of a gRPC message: one byte that says whether it is compressed (never),
+/// four bytes of length, big-endian. Source: "gRPC over HTTP2", Length-Prefixed-Message.
 pub const PREFIX_BYTES: usize = 5;
 
 impl Framed {
@@ -99,7 +107,11 @@ impl Framed {
     #[must_use]
     pub fn new(message: &[u8]) -> Self {
         // A response is far below 4 GiB.
-        Self([&[0][..], &(message.len() as u32).to_be_bytes(), message].concat().into())
+        Self(
+            [&[0][..], &(message.len() as u32).to_be_bytes(), message]
+                .concat()
+                .into(),
+        )
     }
 
     /// The prefix and the message.
@@ -144,75 +156,149 @@ type Statuses<'a> = SmallVec<[Status<'a>; 4]>;
 ///
 /// # Errors
 /// The store's error, if a check fails the request.
-pub fn respond(ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, options: &Options) -> Result<Reply, StoreError> {
+pub fn respond(
+    ask: &Ask<'_>,
+    plan: &Plan,
+    decisions: &Decisions,
+    options: &Options,
+) -> Result<Reply, StoreError> {
     if let Some(error) = decisions.iter().find_map(Decision::failure) {
         return Err(error);
     }
-    let paths = if options.paths_as_names { paths(ask, plan) } else { Vec::new() };
+    let paths = if options.paths_as_names {
+        paths(ask, plan)
+    } else {
+        Vec::new()
+    };
     let path = |index: usize| paths.get(index).map_or("", |path| path);
-    let statuses: Statuses<'_> = plan.slots.iter().enumerate().map(|(index, slot)| status(slot, plan, decisions, path(index))).collect();
-    let refused = plan.checks.is_over_limit(decisions.iter().map(Decision::allows));
+    let statuses: Statuses<'_> = plan
+        .slots
+        .iter()
+        .enumerate()
+        .map(|(index, slot)| status(slot, plan, decisions, path(index)))
+        .collect();
+    let refused = plan
+        .checks
+        .is_over_limit(decisions.iter().map(Decision::allows));
     let shadowed = refused && options.shadow_mode;
-    let code = if refused && !shadowed { Code::OverLimit } else { Code::Ok };
-    let extras = if options.has_extras() { extras(ask, plan, (decisions, &statuses), code, options) } else { Extras::default() };
-    Ok(Reply { answer: encode(code, &statuses, &extras), code, shadowed })
+    let code = if refused && !shadowed {
+        Code::OverLimit
+    } else {
+        Code::Ok
+    };
+    let extras = if options.has_extras() {
+        extras(ask, plan, (decisions, &statuses), code, options)
+    } else {
+        Extras::default()
+    };
+    Ok(Reply {
+        answer: encode(code, &statuses, &extras),
+        code,
+        shadowed,
+    })
 }
 
-/// Whether the status shows the limit. Where a failure policy allowed the check, the remaining hits are unknown; beside a limit, Envoy would tell
-/// the client that none remain, and a polite client would stop.
+/// Whether the status shows the limit. Where a failure policy allowed the check, the remaining hits
+/// are unknown; beside a limit, Envoy would tell the client that none remain, and a polite client
+/// would stop.
 const fn is_known(decision: &Decision) -> bool {
     !matches!(decision, Decision::PolicyAllows(_))
 }
 
-/// What is shown of a limit that one of so many replicas decides by itself: its share, of which the verdict says what remains.
+/// What is shown of a limit that one of so many replicas decides by itself: its share, of which the
+/// verdict says what remains.
 fn share_of(shown: Rate, scale: Scale, algorithm: Algorithm, replicas: NonZeroU32) -> Rate {
     let capacity = |algorithm: Algorithm| scale.units_rounded_up(algorithm.capacity());
     let is_capacity = shown.requests_per_unit == capacity(algorithm);
-    let share = if is_capacity { capacity(algorithm.share(replicas)) } else { shown.requests_per_unit.div_ceil(replicas.get().into()) };
-    Rate { requests_per_unit: share, ..shown }
+    let share = if is_capacity {
+        capacity(algorithm.share(replicas))
+    } else {
+        shown.requests_per_unit.div_ceil(replicas.get().into())
+    };
+    Rate {
+        requests_per_unit: share,
+        ..shown
+    }
 }
 
 /// The names of all limits, or their paths.
 fn paths<'p>(ask: &Ask<'_>, plan: &'p Plan) -> Vec<Cow<'p, str>> {
-    plan.slots.iter().zip(ask.descriptors()).map(|(slot, (_, entries))| policies::name(slot, plan, entries)).collect()
+    plan.slots
+        .iter()
+        .zip(ask.descriptors())
+        .map(|(slot, (_, entries))| policies::name(slot, plan, entries))
+        .collect()
 }
 
 fn name_of(limit: Option<LimitId>, row: Option<RowNumber>, plan: &Plan) -> Option<&str> {
-    limit.map(|id| plan.rules.in_force(id, row)).filter(|in_force| in_force.name().is_some()).map(LimitInForce::shown)
+    limit
+        .map(|id| plan.rules.in_force(id, row))
+        .filter(|in_force| in_force.name().is_some())
+        .map(LimitInForce::shown)
 }
 
-/// The status of one descriptor, with `path` as the name of a limit that has none. Where a failure policy allowed the check, the limit and the reset
-/// time are left out.
+/// The status of one descriptor, with `path` as the name of a limit that has none. Where a failure
+/// policy allowed the check, the limit and the reset time are left out.
 fn status<'a>(slot: &Slot, plan: &'a Plan, decisions: &Decisions, path: &'a str) -> Status<'a> {
-    let ok = Status { refused: false, limit: None, remaining: 0, reset_secs: None };
+    let ok = Status {
+        refused: false,
+        limit: None,
+        remaining: 0,
+        reset_secs: None,
+    };
     match slot {
         Slot::Free => ok,
-        Slot::Unlimited(_) | Slot::Exempt { .. } => Status { remaining: u32::MAX.into(), ..ok },
-        Slot::Blocked { limit, row, shown, ends_in, .. } => Status {
+        Slot::Unlimited(_) | Slot::Exempt { .. } => Status {
+            remaining: u32::MAX.into(),
+            ..ok
+        },
+        Slot::Blocked {
+            limit,
+            row,
+            shown,
+            ends_in,
+            ..
+        } => Status {
             refused: true,
-            // Beside a limit without a reset time, Envoy would tell the client to come back at once.
-            limit: shown.filter(|_| ends_in.is_some()).map(|shown| (shown, name_of(*limit, *row, plan).unwrap_or(path))),
+            // Beside a limit without a reset time, Envoy would tell the client to come back at
+            // once.
+            limit: shown
+                .filter(|_| ends_in.is_some())
+                .map(|shown| (shown, name_of(*limit, *row, plan).unwrap_or(path))),
             remaining: 0,
             reset_secs: ends_in.map(Span::secs_rounded_up),
         },
-        Slot::Checked { check, limit, row, shown, scale, .. } => {
+        Slot::Checked {
+            check,
+            limit,
+            row,
+            shown,
+            scale,
+            ..
+        } => {
             let decision = &decisions[check.0];
             let shown = match *decision {
-                Decision::Local(.., replicas) => share_of(*shown, *scale, plan.checks[*check].algorithm, replicas),
+                Decision::Local(.., replicas) => {
+                    share_of(*shown, *scale, plan.checks[*check].algorithm, replicas)
+                }
                 _ => *shown,
             };
             let name = name_of(*limit, *row, plan);
             Status {
                 refused: !decision.allows() && !plan.checks[*check].modes.shadow,
                 limit: is_known(decision).then(|| (shown, name.unwrap_or(path))),
-                remaining: decision.verdict().map_or(0, |verdict| scale.units(verdict.remaining)),
-                reset_secs: until_reset(decision, plan.checks[*check].algorithm.has_holders()).map(Span::secs_rounded_up),
+                remaining: decision
+                    .verdict()
+                    .map_or(0, |verdict| scale.units(verdict.remaining)),
+                reset_secs: until_reset(decision, plan.checks[*check].algorithm.has_holders())
+                    .map(Span::secs_rounded_up),
             }
         }
     }
 }
 
-/// The `duration_until_reset` of a status. A limit of requests in flight has none, and when it refuses the time until a retry.
+/// The `duration_until_reset` of a status. A limit of requests in flight has none, and when it
+/// refuses the time until a retry.
 fn until_reset(decision: &Decision, has_holders: bool) -> Option<Span> {
     match decision.retry_after() {
         _ if !has_holders => decision.until_reset(),

@@ -1,6 +1,8 @@
-//! What the span of a call says. Values of descriptors are no part of it: clients choose them, and some are secrets.
+//! What the span of a call says. Values of descriptors are no part of it: clients choose them, and
+//! some are secrets.
 //!
-//! Source of the names: OpenTelemetry semantic conventions for RPC and gRPC, as most collectors know them.
+//! Source of the names: OpenTelemetry semantic conventions for RPC and gRPC, as most collectors
+//! know them.
 
 use http::HeaderMap;
 use tonic::{Code, Status};
@@ -11,7 +13,8 @@ use crate::proto;
 use crate::proto::rate_limit_response::Code as Overall;
 use crate::traces::{TraceSpan, Tracer};
 
-/// The longest domain in a span, in bytes. Only Envoy's configuration chooses it, but nothing else bounds it.
+/// The longest domain in a span, in bytes. Only Envoy's configuration chooses it, but nothing else
+/// bounds it.
 const MAX_DOMAIN_BYTES: usize = 256;
 
 /// Starts the span of a call with these headers.

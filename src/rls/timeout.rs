@@ -1,6 +1,7 @@
 //! The caller's deadline: the `grpc-timeout` header.
 //!
-//! Weir reads it itself, and not through tonic, because it has to answer before the deadline, by a failure policy if need be.
+//! Weir reads it itself, and not through tonic, because it has to answer before the deadline, by a
+//! failure policy if need be.
 
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The caller's timeout; `None` if the header is missing or malformed.
 ///
-/// Source: "gRPC over HTTP2", Requests: `Timeout → "grpc-timeout" TimeoutValue TimeoutUnit`, where the value has at most eight digits and the units
-/// are H (hour), M (minute), S (second), m (millisecond), u (microsecond) and n (nanosecond).
+/// Source: "gRPC over HTTP2", Requests: `Timeout → "grpc-timeout" TimeoutValue TimeoutUnit`, where
+/// the value has at most eight digits and the units are H (hour), M (minute), S (second), m
+/// (millisecond), u (microsecond) and n (nanosecond).
 #[must_use]
 pub fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
@@ -44,7 +46,10 @@ mod tests {
     #[test]
     fn every_unit_is_parsed() {
         assert_eq!(read("20m"), Some(Duration::from_millis(20)));
-        assert_eq!(read("99999999H"), Some(Duration::from_secs(99_999_999 * 3_600)));
+        assert_eq!(
+            read("99999999H"),
+            Some(Duration::from_secs(99_999_999 * 3_600))
+        );
         assert_eq!(read("3M"), Some(Duration::from_secs(180)));
         assert_eq!(read("1S"), Some(Duration::from_secs(1)));
         assert_eq!(read("20000u"), Some(Duration::from_millis(20)));
@@ -53,7 +58,17 @@ mod tests {
 
     #[test]
     fn a_malformed_header_is_no_timeout() {
-        for header in ["", "m", "20", "20s", "-1m", "+1m", "1.5S", "123456789m", "1 m"] {
+        for header in [
+            "",
+            "m",
+            "20",
+            "20s",
+            "-1m",
+            "+1m",
+            "1.5S",
+            "123456789m",
+            "1 m",
+        ] {
             assert_eq!(read(header), None, "{header:?}");
         }
         assert_eq!(grpc_timeout(&HeaderMap::new()), None);

@@ -12,9 +12,12 @@ const LONGEST: usize = 45;
 /// Bytes of the longest text of a network.
 const LONGEST_NETWORK: usize = LONGEST + "/128".len();
 
-/// The address that a value is. An IPv4-mapped IPv6 address is the IPv4 address. No port, no zone, no brackets.
+/// The address that a value is. An IPv4-mapped IPv6 address is the IPv4 address. No port, no zone,
+/// no brackets.
 pub(crate) fn read(value: &[u8]) -> Option<IpAddr> {
-    let begins_one = value.first().is_some_and(|&byte| byte == b':' || byte.is_ascii_hexdigit());
+    let begins_one = value
+        .first()
+        .is_some_and(|&byte| byte == b':' || byte.is_ascii_hexdigit());
     if !begins_one || value.len() > LONGEST {
         return None;
     }
@@ -27,12 +30,15 @@ pub(crate) fn canonical(value: &[u8]) -> Option<Text> {
     read(value).map(Text::new)
 }
 
-/// The network that a value is, without bits behind its prefix. An address is the network of it alone.
+/// The network that a value is, without bits behind its prefix. An address is the network of it
+/// alone.
 pub(crate) fn read_network(value: &[u8]) -> Option<IpNet> {
     if let Some(address) = read(value) {
         return Some(address.into());
     }
-    let text = str::from_utf8(value).ok().filter(|text| text.len() <= LONGEST_NETWORK && text.contains('/'))?;
+    let text = str::from_utf8(value)
+        .ok()
+        .filter(|text| text.len() <= LONGEST_NETWORK && text.contains('/'))?;
     let network = without_mapping(text.parse().ok()?);
     (network.trunc() == network).then_some(network)
 }
@@ -42,19 +48,25 @@ pub(crate) fn without_mapping(network: IpNet) -> IpNet {
     /// Bits before the IPv4 address.
     const MAPPED_BITS: u8 = 96;
     match network {
-        IpNet::V6(network) if network.prefix_len() >= MAPPED_BITS => match network.addr().to_ipv4_mapped() {
-            Some(address) => Ipv4Net::new(address, network.prefix_len() - MAPPED_BITS).map_or(IpNet::V6(network), IpNet::V4),
-            None => IpNet::V6(network),
-        },
+        IpNet::V6(network) if network.prefix_len() >= MAPPED_BITS => {
+            match network.addr().to_ipv4_mapped() {
+                Some(address) => Ipv4Net::new(address, network.prefix_len() - MAPPED_BITS)
+                    .map_or(IpNet::V6(network), IpNet::V4),
+                None => IpNet::V6(network),
+            }
+        }
         other => other,
     }
 }
 
-/// The network of so many bits that groups an address; `None` for an IPv4 address, which is counted alone.
+/// The network of so many bits that groups an address; `None` for an IPv4 address, which is counted
+/// alone.
 pub(crate) fn group(address: IpAddr, prefix: u8) -> Option<Ipv6Net> {
     match address {
         IpAddr::V4(_) => None,
-        IpAddr::V6(address) => Ipv6Net::new(address, prefix).ok().map(|network| network.trunc()),
+        IpAddr::V6(address) => Ipv6Net::new(address, prefix)
+            .ok()
+            .map(|network| network.trunc()),
     }
 }
 
@@ -86,7 +98,8 @@ mod tests {
     use super::*;
 
     fn canonical(value: &str) -> Option<String> {
-        read(value.as_bytes()).map(|address| String::from_utf8_lossy(Text::new(address).bytes()).into_owned())
+        read(value.as_bytes())
+            .map(|address| String::from_utf8_lossy(Text::new(address).bytes()).into_owned())
     }
 
     #[test]
@@ -97,8 +110,14 @@ mod tests {
             ("::FFFF:a00:1", Some("10.0.0.1")),
             ("0:0:0:0:0:ffff:10.0.0.1", Some("10.0.0.1")),
             ("2001:DB8:0:0:0::1", Some("2001:db8::1")),
-            ("2001:0db8:0000:0000:0000:0000:0000:0001", Some("2001:db8::1")),
-            ("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255", Some("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")),
+            (
+                "2001:0db8:0000:0000:0000:0000:0000:0001",
+                Some("2001:db8::1"),
+            ),
+            (
+                "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255",
+                Some("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+            ),
             ("010.0.0.1", None),
             ("10.0.0.1:80", None),
             ("[::1]", None),
@@ -114,9 +133,17 @@ mod tests {
 
     #[test]
     fn groups_are_networks_of_ipv6() {
-        let group = |value: &str, prefix| group(read(value.as_bytes()).expect("an address"), prefix).map(|net| net.to_string());
-        assert_eq!(group("2001:db8:1:2:3::4", 64).as_deref(), Some("2001:db8:1:2::/64"));
-        assert_eq!(group("2001:db8:1:2:3::4", 50).as_deref(), Some("2001:db8:1::/50"));
+        let group = |value: &str, prefix| {
+            group(read(value.as_bytes()).expect("an address"), prefix).map(|net| net.to_string())
+        };
+        assert_eq!(
+            group("2001:db8:1:2:3::4", 64).as_deref(),
+            Some("2001:db8:1:2::/64")
+        );
+        assert_eq!(
+            group("2001:db8:1:2:3::4", 50).as_deref(),
+            Some("2001:db8:1::/50")
+        );
         assert_eq!(group("::ffff:10.0.0.1", 64), None);
     }
 }

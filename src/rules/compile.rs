@@ -2,9 +2,10 @@
 //!
 //! Limits of a control plane take the same way (`compile/resource.rs`), one domain at a time.
 //!
-//! All problems of all files are found in one run, each with its location and a remedy, so that they can be corrected in one go. What
-//! envoyproxy/ratelimit refuses is an error; what it silently ignores is a warning. Nothing here reads files or the clock: the caller passes
-//! the texts, sorted by name, and wildcards of a domain that several files share are in that order.
+//! All problems of all files are found in one run, each with its location and a remedy, so that
+//! they can be corrected in one go. What envoyproxy/ratelimit refuses is an error; what it silently
+//! ignores is a warning. Nothing here reads files or the clock: the caller passes the texts, sorted
+//! by name, and wildcards of a domain that several files share are in that order.
 
 mod algorithm_fields;
 mod data;
@@ -56,13 +57,15 @@ use siblings::Siblings;
 /// How to compile.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Several files may define one domain. Otherwise each domain has one file, as in envoyproxy/ratelimit.
+    /// Several files may define one domain. Otherwise each domain has one file, as in
+    /// envoyproxy/ratelimit.
     pub merge_domains: bool,
     /// What the settings of the process say where a file says nothing.
     pub process: ProcessDefaults,
     /// Warnings are errors.
     pub strict: bool,
-    /// For `weir check`: what envoyproxy/ratelimit accepts, but what cannot be meant, is an error. A service that loads files warns of it.
+    /// For `weir check`: what envoyproxy/ratelimit accepts, but what cannot be meant, is an error.
+    /// A service that loads files warns of it.
     pub for_check: bool,
 }
 
@@ -96,12 +99,17 @@ pub struct Compiled {
 /// Compiles files, in the order given.
 ///
 /// # Errors
-/// All problems of all files, including warnings, in the order of files, lines and columns, if at least one is an error.
+/// All problems of all files, including warnings, in the order of files, lines and columns, if at
+/// least one is an error.
 pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<Problem>> {
     let mut compiler = Compiler::default();
     compiler.data = Data::read(&mut compiler.problems, files);
     let mut domains: HashMap<Box<str>, Domain> = HashMap::new();
-    for file in files.iter().filter(|file| !compiler.data.has(&file.name)).collect::<Vec<_>>() {
+    for file in files
+        .iter()
+        .filter(|file| !compiler.data.has(&file.name))
+        .collect::<Vec<_>>()
+    {
         compiler.problems.open(&file.name);
         compile_file(&mut compiler, &mut domains, file, options);
     }
@@ -111,12 +119,21 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
         domain.limits = settle::settle(&mut compiler, domain, options.process);
         check_replaced(&mut compiler.problems, domain);
     }
-    let (refused, problems) = compiler.problems.finish(options.strict, options.strict || options.for_check);
+    let (refused, problems) = compiler
+        .problems
+        .finish(options.strict, options.strict || options.for_check);
     if refused {
         return Err(problems);
     }
-    let rules = Rules::new(domains.into_values().map(|domain| (domain.number, Arc::new(domain.finish(options.process)))));
-    Ok(Compiled { rules, warnings: problems })
+    let rules = Rules::new(
+        domains
+            .into_values()
+            .map(|domain| (domain.number, Arc::new(domain.finish(options.process)))),
+    );
+    Ok(Compiled {
+        rules,
+        warnings: problems,
+    })
 }
 
 /// The state that all files share.
@@ -124,7 +141,8 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
 struct Compiler<'o> {
     problems: Problems,
     path_bytes: usize,
-    /// The limits come from a control plane: what is unusual in a file, such as a node without a limit, is not in what a program generates.
+    /// The limits come from a control plane: what is unusual in a file, such as a node without a
+    /// limit, is not in what a program generates.
     from_control_plane: bool,
     /// Adds to what the control plane says.
     overlay: Cursor<'o>,
@@ -190,7 +208,12 @@ impl Domain {
     }
 }
 
-fn compile_file(compiler: &mut Compiler<'_>, domains: &mut HashMap<Box<str>, Domain>, file: &SourceText, options: &Options) {
+fn compile_file(
+    compiler: &mut Compiler<'_>,
+    domains: &mut HashMap<Box<str>, Domain>,
+    file: &SourceText,
+    options: &Options,
+) {
     let document = match source::read(&file.text) {
         Ok(document) => document,
         Err(note) => return compiler.problems.error(note.at, note.what, note.remedy),
@@ -200,25 +223,46 @@ fn compile_file(compiler: &mut Compiler<'_>, domains: &mut HashMap<Box<str>, Dom
     }
     compiler.problems.count_further(document.further_warnings);
     let holds_only_comments = document.root.is_none() && !file.text.trim_ascii().is_empty();
-    let Some(root) = document.root.filter(|root| root.value_type() != ValueType::Nothing) else {
-        let what = if holds_only_comments { "the file holds only comments" } else { "the file is empty" };
-        return compiler.problems.error(Position::default(), what, REMEDY_FOR_DOMAIN);
+    let Some(root) = document
+        .root
+        .filter(|root| root.value_type() != ValueType::Nothing)
+    else {
+        let what = if holds_only_comments {
+            "the file holds only comments"
+        } else {
+            "the file is empty"
+        };
+        return compiler
+            .problems
+            .error(Position::default(), what, REMEDY_FOR_DOMAIN);
     };
-    let Some(fields) = fields::read(&mut compiler.problems, &root, Section::Root) else { return };
+    let Some(fields) = fields::read(&mut compiler.problems, &root, Section::Root) else {
+        return;
+    };
     let location = compiler.problems.here(fields.lack("domain").at);
-    // A file without a domain of its own is an error already. The rest of it is checked in a domain that is dropped.
+    // A file without a domain of its own is an error already. The rest of it is checked in a domain
+    // that is dropped.
     let mut scratch = Domain::new("", 0, location);
     let number = u32::try_from(domains.len()).unwrap_or(u32::MAX);
     let domain = match domain_name(compiler, &fields) {
         None => &mut scratch,
         Some(name) => match domains.get(name).map(|known| known.first) {
             Some(first) if !options.merge_domains => {
-                let what = format!("the domain {} is already defined, in {}", quoted(name), compiler.problems.show(first));
-                let remedy = "merge the files, or set MERGE_DOMAIN_CONFIG=true, with which files may share a domain";
-                compiler.problems.error(fields.lack("domain").at, what, remedy);
+                let what = format!(
+                    "the domain {} is already defined, in {}",
+                    quoted(name),
+                    compiler.problems.show(first)
+                );
+                let remedy = "merge the files, or set MERGE_DOMAIN_CONFIG=true, with which files \
+                    may share a domain";
+                compiler
+                    .problems
+                    .error(fields.lack("domain").at, what, remedy);
                 &mut scratch
             }
-            _ => domains.entry(name.into()).or_insert_with(|| Domain::new(name, number, location)),
+            _ => domains
+                .entry(name.into())
+                .or_insert_with(|| Domain::new(name, number, location)),
         },
     };
     defaults::read(&mut compiler.problems, &fields, domain);
@@ -240,26 +284,48 @@ fn domain_name<'n>(compiler: &mut Compiler<'_>, fields: &Fields<'n>) -> Option<&
         None => "",
     };
     if name.is_empty() && !fields.meant("domain") {
-        compiler.problems.error(fields.lack("domain").at, "the file has no domain", REMEDY_FOR_DOMAIN);
+        compiler.problems.error(
+            fields.lack("domain").at,
+            "the file has no domain",
+            REMEDY_FOR_DOMAIN,
+        );
     }
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// A domain without limits is a warning: Envoy's requests in it are all allowed. After an error it may be no more than a consequence.
+/// A domain without limits is a warning: Envoy's requests in it are all allowed. After an error it
+/// may be no more than a consequence.
 fn check_for_limits(problems: &mut Problems, domain: &Domain) {
     if !domain.mentions_limit && !problems.has_errors() {
-        let what = format!("the domain {} has no limits: only limits that requests bring along are enforced in it", quoted(&domain.name));
-        problems.warning_in(domain.first, what, "add a descriptor with 'rate_limit', or remove the file");
+        let what = format!(
+            "the domain {} has no limits: only limits that requests bring along are enforced in it",
+            quoted(&domain.name)
+        );
+        problems.warning_in(
+            domain.first,
+            what,
+            "add a descriptor with 'rate_limit', or remove the file",
+        );
     }
 }
 
 /// A name that no limit has is a warning, because the Go service ignores it.
 fn check_replaced(problems: &mut Problems, domain: &Domain) {
-    for (location, name) in domain.replaced.iter().filter(|(_, name)| !domain.names.contains(name)) {
+    for (location, name) in domain
+        .replaced
+        .iter()
+        .filter(|(_, name)| !domain.names.contains(name))
+    {
         let near = fields::nearest(name, domain.names.iter().map(AsRef::as_ref));
-        let what = format!("no limit of the domain {} has the name {}", quoted(&domain.name), quoted(name));
-        let remedy =
-            near.map_or_else(|| "give a limit this name, or remove the entry".to_owned(), |near| format!("write {}", quoted(near)));
+        let what = format!(
+            "no limit of the domain {} has the name {}",
+            quoted(&domain.name),
+            quoted(name)
+        );
+        let remedy = near.map_or_else(
+            || "give a limit this name, or remove the entry".to_owned(),
+            |near| format!("write {}", quoted(near)),
+        );
         problems.warning_in(*location, what, remedy);
     }
 }

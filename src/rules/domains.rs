@@ -1,7 +1,8 @@
 //! The domains of a control plane: what is in force, and what its next list of resources changes.
 //!
-//! A list holds everything: a domain that is missing is gone. Each domain stands for itself: one with a mistake keeps its last good version, or is
-//! absent without one, and the others apply. A domain whose resources and options are those of the last list is not compiled again.
+//! A list holds everything: a domain that is missing is gone. Each domain stands for itself: one
+//! with a mistake keeps its last good version, or is absent without one, and the others apply. A
+//! domain whose resources and options are those of the last list is not compiled again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ pub struct Domains {
 pub struct Applied {
     /// The next rules; `None` if nothing changed. The first list always has rules.
     pub rules: Option<Rules>,
-    /// The domains of the list that are not in force as they were sent, in the order of their names; also those that were refused before.
+    /// The domains of the list that are not in force as they were sent, in the order of their
+    /// names; also those that were refused before.
     pub refused: Vec<Refused>,
     /// What is hardly meant, in domains that were compiled.
     pub warnings: Vec<Problem>,
@@ -76,7 +78,8 @@ struct Entry {
     good: Option<Good>,
     /// The entries of the overlay that match something in `received`.
     used: Vec<EntryNumber>,
-    /// It was refused for the size of all domains together, which another list may change without it.
+    /// It was refused for the size of all domains together, which another list may change without
+    /// it.
     is_too_large: bool,
 }
 
@@ -106,7 +109,11 @@ impl Numbers {
 
 impl Domains {
     /// Applies a list of all resources, in any order.
-    pub fn apply<R: Into<Arc<Resource>>>(&mut self, resources: Vec<R>, settings: &XdsOptions) -> Applied {
+    pub fn apply<R: Into<Arc<Resource>>>(
+        &mut self,
+        resources: Vec<R>,
+        settings: &XdsOptions,
+    ) -> Applied {
         let resources = resources.into_iter().map(Into::into).collect();
         let mut applied = Applied::default();
         let is_other = self.settings != *settings;
@@ -127,19 +134,38 @@ impl Domains {
         applied
     }
 
-    /// The resources that are in force, in the order of their domains: those of the last list, and the last good ones of domains that were refused.
+    /// The resources that are in force, in the order of their domains: those of the last list, and
+    /// the last good ones of domains that were refused.
     pub fn in_force(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.entries.values().filter_map(|entry| entry.good.as_ref()).flat_map(|good| good.resources.iter())
+        self.entries
+            .values()
+            .filter_map(|entry| entry.good.as_ref())
+            .flat_map(|good| good.resources.iter())
     }
 
     fn rules(&self) -> Rules {
-        Rules::new(self.entries.values().filter_map(|entry| Some((entry.number, Arc::clone(&entry.good.as_ref()?.domain)))))
+        Rules::new(
+            self.entries
+                .values()
+                .filter_map(|entry| Some((entry.number, Arc::clone(&entry.good.as_ref()?.domain)))),
+        )
     }
 
-    fn remove_missing(&mut self, groups: &BTreeMap<String, Vec<Arc<Resource>>>, applied: &mut Applied) {
-        let missing: Vec<String> = self.entries.keys().filter(|domain| !groups.contains_key(*domain)).cloned().collect();
+    fn remove_missing(
+        &mut self,
+        groups: &BTreeMap<String, Vec<Arc<Resource>>>,
+        applied: &mut Applied,
+    ) {
+        let missing: Vec<String> = self
+            .entries
+            .keys()
+            .filter(|domain| !groups.contains_key(*domain))
+            .cloned()
+            .collect();
         for domain in missing {
-            let Some(entry) = self.entries.remove(&domain) else { continue };
+            let Some(entry) = self.entries.remove(&domain) else {
+                continue;
+            };
             self.numbers.free.push(entry.number);
             if let Some(good) = entry.good {
                 self.path_bytes -= good.path_bytes;
@@ -148,22 +174,46 @@ impl Domains {
         }
     }
 
-    fn apply_domain(&mut self, domain: String, received: Vec<Arc<Resource>>, is_other: bool, applied: &mut Applied) {
+    fn apply_domain(
+        &mut self,
+        domain: String,
+        received: Vec<Arc<Resource>>,
+        is_other: bool,
+        applied: &mut Applied,
+    ) {
         let known = self.entries.get(&domain);
-        if let Some(entry) = known.filter(|entry| !is_other && !entry.is_too_large && is_same(&entry.received, &received)) {
+        if let Some(entry) = known
+            .filter(|entry| !is_other && !entry.is_too_large && is_same(&entry.received, &received))
+        {
             if !entry.problems.is_empty() {
                 applied.refused.push(entry.refused(domain, false));
             }
             return;
         }
         let number = known.map_or_else(|| self.numbers.take(), |entry| entry.number);
-        let own_bytes = known.and_then(|entry| entry.good.as_ref()).map_or(0, |good| good.path_bytes);
-        let compiled = compile_domain(&received, number, &self.settings, self.path_bytes - own_bytes);
+        let own_bytes = known
+            .and_then(|entry| entry.good.as_ref())
+            .map_or(0, |good| good.path_bytes);
+        let compiled = compile_domain(
+            &received,
+            number,
+            &self.settings,
+            self.path_bytes - own_bytes,
+        );
         applied.compiled += 1;
-        let entry = self.entries.entry(domain.clone()).or_insert_with(|| Entry::new(number));
+        let entry = self
+            .entries
+            .entry(domain.clone())
+            .or_insert_with(|| Entry::new(number));
         let was_refused = std::mem::take(&mut entry.problems);
         entry.received = received;
-        let CompiledDomain { domain: new, problems, path_bytes, used, is_too_large } = compiled;
+        let CompiledDomain {
+            domain: new,
+            problems,
+            path_bytes,
+            used,
+            is_too_large,
+        } = compiled;
         (entry.used, entry.is_too_large) = (used, is_too_large);
         let Some(new) = new else {
             entry.problems = problems;
@@ -176,7 +226,11 @@ impl Domains {
         };
         self.path_bytes = self.path_bytes - own_bytes + path_bytes;
         applied.warnings.extend(problems);
-        let good = Good { resources: entry.received.clone(), domain: Arc::new(new), path_bytes };
+        let good = Good {
+            resources: entry.received.clone(),
+            domain: Arc::new(new),
+            path_bytes,
+        };
         match entry.good.replace(good) {
             Some(_) => applied.changed.push(domain),
             None => applied.added.push(domain),
@@ -185,9 +239,16 @@ impl Domains {
 
     /// Applies other options to the last good version of a domain that stays refused.
     fn apply_to_good(&mut self, domain: String, applied: &mut Applied) {
-        let Some(entry) = self.entries.get_mut(&domain) else { return };
+        let Some(entry) = self.entries.get_mut(&domain) else {
+            return;
+        };
         let Some(good) = &mut entry.good else { return };
-        let compiled = compile_domain(&good.resources, entry.number, &self.settings, self.path_bytes - good.path_bytes);
+        let compiled = compile_domain(
+            &good.resources,
+            entry.number,
+            &self.settings,
+            self.path_bytes - good.path_bytes,
+        );
         applied.compiled += 1;
         if let Some(new) = compiled.domain {
             self.path_bytes = self.path_bytes - good.path_bytes + compiled.path_bytes;
@@ -198,8 +259,14 @@ impl Domains {
 
     /// Warns of entries of the overlay that match nothing, when others do than before.
     fn report_unused(&mut self, applied: &mut Applied) {
-        let Some(overlay) = &self.settings.overlay else { return self.unused.clear() };
-        let used: HashSet<_> = self.entries.values().flat_map(|entry| entry.used.iter().copied()).collect();
+        let Some(overlay) = &self.settings.overlay else {
+            return self.unused.clear();
+        };
+        let used: HashSet<_> = self
+            .entries
+            .values()
+            .flat_map(|entry| entry.used.iter().copied())
+            .collect();
         let mut unused = overlay.unused(&used);
         unused.truncate(MOST_WARNINGS);
         if unused != self.unused {
@@ -213,7 +280,8 @@ impl Domains {
         let before = std::mem::take(&mut self.shadowed);
         for (resource, domain, first) in shadowed {
             let what = format!("the domain '{domain}' is already defined, in resource {first}");
-            let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with which resources may share a domain";
+            let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with \
+                which resources may share a domain";
             let problem = Problem {
                 severity: Severity::Error,
                 file: format!("resource {resource}"),
@@ -226,31 +294,63 @@ impl Domains {
             let this = (resource.clone(), domain.clone());
             let is_new = !before.contains(&this);
             self.shadowed.push(this);
-            applied.refused.push(Refused { resource, domain, problems: vec![problem], keeps_old: false, is_new });
+            applied.refused.push(Refused {
+                resource,
+                domain,
+                problems: vec![problem],
+                keeps_old: false,
+                is_new,
+            });
         }
     }
 }
 
 impl Entry {
     fn new(number: u32) -> Self {
-        Self { number, received: Vec::new(), problems: Vec::new(), good: None, used: Vec::new(), is_too_large: false }
+        Self {
+            number,
+            received: Vec::new(),
+            problems: Vec::new(),
+            good: None,
+            used: Vec::new(),
+            is_too_large: false,
+        }
     }
 
     fn refused(&self, domain: String, is_new: bool) -> Refused {
-        let resource = self.received.first().map(|resource| resource.name.clone()).unwrap_or_default();
-        Refused { resource, domain, problems: self.problems.clone(), keeps_old: self.good.is_some(), is_new }
+        let resource = self
+            .received
+            .first()
+            .map(|resource| resource.name.clone())
+            .unwrap_or_default();
+        Refused {
+            resource,
+            domain,
+            problems: self.problems.clone(),
+            keeps_old: self.good.is_some(),
+            is_new,
+        }
     }
 }
 
-/// The resources of each domain, sorted by their names; and those that are left out, with their domain and the resource that defines it.
+/// The resources of each domain, sorted by their names; and those that are left out, with their
+/// domain and the resource that defines it.
 #[expect(clippy::type_complexity, reason = "the parts of one result")]
 fn by_domain(
     mut resources: Vec<Arc<Resource>>,
     merge_domains: bool,
-) -> (BTreeMap<String, Vec<Arc<Resource>>>, Vec<(String, String, String)>) {
-    // Resources of one name are a mistake of the control plane. Their content decides, so that the order of the message does not.
-    resources
-        .sort_by(|one, other| one.name.cmp(&other.name).then_with(|| one.domain.cmp(&other.domain)).then_with(|| by_content(one, other)));
+) -> (
+    BTreeMap<String, Vec<Arc<Resource>>>,
+    Vec<(String, String, String)>,
+) {
+    // Resources of one name are a mistake of the control plane. Their content decides, so that the
+    // order of the message does not.
+    resources.sort_by(|one, other| {
+        one.name
+            .cmp(&other.name)
+            .then_with(|| one.domain.cmp(&other.domain))
+            .then_with(|| by_content(one, other))
+    });
     let mut groups: BTreeMap<String, Vec<Arc<Resource>>> = BTreeMap::new();
     let mut shadowed = Vec::new();
     for resource in resources {
@@ -258,7 +358,11 @@ fn by_domain(
         match group.first() {
             // One without a domain is refused for that.
             Some(first) if !merge_domains && !resource.domain.is_empty() => {
-                shadowed.push((resource.name.clone(), resource.domain.clone(), first.name.clone()));
+                shadowed.push((
+                    resource.name.clone(),
+                    resource.domain.clone(),
+                    first.name.clone(),
+                ));
             }
             _ => group.push(resource),
         }
@@ -268,7 +372,11 @@ fn by_domain(
 
 /// Resources that did not change are the same ones.
 fn is_same(known: &[Arc<Resource>], received: &[Arc<Resource>]) -> bool {
-    known.len() == received.len() && known.iter().zip(received).all(|(known, received)| Arc::ptr_eq(known, received) || known == received)
+    known.len() == received.len()
+        && known
+            .iter()
+            .zip(received)
+            .all(|(known, received)| Arc::ptr_eq(known, received) || known == received)
 }
 
 fn by_content(one: &Resource, other: &Resource) -> std::cmp::Ordering {

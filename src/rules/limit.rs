@@ -13,7 +13,8 @@ use crate::usage::Tracking;
 
 /// Finds a limit in its rules.
 ///
-/// A domain keeps its number while it is in force, so that a domain which does not change is part of the next rules as it is.
+/// A domain keeps its number while it is in force, so that a domain which does not change is part
+/// of the next rules as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimitId {
     /// The number of its domain in the rules.
@@ -51,12 +52,18 @@ pub fn encoded_bytes(metadata: &Metadata) -> usize {
             Value::Object(fields) => AROUND + encoded_bytes(fields),
         }
     }
-    metadata.iter().map(|(name, value)| AROUND + name.len() + of_value(value)).sum()
+    metadata
+        .iter()
+        .map(|(name, value)| AROUND + name.len() + of_value(value))
+        .sum()
 }
 
 /// A limit and its path in the tree.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "what a file says, which does not depend on each other")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what a file says, which does not depend on each other"
+)]
 pub struct Limit {
     /// Where the rules have it.
     pub id: LimitId,
@@ -74,7 +81,8 @@ pub struct Limit {
     pub trial: Option<Box<Trial>>,
     /// Only rows of its table have amounts.
     pub is_by_rows: bool,
-    /// The plan that its amount is of. A limit of each plan that rows of a table use stands beside that of the descriptor.
+    /// The plan that its amount is of. A limit of each plan that rows of a table use stands beside
+    /// that of the descriptor.
     pub plan: Option<Box<str>>,
     /// The table that its amounts are in, which all limits of the descriptor share.
     pub table: Option<Arc<LimitTable>>,
@@ -133,13 +141,22 @@ impl LimitTable {
                 None => counts.push((meaning.limit, 1)),
             }
         }
-        Self { rows, level, owner, has_default, counts: counts.into() }
+        Self {
+            rows,
+            level,
+            owner,
+            has_default,
+            counts: counts.into(),
+        }
     }
 
     /// The rows of a limit.
     #[must_use]
     pub fn rows_of(&self, limit: LimitId) -> usize {
-        self.counts.iter().find(|(own, _)| *own == limit.limit).map_or(0, |&(_, count)| count)
+        self.counts
+            .iter()
+            .find(|(own, _)| *own == limit.limit)
+            .map_or(0, |&(_, count)| count)
     }
 
     /// The limit of values without a row.
@@ -162,7 +179,8 @@ pub struct RowMeaning {
     pub on_store_failure: Option<OnStoreFailure>,
 }
 
-/// What numbers that no other row has add to it; config/README.md and SECURITY.md say about 150 bytes.
+/// What numbers that no other row has add to it; config/README.md and SECURITY.md say about 150
+/// bytes.
 const _: () = assert!(size_of::<RowMeaning>() <= 152);
 
 /// The amount of a row.
@@ -174,7 +192,8 @@ pub enum RowAmount {
     Own(Option<Amount>),
 }
 
-/// A limit as one descriptor has it: what the row of its value says comes before what the limit says.
+/// A limit as one descriptor has it: what the row of its value says comes before what the limit
+/// says.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitInForce<'r> {
     /// The limit.
@@ -213,7 +232,9 @@ impl<'r> LimitInForce<'r> {
     #[inline]
     #[must_use]
     pub fn name(self) -> Option<&'r str> {
-        let of_row = self.row.and_then(|row| self.limit.table.as_ref()?.rows.name(row));
+        let of_row = self
+            .row
+            .and_then(|row| self.limit.table.as_ref()?.rows.name(row));
         of_row.or(self.limit.name.as_deref())
     }
 
@@ -221,7 +242,9 @@ impl<'r> LimitInForce<'r> {
     #[inline]
     #[must_use]
     pub fn shown(self) -> &'r str {
-        let of_row = self.row.and_then(|row| self.limit.table.as_ref()?.rows.shown_name(row));
+        let of_row = self
+            .row
+            .and_then(|row| self.limit.table.as_ref()?.rows.shown_name(row));
         of_row.unwrap_or(&self.limit.shown)
     }
 
@@ -229,17 +252,22 @@ impl<'r> LimitInForce<'r> {
     #[inline]
     #[must_use]
     pub fn shadow_mode(self) -> bool {
-        self.meaning().and_then(|meaning| meaning.shadow_mode).unwrap_or(self.limit.shadow_mode)
+        self.meaning()
+            .and_then(|meaning| meaning.shadow_mode)
+            .unwrap_or(self.limit.shadow_mode)
     }
 
     /// The failure policy; `None`: that of the process.
     #[inline]
     #[must_use]
     pub fn on_store_failure(self) -> Option<OnStoreFailure> {
-        self.meaning().and_then(|meaning| meaning.on_store_failure).or(self.limit.on_store_failure)
+        self.meaning()
+            .and_then(|meaning| meaning.on_store_failure)
+            .or(self.limit.on_store_failure)
     }
 
-    /// What is counted beside it: of values without a row only, because a row has numbers of its own.
+    /// What is counted beside it: of values without a row only, because a row has numbers of its
+    /// own.
     #[must_use]
     pub fn trial(self) -> Option<&'r Trial> {
         self.limit.trial.as_deref().filter(|_| self.row.is_none())
@@ -249,14 +277,18 @@ impl<'r> LimitInForce<'r> {
     #[must_use]
     pub fn row_origin(self) -> Option<Origin> {
         let rows = &self.limit.table.as_ref()?.rows;
-        Some(Origin { document: rows.file().into(), line: rows.line(self.row?) })
+        Some(Origin {
+            document: rows.file().into(),
+            line: rows.line(self.row?),
+        })
     }
 }
 
 /// Where a limit is written, for operators. Limits of one document share its name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The name of the document: the path of a file below the folder of limits, or the resource of a control plane.
+    /// The name of the document: the path of a file below the folder of limits, or the resource of
+    /// a control plane.
     pub document: Arc<str>,
     /// The line of the limit's descriptor, from 1 on; 0 where documents have no lines.
     pub line: u32,
@@ -271,7 +303,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// `on_store_failure`: the failure policy, which decides a check that the store did not decide in time.
+/// `on_store_failure`: the failure policy, which decides a check that the store did not decide in
+/// time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
     /// The request is an error (UNAVAILABLE), so that Envoy's `failure_mode_deny` decides.
@@ -287,11 +320,16 @@ pub enum OnStoreFailure {
 
 impl OnStoreFailure {
     /// All of them with the names that files and settings use.
-    pub const NAMED: [(&'static str, Self); 4] =
-        [("error", Self::Error), ("allow", Self::Allow), ("deny", Self::Deny), ("local", Self::Local)];
+    pub const NAMED: [(&'static str, Self); 4] = [
+        ("error", Self::Error),
+        ("allow", Self::Allow),
+        ("deny", Self::Deny),
+        ("local", Self::Local),
+    ];
 }
 
-/// `scale`: how many hits are one unit of a limit's amount. People read and write units; algorithms and stores count hits.
+/// `scale`: how many hits are one unit of a limit's amount. People read and write units; algorithms
+/// and stores count hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale(NonZeroU32);
 
@@ -339,8 +377,9 @@ pub struct Amount {
     pub scale: Scale,
     /// `default_cost`: the hits of a request that names none.
     pub default_cost: Option<NonZeroU64>,
-    /// As the response shows it: where a key can take more hits at once than a window has (`burst`, `max_delay`), the rate for that many hits, so
-    /// that the remaining hits are never more than the limit beside them.
+    /// As the response shows it: where a key can take more hits at once than a window has (`burst`,
+    /// `max_delay`), the rate for that many hits, so that the remaining hits are never more than
+    /// the limit beside them.
     pub shown: Rate,
     /// The algorithm of this rate and the limit's options. It counts hits.
     pub algorithm: Algorithm,
@@ -350,7 +389,13 @@ impl Amount {
     /// `algorithm` was made of `rate` and `scale`.
     #[must_use]
     pub fn new(rate: Rate, scale: Scale, algorithm: Algorithm) -> Self {
-        Self { rate, scale, default_cost: None, shown: rate.widened(scale.units_rounded_up(algorithm.capacity())), algorithm }
+        Self {
+            rate,
+            scale,
+            default_cost: None,
+            shown: rate.widened(scale.units_rounded_up(algorithm.capacity())),
+            algorithm,
+        }
     }
 
     /// How its amount divides time; `None` for requests in flight.
@@ -358,7 +403,10 @@ impl Amount {
     pub fn period(&self) -> Option<Period> {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => Some(fixed.window),
-            _ => self.rate.calendar_months().or_else(|| self.rate.window().map(Period::Even)),
+            _ => self
+                .rate
+                .calendar_months()
+                .or_else(|| self.rate.window().map(Period::Even)),
         }
     }
 }
@@ -386,7 +434,8 @@ pub enum Matching {
 }
 
 impl Matching {
-    /// Whether the level has a list of its own, or an expression, in place of a text in which `*` is special.
+    /// Whether the level has a list of its own, or an expression, in place of a text in which `*`
+    /// is special.
     #[must_use]
     pub const fn is_by_more_than_text(self) -> bool {
         matches!(self, Self::Set { .. } | Self::Cidr { .. } | Self::Regex)
@@ -395,7 +444,14 @@ impl Matching {
     /// Whether all spellings of an address share a counter.
     #[must_use]
     pub const fn counts_addresses(self) -> bool {
-        matches!(self, Self::Address | Self::Cidr { .. } | Self::Set { has_addresses: true })
+        matches!(
+            self,
+            Self::Address
+                | Self::Cidr { .. }
+                | Self::Set {
+                    has_addresses: true
+                }
+        )
     }
 }
 
@@ -404,7 +460,8 @@ impl Matching {
 pub struct Level {
     /// The key.
     pub key: Box<str>,
-    /// The value or pattern, or `set:`, `cidr:` or `regex:` and what it matches; `None` = any value. No two branches of a level have the same.
+    /// The value or pattern, or `set:`, `cidr:` or `regex:` and what it matches; `None` = any
+    /// value. No two branches of a level have the same.
     pub value: Option<Box<str>>,
     /// How it matches.
     pub matching: Matching,
@@ -432,29 +489,36 @@ impl Limit {
         self.amount.is_none() && !self.is_by_rows
     }
 
-    /// The table whose rows stand for this limit and for those of their plans; `None` for a limit of a plan.
+    /// The table whose rows stand for this limit and for those of their plans; `None` for a limit
+    /// of a plan.
     #[must_use]
     pub fn own_table(&self) -> Option<&LimitTable> {
-        self.table.as_deref().filter(|table| table.owner == self.id.limit)
+        self.table
+            .as_deref()
+            .filter(|table| table.owner == self.id.limit)
     }
 
     /// The amounts that it may have: its own, and those of its rows, each at least once.
     pub fn amounts(&self) -> impl Iterator<Item = &Amount> {
         let meanings = self.table.iter().flat_map(|table| table.rows.meanings());
-        let of_rows = meanings.filter(|meaning| meaning.limit == self.id.limit).filter_map(|meaning| match &meaning.amount {
-            RowAmount::Own(amount) => amount.as_ref(),
-            RowAmount::OfLimit => None,
-        });
+        let of_rows = meanings
+            .filter(|meaning| meaning.limit == self.id.limit)
+            .filter_map(|meaning| match &meaning.amount {
+                RowAmount::Own(amount) => amount.as_ref(),
+                RowAmount::OfLimit => None,
+            });
         self.amount.iter().chain(of_rows)
     }
 
-    /// The full key: the domain and all levels as written, joined by dots. Names the limit in messages, over reloads too.
+    /// The full key: the domain and all levels as written, joined by dots. Names the limit in
+    /// messages, over reloads too.
     #[must_use]
     pub fn path(&self) -> String {
         format!("{}.{}", self.domain, self.path_in_domain())
     }
 
-    /// All levels as written, joined by dots. Names the limit within its domain in metrics, over reloads too.
+    /// All levels as written, joined by dots. Names the limit within its domain in metrics, over
+    /// reloads too.
     #[must_use]
     pub fn path_in_domain(&self) -> String {
         joined(&self.levels)
@@ -463,7 +527,10 @@ impl Limit {
     /// [`Limit::shown`] of a limit with this name and these levels.
     #[must_use]
     pub fn shown(name: Option<&str>, levels: &[Level]) -> Box<str> {
-        name.map_or_else(|| shown(joined(levels).as_bytes()).into(), |name| shown(name.as_bytes()).into())
+        name.map_or_else(
+            || shown(joined(levels).as_bytes()).into(),
+            |name| shown(name.as_bytes()).into(),
+        )
     }
 }
 

@@ -1,7 +1,8 @@
-//! Limits as a control plane sends them: the messages of `ratelimit.config.ratelimit.v3` as plain data.
+//! Limits as a control plane sends them: the messages of `ratelimit.config.ratelimit.v3` as plain
+//! data.
 //!
-//! The fields are those of `RateLimitConfig`, `RateLimitDescriptor` and `RateLimitPolicy`. `replaces` holds the names alone, and `metadata` is a
-//! `google.protobuf.Struct` as JSON.
+//! The fields are those of `RateLimitConfig`, `RateLimitDescriptor` and `RateLimitPolicy`.
+//! `replaces` holds the names alone, and `metadata` is a `google.protobuf.Struct` as JSON.
 
 use super::limit::Metadata;
 

@@ -1,15 +1,16 @@
 //! Names as answers carry them: worked out once, when a limit is compiled.
 //!
-//! Envoy puts a name between quotes into a header and escapes nothing, so that a line break in it would begin another header. A name of the configuration
-//! has no bound, and clients and proxies accept few KiB of headers.
+//! Envoy puts a name between quotes into a header and escapes nothing, so that a line break in it
+//! would begin another header. A name of the configuration has no bound, and clients and proxies
+//! accept few KiB of headers.
 
 use std::borrow::Cow;
 
 /// The longest name in an answer, in bytes.
 pub const MAX_SHOWN_BYTES: usize = 128;
 
-/// What an answer shows of a name: printable ASCII without quotes and backslashes. Other bytes become `%` and two hexadecimal digits, as in a URL. Text that
-/// is too long is cut.
+/// What an answer shows of a name: printable ASCII without quotes and backslashes. Other bytes
+/// become `%` and two hexadecimal digits, as in a URL. Text that is too long is cut.
 #[must_use]
 pub fn shown(name: &[u8]) -> Cow<'_, str> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
@@ -22,8 +23,17 @@ pub fn shown(name: &[u8]) -> Cow<'_, str> {
     }
     let mut out = String::new();
     for byte in name {
-        let escaped = [b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]].map(char::from);
-        let written = if is_plain(byte) { &[char::from(*byte)][..] } else { &escaped[..] };
+        let escaped = [
+            b'%',
+            DIGITS[usize::from(byte >> 4)],
+            DIGITS[usize::from(byte & 15)],
+        ]
+        .map(char::from);
+        let written = if is_plain(byte) {
+            &[char::from(*byte)][..]
+        } else {
+            &escaped[..]
+        };
         if out.len() + written.len() > MAX_SHOWN_BYTES {
             break;
         }

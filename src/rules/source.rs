@@ -1,8 +1,10 @@
-//! YAML as it was written: nodes with their positions, text as it is in the file, and typed reading of single values.
+//! YAML as it was written: nodes with their positions, text as it is in the file, and typed reading
+//! of single values.
 //!
-//! A library that deserializes into structs would lose both what the file says (`0x10` as a value is text) and where. So parser events with
-//! positions become a tree here, which is refused early if it is too deep or too large, and serde_yaml, which only this file may name, reads
-//! single values from it. The meaning of the keys is the compiler's business.
+//! A library that deserializes into structs would lose both what the file says (`0x10` as a value
+//! is text) and where. So parser events with positions become a tree here, which is refused early
+//! if it is too deep or too large, and serde_yaml, which only this file may name, reads single
+//! values from it. The meaning of the keys is the compiler's business.
 
 mod built;
 mod events;
@@ -23,8 +25,16 @@ const LONGEST_QUOTE: usize = 60;
 
 /// A text of the file, on one line and of bounded length.
 pub(super) fn shown(text: &str) -> String {
-    let shown: String = text.chars().take(LONGEST_QUOTE).flat_map(char::escape_debug).collect();
-    let more = if text.chars().nth(LONGEST_QUOTE).is_some() { "..." } else { "" };
+    let shown: String = text
+        .chars()
+        .take(LONGEST_QUOTE)
+        .flat_map(char::escape_debug)
+        .collect();
+    let more = if text.chars().nth(LONGEST_QUOTE).is_some() {
+        "..."
+    } else {
+        ""
+    };
     shown + more
 }
 
@@ -33,7 +43,8 @@ pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", shown(text))
 }
 
-/// A position in a file, both numbers from 1 on; the column counts characters. (0, 0) is the whole file.
+/// A position in a file, both numbers from 1 on; the column counts characters. (0, 0) is the whole
+/// file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Position {
     pub(super) line: u32,
@@ -139,7 +150,9 @@ impl Node {
         match &self.content {
             Content::Sequence(_) => ValueType::Sequence,
             Content::Mapping(_) => ValueType::Mapping,
-            Content::Scalar { tag: Tag::Binary, .. } => ValueType::Binary,
+            Content::Scalar {
+                tag: Tag::Binary, ..
+            } => ValueType::Binary,
             Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
                 Scalar::Null => ValueType::Nothing,
                 Scalar::Bool(_) => ValueType::Bool,
@@ -184,7 +197,9 @@ impl Node {
 
     fn require_json(&self) -> Result<(), Note> {
         match &self.content {
-            Content::Scalar { tag: Tag::Binary, .. } => Err(Note {
+            Content::Scalar {
+                tag: Tag::Binary, ..
+            } => Err(Note {
                 at: self.at,
                 what: "binary data cannot be returned as metadata".into(),
                 remedy: "write it as text, without !!binary".into(),
@@ -192,20 +207,27 @@ impl Node {
             Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
                 Scalar::Float(float) if !float.is_finite() => Err(Note {
                     at: self.at,
-                    what: format!("{} cannot be returned as metadata: JSON has no such number", shown(text)),
+                    what: format!(
+                        "{} cannot be returned as metadata: JSON has no such number",
+                        shown(text)
+                    ),
                     remedy: format!("write \"{}\" for the text, or a finite number", shown(text)),
                 }),
                 _ => Ok(()),
             },
             Content::Sequence(items) => items.iter().try_for_each(|item| item.require_json()),
-            Content::Mapping(entries) => entries.iter().try_for_each(|(key, value)| match key.value_type() {
-                ValueType::Mapping | ValueType::Sequence | ValueType::Binary => Err(Note {
-                    at: key.at,
-                    what: format!("a key of metadata is {}", key.value_type().name()),
-                    remedy: "write it as text".into(),
-                }),
-                _ => value.require_json(),
-            }),
+            Content::Mapping(entries) => {
+                entries
+                    .iter()
+                    .try_for_each(|(key, value)| match key.value_type() {
+                        ValueType::Mapping | ValueType::Sequence | ValueType::Binary => Err(Note {
+                            at: key.at,
+                            what: format!("a key of metadata is {}", key.value_type().name()),
+                            remedy: "write it as text".into(),
+                        }),
+                        _ => value.require_json(),
+                    })
+            }
         }
     }
 
@@ -219,10 +241,17 @@ impl Node {
                 Scalar::Float(float) => Value::Number(float.into()),
                 Scalar::Text => Value::String(text.to_string()),
             },
-            Content::Sequence(items) => Value::Sequence(items.iter().map(|item| item.value()).collect()),
+            Content::Sequence(items) => {
+                Value::Sequence(items.iter().map(|item| item.value()).collect())
+            }
             Content::Mapping(entries) => {
                 let name = |key: &Node| Value::String(key.text().unwrap_or_default().to_owned());
-                Value::Mapping(entries.iter().map(|(key, value)| (name(key), value.value())).collect())
+                Value::Mapping(
+                    entries
+                        .iter()
+                        .map(|(key, value)| (name(key), value.value()))
+                        .collect(),
+                )
             }
         }
     }

@@ -1,7 +1,8 @@
 //! A table: what each of up to millions of values stands for, as one block of memory for all rows.
 //!
-//! Rows of equal meaning share it, so that a row is its value and five numbers. A look-up takes one hash of the value and allocates nothing. The hash is
-//! keyed at random, because customers may have chosen the values.
+//! Rows of equal meaning share it, so that a row is its value and five numbers. A look-up takes one
+//! hash of the value and allocates nothing. The hash is keyed at random, because customers may have
+//! chosen the values.
 
 use std::borrow::Cow;
 use std::hash::BuildHasher;
@@ -83,7 +84,10 @@ impl<T> Table<T> {
 
     /// Adds a name of rows, and returns its number; `None` if nothing more fits.
     pub fn add_name(&mut self, name: &str) -> Option<u32> {
-        let (begin, length) = (u32::try_from(self.texts.len()).ok()?, u32::try_from(name.len()).ok()?);
+        let (begin, length) = (
+            u32::try_from(self.texts.len()).ok()?,
+            u32::try_from(name.len()).ok()?,
+        );
         self.texts.extend_from_slice(name.as_bytes());
         self.names.push((begin, length));
         let number = index(self.names.len() - 1);
@@ -100,13 +104,23 @@ impl<T> Table<T> {
         str::from_utf8(text(&self.texts, begin, length)).ok()
     }
 
-    /// Adds a row with a value, the line of its file, the number of what it stands for, and the number of its name.
+    /// Adds a row with a value, the line of its file, the number of what it stands for, and the
+    /// number of its name.
     ///
     /// # Errors
     /// A row has the value already, or nothing more fits.
-    pub fn add(&mut self, value: &[u8], line: u32, meaning: u32, name: Option<u32>) -> Result<(), NotAdded> {
+    pub fn add(
+        &mut self,
+        value: &[u8],
+        line: u32,
+        meaning: u32,
+        name: Option<u32>,
+    ) -> Result<(), NotAdded> {
         let (begin, length) = (u32::try_from(self.texts.len()), u32::try_from(value.len()));
-        let (Ok(begin), Ok(length), Ok(number)) = (begin, length, u32::try_from(self.rows.len())) else { return Err(NotAdded::Full) };
+        let (Ok(begin), Ok(length), Ok(number)) = (begin, length, u32::try_from(self.rows.len()))
+        else {
+            return Err(NotAdded::Full);
+        };
         let (rows, values, hasher) = (&self.rows, &self.texts, &self.hasher);
         let entry = self.by_value.entry(
             hasher.hash_one(value),
@@ -115,13 +129,22 @@ impl<T> Table<T> {
         );
         match entry {
             hashbrown::hash_table::Entry::Occupied(first) => {
-                let line = self.rows.get(*first.get() as usize).map_or(0, |row| row.line);
+                let line = self
+                    .rows
+                    .get(*first.get() as usize)
+                    .map_or(0, |row| row.line);
                 Err(NotAdded::Repeated { line })
             }
             hashbrown::hash_table::Entry::Vacant(entry) => {
                 entry.insert(number);
                 self.texts.extend_from_slice(value);
-                self.rows.push(Row { begin, length, line, meaning, name: name.map_or(0, |name| name + 1) });
+                self.rows.push(Row {
+                    begin,
+                    length,
+                    line,
+                    meaning,
+                    name: name.map_or(0, |name| name + 1),
+                });
                 Ok(())
             }
         }
@@ -134,7 +157,8 @@ impl<T> Table<T> {
         self.names.shrink_to_fit();
         self.meanings.shrink_to_fit();
         let (rows, values, hasher) = (&self.rows, &self.texts, &self.hasher);
-        self.by_value.shrink_to_fit(|&row| hasher.hash_one(value_of(rows, values, row).unwrap_or_default()));
+        self.by_value
+            .shrink_to_fit(|&row| hasher.hash_one(value_of(rows, values, row).unwrap_or_default()));
     }
 
     /// The row of a value.
@@ -170,7 +194,8 @@ impl<T> Table<T> {
     /// The value of a row.
     #[must_use]
     pub fn value(&self, row: RowNumber) -> &[u8] {
-        self.row(row).map_or(&[], |row| text(&self.texts, row.begin, row.length))
+        self.row(row)
+            .map_or(&[], |row| text(&self.texts, row.begin, row.length))
     }
 
     /// The name of a row.
@@ -183,7 +208,10 @@ impl<T> Table<T> {
     #[must_use]
     pub fn shown_name(&self, row: RowNumber) -> Option<&str> {
         let number = self.row(row)?.name.checked_sub(1)?;
-        self.shown.get(&number).map(|shown| &**shown).or_else(|| self.name_of(number))
+        self.shown
+            .get(&number)
+            .map(|shown| &**shown)
+            .or_else(|| self.name_of(number))
     }
 
     /// All names of rows, each once.
@@ -217,10 +245,15 @@ impl<T> Table<T> {
     /// The bytes that it takes, with those of what its rows stand for.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let shown = self.shown.allocation_size() + self.shown.values().map(|shown| shown.len()).sum::<usize>();
+        let shown = self.shown.allocation_size()
+            + self.shown.values().map(|shown| shown.len()).sum::<usize>();
         let names = self.names.capacity() * size_of::<(u32, u32)>() + shown;
         let rows = self.rows.capacity() * size_of::<Row>() + self.by_value.allocation_size();
-        size_of::<Self>() + rows + self.texts.capacity() + names + self.meanings.capacity() * size_of::<T>()
+        size_of::<Self>()
+            + rows
+            + self.texts.capacity()
+            + names
+            + self.meanings.capacity() * size_of::<T>()
     }
 }
 
@@ -231,14 +264,19 @@ impl RowNumber {
 }
 
 fn value_of<'v>(rows: &[Row], values: &'v [u8], row: u32) -> Option<&'v [u8]> {
-    rows.get(row as usize).map(|row| text(values, row.begin, row.length))
+    rows.get(row as usize)
+        .map(|row| text(values, row.begin, row.length))
 }
 
 fn text(texts: &[u8], begin: u32, length: u32) -> &[u8] {
-    texts.get(begin as usize..).and_then(|behind| behind.get(..length as usize)).unwrap_or_default()
+    texts
+        .get(begin as usize..)
+        .and_then(|behind| behind.get(..length as usize))
+        .unwrap_or_default()
 }
 
-/// Callers have fewer than 2^32 of anything: [`Table::add`] counts rows, and neither names nor meanings are more than rows.
+/// Callers have fewer than 2^32 of anything: [`Table::add`] counts rows, and neither names nor
+/// meanings are more than rows.
 fn index(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
@@ -250,7 +288,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// It finds what a map of the first rows finds, and names the line of the first row of a value that comes again.
+        /// It finds what a map of the first rows finds, and names the line of the first row of a
+        /// value that comes again.
         #[test]
         fn it_is_a_map_of_values(
             rows in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..3), 0..5_u32, prop::option::of(0..3_u32)), 0..300),
@@ -298,12 +337,17 @@ mod tests {
             let name = format!("name of {number}");
             texts += name.len();
             let name = table.add_name(&name);
-            table.add(value.as_bytes(), number + 2, 0, name).expect("a new value");
+            table
+                .add(value.as_bytes(), number + 2, 0, name)
+                .expect("a new value");
         }
         table.complete();
         let of_row = (table.bytes() - texts) as f64 / f64::from(rows);
         assert!(of_row <= 40.0, "{of_row} bytes a row");
-        assert_eq!(table.rows().filter_map(|row| table.name(row)).last(), Some("name of 999999"));
+        assert_eq!(
+            table.rows().filter_map(|row| table.name(row)).last(),
+            Some("name of 999999")
+        );
         let row = table.find(b"tenant-000000999999").expect("the last row");
         assert_eq!((table.line(row), row.0.get()), (1_000_001, rows));
     }

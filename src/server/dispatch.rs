@@ -1,4 +1,5 @@
-//! Routes each request that is not a usual call to its service: the generated one for rate limits, health, or reflection.
+//! Routes each request that is not a usual call to its service: the generated one for rate limits,
+//! health, or reflection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -67,46 +68,82 @@ impl<T: ShouldRateLimit> Services<T> {
             generated: RateLimitServiceServer::new(Generated(Arc::clone(&limits))),
             limits,
             health: side_service(health),
-            reflection: side_service(describe().build_v1().expect(DESCRIPTORS).max_decoding_message_size(body::MAX_SIDE_BYTES)),
-            reflection_alpha: side_service(describe().build_v1alpha().expect(DESCRIPTORS).max_decoding_message_size(body::MAX_SIDE_BYTES)),
+            reflection: side_service(
+                describe()
+                    .build_v1()
+                    .expect(DESCRIPTORS)
+                    .max_decoding_message_size(body::MAX_SIDE_BYTES),
+            ),
+            reflection_alpha: side_service(
+                describe()
+                    .build_v1alpha()
+                    .expect(DESCRIPTORS)
+                    .max_decoding_message_size(body::MAX_SIDE_BYTES),
+            ),
             budget,
             metrics,
         }
     }
 
-    /// Answers any request; `message` is the part of its message that has been read already. Health and reflection need no permit: they are
-    /// answered also when all permits are taken.
-    pub(super) async fn answer(&self, request: Request<RecvStream>, mut message: Message, wait_permits: &WaitPermits) -> Response<Body> {
+    /// Answers any request; `message` is the part of its message that has been read already. Health
+    /// and reflection need no permit: they are answered also when all permits are taken.
+    pub(super) async fn answer(
+        &self,
+        request: Request<RecvStream>,
+        mut message: Message,
+        wait_permits: &WaitPermits,
+    ) -> Response<Body> {
         let path = request.uri().path();
-        let service = path.strip_prefix('/').and_then(|path| path.split_once('/')).map_or("", |(service, _)| service);
+        let service = path
+            .strip_prefix('/')
+            .and_then(|path| path.split_once('/'))
+            .map_or("", |(service, _)| service);
         let Ok(answer) = match service {
             proto::SERVICE_NAME => match self.whole(request, &mut message, body::MAX_BYTES).await {
                 Ok(request) => {
                     let call = self.generated.clone().call(request);
-                    wait_permits.run(call, message.len()).await.unwrap_or_else(|refused| Ok(refused.into_http()))
+                    wait_permits
+                        .run(call, message.len())
+                        .await
+                        .unwrap_or_else(|refused| Ok(refused.into_http()))
                 }
                 Err(status) => Ok(status.into_http()),
             },
-            "grpc.health.v1.Health" => match self.whole(request, &mut message, body::MAX_SIDE_BYTES).await {
+            "grpc.health.v1.Health" => match self
+                .whole(request, &mut message, body::MAX_SIDE_BYTES)
+                .await
+            {
                 Ok(request) => (self.health)(request).await,
                 Err(status) => Ok(status.into_http()),
             },
-            "grpc.reflection.v1.ServerReflection" => (self.reflection)(self.streamed(request)).await,
-            "grpc.reflection.v1alpha.ServerReflection" => (self.reflection_alpha)(self.streamed(request)).await,
+            "grpc.reflection.v1.ServerReflection" => {
+                (self.reflection)(self.streamed(request)).await
+            }
+            "grpc.reflection.v1alpha.ServerReflection" => {
+                (self.reflection_alpha)(self.streamed(request)).await
+            }
             _ => Ok(Status::unimplemented("no such service").into_http()),
         };
         answer
     }
 
     /// The request with its whole message, decompressed.
-    async fn whole(&self, request: Request<RecvStream>, message: &mut Message, max_bytes: usize) -> Result<Request<Full<Bytes>>, Status> {
+    async fn whole(
+        &self,
+        request: Request<RecvStream>,
+        message: &mut Message,
+        max_bytes: usize,
+    ) -> Result<Request<Full<Bytes>>, Status> {
         let (mut head, mut stream) = request.into_parts();
         let read = async {
             body::read(&mut stream, message, &self.budget, max_bytes).await?;
             gzip::decompress(&mut head.headers, message, &self.budget, max_bytes).await
         };
         let read = read.await;
-        if read.as_ref().is_err_and(|status| status.code() == Code::ResourceExhausted) {
+        if read
+            .as_ref()
+            .is_err_and(|status| status.code() == Code::ResourceExhausted)
+        {
             self.metrics.calls_refused(1);
         }
         read.map(|()| Request::from_parts(head, Full::new(message.bytes())))
@@ -119,7 +156,11 @@ impl<T: ShouldRateLimit> Services<T> {
 
 fn side_service<S, B: 'static>(service: S) -> SideService<B>
 where
-    S: Service<Request<B>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     S::Future: Send + 'static,
 {
     Box::new(move |request| Box::pin(service.clone().call(request)))

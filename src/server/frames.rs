@@ -1,7 +1,9 @@
-//! Follows the frames of one direction of a connection, through bytes that arrive in pieces of any length.
+//! Follows the frames of one direction of a connection, through bytes that arrive in pieces of any
+//! length.
 //!
-//! What stands under HTTP/2 needs to know where frames begin and end: the blocks of headers that arrive (`header_blocks`, `authority`), and the resets
-//! that are sent (`resets`). Nothing here judges a frame, and nothing is kept of it but its header.
+//! What stands under HTTP/2 needs to know where frames begin and end: the blocks of headers that
+//! arrive (`header_blocks`, `authority`), and the resets that are sent (`resets`). Nothing here
+//! judges a frame, and nothing is kept of it but its header.
 //!
 //! Source: RFC 9113, sections 4.1 (frames) and 6 (their types and flags).
 
@@ -18,7 +20,8 @@ pub(super) const END_HEADERS: u8 = 0x4;
 pub(super) const PADDED: u8 = 0x8;
 pub(super) const PRIORITY: u8 = 0x20;
 
-/// Where a direction of a connection is: between two frames, in the header of one, or in its payload.
+/// Where a direction of a connection is: between two frames, in the header of one, or in its
+/// payload.
 #[derive(Debug)]
 pub(super) struct FrameWalker {
     /// The header as far as it has arrived, and the bytes of the payload that are still to come.
@@ -41,10 +44,15 @@ pub(super) struct Piece {
 impl FrameWalker {
     /// So many bytes precede the first frame: the connection preface.
     pub(super) const fn after(bytes: usize) -> Self {
-        Self { header: [0; FRAME_HEADER_BYTES], header_bytes: 0, payload_left: bytes }
+        Self {
+            header: [0; FRAME_HEADER_BYTES],
+            header_bytes: 0,
+            payload_left: bytes,
+        }
     }
 
-    /// Follows `bytes` from `at` on to the end of a frame or of the bytes, and moves `at` there. `None`: they end within a header.
+    /// Follows `bytes` from `at` on to the end of a frame or of the bytes, and moves `at` there.
+    /// `None`: they end within a header.
     #[inline]
     pub(super) fn next(&mut self, bytes: &[u8], at: &mut usize) -> Option<Piece> {
         let begins = self.payload_left == 0;
@@ -63,7 +71,11 @@ impl FrameWalker {
         self.payload_left -= arrived;
         let payload = *at..*at + arrived;
         *at = payload.end;
-        Some(Piece { begins, payload, ends: self.payload_left == 0 })
+        Some(Piece {
+            begins,
+            payload,
+            ends: self.payload_left == 0,
+        })
     }
 
     /// The length of the payload of the frame that began last.
@@ -92,7 +104,9 @@ mod tests {
         for chunk in chunks {
             let mut at = 0;
             while at < chunk.len() {
-                let Some(piece) = walker.next(chunk, &mut at) else { break };
+                let Some(piece) = walker.next(chunk, &mut at) else {
+                    break;
+                };
                 if piece.begins {
                     payload.clear();
                 }
@@ -107,10 +121,25 @@ mod tests {
 
     #[test]
     fn frames_are_the_same_however_they_are_cut() {
-        let sent = [&b"PRI*"[..], b"\0\0\x03\x01\x04\x80\0\0\x07abc", b"\0\0\0\x04\x01\0\0\0\0", b"\0\0\x01\0\x01\0\0\x01\x02x"].concat();
-        let expected = vec![(0, 0, b"PRI*".to_vec()), (1, 3, b"abc".to_vec()), (4, 0, Vec::new()), (0, 1, b"x".to_vec())];
+        let sent = [
+            &b"PRI*"[..],
+            b"\0\0\x03\x01\x04\x80\0\0\x07abc",
+            b"\0\0\0\x04\x01\0\0\0\0",
+            b"\0\0\x01\0\x01\0\0\x01\x02x",
+        ]
+        .concat();
+        let expected = vec![
+            (0, 0, b"PRI*".to_vec()),
+            (1, 3, b"abc".to_vec()),
+            (4, 0, Vec::new()),
+            (0, 1, b"x".to_vec()),
+        ];
         for length in 1..=sent.len() {
-            assert_eq!(frames(&sent.chunks(length).collect::<Vec<_>>()), expected, "in chunks of {length}");
+            assert_eq!(
+                frames(&sent.chunks(length).collect::<Vec<_>>()),
+                expected,
+                "in chunks of {length}"
+            );
         }
     }
 }

@@ -18,7 +18,8 @@ const BACKLOG: i32 = 1_024;
 /// Where a TCP listener listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpAddress {
-    /// On all addresses of this machine, of IPv6 and IPv4; where the kernel has no IPv6, of IPv4. The number is the port.
+    /// On all addresses of this machine, of IPv6 and IPv4; where the kernel has no IPv6, of IPv4.
+    /// The number is the port.
     All(u16),
     /// On one address. `::` accepts IPv4 connections too.
     One(SocketAddr),
@@ -78,12 +79,17 @@ pub fn listen(address: impl Into<TcpAddress>) -> io::Result<TcpListener> {
 
 /// Whether the error means that the kernel has no IPv6 (`ipv6.disable=1`), or no address of it.
 fn has_no_ipv6(error: &io::Error) -> bool {
-    let is_unsupported = error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error());
+    let is_unsupported =
+        error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error());
     is_unsupported || error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
@@ -157,8 +163,9 @@ pub struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// The socket is bound under another name, gets its permissions, listens, and then takes its own name, in place of one that a dead process left:
-    /// a client finds either a socket that listens, with the right permissions, or none.
+    /// The socket is bound under another name, gets its permissions, listens, and then takes its
+    /// own name, in place of one that a dead process left: a client finds either a socket that
+    /// listens, with the right permissions, or none.
     fn open(path: &Path, mode: u32) -> io::Result<Self> {
         refuse_unless_stale(path)?;
         let hidden = hidden(path)?;
@@ -176,7 +183,11 @@ impl UnixSocket {
         let file = opened().inspect_err(|_: &io::Error| {
             let _ = fs::remove_file(&hidden);
         })?;
-        Ok(Self { listener: UnixListener::from_std(socket.into())?, path: path.to_owned(), file })
+        Ok(Self {
+            listener: UnixListener::from_std(socket.into())?,
+            path: path.to_owned(),
+            file,
+        })
     }
 }
 
@@ -194,8 +205,14 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 /// A name beside `path`, of this process.
 fn hidden(path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
-    Ok(path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id())))
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
+    Ok(path.with_file_name(format!(
+        ".{}.{}",
+        name.to_string_lossy(),
+        std::process::id()
+    )))
 }
 
 /// An error unless `path` is free, or a socket that no process listens on.
@@ -204,7 +221,12 @@ fn refuse_unless_stale(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
         Ok(metadata) if metadata.file_type().is_socket() => {}
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket is there")),
+        Ok(_) => {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "a file that is not a socket is there",
+            ));
+        }
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     // A listener whose backlog is full would block.
@@ -230,9 +252,19 @@ mod tests {
         let path = folder.path().join("weir.sock");
         let socket = UnixSocket::open(&path, 0o660).expect("opened");
         assert_eq!(mode_of(&path), 0o660);
-        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "no other name is left");
-        assert_eq!(UnixSocket::open(&path, 0o660).expect_err("in use").kind(), io::ErrorKind::AddrInUse);
-        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok(), "the first goes on");
+        assert_eq!(
+            fs::read_dir(folder.path()).expect("a folder").count(),
+            1,
+            "no other name is left"
+        );
+        assert_eq!(
+            UnixSocket::open(&path, 0o660).expect_err("in use").kind(),
+            io::ErrorKind::AddrInUse
+        );
+        assert!(
+            std::os::unix::net::UnixStream::connect(&path).is_ok(),
+            "the first goes on"
+        );
         drop(socket);
         assert!(!path.exists());
     }
@@ -252,7 +284,10 @@ mod tests {
         assert!(path.exists(), "it belongs to the second");
         drop(second);
         fs::write(&path, "text").expect("written");
-        assert_eq!(UnixSocket::open(&path, 0o600).expect_err("a file").kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(
+            UnixSocket::open(&path, 0o600).expect_err("a file").kind(),
+            io::ErrorKind::AlreadyExists
+        );
         assert_eq!(fs::read_to_string(&path).expect("still there"), "text");
         assert!(UnixSocket::open(&folder.path().join("none/weir.sock"), 0o600).is_err());
     }
@@ -267,7 +302,10 @@ mod tests {
         if std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
             assert!(std::net::TcpStream::connect((Ipv6Addr::LOCALHOST, port)).is_ok());
         }
-        assert_eq!(listen(TcpAddress::All(port)).expect_err("in use").kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(
+            listen(TcpAddress::All(port)).expect_err("in use").kind(),
+            io::ErrorKind::AddrInUse
+        );
         let only_v4 = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("opened");
         assert!(only_v4.local_addr().expect("an address").is_ipv4());
     }

@@ -1,5 +1,6 @@
-//! The open connections of the listener, by the time of their last call. When there are as many as memory and file descriptors allow, the one that was
-//! idle for longest is asked to end in favour of a new one: clients that hold connections without a use cannot keep out others.
+//! The open connections of the listener, by the time of their last call. When there are as many as
+//! memory and file descriptors allow, the one that was idle for longest is asked to end in favour
+//! of a new one: clients that hold connections without a use cannot keep out others.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// While this many looks find no idle connection, the new one is refused: the search must not keep the control thread.
+/// While this many looks find no idle connection, the new one is refused: the search must not keep
+/// the control thread.
 const MAX_LOOKS: usize = 512;
 
 /// Connections that were asked to end and have not ended yet, at most: one, and this part of all.
@@ -19,10 +21,12 @@ pub(super) struct OpenConnections {
     max: usize,
     /// Including those that were asked to end.
     open: AtomicUsize,
-    /// The clock of last calls, in seconds. A clock that is read for each call would cost the call more.
+    /// The clock of last calls, in seconds. A clock that is read for each call would cost the call
+    /// more.
     now: AtomicU64,
     next_id: AtomicU64,
-    /// Those that were not asked to end, by their last calls as far as known: it is looked up again when it matters.
+    /// Those that were not asked to end, by their last calls as far as known: it is looked up again
+    /// when it matters.
     by_last_call: Mutex<BTreeMap<(u64, u64), Arc<Activity>>>,
 }
 
@@ -47,7 +51,13 @@ impl OpenConnections {
     /// At most so many.
     pub(super) fn new(max: usize) -> Arc<Self> {
         let (open, now, next_id) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Self { max, open, now, next_id, by_last_call: Mutex::default() })
+        Arc::new(Self {
+            max,
+            open,
+            now,
+            next_id,
+            by_last_call: Mutex::default(),
+        })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -59,26 +69,44 @@ impl OpenConnections {
         self.now.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Opens one more, and whether another had to be asked to end. `None`: none is idle, or those that were asked have not ended yet.
+    /// Opens one more, and whether another had to be asked to end. `None`: none is idle, or those
+    /// that were asked have not ended yet.
     pub(super) fn open(self: &Arc<Self>) -> Option<(OpenConnection, bool)> {
         let now = self.now.load(Ordering::Relaxed);
         let mut by_last_call = self.by_last_call();
         let is_full = self.count() >= self.max;
-        if is_full && (self.count() > self.max + self.max / LEAVING_PART || !Self::end_idle(&mut by_last_call, now)) {
+        if is_full
+            && (self.count() > self.max + self.max / LEAVING_PART
+                || !Self::end_idle(&mut by_last_call, now))
+        {
             return None;
         }
         self.open.fetch_add(1, Ordering::Relaxed);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let activity = Arc::new(Activity { last_call: now.into(), known: now.into(), must_end: Arc::default() });
+        let activity = Arc::new(Activity {
+            last_call: now.into(),
+            known: now.into(),
+            must_end: Arc::default(),
+        });
         by_last_call.insert((now, id), Arc::clone(&activity));
-        Some((OpenConnection { all: Arc::clone(self), id, activity }, is_full))
+        Some((
+            OpenConnection {
+                all: Arc::clone(self),
+                id,
+                activity,
+            },
+            is_full,
+        ))
     }
 
-    /// Asks the connection to end that was idle for longest; false if none was for a second. What is known of a last call is never later than the last
-    /// call, so that the first whose last call is known is the one.
+    /// Asks the connection to end that was idle for longest; false if none was for a second. What
+    /// is known of a last call is never later than the last call, so that the first whose last call
+    /// is known is the one.
     fn end_idle(by_last_call: &mut BTreeMap<(u64, u64), Arc<Activity>>, now: u64) -> bool {
         for _ in 0..MAX_LOOKS {
-            let Some(((known, id), activity)) = by_last_call.pop_first() else { return false };
+            let Some(((known, id), activity)) = by_last_call.pop_first() else {
+                return false;
+            };
             let last_call = activity.last_call.load(Ordering::Relaxed);
             if last_call == known && known < now {
                 activity.must_end.notify_one();
@@ -94,14 +122,18 @@ impl OpenConnections {
     }
 
     fn by_last_call(&self) -> MutexGuard<'_, BTreeMap<(u64, u64), Arc<Activity>>> {
-        self.by_last_call.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_last_call
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl OpenConnection {
     /// It has made a call.
     pub(super) fn called(&self) {
-        self.activity.last_call.store(self.all.now.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.activity
+            .last_call
+            .store(self.all.now.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Waits until another needs its part.
@@ -153,12 +185,21 @@ mod tests {
     #[test]
     fn a_new_connection_is_refused_while_none_is_idle() {
         let all = OpenConnections::new(600);
-        let open: Vec<_> = (0..600).map(|_| all.open().expect("there is space").0).collect();
+        let open: Vec<_> = (0..600)
+            .map(|_| all.open().expect("there is space").0)
+            .collect();
         all.tick();
         open.iter().for_each(OpenConnection::called);
         assert!(all.open().is_none() && all.open().is_none());
         all.tick();
-        assert!(all.open().is_some() && open.iter().filter(|connection| must_end(connection)).count() == 1);
+        assert!(
+            all.open().is_some()
+                && open
+                    .iter()
+                    .filter(|connection| must_end(connection))
+                    .count()
+                    == 1
+        );
         drop(open);
         assert!(all.by_last_call().is_empty() && all.count() == 0);
     }

@@ -1,12 +1,14 @@
 //! A worker that cannot keep up: which calls it refuses, and which connections it reads last.
 //!
-//! Each socket measures how long what is read from it has waited at least (see `socket`). A call whose own deadline passed meanwhile is refused: its
-//! client has given up. All others are served.
+//! Each socket measures how long what is read from it has waited at least (see `socket`). A call
+//! whose own deadline passed meanwhile is refused: its client has given up. All others are served.
 //!
-//! To read and refuse a call costs half as much as to answer it, so that a worker that reads everything answers nothing in time when three times as
-//! many calls arrive as it can answer. Therefore a connection is *behind* when all calls of a turn have waited for more than a quarter of their
-//! deadlines, until nothing is left in its socket. The worker reads it only when it has nothing else to do. So the other connections are answered in
-//! time, and those that are behind catch up one after the other, the one with the shortest backlog first.
+//! To read and refuse a call costs half as much as to answer it, so that a worker that reads
+//! everything answers nothing in time when three times as many calls arrive as it can answer.
+//! Therefore a connection is *behind* when all calls of a turn have waited for more than a quarter
+//! of their deadlines, until nothing is left in its socket. The worker reads it only when it has
+//! nothing else to do. So the other connections are answered in time, and those that are behind
+//! catch up one after the other, the one with the shortest backlog first.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -21,15 +23,18 @@ use tokio::time::{Instant, timeout};
 /// A turn of the worker's loop that takes less than this has served nothing.
 const IDLE_TURN: Duration = Duration::from_micros(20);
 
-/// A connection reads at most this much before its calls are served and the worker's other connections have their turn, in bytes; and at most this much
-/// at a time while it is behind. HTTP/2 skips calls for little that the client has reset in the same turn.
+/// A connection reads at most this much before its calls are served and the worker's other
+/// connections have their turn, in bytes; and at most this much at a time while it is behind.
+/// HTTP/2 skips calls for little that the client has reset in the same turn.
 const TURN_BYTES: usize = 8 << 10;
 const CATCH_UP_BYTES: usize = 64 << 10;
 
-/// A call is late when it has waited for more than one such part of its deadline before it was read.
+/// A call is late when it has waited for more than one such part of its deadline before it was
+/// read.
 const LATE_PARTS: u32 = 4;
 
-/// A connection that waits is read after this time although the worker is busy, so that none is forgotten.
+/// A connection that waits is read after this time although the worker is busy, so that none is
+/// forgotten.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// The connections that are read next note this often how much has arrived; so many of them.
@@ -42,7 +47,8 @@ const CALM: Duration = Duration::from_secs(1);
 /// What the connections of a worker share. Used by the worker's thread alone, but for metrics.
 #[derive(Debug, Default)]
 pub(super) struct Overload {
-    /// Connections that wait to be read, each at most once. The last one is read first: most often it is least behind.
+    /// Connections that wait to be read, each at most once. The last one is read first: most often
+    /// it is least behind.
     waiting: Mutex<Vec<Weak<Lateness>>>,
     joined: Notify,
     behind: AtomicUsize,
@@ -58,12 +64,14 @@ impl Overload {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the connections that wait read, each time when the worker has nothing else to do. Endless.
+    /// Lets the connections that wait read, each time when the worker has nothing else to do.
+    /// Endless.
     pub(super) async fn serve_waiting(&self) {
         loop {
             self.joined.notified().await;
             tracing::warn!(
-                "a worker cannot keep up; it reads connections last whose calls are late, and refuses calls whose deadlines have passed"
+                "a worker cannot keep up; it reads connections last whose calls are late, and \
+                 refuses calls whose deadlines have passed"
             );
             self.serve_until_empty().await;
             while timeout(CALM, self.joined.notified()).await.is_ok() {
@@ -94,16 +102,24 @@ impl Overload {
     /// Lets the next connection read that is not closed.
     fn admit_next(&self) {
         let mut waiting = self.waiting();
-        if let Some(connection) = std::iter::from_fn(|| waiting.pop()).find_map(|connection| connection.upgrade()) {
+        if let Some(connection) =
+            std::iter::from_fn(|| waiting.pop()).find_map(|connection| connection.upgrade())
+        {
             connection.admit();
         }
     }
 
-    /// Wakes the connections that are read next, so that they note what has arrived, and removes those that are closed.
+    /// Wakes the connections that are read next, so that they note what has arrived, and removes
+    /// those that are closed.
     fn wake_next(&self) {
         let mut waiting = self.waiting();
         waiting.retain(|connection| connection.strong_count() > 0);
-        waiting.iter().rev().take(MAX_NOTING).filter_map(Weak::upgrade).for_each(|connection| connection.wake());
+        waiting
+            .iter()
+            .rev()
+            .take(MAX_NOTING)
+            .filter_map(Weak::upgrade)
+            .for_each(|connection| connection.wake());
     }
 }
 
@@ -116,12 +132,14 @@ pub(super) struct Lateness {
     /// `None`: load shedding is off.
     worker: Option<Arc<Overload>>,
     opened: Instant,
-    /// When the last bytes that were read had arrived at the latest, in microseconds since `opened`; `UNKNOWN` otherwise.
+    /// When the last bytes that were read had arrived at the latest, in microseconds since
+    /// `opened`; `UNKNOWN` otherwise.
     arrived: AtomicU64,
     is_behind: AtomicBool,
     /// The last reading left nothing in the socket.
     is_drained: AtomicBool,
-    /// What it may still read in this turn, in bytes. Before the first turn it reads only the preface, which has bounds of its own.
+    /// What it may still read in this turn, in bytes. Before the first turn it reads only the
+    /// preface, which has bounds of its own.
     left: AtomicUsize,
     waker: Mutex<Option<Waker>>,
 }
@@ -130,7 +148,15 @@ impl Lateness {
     pub(super) fn new(worker: Option<Arc<Overload>>) -> Arc<Self> {
         let (arrived, left) = (AtomicU64::new(UNKNOWN), AtomicUsize::new(usize::MAX));
         let (is_behind, is_drained) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { worker, opened: Instant::now(), arrived, is_behind, is_drained, left, waker: Mutex::new(None) })
+        Arc::new(Self {
+            worker,
+            opened: Instant::now(),
+            arrived,
+            is_behind,
+            is_drained,
+            left,
+            waker: Mutex::new(None),
+        })
     }
 
     /// Whether it matters how long bytes waited: load shedding is on.
@@ -147,8 +173,13 @@ impl Lateness {
 
     /// Bytes were read that had arrived by this time, if that is known.
     pub(super) fn read(&self, bytes: usize, arrived: Option<Instant>) {
-        self.left.store(self.left.load(Ordering::Relaxed).saturating_sub(bytes), Ordering::Relaxed);
-        let micros = arrived.map_or(UNKNOWN, |arrived| (arrived - self.opened).as_micros() as u64);
+        self.left.store(
+            self.left.load(Ordering::Relaxed).saturating_sub(bytes),
+            Ordering::Relaxed,
+        );
+        let micros = arrived.map_or(UNKNOWN, |arrived| {
+            (arrived - self.opened).as_micros() as u64
+        });
         self.arrived.store(micros, Ordering::Relaxed);
         self.is_drained.store(false, Ordering::Relaxed);
     }
@@ -162,10 +193,16 @@ impl Lateness {
     /// The calls of this turn, which HTTP/2 has accepted.
     pub(super) fn turn(&self) -> Turn {
         let arrived = match self.arrived.load(Ordering::Relaxed) {
-            micros if self.worker.is_some() && micros != UNKNOWN => Some(self.opened + Duration::from_micros(micros)),
+            micros if self.worker.is_some() && micros != UNKNOWN => {
+                Some(self.opened + Duration::from_micros(micros))
+            }
             _ => None,
         };
-        Turn { arrived, calls: 0, late: 0 }
+        Turn {
+            arrived,
+            calls: 0,
+            late: 0,
+        }
     }
 
     /// The turn is over.
@@ -191,8 +228,13 @@ impl Lateness {
         if self.left.load(Ordering::Relaxed) > 0 {
             return true;
         }
-        let Some(worker) = self.worker.as_ref().filter(|_| self.is_behind.load(Ordering::Relaxed)) else {
-            // Woken when the worker has looked for what others have sent; a wake-up at once would put that off.
+        let Some(worker) = self
+            .worker
+            .as_ref()
+            .filter(|_| self.is_behind.load(Ordering::Relaxed))
+        else {
+            // Woken when the worker has looked for what others have sent; a wake-up at once would
+            // put that off.
             return pin!(yield_now()).poll(context).is_ready();
         };
         let waits = self.waker().replace(context.waker().clone()).is_some();
@@ -246,9 +288,14 @@ impl Turn {
     ///
     /// # Errors
     /// [`Over`]: the deadline passed while the call waited.
-    pub(super) fn time_left(&mut self, timeout: Option<Duration>) -> Result<Option<Duration>, Over> {
+    pub(super) fn time_left(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Duration>, Over> {
         self.calls += 1;
-        let (Some(arrived), Some(timeout)) = (self.arrived, timeout) else { return Ok(timeout) };
+        let (Some(arrived), Some(timeout)) = (self.arrived, timeout) else {
+            return Ok(timeout);
+        };
         let waited = arrived.elapsed();
         self.late += usize::from(waited > timeout / LATE_PARTS);
         timeout.checked_sub(waited).map(Some).ok_or(Over)
@@ -276,7 +323,10 @@ mod tests {
     }
 
     /// Serves calls with these timeouts in one turn; returns the time that each has left.
-    fn serve<const N: usize>(connection: &Lateness, timeouts: [Option<Duration>; N]) -> Vec<Result<Option<Duration>, Over>> {
+    fn serve<const N: usize>(
+        connection: &Lateness,
+        timeouts: [Option<Duration>; N],
+    ) -> Vec<Result<Option<Duration>, Over>> {
         let mut turn = connection.turn();
         let left = timeouts.map(|timeout| turn.time_left(timeout)).to_vec();
         connection.end(&turn);
@@ -287,13 +337,24 @@ mod tests {
     async fn a_call_is_over_after_its_own_deadline() {
         let worker = Arc::default();
         let late = connection(&worker, 21).await;
-        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(22)), None]), [Err(Over), Ok(Some(ms(1))), Ok(None)]);
+        assert_eq!(
+            serve(&late, [Some(ms(20)), Some(ms(22)), None]),
+            [Err(Over), Ok(Some(ms(1))), Ok(None)]
+        );
         late.read(1, None);
-        assert_eq!(serve(&late, [Some(ms(20)), Some(ms(0))]), [Ok(Some(ms(20))), Ok(Some(ms(0)))], "it is not known how long they waited");
+        assert_eq!(
+            serve(&late, [Some(ms(20)), Some(ms(0))]),
+            [Ok(Some(ms(20))), Ok(Some(ms(0)))],
+            "it is not known how long they waited"
+        );
         let without = Lateness::new(None);
         without.read(1, Some(Instant::now()));
         advance(Duration::from_secs(1)).await;
-        assert_eq!(serve(&without, [Some(ms(20))]), [Ok(Some(ms(20)))], "load shedding is off");
+        assert_eq!(
+            serve(&without, [Some(ms(20))]),
+            [Ok(Some(ms(20)))],
+            "load shedding is off"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -348,7 +409,13 @@ mod tests {
             admitted.push(connections.each_ref().map(may_read));
         }
         let first = |index: usize| admitted.iter().position(|admitted| admitted[index]);
-        assert!(first(1) > Some(2), "not while others are busy: {admitted:?}");
-        assert!(first(0) > first(1), "the one that waits for the shortest time first: {admitted:?}");
+        assert!(
+            first(1) > Some(2),
+            "not while others are busy: {admitted:?}"
+        );
+        assert!(
+            first(0) > first(1),
+            "the one that waits for the shortest time first: {admitted:?}"
+        );
     }
 }

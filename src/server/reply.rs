@@ -1,7 +1,9 @@
-//! Writing answers: three frames for a rate limit's answer, one for an error; the answers of other services frame by frame.
+//! Writing answers: three frames for a rate limit's answer, one for an error; the answers of other
+//! services frame by frame.
 //!
-//! No function here writes to the socket. h2 buffers the frames until the connection is polled again, and then writes those of all requests
-//! together. It gets only what fits into the client's flow-control window. The rest waits for the client, within the budget of what clients leave
+//! No function here writes to the socket. h2 buffers the frames until the connection is polled
+//! again, and then writes those of all requests together. It gets only what fits into the client's
+//! flow-control window. The rest waits for the client, within the budget of what clients leave
 //! unfinished and for a limited time; then the stream is reset.
 
 use std::future::poll_fn;
@@ -37,7 +39,11 @@ fn one_header(name: http::HeaderName, value: &'static str) -> HeaderMap {
 ///
 /// # Errors
 /// The stream has ended: the client no longer waits for the answer.
-pub(super) fn answer(respond: &mut SendResponse<Bytes>, answer: Result<Framed, Status>, budget: &Budget) -> Result<(), h2::Error> {
+pub(super) fn answer(
+    respond: &mut SendResponse<Bytes>,
+    answer: Result<Framed, Status>,
+    budget: &Budget,
+) -> Result<(), h2::Error> {
     let answer = match answer {
         Ok(answer) => answer,
         Err(status) => return respond.send_response(status.into_http(), true).map(drop),
@@ -48,7 +54,10 @@ pub(super) fn answer(respond: &mut SendResponse<Bytes>, answer: Result<Framed, S
     let answer = answer.bytes();
     stream.reserve_capacity(answer.len());
     if stream.capacity() < answer.len() {
-        let (charge, limit) = (budget.unfinished.charge(STREAM_BYTES + answer.len()), budget.taken_within);
+        let (charge, limit) = (
+            budget.unfinished.charge(STREAM_BYTES + answer.len()),
+            budget.taken_within,
+        );
         spawn(async move {
             let sent = charge.within(limit, send(&mut stream, answer)).await;
             let _ = unless_cut(&mut stream, sent).and_then(|()| stream.send_trailers(OK.clone()));
@@ -63,7 +72,11 @@ pub(super) fn answer(respond: &mut SendResponse<Bytes>, answer: Result<Framed, S
 ///
 /// # Errors
 /// The stream has ended, or the service's body failed, or the client does not take the answer.
-pub(super) async fn pass_on(respond: &mut SendResponse<Bytes>, answer: Response<Body>, budget: &Budget) -> Result<(), h2::Error> {
+pub(super) async fn pass_on(
+    respond: &mut SendResponse<Bytes>,
+    answer: Response<Body>,
+    budget: &Budget,
+) -> Result<(), h2::Error> {
     let (head, body) = answer.into_parts();
     let head = Response::from_parts(head, ());
     if body.is_end_stream() {
@@ -74,10 +87,14 @@ pub(super) async fn pass_on(respond: &mut SendResponse<Bytes>, answer: Response<
     let charge = budget.unfinished.charge(STREAM_BYTES + CODEC_BYTES);
     loop {
         let next = poll_fn(|context| match body.as_mut().poll_frame(context) {
-            Poll::Ready(Some(frame)) => Poll::Ready(frame.map(Some).map_err(|_| Reason::INTERNAL_ERROR.into())),
+            Poll::Ready(Some(frame)) => {
+                Poll::Ready(frame.map(Some).map_err(|_| Reason::INTERNAL_ERROR.into()))
+            }
             Poll::Ready(None) => Poll::Ready(Ok(None)),
             // The client may reset the stream while there is nothing to send.
-            Poll::Pending => stream.poll_reset(context).map(|gone| Err(gone.map_or_else(|error| error, h2::Error::from))),
+            Poll::Pending => stream
+                .poll_reset(context)
+                .map(|gone| Err(gone.map_or_else(|error| error, h2::Error::from))),
         });
         let next = charge.unless_oldest(next).await.ok_or(Cut::Oldest);
         match unless_cut(&mut stream, next)? {
@@ -85,10 +102,14 @@ pub(super) async fn pass_on(respond: &mut SendResponse<Bytes>, answer: Response<
             Some(frame) => match frame.into_data() {
                 Ok(data) => {
                     let data_charge = budget.unfinished.charge(data.len());
-                    let sent = data_charge.within(budget.taken_within, send(&mut stream, data)).await;
+                    let sent = data_charge
+                        .within(budget.taken_within, send(&mut stream, data))
+                        .await;
                     unless_cut(&mut stream, sent)?;
                 }
-                Err(frame) => return stream.send_trailers(frame.into_trailers().unwrap_or_default()),
+                Err(frame) => {
+                    return stream.send_trailers(frame.into_trailers().unwrap_or_default());
+                }
             },
         }
     }
@@ -111,7 +132,10 @@ async fn send(stream: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2:
 }
 
 /// Resets a stream whose work was cut off.
-fn unless_cut<T>(stream: &mut SendStream<Bytes>, done: Result<Result<T, h2::Error>, Cut>) -> Result<T, h2::Error> {
+fn unless_cut<T>(
+    stream: &mut SendStream<Bytes>,
+    done: Result<Result<T, h2::Error>, Cut>,
+) -> Result<T, h2::Error> {
     done.unwrap_or_else(|_| {
         stream.send_reset(Reason::CANCEL);
         Err(Reason::CANCEL.into())

@@ -1,9 +1,11 @@
 //! Counts the calls that HTTP/2 resets by itself, and the connections that end for an error.
 //!
-//! h2 resets a call that it cannot accept (headers that are not well-formed, more calls at a time than allowed, a client that exceeds its window)
-//! without a word to its user. To Envoy that is an error of the service, and by default the request passes. So what h2 writes is followed from
-//! frame to frame, and each RST_STREAM is counted by its error code. The codes of resets that Weir's own code causes are not among h2's: CANCEL, when a
-//! call is cut off or its task is dropped, and NO_ERROR, when it was answered before its message had arrived.
+//! h2 resets a call that it cannot accept (headers that are not well-formed, more calls at a time
+//! than allowed, a client that exceeds its window) without a word to its user. To Envoy that is an
+//! error of the service, and by default the request passes. So what h2 writes is followed from
+//! frame to frame, and each RST_STREAM is counted by its error code. The codes of resets that
+//! Weir's own code causes are not among h2's: CANCEL, when a call is cut off or its task is
+//! dropped, and NO_ERROR, when it was answered before its message had arrived.
 //!
 //! Source: RFC 9113, sections 6.4 (RST_STREAM) and 7 (error codes); h2 0.4.
 
@@ -33,17 +35,28 @@ pub(super) struct CountedResets<S> {
 
 impl<S> CountedResets<S> {
     pub(super) fn new(socket: S, metrics: Arc<Metrics>) -> Self {
-        Self { socket, written: FrameWalker::after(0), code: 0, metrics }
+        Self {
+            socket,
+            written: FrameWalker::after(0),
+            code: 0,
+            metrics,
+        }
     }
 
     #[inline]
     fn follow(&mut self, bytes: &[u8]) {
         let mut at = 0;
         while at < bytes.len() {
-            let Some(piece) = self.written.next(bytes, &mut at) else { return };
+            let Some(piece) = self.written.next(bytes, &mut at) else {
+                return;
+            };
             if self.written.kind() == RST_STREAM {
-                self.code = bytes[piece.payload].iter().fold(self.code, |code, &byte| code << 8 | u32::from(byte));
-                if piece.ends && ![u32::from(Reason::NO_ERROR), Reason::CANCEL.into()].contains(&self.code) {
+                self.code = bytes[piece.payload]
+                    .iter()
+                    .fold(self.code, |code, &byte| code << 8 | u32::from(byte));
+                if piece.ends
+                    && ![u32::from(Reason::NO_ERROR), Reason::CANCEL.into()].contains(&self.code)
+                {
                     self.metrics.http2().stream_reset(self.code);
                 }
             }
@@ -63,14 +76,22 @@ pub(super) fn connection_ended(error: &h2::Error, metrics: &Metrics) {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for CountedResets<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_read(context, buffer)
     }
 }
 
 /// Writes are not vectored, as those of `socket`.
 impl<S: AsyncWrite + Unpin> AsyncWrite for CountedResets<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.socket).poll_write(context, bytes))?;
         self.follow(&bytes[..written]);
         Poll::Ready(Ok(written))

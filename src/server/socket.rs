@@ -1,7 +1,9 @@
-//! The socket of a connection: measures how long bytes waited before they were read. With TLS these are the bytes on the wire.
+//! The socket of a connection: measures how long bytes waited before they were read. With TLS these
+//! are the bytes on the wire.
 //!
-//! The kernel says how many bytes wait in a socket, but not since when. Where a reading leaves some behind, the socket notes how many had arrived by
-//! then. When it reads them, it knows how long they have waited at least. In good times a reading leaves nothing, and costs nothing more.
+//! The kernel says how many bytes wait in a socket, but not since when. Where a reading leaves some
+//! behind, the socket notes how many had arrived by then. When it reads them, it knows how long
+//! they have waited at least. In good times a reading leaves nothing, and costs nothing more.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,7 +42,12 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn new(stream: Stream, lateness: Arc<Lateness>) -> Self {
-        Self { stream, lateness, read: 0, arrived: VecDeque::new() }
+        Self {
+            stream,
+            lateness,
+            read: 0,
+            arrived: VecDeque::new(),
+        }
     }
 
     pub(super) fn client(&self) -> Client {
@@ -49,11 +56,17 @@ impl Socket {
 
     /// Notes how many bytes have arrived by now.
     fn note(&mut self) {
-        if !self.lateness.is_measured() || self.arrived.back().is_some_and(|last| last.by.elapsed() < NOTE_INTERVAL) {
+        if !self.lateness.is_measured()
+            || self
+                .arrived
+                .back()
+                .is_some_and(|last| last.by.elapsed() < NOTE_INTERVAL)
+        {
             return;
         }
         if self.arrived.len() == MAX_NOTES {
-            // With fewer notes calls seem to have waited for a shorter time, never for a longer one.
+            // With fewer notes calls seem to have waited for a shorter time, never for a longer
+            // one.
             let mut index = 0;
             self.arrived.retain(|_| {
                 index += 1;
@@ -63,17 +76,25 @@ impl Socket {
         if let Ok(unread) = self.stream.unread()
             && unread > 0
         {
-            self.arrived.push_back(Arrived { bytes: self.read + unread, by: Instant::now() });
+            self.arrived.push_back(Arrived {
+                bytes: self.read + unread,
+                by: Instant::now(),
+            });
         }
     }
 
     /// Bytes were read; they left no room for more if `may_be_more`.
     fn has_read(&mut self, bytes: usize, may_be_more: bool) {
         self.read += bytes as u64;
-        while self.arrived.front().is_some_and(|arrived| arrived.bytes < self.read) {
+        while self
+            .arrived
+            .front()
+            .is_some_and(|arrived| arrived.bytes < self.read)
+        {
             self.arrived.pop_front();
         }
-        self.lateness.read(bytes, self.arrived.front().map(|arrived| arrived.by));
+        self.lateness
+            .read(bytes, self.arrived.front().map(|arrived| arrived.by));
         if may_be_more {
             self.note();
         } else {
@@ -83,7 +104,11 @@ impl Socket {
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if !self.lateness.may_read(context) {
             self.note();
             return Poll::Pending;
@@ -91,7 +116,9 @@ impl AsyncRead for Socket {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         match polled {
-            Poll::Ready(Ok(())) => self.has_read(buffer.filled().len() - before, buffer.remaining() == 0),
+            Poll::Ready(Ok(())) => {
+                self.has_read(buffer.filled().len() - before, buffer.remaining() == 0);
+            }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => self.lateness.caught_up(),
         }
@@ -100,12 +127,20 @@ impl AsyncRead for Socket {
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     /// For TLS, whose answers may have several records.
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
@@ -136,8 +171,14 @@ mod tests {
             server.set_nonblocking(true).expect("a socket");
             let lateness = Lateness::new(worker);
             lateness.begin();
-            let mut socket = Socket::new(Stream::attach(Detached::Unix(server)).expect("a runtime"), lateness);
-            socket.read_exact(&mut [0; 10]).await.expect("what was sent");
+            let mut socket = Socket::new(
+                Stream::attach(Detached::Unix(server)).expect("a runtime"),
+                lateness,
+            );
+            socket
+                .read_exact(&mut [0; 10])
+                .await
+                .expect("what was sent");
             assert_eq!(socket.arrived.len(), notes);
         }
     }

@@ -1,6 +1,7 @@
 //! A connected socket of a client: TCP, or a unix socket.
 //!
-//! A socket belongs to the runtime that it is registered with, so that between threads it travels as one of the standard library.
+//! A socket belongs to the runtime that it is registered with, so that between threads it travels
+//! as one of the standard library.
 
 use std::fmt;
 use std::io;
@@ -82,14 +83,20 @@ impl Stream {
     /// The client. Asks the operating system.
     pub(super) fn client(&self) -> Client {
         match self {
-            Self::Tcp(stream) => stream.peer_addr().map_or(Client::Unknown, |address| Client::At(address.ip())),
+            Self::Tcp(stream) => stream
+                .peer_addr()
+                .map_or(Client::Unknown, |address| Client::At(address.ip())),
             Self::Unix(_) => Client::Unknown,
         }
     }
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -98,14 +105,22 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(context, slices),

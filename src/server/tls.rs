@@ -1,8 +1,11 @@
-//! TLS on the gRPC port: which certificates Weir shows and accepts, the handshakes, and connections after theirs.
+//! TLS on the gRPC port: which certificates Weir shows and accepts, the handshakes, and connections
+//! after theirs.
 //!
-//! A handshake with an RSA key takes about a millisecond of CPU, in which a worker would answer about eighty calls. When clients come back all at
-//! once, and when a client opens connections without end, there are thousands of them. Therefore threads of a lower priority do the handshakes, and hand
-//! the finished connection with its keys to a worker, which then only encrypts and decrypts (AES of a call takes about a microsecond).
+//! A handshake with an RSA key takes about a millisecond of CPU, in which a worker would answer
+//! about eighty calls. When clients come back all at once, and when a client opens connections
+//! without end, there are thousands of them. Therefore threads of a lower priority do the
+//! handshakes, and hand the finished connection with its keys to a worker, which then only encrypts
+//! and decrypts (AES of a call takes about a microsecond).
 
 mod certificates;
 mod handshakes;

@@ -1,4 +1,5 @@
-//! What HTTP/2 reads and writes: the bytes of the socket, or those inside TLS. It gives the preface again, which was read already.
+//! What HTTP/2 reads and writes: the bytes of the socket, or those inside TLS. It gives the preface
+//! again, which was read already.
 
 use std::io;
 use std::pin::Pin;
@@ -48,9 +49,15 @@ impl Transport {
 }
 
 impl AsyncRead for Transport {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if !self.first.is_empty() {
-            let (now, later) = self.first.split_at(self.first.len().min(buffer.remaining()));
+            let (now, later) = self
+                .first
+                .split_at(self.first.len().min(buffer.remaining()));
             buffer.put_slice(now);
             self.first = later;
             return Poll::Ready(Ok(()));
@@ -63,14 +70,19 @@ impl AsyncRead for Transport {
 }
 
 impl AsyncWrite for Transport {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match &mut self.kind {
             Kind::Plain(socket) => Pin::new(socket).poll_write(context, bytes),
             Kind::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
-    /// Not so, because HTTP/2 then puts answers of up to 1 KiB together that it would otherwise write one by one from 256 bytes on: ten statuses.
+    /// Not so, because HTTP/2 then puts answers of up to 1 KiB together that it would otherwise
+    /// write one by one from 256 bytes on: ten statuses.
     fn is_write_vectored(&self) -> bool {
         false
     }

@@ -1,4 +1,5 @@
-//! Workers: one thread with a current-thread runtime per core, each owning its client connections, its connections to Redis and its row of counters.
+//! Workers: one thread with a current-thread runtime per core, each owning its client connections,
+//! its connections to Redis and its row of counters.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts `count` threads. `services` is called on each of them, inside its runtime, with its index from 0.
+    /// Starts `count` threads. `services` is called on each of them, inside its runtime, with its
+    /// index from 0.
     ///
     /// # Errors
     /// The operating system's, when it gives no thread or no event queue.
@@ -50,13 +52,23 @@ impl Workers {
             let run = move || {
                 let state = |services| WorkerState::new(index, services, complaints, options);
                 runtime.block_on(async { work(incoming, state(services(index)), phase).await });
-                // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod to end.
+                // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod
+                // to end.
                 runtime.shutdown_background();
             };
-            threads.push(std::thread::Builder::new().name(format!("weir-{index}")).spawn(run)?);
+            threads.push(
+                std::thread::Builder::new()
+                    .name(format!("weir-{index}"))
+                    .spawn(run)?,
+            );
             queues.push(queue);
         }
-        Ok(Self { queues, threads: threads.into(), next: AtomicUsize::new(0), phase })
+        Ok(Self {
+            queues,
+            threads: threads.into(),
+            next: AtomicUsize::new(0),
+            phase,
+        })
     }
 
     /// The number of workers.
@@ -64,25 +76,35 @@ impl Workers {
         self.queues.len()
     }
 
-    /// Hands a connection to the next worker in turn, or to the one after it while a queue is full. False: all queues are full, and the
-    /// connection is closed.
+    /// Hands a connection to the next worker in turn, or to the one after it while a queue is full.
+    /// False: all queues are full, and the connection is closed.
     pub(super) fn assign(&self, connection: NewConnection) -> bool {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut connection = Some(connection);
         for offset in 0..self.queues.len() {
-            let Some(unassigned) = connection.take() else { return true };
+            let Some(unassigned) = connection.take() else {
+                return true;
+            };
             match self.queues[first.wrapping_add(offset) % self.queues.len()].try_send(unassigned) {
                 Ok(()) => return true,
-                Err(mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back)) => connection = Some(back),
+                Err(
+                    mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back),
+                ) => connection = Some(back),
             }
         }
         connection.is_none()
     }
 
-    /// Asks every connection to end, waits at most `grace` for requests in flight, and ends the threads. Blocks.
+    /// Asks every connection to end, waits at most `grace` for requests in flight, and ends the
+    /// threads. Blocks.
     pub fn drain(&self, grace: Duration) {
         self.phase.send_replace(Phase::Draining { grace });
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let threads = std::mem::take(
+            &mut *self
+                .threads
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a worker ended in a panic");
@@ -91,7 +113,11 @@ impl Workers {
     }
 }
 
-async fn work<T: ShouldRateLimit>(mut incoming: mpsc::Receiver<NewConnection>, state: WorkerState<T>, phase: watch::Receiver<Phase>) {
+async fn work<T: ShouldRateLimit>(
+    mut incoming: mpsc::Receiver<NewConnection>,
+    state: WorkerState<T>,
+    phase: watch::Receiver<Phase>,
+) {
     let state = Arc::new(state);
     let mut connections = JoinSet::new();
     let mut overload = JoinSet::new();
@@ -107,5 +133,8 @@ async fn work<T: ShouldRateLimit>(mut incoming: mpsc::Receiver<NewConnection>, s
             grace = connection::draining(&mut drained) => break grace,
         }
     };
-    let _ = tokio::time::timeout(grace, async { while connections.join_next().await.is_some() {} }).await;
+    let _ = tokio::time::timeout(grace, async {
+        while connections.join_next().await.is_some() {}
+    })
+    .await;
 }

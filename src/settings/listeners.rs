@@ -17,7 +17,8 @@ const CLIENT_CACERT: &str = "GRPC_CLIENT_TLS_CACERT";
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Listeners")]
 pub struct ListenerFlags {
-    /// Address of the gRPC listener: an IP address or a name of this machine [default: all of IPv6 and IPv4]
+    /// Address of the gRPC listener: an IP address or a name of this machine [default: all of IPv6
+    /// and IPv4]
     ///
     /// `0.0.0.0` is all of IPv4, and `::` all of both.
     #[arg(long, env = "GRPC_HOST", value_name = "ADDRESS")]
@@ -33,7 +34,8 @@ pub struct ListenerFlags {
     /// Permissions of GRPC_UDS; a process that connects needs the right to write
     #[arg(long, env = "GRPC_UDS_MODE", default_value = "0660", value_name = "MODE", value_parser = parse::mode)]
     grpc_uds_mode: u32,
-    /// Address of the HTTP listener, which serves health, metrics and JSON [default: all of IPv6 and IPv4]
+    /// Address of the HTTP listener, which serves health, metrics and JSON [default: all of IPv6
+    /// and IPv4]
     ///
     /// As GRPC_HOST.
     #[arg(long, env = "HOST", value_name = "ADDRESS")]
@@ -52,7 +54,8 @@ pub struct ListenerFlags {
 struct TlsFlags {
     /// Speak TLS 1.2 and 1.3 on the gRPC port, and nothing without it
     ///
-    /// Weir reads changed files of certificates within two seconds, and uses them for new connections.
+    /// Weir reads changed files of certificates within two seconds, and uses them for new
+    /// connections.
     #[arg(long, env = "GRPC_SERVER_USE_TLS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     grpc_server_use_tls: bool,
@@ -109,8 +112,17 @@ impl ListenerFlags {
     /// A setting that cannot be used.
     pub(super) fn grpc(&self) -> Result<server::Address, SettingError> {
         match set(self.grpc_uds.as_ref()) {
-            Some(path) => Ok(server::Address::Unix { path: path.into(), mode: self.grpc_uds_mode }),
-            None => address("GRPC_HOST", set(self.grpc_host.as_ref()), "all", self.grpc_port).map(server::Address::Tcp),
+            Some(path) => Ok(server::Address::Unix {
+                path: path.into(),
+                mode: self.grpc_uds_mode,
+            }),
+            None => address(
+                "GRPC_HOST",
+                set(self.grpc_host.as_ref()),
+                "all",
+                self.grpc_port,
+            )
+            .map(server::Address::Tcp),
         }
     }
 
@@ -122,45 +134,72 @@ impl ListenerFlags {
         address("HOST", set(self.host.as_ref()), "all", self.port)
     }
 
-    /// The certificates of the gRPC port; `None` without TLS. Adds settings without effect to `warnings`.
+    /// The certificates of the gRPC port; `None` without TLS. Adds settings without effect to
+    /// `warnings`.
     ///
     /// # Errors
     /// A setting is missing or invalid.
-    pub(super) fn tls(&self, warnings: &mut Vec<String>) -> Result<Option<server::TlsOptions>, SettingError> {
+    pub(super) fn tls(
+        &self,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<server::TlsOptions>, SettingError> {
         let flags = &self.tls;
-        let [cert, key] = [&flags.grpc_server_tls_cert, &flags.grpc_server_tls_key].map(|path| set(path.as_ref()));
-        let [authorities, name] = [&flags.grpc_client_tls_cacert, &flags.grpc_client_tls_san].map(|value| set(value.as_ref()));
+        let [cert, key] = [&flags.grpc_server_tls_cert, &flags.grpc_server_tls_key]
+            .map(|path| set(path.as_ref()));
+        let [authorities, name] = [&flags.grpc_client_tls_cacert, &flags.grpc_client_tls_san]
+            .map(|value| set(value.as_ref()));
         if !flags.grpc_server_use_tls {
-            if let Some(setting) = authorities.map(|_| CLIENT_CACERT).or(name.map(|_| "GRPC_CLIENT_TLS_SAN")) {
+            if let Some(setting) = authorities
+                .map(|_| CLIENT_CACERT)
+                .or(name.map(|_| "GRPC_CLIENT_TLS_SAN"))
+            {
                 return Err(SettingError(format!(
-                    "{setting} needs GRPC_SERVER_USE_TLS=true: without TLS no client can be verified; set it, or unset {setting}"
+                    "{setting} needs GRPC_SERVER_USE_TLS=true: without TLS no client can be \
+                     verified; set it, or unset {setting}"
                 )));
             }
-            no_effect(&[(TLS_CERT, cert.is_some()), (TLS_KEY, key.is_some())], "GRPC_SERVER_USE_TLS is not true", warnings);
+            no_effect(
+                &[(TLS_CERT, cert.is_some()), (TLS_KEY, key.is_some())],
+                "GRPC_SERVER_USE_TLS is not true",
+                warnings,
+            );
             return Ok(None);
         }
         let Some(identity) = identity(cert, key)? else {
-            return Err(SettingError(format!("GRPC_SERVER_USE_TLS needs {TLS_CERT} and {TLS_KEY}: set them to PEM files")));
+            return Err(SettingError(format!(
+                "GRPC_SERVER_USE_TLS needs {TLS_CERT} and {TLS_KEY}: set them to PEM files"
+            )));
         };
         let client_name = match name {
             None => None,
             Some(_) if authorities.is_none() => {
                 return Err(SettingError(format!(
-                    "GRPC_CLIENT_TLS_SAN needs {CLIENT_CACERT}: set it to a file of certificate authorities"
+                    "GRPC_CLIENT_TLS_SAN needs {CLIENT_CACERT}: set it to a file of certificate \
+                     authorities"
                 )));
             }
             Some(name) => Some(SubjectName::parse(name).ok_or_else(|| {
-                SettingError(format!("GRPC_CLIENT_TLS_SAN: {name:?} is not a name; write a DNS name, an IP address or a URI"))
+                SettingError(format!(
+                    "GRPC_CLIENT_TLS_SAN: {name:?} is not a name; write a DNS name, an IP address \
+                     or a URI"
+                ))
             })?),
         };
         if let (None, Some(path)) = (authorities, set(flags.grpc_server_tls_ca_cert.as_ref())) {
             warnings.push(format!(
-                "clients of the gRPC port are not verified; set {CLIENT_CACERT}={path} to accept only those with a certificate of the authorities \
-                 in GRPC_SERVER_TLS_CA_CERT"
+                "clients of the gRPC port are not verified; set {CLIENT_CACERT}={path} to accept \
+                 only those with a certificate of the authorities in GRPC_SERVER_TLS_CA_CERT"
             ));
         }
-        let client_authorities = authorities.map(|path| PemFile { setting: CLIENT_CACERT, path: path.into() });
-        Ok(Some(server::TlsOptions { identity, client_authorities, client_name }))
+        let client_authorities = authorities.map(|path| PemFile {
+            setting: CLIENT_CACERT,
+            path: path.into(),
+        });
+        Ok(Some(server::TlsOptions {
+            identity,
+            client_authorities,
+            client_name,
+        }))
     }
 
     /// Where a process on the same machine finds the gRPC listener.
@@ -169,7 +208,9 @@ impl ListenerFlags {
     /// A setting that does not say that.
     pub fn grpc_on_this_machine(&self) -> Result<LocalGrpc, SettingError> {
         let address = match self.grpc()? {
-            server::Address::Tcp(address) => LocalAddress::Tcp(on_this_machine("GRPC_PORT", address)?),
+            server::Address::Tcp(address) => {
+                LocalAddress::Tcp(on_this_machine("GRPC_PORT", address)?)
+            }
             server::Address::Unix { path, .. } => LocalAddress::Unix(path),
         };
         let trusts = |options: server::TlsOptions| ClientOptions {
@@ -177,7 +218,10 @@ impl ListenerFlags {
             identity: Some(options.identity),
             name_check: NameCheck::Skipped,
         };
-        Ok(LocalGrpc { address, tls: self.tls(&mut Vec::new())?.map(trusts) })
+        Ok(LocalGrpc {
+            address,
+            tls: self.tls(&mut Vec::new())?.map(trusts),
+        })
     }
 
     /// Where a process on the same machine finds the HTTP listener.
@@ -189,9 +233,15 @@ impl ListenerFlags {
     }
 }
 
-fn identity(certificate: Option<&str>, key: Option<&str>) -> Result<Option<Identity>, SettingError> {
-    Identity::try_new((TLS_CERT, certificate.map(Path::new)), (TLS_KEY, key.map(Path::new)))
-        .map_err(|error| SettingError(error.to_string()))
+fn identity(
+    certificate: Option<&str>,
+    key: Option<&str>,
+) -> Result<Option<Identity>, SettingError> {
+    Identity::try_new(
+        (TLS_CERT, certificate.map(Path::new)),
+        (TLS_KEY, key.map(Path::new)),
+    )
+    .map_err(|error| SettingError(error.to_string()))
 }
 
 /// A listener on all interfaces listens on loopback too.
@@ -201,7 +251,9 @@ fn on_this_machine(port: &str, address: TcpAddress) -> Result<SocketAddr, Settin
         TcpAddress::One(address) => address,
     };
     if address.port() == 0 {
-        return Err(SettingError(format!("{port}: 0 is any free port; write the port that the log of `weir serve` shows")));
+        return Err(SettingError(format!(
+            "{port}: 0 is any free port; write the port that the log of `weir serve` shows"
+        )));
     }
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
@@ -211,14 +263,26 @@ fn on_this_machine(port: &str, address: TcpAddress) -> Result<SocketAddr, Settin
     Ok(address)
 }
 
-/// The address of a listener; without a host all of this machine. An error says what an empty setting means.
-pub(super) fn address(name: &str, host: Option<&str>, empty: &str, port: u16) -> Result<TcpAddress, SettingError> {
-    let Some(host) = host else { return Ok(TcpAddress::All(port)) };
+/// The address of a listener; without a host all of this machine. An error says what an empty
+/// setting means.
+pub(super) fn address(
+    name: &str,
+    host: Option<&str>,
+    empty: &str,
+    port: u16,
+) -> Result<TcpAddress, SettingError> {
+    let Some(host) = host else {
+        return Ok(TcpAddress::All(port));
+    };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let resolved = (host, port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    let resolved = (host, port)
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next());
     resolved.map(TcpAddress::One).ok_or_else(|| {
         SettingError(format!(
-            "{name}: `{host}` is not an address of this machine; leave it empty for {empty}, or write 0.0.0.0, :: or 127.0.0.1"
+            "{name}: `{host}` is not an address of this machine; leave it empty for {empty}, or \
+             write 0.0.0.0, :: or 127.0.0.1"
         ))
     })
 }
@@ -236,7 +300,9 @@ mod tests {
     }
 
     fn listeners(arguments: &[&str]) -> ListenerFlags {
-        Cli::try_parse_from([&["weir"], arguments].concat()).expect("flags").listeners
+        Cli::try_parse_from([&["weir"], arguments].concat())
+            .expect("flags")
+            .listeners
     }
 
     #[test]
@@ -244,13 +310,27 @@ mod tests {
         for arguments in [&[][..], &["--host=", "--grpc-host="]] {
             let listeners = listeners(arguments);
             assert_eq!(listeners.http().expect("an address"), TcpAddress::All(8080));
-            assert_eq!(listeners.grpc().expect("an address"), server::Address::Tcp(TcpAddress::All(8081)));
-            assert_eq!(listeners.http_on_this_machine().expect("an address"), "127.0.0.1:8080".parse().expect("an address"));
+            assert_eq!(
+                listeners.grpc().expect("an address"),
+                server::Address::Tcp(TcpAddress::All(8081))
+            );
+            assert_eq!(
+                listeners.http_on_this_machine().expect("an address"),
+                "127.0.0.1:8080".parse().expect("an address")
+            );
         }
-        for (host, local) in [("0.0.0.0", "127.0.0.1:8080"), ("::", "[::1]:8080"), ("[::]", "[::1]:8080"), ("127.0.0.2", "127.0.0.2:8080")]
-        {
+        for (host, local) in [
+            ("0.0.0.0", "127.0.0.1:8080"),
+            ("::", "[::1]:8080"),
+            ("[::]", "[::1]:8080"),
+            ("127.0.0.2", "127.0.0.2:8080"),
+        ] {
             let listeners = listeners(&["--host", host]);
-            assert_eq!(listeners.http_on_this_machine().expect("an address"), local.parse().expect("an address"), "{host}");
+            assert_eq!(
+                listeners.http_on_this_machine().expect("an address"),
+                local.parse().expect("an address"),
+                "{host}"
+            );
         }
     }
 
@@ -258,12 +338,27 @@ mod tests {
     fn a_unix_socket_replaces_the_port() {
         let path = PathBuf::from("/run/weir.sock");
         let grpc = listeners(&["--grpc-uds", "/run/weir.sock"]);
-        assert_eq!(grpc.grpc().expect("a path"), server::Address::Unix { path: path.clone(), mode: 0o660 });
-        assert_eq!(grpc.grpc_on_this_machine().expect("a path").address, LocalAddress::Unix(path.clone()));
+        assert_eq!(
+            grpc.grpc().expect("a path"),
+            server::Address::Unix {
+                path: path.clone(),
+                mode: 0o660
+            }
+        );
+        assert_eq!(
+            grpc.grpc_on_this_machine().expect("a path").address,
+            LocalAddress::Unix(path.clone())
+        );
         let grpc = listeners(&["--grpc-uds", "/run/weir.sock", "--grpc-uds-mode", "666"]);
-        assert_eq!(grpc.grpc().expect("a path"), server::Address::Unix { path, mode: 0o666 });
+        assert_eq!(
+            grpc.grpc().expect("a path"),
+            server::Address::Unix { path, mode: 0o666 }
+        );
         for invalid in ["rw", "888", "1000", ""] {
-            assert!(Cli::try_parse_from(["weir", "--grpc-uds-mode", invalid]).is_err(), "{invalid:?}");
+            assert!(
+                Cli::try_parse_from(["weir", "--grpc-uds-mode", invalid]).is_err(),
+                "{invalid:?}"
+            );
         }
     }
 
@@ -274,28 +369,72 @@ mod tests {
         let with = |base: &[&str], more: &[&str]| {
             let mut warnings = Vec::new();
             let tls = listeners(&[base, more].concat()).tls(&mut warnings);
-            tls.map(|tls| (tls, warnings)).map_err(|error| error.to_string())
+            tls.map(|tls| (tls, warnings))
+                .map_err(|error| error.to_string())
         };
         let (tls, warnings) = with(&on, &[]).expect("settings");
         let tls = tls.expect("TLS");
-        assert_eq!((tls.client_authorities, tls.client_name, warnings.len()), (None, None, 0));
-        let (tls, _) = with(&on, &["--grpc-client-tls-cacert=/ca", "--grpc-client-tls-san=spiffe://a/b"]).expect("settings");
+        assert_eq!(
+            (tls.client_authorities, tls.client_name, warnings.len()),
+            (None, None, 0)
+        );
+        let (tls, _) = with(
+            &on,
+            &[
+                "--grpc-client-tls-cacert=/ca",
+                "--grpc-client-tls-san=spiffe://a/b",
+            ],
+        )
+        .expect("settings");
         let tls = tls.expect("TLS");
-        assert_eq!(tls.client_authorities.map(|file| file.path), Some(PathBuf::from("/ca")));
+        assert_eq!(
+            tls.client_authorities.map(|file| file.path),
+            Some(PathBuf::from("/ca"))
+        );
         assert_eq!(tls.client_name, SubjectName::parse("spiffe://a/b"));
         // Envoy Gateway sets it, and envoyproxy/ratelimit does not read it.
         let (tls, warnings) = with(&on, &["--grpc-server-tls-ca-cert=/ca"]).expect("settings");
         assert_eq!(tls.expect("TLS").client_authorities, None);
-        assert!(warnings[0].contains("GRPC_CLIENT_TLS_CACERT=/ca"), "{warnings:?}");
+        assert!(
+            warnings[0].contains("GRPC_CLIENT_TLS_CACERT=/ca"),
+            "{warnings:?}"
+        );
         let (tls, warnings) = with(&pair, &[]).expect("settings");
         assert_eq!((tls, warnings.len()), (None, 1), "TLS is off");
         for (base, more, hint) in [
-            (&on[..1], &[][..], "needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"),
-            (&on[..2], &[], "GRPC_SERVER_TLS_CERT needs GRPC_SERVER_TLS_KEY"),
-            (&on[..], &["--grpc-client-tls-san=a"], "needs GRPC_CLIENT_TLS_CACERT"),
-            (&on, &["--grpc-client-tls-cacert=/ca", "--grpc-client-tls-san=no name"], "a DNS name, an IP address or a URI"),
-            (&[], &["--grpc-client-tls-cacert=/ca"], "GRPC_CLIENT_TLS_CACERT needs GRPC_SERVER_USE_TLS=true"),
-            (&[], &["--grpc-client-tls-san=a"], "GRPC_CLIENT_TLS_SAN needs GRPC_SERVER_USE_TLS=true"),
+            (
+                &on[..1],
+                &[][..],
+                "needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY",
+            ),
+            (
+                &on[..2],
+                &[],
+                "GRPC_SERVER_TLS_CERT needs GRPC_SERVER_TLS_KEY",
+            ),
+            (
+                &on[..],
+                &["--grpc-client-tls-san=a"],
+                "needs GRPC_CLIENT_TLS_CACERT",
+            ),
+            (
+                &on,
+                &[
+                    "--grpc-client-tls-cacert=/ca",
+                    "--grpc-client-tls-san=no name",
+                ],
+                "a DNS name, an IP address or a URI",
+            ),
+            (
+                &[],
+                &["--grpc-client-tls-cacert=/ca"],
+                "GRPC_CLIENT_TLS_CACERT needs GRPC_SERVER_USE_TLS=true",
+            ),
+            (
+                &[],
+                &["--grpc-client-tls-san=a"],
+                "GRPC_CLIENT_TLS_SAN needs GRPC_SERVER_USE_TLS=true",
+            ),
         ] {
             let error = with(base, more).expect_err("invalid");
             assert!(error.contains(hint), "{hint} is not in: {error}");

@@ -6,10 +6,12 @@ use std::time::Duration;
 use crate::rules::limit::OnStoreFailure;
 use crate::time::parse_duration;
 
-/// `MEMORY_MAX_KEYS` and `LOCAL_MAX_KEYS`: fewer keys would be dropped while they count, more fit into no memory.
+/// `MEMORY_MAX_KEYS` and `LOCAL_MAX_KEYS`: fewer keys would be dropped while they count, more fit
+/// into no memory.
 pub(super) const KEYS: RangeInclusive<u64> = 1_000..=4_000_000_000;
 
-/// `MEMORY_MAX_BYTES` and `MEMORY_USAGE_BYTES`: less memory would hold too few keys or records to be of use, more is in no machine.
+/// `MEMORY_MAX_BYTES` and `MEMORY_USAGE_BYTES`: less memory would hold too few keys or records to
+/// be of use, more is in no machine.
 pub(super) const STORE_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 40;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -41,11 +43,16 @@ pub(super) fn store_timeout(text: &str) -> Result<Duration, String> {
 
 /// `ON_STORE_FAILURE`, in any letter case.
 pub(super) fn on_store_failure(text: &str) -> Result<OnStoreFailure, String> {
-    let named = OnStoreFailure::NAMED.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
-    named.map(|&(_, policy)| policy).ok_or_else(|| "write error, allow, deny or local".to_owned())
+    let named = OnStoreFailure::NAMED
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(text));
+    named
+        .map(|&(_, policy)| policy)
+        .ok_or_else(|| "write error, allow, deny or local".to_owned())
 }
 
-/// A whole number as Go's `strconv.ParseInt` reads one with base 0: with a sign, with the prefix 0x, 0o, 0 or 0b, and with `_` between digits.
+/// A whole number as Go's `strconv.ParseInt` reads one with base 0: with a sign, with the prefix
+/// 0x, 0o, 0 or 0b, and with `_` between digits.
 pub(super) fn integer(text: &str) -> Result<i64, String> {
     let error = || "write a whole number".to_owned();
     let (sign, digits) = match text.as_bytes() {
@@ -61,7 +68,11 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
         _ => (10, digits),
     };
     // Between a prefix and a digit one may stand too.
-    let digits = if base == 10 { digits } else { digits.strip_prefix('_').unwrap_or(digits) };
+    let digits = if base == 10 {
+        digits
+    } else {
+        digits.strip_prefix('_').unwrap_or(digits)
+    };
     let are_apart = !digits.starts_with('_') && !digits.ends_with('_') && !digits.contains("__");
     let digits = digits.replace('_', "");
     if !are_apart || !digits.bytes().all(|digit| digit.is_ascii_alphanumeric()) {
@@ -72,12 +83,18 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
 
 /// A port; 0 takes a free one.
 pub(super) fn port(text: &str) -> Result<u16, String> {
-    integer(text).ok().and_then(|port| u16::try_from(port).ok()).ok_or_else(|| "write a port from 0 to 65535".to_owned())
+    integer(text)
+        .ok()
+        .and_then(|port| u16::try_from(port).ok())
+        .ok_or_else(|| "write a port from 0 to 65535".to_owned())
 }
 
 /// The size of a pool; 0 stands for the default, as in envoyproxy/ratelimit.
 pub(super) fn pool_size(text: &str) -> Result<u32, String> {
-    let size = integer(text).ok().filter(|size| *size >= 0).ok_or_else(|| "write 1 or more, or 0 for the default".to_owned())?;
+    let size = integer(text)
+        .ok()
+        .filter(|size| *size >= 0)
+        .ok_or_else(|| "write 1 or more, or 0 for the default".to_owned())?;
     Ok(u32::try_from(size).unwrap_or(u32::MAX))
 }
 
@@ -98,7 +115,10 @@ pub(super) fn drain_delay(text: &str) -> Result<Duration, String> {
 
 /// `GRPC_UDS_MODE`: permissions in octal digits, as chmod takes them.
 pub(super) fn mode(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "write octal digits, 0 to 0777".to_owned())
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| "write octal digits, 0 to 0777".to_owned())
 }
 
 /// Ages of connections; 0 and more than ten years mean never.
@@ -117,24 +137,42 @@ pub(super) fn reconnect(text: &str) -> Result<Duration, String> {
     within(text, Duration::from_millis(10), HOUR, "write 10ms to 1h")
 }
 
-/// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: a gRPC message is shorter than 4 GiB, and one of a gibibyte is a mistake.
+/// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: a gRPC message is shorter than 4 GiB, and one of a gibibyte
+/// is a mistake.
 pub(super) fn message_bytes(text: &str) -> Result<usize, String> {
     const MAX: usize = 1 << 30;
-    text.parse().ok().filter(|bytes| *bytes <= MAX).ok_or_else(|| format!("write 0 for the default, or bytes up to {MAX}"))
+    text.parse()
+        .ok()
+        .filter(|bytes| *bytes <= MAX)
+        .ok_or_else(|| format!("write 0 for the default, or bytes up to {MAX}"))
 }
 
-/// `MEMORY_LIMIT`: bytes, with the binary suffixes of Kubernetes or without one. What `512M` is differs between Kubernetes and systemd.
+/// `MEMORY_LIMIT`: bytes, with the binary suffixes of Kubernetes or without one. What `512M` is
+/// differs between Kubernetes and systemd.
 pub(super) fn memory_limit(text: &str) -> Result<u64, String> {
     const BOUNDS: RangeInclusive<u64> = 64 << 20..=1 << 50;
     let suffixes = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
-    let suffixed = suffixes.iter().find_map(|(suffix, shift)| Some((text.strip_suffix(suffix)?, *shift)));
+    let suffixed = suffixes
+        .iter()
+        .find_map(|(suffix, shift)| Some((text.strip_suffix(suffix)?, *shift)));
     let (number, shift) = suffixed.unwrap_or((text, 0));
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.filter(|bytes| BOUNDS.contains(bytes)).ok_or_else(|| "write 64Mi or more, such as 512Mi or 1Gi, or bytes".to_owned())
+    let bytes = number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| BOUNDS.contains(bytes))
+        .ok_or_else(|| "write 64Mi or more, such as 512Mi or 1Gi, or bytes".to_owned())
 }
 
 fn within(text: &str, min: Duration, max: Duration, remedy: &str) -> Result<Duration, String> {
-    duration(text).and_then(|duration| if (min..=max).contains(&duration) { Ok(duration) } else { Err(remedy.to_owned()) })
+    duration(text).and_then(|duration| {
+        if (min..=max).contains(&duration) {
+            Ok(duration)
+        } else {
+            Err(remedy.to_owned())
+        }
+    })
 }
 
 #[cfg(test)]
@@ -143,9 +181,14 @@ mod tests {
 
     #[test]
     fn durations_are_gos() {
-        for (text, micros) in
-            [("150us", 150), ("10s", 10_000_000), ("1m30s", 90_000_000), ("1.5h", 5_400_000_000), ("0", 0), ("24h", 86_400_000_000)]
-        {
+        for (text, micros) in [
+            ("150us", 150),
+            ("10s", 10_000_000),
+            ("1m30s", 90_000_000),
+            ("1.5h", 5_400_000_000),
+            ("0", 0),
+            ("24h", 86_400_000_000),
+        ] {
             assert_eq!(duration(text), Ok(Duration::from_micros(micros)), "{text}");
         }
         for text in ["", "10", "s", "10 s", "-1s", "1d", "1..5s", "9e9h"] {
@@ -155,8 +198,14 @@ mod tests {
 
     #[test]
     fn booleans_are_gos() {
-        for (texts, value) in [(["1", "t", "T", "true", "TRUE", "True"], true), (["0", "f", "F", "false", "FALSE", "False"], false)] {
-            assert!(texts.iter().all(|text| boolean(text) == Ok(value)), "{texts:?}");
+        for (texts, value) in [
+            (["1", "t", "T", "true", "TRUE", "True"], true),
+            (["0", "f", "F", "false", "FALSE", "False"], false),
+        ] {
+            assert!(
+                texts.iter().all(|text| boolean(text) == Ok(value)),
+                "{texts:?}"
+            );
         }
         for text in ["", "yes", "on", "tRUE", " true"] {
             assert!(boolean(text).is_err(), "{text:?}");
@@ -204,24 +253,60 @@ mod tests {
         ] {
             assert!(integer(text).is_err(), "{text:?}");
         }
-        assert_eq!((port("0x1F90"), port("65536").is_err(), port("-1").is_err()), (Ok(8_080), true, true));
-        assert_eq!((pool_size("0"), pool_size("99999999999"), pool_size("-1").is_err()), (Ok(0), Ok(u32::MAX), true));
-        assert_eq!((jitter_secs("-5"), jitter_secs("300"), jitter_secs("99999999999")), (Ok(0), Ok(300), Ok(u32::MAX)));
+        assert_eq!(
+            (port("0x1F90"), port("65536").is_err(), port("-1").is_err()),
+            (Ok(8_080), true, true)
+        );
+        assert_eq!(
+            (
+                pool_size("0"),
+                pool_size("99999999999"),
+                pool_size("-1").is_err()
+            ),
+            (Ok(0), Ok(u32::MAX), true)
+        );
+        assert_eq!(
+            (
+                jitter_secs("-5"),
+                jitter_secs("300"),
+                jitter_secs("99999999999")
+            ),
+            (Ok(0), Ok(300), Ok(u32::MAX))
+        );
     }
 
     #[test]
     fn memory_is_written_as_kubernetes_does() {
-        for (text, bytes) in [("512Mi", 512 << 20), ("1Gi", 1 << 30), ("65536Ki", 64 << 20), ("268435456", 256 << 20)] {
+        for (text, bytes) in [
+            ("512Mi", 512 << 20),
+            ("1Gi", 1 << 30),
+            ("65536Ki", 64 << 20),
+            ("268435456", 256 << 20),
+        ] {
             assert_eq!(memory_limit(text), Ok(bytes), "{text}");
         }
-        for text in ["", "63Mi", "512M", "1.5Gi", "-1", "Gi", "9999999999999Ti", "max"] {
+        for text in [
+            "",
+            "63Mi",
+            "512M",
+            "1.5Gi",
+            "-1",
+            "Gi",
+            "9999999999999Ti",
+            "max",
+        ] {
             assert!(memory_limit(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn bounds_are_kept() {
-        for (text, secs) in [("0", 315_360_000), ("87600h", 315_360_000), ("24h", 86_400), ("2540400h", 315_360_000)] {
+        for (text, secs) in [
+            ("0", 315_360_000),
+            ("87600h", 315_360_000),
+            ("24h", 86_400),
+            ("2540400h", 315_360_000),
+        ] {
             assert_eq!(age(text), Ok(Duration::from_secs(secs)), "{text}");
         }
         assert!(age("-1h").is_err());

@@ -1,7 +1,8 @@
 //! The settings of Redis: their flags, and the rules that several of them follow together.
 //!
-//! The Redis of limits per second has the same settings as the main one, under `REDIS_PERSECOND_`. Both use the same certificates. This file
-//! decides which settings are needed or have no effect; the forms of addresses and logins belong to the store's `RawOptions`.
+//! The Redis of limits per second has the same settings as the main one, under `REDIS_PERSECOND_`.
+//! Both use the same certificates. This file decides which settings are needed or have no effect;
+//! the forms of addresses and logins belong to the store's `RawOptions`.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -14,16 +15,24 @@ use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 /// The flags of the main Redis, and those that both deployments share.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Redis")]
-#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a setting of its own"
+)]
 pub(super) struct RedisFlags {
     /// Kind of Redis deployment that REDIS_URL names
-    #[arg(long, env = "REDIS_TYPE", default_value = "single", value_name = "single|sentinel|cluster")]
+    #[arg(
+        long,
+        env = "REDIS_TYPE",
+        default_value = "single",
+        value_name = "single|sentinel|cluster"
+    )]
     redis_type: String,
     /// Address of Redis, for example `localhost:6379`
     ///
-    /// single: `host:port`, `redis://[user:password@]host:port[/db]`, `rediss://...` for TLS, or the path of a unix socket. sentinel:
-    /// `master,host:port,host:port,...` with the name of the master and the Sentinels. cluster: `host:port,host:port,...` with some of the
-    /// servers.
+    /// single: `host:port`, `redis://[user:password@]host:port[/db]`, `rediss://...` for TLS, or
+    /// the path of a unix socket. sentinel: `master,host:port,host:port,...` with the name of the
+    /// master and the Sentinels. cluster: `host:port,host:port,...` with some of the servers.
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
     redis_url: Option<String>,
     /// Kind of socket; has to match REDIS_URL [default: as REDIS_URL]
@@ -31,20 +40,32 @@ pub(super) struct RedisFlags {
     redis_socket_type: Option<String>,
     /// Connections to each Redis server per thread, at most; 0 means the default [default: 10]
     ///
-    /// To a server that answers within a millisecond a thread uses one connection, to a farther one two. It opens more when a full batch waits,
-    /// or, to a farther server, 16 checks; and when answers are overdue.
+    /// To a server that answers within a millisecond a thread uses one connection, to a farther one
+    /// two. It opens more when a full batch waits, or, to a farther server, 16 checks; and when
+    /// answers are overdue.
     #[arg(long, env = "REDIS_POOL_SIZE", value_parser = parse::pool_size, value_name = "COUNT")]
     redis_pool_size: Option<u32>,
     /// Password, or `user:password`, for Redis; comes before the one in REDIS_URL
-    #[arg(long, env = "REDIS_AUTH", hide_env_values = true, value_name = "PASSWORD")]
+    #[arg(
+        long,
+        env = "REDIS_AUTH",
+        hide_env_values = true,
+        value_name = "PASSWORD"
+    )]
     redis_auth: Option<String>,
     /// File that holds the password for Redis, and nothing else
     ///
-    /// Weir reads it for each new connection. A user name is in REDIS_URL, or in REDIS_AUTH as `user:`.
+    /// Weir reads it for each new connection. A user name is in REDIS_URL, or in REDIS_AUTH as
+    /// `user:`.
     #[arg(long, env = "REDIS_AUTH_FILE", value_name = "PATH")]
     redis_auth_file: Option<String>,
     /// Password, or `user:password`, for the Sentinels
-    #[arg(long, env = "REDIS_SENTINEL_AUTH", hide_env_values = true, value_name = "PASSWORD")]
+    #[arg(
+        long,
+        env = "REDIS_SENTINEL_AUTH",
+        hide_env_values = true,
+        value_name = "PASSWORD"
+    )]
     redis_sentinel_auth: Option<String>,
     /// File that holds the password for the Sentinels; see REDIS_AUTH_FILE
     #[arg(long, env = "REDIS_SENTINEL_AUTH_FILE", value_name = "PATH")]
@@ -66,7 +87,8 @@ pub(super) struct RedisFlags {
     #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_tls_skip_hostname_verification: bool,
-    /// Longest random time that Weir adds to the expiry of a fixed window's key, in seconds [default: 300]
+    /// Longest random time that Weir adds to the expiry of a fixed window's key, in seconds
+    /// [default: 300]
     ///
     /// It spreads the expiry, so that keys do not all expire together. It is at most one window.
     #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", value_parser = parse::jitter_secs, value_name = "SECONDS")]
@@ -77,7 +99,8 @@ pub(super) struct RedisFlags {
     #[arg(long, env = "FIXED_WINDOWS_BY_SCRIPT", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     fixed_windows_by_script: bool,
-    /// Be unhealthy while no Redis server can be used: none answers probes, or all circuit breakers are open
+    /// Be unhealthy while no Redis server can be used: none answers probes, or all circuit breakers
+    /// are open
     #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) redis_health_check_active_connection: bool,
@@ -95,10 +118,20 @@ struct PerSecondFlags {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_persecond: bool,
     /// As REDIS_TYPE
-    #[arg(long, env = "REDIS_PERSECOND_TYPE", default_value = "single", value_name = "single|sentinel|cluster")]
+    #[arg(
+        long,
+        env = "REDIS_PERSECOND_TYPE",
+        default_value = "single",
+        value_name = "single|sentinel|cluster"
+    )]
     redis_persecond_type: String,
     /// As REDIS_URL
-    #[arg(long, env = "REDIS_PERSECOND_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        env = "REDIS_PERSECOND_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     redis_persecond_url: Option<String>,
     /// As REDIS_SOCKET_TYPE [default: as REDIS_PERSECOND_URL]
     #[arg(long, env = "REDIS_PERSECOND_SOCKET_TYPE", value_name = "tcp|unix")]
@@ -107,13 +140,23 @@ struct PerSecondFlags {
     #[arg(long, env = "REDIS_PERSECOND_POOL_SIZE", value_parser = parse::pool_size, value_name = "COUNT")]
     redis_persecond_pool_size: Option<u32>,
     /// As REDIS_AUTH
-    #[arg(long, env = "REDIS_PERSECOND_AUTH", hide_env_values = true, value_name = "PASSWORD")]
+    #[arg(
+        long,
+        env = "REDIS_PERSECOND_AUTH",
+        hide_env_values = true,
+        value_name = "PASSWORD"
+    )]
     redis_persecond_auth: Option<String>,
     /// As REDIS_AUTH_FILE
     #[arg(long, env = "REDIS_PERSECOND_AUTH_FILE", value_name = "PATH")]
     redis_persecond_auth_file: Option<String>,
     /// As REDIS_SENTINEL_AUTH
-    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH", hide_env_values = true, value_name = "PASSWORD")]
+    #[arg(
+        long,
+        env = "REDIS_PERSECOND_SENTINEL_AUTH",
+        hide_env_values = true,
+        value_name = "PASSWORD"
+    )]
     redis_persecond_sentinel_auth: Option<String>,
     /// As REDIS_SENTINEL_AUTH_FILE
     #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH_FILE", value_name = "PATH")]
@@ -129,12 +172,27 @@ fn text(value: Option<&str>) -> &str {
     value.unwrap_or_default()
 }
 
-/// The settings of one deployment as its addresses and logins are parsed from. `addresses`: URL and kind of socket. `logins`: password and its file for
-/// Redis, then for the Sentinels.
-fn raw<'a>(kind: &'a str, addresses: [&'a Option<String>; 2], logins: [&'a Option<String>; 4], tls: bool) -> RawOptions<'a> {
+/// The settings of one deployment as its addresses and logins are parsed from. `addresses`: URL and
+/// kind of socket. `logins`: password and its file for Redis, then for the Sentinels.
+fn raw<'a>(
+    kind: &'a str,
+    addresses: [&'a Option<String>; 2],
+    logins: [&'a Option<String>; 4],
+    tls: bool,
+) -> RawOptions<'a> {
     let [url, socket_type] = addresses.map(|value| text(value.as_deref()));
-    let [auth, auth_file, sentinel_auth, sentinel_auth_file] = logins.map(|value| text(value.as_deref()));
-    RawOptions { kind, url, socket_type, auth, auth_file, sentinel_auth, sentinel_auth_file, tls }
+    let [auth, auth_file, sentinel_auth, sentinel_auth_file] =
+        logins.map(|value| text(value.as_deref()));
+    RawOptions {
+        kind,
+        url,
+        socket_type,
+        auth,
+        auth_file,
+        sentinel_auth,
+        sentinel_auth_file,
+        tls,
+    }
 }
 
 impl RedisFlags {
@@ -143,20 +201,26 @@ impl RedisFlags {
     /// # Errors
     /// `REDIS_URL` is not set, but another setting needs it.
     pub(super) fn is_set(&self) -> Result<bool, SettingError> {
-        let is_single = ["", "single"].contains(&self.redis_type.trim().to_ascii_lowercase().as_str());
+        let is_single =
+            ["", "single"].contains(&self.redis_type.trim().to_ascii_lowercase().as_str());
         match text(self.redis_url.as_deref()) {
             "" if is_single => match self.setting_without_url() {
                 Some(name) => Err(SettingError(format!(
-                    "{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory"
+                    "{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to \
+                     count in memory"
                 ))),
                 None => Ok(false),
             },
-            "" => Err(SettingError("REDIS_TYPE needs REDIS_URL; write REDIS_URL=host:6379, or the list of servers".to_owned())),
+            "" => Err(SettingError(
+                "REDIS_TYPE needs REDIS_URL; write REDIS_URL=host:6379, or the list of servers"
+                    .to_owned(),
+            )),
             _ => Ok(true),
         }
     }
 
-    /// The name of a setting that needs `REDIS_URL`. Without this check, each replica would silently count in its own memory.
+    /// The name of a setting that needs `REDIS_URL`. Without this check, each replica would
+    /// silently count in its own memory.
     fn setting_without_url(&self) -> Option<&'static str> {
         let texts = [
             ("REDIS_SOCKET_TYPE", &self.redis_socket_type),
@@ -166,41 +230,76 @@ impl RedisFlags {
             ("REDIS_TLS_CLIENT_CERT", &self.redis_tls_client_cert),
             ("REDIS_PERSECOND_URL", &self.per_second.redis_persecond_url),
         ];
-        let switches = [("REDIS_TLS", self.redis_tls), ("REDIS_PERSECOND", self.per_second.redis_persecond)];
-        let set = texts.into_iter().map(|(name, value)| (name, !text(value.as_deref()).is_empty()));
-        set.chain(switches).find_map(|(name, is_set)| is_set.then_some(name))
+        let switches = [
+            ("REDIS_TLS", self.redis_tls),
+            ("REDIS_PERSECOND", self.per_second.redis_persecond),
+        ];
+        let set = texts
+            .into_iter()
+            .map(|(name, value)| (name, !text(value.as_deref()).is_empty()));
+        set.chain(switches)
+            .find_map(|(name, is_set)| is_set.then_some(name))
     }
 
-    /// The options of one or both deployments. Reads the files that the settings name, and adds settings without effect to `warnings`.
+    /// The options of one or both deployments. Reads the files that the settings name, and adds
+    /// settings without effect to `warnings`.
     ///
     /// # Errors
     /// A setting is missing or invalid.
-    pub(super) fn backend(&self, key_prefix: &str, warnings: &mut Vec<String>) -> Result<Backend, SettingError> {
+    pub(super) fn backend(
+        &self,
+        key_prefix: &str,
+        warnings: &mut Vec<String>,
+    ) -> Result<Backend, SettingError> {
         if !self.is_set()? {
-            return Err(SettingError("BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379".to_owned()));
+            return Err(SettingError(
+                "BACKEND_TYPE=redis needs REDIS_URL; write REDIS_URL=host:6379".to_owned(),
+            ));
         }
         let main = self.options("REDIS_", &self.raw(), self.redis_pool_size, key_prefix)?;
         let flags = &self.per_second;
-        let per_second = match (flags.redis_persecond, text(flags.redis_persecond_url.as_deref())) {
+        let per_second = match (
+            flags.redis_persecond,
+            text(flags.redis_persecond_url.as_deref()),
+        ) {
             (false, _) => None,
             (true, "") => {
-                return Err(SettingError("REDIS_PERSECOND needs REDIS_PERSECOND_URL; write REDIS_PERSECOND_URL=host:6379".to_owned()));
+                return Err(SettingError(
+                    "REDIS_PERSECOND needs REDIS_PERSECOND_URL; write REDIS_PERSECOND_URL=host:6379"
+                        .to_owned(),
+                ));
             }
-            (true, _) => Some(self.options("REDIS_PERSECOND_", &flags.raw(), flags.redis_persecond_pool_size, key_prefix)?),
+            (true, _) => Some(self.options(
+                "REDIS_PERSECOND_",
+                &flags.raw(),
+                flags.redis_persecond_pool_size,
+                key_prefix,
+            )?),
         };
         self.warn(&main, per_second.as_ref(), warnings);
         Ok(Backend::Redis { main, per_second })
     }
 
     /// The options of the deployment whose settings begin with `prefix`.
-    fn options(&self, prefix: &str, raw: &RawOptions<'_>, pool_size: Option<u32>, key_prefix: &str) -> Result<Options, SettingError> {
-        let options = Options::parse(raw, &self.files()).map_err(|error| match error.setting() {
-            Some(setting) => SettingError(format!("{prefix}{setting}: {error}")),
-            None => SettingError(error.to_string()),
-        })?;
+    fn options(
+        &self,
+        prefix: &str,
+        raw: &RawOptions<'_>,
+        pool_size: Option<u32>,
+        key_prefix: &str,
+    ) -> Result<Options, SettingError> {
+        let options =
+            Options::parse(raw, &self.files()).map_err(|error| match error.setting() {
+                Some(setting) => SettingError(format!("{prefix}{setting}: {error}")),
+                None => SettingError(error.to_string()),
+            })?;
         Ok(Options {
-            pool_size: pool_size.and_then(NonZeroU32::new).unwrap_or(options.pool_size),
-            expiry_jitter_secs: self.expiration_jitter_max_seconds.unwrap_or(options.expiry_jitter_secs),
+            pool_size: pool_size
+                .and_then(NonZeroU32::new)
+                .unwrap_or(options.pool_size),
+            expiry_jitter_secs: self
+                .expiration_jitter_max_seconds
+                .unwrap_or(options.expiry_jitter_secs),
             key_prefix: key_prefix.to_owned(),
             fixed_windows_by_script: self.fixed_windows_by_script,
             ..options
@@ -208,17 +307,35 @@ impl RedisFlags {
     }
 
     fn raw(&self) -> RawOptions<'_> {
-        let logins = [&self.redis_auth, &self.redis_auth_file, &self.redis_sentinel_auth, &self.redis_sentinel_auth_file];
-        raw(&self.redis_type, [&self.redis_url, &self.redis_socket_type], logins, self.redis_tls)
+        let logins = [
+            &self.redis_auth,
+            &self.redis_auth_file,
+            &self.redis_sentinel_auth,
+            &self.redis_sentinel_auth_file,
+        ];
+        raw(
+            &self.redis_type,
+            [&self.redis_url, &self.redis_socket_type],
+            logins,
+            self.redis_tls,
+        )
     }
 
     fn files(&self) -> TlsFiles {
-        let set = |path: &Option<String>| path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from);
+        let set = |path: &Option<String>| {
+            path.as_ref()
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from)
+        };
         TlsFiles {
             ca_cert: set(&self.redis_tls_cacert),
             client_cert: set(&self.redis_tls_client_cert),
             client_key: set(&self.redis_tls_client_key),
-            name_check: if self.redis_tls_skip_hostname_verification { NameCheck::Skipped } else { NameCheck::Strict },
+            name_check: if self.redis_tls_skip_hostname_verification {
+                NameCheck::Skipped
+            } else {
+                NameCheck::Strict
+            },
         }
     }
 
@@ -229,23 +346,50 @@ impl RedisFlags {
             ("REDIS_TLS_CACERT", files.ca_cert.is_some()),
             ("REDIS_TLS_CLIENT_CERT", files.client_cert.is_some()),
             ("REDIS_TLS_CLIENT_KEY", files.client_key.is_some()),
-            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", self.redis_tls_skip_hostname_verification),
+            (
+                "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+                self.redis_tls_skip_hostname_verification,
+            ),
         ];
         if main.tls.is_none() && per_second.is_none_or(|options| options.tls.is_none()) {
-            no_effect(&tls_settings, "TLS to Redis is off; set REDIS_TLS=true, or write rediss:// in REDIS_URL", warnings);
+            no_effect(
+                &tls_settings,
+                "TLS to Redis is off; set REDIS_TLS=true, or write rediss:// in REDIS_URL",
+                warnings,
+            );
         }
-        let sentinel_settings = |is_sentinel: bool, prefix: &str, raw: &RawOptions<'_>, warnings: &mut Vec<String>| {
-            if !is_sentinel {
-                let (auth, file) = (format!("{prefix}SENTINEL_AUTH"), format!("{prefix}SENTINEL_AUTH_FILE"));
-                let settings = [(auth.as_str(), !raw.sentinel_auth.is_empty()), (file.as_str(), !raw.sentinel_auth_file.is_empty())];
-                no_effect(&settings, &format!("{prefix}TYPE is not sentinel"), warnings);
-            }
-        };
+        let sentinel_settings =
+            |is_sentinel: bool, prefix: &str, raw: &RawOptions<'_>, warnings: &mut Vec<String>| {
+                if !is_sentinel {
+                    let (auth, file) = (
+                        format!("{prefix}SENTINEL_AUTH"),
+                        format!("{prefix}SENTINEL_AUTH_FILE"),
+                    );
+                    let settings = [
+                        (auth.as_str(), !raw.sentinel_auth.is_empty()),
+                        (file.as_str(), !raw.sentinel_auth_file.is_empty()),
+                    ];
+                    no_effect(
+                        &settings,
+                        &format!("{prefix}TYPE is not sentinel"),
+                        warnings,
+                    );
+                }
+            };
         let is_sentinel = |options: &Options| matches!(options.topology, Topology::Sentinel { .. });
         sentinel_settings(is_sentinel(main), "REDIS_", &self.raw(), warnings);
         match per_second {
-            Some(options) => sentinel_settings(is_sentinel(options), "REDIS_PERSECOND_", &self.per_second.raw(), warnings),
-            None => no_effect(&self.per_second.set(), "REDIS_PERSECOND is not true", warnings),
+            Some(options) => sentinel_settings(
+                is_sentinel(options),
+                "REDIS_PERSECOND_",
+                &self.per_second.raw(),
+                warnings,
+            ),
+            None => no_effect(
+                &self.per_second.set(),
+                "REDIS_PERSECOND is not true",
+                warnings,
+            ),
         }
     }
 }
@@ -258,18 +402,32 @@ impl PerSecondFlags {
             &self.redis_persecond_sentinel_auth,
             &self.redis_persecond_sentinel_auth_file,
         ];
-        raw(&self.redis_persecond_type, [&self.redis_persecond_url, &self.redis_persecond_socket_type], logins, self.redis_persecond_tls)
+        raw(
+            &self.redis_persecond_type,
+            [&self.redis_persecond_url, &self.redis_persecond_socket_type],
+            logins,
+            self.redis_persecond_tls,
+        )
     }
 
-    /// The settings that are worth a warning without REDIS_PERSECOND, and whether they are set. Sizes and types are left out, because they often
-    /// stay in a manifest.
+    /// The settings that are worth a warning without REDIS_PERSECOND, and whether they are set.
+    /// Sizes and types are left out, because they often stay in a manifest.
     fn set(&self) -> [(&'static str, bool); 4] {
         let url = text(self.redis_persecond_url.as_deref());
         [
             // The second value is the default of envoyproxy/ratelimit.
-            ("REDIS_PERSECOND_URL", !url.is_empty() && url != "/var/run/nutcracker/ratelimitpersecond.sock"),
-            ("REDIS_PERSECOND_AUTH", !text(self.redis_persecond_auth.as_deref()).is_empty()),
-            ("REDIS_PERSECOND_AUTH_FILE", !text(self.redis_persecond_auth_file.as_deref()).is_empty()),
+            (
+                "REDIS_PERSECOND_URL",
+                !url.is_empty() && url != "/var/run/nutcracker/ratelimitpersecond.sock",
+            ),
+            (
+                "REDIS_PERSECOND_AUTH",
+                !text(self.redis_persecond_auth.as_deref()).is_empty(),
+            ),
+            (
+                "REDIS_PERSECOND_AUTH_FILE",
+                !text(self.redis_persecond_auth_file.as_deref()).is_empty(),
+            ),
             ("REDIS_PERSECOND_TLS", self.redis_persecond_tls),
         ]
     }

@@ -8,13 +8,18 @@ use crate::rls::respond::{self, HeaderNames, RateLimitHeaders};
 /// The content of responses.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Response headers and bodies")]
-#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a setting of its own"
+)]
 pub(super) struct ResponseFlags {
-    /// Form of the headers about limits [default: legacy if LIMIT_RESPONSE_HEADERS_ENABLED is true, else off]
+    /// Form of the headers about limits [default: legacy if LIMIT_RESPONSE_HEADERS_ENABLED is true,
+    /// else off]
     ///
-    /// draft-11: RateLimit-Policy and RateLimit with all limits of the request, as in draft-ietf-httpapi-ratelimit-headers-11. draft-03: three headers
-    /// about the limit with the least remaining hits, and a list of all, as Envoy's DRAFT_VERSION_03. legacy: three headers about one limit, as in
-    /// envoyproxy/ratelimit. off: none.
+    /// draft-11: RateLimit-Policy and RateLimit with all limits of the request, as in
+    /// draft-ietf-httpapi-ratelimit-headers-11. draft-03: three headers about the limit with the
+    /// least remaining hits, and a list of all, as Envoy's DRAFT_VERSION_03. legacy: three headers
+    /// about one limit, as in envoyproxy/ratelimit. off: none.
     #[arg(long, env = "RATELIMIT_HEADERS", value_parser = form, value_name = "draft-11|draft-03|legacy|off")]
     ratelimit_headers: Option<Form>,
     /// Add headers with limit, remaining hits and reset of the nearest limit to responses
@@ -24,13 +29,28 @@ pub(super) struct ResponseFlags {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     limit_response_headers_enabled: bool,
     /// Name of the header for the limit, in the forms legacy and draft-03
-    #[arg(long, env = "LIMIT_LIMIT_HEADER", default_value = "RateLimit-Limit", value_name = "HEADER")]
+    #[arg(
+        long,
+        env = "LIMIT_LIMIT_HEADER",
+        default_value = "RateLimit-Limit",
+        value_name = "HEADER"
+    )]
     limit_limit_header: String,
     /// Name of the header for the remaining hits, in the forms legacy and draft-03
-    #[arg(long, env = "LIMIT_REMAINING_HEADER", default_value = "RateLimit-Remaining", value_name = "HEADER")]
+    #[arg(
+        long,
+        env = "LIMIT_REMAINING_HEADER",
+        default_value = "RateLimit-Remaining",
+        value_name = "HEADER"
+    )]
     limit_remaining_header: String,
     /// Name of the header for the seconds until the limit resets, in the forms legacy and draft-03
-    #[arg(long, env = "LIMIT_RESET_HEADER", default_value = "RateLimit-Reset", value_name = "HEADER")]
+    #[arg(
+        long,
+        env = "LIMIT_RESET_HEADER",
+        default_value = "RateLimit-Reset",
+        value_name = "HEADER"
+    )]
     limit_reset_header: String,
     /// Add the header retry-after, in seconds, to refused requests
     #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
@@ -38,16 +58,23 @@ pub(super) struct ResponseFlags {
     retry_after_header_enabled: bool,
     /// Give refused requests a body in JSON that says which limits refused them
     ///
-    /// The body is a problem as in RFC 9457, with content type application/problem+json and status 429.
+    /// The body is a problem as in RFC 9457, with content type application/problem+json and
+    /// status 429.
     #[arg(long, env = "PROBLEM_DETAILS_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     problem_details_enabled: bool,
     /// Name of a header for the names of the limits that refuse a request; empty for none
-    #[arg(long, env = "REFUSED_BY_HEADER", default_value = "", value_name = "HEADER")]
+    #[arg(
+        long,
+        env = "REFUSED_BY_HEADER",
+        default_value = "",
+        value_name = "HEADER"
+    )]
     refused_by_header: String,
     /// Show the paths of limits that have no name as their names
     ///
-    /// The name is that of `current_limit` in the status, which Envoy shows to clients in x-ratelimit-limit.
+    /// The name is that of `current_limit` in the status, which Envoy shows to clients in
+    /// x-ratelimit-limit.
     #[arg(long, env = "LIMIT_PATHS_AS_NAMES_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     limit_paths_as_names_enabled: bool,
@@ -86,12 +113,19 @@ impl ResponseFlags {
     ///
     /// # Errors
     /// A name that no header can have. Envoy drops a response with one.
-    pub(super) fn options(self, shadow_mode: bool, warnings: &mut Vec<String>) -> Result<respond::Options, SettingError> {
+    pub(super) fn options(
+        self,
+        shadow_mode: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<respond::Options, SettingError> {
         let form = match self.ratelimit_headers.filter(|form| *form != Form::Unset) {
             Some(form) => {
                 if self.limit_response_headers_enabled && form != Form::Legacy {
-                    warnings
-                        .push("LIMIT_RESPONSE_HEADERS_ENABLED has no effect: RATELIMIT_HEADERS chooses the form of the headers".to_owned());
+                    warnings.push(
+                        "LIMIT_RESPONSE_HEADERS_ENABLED has no effect: RATELIMIT_HEADERS chooses \
+                         the form of the headers"
+                            .to_owned(),
+                    );
                 }
                 form
             }
@@ -130,7 +164,8 @@ fn checked(variable: &str, name: &str) -> Result<String, SettingError> {
     match http::HeaderName::from_bytes(name.as_bytes()) {
         Ok(_) => Ok(name.to_owned()),
         Err(_) => Err(SettingError(format!(
-            "{variable}: {name:?} is not a valid header name; write letters, digits and `-`, as in RateLimit-Limit"
+            "{variable}: {name:?} is not a valid header name; write letters, digits and `-`, as in \
+             RateLimit-Limit"
         ))),
     }
 }

@@ -1,19 +1,22 @@
 //! The memory store: counters in this process, exact under any concurrency.
 //!
-//! The keys are spread over shards. Each shard is behind a mutex, which is held for one step of arithmetic and never across an await. A key is
-//! stored as a 128-bit keyed hash (SipHash-1-3 with a random secret), because clients choose the values and must not be able to construct
-//! collisions. The store is bounded: when it is full, a new key evicts another one. A restart loses all counters.
+//! The keys are spread over shards. Each shard is behind a mutex, which is held for one step of
+//! arithmetic and never across an await. A key is stored as a 128-bit keyed hash (SipHash-1-3 with
+//! a random secret), because clients choose the values and must not be able to construct
+//! collisions. The store is bounded: when it is full, a new key evicts another one. A restart loses
+//! all counters.
 //!
-//! A shard holds about a thousand keys, whatever the size of the store, so that growing, shrinking or sweeping it holds its lock for a few
-//! microseconds. The memory for that comes from a pool, which the sweeping thread maintains: a request seldom calls the allocator, and frees
-//! nothing but logs and rings.
+//! A shard holds about a thousand keys, whatever the size of the store, so that growing, shrinking
+//! or sweeping it holds its lock for a few microseconds. The memory for that comes from a pool,
+//! which the sweeping thread maintains: a request seldom calls the allocator, and frees nothing but
+//! logs and rings.
 
 mod blocks;
 mod entry;
-mod unpacked;
 mod packed;
 mod shard;
 mod table;
+mod unpacked;
 mod usage;
 
 use std::collections::hash_map::RandomState;
@@ -42,38 +45,48 @@ use crate::verdict::{Answers, StoreError, Verdict};
 /// How the store is built.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The most keys that it holds; one more per thread that is adding a key. A key costs about 50 bytes, one with a log or a ring more.
+    /// The most keys that it holds; one more per thread that is adding a key. A key costs about 50
+    /// bytes, one with a log or a ring more.
     pub max_keys: usize,
-    /// The most bytes of keys and their states; the states of a step that each thread is making more.
+    /// The most bytes of keys and their states; the states of a step that each thread is making
+    /// more.
     pub max_bytes: usize,
     /// The most bytes of usage records.
     pub usage_bytes: usize,
 }
 
 impl Default for Options {
-    /// A million keys in 256 MiB, and 64 MiB of usage records: about 190,000 of subjects that came once, 35,000 with full rings of 60 buckets.
+    /// A million keys in 256 MiB, and 64 MiB of usage records: about 190,000 of subjects that came
+    /// once, 35,000 with full rings of 60 buckets.
     fn default() -> Self {
-        Self { max_keys: 1_000_000, max_bytes: 256 << 20, usage_bytes: USAGE_BYTES }
+        Self {
+            max_keys: 1_000_000,
+            max_bytes: 256 << 20,
+            usage_bytes: USAGE_BYTES,
+        }
     }
 }
 
 /// The default of [`Options::usage_bytes`].
 const USAGE_BYTES: usize = 64 << 20;
 
-/// What a key counts as, in bytes, beside a state that is not packed: its entry, and as much of the gaps and of the blocks that are ready.
+/// What a key counts as, in bytes, beside a state that is not packed: its entry, and as much of the
+/// gaps and of the blocks that are ready.
 const KEY_BYTES: usize = 48;
 
-/// Keys per shard of a full store. Such a shard is about 40 KiB in ten blocks: quick to move, and large compared with its last block, which is
-/// half empty on average.
+/// Keys per shard of a full store. Such a shard is about 40 KiB in ten blocks: quick to move, and
+/// large compared with its last block, which is half empty on average.
 const KEYS_PER_SHARD: usize = 1_024;
 
-/// The most shards; an empty one costs 128 bytes. A store of more than 268 million keys has more keys per shard.
+/// The most shards; an empty one costs 128 bytes. A store of more than 268 million keys has more
+/// keys per shard.
 const MAX_SHARDS: usize = 1 << 18;
 
 /// Keys of which an eviction chooses one.
 const SAMPLE: usize = 5;
 
-/// The most keys that one step evicts for bytes, which takes some hundred microseconds. Only a large log or set of holders that grows needs so many.
+/// The most keys that one step evicts for bytes, which takes some hundred microseconds. Only a
+/// large log or set of holders that grows needs so many.
 const MOST_EVICTED: usize = 1_024;
 
 /// Stands in for the answer to a check that was not picked.
@@ -98,7 +111,8 @@ struct Inner {
     usage: UsageRecords,
 }
 
-/// A shard in two cache lines of its own, which hold its lock and its list of blocks. Threads on neighbouring shards do not share a line.
+/// A shard in two cache lines of its own, which hold its lock and its list of blocks. Threads on
+/// neighbouring shards do not share a line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct CachePadded(Mutex<Shard>);
@@ -118,14 +132,18 @@ impl Memory {
     /// An empty store.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let shards = (options.max_keys.min(options.max_bytes / KEY_BYTES) / KEYS_PER_SHARD).next_power_of_two().clamp(1, MAX_SHARDS);
+        let shards = (options.max_keys.min(options.max_bytes / KEY_BYTES) / KEYS_PER_SHARD)
+            .next_power_of_two()
+            .clamp(1, MAX_SHARDS);
         let secret = RandomState::new();
         Self(Arc::new(Inner {
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             pool: Pool::default(),
             max_keys: options.max_keys,
             // The first block of each shard may be empty but for one key.
-            max_bytes: options.max_bytes.saturating_sub(shards * blocks::SLOTS * size_of::<Entry>()),
+            max_bytes: options
+                .max_bytes
+                .saturating_sub(shards * blocks::SLOTS * size_of::<Entry>()),
             secret: (secret.hash_one(0), secret.hash_one(1)),
             next_sweep: AtomicUsize::new(0),
             keys: AtomicUsize::new(0),
@@ -138,7 +156,10 @@ impl Memory {
     /// Decides the checks at `picked`, as [`Store::decide`] does, at the time `at`.
     #[must_use]
     pub fn decide_at(&self, checks: &Checks, picked: &[CheckIndex], at: Arrival) -> Answers {
-        debug_assert!(picked.is_sorted_by(|one, next| one.0 < next.0), "picked indices ascend: {picked:?}");
+        debug_assert!(
+            picked.is_sorted_by(|one, next| one.0 < next.0),
+            "picked indices ascend: {picked:?}"
+        );
         let mut answers: SmallVec<[Result<Verdict, StoreError>; 4]> = match checks.commit {
             Commit::Each => {
                 let mut picked = picked.iter().peekable();
@@ -155,19 +176,30 @@ impl Memory {
         }
         if checks.has_holders() {
             for (index, answer) in answers.iter_mut().enumerate() {
-                answer.as_mut().into_iter().for_each(|verdict| checks.note_holders(CheckIndex(index), verdict, at.now));
+                answer
+                    .as_mut()
+                    .into_iter()
+                    .for_each(|verdict| checks.note_holders(CheckIndex(index), verdict, at.now));
             }
         }
-        Answers { now: at.now, checks: answers }
+        Answers {
+            now: at.now,
+            checks: answers,
+        }
     }
 
-    /// Records the usage of the tracked checks that were answered. Of a request that is refused as a whole, only hits over their limits are recorded.
+    /// Records the usage of the tracked checks that were answered. Of a request that is refused as
+    /// a whole, only hits over their limits are recorded.
     fn record_usage(&self, checks: &Checks, answers: &[Result<Verdict, StoreError>], now: Micros) {
-        let is_allowed = |answer: &Result<Verdict, _>| answer.as_ref().is_ok_and(|verdict| verdict.allowed);
-        let is_refused = checks.commit == Commit::AllOrNone && checks.is_over_limit(answers.iter().map(is_allowed));
+        let is_allowed =
+            |answer: &Result<Verdict, _>| answer.as_ref().is_ok_and(|verdict| verdict.allowed);
+        let is_refused = checks.commit == Commit::AllOrNone
+            && checks.is_over_limit(answers.iter().map(is_allowed));
         let mut key = Vec::new();
         for (index, check) in checks.indexed() {
-            let (Some(tracking), Ok(verdict)) = (checks.tracking(index), &answers[index.0]) else { continue };
+            let (Some(tracking), Ok(verdict)) = (checks.tracking(index), &answers[index.0]) else {
+                continue;
+            };
             let hits = Hits::of_check(check.hits, verdict.allowed);
             if !(hits.is_none() || is_refused && verdict.allowed) {
                 key::write_usage(checks.key(check), &mut key);
@@ -189,9 +221,16 @@ impl Memory {
         self.0.usage.get(key, now)
     }
 
-    /// Usage records of a limit in this order, at most `count` from `offset` on, each with its subject; and how many the limit has. Walks over all records.
+    /// Usage records of a limit in this order, at most `count` from `offset` on, each with its
+    /// subject; and how many the limit has. Walks over all records.
     #[must_use]
-    pub fn top_usage(&self, tracking: &Tracking, order: Order, range: (usize, usize), now: Micros) -> (Vec<(Vec<u8>, Record)>, usize) {
+    pub fn top_usage(
+        &self,
+        tracking: &Tracking,
+        order: Order,
+        range: (usize, usize),
+        now: Micros,
+    ) -> (Vec<(Vec<u8>, Record)>, usize) {
         self.0.usage.top(tracking, order, range, now)
     }
 
@@ -214,15 +253,34 @@ impl Memory {
         let before = shard.unpacked_bytes();
         let slot = shard.find(key);
         let state = slot.and_then(|slot| shard.take(slot, &check.algorithm));
-        let Step { verdict, state, keep_for } = check.algorithm.step(state, at, check.hits);
+        let Step {
+            verdict,
+            state,
+            keep_for,
+        } = check.algorithm.step(state, at, check.hits);
         match (slot, state, keep_for) {
             (_, None, _) | (None, _, None) => {}
             (Some(slot), Some(state), None) => shard.put_back(slot, state),
             (Some(slot), Some(state), Some(keep_for)) => {
-                shard.replace(slot, Change { state, algorithm: &check.algorithm, recovers: at.now + keep_for });
+                shard.replace(
+                    slot,
+                    Change {
+                        state,
+                        algorithm: &check.algorithm,
+                        recovers: at.now + keep_for,
+                    },
+                );
             }
             (None, Some(state), Some(keep_for)) => {
-                self.add(&mut shard, key, Change { state, algorithm: &check.algorithm, recovers: at.now + keep_for });
+                self.add(
+                    &mut shard,
+                    key,
+                    Change {
+                        state,
+                        algorithm: &check.algorithm,
+                        recovers: at.now + keep_for,
+                    },
+                );
             }
         }
         let has_grown = self.note(before, shard.unpacked_bytes()) || slot.is_none();
@@ -252,16 +310,20 @@ impl Memory {
         }
     }
 
-    /// Notes that the unpacked states of shards, which are still locked, took `before` bytes and take `after`. Returns whether they have grown.
+    /// Notes that the unpacked states of shards, which are still locked, took `before` bytes and
+    /// take `after`. Returns whether they have grown.
     fn note(&self, before: usize, after: usize) -> bool {
         if before != after {
-            self.0.unpacked.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+            self.0
+                .unpacked
+                .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
         }
         after > before
     }
 
-    /// Evicts keys while all take too many bytes, from shards that chance selects: the shard of what has grown may be too small. Where unpacked states
-    /// take more than half, they give the bytes, so that few large ones do not displace all small ones. No shard may be locked.
+    /// Evicts keys while all take too many bytes, from shards that chance selects: the shard of
+    /// what has grown may be too small. Where unpacked states take more than half, they give the
+    /// bytes, so that few large ones do not displace all small ones. No shard may be locked.
     fn make_room(&self) {
         for _ in 0..MOST_EVICTED {
             if self.size().bytes <= self.0.max_bytes {
@@ -271,29 +333,50 @@ impl Memory {
             let mut shard = self.lock(fastrand::usize(..self.shards()));
             let before = shard.unpacked_bytes();
             if before > 0 || !only_unpacked {
-                self.evict(&mut shard, |packed| !only_unpacked || packed.unpacked_index().is_some());
+                self.evict(&mut shard, |packed| {
+                    !only_unpacked || packed.unpacked_index().is_some()
+                });
                 self.note(before, shard.unpacked_bytes());
             }
         }
     }
 
-    /// Decides all checks under the locks of all their shards. Writes nothing when the request is over its limit.
+    /// Decides all checks under the locks of all their shards. Writes nothing when the request is
+    /// over its limit.
     fn all_or_none(&self, checks: &Checks, at: Arrival) -> SmallVec<[Verdict; 4]> {
-        let keys: SmallVec<[Fingerprint; 4]> = checks.iter().map(|check| self.fingerprint(checks.key(check))).collect();
+        let keys: SmallVec<[Fingerprint; 4]> = checks
+            .iter()
+            .map(|check| self.fingerprint(checks.key(check)))
+            .collect();
         // Locked in ascending order, so that two requests cannot deadlock.
-        let mut indices: SmallVec<[usize; 4]> = keys.iter().map(|key| self.shard_index(*key)).collect();
+        let mut indices: SmallVec<[usize; 4]> =
+            keys.iter().map(|key| self.shard_index(*key)).collect();
         indices.sort_unstable();
         indices.dedup();
         let mut shards: SmallVec<[_; 4]> = indices.iter().map(|&index| self.lock(index)).collect();
-        let shard_of = |key: Fingerprint| indices.binary_search(&self.shard_index(key)).expect("every key's shard is locked");
-        let bytes = |shards: &[MutexGuard<'_, Shard>]| shards.iter().map(|shard| shard.unpacked_bytes()).sum();
+        let shard_of = |key: Fingerprint| {
+            indices
+                .binary_search(&self.shard_index(key))
+                .expect("every key's shard is locked")
+        };
+        let bytes = |shards: &[MutexGuard<'_, Shard>]| {
+            shards.iter().map(|shard| shard.unpacked_bytes()).sum()
+        };
         let before = bytes(&shards);
 
-        let stored = |index: CheckIndex| shards[shard_of(keys[index.0])].peek(keys[index.0], &checks[index].algorithm);
-        let outcome = AllOrNone::decide(checks, at, stored, |left, right| keys[left.0] == keys[right.0]);
+        let stored = |index: CheckIndex| {
+            shards[shard_of(keys[index.0])].peek(keys[index.0], &checks[index].algorithm)
+        };
+        let outcome = AllOrNone::decide(checks, at, stored, |left, right| {
+            keys[left.0] == keys[right.0]
+        });
         for (index, state, keep_for) in outcome.writes {
             let (key, algorithm) = (keys[index.0], &checks[index].algorithm);
-            let change = Change { state, algorithm, recovers: at.now + keep_for };
+            let change = Change {
+                state,
+                algorithm,
+                recovers: at.now + keep_for,
+            };
             let shard = &mut *shards[shard_of(key)];
             match shard.find(key) {
                 Some(slot) => shard.replace(slot, change),
@@ -313,13 +396,16 @@ impl Memory {
         let mut shard = self.lock(self.shard_index(key));
         let before = shard.unpacked_bytes();
         let removed = shard.remove(key);
-        self.0.keys.fetch_sub(usize::from(removed), Ordering::Relaxed);
+        self.0
+            .keys
+            .fetch_sub(usize::from(removed), Ordering::Relaxed);
         self.note(before, shard.unpacked_bytes());
         removed
     }
 
-    /// Removes the keys of one shard that have recovered at `now`; the next call sweeps the next shard. Returns how many keys it removed. Their
-    /// memory stays in the pool until [`Memory::maintain`] frees it.
+    /// Removes the keys of one shard that have recovered at `now`; the next call sweeps the next
+    /// shard. Returns how many keys it removed. Their memory stays in the pool until
+    /// [`Memory::maintain`] frees it.
     pub fn sweep(&self, now: Micros) -> usize {
         let index = self.0.next_sweep.fetch_add(1, Ordering::Relaxed) & (self.shards() - 1);
         let mut freed = FreedBlocks::new();
@@ -335,8 +421,9 @@ impl Memory {
         removed
     }
 
-    /// Allocates some memory for new keys, or frees some that no key needs. To be called after sweeping, and not by a request: the allocator may
-    /// take milliseconds. No request waits for it.
+    /// Allocates some memory for new keys, or frees some that no key needs. To be called after
+    /// sweeping, and not by a request: the allocator may take milliseconds. No request waits for
+    /// it.
     pub fn maintain(&self) {
         self.0.pool.maintain();
     }
@@ -350,8 +437,15 @@ impl Memory {
     /// The size of the store. Takes no lock.
     #[must_use]
     pub fn size(&self) -> Size {
-        let (keys, evicted) = (self.0.keys.load(Ordering::Relaxed), self.0.evicted.load(Ordering::Relaxed));
-        Size { keys, bytes: keys * KEY_BYTES + self.0.unpacked.load(Ordering::Relaxed), evicted }
+        let (keys, evicted) = (
+            self.0.keys.load(Ordering::Relaxed),
+            self.0.evicted.load(Ordering::Relaxed),
+        );
+        Size {
+            keys,
+            bytes: keys * KEY_BYTES + self.0.unpacked.load(Ordering::Relaxed),
+            evicted,
+        }
     }
 
     fn fingerprint(&self, key: &[u8]) -> Fingerprint {
@@ -361,28 +455,44 @@ impl Memory {
         hasher.finish128().as_u128().max(1)
     }
 
-    /// The shard of a key, by its lowest bits. The number of shards is a power of two. The table of the shard uses the upper half.
+    /// The shard of a key, by its lowest bits. The number of shards is a power of two. The table of
+    /// the shard uses the upper half.
     fn shard_index(&self, key: Fingerprint) -> usize {
         key as usize & (self.shards() - 1)
     }
 
     /// Ignores poisoning: a step cannot panic half way, so that the entries are whole.
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.0.shards[index].0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.shards[index]
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Store for Memory {
     async fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> Answers {
-        self.decide_at(checks, picked, Arrival { now: now(), max_hold: budget.max_hold })
+        self.decide_at(
+            checks,
+            picked,
+            Arrival {
+                now: now(),
+                max_hold: budget.max_hold,
+            },
+        )
     }
 }
 
 /// The wall clock, which windows are aligned to. A clock before 1970 counts as 1970.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this store's time is the wall clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this store's time is the wall clock"
+)]
 pub fn now() -> Micros {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     Micros(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
 }
 

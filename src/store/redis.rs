@@ -1,11 +1,14 @@
 //! The Redis store: counters that all replicas share.
 //!
-//! The checks of a request go to the servers that own their keys (`topology`). Each worker has one queue per server, whose requests it sends
-//! together (`lanes`), as commands on a pooled connection (`wire`, `connection`). `monitor` runs on the control thread: it finds the servers,
-//! probes those that stopped answering, and inspects all of them. `direct` sends what is no decision. `rtt` estimates how long a server takes to answer. `error` names each error
-//! and says whether the command ran.
+//! The checks of a request go to the servers that own their keys (`topology`). Each worker has one
+//! queue per server, whose requests it sends together (`lanes`), as commands on a pooled connection
+//! (`wire`, `connection`). `monitor` runs on the control thread: it finds the servers, probes those
+//! that stopped answering, and inspects all of them. `direct` sends what is no decision. `rtt`
+//! estimates how long a server takes to answer. `error` names each error and says whether the
+//! command ran.
 //!
-//! No hit may count twice: a check is sent a second time only if it certainly did not run the first time.
+//! No hit may count twice: a check is sent a second time only if it certainly did not run the first
+//! time.
 
 mod connection;
 mod direct;
@@ -29,7 +32,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout_at};
 
 pub use self::connection::options::{
-    Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, RawOptions, Secret, Tls, TlsError, TlsFiles, Topology,
+    Address, Login, NameCheck, Options, OptionsError, Password, PasswordFileError, RawOptions,
+    Secret, Tls, TlsError, TlsFiles, Topology,
 };
 pub use self::direct::Direct;
 pub use self::error::Failure;
@@ -41,7 +45,9 @@ pub use self::topology::deployment::{ConnectionCounts, Deployment, FailingServer
 use self::topology::node::Node;
 pub use self::topology::round_trips::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
 pub use self::topology::status::{Diagnostic, Report, ServerStatus};
-pub use self::usage::{MOST_LISTED_AT_ONCE, UsageCounts, UsageReader, UsageWriter, WRITES_PER_SECOND};
+pub use self::usage::{
+    MOST_LISTED_AT_ONCE, UsageCounts, UsageReader, UsageWriter, WRITES_PER_SECOND,
+};
 use self::wire::batch::{Work, WorkReply};
 pub use self::wire::call::{Call, CallRequest, RefusedHits, ScriptRef};
 use self::wire::hash_slot::{Redirect, Slot};
@@ -64,7 +70,8 @@ pub struct Redis {
 /// The lanes of one runtime to the servers of one deployment.
 struct WorkerLanes {
     deployment: Arc<Deployment>,
-    /// One per server in use. They are made by the first request, because a connection belongs to the runtime that opened it.
+    /// One per server in use. They are made by the first request, because a connection belongs to
+    /// the runtime that opened it.
     lanes: Mutex<SmallVec<[Lanes; 1]>>,
     supervisor: Option<JoinHandle<()>>,
 }
@@ -80,46 +87,80 @@ struct PendingReply {
 /// The picked checks for one server, and whether ASKING precedes their commands.
 type NodeGroup = (Arc<Node>, bool, CheckIndices);
 
-/// How the server of a check is found. Source: Redis Cluster specification, "MOVED Redirection" and "ASK redirection".
+/// How the server of a check is found. Source: Redis Cluster specification, "MOVED Redirection" and
+/// "ASK redirection".
 #[derive(Clone, Debug)]
 enum Route {
     /// The slot map names the owner of the key.
     ByKey,
     /// The slot now belongs to the server at this address.
     Moved { slot: Slot, to: Address },
-    /// The slot is migrating to the server at this address, which accepts a command for the key only after ASKING.
+    /// The slot is migrating to the server at this address, which accepts a command for the key
+    /// only after ASKING.
     Ask { to: Address },
 }
 
 impl Route {
-    /// The route that a redirect of the server at `node` gives. An empty host in the redirect means the host of that server.
+    /// The route that a redirect of the server at `node` gives. An empty host in the redirect means
+    /// the host of that server.
     fn new(redirect: &Redirect, node: Option<&Address>) -> Self {
         let host = match node {
             Some(Address::Tcp { host, .. }) if redirect.host.is_empty() => host,
             _ => &redirect.host,
         };
-        let to = Address::Tcp { host: host.clone(), port: redirect.port };
-        if redirect.is_ask { Self::Ask { to } } else { Self::Moved { slot: redirect.slot, to } }
+        let to = Address::Tcp {
+            host: host.clone(),
+            port: redirect.port,
+        };
+        if redirect.is_ask {
+            Self::Ask { to }
+        } else {
+            Self::Moved {
+                slot: redirect.slot,
+                to,
+            }
+        }
     }
 }
 
 impl Redis {
-    /// A store with its own deployment and its own supervisor, which is a task of the calling runtime. The call never fails and never
-    /// waits: the store connects with the first request, and again after a connection has closed.
+    /// A store with its own deployment and its own supervisor, which is a task of the calling
+    /// runtime. The call never fails and never waits: the store connects with the first request,
+    /// and again after a connection has closed.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the supervisor ends with the store")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the supervisor ends with the store"
+    )]
     pub fn connect_lazily(options: Options) -> Self {
         let deployment = Deployment::new(options);
         let supervisor = Some(tokio::spawn(supervise(Arc::clone(&deployment))));
-        Self { main: Arc::new(WorkerLanes { deployment, lanes: Mutex::default(), supervisor }), per_second: None }
+        Self {
+            main: Arc::new(WorkerLanes {
+                deployment,
+                lanes: Mutex::default(),
+                supervisor,
+            }),
+            per_second: None,
+        }
     }
 
-    /// The store for one runtime. All stores of the same deployments use the same counters. The first [`Store::decide`] binds the store and
-    /// its clones to the runtime that it runs in. The caller has to run [`supervise`] for each deployment.
+    /// The store for one runtime. All stores of the same deployments use the same counters. The
+    /// first [`Store::decide`] binds the store and its clones to the runtime that it runs in. The
+    /// caller has to run [`supervise`] for each deployment.
     #[must_use]
     pub fn new(main: Arc<Deployment>, per_second: Option<Arc<Deployment>>) -> Self {
-        let worker_lanes = |deployment| Arc::new(WorkerLanes { deployment, lanes: Mutex::default(), supervisor: None });
-        Self { main: worker_lanes(main), per_second: per_second.map(worker_lanes) }
+        let worker_lanes = |deployment| {
+            Arc::new(WorkerLanes {
+                deployment,
+                lanes: Mutex::default(),
+                supervisor: None,
+            })
+        };
+        Self {
+            main: worker_lanes(main),
+            per_second: per_second.map(worker_lanes),
+        }
     }
 
     /// The main deployment, which counts all limits or all but those per second.
@@ -140,7 +181,8 @@ impl Redis {
         self.deployment().connections()
     }
 
-    /// What the caller of a request that failed with this error may read. It names neither addresses nor settings.
+    /// What the caller of a request that failed with this error may read. It names neither
+    /// addresses nor settings.
     #[must_use]
     pub fn text_for_callers(error: StoreError) -> &'static str {
         error::for_callers(error)
@@ -154,8 +196,14 @@ impl Redis {
 
     /// Notes hits on tracked checks that the denial cache refused.
     pub fn note_refused(&self, checks: &Checks, is_refused: impl Fn(CheckIndex) -> bool) {
-        for (index, tracking) in checks.all_tracking().filter(|(index, _)| is_refused(*index)) {
-            let (check, queue) = (&checks[index], self.worker_lanes(checks, index).deployment.usage_queue());
+        for (index, tracking) in checks
+            .all_tracking()
+            .filter(|(index, _)| is_refused(*index))
+        {
+            let (check, queue) = (
+                &checks[index],
+                self.worker_lanes(checks, index).deployment.usage_queue(),
+            );
             queue.note_refused(checks.key(check), tracking, check.hits.unsigned_abs());
         }
     }
@@ -163,7 +211,9 @@ impl Redis {
     fn worker_lanes(&self, checks: &Checks, index: CheckIndex) -> &WorkerLanes {
         match &self.per_second {
             // Checks that commit all or none have to be decided by one server.
-            Some(worker_lanes) if checks[index].per_second && checks.commit == Commit::Each => worker_lanes,
+            Some(worker_lanes) if checks[index].per_second && checks.commit == Commit::Each => {
+                worker_lanes
+            }
             _ => &self.main,
         }
     }
@@ -179,12 +229,22 @@ impl WorkerLanes {
         // Servers that left the cluster are dropped, with their connections.
         let map = self.deployment.map();
         lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node().id));
-        lanes.push(Lanes::new(node, self.deployment.batch_options(), self.deployment.usage_queue()));
+        lanes.push(Lanes::new(
+            node,
+            self.deployment.batch_options(),
+            self.deployment.usage_queue(),
+        ));
         lanes[lanes.len() - 1].clone()
     }
 
-    /// Queues checks for their servers. Writes an error to `answers` for each check that cannot be sent.
-    async fn send(&self, request: &PickedChecks<'_>, picked: &[(CheckIndex, Route)], answers: &mut Answers) -> SmallVec<[PendingReply; 1]> {
+    /// Queues checks for their servers. Writes an error to `answers` for each check that cannot be
+    /// sent.
+    async fn send(
+        &self,
+        request: &PickedChecks<'_>,
+        picked: &[(CheckIndex, Route)],
+        answers: &mut Answers,
+    ) -> SmallVec<[PendingReply; 1]> {
         let map = self.deployment.map_by(request.budget.deadline).await;
         let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
         for (index, route) in picked {
@@ -199,18 +259,36 @@ impl WorkerLanes {
                     }
                 },
             };
-            match groups.iter_mut().find(|(known, asking, _)| known.id == node.id && *asking == is_asking) {
+            match groups
+                .iter_mut()
+                .find(|(known, asking, _)| known.id == node.id && *asking == is_asking)
+            {
                 Some((.., picked)) => picked.push(*index),
                 None => groups.push((node, is_asking, CheckIndices::from_slice(&[*index]))),
             }
         }
         let mut pending = SmallVec::new();
         for (node, is_asking, picked) in groups {
-            let work = Work { checks: Arc::clone(request.checks), picked: picked.clone(), budget: request.budget, is_asking };
-            let sent = node.admit(request.budget).map_err(StoreError::NotExecuted).and_then(|()| self.lanes(&node).send(work));
+            let work = Work {
+                checks: Arc::clone(request.checks),
+                picked: picked.clone(),
+                budget: request.budget,
+                is_asking,
+            };
+            let sent = node
+                .admit(request.budget)
+                .map_err(StoreError::NotExecuted)
+                .and_then(|()| self.lanes(&node).send(work));
             match sent {
-                Ok(receiver) => pending.push(PendingReply { node, sent_at: Instant::now(), picked, receiver }),
-                Err(error) => picked.iter().for_each(|index| answers.checks[index.0] = Err(error)),
+                Ok(receiver) => pending.push(PendingReply {
+                    node,
+                    sent_at: Instant::now(),
+                    picked,
+                    receiver,
+                }),
+                Err(error) => picked
+                    .iter()
+                    .for_each(|index| answers.checks[index.0] = Err(error)),
             }
         }
         pending
@@ -233,16 +311,27 @@ struct PickedChecks<'a> {
 }
 
 impl PickedChecks<'_> {
-    /// The key of a check, which determines its server. All keys of a request that commits all or none share a slot.
+    /// The key of a check, which determines its server. All keys of a request that commits all or
+    /// none share a slot.
     fn key(&self, index: CheckIndex) -> &[u8] {
         self.checks.key(&self.checks[index])
     }
 }
 
 impl PendingReply {
-    /// Waits for the reply and writes its answers to `answers`. Returns the checks that may be sent again, each with its route.
-    async fn wait(self, request: &PickedChecks<'_>, answers: &mut Answers) -> SmallVec<[(CheckIndex, Route); 4]> {
-        let Self { node, sent_at, picked, receiver } = self;
+    /// Waits for the reply and writes its answers to `answers`. Returns the checks that may be sent
+    /// again, each with its route.
+    async fn wait(
+        self,
+        request: &PickedChecks<'_>,
+        answers: &mut Answers,
+    ) -> SmallVec<[(CheckIndex, Route); 4]> {
+        let Self {
+            node,
+            sent_at,
+            picked,
+            receiver,
+        } = self;
         let reply = match timeout_at(request.budget.deadline, receiver).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => WorkReply::failed(picked.len(), StoreError::Unknown(error::IO)),
@@ -256,9 +345,18 @@ impl PendingReply {
         for (&index, answer) in picked.iter().zip(&reply.answers) {
             answers.checks[index.0] = *answer;
             if answer.is_err_and(error::is_retryable) {
-                let redirect = reply.redirects.iter().find(|(redirected, _)| *redirected == index).map(|(_, redirect)| redirect);
+                let redirect = reply
+                    .redirects
+                    .iter()
+                    .find(|(redirected, _)| *redirected == index)
+                    .map(|(_, redirect)| redirect);
                 let address = node.location().map(|location| location.address.clone());
-                again.push((index, redirect.map_or(Route::ByKey, |redirect| Route::new(redirect, address.as_ref()))));
+                again.push((
+                    index,
+                    redirect.map_or(Route::ByKey, |redirect| {
+                        Route::new(redirect, address.as_ref())
+                    }),
+                ));
             }
         }
         again
@@ -268,12 +366,28 @@ impl PendingReply {
 impl Redis {
     /// Sends the checks, and those that certainly did not run once more.
     async fn send_with_retry(&self, request: &PickedChecks<'_>, answers: &mut Answers) {
-        let mut picked: SmallVec<[(CheckIndex, Route); 4]> = request.picked.iter().map(|&index| (index, Route::ByKey)).collect();
+        let mut picked: SmallVec<[(CheckIndex, Route); 4]> = request
+            .picked
+            .iter()
+            .map(|&index| (index, Route::ByKey))
+            .collect();
         for attempt in 0..2 {
             let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
-            for worker_lanes in [Some(&self.main), self.per_second.as_ref()].into_iter().flatten() {
-                let is_own = |index: CheckIndex| std::ptr::eq(self.worker_lanes(request.checks, index), &raw const **worker_lanes);
-                let own: SmallVec<[(CheckIndex, Route); 4]> = picked.iter().filter(|(index, _)| is_own(*index)).cloned().collect();
+            for worker_lanes in [Some(&self.main), self.per_second.as_ref()]
+                .into_iter()
+                .flatten()
+            {
+                let is_own = |index: CheckIndex| {
+                    std::ptr::eq(
+                        self.worker_lanes(request.checks, index),
+                        &raw const **worker_lanes,
+                    )
+                };
+                let own: SmallVec<[(CheckIndex, Route); 4]> = picked
+                    .iter()
+                    .filter(|(index, _)| is_own(*index))
+                    .cloned()
+                    .collect();
                 if !own.is_empty() {
                     pending.extend(worker_lanes.send(request, &own, answers).await);
                 }
@@ -285,14 +399,18 @@ impl Redis {
             if picked.is_empty() || attempt > 0 {
                 return;
             }
-            self.worker_lanes(request.checks, picked[0].0).deployment.record_retry();
-            let is_migrating =
-                |&(index, _): &(CheckIndex, Route)| answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN));
+            self.worker_lanes(request.checks, picked[0].0)
+                .deployment
+                .record_retry();
+            let is_migrating = |&(index, _): &(CheckIndex, Route)| {
+                answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN))
+            };
             if picked.iter().any(is_migrating) {
                 if Instant::now() + MIGRATION_WAIT < request.budget.deadline {
                     sleep(MIGRATION_WAIT).await;
                 } else {
-                    // A retry would time out, and TRYAGAIN names the cause better than a timeout does.
+                    // A retry would time out, and TRYAGAIN names the cause better than a timeout
+                    // does.
                     picked.retain(|check| !is_migrating(check));
                 }
             }
@@ -306,10 +424,21 @@ impl Store for Redis {
         if picked.is_empty() {
             return answers;
         }
-        self.send_with_retry(&PickedChecks { checks, picked, budget }, &mut answers).await;
+        self.send_with_retry(
+            &PickedChecks {
+                checks,
+                picked,
+                budget,
+            },
+            &mut answers,
+        )
+        .await;
         // Consecutive checks with the same error count as one.
         let mut last = None;
-        for (index, error) in picked.iter().filter_map(|&index| Some((index, answers.checks[index.0].err()?))) {
+        for (index, error) in picked
+            .iter()
+            .filter_map(|&index| Some((index, answers.checks[index.0].err()?)))
+        {
             if last != Some(error) {
                 let deployment = &self.worker_lanes(checks, index).deployment;
                 deployment.error_counters().record(error::name(error));
@@ -325,6 +454,8 @@ impl Store for Redis {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Redis").field("deployment", self.deployment()).finish_non_exhaustive()
+        out.debug_struct("Redis")
+            .field("deployment", self.deployment())
+            .finish_non_exhaustive()
     }
 }

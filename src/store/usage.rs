@@ -41,7 +41,12 @@ impl Usage {
     ///
     /// # Errors
     /// The store does not answer in time.
-    pub async fn record(&self, checks: &Checks, index: CheckIndex, deadline: Instant) -> Result<(Micros, Option<Record>), StoreError> {
+    pub async fn record(
+        &self,
+        checks: &Checks,
+        index: CheckIndex,
+        deadline: Instant,
+    ) -> Result<(Micros, Option<Record>), StoreError> {
         let counter = checks.key(&checks[index]);
         match self {
             Self::Memory(memory) => {
@@ -51,28 +56,44 @@ impl Usage {
             }
             Self::Redis { main, per_second } => {
                 let is_per_second = checks[index].per_second && checks.commit == Commit::Each;
-                of(main, per_second.as_ref(), is_per_second).record(counter, deadline).await
+                of(main, per_second.as_ref(), is_per_second)
+                    .record(counter, deadline)
+                    .await
             }
         }
     }
 
-    /// The state of a check with buckets, and the store's time. Other algorithms keep no hits of intervals.
+    /// The state of a check with buckets, and the store's time. Other algorithms keep no hits of
+    /// intervals.
     ///
     /// # Errors
     /// The store does not answer in time.
-    pub async fn ring(&self, checks: &Checks, index: CheckIndex, deadline: Instant) -> Result<(Micros, Option<State>), StoreError> {
+    pub async fn ring(
+        &self,
+        checks: &Checks,
+        index: CheckIndex,
+        deadline: Instant,
+    ) -> Result<(Micros, Option<State>), StoreError> {
         let check = &checks[index];
-        let Algorithm::SlidingWindowBuckets(buckets) = &check.algorithm else { return Ok((Micros::default(), None)) };
+        let Algorithm::SlidingWindowBuckets(buckets) = &check.algorithm else {
+            return Ok((Micros::default(), None));
+        };
         match self {
-            Self::Memory(memory) => Ok((memory::now(), memory.state(checks.key(check), &check.algorithm))),
+            Self::Memory(memory) => Ok((
+                memory::now(),
+                memory.state(checks.key(check), &check.algorithm),
+            )),
             Self::Redis { main, per_second } => {
                 let is_per_second = check.per_second && checks.commit == Commit::Each;
-                of(main, per_second.as_ref(), is_per_second).ring(checks.key(check), buckets, deadline).await
+                of(main, per_second.as_ref(), is_per_second)
+                    .ring(checks.key(check), buckets, deadline)
+                    .await
             }
         }
     }
 
-    /// Subjects of a limit in this order, from `offset` on. `is_per_second`: the limit is counted by the deployment of limits per second.
+    /// Subjects of a limit in this order, from `offset` on. `is_per_second`: the limit is counted
+    /// by the deployment of limits per second.
     ///
     /// # Errors
     /// The store does not answer in time.
@@ -88,18 +109,28 @@ impl Usage {
             Self::Memory(memory) => {
                 let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
                 // It looks at every record.
-                let walked = tokio::task::spawn_blocking(move || memory.top_usage(&tracking, order, range, memory::now())).await;
-                let (subjects, total) = walked.map_err(|_| StoreError::NotExecuted("the search failed"))?;
+                let walked = tokio::task::spawn_blocking(move || {
+                    memory.top_usage(&tracking, order, range, memory::now())
+                })
+                .await;
+                let (subjects, total) =
+                    walked.map_err(|_| StoreError::NotExecuted("the search failed"))?;
                 Ok(Top { subjects, total })
             }
             Self::Redis { main, per_second } => {
-                let (subjects, total) = of(main, per_second.as_ref(), is_per_second).top(tracking, order, range, deadline).await?;
+                let (subjects, total) = of(main, per_second.as_ref(), is_per_second)
+                    .top(tracking, order, range, deadline)
+                    .await?;
                 Ok(Top { subjects, total })
             }
         }
     }
 }
 
-fn of<'r>(main: &'r Arc<UsageReader>, per_second: Option<&'r Arc<UsageReader>>, is_per_second: bool) -> &'r UsageReader {
+fn of<'r>(
+    main: &'r Arc<UsageReader>,
+    per_second: Option<&'r Arc<UsageReader>>,
+    is_per_second: bool,
+) -> &'r UsageReader {
     per_second.filter(|_| is_per_second).unwrap_or(main)
 }

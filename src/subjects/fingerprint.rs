@@ -1,18 +1,22 @@
 //! Fingerprints of counter keys: 64 bits, keyed, and cheap enough for every decision.
 //!
-//! The mixing step is that of wyhash (Wang Yi, "Modern Non-Cryptographic Hash Function and Pseudorandom Number Generator", 2021): a product of 128 bits,
-//! folded. Both factors depend on random numbers of this process. No answer, and nothing that a client could measure, depends on a fingerprint, so
-//! that a client cannot learn which of its values share one. If two subjects did, they would be shown as one.
+//! The mixing step is that of wyhash (Wang Yi, "Modern Non-Cryptographic Hash Function and
+//! Pseudorandom Number Generator", 2021): a product of 128 bits, folded. Both factors depend on
+//! random numbers of this process. No answer, and nothing that a client could measure, depends on a
+//! fingerprint, so that a client cannot learn which of its values share one. If two subjects did,
+//! they would be shown as one.
 //!
-//! The crates `foldhash` and `rapidhash` have the same step, and take 115 instructions for a usual key where this takes 50: with them, counting the
-//! subjects of ten descriptors would be more than the 2 % of a decision that it may be.
+//! The crates `foldhash` and `rapidhash` have the same step, and take 115 instructions for a usual
+//! key where this takes 50: with them, counting the subjects of ten descriptors would be more than
+//! the 2 % of a decision that it may be.
 
 use std::hash::{BuildHasher, RandomState};
 
 /// Makes the fingerprints of one process.
 #[derive(Clone)]
 pub(super) struct Fingerprints {
-    /// Random, and unknown to clients: with a known one, they could construct texts whose product is zero.
+    /// Random, and unknown to clients: with a known one, they could construct texts whose product
+    /// is zero.
     secrets: [u64; 2],
 }
 
@@ -23,7 +27,9 @@ impl Default for Fingerprints {
     fn default() -> Self {
         // The keys of std's hash are random numbers of the operating system.
         let state = RandomState::new();
-        Self { secrets: [0_u8, 1].map(|number| state.hash_one(number)) }
+        Self {
+            secrets: [0_u8, 1].map(|number| state.hash_one(number)),
+        }
     }
 }
 
@@ -36,7 +42,9 @@ impl Fingerprints {
 
     /// The fingerprint of several texts, one after the other.
     pub(super) fn of_all<'t>(&self, texts: impl IntoIterator<Item = &'t [u8]>) -> u64 {
-        texts.into_iter().fold(self.secrets[0], |state, text| self.mix(state, text))
+        texts
+            .into_iter()
+            .fold(self.secrets[0], |state, text| self.mix(state, text))
     }
 
     #[inline]
@@ -84,7 +92,8 @@ mod tests {
 
     use super::*;
 
-    /// Texts as counter keys are: they differ in a few digits, in their middle or at their end, and in length.
+    /// Texts as counter keys are: they differ in a few digits, in their middle or at their end, and
+    /// in length.
     #[test]
     fn similar_texts_have_different_fingerprints_in_all_bits() {
         let fingerprints = Fingerprints::default();
@@ -105,7 +114,10 @@ mod tests {
         }
         // Half of 41,000, and ten times the standard deviation to either side.
         for (bit, count) in bits.into_iter().enumerate() {
-            assert!((19_500..21_500).contains(&count), "bit {bit} is set in {count} of 41,000");
+            assert!(
+                (19_500..21_500).contains(&count),
+                "bit {bit} is set in {count} of 41,000"
+            );
         }
     }
 
@@ -114,6 +126,9 @@ mod tests {
         let (one, other) = (Fingerprints::default(), Fingerprints::default());
         assert_eq!(one.of(b"text"), one.clone().of(b"text"));
         assert_ne!(one.of(b"text"), other.of(b"text"));
-        assert_ne!(one.of_all([&b"ab"[..], b"c"]), one.of_all([&b"a"[..], b"bc"]));
+        assert_ne!(
+            one.of_all([&b"ab"[..], b"c"]),
+            one.of_all([&b"a"[..], b"bc"])
+        );
     }
 }

@@ -23,7 +23,8 @@ pub struct Query {
     pub limit: Option<String>,
 }
 
-/// The heaviest subjects of a window. A subject that is not among them has at most `hits_at_most` hits, and `refused_at_most` refused ones.
+/// The heaviest subjects of a window. A subject that is not among them has at most `hits_at_most`
+/// hits, and `refused_at_most` refused ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heaviest {
     /// The time that was counted, in seconds.
@@ -42,7 +43,8 @@ pub struct Heaviest {
     pub subjects: Vec<Ranked>,
 }
 
-/// A subject and its numbers. Each is what it has at least, with what it may have beyond that at most; so they are never too high.
+/// A subject and its numbers. Each is what it has at least, with what it may have beyond that at
+/// most; so they are never too high.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranked {
     /// Who.
@@ -67,23 +69,36 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Both sketches of a pane know of hits and of refused ones: each number is the better of what they say.
+    /// Both sketches of a pane know of hits and of refused ones: each number is the better of what
+    /// they say.
     fn new(view: &View<'_>, fingerprint: u64) -> Self {
         let (mut bounds, mut most_of_hits) = (Self::default(), 0_u64);
         for pane in &view.panes {
             let slot = pane.hits.error_of(fingerprint);
-            let (hits, others, missed) = pane.hits.get(fingerprint).map_or((0, 0, slot), |known| (known.count, known.others, known.missed));
+            let (hits, others, missed) = pane.hits.get(fingerprint).map_or((0, 0, slot), |known| {
+                (known.count, known.others, known.missed)
+            });
             let slot = pane.refusals.error_of(fingerprint);
-            let (count, refused_missed) = pane.refusals.get(fingerprint).map_or((0, slot), |known| (known.count, known.missed));
+            let (count, refused_missed) = pane
+                .refusals
+                .get(fingerprint)
+                .map_or((0, slot), |known| (known.count, known.missed));
             let refused = count.max(others);
             bounds.refused = bounds.refused.saturating_add(refused);
-            bounds.hits = bounds.hits.saturating_add(hits.saturating_sub(others).saturating_add(refused));
+            bounds.hits = bounds
+                .hits
+                .saturating_add(hits.saturating_sub(others).saturating_add(refused));
             bounds.most_hits = bounds.most_hits.saturating_add(hits.saturating_add(missed));
-            bounds.most_refused = bounds.most_refused.saturating_add(count.saturating_add(refused_missed));
+            bounds.most_refused = bounds
+                .most_refused
+                .saturating_add(count.saturating_add(refused_missed));
             // Hits that were missed may have been refused.
             most_of_hits = most_of_hits.saturating_add(others.saturating_add(missed));
         }
-        Self { most_refused: bounds.most_refused.min(most_of_hits), ..bounds }
+        Self {
+            most_refused: bounds.most_refused.min(most_of_hits),
+            ..bounds
+        }
     }
 
     const fn weight(&self, by: Ranking) -> u64 {
@@ -103,17 +118,41 @@ impl Bounds {
 
 /// The heaviest subjects of a view.
 pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
-    let sum =
-        |by: Ranking, value: fn(&Sketch) -> u64| view.panes.iter().fold(0_u64, |sum, pane| sum.saturating_add(value(pane.sketch(by))));
+    let sum = |by: Ranking, value: fn(&Sketch) -> u64| {
+        view.panes.iter().fold(0_u64, |sum, pane| {
+            sum.saturating_add(value(pane.sketch(by)))
+        })
+    };
     // Where the text of each subject is: a pane, and a counter of it.
-    let mut texts: HashMap<u64, (u16, u16)> =
-        HashMap::with_capacity(view.panes.iter().map(|pane| pane.sketch(query.by).counters().len()).sum());
-    for (pane, sketch) in view.panes.iter().map(|pane| pane.sketch(query.by)).enumerate() {
-        for (index, counter) in sketch.counters().iter().enumerate().filter(|(_, counter)| query.asks_for(sketch, counter)) {
-            texts.entry(counter.fingerprint).or_insert((pane as u16, index as u16));
+    let mut texts: HashMap<u64, (u16, u16)> = HashMap::with_capacity(
+        view.panes
+            .iter()
+            .map(|pane| pane.sketch(query.by).counters().len())
+            .sum(),
+    );
+    for (pane, sketch) in view
+        .panes
+        .iter()
+        .map(|pane| pane.sketch(query.by))
+        .enumerate()
+    {
+        for (index, counter) in sketch
+            .counters()
+            .iter()
+            .enumerate()
+            .filter(|(_, counter)| query.asks_for(sketch, counter))
+        {
+            texts
+                .entry(counter.fingerprint)
+                .or_insert((pane as u16, index as u16));
         }
     }
-    let weight = |&fingerprint: &u64| (Reverse(Bounds::new(view, fingerprint).weight(query.by)), fingerprint);
+    let weight = |&fingerprint: &u64| {
+        (
+            Reverse(Bounds::new(view, fingerprint).weight(query.by)),
+            fingerprint,
+        )
+    };
     let mut order: Vec<(Reverse<u64>, u64)> = texts.keys().map(weight).collect();
     let is_cut = order.len() > query.count;
     if is_cut {
@@ -124,27 +163,54 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
         let (pane, index) = *texts.get(fingerprint)?;
         let sketch = view.panes.get(usize::from(pane))?.sketch(query.by);
         let (path, key) = sketch.text(sketch.counters().get(usize::from(index))?);
-        let Bounds { hits, most_hits, refused, most_refused } = Bounds::new(view, *fingerprint);
-        let (hits_error, refused_error) = (most_hits.saturating_sub(hits), most_refused.saturating_sub(refused));
-        Some(Ranked { subject: text::read(path, key), hits, hits_error, refused, refused_error })
+        let Bounds {
+            hits,
+            most_hits,
+            refused,
+            most_refused,
+        } = Bounds::new(view, *fingerprint);
+        let (hits_error, refused_error) = (
+            most_hits.saturating_sub(hits),
+            most_refused.saturating_sub(refused),
+        );
+        Some(Ranked {
+            subject: text::read(path, key),
+            hits,
+            hits_error,
+            refused,
+            refused_error,
+        })
     };
     let mut subjects: Vec<Ranked> = order.iter().filter_map(ranked).collect();
-    // Fingerprints differ from process to process; equal counts have an order that readers can follow.
+    // Fingerprints differ from process to process; equal counts have an order that readers can
+    // follow.
     subjects.sort_by(|one, other| {
         let weight = |ranked: &Ranked| match query.by {
             Ranking::Hits => ranked.hits,
             Ranking::Refusals => ranked.refused,
         };
-        weight(other).cmp(&weight(one)).then_with(|| one.subject.cmp(&other.subject))
+        weight(other)
+            .cmp(&weight(one))
+            .then_with(|| one.subject.cmp(&other.subject))
     });
     order.sort_unstable_by_key(|&(_, fingerprint)| fingerprint);
-    let is_listed = |fingerprint: u64| order.binary_search_by_key(&fingerprint, |&(_, listed)| listed).is_ok();
+    let is_listed = |fingerprint: u64| {
+        order
+            .binary_search_by_key(&fingerprint, |&(_, listed)| listed)
+            .is_ok()
+    };
     // What has no counter, and what has one but is not listed.
     let at_most = |by: Ranking| {
-        let counters =
-            view.panes.iter().map(|pane| pane.sketch(by)).flat_map(|sketch| sketch.counters().iter().map(move |one| (sketch, one)));
-        let others = counters.filter(|(sketch, one)| !is_listed(one.fingerprint) && query.asks_for(sketch, one));
-        others.map(|(_, one)| Bounds::new(view, one.fingerprint).most(by)).fold(sum(by, Sketch::error), u64::max)
+        let counters = view
+            .panes
+            .iter()
+            .map(|pane| pane.sketch(by))
+            .flat_map(|sketch| sketch.counters().iter().map(move |one| (sketch, one)));
+        let others = counters
+            .filter(|(sketch, one)| !is_listed(one.fingerprint) && query.asks_for(sketch, one));
+        others
+            .map(|(_, one)| Bounds::new(view, one.fingerprint).most(by))
+            .fold(sum(by, Sketch::error), u64::max)
     };
     Heaviest {
         seconds: view.covers.as_secs(),
@@ -160,7 +226,14 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
 impl Query {
     fn asks_for(&self, sketch: &Sketch, counter: &Counter) -> bool {
         let (path, key) = sketch.text(counter);
-        let is_limit = self.limit.as_deref().is_none_or(|limit| text::path(limit) == path);
-        is_limit && self.domain.as_ref().is_none_or(|domain| *domain == text::read(path, key).domain)
+        let is_limit = self
+            .limit
+            .as_deref()
+            .is_none_or(|limit| text::path(limit) == path);
+        is_limit
+            && self
+                .domain
+                .as_ref()
+                .is_none_or(|domain| *domain == text::read(path, key).domain)
     }
 }

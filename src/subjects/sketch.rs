@@ -1,21 +1,28 @@
 //! The heaviest subjects of a stream in a fixed number of bytes.
 //!
-//! The algorithm is Filtered Space-Saving (Homem and Carvalho, "Finding top-k elements in data streams", Information Sciences 180, 2010): subjects with
-//! counters of their own, and a filter of sums for all others, one for each slot of a hash. A subject gets a counter when the sum of its slot shows that
-//! it may be heavier than the lightest counters. So a light subject costs one addition, and a text is written for few. Where the paper drops one counter
-//! for a new one, half of them are dropped at once, as in Anderson et al., "A High-Performance Algorithm for Identifying Frequent Items in Data Streams"
-//! (IMC 2017), which needs no order of counters.
+//! The algorithm is Filtered Space-Saving (Homem and Carvalho, "Finding top-k elements in data
+//! streams", Information Sciences 180, 2010): subjects with counters of their own, and a filter of
+//! sums for all others, one for each slot of a hash. A subject gets a counter when the sum of its
+//! slot shows that it may be heavier than the lightest counters. So a light subject costs one
+//! addition, and a text is written for few. Where the paper drops one counter for a new one, half
+//! of them are dropped at once, as in Anderson et al., "A High-Performance Algorithm for
+//! Identifying Frequent Items in Data Streams" (IMC 2017), which needs no order of counters.
 //!
 //! For every stream, merged or not, and whatever the hash:
 //!
-//! - a counter has what was counted since it is there; before, the subject had at most [`Counter::missed`];
-//! - a subject without a counter has at most the sum of its slot, and so at most [`Sketch::error`]; no counter lacks more;
+//! - a counter has what was counted since it is there; before, the subject had at most
+//!   [`Counter::missed`];
+//! - a subject without a counter has at most the sum of its slot, and so at most [`Sketch::error`];
+//!   no counter lacks more;
 //! - all of these are exact, and the error is 0, while there were no more subjects than counters.
 //!
-//! How large the error is depends on the stream. A stream of the weight `N` that is as even as can be has `N` divided by the number of slots in each
-//! slot. The crate `datasketches` has the algorithm of the second paper: it needs a counter and an own text for each light subject, and its table grows.
+//! How large the error is depends on the stream. A stream of the weight `N` that is as even as can
+//! be has `N` divided by the number of slots in each slot. The crate `datasketches` has the
+//! algorithm of the second paper: it needs a counter and an own text for each light subject, and
+//! its table grows.
 
-/// The number of counters at most: an index has 16 bits, and dropping half of them takes some microseconds.
+/// The number of counters at most: an index has 16 bits, and dropping half of them takes some
+/// microseconds.
 const MAX_COUNTERS: usize = 1_024;
 
 /// The number of sums at most.
@@ -24,22 +31,27 @@ const MAX_SUMS: usize = 4_096;
 /// The part of all bytes that sums may take: a quarter.
 const SUMS_PART: usize = 4;
 
-/// The bytes of a text that its counter is expected to need: with usual ones, counters and texts fill up together.
+/// The bytes of a text that its counter is expected to need: with usual ones, counters and texts
+/// fill up together.
 const USUAL_TEXT_BYTES: usize = 96;
 
-/// Counters of the heaviest subjects, each with a text. Subjects differ by their fingerprints alone.
+/// Counters of the heaviest subjects, each with a text. Subjects differ by their fingerprints
+/// alone.
 #[derive(Debug)]
 pub(super) struct Sketch {
     counters: Vec<Counter>,
-    /// At each fingerprint's slot or behind it, linearly probed: the position in `counters` plus one; 0 is empty. Its length is a power of two.
+    /// At each fingerprint's slot or behind it, linearly probed: the position in `counters` plus
+    /// one; 0 is empty. Its length is a power of two.
     index: Box<[u16]>,
     /// The texts of all counters, in their order.
     texts: Vec<u8>,
     /// The longest text that may be written.
     max_text: usize,
-    /// By the upper bits of a fingerprint: the hits of all subjects in the slot that have no counter, at least. A power of two of them.
+    /// By the upper bits of a fingerprint: the hits of all subjects in the slot that have no
+    /// counter, at least. A power of two of them.
     sums: Box<[u64]>,
-    /// The heaviest weight in the lighter half of the counters when they were full last; 0 while they never were.
+    /// The heaviest weight in the lighter half of the counters when they were full last; 0 while
+    /// they never were.
     floor: u64,
     total: u64,
 }
@@ -90,8 +102,8 @@ pub(super) trait WriteText: FnOnce(&mut Vec<u8>) -> (usize, usize) {}
 impl<F: FnOnce(&mut Vec<u8>) -> (usize, usize)> WriteText for F {}
 
 impl Sketch {
-    /// An empty sketch that never takes more than `bytes`. Each text has at most `max_text` bytes, which are less than 65,536 and at most a third of
-    /// `bytes`.
+    /// An empty sketch that never takes more than `bytes`. Each text has at most `max_text` bytes,
+    /// which are less than 65,536 and at most a third of `bytes`.
     pub(super) fn new(bytes: usize, max_text: usize) -> Self {
         let sums = (bytes / SUMS_PART / size_of::<u64>()).clamp(1, MAX_SUMS);
         // Rounded down to a power of two.
@@ -99,9 +111,11 @@ impl Sketch {
         let bytes = bytes.saturating_sub(sums * size_of::<u64>());
         let of_counter = size_of::<Counter>() + size_of::<[u16; 8]>() + USUAL_TEXT_BYTES;
         let counters = (bytes / of_counter).clamp(1, MAX_COUNTERS);
-        // A quarter full at most, so that also the look-up of a subject without a counter ends after one or two slots.
+        // A quarter full at most, so that also the look-up of a subject without a counter ends
+        // after one or two slots.
         let slots = (4 * counters).next_power_of_two();
-        let texts = bytes.saturating_sub(counters * size_of::<Counter>() + slots * size_of::<u16>());
+        let texts =
+            bytes.saturating_sub(counters * size_of::<Counter>() + slots * size_of::<u16>());
         // More would be of no use.
         let texts = texts.min(counters * max_text);
         Self {
@@ -115,7 +129,8 @@ impl Sketch {
         }
     }
 
-    /// Adds `hits` to a subject, and `others` beside them. `text` is called where the subject gets a counter.
+    /// Adds `hits` to a subject, and `others` beside them. `text` is called where the subject gets
+    /// a counter.
     #[inline]
     pub(super) fn add(&mut self, fingerprint: u64, hits: u64, others: u64, text: impl WriteText) {
         self.total = self.total.saturating_add(hits);
@@ -128,7 +143,13 @@ impl Sketch {
             let weight = missed.saturating_add(hits);
             if weight > self.threshold() && self.makes_room_for(weight) {
                 let text = self.write(text);
-                self.insert(Counter { fingerprint, count: hits, others, missed, text });
+                self.insert(Counter {
+                    fingerprint,
+                    count: hits,
+                    others,
+                    missed,
+                    text,
+                });
             } else {
                 self.sums[slot] = weight;
             }
@@ -138,15 +159,29 @@ impl Sketch {
     /// Adds all of another sketch.
     pub(super) fn merge(&mut self, other: &Self) {
         self.total = self.total.saturating_add(other.total);
-        // What a subject without a counter there had there, it may have here: those with a counter here too.
+        // What a subject without a counter there had there, it may have here: those with a counter
+        // here too.
         for counter in &mut self.counters {
-            counter.missed = counter.missed.saturating_add(other.sums[slot(&other.sums, counter.fingerprint)]);
+            counter.missed = counter
+                .missed
+                .saturating_add(other.sums[slot(&other.sums, counter.fingerprint)]);
         }
         let (own, others) = (self.sums.len(), other.sums.len());
         for (index, sum) in self.sums.iter_mut().enumerate() {
-            // The slots of the other that the subjects of this one are in: one, or several if it has more.
-            let heaviest = other.sums.iter().skip(index % others).step_by(own.min(others)).max().filter(|_| others > own);
-            *sum = sum.saturating_add(heaviest.copied().unwrap_or_else(|| other.sums[index % others]));
+            // The slots of the other that the subjects of this one are in: one, or several if it
+            // has more.
+            let heaviest = other
+                .sums
+                .iter()
+                .skip(index % others)
+                .step_by(own.min(others))
+                .max()
+                .filter(|_| others > own);
+            *sum = sum.saturating_add(
+                heaviest
+                    .copied()
+                    .unwrap_or_else(|| other.sums[index % others]),
+            );
         }
         for counter in &other.counters {
             let of_slot = other.sums[slot(&other.sums, counter.fingerprint)];
@@ -154,17 +189,23 @@ impl Sketch {
                 known.count = known.count.saturating_add(counter.count);
                 known.others = known.others.saturating_add(counter.others);
                 // It has a counter there, which says more than the slot.
-                known.missed = known.missed.saturating_sub(of_slot).saturating_add(counter.missed);
+                known.missed = known
+                    .missed
+                    .saturating_sub(of_slot)
+                    .saturating_add(counter.missed);
             } else {
                 self.adopt(other, counter, of_slot);
             }
         }
     }
 
-    /// Adds a subject that has a counter in the other sketch only. The sum of its slot has that of the other already.
+    /// Adds a subject that has a counter in the other sketch only. The sum of its slot has that of
+    /// the other already.
     fn adopt(&mut self, other: &Self, counter: &Counter, of_slot: u64) {
         let slot = slot(&self.sums, counter.fingerprint);
-        let missed = self.sums[slot].saturating_sub(of_slot).saturating_add(counter.missed);
+        let missed = self.sums[slot]
+            .saturating_sub(of_slot)
+            .saturating_add(counter.missed);
         let weight = missed.saturating_add(counter.count);
         if weight > self.threshold() && self.makes_room_for(weight) {
             let (head, tail) = other.text(counter);
@@ -173,7 +214,11 @@ impl Sketch {
                 texts.extend_from_slice(tail);
                 (head.len(), tail.len())
             });
-            self.insert(Counter { missed, text, ..*counter });
+            self.insert(Counter {
+                missed,
+                text,
+                ..*counter
+            });
         } else {
             self.sums[slot] = self.sums[slot].max(weight);
         }
@@ -185,8 +230,12 @@ impl Sketch {
             return;
         }
         self.total = self.total.saturating_add(hits);
-        self.sums.iter_mut().for_each(|sum| *sum = sum.saturating_add(hits));
-        self.counters.iter_mut().for_each(|counter| counter.missed = counter.missed.saturating_add(hits));
+        self.sums
+            .iter_mut()
+            .for_each(|sum| *sum = sum.saturating_add(hits));
+        self.counters
+            .iter_mut()
+            .for_each(|counter| counter.missed = counter.missed.saturating_add(hits));
     }
 
     /// Forgets everything, and keeps its memory.
@@ -200,7 +249,12 @@ impl Sketch {
 
     /// The hits that a subject without a counter has at most; a counter lacks no more.
     pub(super) fn error(&self) -> u64 {
-        let missed = self.counters.iter().map(|counter| counter.missed).max().unwrap_or(0);
+        let missed = self
+            .counters
+            .iter()
+            .map(|counter| counter.missed)
+            .max()
+            .unwrap_or(0);
         self.sums.iter().copied().max().unwrap_or(0).max(missed)
     }
 
@@ -223,7 +277,11 @@ impl Sketch {
     pub(super) fn text(&self, counter: &Counter) -> (&[u8], &[u8]) {
         let text = counter.text;
         let bytes = self.texts.get(text.start as usize..).unwrap_or_default();
-        bytes.get(..text.len()).unwrap_or_default().split_at_checked(text.head.into()).unwrap_or_default()
+        bytes
+            .get(..text.len())
+            .unwrap_or_default()
+            .split_at_checked(text.head.into())
+            .unwrap_or_default()
     }
 
     /// The counter of a subject, if it has one.
@@ -250,13 +308,19 @@ impl Sketch {
         }
     }
 
-    /// A subject gets a counter if it may have more. Once there are too many, it has to be clearly heavier than the lighter half of those with counters:
-    /// otherwise many subjects of nearly equal weight would take turns.
+    /// A subject gets a counter if it may have more. Once there are too many, it has to be clearly
+    /// heavier than the lighter half of those with counters: otherwise many subjects of nearly
+    /// equal weight would take turns.
     const fn threshold(&self) -> u64 {
-        if self.floor == 0 { 0 } else { self.floor.saturating_add(self.floor / 2 + 2) }
+        if self.floor == 0 {
+            0
+        } else {
+            self.floor.saturating_add(self.floor / 2 + 2)
+        }
     }
 
-    /// Makes room for a counter and its text, unless a subject of this weight is not clearly heavier than the lighter half is by now.
+    /// Makes room for a counter and its text, unless a subject of this weight is not clearly
+    /// heavier than the lighter half is by now.
     #[cold]
     fn makes_room_for(&mut self, weight: u64) -> bool {
         if self.has_room() {
@@ -273,7 +337,8 @@ impl Sketch {
     }
 
     fn has_room(&self) -> bool {
-        self.counters.len() < self.counters.capacity() && self.texts.capacity() - self.texts.len() >= self.max_text
+        self.counters.len() < self.counters.capacity()
+            && self.texts.capacity() - self.texts.len() >= self.max_text
     }
 
     /// The heaviest weight in the lighter half of the counters.
@@ -284,7 +349,11 @@ impl Sketch {
             *weight = counter.weight();
         }
         let middle = weights.len() / 2;
-        if weights.is_empty() { 0 } else { *weights.select_nth_unstable(middle).1 }
+        if weights.is_empty() {
+            0
+        } else {
+            *weights.select_nth_unstable(middle).1
+        }
     }
 
     /// Writes a text, for which there is room.
@@ -293,7 +362,11 @@ impl Sketch {
         let start = self.texts.len();
         let (head, tail) = text(&mut self.texts);
         debug_assert!(head + tail == self.texts.len() - start && head + tail <= self.max_text);
-        Text { start: start as u32, head: head as u16, tail: tail as u16 }
+        Text {
+            start: start as u32,
+            head: head as u16,
+            tail: tail as u16,
+        }
     }
 
     /// Adds a counter, whose text was written last.
@@ -312,11 +385,16 @@ impl Sketch {
         self.index[slot & mask] = position as u16 + 1;
     }
 
-    /// Drops the lighter half of the counters, at least one. The order of texts is that of counters, so that those that stay move to the front one by one.
+    /// Drops the lighter half of the counters, at least one. The order of texts is that of
+    /// counters, so that those that stay move to the front one by one.
     #[cold]
     fn drop_half(&mut self) {
         let median = self.median();
-        let lighter = self.counters.iter().filter(|counter| counter.weight() < median).count();
+        let lighter = self
+            .counters
+            .iter()
+            .filter(|counter| counter.weight() < median)
+            .count();
         // Of those that weigh the same, as many as are needed.
         let mut equal = (self.counters.len() / 2 + 1).saturating_sub(lighter);
         let (mut end, texts, sums) = (0, &mut self.texts, &mut self.sums);

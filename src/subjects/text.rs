@@ -1,7 +1,8 @@
-//! What is kept of a subject to show it: the path of its limit, and the key of its counter, which names domain and entries.
+//! What is kept of a subject to show it: the path of its limit, and the key of its counter, which
+//! names domain and entries.
 //!
-//! Both are bounded, because clients choose the values in a key. A long key is cut and has its digest behind it, so that two subjects stay two, and
-//! that replicas agree.
+//! Both are bounded, because clients choose the values in a key. A long key is cut and has its
+//! digest behind it, so that two subjects stay two, and that replicas agree.
 
 use sha2::{Digest, Sha256};
 
@@ -42,7 +43,8 @@ pub struct Subject {
     pub limit: String,
     /// The domain.
     pub domain: String,
-    /// Keys and values of the descriptor that the counter belongs to. Where values share a counter, the pattern; where a value is long, its digest.
+    /// Keys and values of the descriptor that the counter belongs to. Where values share a counter,
+    /// the pattern; where a value is long, its digest.
     pub entries: Vec<(String, String)>,
     /// The exact name; `None` if the key was cut.
     pub name: Option<String>,
@@ -75,10 +77,15 @@ pub(super) fn write(texts: &mut Vec<u8>, path: Path<'_>, key: &[u8]) -> (usize, 
         texts.push(CUT);
         let kept = &key[..CUT_KEY_BYTES];
         // An escape sequence has three bytes.
-        let end = kept[CUT_KEY_BYTES - 2..].iter().position(|&byte| byte == b'%').map_or(CUT_KEY_BYTES, |at| CUT_KEY_BYTES - 2 + at);
+        let end = kept[CUT_KEY_BYTES - 2..]
+            .iter()
+            .position(|&byte| byte == b'%')
+            .map_or(CUT_KEY_BYTES, |at| CUT_KEY_BYTES - 2 + at);
         texts.extend_from_slice(&kept[..end]);
         for byte in Sha256::digest(key).into_iter().take(DIGEST_BYTES) {
-            texts.extend([byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]));
+            texts.extend(
+                [byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]),
+            );
         }
     }
     (path, texts.len() - start - path)
@@ -132,13 +139,25 @@ fn cut(texts: &mut Vec<u8>, start: usize) {
 pub(super) fn read(path: &[u8], key: &[u8]) -> Subject {
     let (mark, key) = key.split_first().unwrap_or((&WHOLE, &[]));
     let is_cut = *mark == CUT;
-    let (key, digest) = if is_cut { key.split_at(key.len().saturating_sub(2 * DIGEST_BYTES)) } else { (key, &[][..]) };
-    let key::Parts { domain, mut entries } = key::read(key);
+    let (key, digest) = if is_cut {
+        key.split_at(key.len().saturating_sub(2 * DIGEST_BYTES))
+    } else {
+        (key, &[][..])
+    };
+    let key::Parts {
+        domain,
+        mut entries,
+    } = key::read(key);
     let name = (!is_cut).then(|| key::name(key));
     if is_cut && let Some((_, value)) = entries.last_mut() {
         value.push_str(MARK);
         value.push_str("sha256:");
         value.push_str(&String::from_utf8_lossy(digest));
     }
-    Subject { limit: String::from_utf8_lossy(path).into_owned(), domain, entries, name }
+    Subject {
+        limit: String::from_utf8_lossy(path).into_owned(),
+        domain,
+        entries,
+        name,
+    }
 }

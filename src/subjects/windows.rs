@@ -1,8 +1,10 @@
-//! The last minute and the last hour as rings of panes: what was counted in a stretch of time, merged from all threads.
+//! The last minute and the last hour as rings of panes: what was counted in a stretch of time,
+//! merged from all threads.
 //!
-//! The time is an argument: how long the process has run. A pane that is full of time is closed; when the ring has its number of closed panes, the
-//! oldest becomes the next open one, so that no memory is allocated after the start. The minute's open pane takes what threads have counted. When it is
-//! closed, it is added to the open pane of the hour.
+//! The time is an argument: how long the process has run. A pane that is full of time is closed;
+//! when the ring has its number of closed panes, the oldest becomes the next open one, so that no
+//! memory is allocated after the start. The minute's open pane takes what threads have counted.
+//! When it is closed, it is added to the open pane of the hour.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,13 +12,15 @@ use std::time::Duration;
 use super::sketch::Sketch;
 use super::{Ranking, text};
 
-/// The length of a pane of the last minute. A pane takes some milliseconds of a background thread when it is closed.
+/// The length of a pane of the last minute. A pane takes some milliseconds of a background thread
+/// when it is closed.
 pub(super) const MINUTE_PANE: Duration = Duration::from_secs(10);
 
 /// The length of a pane of the last hour.
 const HOUR_PANE: Duration = Duration::from_secs(600);
 
-/// Closed panes of a window. With the open one, a window is a minute or an hour long, and at most one pane longer.
+/// Closed panes of a window. With the open one, a window is a minute or an hour long, and at most
+/// one pane longer.
 const CLOSED: usize = 6;
 
 /// The panes of all windows.
@@ -24,7 +28,8 @@ const PANES: usize = 2 * (CLOSED + 1);
 
 /// What was counted in a stretch of time: all hits by subject, and the refused hits by subject.
 ///
-/// One sketch by hits would not do. Where few of very many hits are refused, the error of all hits is larger than every number of refusals.
+/// One sketch by hits would not do. Where few of very many hits are refused, the error of all hits
+/// is larger than every number of refusals.
 #[derive(Debug)]
 pub(super) struct Pane {
     /// Hits; refused ones are counted beside them.
@@ -37,7 +42,10 @@ impl Pane {
     /// An empty pane of at most so many bytes.
     pub(super) fn new(bytes: usize) -> Self {
         let sketch = || Sketch::new(bytes / 2, text::MAX_BYTES);
-        Self { hits: sketch(), refusals: sketch() }
+        Self {
+            hits: sketch(),
+            refusals: sketch(),
+        }
     }
 
     /// Adds all of another pane.
@@ -98,7 +106,10 @@ impl Windows {
     /// Empty windows of at most so many bytes.
     pub(super) fn new(bytes: usize) -> Self {
         let pane_bytes = (bytes / PANES).saturating_sub(size_of::<(Duration, Pane)>());
-        Self { minute: Ring::new(MINUTE_PANE, pane_bytes), hour: Ring::new(HOUR_PANE, pane_bytes) }
+        Self {
+            minute: Ring::new(MINUTE_PANE, pane_bytes),
+            hour: Ring::new(HOUR_PANE, pane_bytes),
+        }
     }
 
     /// Closes the panes that are over at `now`.
@@ -120,19 +131,33 @@ impl Windows {
 
     /// The last minute.
     pub(super) fn minute(&self, now: Duration) -> View<'_> {
-        View { covers: self.minute.covers(now), panes: self.minute.panes().collect() }
+        View {
+            covers: self.minute.covers(now),
+            panes: self.minute.panes().collect(),
+        }
     }
 
     /// The last hour.
     pub(super) fn hour(&self, now: Duration) -> View<'_> {
-        View { covers: self.hour.covers(now), panes: self.hour.panes().chain([&self.minute.open]).collect() }
+        View {
+            covers: self.hour.covers(now),
+            panes: self.hour.panes().chain([&self.minute.open]).collect(),
+        }
     }
 }
 
 impl Ring {
     fn new(length: Duration, pane_bytes: usize) -> Self {
-        let closed = (0..CLOSED).map(|_| (Duration::ZERO, Pane::new(pane_bytes))).collect();
-        Self { length, closed, open: Pane::new(pane_bytes), begin: Duration::ZERO, end: length }
+        let closed = (0..CLOSED)
+            .map(|_| (Duration::ZERO, Pane::new(pane_bytes)))
+            .collect();
+        Self {
+            length,
+            closed,
+            open: Pane::new(pane_bytes),
+            begin: Duration::ZERO,
+            end: length,
+        }
     }
 
     fn advance(&mut self, now: Duration, mut on_close: impl FnMut(&Pane)) {
@@ -142,15 +167,21 @@ impl Ring {
                 return;
             }
             on_close(&self.open);
-            let Some((_, mut oldest)) = self.closed.pop_front() else { return };
+            let Some((_, mut oldest)) = self.closed.pop_front() else {
+                return;
+            };
             oldest.clear();
-            self.closed.push_back((self.begin, std::mem::replace(&mut self.open, oldest)));
-            // A pane that is closed late has what was counted until now, so that the next one begins now.
+            self.closed
+                .push_back((self.begin, std::mem::replace(&mut self.open, oldest)));
+            // A pane that is closed late has what was counted until now, so that the next one
+            // begins now.
             self.begin = now;
             self.end = self.end.saturating_add(self.length);
         }
         let behind = Duration::from_nanos((now.as_nanos() % self.length.as_nanos()) as u64);
-        self.end = self.end.max(now.saturating_sub(behind).saturating_add(self.length));
+        self.end = self
+            .end
+            .max(now.saturating_sub(behind).saturating_add(self.length));
     }
 
     fn panes(&self) -> impl Iterator<Item = &Pane> {

@@ -1,4 +1,5 @@
-//! The two formats of a log line. What another program reads back from a line are the message and the fields of its event, whatever their texts.
+//! The two formats of a log line. What another program reads back from a line are the message and
+//! the fields of its event, whatever their texts.
 
 use std::fmt::{self, Write};
 
@@ -12,8 +13,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::AUDIT;
 
-/// `2026-01-31T12:00:00.000000Z  INFO message key=value`, in the notation of logfmt. A text that could be read as something else is in quotes, with the
-/// escapes of JSON.
+/// `2026-01-31T12:00:00.000000Z  INFO message key=value`, in the notation of logfmt. A text that
+/// could be read as something else is in quotes, with the escapes of JSON.
 pub(super) struct Text {
     /// Whether the level is coloured.
     pub colours: bool,
@@ -22,8 +23,15 @@ pub(super) struct Text {
 /// `{"@timestamp":"2026-01-31T12:00:00.000000Z","level":"info","@message":"...","key":"value"}`.
 pub(super) struct Json;
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static> FormatEvent<S, N> for Text {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static>
+    FormatEvent<S, N> for Text
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let level = *event.metadata().level();
         SystemTime.format_time(&mut line)?;
         match colour(level).filter(|_| self.colours) {
@@ -32,20 +40,36 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
         }
         let mut fields = TextFields::default();
         event.record(&mut fields);
-        let target = if is_audit(event) { format!(" target={AUDIT}") } else { String::new() };
+        let target = if is_audit(event) {
+            format!(" target={AUDIT}")
+        } else {
+            String::new()
+        };
         writeln!(line, " {}{target}{}", fields.message, fields.others)
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static> FormatEvent<S, N> for Json {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static>
+    FormatEvent<S, N> for Json
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
         let mut fields = JsonFields::default();
         event.record(&mut fields);
         let level = event.metadata().level().as_str().to_ascii_lowercase();
         // Written field by field, so that the keys of every line come first.
-        write!(line, "{{\"@timestamp\":{},\"level\":{}", Value::from(time), Value::from(level))?;
+        write!(
+            line,
+            "{{\"@timestamp\":{},\"level\":{}",
+            Value::from(time),
+            Value::from(level)
+        )?;
         write!(line, ",\"@message\":{}", json_text(&fields.message.into()))?;
         if is_audit(event) {
             write!(line, ",\"target\":\"{AUDIT}\"")?;
@@ -62,8 +86,16 @@ pub(super) fn json_error(message: &str, problems: &[String]) -> String {
     let mut time = String::new();
     // Writing to a string does not fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
-    let problems = if problems.is_empty() { String::new() } else { format!(",\"problems\":{}", json_text(&problems.into())) };
-    format!("{{\"@timestamp\":{},\"level\":\"error\",\"@message\":{}{problems}}}", Value::from(time), json_text(&message.into()))
+    let problems = if problems.is_empty() {
+        String::new()
+    } else {
+        format!(",\"problems\":{}", json_text(&problems.into()))
+    };
+    format!(
+        "{{\"@timestamp\":{},\"level\":\"error\",\"@message\":{}{problems}}}",
+        Value::from(time),
+        json_text(&message.into())
+    )
 }
 
 fn is_audit(event: &Event<'_>) -> bool {
@@ -95,7 +127,8 @@ impl TextFields {
         }
         // Writing to a string does not fail.
         let _ = write!(self.others, " {}=", field.name());
-        let quoted = value.is_empty() || value.contains(|char: char| is_special(char) || char.is_whitespace());
+        let quoted = value.is_empty()
+            || value.contains(|char: char| is_special(char) || char.is_whitespace());
         write_text(&mut self.others, value, quoted);
     }
 }
@@ -110,22 +143,38 @@ impl Visit for TextFields {
     }
 }
 
-/// Control characters, and those that end lines or change the direction of text, which can make a line look like another one.
+/// Control characters, and those that end lines or change the direction of text, which can make a
+/// line look like another one.
 fn hidden(char: char) -> bool {
-    char.is_control() || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    char.is_control()
+        || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A text as it is, or in quotes as JSON.
 fn write_text(line: &mut String, text: &str, quoted: bool) {
-    if quoted { line.push_str(&json_text(&text.into())) } else { line.push_str(text) }
+    if quoted {
+        line.push_str(&json_text(&text.into()));
+    } else {
+        line.push_str(text);
+    }
 }
 
-/// A value as JSON without [`hidden`] characters, of which serde_json escapes some. They are in texts only, where an escape means the same.
+/// A value as JSON without [`hidden`] characters, of which serde_json escapes some. They are in
+/// texts only, where an escape means the same.
 fn json_text(value: &Value) -> String {
     let mut text = value.to_string();
     if text.contains(hidden) {
         let escaped = |char: char| format!("\\u{:04x}", u32::from(char));
-        text = text.chars().map(|char| if hidden(char) { escaped(char) } else { char.into() }).collect();
+        text = text
+            .chars()
+            .map(|char| {
+                if hidden(char) {
+                    escaped(char)
+                } else {
+                    char.into()
+                }
+            })
+            .collect();
     }
     text
 }
@@ -141,7 +190,9 @@ impl JsonFields {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
             // A field must not replace a key of the line itself.
-            (name @ ("@timestamp" | "@message" | "level" | "target"), value) => self.others.push((format!("field.{name}"), value)),
+            (name @ ("@timestamp" | "@message" | "level" | "target"), value) => {
+                self.others.push((format!("field.{name}"), value));
+            }
             (name, value) => self.others.push((name.to_owned(), value)),
         }
     }
@@ -166,7 +217,11 @@ impl Visit for JsonFields {
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         // JSON has neither infinity nor NaN.
-        self.add(field, serde_json::Number::from_f64(value).map_or_else(|| value.to_string().into(), Value::Number));
+        self.add(
+            field,
+            serde_json::Number::from_f64(value)
+                .map_or_else(|| value.to_string().into(), Value::Number),
+        );
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -209,7 +264,12 @@ mod tests {
 
     fn written<E>(format: E, log: impl FnOnce()) -> String
     where
-        E: for<'a> FormatEvent<tracing_subscriber::Registry, tracing_subscriber::fmt::format::DefaultFields> + Send + Sync + 'static,
+        E: for<'a> FormatEvent<
+                tracing_subscriber::Registry,
+                tracing_subscriber::fmt::format::DefaultFields,
+            > + Send
+            + Sync
+            + 'static,
     {
         let sink = Sink::default();
         let lines = layer().event_format(format).with_writer(sink.clone());
@@ -220,7 +280,10 @@ mod tests {
 
     fn after_time(line: &str) -> &str {
         let (time, rest) = line.split_at("2026-01-31T12:00:00.000000Z".len());
-        assert!(time.starts_with("20") && time.contains('T') && time.ends_with('Z'), "{time}");
+        assert!(
+            time.starts_with("20") && time.contains('T') && time.ends_with('Z'),
+            "{time}"
+        );
         rest
     }
 
@@ -229,11 +292,13 @@ mod tests {
         let line = written(Text { colours: false }, || {
             tracing::warn!(file = "a b\".yaml", line = 3, empty = "", raw = %"x\ny\u{1b}[2J", "bad\r\n\u{202e}news");
         });
-        let expected = "  WARN \"bad\\r\\n\\u202enews\" file=\"a b\\\".yaml\" line=3 empty=\"\" raw=\"x\\ny\\u001b[2J\"\n";
+        let expected = "  WARN \"bad\\r\\n\\u202enews\" file=\"a b\\\".yaml\" line=3 empty=\"\" \
+            raw=\"x\\ny\\u001b[2J\"\n";
         assert_eq!(after_time(&line), expected);
     }
 
-    /// A reader of logfmt that is not ours: a text in quotes is JSON, any other ends at a space. A text alone is part of the message.
+    /// A reader of logfmt that is not ours: a text in quotes is JSON, any other ends at a space. A
+    /// text alone is part of the message.
     fn read_back(line: &str) -> (String, Vec<(String, String)>) {
         fn text(rest: &mut &str, ends: &[char]) -> String {
             if rest.starts_with('"') {
@@ -279,13 +344,17 @@ mod tests {
         "\\\" by=root",
     ];
 
-    /// Line and paragraph separators, and what Unicode has to change the direction of text (UAX 9, section 2).
+    /// Line and paragraph separators, and what Unicode has to change the direction of text (UAX 9,
+    /// section 2).
     const UNSEEN: &str = "\u{2028}\u{2029}\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
 
     /// Any text, with more of what could end a line, a text or a field than chance gives.
     fn texts() -> impl Strategy<Value = String> {
-        let piece =
-            prop_oneof![any::<String>(), any::<char>().prop_map(String::from), prop::sample::select(SPECIAL).prop_map(str::to_owned),];
+        let piece = prop_oneof![
+            any::<String>(),
+            any::<char>().prop_map(String::from),
+            prop::sample::select(SPECIAL).prop_map(str::to_owned),
+        ];
         prop::collection::vec(piece, 0..4).prop_map(|pieces| pieces.concat())
     }
 
@@ -299,7 +368,8 @@ mod tests {
                 prop_assert!(line.ends_with('\n') && !line.trim_end_matches('\n').contains(is_unseen), "{line:?}");
                 prop_assert_eq!(line.matches('\n').count(), 1);
             }
-            let (said, fields) = read_back(after_time(&text).strip_prefix("  INFO ").expect("a level").trim_end_matches('\n'));
+            let (said, fields) = read_back(after_time(&text).strip_prefix("  INFO ").expect("a \
+                level").trim_end_matches('\n'));
             let expected = [("target", AUDIT), ("reason", reason.as_str()), ("by", by.as_str())];
             prop_assert_eq!(fields, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
             prop_assert_eq!(&said, &message);
@@ -313,10 +383,19 @@ mod tests {
     fn an_error_without_a_log_is_the_same_json() {
         for problems in [Vec::new(), vec!["a\"\n".to_owned(), "b".to_owned()]] {
             let line = json_error("it\n\"fails\"", &problems);
-            assert!(!line.contains('\n') && line.starts_with("{\"@timestamp\":\"20"), "{line}");
+            assert!(
+                !line.contains('\n') && line.starts_with("{\"@timestamp\":\"20"),
+                "{line}"
+            );
             let value: Value = serde_json::from_str(&line).unwrap();
-            assert_eq!((&value["level"], &value["@message"]), (&Value::from("error"), &Value::from("it\n\"fails\"")));
-            assert_eq!(value.get("problems").cloned(), (!problems.is_empty()).then(|| Value::from(problems)));
+            assert_eq!(
+                (&value["level"], &value["@message"]),
+                (&Value::from("error"), &Value::from("it\n\"fails\""))
+            );
+            assert_eq!(
+                value.get("problems").cloned(),
+                (!problems.is_empty()).then(|| Value::from(problems))
+            );
         }
     }
 

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use jiff::civil::{Date, DateTime, Weekday};
 
-/// A local date with or without a time of day: `2026-03-31`, `2026-03-31T06:00`. The year only makes it a date: windows reach back before it.
+/// A local date with or without a time of day: `2026-03-31`, `2026-03-31T06:00`. The year only
+/// makes it a date: windows reach back before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Anchor {
     date: Date,
@@ -29,11 +30,19 @@ impl ParseAnchorError {
     #[must_use]
     pub fn report(self) -> (&'static str, &'static str) {
         match self {
-            Self::Offset => ("which has an offset", "remove the offset: the time of day is that of 'timezone'"),
-            Self::NoSuchTime => {
-                ("which does not exist", "write a day of the calendar such as 2026-03-31, and a time from 00:00 to 23:59:59")
-            }
-            Self::Other => ("which is not a date", "write a date such as 2026-03-31, or one with a time of day such as 2026-03-31T06:00"),
+            Self::Offset => (
+                "which has an offset",
+                "remove the offset: the time of day is that of 'timezone'",
+            ),
+            Self::NoSuchTime => (
+                "which does not exist",
+                "write a day of the calendar such as 2026-03-31, and a time from 00:00 to 23:59:59",
+            ),
+            Self::Other => (
+                "which is not a date",
+                "write a date such as 2026-03-31, or one with a time of day such as \
+                 2026-03-31T06:00",
+            ),
         }
     }
 }
@@ -54,7 +63,8 @@ impl Anchor {
     }
 }
 
-/// The characters of a date with a time; `0` stands for a digit. The first 10 are a date, the first 16 have no seconds.
+/// The characters of a date with a time; `0` stands for a digit. The first 10 are a date, the first
+/// 16 have no seconds.
 const FORM: &[u8] = b"0000-00-00T00:00:00";
 
 impl FromStr for Anchor {
@@ -70,24 +80,38 @@ impl FromStr for Anchor {
         };
         if ![10, 16, 19].contains(&text.len()) || !is_formed(text) {
             // What stands behind a date or a time can only be an offset.
-            let has_offset = [19, 16, 10].iter().any(|&length| match text.split_at_checked(length) {
-                Some((date, rest)) => is_formed(date) && rest.starts_with(['Z', 'z', '+', '-', '[']),
-                None => false,
+            let has_offset =
+                [19, 16, 10]
+                    .iter()
+                    .any(|&length| match text.split_at_checked(length) {
+                        Some((date, rest)) => {
+                            is_formed(date) && rest.starts_with(['Z', 'z', '+', '-', '['])
+                        }
+                        None => false,
+                    });
+            return Err(if has_offset {
+                ParseAnchorError::Offset
+            } else {
+                ParseAnchorError::Other
             });
-            return Err(if has_offset { ParseAnchorError::Offset } else { ParseAnchorError::Other });
         }
         let at: DateTime = text.parse().map_err(|_| ParseAnchorError::NoSuchTime)?;
         let time = at.time();
         let secs = |number: i8| u32::from(number.unsigned_abs());
-        let time_secs = (text.len() > 10).then(|| secs(time.hour()) * 3_600 + secs(time.minute()) * 60 + secs(time.second()));
-        Ok(Self { date: at.date(), time_secs })
+        let time_secs = (text.len() > 10)
+            .then(|| secs(time.hour()) * 3_600 + secs(time.minute()) * 60 + secs(time.second()));
+        Ok(Self {
+            date: at.date(),
+            time_secs,
+        })
     }
 }
 
 impl fmt::Display for Anchor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}", self.date)?;
-        self.time_secs.map_or(Ok(()), |secs| write!(out, "T{}", TimeOfDay(secs)))
+        self.time_secs
+            .map_or(Ok(()), |secs| write!(out, "T{}", TimeOfDay(secs)))
     }
 }
 
@@ -98,7 +122,11 @@ impl fmt::Display for TimeOfDay {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(secs) = *self;
         write!(out, "{:02}:{:02}", secs / 3_600, secs / 60 % 60)?;
-        if secs % 60 == 0 { Ok(()) } else { write!(out, ":{:02}", secs % 60) }
+        if secs % 60 == 0 {
+            Ok(())
+        } else {
+            write!(out, ":{:02}", secs % 60)
+        }
     }
 }
 
@@ -116,9 +144,17 @@ mod tests {
             ("2026-03-31t23:59:59", "2026-03-31T23:59:59"),
             ("2026-03-31T00:00", "2026-03-31T00:00"),
         ] {
-            assert_eq!(text.parse::<Anchor>().map(|anchor| anchor.to_string()), Ok(shown.to_owned()));
+            assert_eq!(
+                text.parse::<Anchor>().map(|anchor| anchor.to_string()),
+                Ok(shown.to_owned())
+            );
         }
-        assert_eq!("2026-03-31T06:00:30".parse::<Anchor>().map(Anchor::time_secs), Ok(Some(21_630)));
+        assert_eq!(
+            "2026-03-31T06:00:30"
+                .parse::<Anchor>()
+                .map(Anchor::time_secs),
+            Ok(Some(21_630))
+        );
     }
 
     #[test]

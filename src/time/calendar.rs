@@ -1,8 +1,11 @@
-//! Calendars: days, weeks, months, quarters and years by the clocks of a time zone, from midnight or from an anchor.
+//! Calendars: days, weeks, months, quarters and years by the clocks of a time zone, from midnight
+//! or from an anchor.
 //!
-//! A window begins at the first instant at which the clocks show its begin or a later time. So a day has 23 or 25 hours when the clocks change, begins at
-//! 01:00 where they skip midnight, and has no instant where they skip the whole day, as in Samoa on 30 December 2011. Numbers count from the year 0,
-//! so that the number of a year is the year, and rules of a zone that change do not change them.
+//! A window begins at the first instant at which the clocks show its begin or a later time. So a
+//! day has 23 or 25 hours when the clocks change, begins at 01:00 where they skip midnight, and has
+//! no instant where they skip the whole day, as in Samoa on 30 December 2011. Numbers count from
+//! the year 0, so that the number of a year is the year, and rules of a zone that change do not
+//! change them.
 
 mod recent;
 
@@ -13,7 +16,8 @@ use jiff::tz::AmbiguousOffset;
 use super::anchor::TimeOfDay;
 use super::{Anchor, Micros, Span, Unit, Window, Zone};
 
-/// How a calendar divides time into windows. Two calendars with the same windows under the same zone are equal.
+/// How a calendar divides time into windows. Two calendars with the same windows under the same
+/// zone are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Calendar {
     /// The local time at which windows begin, in seconds since midnight.
@@ -48,29 +52,58 @@ const CYCLE_SECS: i64 = 146_097 * 86_400;
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
 impl Calendar {
-    /// The days, weeks, months, quarters or years of a zone; `None` for a shorter unit. They begin on the day and at the time of an anchor, or else on the first
-    /// day at midnight. A week without an anchor begins on `week_starts`.
+    /// The days, weeks, months, quarters or years of a zone; `None` for a shorter unit. They begin
+    /// on the day and at the time of an anchor, or else on the first day at midnight. A week
+    /// without an anchor begins on `week_starts`.
     #[must_use]
-    pub fn new(unit: Unit, zone: Zone, week_starts: Weekday, anchor: Option<Anchor>) -> Option<Self> {
+    pub fn new(
+        unit: Unit,
+        zone: Zone,
+        week_starts: Weekday,
+        anchor: Option<Anchor>,
+    ) -> Option<Self> {
         let date = anchor.map(Anchor::date);
-        let (month, day) = date.map_or((1, 1), |date| (date.month().unsigned_abs(), date.day().unsigned_abs()));
+        let (month, day) = date.map_or((1, 1), |date| {
+            (date.month().unsigned_abs(), date.day().unsigned_abs())
+        });
         let weekday = anchor.map_or(week_starts, Anchor::weekday);
         let days = match unit {
             Unit::None | Unit::Second | Unit::Minute | Unit::Hour => return None,
             Unit::Day => Days::Every,
             Unit::Week => Days::Weekly(weekday.to_monday_zero_offset().unsigned_abs()),
-            Unit::Month => Days::Months { count: 1, first: 0, day },
-            Unit::Quarter => Days::Months { count: 3, first: (month - 1) % 3, day },
-            Unit::Year => Days::Months { count: 12, first: month - 1, day },
+            Unit::Month => Days::Months {
+                count: 1,
+                first: 0,
+                day,
+            },
+            Unit::Quarter => Days::Months {
+                count: 3,
+                first: (month - 1) % 3,
+                day,
+            },
+            Unit::Year => Days::Months {
+                count: 12,
+                first: month - 1,
+                day,
+            },
         };
-        Some(Self { time_secs: anchor.and_then(Anchor::time_secs).unwrap_or(0), zone, days })
+        Some(Self {
+            time_secs: anchor.and_then(Anchor::time_secs).unwrap_or(0),
+            zone,
+            days,
+        })
     }
 
-    /// The whole months of a window that is one of the first of a month in UTC; `None` for any other calendar.
+    /// The whole months of a window that is one of the first of a month in UTC; `None` for any
+    /// other calendar.
     pub(super) fn utc_months(self) -> Option<u32> {
         match self.days {
             _ if self.zone != Zone::utc() || self.time_secs > 0 => None,
-            Days::Months { count, first: 0, day: 1 } => Some(count.into()),
+            Days::Months {
+                count,
+                first: 0,
+                day: 1,
+            } => Some(count.into()),
             _ => None,
         }
     }
@@ -78,16 +111,26 @@ impl Calendar {
     /// The window that `now` lies in.
     #[must_use]
     pub fn window_at(self, now: Micros) -> Window {
-        recent::window(self, |window| window.begin <= now && now < window.end, || self.find(now))
+        recent::window(
+            self,
+            |window| window.begin <= now && now < window.end,
+            || self.find(now),
+        )
     }
 
-    /// The window of that number. Before 1970 and behind the last instant there are only empty ones.
+    /// The window of that number. Before 1970 and behind the last instant there are only empty
+    /// ones.
     #[must_use]
     pub fn window(self, number: u64) -> Window {
-        recent::window(self, |window| window.number == number, || self.numbered(number))
+        recent::window(
+            self,
+            |window| window.number == number,
+            || self.numbered(number),
+        )
     }
 
-    /// A length that no window falls below, except for days that a zone has skipped in whole or in part.
+    /// A length that no window falls below, except for days that a zone has skipped in whole or in
+    /// part.
     #[must_use]
     pub const fn shortest(self) -> Span {
         // Clocks have changed by up to three hours.
@@ -111,16 +154,25 @@ impl Calendar {
     /// The day on which a week begins; `None` for another unit.
     #[must_use]
     pub fn week_starts(self) -> Option<&'static str> {
-        let Days::Weekly(days) = self.days else { return None };
-        super::WEEKDAYS.get(usize::from(days)).map(|(name, _)| *name)
+        let Days::Weekly(days) = self.days else {
+            return None;
+        };
+        super::WEEKDAYS
+            .get(usize::from(days))
+            .map(|(name, _)| *name)
     }
 
-    /// The day and the time at which a window begins, where they are not those of a calendar without an anchor: `day 31`, `12-24 at 06:00`, `06:00`.
-    /// Of a quarter, the day is that of the first in a year.
+    /// The day and the time at which a window begins, where they are not those of a calendar
+    /// without an anchor: `day 31`, `12-24 at 06:00`, `06:00`. Of a quarter, the day is that of the
+    /// first in a year.
     #[must_use]
     pub fn anchor(self) -> Option<String> {
         let day = match self.days {
-            Days::Every | Days::Weekly(_) | Days::Months { first: 0, day: 1, .. } => None,
+            Days::Every
+            | Days::Weekly(_)
+            | Days::Months {
+                first: 0, day: 1, ..
+            } => None,
             Days::Months { count: 1, day, .. } => Some(format!("day {day}")),
             Days::Months { first, day, .. } => Some(format!("{:02}-{day:02}", first + 1)),
         };
@@ -131,10 +183,13 @@ impl Calendar {
         }
     }
 
-    /// Appends what tells its windows from those of any other period, in the characters of zone names: `month-31@Europe/Berlin`,
-    /// `quarter-0215@UTC`, `day-0600@UTC`, `week-mon@Asia/Kolkata`.
+    /// Appends what tells its windows from those of any other period, in the characters of zone
+    /// names: `month-31@Europe/Berlin`, `quarter-0215@UTC`, `day-0600@UTC`,
+    /// `week-mon@Asia/Kolkata`.
     pub(crate) fn write_tag(self, out: &mut Vec<u8>) {
-        let two = |out: &mut Vec<u8>, number: u32| out.extend([b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
+        let two = |out: &mut Vec<u8>, number: u32| {
+            out.extend([b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
+        };
         match self.days {
             Days::Every => out.extend_from_slice(b"day"),
             Days::Weekly(_) => {
@@ -168,9 +223,13 @@ impl Calendar {
         // Later instants are moved back to the second cycle from 1970 on, the years 2370 to 2769.
         let cycles = (secs / CYCLE_SECS - 1).max(0);
         let at = secs - cycles * CYCLE_SECS;
-        let local = self.zone.rules().to_datetime(Timestamp::from_second(at).unwrap_or_default());
+        let local = self
+            .zone
+            .rules()
+            .to_datetime(Timestamp::from_second(at).unwrap_or_default());
         let mut number = self.number_by_clock(local);
-        // Clocks that were set back show a time before the begin of the window that they have shown before.
+        // Clocks that were set back show a time before the begin of the window that they have shown
+        // before.
         while at >= self.begin_secs(number + 1) {
             number += 1;
         }
@@ -178,15 +237,22 @@ impl Calendar {
     }
 
     fn numbered(self, number: u64) -> Window {
-        Window { number, begin: self.begin(number), end: self.begin(number.saturating_add(1)) }
+        Window {
+            number,
+            begin: self.begin(number),
+            end: self.begin(number.saturating_add(1)),
+        }
     }
 
     fn begin(self, number: u64) -> Micros {
         let per_cycle = self.windows_per_cycle().unsigned_abs();
-        // Later years are moved back to 2400 to 2799. Until then all zones change by rules that repeat.
+        // Later years are moved back to 2400 to 2799. Until then all zones change by rules that
+        // repeat.
         let cycles = (number / per_cycle).saturating_sub(6);
         let begin = self.begin_secs((number - cycles * per_cycle).cast_signed());
-        let begin = u64::try_from(begin).unwrap_or(0).saturating_add(cycles.saturating_mul(CYCLE_SECS.unsigned_abs()));
+        let begin = u64::try_from(begin)
+            .unwrap_or(0)
+            .saturating_add(cycles.saturating_mul(CYCLE_SECS.unsigned_abs()));
         Micros(begin.saturating_mul(MICROS_PER_SECOND))
     }
 
@@ -201,12 +267,21 @@ impl Calendar {
     /// The number of the last window whose begin is not after a local time.
     fn number_by_clock(self, local: DateTime) -> i64 {
         let time = local.time();
-        let is_before = i64::from(time.hour()) * 3_600 + i64::from(time.minute()) * 60 + i64::from(time.second()) < self.time_secs.into();
-        let date = if is_before { local.date().yesterday().unwrap_or(DAY_0) } else { local.date() };
+        let is_before = i64::from(time.hour()) * 3_600
+            + i64::from(time.minute()) * 60
+            + i64::from(time.second())
+            < self.time_secs.into();
+        let date = if is_before {
+            local.date().yesterday().unwrap_or(DAY_0)
+        } else {
+            local.date()
+        };
         let year = i64::from(date.year());
         match self.days {
             Days::Every => days_to(date),
-            Days::Weekly(first) => (days_to(date) - i64::from(days_since(first, date.weekday()))).div_euclid(7),
+            Days::Weekly(first) => {
+                (days_to(date) - i64::from(days_since(first, date.weekday()))).div_euclid(7)
+            }
             Days::Months { count, first, .. } => {
                 let month = 12 * year + i64::from(date.month()) - 1;
                 let number = (month - i64::from(first)).div_euclid(count.into());
@@ -219,7 +294,11 @@ impl Calendar {
     fn first_date(self, number: i64) -> Date {
         let clamped = |year: i64, month: i64, day: u8| {
             let first = Date::new(year as i16, month as i8, 1).unwrap_or(DAY_0);
-            first.with().day((day as i8).min(first.days_in_month())).build().unwrap_or(first)
+            first
+                .with()
+                .day((day as i8).min(first.days_in_month()))
+                .build()
+                .unwrap_or(first)
         };
         match self.days {
             Days::Every => day(number),
@@ -234,7 +313,11 @@ impl Calendar {
     /// The first second at which the clocks show the begin of a window or a later time.
     fn begin_secs(self, number: i64) -> i64 {
         let secs = self.time_secs as i32;
-        let time = ((secs / 3_600) as i8, (secs / 60 % 60) as i8, (secs % 60) as i8);
+        let time = (
+            (secs / 3_600) as i8,
+            (secs / 60 % 60) as i8,
+            (secs % 60) as i8,
+        );
         let local = self.first_date(number).at(time.0, time.1, time.2, 0);
         let rules = self.zone.rules();
         let instant = match rules.to_ambiguous_timestamp(local).offset() {
@@ -262,7 +345,9 @@ fn days_to(date: Date) -> i64 {
 
 /// The date so many days after [`DAY_0`].
 fn day(number: i64) -> Date {
-    DAY_0.checked_add(jiff::SignedDuration::from_hours(24 * number)).unwrap_or(DAY_0)
+    DAY_0
+        .checked_add(jiff::SignedDuration::from_hours(24 * number))
+        .unwrap_or(DAY_0)
 }
 
 /// The days from the last `first`, counted from Monday, to a weekday.

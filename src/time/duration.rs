@@ -1,7 +1,8 @@
 //! Durations as text: `250ms`, `10s`, `1m30s`, `24h`.
 //!
-//! The notation is that of Go's `time.ParseDuration` without signs, which users of envoyproxy/ratelimit know. All arithmetic is in whole
-//! numbers: a text finer than the result's unit is refused, not rounded.
+//! The notation is that of Go's `time.ParseDuration` without signs, which users of
+//! envoyproxy/ratelimit know. All arithmetic is in whole numbers: a text finer than the result's
+//! unit is refused, not rounded.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,19 +44,36 @@ impl ParseDurationError {
     #[must_use]
     pub fn report(&self) -> (&'static str, &'static str) {
         match self {
-            Self::NoUnit => ("which has no unit", "add a unit to each number: h, m, s, ms or us"),
-            Self::Unit(unit) if matches!(unit.as_str(), "d" | "day" | "days") => ("which counts days", "write hours, such as 24h"),
-            Self::Unit(unit) if matches!(unit.as_str(), "w" | "week" | "weeks") => ("which counts weeks", "write hours, such as 168h"),
-            Self::Unit(_) => ("which has an unknown unit", "use the units h, m, s, ms or us"),
+            Self::NoUnit => (
+                "which has no unit",
+                "add a unit to each number: h, m, s, ms or us",
+            ),
+            Self::Unit(unit) if matches!(unit.as_str(), "d" | "day" | "days") => {
+                ("which counts days", "write hours, such as 24h")
+            }
+            Self::Unit(unit) if matches!(unit.as_str(), "w" | "week" | "weeks") => {
+                ("which counts weeks", "write hours, such as 168h")
+            }
+            Self::Unit(_) => (
+                "which has an unknown unit",
+                "use the units h, m, s, ms or us",
+            ),
             Self::Negative => ("which is negative", "remove the minus sign"),
-            Self::TooFine => ("which is finer than a microsecond", "write whole microseconds, such as 10us"),
+            Self::TooFine => (
+                "which is finer than a microsecond",
+                "write whole microseconds, such as 10us",
+            ),
             Self::TooLong => ("which is too long", "write a shorter duration"),
-            Self::Other => ("which is not a duration", "write numbers with units, such as 250ms, 10s, 1m30s or 24h"),
+            Self::Other => (
+                "which is not a duration",
+                "write numbers with units, such as 250ms, 10s, 1m30s or 24h",
+            ),
         }
     }
 }
 
-/// Reads a duration such as `1m30s`: one or more numbers, each followed by its unit. A number may have a fraction.
+/// Reads a duration such as `1m30s`: one or more numbers, each followed by its unit. A number may
+/// have a fraction.
 ///
 /// # Errors
 /// See [`ParseDurationError`]; `TooFine` if the duration is not a whole number of nanoseconds.
@@ -68,9 +86,14 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseDurationError> {
     let is_number = |character: char| character.is_ascii_digit() || character == '.';
     let (mut total, mut rest) = (Duration::ZERO, text);
     while !rest.is_empty() {
-        let (number, behind) = rest.split_at(rest.find(|character| !is_number(character)).unwrap_or(rest.len()));
+        let (number, behind) = rest.split_at(
+            rest.find(|character| !is_number(character))
+                .unwrap_or(rest.len()),
+        );
         let (unit, behind) = behind.split_at(behind.find(is_number).unwrap_or(behind.len()));
-        total = total.checked_add(parse_part(number, unit)?).ok_or(ParseDurationError::TooLong)?;
+        total = total
+            .checked_add(parse_part(number, unit)?)
+            .ok_or(ParseDurationError::TooLong)?;
         rest = behind;
     }
     Ok(total)
@@ -88,15 +111,31 @@ fn parse_part(number: &str, unit: &str) -> Result<Duration, ParseDurationError> 
     }
     let Some(&(_, unit_nanos)) = UNITS.iter().find(|(known, _)| *known == unit) else {
         let is_word = unit.chars().all(char::is_alphabetic);
-        return Err(if is_word { ParseDurationError::Unit(unit.to_owned()) } else { ParseDurationError::Other });
+        return Err(if is_word {
+            ParseDurationError::Unit(unit.to_owned())
+        } else {
+            ParseDurationError::Other
+        });
     };
     let unit_nanos = u128::from(unit_nanos);
-    let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok().map(u128::from) };
+    let digits = |text: &str| {
+        if text.is_empty() {
+            Some(0)
+        } else {
+            text.parse::<u64>().ok().map(u128::from)
+        }
+    };
     let whole = digits(whole).ok_or(ParseDurationError::TooLong)?;
-    // An hour is 2^13 * 3^2 * 5^11 ns, so that a fraction of it with more than 13 digits is not whole, nor is one of a shorter unit.
+    // An hour is 2^13 * 3^2 * 5^11 ns, so that a fraction of it with more than 13 digits is not
+    // whole, nor is one of a shorter unit.
     let fraction = fraction.trim_end_matches('0');
-    let scale = u32::try_from(fraction.len()).ok().filter(|&digits| digits <= 13).map(|digits| 10_u128.pow(digits));
-    let (Some(scale), Some(fraction)) = (scale, digits(fraction)) else { return Err(ParseDurationError::TooFine) };
+    let scale = u32::try_from(fraction.len())
+        .ok()
+        .filter(|&digits| digits <= 13)
+        .map(|digits| 10_u128.pow(digits));
+    let (Some(scale), Some(fraction)) = (scale, digits(fraction)) else {
+        return Err(ParseDurationError::TooFine);
+    };
     if fraction * unit_nanos % scale != 0 {
         return Err(ParseDurationError::TooFine);
     }
@@ -114,7 +153,9 @@ impl FromStr for Span {
         if duration.subsec_nanos() % 1_000 != 0 {
             return Err(ParseDurationError::TooFine);
         }
-        u64::try_from(duration.as_micros()).map(Self::from_micros).map_err(|_| ParseDurationError::TooLong)
+        u64::try_from(duration.as_micros())
+            .map(Self::from_micros)
+            .map_err(|_| ParseDurationError::TooLong)
     }
 }
 
@@ -183,23 +224,47 @@ mod tests {
 
     #[test]
     fn durations_are_whole_nanoseconds() {
-        for (text, nanos) in
-            [("1ns", 1), ("1.5us", 1_500), ("0.0000000025h", 9_000), ("0.0000000000025h", 9), ("1h0.5us", 3_600_000_000_500)]
-        {
-            assert_eq!(parse_duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
+        for (text, nanos) in [
+            ("1ns", 1),
+            ("1.5us", 1_500),
+            ("0.0000000025h", 9_000),
+            ("0.0000000000025h", 9),
+            ("1h0.5us", 3_600_000_000_500),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_nanos(nanos)),
+                "{text}"
+            );
         }
         for text in ["0.5ns", "0.0000000000001h", "0.00000000000001h"] {
-            assert_eq!(parse_duration(text), Err(ParseDurationError::TooFine), "{text}");
+            assert_eq!(
+                parse_duration(text),
+                Err(ParseDurationError::TooFine),
+                "{text}"
+            );
         }
-        assert_eq!(parse_duration("18446744073709551615s"), Ok(Duration::from_secs(u64::MAX)));
-        assert_eq!(parse_duration("18446744073709551616s"), Err(ParseDurationError::TooLong));
-        assert_eq!(parse_duration("18446744073709551615s1s"), Err(ParseDurationError::TooLong));
+        assert_eq!(
+            parse_duration("18446744073709551615s"),
+            Ok(Duration::from_secs(u64::MAX))
+        );
+        assert_eq!(
+            parse_duration("18446744073709551616s"),
+            Err(ParseDurationError::TooLong)
+        );
+        assert_eq!(
+            parse_duration("18446744073709551615s1s"),
+            Err(ParseDurationError::TooLong)
+        );
     }
 
     #[test]
     fn a_span_is_written_as_it_is_read() {
         for text in ["0s", "7us", "1500us", "1ms", "90s", "86401s"] {
-            assert_eq!(text.parse::<Span>().map(|span| span.to_string()), Ok(text.to_owned()));
+            assert_eq!(
+                text.parse::<Span>().map(|span| span.to_string()),
+                Ok(text.to_owned())
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Times for people: spans and instants as commands print them. `admin/page/dom.js` writes both alike.
+//! Times for people: spans and instants as commands print them. `admin/page/dom.js` writes both
+//! alike.
 
 use jiff::Timestamp;
 
@@ -9,7 +10,8 @@ const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"
 /// From this span on, people ask for the instant: an hour, in seconds.
 const LONG: f64 = 3_600.0;
 
-/// A span of so many seconds by its two largest units: `21d 9h`, `1m 20s`, `42s`; below a second in milliseconds.
+/// A span of so many seconds by its two largest units: `21d 9h`, `1m 20s`, `42s`; below a second in
+/// milliseconds.
 #[must_use]
 pub fn span(seconds: f64) -> String {
     if seconds > 0.0 && seconds < 1.0 {
@@ -18,7 +20,11 @@ pub fn span(seconds: f64) -> String {
     // Negative numbers and NaN are 0.
     let whole = seconds.round() as u64;
     let (mut rest, mut parts) = (whole, Vec::new());
-    for (size, unit) in UNITS.iter().skip_while(|(size, _)| whole < *size && *size > 1).take(2) {
+    for (size, unit) in UNITS
+        .iter()
+        .skip_while(|(size, _)| whole < *size && *size > 1)
+        .take(2)
+    {
         if rest >= *size || parts.is_empty() {
             parts.push(format!("{}{unit}", rest / size));
         }
@@ -30,21 +36,35 @@ pub fn span(seconds: f64) -> String {
 /// An instant: `2026-12-14 23:00 UTC`, with its seconds where it has some.
 #[must_use]
 pub fn instant(at: Timestamp) -> String {
-    at.strftime(if at.as_second() % 60 == 0 { "%F %H:%M UTC" } else { "%F %H:%M:%S UTC" }).to_string()
+    at.strftime(if at.as_second() % 60 == 0 {
+        "%F %H:%M UTC"
+    } else {
+        "%F %H:%M:%S UTC"
+    })
+    .to_string()
 }
 
 /// An instant of a store; one beyond the year 9999 is the last of that year.
 #[must_use]
 pub fn timestamp(at: Micros) -> Timestamp {
-    i64::try_from(at.0).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok()).unwrap_or(Timestamp::MAX)
+    i64::try_from(at.0)
+        .ok()
+        .and_then(|micros| Timestamp::from_microsecond(micros).ok())
+        .unwrap_or(Timestamp::MAX)
 }
 
-/// What is so many seconds ahead: its span and, if that is long, the minute in which it is: `21d 9h (2026-12-14 23:00 UTC)`.
+/// What is so many seconds ahead: its span and, if that is long, the minute in which it is:
+/// `21d 9h (2026-12-14 23:00 UTC)`.
 #[must_use]
 pub fn ahead(seconds: f64, now: Timestamp) -> String {
     let minute = ((now.as_second() as f64 + seconds) / 60.0).round() as i64;
-    let at = Timestamp::from_second(minute.saturating_mul(60)).ok().filter(|_| seconds >= LONG);
-    at.map_or_else(|| span(seconds), |at| format!("{} ({})", span(seconds), instant(at)))
+    let at = Timestamp::from_second(minute.saturating_mul(60))
+        .ok()
+        .filter(|_| seconds >= LONG);
+    at.map_or_else(
+        || span(seconds),
+        |at| format!("{} ({})", span(seconds), instant(at)),
+    )
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Periods: how time is divided into windows that are aligned to the clock.
 //!
-//! A period is a pure function from an instant to its window: a number, a begin and an end. Stores count in a window and know no calendar. Windows
-//! follow each other without a gap, and their numbers ascend by one. A window is empty only where a zone has skipped all of it.
+//! A period is a pure function from an instant to its window: a number, a begin and an end. Stores
+//! count in a window and know no calendar. Windows follow each other without a gap, and their
+//! numbers ascend by one. A window is empty only where a zone has skipped all of it.
 
 use std::num::NonZeroU32;
 
@@ -14,7 +15,8 @@ const MICROS_PER_DAY: u64 = 86_400_000_000;
 pub enum Period {
     /// Windows of this length; the first one begins at the epoch.
     Even(Span),
-    /// Windows of so many months of the Gregorian calendar, in UTC; the first one begins in January 1970. Three months are a quarter, twelve a year.
+    /// Windows of so many months of the Gregorian calendar, in UTC; the first one begins in
+    /// January 1970. Three months are a quarter, twelve a year.
     Months(NonZeroU32),
     /// The calendar of a time zone.
     Calendar(Calendar),
@@ -27,7 +29,10 @@ impl Period {
     /// The windows of a calendar. Months, quarters and years in UTC are [`Period::Months`].
     #[must_use]
     pub fn of_calendar(calendar: Calendar) -> Self {
-        calendar.utc_months().and_then(NonZeroU32::new).map_or(Self::Calendar(calendar), Self::Months)
+        calendar
+            .utc_months()
+            .and_then(NonZeroU32::new)
+            .map_or(Self::Calendar(calendar), Self::Months)
     }
 
     /// The window that `now` lies in.
@@ -44,7 +49,11 @@ impl Period {
     pub fn window(self, number: u64) -> Window {
         match self {
             Self::Calendar(calendar) => calendar.window(number),
-            Self::Even(_) | Self::Months(_) => Window { number, begin: self.begin(number), end: self.end(number) },
+            Self::Even(_) | Self::Months(_) => Window {
+                number,
+                begin: self.begin(number),
+                end: self.end(number),
+            },
         }
     }
 
@@ -102,14 +111,19 @@ impl Period {
     fn begin(self, number: u64) -> Micros {
         match self {
             Self::Even(length) => Micros(number.saturating_mul(length.0)),
-            Self::Months(months) => Micros(first_day(number.saturating_mul(months.get().into())).saturating_mul(MICROS_PER_DAY)),
+            Self::Months(months) => Micros(
+                first_day(number.saturating_mul(months.get().into()))
+                    .saturating_mul(MICROS_PER_DAY),
+            ),
             Self::Calendar(calendar) => calendar.window(number).begin,
         }
     }
 }
 
-// Months are counted from March of the year 0, so that a leap day is the last day of a year of twelve months. Then the days before a year follow from
-// the leap years up to it, and the days before a month from the lengths 31, 30, 31, 30, 31 of March to July, which repeat from August and from January.
+// Months are counted from March of the year 0, so that a leap day is the last day of a year of
+// twelve months. Then the days before a year follow from the leap years up to it, and the days
+// before a month from the lengths 31, 30, 31, 30, 31 of March to July, which repeat from August and
+// from January.
 
 /// From March of the year 0 to January 1970.
 const MONTHS_TO_EPOCH: u64 = 12 * 1970 - 2;
@@ -130,14 +144,19 @@ const fn days_before(month: u64) -> u64 {
 
 /// The first day of a month, both counted from January 1970.
 const fn first_day(month: u64) -> u64 {
-    let month = if month < LAST_MONTH { month } else { LAST_MONTH };
+    let month = if month < LAST_MONTH {
+        month
+    } else {
+        LAST_MONTH
+    };
     days_before(month + MONTHS_TO_EPOCH) - DAYS_TO_EPOCH
 }
 
 /// The month that a day is in, both counted from January 1970.
 const fn month_of(day: u64) -> u64 {
     let day = day + DAYS_TO_EPOCH;
-    // A month begins at most some days before or after a multiple of the mean length, so that this is right or off by one.
+    // A month begins at most some days before or after a multiple of the mean length, so that this
+    // is right or off by one.
     let month = day * CYCLE_MONTHS / CYCLE_DAYS;
     let month = if days_before(month) > day {
         month - 1
@@ -161,35 +180,64 @@ mod tests {
     }
 
     fn midnight(year: i32, month: Month) -> Micros {
-        let first = Date::from_calendar_date(year, month, 1).expect("a date").midnight().assume_utc();
+        let first = Date::from_calendar_date(year, month, 1)
+            .expect("a date")
+            .midnight()
+            .assume_utc();
         Micros(u64::try_from(first.unix_timestamp()).expect("since 1970") * 1_000_000)
     }
 
     /// The window by the calendar of another implementation, the crate `time`.
     fn by_calendar(now: Micros, months: u32) -> Window {
-        let at = OffsetDateTime::from_unix_timestamp(i64::try_from(now.0 / 1_000_000).expect("in range")).expect("in range");
-        let index = u64::try_from(at.year() - 1970).expect("since 1970") * 12 + u64::from(u8::from(at.month())) - 1;
+        let at = OffsetDateTime::from_unix_timestamp(
+            i64::try_from(now.0 / 1_000_000).expect("in range"),
+        )
+        .expect("in range");
+        let index = u64::try_from(at.year() - 1970).expect("since 1970") * 12
+            + u64::from(u8::from(at.month()))
+            - 1;
         let number = index / u64::from(months);
         let begin = |number: u64| {
             let index = number * u64::from(months);
-            let month = Month::try_from(u8::try_from(index % 12 + 1).expect("a month")).expect("a month");
+            let month =
+                Month::try_from(u8::try_from(index % 12 + 1).expect("a month")).expect("a month");
             midnight(1970 + i32::try_from(index / 12).expect("a year"), month)
         };
-        Window { number, begin: begin(number), end: begin(number + 1) }
+        Window {
+            number,
+            begin: begin(number),
+            end: begin(number + 1),
+        }
     }
 
     #[test]
     fn months_begin_and_end_at_midnight_of_their_first_days() {
         for year in 1970..9_999 {
-            for (month, next) in [(Month::January, Month::February), (Month::February, Month::March), (Month::November, Month::December)] {
+            for (month, next) in [
+                (Month::January, Month::February),
+                (Month::February, Month::March),
+                (Month::November, Month::December),
+            ] {
                 let (begin, end) = (midnight(year, month), midnight(year, next));
                 let window = months(1).window_at(begin);
                 assert_eq!((window.begin, window.end), (begin, end), "{month} {year}");
-                assert_eq!(months(1).window_at(Micros(end.0 - 1)), window, "the last instant of {month} {year}");
-                assert_eq!(months(1).number_at(end), window.number + 1, "the first instant after {month} {year}");
+                assert_eq!(
+                    months(1).window_at(Micros(end.0 - 1)),
+                    window,
+                    "the last instant of {month} {year}"
+                );
+                assert_eq!(
+                    months(1).number_at(end),
+                    window.number + 1,
+                    "the first instant after {month} {year}"
+                );
             }
             let december = months(1).window_at(midnight(year, Month::December));
-            assert_eq!(december.end, midnight(year + 1, Month::January), "December {year}");
+            assert_eq!(
+                december.end,
+                midnight(year + 1, Month::January),
+                "December {year}"
+            );
         }
     }
 
@@ -206,23 +254,55 @@ mod tests {
             (2100, Month::February, 28),
             (2400, Month::February, 29),
         ] {
-            let Window { begin, end, .. } = months(1).window_at(Micros(midnight(year, month).0 + 12 * DAY));
-            assert_eq!((begin, (end.0 - begin.0) / DAY), (midnight(year, month), days), "{month} {year}");
+            let Window { begin, end, .. } =
+                months(1).window_at(Micros(midnight(year, month).0 + 12 * DAY));
+            assert_eq!(
+                (begin, (end.0 - begin.0) / DAY),
+                (midnight(year, month), days),
+                "{month} {year}"
+            );
         }
-        let first = Window { number: 0, begin: Micros(0), end: Micros(31 * DAY) };
+        let first = Window {
+            number: 0,
+            begin: Micros(0),
+            end: Micros(31 * DAY),
+        };
         assert_eq!(months(1).window_at(Micros(0)), first);
         // Quarters and years.
         let quarter = months(3).window_at(midnight(2026, Month::November));
-        assert_eq!((quarter.begin, quarter.end), (midnight(2026, Month::October), midnight(2027, Month::January)));
+        assert_eq!(
+            (quarter.begin, quarter.end),
+            (
+                midnight(2026, Month::October),
+                midnight(2027, Month::January)
+            )
+        );
         let year = months(12).window_at(midnight(2028, Month::November));
-        assert_eq!((year.begin, year.end, year.number), (midnight(2028, Month::January), midnight(2029, Month::January), 58));
+        assert_eq!(
+            (year.begin, year.end, year.number),
+            (
+                midnight(2028, Month::January),
+                midnight(2029, Month::January),
+                58
+            )
+        );
     }
 
     #[test]
     fn even_windows_are_multiples_of_their_length() {
         let minute = Period::Even(Span::from_secs(60));
-        assert_eq!(minute.window_at(Micros(119_999_999)), Window { number: 1, begin: Micros(60_000_000), end: Micros(120_000_000) });
-        assert_eq!((minute.shortest(), months(2).shortest()), (Span::from_secs(60), Span::from_secs(56 * 86_400)));
+        assert_eq!(
+            minute.window_at(Micros(119_999_999)),
+            Window {
+                number: 1,
+                begin: Micros(60_000_000),
+                end: Micros(120_000_000)
+            }
+        );
+        assert_eq!(
+            (minute.shortest(), months(2).shortest()),
+            (Span::from_secs(60), Span::from_secs(56 * 86_400))
+        );
     }
 
     proptest! {

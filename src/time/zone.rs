@@ -1,6 +1,7 @@
 //! Time zones by their names in the IANA time zone database, whose data is in the binary.
 //!
-//! Nothing here reads the zone files of the machine: all replicas of one version of Weir have the same rules.
+//! Nothing here reads the zone files of the machine: all replicas of one version of Weir have the
+//! same rules.
 
 use std::fmt;
 use std::sync::{LazyLock, OnceLock};
@@ -17,17 +18,31 @@ struct Known {
     rules: OnceLock<TimeZone>,
 }
 
-/// All zones and their other names, in the order of [`order`]. There are about 600, and each has a few KiB, so that all of them together are bounded.
+/// All zones and their other names, in the order of [`order`]. There are about 600, and each has a
+/// few KiB, so that all of them together are bounded.
 static ZONES: LazyLock<Vec<Known>> = LazyLock::new(|| {
-    let names = TimeZoneDatabase::bundled().available().map(|name| name.as_str().into()).collect::<Vec<Box<str>>>();
-    let mut all: Vec<Known> = names.into_iter().map(|name| Known { name, rules: OnceLock::new() }).collect();
+    let names = TimeZoneDatabase::bundled()
+        .available()
+        .map(|name| name.as_str().into())
+        .collect::<Vec<Box<str>>>();
+    let mut all: Vec<Known> = names
+        .into_iter()
+        .map(|name| Known {
+            name,
+            rules: OnceLock::new(),
+        })
+        .collect();
     all.sort_by(|left, right| order(&left.name, &right.name));
     all
 });
 
 /// The order of names in any letter case.
 fn order(left: &str, right: &str) -> std::cmp::Ordering {
-    let lower = |name: &str| name.bytes().map(|byte| byte.to_ascii_lowercase()).collect::<Vec<_>>();
+    let lower = |name: &str| {
+        name.bytes()
+            .map(|byte| byte.to_ascii_lowercase())
+            .collect::<Vec<_>>()
+    };
     lower(left).cmp(&lower(right))
 }
 
@@ -41,7 +56,9 @@ impl Zone {
     /// The zone of that name, in any letter case.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let index = ZONES.binary_search_by(|known| order(&known.name, name)).ok()?;
+        let index = ZONES
+            .binary_search_by(|known| order(&known.name, name))
+            .ok()?;
         let zone = Self(u16::try_from(index).ok()?);
         // Here and not with the first request.
         zone.rules();
@@ -56,7 +73,9 @@ impl Zone {
     /// The name as the database spells it. It holds ASCII letters, digits, `/`, `_`, `-` and `+`.
     #[must_use]
     pub fn name(self) -> &'static str {
-        ZONES.get(usize::from(self.0)).map_or("UTC", |known| &known.name)
+        ZONES
+            .get(usize::from(self.0))
+            .map_or("UTC", |known| &known.name)
     }
 
     pub(super) fn index(self) -> u64 {
@@ -66,9 +85,13 @@ impl Zone {
     /// What its clocks show, and when they change.
     pub(super) fn rules(self) -> &'static TimeZone {
         static UTC: TimeZone = TimeZone::UTC;
-        ZONES
-            .get(usize::from(self.0))
-            .map_or(&UTC, |known| known.rules.get_or_init(|| TimeZoneDatabase::bundled().get(&known.name).unwrap_or(TimeZone::UTC)))
+        ZONES.get(usize::from(self.0)).map_or(&UTC, |known| {
+            known.rules.get_or_init(|| {
+                TimeZoneDatabase::bundled()
+                    .get(&known.name)
+                    .unwrap_or(TimeZone::UTC)
+            })
+        })
     }
 }
 
@@ -87,8 +110,15 @@ mod tests {
         assert!((500..2_000).contains(&ZONES.len()), "{} zones", ZONES.len());
         for name in Zone::names() {
             let zone = Zone::named(name).unwrap_or_else(|| panic!("{name} is not found"));
-            assert_eq!((zone.name(), Zone::named(&name.to_uppercase())), (name, Some(zone)));
-            assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/_-+".contains(&byte)), "{name} in a key");
+            assert_eq!(
+                (zone.name(), Zone::named(&name.to_uppercase())),
+                (name, Some(zone))
+            );
+            assert!(
+                name.bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"/_-+".contains(&byte)),
+                "{name} in a key"
+            );
             // `UTC` stands in for what cannot be read.
             let is_utc = zone.rules() == &TimeZone::UTC;
             assert!(!is_utc || name == "UTC", "{name} has no data");

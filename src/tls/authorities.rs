@@ -4,16 +4,24 @@ use tokio_rustls::rustls::RootCertStore;
 
 use super::pem::{PemFile, TlsError};
 
-/// The authorities in the file and no others; without a file those of the system, or Mozilla's if the system has none. Blocks.
+/// The authorities in the file and no others; without a file those of the system, or Mozilla's if
+/// the system has none. Blocks.
 ///
 /// # Errors
 /// The file cannot be used.
 pub fn authorities(file: Option<&PemFile>) -> Result<RootCertStore, TlsError> {
-    let Some(file) = file else { return Ok(of_the_system()) };
+    let Some(file) = file else {
+        return Ok(of_the_system());
+    };
     let mut roots = RootCertStore::empty();
     for certificate in file.certificates()? {
-        let remedy = || "write the certificates of the authorities that signed those of the other side".to_owned();
-        roots.add(certificate).map_err(|error| file.unusable(error, remedy()))?;
+        let remedy = || {
+            "write the certificates of the authorities that signed those of the other side"
+                .to_owned()
+        };
+        roots
+            .add(certificate)
+            .map_err(|error| file.unusable(error, remedy()))?;
     }
     Ok(roots)
 }

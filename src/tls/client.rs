@@ -13,7 +13,8 @@ use super::verify::{NameCheck, ServerVerifier};
 /// What a client trusts, and how it shows who it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// The certificates of the trusted authorities; `None`: those of the system, or Mozilla's if the system has none.
+    /// The certificates of the trusted authorities; `None`: those of the system, or Mozilla's if
+    /// the system has none.
     pub authorities: Option<PemFile>,
     /// The client certificate, for servers that ask for one.
     pub identity: Option<Identity>,
@@ -21,14 +22,18 @@ pub struct ClientOptions {
     pub name_check: NameCheck,
 }
 
-/// The configuration for connections of a client, without ALPN. Reads the files and blocks. A client that calls it for each new connection uses rotated
-/// files without a restart.
+/// The configuration for connections of a client, without ALPN. Reads the files and blocks. A
+/// client that calls it for each new connection uses rotated files without a restart.
 ///
 /// # Errors
 /// The first file that cannot be used.
 pub fn client_config(options: &ClientOptions) -> Result<ClientConfig, TlsError> {
     let provider = provider();
-    let verifier = ServerVerifier::new(authorities(options.authorities.as_ref())?, options.name_check.clone(), &provider);
+    let verifier = ServerVerifier::new(
+        authorities(options.authorities.as_ref())?,
+        options.name_check.clone(),
+        &provider,
+    );
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("ring has the ciphers of TLS 1.2 and 1.3")
@@ -36,6 +41,9 @@ pub fn client_config(options: &ClientOptions) -> Result<ClientConfig, TlsError> 
         .with_custom_certificate_verifier(Arc::new(verifier));
     match &options.identity {
         None => Ok(builder.with_no_client_auth()),
-        Some(identity) => Ok(builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.read()?)))),
+        Some(identity) => {
+            Ok(builder
+                .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.read()?))))
+        }
     }
 }

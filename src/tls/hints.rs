@@ -20,36 +20,49 @@ pub struct Peer {
 /// Why the certificate of a server is refused, and the remedy.
 #[must_use]
 pub fn certificate_hint(error: &CertificateError, peer: &Peer) -> String {
-    let Peer { name, address, authorities, other_name } = peer;
+    let Peer {
+        name,
+        address,
+        authorities,
+        other_name,
+    } = peer;
     match error {
         CertificateError::UnknownIssuer => {
-            format!("Weir does not know the authority that signed the certificate of {name}: set {authorities} to its certificate")
+            format!(
+                "Weir does not know the authority that signed the certificate of {name}: set \
+                 {authorities} to its certificate"
+            )
         }
         CertificateError::Other(OtherError(other)) if other.is::<UntrustedAuthority>() => format!(
-            "{name} presents a self-signed certificate (or that of an authority) that Weir does not trust: \
-             set {authorities} to a file with this certificate"
+            "{name} presents a self-signed certificate (or that of an authority) that Weir does \
+             not trust: set {authorities} to a file with this certificate"
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             format!("the certificate of {name} has expired ({error}): renew it")
         }
-        CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => format!(
-            "the certificate of {name} holds no name (subjectAltName; a common name is not enough): issue one for the name in {address}, or {other_name}"
-        ),
+        CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+            format!(
+                "the certificate of {name} holds no name (subjectAltName; a common name is not \
+                 enough): issue one for the name in {address}, or {other_name}"
+            )
+        }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!(
-                "the certificate of {name} is for another name than {address} ({error}): connect by a name that it holds, or {other_name}"
+                "the certificate of {name} is for another name than {address} ({error}): connect \
+                 by a name that it holds, or {other_name}"
             )
         }
         _ => format!("the certificate of {name} cannot be used: {error}"),
     }
 }
 
-/// Whether an alert of the other side (RFC 8446, section 6.2) is about the certificate that it received, or the one that it missed.
+/// Whether an alert of the other side (RFC 8446, section 6.2) is about the certificate that it
+/// received, or the one that it missed.
 #[must_use]
 pub const fn is_about_certificates(alert: AlertDescription) -> bool {
     use AlertDescription::{
-        AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked, CertificateUnknown, UnknownCA,
-        UnsupportedCertificate,
+        AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
+        CertificateUnknown, UnknownCA, UnsupportedCertificate,
     };
     matches!(
         alert,

@@ -1,6 +1,8 @@
-//! Certificates and private keys from PEM files (RFC 7468), with errors that name the setting, the file and the remedy.
+//! Certificates and private keys from PEM files (RFC 7468), with errors that name the setting, the
+//! file and the remedy.
 //!
-//! A private key may be in PKCS#8, PKCS#1 (RSA) or SEC1 (elliptic curves). An encrypted key is refused: Weir cannot ask for its password.
+//! A private key may be in PKCS#8, PKCS#1 (RSA) or SEC1 (elliptic curves). An encrypted key is
+//! refused: Weir cannot ask for its password.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -16,7 +18,8 @@ use super::provider;
 /// The largest file that is read, in bytes. All authorities of a system together are about 250 KB.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// What a PEM section of an encrypted key holds: in its first line (PKCS#8), or in the header below it (PKCS#1 and SEC1 as OpenSSL writes them).
+/// What a PEM section of an encrypted key holds: in its first line (PKCS#8), or in the header below
+/// it (PKCS#1 and SEC1 as OpenSSL writes them).
 const ENCRYPTED: &[u8] = b"ENCRYPTED";
 
 /// The path of a PEM file, and the setting that names it.
@@ -28,11 +31,13 @@ pub struct PemFile {
     pub path: PathBuf,
 }
 
-/// Why a file of certificates or keys cannot be used: the setting, the file, the reason and the remedy.
+/// Why a file of certificates or keys cannot be used: the setting, the file, the reason and the
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file cannot be read.
-    #[error("{setting}: {} cannot be read ({error}); write the path of a PEM file that Weir may read", .path.display())]
+    #[error("{setting}: {} cannot be read ({error}); write the path of a PEM file that Weir may \
+        read", .path.display())]
     Unreadable {
         /// The name of the setting.
         setting: &'static str,
@@ -65,7 +70,8 @@ pub enum TlsError {
         /// The remedy.
         remedy: String,
     },
-    /// A certificate is set without its key, or a key without its certificate. Holds the names of the set and of the missing setting.
+    /// A certificate is set without its key, or a key without its certificate. Holds the names of
+    /// the set and of the missing setting.
     #[error("{0} needs {1}: set both or neither")]
     Unpaired(&'static str, &'static str),
 }
@@ -92,8 +98,11 @@ impl PemFile {
         let bytes = self.bytes()?;
         PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
             let is_encrypted = bytes.windows(ENCRYPTED.len()).any(|part| part == ENCRYPTED);
-            let remedy =
-                if is_encrypted { "decrypt it with `openssl pkey -in FILE -out FILE`" } else { "write the path of a PEM file with one" };
+            let remedy = if is_encrypted {
+                "decrypt it with `openssl pkey -in FILE -out FILE`"
+            } else {
+                "write the path of a PEM file with one"
+            };
             self.not_pem("private key that is not encrypted", remedy)
         })
     }
@@ -103,24 +112,46 @@ impl PemFile {
     /// # Errors
     /// The file cannot be read, or is too long.
     pub fn bytes(&self) -> Result<Vec<u8>, TlsError> {
-        let unreadable = |error| TlsError::Unreadable { setting: self.setting, path: self.path.clone(), error };
+        let unreadable = |error| TlsError::Unreadable {
+            setting: self.setting,
+            path: self.path.clone(),
+            error,
+        };
         read(&self.path).map_err(unreadable)
     }
 
     fn not_pem(&self, what: &'static str, remedy: &'static str) -> TlsError {
-        TlsError::NotPem { setting: self.setting, path: self.path.clone(), what, remedy }
+        TlsError::NotPem {
+            setting: self.setting,
+            path: self.path.clone(),
+            what,
+            remedy,
+        }
     }
 
     /// The error of a file whose content TLS cannot use.
     pub(crate) fn unusable(&self, error: Error, remedy: String) -> TlsError {
-        TlsError::Unusable { setting: self.setting, path: self.path.clone(), error: Box::new(error), remedy }
+        TlsError::Unusable {
+            setting: self.setting,
+            path: self.path.clone(),
+            error: Box::new(error),
+            remedy,
+        }
     }
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_BYTES { Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))) } else { Ok(bytes) }
+    File::open(path)?
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        Err(io::Error::other(format!(
+            "it has more than {MAX_BYTES} bytes"
+        )))
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// A certificate with its key: how one side shows who it is.
@@ -159,11 +190,21 @@ impl Identity {
     pub fn read(&self) -> Result<CertifiedKey, TlsError> {
         let (chain, key) = (self.certificate.certificates()?, self.key.key()?);
         CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
-            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                self.key.unusable(error, format!("write the key of the first certificate in {}", self.certificate.setting))
-            }
-            Error::InvalidCertificate(_) => self.certificate.unusable(error, "write a certificate of X.509, version 3".to_owned()),
-            error => self.key.unusable(error, "write an RSA key of 2048 bits or more, or one of P-256, P-384 or Ed25519".to_owned()),
+            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => self.key.unusable(
+                error,
+                format!(
+                    "write the key of the first certificate in {}",
+                    self.certificate.setting
+                ),
+            ),
+            Error::InvalidCertificate(_) => self
+                .certificate
+                .unusable(error, "write a certificate of X.509, version 3".to_owned()),
+            error => self.key.unusable(
+                error,
+                "write an RSA key of 2048 bits or more, or one of P-256, P-384 or Ed25519"
+                    .to_owned(),
+            ),
         })
     }
 }

@@ -1,18 +1,27 @@
 //! Which certificates of peers are accepted.
 //!
-//! A trusted authority has to have signed a certificate (RFC 5280), or it has to be that of a trusted authority itself. The second case is that of an
-//! ordinary self-signed certificate (`openssl req -x509`), which says of itself that it is an authority: webpki refuses it as the certificate of a
-//! server (CaUsedAsEndEntity), OpenSSL and Go accept it. It is as safe: who has the authority's key could sign any certificate with it.
+//! A trusted authority has to have signed a certificate (RFC 5280), or it has to be that of a
+//! trusted authority itself. The second case is that of an ordinary self-signed certificate
+//! (`openssl req -x509`), which says of itself that it is an authority: webpki refuses it as the
+//! certificate of a server (CaUsedAsEndEntity), OpenSSL and Go accept it. It is as safe: who has
+//! the authority's key could sign any certificate with it.
 
 use std::sync::Arc;
 
-use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
 use tokio_rustls::rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use tokio_rustls::rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use tokio_rustls::rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
-use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme};
+use tokio_rustls::rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
+    SignatureScheme,
+};
 
 /// The names for which a server's certificate has to be valid (RFC 9525).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,19 +62,31 @@ impl SubjectName {
     /// Whether the certificate is valid for this name.
     fn verify(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
         match self {
-            Self::Host(name) => verify_server_name(&ParsedCertificate::try_from(certificate)?, name),
+            Self::Host(name) => {
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
+            }
             Self::Uri(uri) => {
-                let parsed = webpki::EndEntityCert::try_from(certificate).map_err(|_| CertificateError::BadEncoding)?;
+                let parsed = webpki::EndEntityCert::try_from(certificate)
+                    .map_err(|_| CertificateError::BadEncoding)?;
                 let is_valid = parsed.valid_uri_names().any(|name| name == uri);
-                if is_valid { Ok(()) } else { Err(CertificateError::NotValidForName.into()) }
+                if is_valid {
+                    Ok(())
+                } else {
+                    Err(CertificateError::NotValidForName.into())
+                }
             }
         }
     }
 }
 
-/// What a verifier says about a certificate, once the certificates of trusted authorities themselves are accepted. webpki looks at the times of a
-/// certificate first, so that one with these errors is valid now.
-fn or_authority(verified: Result<(), Error>, certificate: &CertificateDer<'_>, roots: &RootCertStore) -> Result<(), Error> {
+/// What a verifier says about a certificate, once the certificates of trusted authorities
+/// themselves are accepted. webpki looks at the times of a certificate first, so that one with
+/// these errors is valid now.
+fn or_authority(
+    verified: Result<(), Error>,
+    certificate: &CertificateDer<'_>,
+    roots: &RootCertStore,
+) -> Result<(), Error> {
     let is_authority = match &verified {
         Err(Error::InvalidCertificate(CertificateError::Other(OtherError(error)))) => {
             error.downcast_ref::<webpki::Error>() == Some(&webpki::Error::CaUsedAsEndEntity)
@@ -74,10 +95,16 @@ fn or_authority(verified: Result<(), Error>, certificate: &CertificateDer<'_>, r
         _ => return verified,
     };
     let mut own = RootCertStore::empty();
-    if own.add(certificate.clone().into_owned()).is_ok() && own.roots.iter().any(|own| roots.roots.contains(own)) {
+    if own.add(certificate.clone().into_owned()).is_ok()
+        && own.roots.iter().any(|own| roots.roots.contains(own))
+    {
         return Ok(());
     }
-    if is_authority { Err(CertificateError::Other(OtherError(Arc::new(UntrustedAuthority))).into()) } else { verified }
+    if is_authority {
+        Err(CertificateError::Other(OtherError(Arc::new(UntrustedAuthority))).into())
+    } else {
+        verified
+    }
 }
 
 /// Verifies the certificates of servers.
@@ -89,8 +116,16 @@ pub(super) struct ServerVerifier {
 }
 
 impl ServerVerifier {
-    pub(super) fn new(roots: RootCertStore, name_check: NameCheck, provider: &CryptoProvider) -> Self {
-        Self { roots, name_check, algorithms: provider.signature_verification_algorithms }
+    pub(super) fn new(
+        roots: RootCertStore,
+        name_check: NameCheck,
+        provider: &CryptoProvider,
+    ) -> Self {
+        Self {
+            roots,
+            name_check,
+            algorithms: provider.signature_verification_algorithms,
+        }
     }
 }
 
@@ -104,7 +139,13 @@ impl ServerCertVerifier for ServerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let certificate = ParsedCertificate::try_from(end_entity)?;
-        let signed = verify_server_cert_signed_by_trust_anchor(&certificate, &self.roots, intermediates, now, self.algorithms.all);
+        let signed = verify_server_cert_signed_by_trust_anchor(
+            &certificate,
+            &self.roots,
+            intermediates,
+            now,
+            self.algorithms.all,
+        );
         or_authority(signed, end_entity, &self.roots)?;
         match &self.name_check {
             NameCheck::Strict => verify_server_name(&certificate, server_name)?,
@@ -146,14 +187,24 @@ pub struct ClientVerifier {
 }
 
 impl ClientVerifier {
-    /// Accepts clients whose certificates one of these authorities signed, and which are valid for the name if there is one.
+    /// Accepts clients whose certificates one of these authorities signed, and which are valid for
+    /// the name if there is one.
     ///
     /// # Errors
     /// There are no authorities.
-    pub fn try_new(roots: RootCertStore, name: Option<SubjectName>, provider: Arc<CryptoProvider>) -> Result<Self, VerifierBuilderError> {
+    pub fn try_new(
+        roots: RootCertStore,
+        name: Option<SubjectName>,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, VerifierBuilderError> {
         let roots = Arc::new(roots);
-        let signed = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider).build()?;
-        Ok(Self { roots, signed, name })
+        let signed =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider).build()?;
+        Ok(Self {
+            roots,
+            signed,
+            name,
+        })
     }
 }
 
@@ -168,7 +219,10 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let signed = self.signed.verify_client_cert(end_entity, intermediates, now).map(|_| ());
+        let signed = self
+            .signed
+            .verify_client_cert(end_entity, intermediates, now)
+            .map(|_| ());
         or_authority(signed, end_entity, &self.roots)?;
         if let Some(name) = &self.name {
             name.verify(end_entity)?;
@@ -182,7 +236,8 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls12_signature(message, certificate, signature)
+        self.signed
+            .verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -191,7 +246,8 @@ impl ClientCertVerifier for ClientVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls13_signature(message, certificate, signature)
+        self.signed
+            .verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

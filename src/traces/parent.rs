@@ -1,7 +1,9 @@
-//! The parent of a call's span, from the headers in which tracing systems carry it: `b3`, `x-b3-*` and `traceparent`.
+//! The parent of a call's span, from the headers in which tracing systems carry it: `b3`, `x-b3-*`
+//! and `traceparent`.
 //!
-//! An unsampled call ends here without an allocation. Headers that are no parent are ignored, as if they were not there. B3 comes first, as in
-//! envoyproxy/ratelimit. Sources: openzipkin/b3-propagation; W3C Trace Context, level 1, sections 3.2 and 3.3.
+//! An unsampled call ends here without an allocation. Headers that are no parent are ignored, as if
+//! they were not there. B3 comes first, as in envoyproxy/ratelimit. Sources:
+//! openzipkin/b3-propagation; W3C Trace Context, level 1, sections 3.2 and 3.3.
 
 use std::str::FromStr;
 
@@ -17,16 +19,20 @@ pub(super) enum Parent {
     Unsampled,
     /// The trace is recorded: the call's span belongs to this one.
     Sampled(SpanContext),
-    /// B3 without a sampling state: the receiver decides whether the trace is recorded. The parent is marked as sampled.
+    /// B3 without a sampling state: the receiver decides whether the trace is recorded. The parent
+    /// is marked as sampled.
     Undecided(SpanContext),
 }
 
-/// The longest `tracestate` that is kept, in bytes: what W3C Trace Context, section 3.3.1.5, asks for at least. Spans wait in a queue with it, and a
-/// client of Envoy chooses it.
+/// The longest `tracestate` that is kept, in bytes: what W3C Trace Context, section 3.3.1.5, asks
+/// for at least. Spans wait in a queue with it, and a client of Envoy chooses it.
 const MAX_TRACESTATE_BYTES: usize = 512;
 
 pub(super) fn parent(headers: &HeaderMap) -> Parent {
-    b3_single(headers).or_else(|| b3_multiple(headers)).or_else(|| w3c(headers)).unwrap_or(Parent::None)
+    b3_single(headers)
+        .or_else(|| b3_multiple(headers))
+        .or_else(|| w3c(headers))
+        .unwrap_or(Parent::None)
 }
 
 fn bytes<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h [u8]> {
@@ -42,13 +48,19 @@ fn b3_single(headers: &HeaderMap) -> Option<Parent> {
     let mut parts = value.split(|&byte| byte == b'-');
     let ids = (parts.next()?, parts.next()?);
     let state = parts.next();
-    let is_whole = parts.next().is_none_or(|parent| hex(parent, &[16]).is_some()) && parts.next().is_none();
+    let is_whole = parts
+        .next()
+        .is_none_or(|parent| hex(parent, &[16]).is_some())
+        && parts.next().is_none();
     is_whole.then(|| b3(ids, state, false)).flatten()
 }
 
 /// `x-b3-traceid`, `x-b3-spanid`, `x-b3-sampled` and `x-b3-flags`.
 fn b3_multiple(headers: &HeaderMap) -> Option<Parent> {
-    let (state, is_debug) = (bytes(headers, "x-b3-sampled"), bytes(headers, "x-b3-flags") == Some(b"1"));
+    let (state, is_debug) = (
+        bytes(headers, "x-b3-sampled"),
+        bytes(headers, "x-b3-flags") == Some(b"1"),
+    );
     let Some(trace) = bytes(headers, "x-b3-traceid") else {
         return matches!(state, Some(b"0" | b"false")).then_some(Parent::Unsampled);
     };
@@ -66,7 +78,8 @@ fn b3((trace, span): (&[u8], &[u8]), state: Option<&[u8]>, is_debug: bool) -> Op
     }
 }
 
-/// `traceparent: {version}-{trace}-{parent}-{flags}` in lower case, and `tracestate`. A version above 00 may have more after that.
+/// `traceparent: {version}-{trace}-{parent}-{flags}` in lower case, and `tracestate`. A version
+/// above 00 may have more after that.
 fn w3c(headers: &HeaderMap) -> Option<Parent> {
     const LENGTH: usize = 55;
     let value = bytes(headers, "traceparent")?;
@@ -74,30 +87,52 @@ fn w3c(headers: &HeaderMap) -> Option<Parent> {
     let [version, trace, span, flags] = [&known[..2], &known[3..35], &known[36..52], &known[53..]];
     let has_dashes = [known[2], known[35], known[52]] == [b'-'; 3];
     let is_whole = more.is_empty() || (version != b"00" && more[0] == b'-');
-    if !has_dashes || !is_whole || hex(version, &[2])? == 0xff || known.iter().any(u8::is_ascii_uppercase) {
+    if !has_dashes
+        || !is_whole
+        || hex(version, &[2])? == 0xff
+        || known.iter().any(u8::is_ascii_uppercase)
+    {
         return None;
     }
     let parent = context(hex(trace, &[32])?, hex(span, &[16])?, TraceState::NONE)?;
     if hex(flags, &[2])? & u128::from(TraceFlags::SAMPLED.to_u8()) == 0 {
         return Some(Parent::Unsampled);
     }
-    let parent = SpanContext::new(parent.trace_id(), parent.span_id(), TraceFlags::SAMPLED, true, tracestate(headers));
+    let parent = SpanContext::new(
+        parent.trace_id(),
+        parent.span_id(),
+        TraceFlags::SAMPLED,
+        true,
+        tracestate(headers),
+    );
     Some(Parent::Sampled(parent))
 }
 
-/// The `tracestate`, whose headers are one list. One that is too long or malformed is dropped; the trace is not.
+/// The `tracestate`, whose headers are one list. One that is too long or malformed is dropped; the
+/// trace is not.
 fn tracestate(headers: &HeaderMap) -> TraceState {
-    let values = || headers.get_all("tracestate").iter().map(http::HeaderValue::as_bytes);
+    let values = || {
+        headers
+            .get_all("tracestate")
+            .iter()
+            .map(http::HeaderValue::as_bytes)
+    };
     if values().map(|value| value.len() + 1).sum::<usize>() > MAX_TRACESTATE_BYTES + 1 {
         return TraceState::NONE;
     }
     let text = values().collect::<Vec<_>>().join(&b',');
-    std::str::from_utf8(&text).ok().and_then(|text| TraceState::from_str(text).ok()).unwrap_or_default()
+    std::str::from_utf8(&text)
+        .ok()
+        .and_then(|text| TraceState::from_str(text).ok())
+        .unwrap_or_default()
 }
 
 /// `None` if an identifier is zero, which means that there is none.
 fn context(trace: u128, span: u128, state: TraceState) -> Option<SpanContext> {
-    let (trace, span) = (TraceId::from(trace), SpanId::from(u64::try_from(span).ok()?));
+    let (trace, span) = (
+        TraceId::from(trace),
+        SpanId::from(u64::try_from(span).ok()?),
+    );
     let context = SpanContext::new(trace, span, TraceFlags::SAMPLED, true, state);
     context.is_valid().then_some(context)
 }
@@ -107,7 +142,9 @@ fn hex(digits: &[u8], lengths: &[usize]) -> Option<u128> {
     if !lengths.contains(&digits.len()) {
         return None;
     }
-    digits.iter().try_fold(0, |number, &digit| Some(number << 4 | u128::from(char::from(digit).to_digit(16)?)))
+    digits.iter().try_fold(0, |number, &digit| {
+        Some(number << 4 | u128::from(char::from(digit).to_digit(16)?))
+    })
 }
 
 #[cfg(test)]
@@ -126,14 +163,26 @@ mod tests {
     fn of(headers: &[(&'static str, &str)]) -> Parent {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.append(*name, http::HeaderValue::from_bytes(value.as_bytes()).expect("a header"));
+            map.append(
+                *name,
+                http::HeaderValue::from_bytes(value.as_bytes()).expect("a header"),
+            );
         }
         parent(&map)
     }
 
     fn known(state: &str) -> SpanContext {
-        let ids = (TraceId::from_hex(TRACE).expect("an id"), SpanId::from_hex(SPAN).expect("an id"));
-        SpanContext::new(ids.0, ids.1, TraceFlags::SAMPLED, true, TraceState::from_str(state).expect("a state"))
+        let ids = (
+            TraceId::from_hex(TRACE).expect("an id"),
+            SpanId::from_hex(SPAN).expect("an id"),
+        );
+        SpanContext::new(
+            ids.0,
+            ids.1,
+            TraceFlags::SAMPLED,
+            true,
+            TraceState::from_str(state).expect("a state"),
+        )
     }
 
     #[test]
@@ -152,8 +201,14 @@ mod tests {
             (traceparent("00", "0"), Parent::None),
             (traceparent("00", "0g"), Parent::None),
             (traceparent("00", "01").to_uppercase(), Parent::None),
-            (traceparent("00", "01").replace(TRACE, &"0".repeat(32)), Parent::None),
-            (traceparent("00", "00").replace(SPAN, &"0".repeat(16)), Parent::None),
+            (
+                traceparent("00", "01").replace(TRACE, &"0".repeat(32)),
+                Parent::None,
+            ),
+            (
+                traceparent("00", "00").replace(SPAN, &"0".repeat(16)),
+                Parent::None,
+            ),
             (traceparent("00", "01").replace("-b7", "+b7"), Parent::None),
             (traceparent("00", "01").replace("0af", "+af"), Parent::None),
             (String::new(), Parent::None),
@@ -167,10 +222,17 @@ mod tests {
         let traceparent = format!("00-{TRACE}-{SPAN}-01");
         let of = |states: &[&str]| {
             let states = states.iter().map(|state| ("tracestate", *state));
-            of(&[("traceparent", &*traceparent)].into_iter().chain(states).collect::<Vec<_>>())
+            of(&[("traceparent", &*traceparent)]
+                .into_iter()
+                .chain(states)
+                .collect::<Vec<_>>())
         };
         assert_eq!(of(&["a=1,b=2"]), Parent::Sampled(known("a=1,b=2")));
-        assert_eq!(of(&["a=1", "b=2"]), Parent::Sampled(known("a=1,b=2")), "several headers are one list");
+        assert_eq!(
+            of(&["a=1", "b=2"]),
+            Parent::Sampled(known("a=1,b=2")),
+            "several headers are one list"
+        );
         let long = |bytes: usize| format!("a={}", "x".repeat(bytes - 2));
         assert_eq!(of(&[&long(256)]), Parent::Sampled(known(&long(256))));
         assert_eq!(of(&[&long(513)]), Parent::Sampled(known("")), "too long");
@@ -195,24 +257,38 @@ mod tests {
         }
         assert_eq!(of(&[("b3", "0")]), Parent::Unsampled);
         assert_eq!(of(&[("b3", "1")]), Parent::None, "Weir begins the trace");
-        let Parent::Sampled(short) = of(&[("b3", &format!("{SPAN}-{SPAN}-1"))]) else { panic!("64 bits") };
+        let Parent::Sampled(short) = of(&[("b3", &format!("{SPAN}-{SPAN}-1"))]) else {
+            panic!("64 bits")
+        };
         assert_eq!(short.trace_id().to_string(), format!("{SPAN:0>32}"));
 
         let ids = [("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN)];
         let multiple = |more: &[(&'static str, &str)]| of(&[&ids, more].concat());
         assert_eq!(multiple(&[("x-b3-sampled", "1")]), sampled);
         assert_eq!(multiple(&[("x-b3-sampled", "0")]), Parent::Unsampled);
-        assert_eq!(multiple(&[("x-b3-flags", "1")]), sampled, "debug means sampled");
+        assert_eq!(
+            multiple(&[("x-b3-flags", "1")]),
+            sampled,
+            "debug means sampled"
+        );
         assert_eq!(multiple(&[]), Parent::Undecided(known("")));
         assert_eq!(of(&ids[..1]), Parent::None);
         assert_eq!(of(&[("x-b3-sampled", "0")]), Parent::Unsampled);
         let traceparent = format!("00-{SPAN}{SPAN}-{SPAN}-01");
-        assert_eq!(multiple(&[("x-b3-sampled", "1"), ("traceparent", &traceparent)]), sampled, "B3 comes first");
-        assert!(matches!(of(&[("b3", "nonsense"), ("traceparent", &traceparent)]), Parent::Sampled(_)));
+        assert_eq!(
+            multiple(&[("x-b3-sampled", "1"), ("traceparent", &traceparent)]),
+            sampled,
+            "B3 comes first"
+        );
+        assert!(matches!(
+            of(&[("b3", "nonsense"), ("traceparent", &traceparent)]),
+            Parent::Sampled(_)
+        ));
     }
 
     proptest! {
-        /// OpenTelemetry's own reader of `traceparent` takes the same as valid; it also takes identifiers of other lengths.
+        /// OpenTelemetry's own reader of `traceparent` takes the same as valid; it also takes
+        /// identifiers of other lengths.
         #[test]
         fn what_is_read_is_what_opentelemetry_reads(value in prop_oneof![
             "[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}",
@@ -229,7 +305,8 @@ mod tests {
             }
         }
 
-        /// Whatever a client sends is read without a panic, and no more of it is kept than the bound.
+        /// Whatever a client sends is read without a panic, and no more of it is kept than the
+        /// bound.
         #[test]
         fn any_headers_are_read(values in proptest::collection::vec(("b3|x-b3-traceid|x-b3-spanid|x-b3-sampled|x-b3-flags|traceparent|tracestate",
             proptest::collection::vec(32..=255_u8, 0..700)), 0..8)) {

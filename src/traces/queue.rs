@@ -1,7 +1,7 @@
 //! Finished spans on their way to the collector: a bounded queue, and the thread that empties it.
 //!
-//! A worker never waits: a span that finds the queue full is dropped and counted. The thread is not woken for each span; it looks once a second, and
-//! when half of the queue is full.
+//! A worker never waits: a span that finds the queue full is dropped and counted. The thread is not
+//! woken for each span; it looks once a second, and when half of the queue is full.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,9 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
-/// Finished spans that wait for the collector at most, and spans in one message; OpenTelemetry's defaults. A span with its attributes and a full
-/// `tracestate` is about 2 KB, so that the queue has at most 4 MB.
+/// Finished spans that wait for the collector at most, and spans in one message; OpenTelemetry's
+/// defaults. A span with its attributes and a full `tracestate` is about 2 KB, so that the queue
+/// has at most 4 MB.
 const MAX_QUEUED: usize = 2_048;
 pub(super) const MAX_BATCH: usize = 512;
 
@@ -53,8 +54,19 @@ pub(super) struct Queued {
 pub(super) fn queue() -> (Queue, Queued) {
     let (sender, receiver) = mpsc::channel(MAX_QUEUED);
     let (half_full, counts) = (Arc::<Notify>::default(), Arc::<Counts>::default());
-    let queue = Queue { spans: sender, half_full: Arc::clone(&half_full), counts: Arc::clone(&counts) };
-    (queue, Queued { spans: receiver, half_full, counts })
+    let queue = Queue {
+        spans: sender,
+        half_full: Arc::clone(&half_full),
+        counts: Arc::clone(&counts),
+    };
+    (
+        queue,
+        Queued {
+            spans: receiver,
+            half_full,
+            counts,
+        },
+    )
 }
 
 impl SpanProcessor for Queue {
@@ -82,7 +94,8 @@ impl Queued {
         Arc::clone(&self.counts)
     }
 
-    /// Exports spans until `stop` is sent or dropped, and then what is queued. `export` returns how many spans of a batch the collector refused.
+    /// Exports spans until `stop` is sent or dropped, and then what is queued. `export` returns how
+    /// many spans of a batch the collector refused.
     pub(super) async fn export<E: std::fmt::Display>(
         mut self,
         mut stop: oneshot::Receiver<()>,
@@ -102,20 +115,25 @@ impl Queued {
                     Ok(refused) => refused.min(spans),
                     Err(error) => {
                         if last_warning.is_none_or(|last| last.elapsed() > WARNING_INTERVAL) {
-                            tracing::warn!(%error, spans, "spans are lost: the collector of traces does not take them; check OTEL_EXPORTER_OTLP_ENDPOINT");
+                            tracing::warn!(%error, spans, "spans are lost: the collector of traces \
+                                does not take them; check OTEL_EXPORTER_OTLP_ENDPOINT");
                             last_warning = Some(Instant::now());
                         }
                         spans
                     }
                 };
                 self.counts.failed.fetch_add(failed, Ordering::Relaxed);
-                self.counts.exported.fetch_add(spans - failed, Ordering::Relaxed);
+                self.counts
+                    .exported
+                    .fetch_add(spans - failed, Ordering::Relaxed);
             }
         }
     }
 
     fn next_batch(&mut self) -> Option<Vec<SpanData>> {
-        let batch: Vec<_> = std::iter::from_fn(|| self.spans.try_recv().ok()).take(MAX_BATCH).collect();
+        let batch: Vec<_> = std::iter::from_fn(|| self.spans.try_recv().ok())
+            .take(MAX_BATCH)
+            .collect();
         (!batch.is_empty()).then_some(batch)
     }
 }

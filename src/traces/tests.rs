@@ -1,4 +1,5 @@
-//! What tracing costs where nothing is recorded, and what becomes of spans that the collector does not take in time.
+//! What tracing costs where nothing is recorded, and what becomes of spans that the collector does
+//! not take in time.
 
 use std::sync::atomic::AtomicU64;
 
@@ -12,12 +13,30 @@ fn tracer(rate: f64) -> (Tracer, queue::Queued) {
     let (queue, queued) = queue::queue();
     let ratio = Sampler::TraceIdRatioBased(rate);
     let sampler = Sampler::ParentBased(Box::new(ratio.clone()));
-    let provider = SdkTracerProvider::builder().with_sampler(sampler).with_span_processor(queue).build();
-    (Tracer { sdk: provider.tracer("weir"), ratio, records_none: rate <= 0.0 }, queued)
+    let provider = SdkTracerProvider::builder()
+        .with_sampler(sampler)
+        .with_span_processor(queue)
+        .build();
+    (
+        Tracer {
+            sdk: provider.tracer("weir"),
+            ratio,
+            records_none: rate <= 0.0,
+        },
+        queued,
+    )
 }
 
 fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-    pairs.iter().map(|(name, value)| (http::HeaderName::from_static(name), http::HeaderValue::from_static(value))).collect()
+    pairs
+        .iter()
+        .map(|(name, value)| {
+            (
+                http::HeaderName::from_static(name),
+                http::HeaderValue::from_static(value),
+            )
+        })
+        .collect()
 }
 
 const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
@@ -26,9 +45,16 @@ const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00
 fn a_call_that_is_not_recorded_allocates_nothing() {
     let (all, _queued) = tracer(1.0);
     let (none, _also_queued) = tracer(0.0);
-    let unsampled = [headers(&[("traceparent", UNSAMPLED)]), headers(&[("x-b3-sampled", "0")]), headers(&[("b3", "0")])];
+    let unsampled = [
+        headers(&[("traceparent", UNSAMPLED)]),
+        headers(&[("x-b3-sampled", "0")]),
+        headers(&[("b3", "0")]),
+    ];
     let no_parent = HeaderMap::new();
-    let calls = unsampled.iter().map(|headers| (&all, headers)).chain([(&none, &no_parent)]);
+    let calls = unsampled
+        .iter()
+        .map(|headers| (&all, headers))
+        .chain([(&none, &no_parent)]);
     for (tracer, headers) in calls.collect::<Vec<_>>() {
         let call = || {
             let span = tracer.call("call", headers);
@@ -46,12 +72,21 @@ fn a_call_that_is_not_recorded_allocates_nothing() {
 fn the_rate_decides_on_traces_without_a_decision() {
     let recorded = |rate, headers: &HeaderMap| {
         let (tracer, _queued) = tracer(rate);
-        (0..1_000).filter(|_| tracer.call("call", headers).is_recorded()).count()
+        (0..1_000)
+            .filter(|_| tracer.call("call", headers).is_recorded())
+            .count()
     };
-    let [none, ids] = [HeaderMap::new(), headers(&[("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331")])];
+    let [none, ids] = [
+        HeaderMap::new(),
+        headers(&[("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331")]),
+    ];
     assert_eq!([recorded(0.0, &none), recorded(1.0, &none)], [0, 1_000]);
     assert!((150..350).contains(&recorded(0.25, &none)), "a quarter");
-    assert_eq!([recorded(0.0, &ids), recorded(1.0, &ids)], [0, 1_000], "B3 without a sampling state");
+    assert_eq!(
+        [recorded(0.0, &ids), recorded(1.0, &ids)],
+        [0, 1_000],
+        "B3 without a sampling state"
+    );
     assert_eq!(recorded(1.0, &headers(&[("traceparent", UNSAMPLED)])), 0);
 }
 

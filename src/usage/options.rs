@@ -6,7 +6,8 @@ use crate::time::Span;
 /// The most buckets of a ring. A full one takes 18 KB in Redis.
 pub const MOST_BUCKETS: u32 = 1_000;
 
-/// The shortest bucket. Shorter ones would tell nothing, because clocks and answers are not more exact.
+/// The shortest bucket. Shorter ones would tell nothing, because clocks and answers are not more
+/// exact.
 const SHORTEST_INTERVAL: Span = Span::from_secs(1);
 
 /// The longest `usage_expiry`: ten years.
@@ -31,7 +32,8 @@ pub struct Options {
     pub interval: Option<Span>,
     /// `usage_buckets`: the buckets of a ring; default: 60.
     pub buckets: Option<u32>,
-    /// `usage_expiry`: how long the record of an idle subject is kept at most; default: 30 days, or the length of the ring if that is longer.
+    /// `usage_expiry`: how long the record of an idle subject is kept at most; default: 30 days, or
+    /// the length of the ring if that is longer.
     pub expiry: Option<Span>,
     /// `usage_subjects`: the subjects in the index of the limit; default: 10,000.
     pub subjects: Option<u32>,
@@ -60,7 +62,12 @@ impl Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { interval: DEFAULT_INTERVAL, buckets: DEFAULT_BUCKETS, expiry: DEFAULT_EXPIRY, subjects: DEFAULT_SUBJECTS }
+        Self {
+            interval: DEFAULT_INTERVAL,
+            buckets: DEFAULT_BUCKETS,
+            expiry: DEFAULT_EXPIRY,
+            subjects: DEFAULT_SUBJECTS,
+        }
     }
 }
 
@@ -86,7 +93,10 @@ impl Options {
             ("usage_expiry", self.expiry.is_some()),
             ("usage_subjects", self.subjects.is_some()),
         ];
-        let option = written.iter().find(|(_, is_written)| *is_written && self.track.is_none())?.0;
+        let option = written
+            .iter()
+            .find(|(_, is_written)| *is_written && self.track.is_none())?
+            .0;
         Some(OptionError {
             option,
             what: format!("'{option}' has no effect without 'track_usage'"),
@@ -102,7 +112,13 @@ impl Options {
         if self.track != Some(true) {
             return Ok(None);
         }
-        let error = |option, what: String, remedy: String| Err(OptionError { option, what, remedy });
+        let error = |option, what: String, remedy: String| {
+            Err(OptionError {
+                option,
+                what,
+                remedy,
+            })
+        };
         let interval = self.interval.unwrap_or(DEFAULT_INTERVAL);
         if interval < SHORTEST_INTERVAL {
             return error(
@@ -114,28 +130,63 @@ impl Options {
         let buckets = self.buckets.unwrap_or(DEFAULT_BUCKETS);
         if !(1..=MOST_BUCKETS).contains(&buckets) {
             let what = format!("'usage_buckets' is {buckets}");
-            return error("usage_buckets", what, format!("write a number from 1 to {MOST_BUCKETS}"));
+            return error(
+                "usage_buckets",
+                what,
+                format!("write a number from 1 to {MOST_BUCKETS}"),
+            );
         }
         let subjects = self.subjects.unwrap_or(DEFAULT_SUBJECTS);
         if !(1..=MOST_SUBJECTS).contains(&subjects) {
             let what = format!("'usage_subjects' is {subjects}");
-            return error("usage_subjects", what, format!("write a number from 1 to {MOST_SUBJECTS}"));
+            return error(
+                "usage_subjects",
+                what,
+                format!("write a number from 1 to {MOST_SUBJECTS}"),
+            );
         }
-        let settings = Settings { interval, buckets, subjects, ..Settings::default() };
+        let settings = Settings {
+            interval,
+            buckets,
+            subjects,
+            ..Settings::default()
+        };
         let span = settings.span();
         if span > LONGEST_EXPIRY {
-            let option = if self.interval.is_some() { "usage_interval" } else { "usage_buckets" };
-            let what = format!("{buckets} buckets of {interval} cover {span}, which is longer than {LONGEST_EXPIRY}");
-            return error(option, what, "write a shorter usage_interval, or fewer usage_buckets".to_owned());
+            let option = if self.interval.is_some() {
+                "usage_interval"
+            } else {
+                "usage_buckets"
+            };
+            let what = format!(
+                "{buckets} buckets of {interval} cover {span}, which is longer than \
+                 {LONGEST_EXPIRY}"
+            );
+            return error(
+                option,
+                what,
+                "write a shorter usage_interval, or fewer usage_buckets".to_owned(),
+            );
         }
         let expiry = self.expiry.unwrap_or(DEFAULT_EXPIRY.max(span));
         if expiry < span {
-            let what = format!("a usage_expiry of {expiry} is shorter than the {span} that {buckets} buckets of {interval} cover");
-            return error("usage_expiry", what, format!("write {span} or more, or fewer usage_buckets"));
+            let what = format!(
+                "a usage_expiry of {expiry} is shorter than the {span} that {buckets} buckets of \
+                 {interval} cover"
+            );
+            return error(
+                "usage_expiry",
+                what,
+                format!("write {span} or more, or fewer usage_buckets"),
+            );
         }
         if expiry > LONGEST_EXPIRY {
             let what = format!("a usage_expiry of {expiry} is longer than {LONGEST_EXPIRY}");
-            return error("usage_expiry", what, format!("write {LONGEST_EXPIRY} or less"));
+            return error(
+                "usage_expiry",
+                what,
+                format!("write {LONGEST_EXPIRY} or less"),
+            );
         }
         Ok(Some(Settings { expiry, ..settings }))
     }

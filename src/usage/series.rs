@@ -19,7 +19,8 @@ pub struct Series {
 pub struct Count {
     /// The hits of all buckets that overlap the interval, the oldest one whole.
     pub hits: Hits,
-    /// The same without the oldest bucket, if that began before the interval. The hits of the interval are between both.
+    /// The same without the oldest bucket, if that began before the interval. The hits of the
+    /// interval are between both.
     pub at_least: Hits,
     /// A bucket is at its end, so that there may have been more hits.
     pub is_cut: bool,
@@ -41,22 +42,46 @@ impl Record {
         }
     }
 
-    /// The hits of the interval `over` before `now`. `None` if the ring does not go back as far, and the subject was known before.
+    /// The hits of the interval `over` before `now`. `None` if the ring does not go back as far,
+    /// and the subject was known before.
     #[must_use]
     pub fn count(&self, now: Micros, over: Span) -> Option<Count> {
         let from = Micros(now.0.saturating_sub(over.micros()));
         let (first, last) = self.overlapping(now, over);
         let begin = Micros(first.saturating_mul(self.interval));
         // The ring may have begun later than the subject was seen, where its length was changed.
-        let covered = Micros(self.oldest(now).max(self.base).saturating_mul(self.interval));
+        let covered = Micros(
+            self.oldest(now)
+                .max(self.base)
+                .saturating_mul(self.interval),
+        );
         if from < covered && self.first_seen < covered {
             return None;
         }
-        let sum = |first: u64| (first..=last).fold(Hits::NONE, |sum, number| sum.plus(self.bucket(number), MOST_IN_TOTAL));
-        let at_least = if begin < from && self.first_seen < from { sum(first + 1) } else { sum(first) };
-        let is_full = |Hits { asked, refused, given_back }: Hits| asked.max(refused).max(given_back) >= MOST_IN_BUCKET;
+        let sum = |first: u64| {
+            (first..=last).fold(Hits::NONE, |sum, number| {
+                sum.plus(self.bucket(number), MOST_IN_TOTAL)
+            })
+        };
+        let at_least = if begin < from && self.first_seen < from {
+            sum(first + 1)
+        } else {
+            sum(first)
+        };
+        let is_full =
+            |Hits {
+                 asked,
+                 refused,
+                 given_back,
+             }: Hits| asked.max(refused).max(given_back) >= MOST_IN_BUCKET;
         let is_cut = (first..=last).any(|number| is_full(self.bucket(number)));
-        Some(Count { hits: sum(first), at_least, is_cut, from: begin, to: now })
+        Some(Count {
+            hits: sum(first),
+            at_least,
+            is_cut,
+            from: begin,
+            to: now,
+        })
     }
 
     /// The numbers of the first and the last bucket that overlap the `span` up to `now`.

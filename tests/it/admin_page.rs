@@ -1,4 +1,5 @@
-//! The admin page in a real browser, with a real process behind it: it is clicked, typed into and read as an operator does.
+//! The admin page in a real browser, with a real process behind it: it is clicked, typed into and
+//! read as an operator does.
 
 mod accessibility;
 mod keyboard;
@@ -11,7 +12,8 @@ use std::net::SocketAddr;
 use crate::support::browser::Browser;
 use crate::support::{Weir, descriptor, exclusive, request};
 
-/// Keys and values as a hostile client of a client writes them. Each would change the title of the page if any of it became markup.
+/// Keys and values as a hostile client of a client writes them. Each would change the title of the
+/// page if any of it became markup.
 const HOSTILE: [&str; 4] = [
     "<img src=x onerror=\"document.title='pwned'\">",
     "\"'><script>document.title='pwned'</script>",
@@ -41,14 +43,18 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 7 }
 ",
     ),
-    ("blog.yaml", "domain: blog\ndescriptors:\n  - { key: all, rate_limit: { unlimited: true } }\n"),
+    (
+        "blog.yaml",
+        "domain: blog\ndescriptors:\n  - { key: all, rate_limit: { unlimited: true } }\n",
+    ),
 ];
 
 /// The tokens of `ADMIN_TOKEN_FILE`, and one of them.
 const TOKENS: &str = "# on call\nann:0123456789abcdef0123456789abcdef\n";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// A process, a file of tokens, and a browser. Only one browser runs at a time: each takes two processors for a while.
+/// A process, a file of tokens, and a browser. Only one browser runs at a time: each takes two
+/// processors for a while.
 struct Desk {
     browser: Browser,
     weir: Weir,
@@ -70,22 +76,35 @@ impl Desk {
             }
         };
         let path = tokens.path().to_str().expect("UTF-8").to_owned();
-        let weir = Weir::start_in(fill, &[&[("ADMIN_TOKEN_FILE", &*path)], environment].concat());
+        let weir = Weir::start_in(
+            fill,
+            &[&[("ADMIN_TOKEN_FILE", &*path)], environment].concat(),
+        );
         let address = weir.listener("debug");
-        Self { browser: Browser::start(), weir, address, _tokens: tokens, _alone: alone }
+        Self {
+            browser: Browser::start(),
+            weir,
+            address,
+            _tokens: tokens,
+            _alone: alone,
+        }
     }
 
     /// Loads the page at one of its views.
     fn open(&self, view: &str) {
         self.browser.open("about:blank");
-        self.browser.open(&format!("http://{}/admin#{view}", self.address));
-        self.browser.wait_for("document.getElementById('health').textContent === 'Healthy'");
+        self.browser
+            .open(&format!("http://{}/admin#{view}", self.address));
+        self.browser
+            .wait_for("document.getElementById('health').textContent === 'Healthy'");
     }
 
     /// Clicks a link of the navigation.
     fn go(&self, view: &str) {
         self.browser.click(&format!("//nav//a[text()='{view}']"));
-        self.browser.wait_for(&format!("document.querySelector('main h2').textContent === '{view}'"));
+        self.browser.wait_for(&format!(
+            "document.querySelector('main h2').textContent === '{view}'"
+        ));
     }
 
     /// Sends requests of one descriptor each. Returns the overall codes.
@@ -93,7 +112,10 @@ impl Desk {
         let mut client = self.weir.client().await;
         let mut codes = Vec::new();
         for _ in 0..times {
-            let answer = client.should_rate_limit(request(domain, vec![descriptor(entries)])).await.expect("an answer");
+            let answer = client
+                .should_rate_limit(request(domain, vec![descriptor(entries)]))
+                .await
+                .expect("an answer");
             codes.push(answer.into_inner().overall_code);
         }
         codes
@@ -106,12 +128,18 @@ impl Desk {
         self.browser.click("dialog button[type=submit]");
     }
 
-    /// Nothing of what clients sent became markup or ran, nothing broke the policy, and no other host was asked.
+    /// Nothing of what clients sent became markup or ran, nothing broke the policy, and no other
+    /// host was asked.
     fn check_clean(&self) {
         assert_eq!(self.browser.console(), Vec::<String>::new());
-        let made =
-            self.browser.run("return [document.title, document.querySelectorAll('img, svg[onload], script:not([src]), iframe').length]");
-        assert!(!made[0].as_str().expect("a title").contains("pwned") && made[1] == 0, "{made}");
+        let made = self.browser.run(
+            "return [document.title, document.querySelectorAll('img, svg[onload], \
+             script:not([src]), iframe').length]",
+        );
+        assert!(
+            !made[0].as_str().expect("a title").contains("pwned") && made[1] == 0,
+            "{made}"
+        );
         let (own, requests) = (format!("http://{}/", self.address), self.browser.requests());
         assert!(requests.len() > 5, "requests are recorded");
         for (_, url) in requests {

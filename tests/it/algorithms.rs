@@ -1,5 +1,7 @@
-//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt`, `changed_amounts.txt` and `answers.txt`, run on the pure step of each algorithm and
-//! on the memory store; `redis/algorithms.rs` runs all of them on the script. They are written from the algorithms' definitions.
+//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt`, `changed_amounts.txt` and
+//! `answers.txt`, run on the pure step of each algorithm and on the memory store;
+//! `redis/algorithms.rs` runs all of them on the script. They are written from the algorithms'
+//! definitions.
 
 use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::plan::{AllOrNone, Check, Checks, Modes};
@@ -19,7 +21,8 @@ pub struct Sequence {
     pub asks: Vec<Ask>,
 }
 
-/// One request of a line: the limit at this time, the hits of its checks, and the verdicts that the line expects.
+/// One request of a line: the limit at this time, the hits of its checks, and the verdicts that the
+/// line expects.
 pub struct Ask {
     pub algorithm: Algorithm,
     pub at: Arrival,
@@ -32,7 +35,12 @@ pub struct Ask {
 impl Sequence {
     /// The checks of a request on the one key of the line.
     pub fn checks(&self, key: &str, ask: &Ask) -> Checks {
-        let check = |(&hits, id): (&i64, &String)| (key.as_bytes(), Check::new(ask.algorithm.asked_by(id.as_bytes()), hits, self.modes));
+        let check = |(&hits, id): (&i64, &String)| {
+            (
+                key.as_bytes(),
+                Check::new(ask.algorithm.asked_by(id.as_bytes()), hits, self.modes),
+            )
+        };
         let mut checks = Checks::of(ask.hits.iter().zip(&ask.ids).map(check));
         checks.commit = self.commit;
         checks
@@ -43,7 +51,10 @@ impl Sequence {
         let Self { name, asks, .. } = self;
         assert_eq!(verdicts.len(), asks[index].expected.len(), "{name}");
         for (check, (expected, verdict)) in asks[index].expected.iter().zip(verdicts).enumerate() {
-            expected.compare(verdict, &format!("{name}, request {}, check {}", index + 1, check + 1));
+            expected.compare(
+                verdict,
+                &format!("{name}, request {}, check {}", index + 1, check + 1),
+            );
         }
     }
 }
@@ -62,11 +73,31 @@ pub struct Expected {
 impl Expected {
     /// Asserts that the verdict has the stated fields; `what` names the check in the message.
     pub fn compare(&self, verdict: &Verdict, what: &str) {
-        assert_eq!((verdict.allowed, verdict.remaining), (self.allowed, self.remaining), "{what}: {verdict:?}");
-        assert_eq!(self.used.unwrap_or(verdict.used), verdict.used, "{what}: used");
-        assert_eq!(self.retry.unwrap_or(verdict.retry_after), verdict.retry_after, "{what}: retry");
-        assert_eq!(self.reset.unwrap_or(verdict.reset_after), verdict.reset_after, "{what}: reset");
-        assert_eq!(self.delay.unwrap_or_default(), verdict.delay, "{what}: delay");
+        assert_eq!(
+            (verdict.allowed, verdict.remaining),
+            (self.allowed, self.remaining),
+            "{what}: {verdict:?}"
+        );
+        assert_eq!(
+            self.used.unwrap_or(verdict.used),
+            verdict.used,
+            "{what}: used"
+        );
+        assert_eq!(
+            self.retry.unwrap_or(verdict.retry_after),
+            verdict.retry_after,
+            "{what}: retry"
+        );
+        assert_eq!(
+            self.reset.unwrap_or(verdict.reset_after),
+            verdict.reset_after,
+            "{what}: reset"
+        );
+        assert_eq!(
+            self.delay.unwrap_or_default(),
+            verdict.delay,
+            "{what}: delay"
+        );
     }
 }
 
@@ -79,17 +110,50 @@ pub fn tables() -> Vec<Sequence> {
             .collect::<Vec<_>>()
     };
     let sequences: Vec<Sequence> = [
-        table(AlgorithmKind::FixedWindow, include_str!("../vectors/algorithms/fixed_window.txt")),
-        table(AlgorithmKind::FixedWindow, include_str!("../vectors/algorithms/calendar.txt")),
-        table(AlgorithmKind::SlidingWindowLog, include_str!("../vectors/algorithms/sliding_window_log.txt")),
-        table(AlgorithmKind::SlidingWindowCounter, include_str!("../vectors/algorithms/sliding_window_counter.txt")),
-        table(AlgorithmKind::SlidingWindowBuckets, include_str!("../vectors/algorithms/sliding_window_buckets.txt")),
-        table(AlgorithmKind::TokenBucket, include_str!("../vectors/algorithms/token_bucket.txt")),
-        table(AlgorithmKind::LeakyBucket, include_str!("../vectors/algorithms/leaky_bucket.txt")),
-        table(AlgorithmKind::Concurrency, include_str!("../vectors/algorithms/concurrency.txt")),
-        table(AlgorithmKind::FixedWindow, include_str!("../vectors/all_or_none.txt")),
-        table(AlgorithmKind::FixedWindow, include_str!("../vectors/changed_amounts.txt")),
-        table(AlgorithmKind::FixedWindow, include_str!("../vectors/answers.txt")),
+        table(
+            AlgorithmKind::FixedWindow,
+            include_str!("../vectors/algorithms/fixed_window.txt"),
+        ),
+        table(
+            AlgorithmKind::FixedWindow,
+            include_str!("../vectors/algorithms/calendar.txt"),
+        ),
+        table(
+            AlgorithmKind::SlidingWindowLog,
+            include_str!("../vectors/algorithms/sliding_window_log.txt"),
+        ),
+        table(
+            AlgorithmKind::SlidingWindowCounter,
+            include_str!("../vectors/algorithms/sliding_window_counter.txt"),
+        ),
+        table(
+            AlgorithmKind::SlidingWindowBuckets,
+            include_str!("../vectors/algorithms/sliding_window_buckets.txt"),
+        ),
+        table(
+            AlgorithmKind::TokenBucket,
+            include_str!("../vectors/algorithms/token_bucket.txt"),
+        ),
+        table(
+            AlgorithmKind::LeakyBucket,
+            include_str!("../vectors/algorithms/leaky_bucket.txt"),
+        ),
+        table(
+            AlgorithmKind::Concurrency,
+            include_str!("../vectors/algorithms/concurrency.txt"),
+        ),
+        table(
+            AlgorithmKind::FixedWindow,
+            include_str!("../vectors/all_or_none.txt"),
+        ),
+        table(
+            AlgorithmKind::FixedWindow,
+            include_str!("../vectors/changed_amounts.txt"),
+        ),
+        table(
+            AlgorithmKind::FixedWindow,
+            include_str!("../vectors/answers.txt"),
+        ),
     ]
     .into_iter()
     .flat_map(|table| {
@@ -101,13 +165,23 @@ pub fn tables() -> Vec<Sequence> {
 }
 
 fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
-    let [name, limit, hits, expected] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else { panic!("four columns: {line}") };
+    let [name, limit, hits, expected] = line.split('|').map(str::trim).collect::<Vec<_>>()[..]
+    else {
+        panic!("four columns: {line}")
+    };
     let mut words = limit.split_whitespace();
-    let (requests, window) = words.next().and_then(|rate| rate.split_once('/')).expect("a rate");
+    let (requests, window) = words
+        .next()
+        .and_then(|rate| rate.split_once('/'))
+        .expect("a rate");
     let calendar = Unit::named(window);
     let multiplier: u64 = match calendar {
         Some(_) => 1,
-        None => window.strip_suffix('s').expect("seconds").parse().expect("a window"),
+        None => window
+            .strip_suffix('s')
+            .expect("seconds")
+            .parse()
+            .expect("a window"),
     };
     let (unit, unit_multiplier) = match calendar {
         Some(unit) => (unit, 1),
@@ -119,10 +193,18 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
         unit,
         unit_multiplier: unit_multiplier.try_into().expect("a window"),
     };
-    let mut options = Options { kind, period: calendar.map(|_| PeriodKind::Calendar), ..Options::default() };
+    let mut options = Options {
+        kind,
+        period: calendar.map(|_| PeriodKind::Calendar),
+        ..Options::default()
+    };
     if kind == AlgorithmKind::Concurrency {
         options.max_duration = rate.window();
-        rate = Rate { unit: Unit::None, unit_multiplier: 1, ..rate };
+        rate = Rate {
+            unit: Unit::None,
+            unit_multiplier: 1,
+            ..rate
+        };
     }
     let (mut modes, mut commit) = (Modes::default(), Commit::Each);
     let mut max_hold = Span::from_secs(3_600);
@@ -137,19 +219,33 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             ("max_duration", text) => options.max_duration = Some(span(text)),
             ("patience", text) => max_hold = span(text),
             ("timezone", name) => options.timezone = Some(Zone::named(name).expect("a zone")),
-            ("week_starts", name) => options.week_starts = WEEKDAYS.iter().find(|(day, _)| *day == name).map(|(_, day)| *day),
+            ("week_starts", name) => {
+                options.week_starts = WEEKDAYS
+                    .iter()
+                    .find(|(day, _)| *day == name)
+                    .map(|(_, day)| *day);
+            }
             ("anchor", text) => options.anchor = Some(text.parse().expect("an anchor")),
             ("count_denied", text) => options.count_denied = Some(text == "true"),
             ("algorithm", name) => {
-                let named = AlgorithmKind::NAMED.into_iter().find(|(known, _)| *known == name);
+                let named = AlgorithmKind::NAMED
+                    .into_iter()
+                    .find(|(known, _)| *known == name);
                 options.kind = named.expect("an algorithm").1;
             }
             ("commit", "all_or_none") => commit = Commit::AllOrNone,
-            ("mode", mode) => modes = Modes { shadow: mode == "shadow", quota: mode == "quota" },
+            ("mode", mode) => {
+                modes = Modes {
+                    shadow: mode == "shadow",
+                    quota: mode == "quota",
+                }
+            }
             (other, _) => panic!("no option: {other}"),
         }
     }
-    let made = |rate: &Rate, options: &Options| Algorithm::try_new(rate, options).unwrap_or_else(|mistake| panic!("{line}: {mistake:?}"));
+    let made = |rate: &Rate, options: &Options| {
+        Algorithm::try_new(rate, options).unwrap_or_else(|mistake| panic!("{line}: {mistake:?}"))
+    };
     let mut algorithm = made(&rate, &options);
     let mut expected = expected.split(',').map(|text| answer(text.trim()));
     let mut now = START;
@@ -164,27 +260,65 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             (_, Some(amount)) => {
                 let (amount, duration) = amount.split_once('/').unwrap_or((amount, ""));
                 rate.requests_per_unit = amount.parse().expect("a limit");
-                options.max_duration = if duration.is_empty() { options.max_duration } else { Some(span(duration)) };
+                options.max_duration = if duration.is_empty() {
+                    options.max_duration
+                } else {
+                    Some(span(duration))
+                };
                 algorithm = made(&rate, &options);
             }
             (None, None) => {
-                let (hits, ids): (Vec<&str>, Vec<String>) =
-                    word.split('+').map(|hits| hits.split_once(':').unwrap_or((hits, ""))).map(|(hits, id)| (hits, id.to_owned())).unzip();
-                let hits: Vec<i64> =
-                    hits.into_iter().map(|hits| if hits == "max" { i64::MAX } else { hits.parse().expect("hits") }).collect();
+                let (hits, ids): (Vec<&str>, Vec<String>) = word
+                    .split('+')
+                    .map(|hits| hits.split_once(':').unwrap_or((hits, "")))
+                    .map(|(hits, id)| (hits, id.to_owned()))
+                    .unzip();
+                let hits: Vec<i64> = hits
+                    .into_iter()
+                    .map(|hits| {
+                        if hits == "max" {
+                            i64::MAX
+                        } else {
+                            hits.parse().expect("hits")
+                        }
+                    })
+                    .collect();
                 let expected: Vec<Expected> = expected.by_ref().take(hits.len()).collect();
-                assert_eq!(hits.len(), expected.len(), "as many answers as hits: {line}");
-                asks.push(Ask { algorithm, at: Arrival { now: Micros(now), max_hold }, hits, ids, expected });
+                assert_eq!(
+                    hits.len(),
+                    expected.len(),
+                    "as many answers as hits: {line}"
+                );
+                asks.push(Ask {
+                    algorithm,
+                    at: Arrival {
+                        now: Micros(now),
+                        max_hold,
+                    },
+                    hits,
+                    ids,
+                    expected,
+                });
             }
         }
     }
-    assert!(expected.next().is_none() && !asks.is_empty(), "as many answers as hits: {line}");
-    Sequence { name: format!("{:?}: {name}", options.kind), modes, commit, asks }
+    assert!(
+        expected.next().is_none() && !asks.is_empty(),
+        "as many answers as hits: {line}"
+    );
+    Sequence {
+        name: format!("{:?}: {name}", options.kind),
+        modes,
+        commit,
+        asks,
+    }
 }
 
 fn answer(text: &str) -> Expected {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let [word, remaining, fields @ ..] = &words[..] else { panic!("a word and a number: {text}") };
+    let [word, remaining, fields @ ..] = &words[..] else {
+        panic!("a word and a number: {text}")
+    };
     assert!(["ok", "over"].contains(word), "{text}");
     let mut expected = Expected {
         allowed: *word == "ok",
@@ -213,9 +347,13 @@ fn span(text: &str) -> Span {
 
 /// Seconds with up to six decimals.
 fn micros(text: &str) -> i64 {
-    let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
+    let (sign, digits) = text
+        .strip_prefix('-')
+        .map_or((1, text), |digits| (-1, digits));
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
-    sign * format!("{whole}{part:0<6}").parse::<i64>().unwrap_or_else(|_| panic!("seconds: {text}"))
+    sign * format!("{whole}{part:0<6}")
+        .parse::<i64>()
+        .unwrap_or_else(|_| panic!("seconds: {text}"))
 }
 
 #[test]
@@ -227,7 +365,12 @@ fn the_pure_steps_match_the_tables() {
             let verdicts: Vec<Verdict> = match sequence.commit {
                 Commit::AllOrNone => {
                     let group = AllOrNone::decide(&checks, ask.at, |_| state.clone(), |_, _| true);
-                    state = group.writes.into_iter().next().map(|(_, state, _)| state).or(state);
+                    state = group
+                        .writes
+                        .into_iter()
+                        .next()
+                        .map(|(_, state, _)| state)
+                        .or(state);
                     group.verdicts.to_vec()
                 }
                 Commit::Each => {
@@ -251,7 +394,11 @@ fn the_memory_store_matches_the_tables() {
         for (index, ask) in sequence.asks.iter().enumerate() {
             let checks = sequence.checks("key", ask);
             let answers = memory.decide_at(&checks, &checks.indices(), ask.at);
-            let verdicts: Vec<Verdict> = answers.checks.into_iter().map(|answer| answer.expect("a verdict")).collect();
+            let verdicts: Vec<Verdict> = answers
+                .checks
+                .into_iter()
+                .map(|answer| answer.expect("a verdict"))
+                .collect();
             sequence.compare(index, &verdicts);
         }
     }

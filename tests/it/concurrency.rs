@@ -10,20 +10,30 @@ const LIMIT: usize = 700;
 const CLIENTS: usize = 100;
 const EACH: usize = 10;
 
-const LIMITS: &[(&str, &str)] =
-    &[("limits.yaml", "domain: busy\ndescriptors: [{ key: one, rate_limit: { unit: year, requests_per_unit: 700 } }]\n")];
+const LIMITS: &[(&str, &str)] = &[(
+    "limits.yaml",
+    "domain: busy\ndescriptors: [{ key: one, rate_limit: { unit: year, requests_per_unit: 700 } \
+     }]\n",
+)];
 
-/// 100 clients, each on its own connection, send requests for one key to the services in turn. Returns how many requests were admitted.
+/// 100 clients, each on its own connection, send requests for one key to the services in turn.
+/// Returns how many requests were admitted.
 async fn admitted(services: &[&Weir]) -> usize {
     let start = Arc::new(tokio::sync::Barrier::new(CLIENTS));
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..CLIENTS {
-        let (mut client, start) = (services[number % services.len()].client().await, Arc::clone(&start));
+        let (mut client, start) = (
+            services[number % services.len()].client().await,
+            Arc::clone(&start),
+        );
         clients.spawn(async move {
             start.wait().await;
             let mut admitted = 0;
             for _ in 0..EACH {
-                let answer = client.should_rate_limit(request("busy", vec![descriptor(&[("one", "key")])])).await.expect("an answer");
+                let answer = client
+                    .should_rate_limit(request("busy", vec![descriptor(&[("one", "key")])]))
+                    .await
+                    .expect("an answer");
                 admitted += usize::from(answer.into_inner().overall_code() == Code::Ok);
             }
             admitted
@@ -34,7 +44,10 @@ async fn admitted(services: &[&Weir]) -> usize {
 
 #[tokio::test]
 async fn in_memory() {
-    assert_eq!(admitted(&[&Weir::start(LIMITS, &[("WORKERS", "4")])]).await, LIMIT);
+    assert_eq!(
+        admitted(&[&Weir::start(LIMITS, &[("WORKERS", "4")])]).await,
+        LIMIT
+    );
 }
 
 #[tokio::test]
@@ -42,7 +55,10 @@ async fn two_processes_on_one_redis() {
     let redis = RedisServer::start();
     let url = redis.url();
     let environment = [("REDIS_URL", &url[..]), ("STORE_TIMEOUT", "10s")];
-    let services = [Weir::start(LIMITS, &environment), Weir::start(LIMITS, &environment)];
+    let services = [
+        Weir::start(LIMITS, &environment),
+        Weir::start(LIMITS, &environment),
+    ];
     assert_eq!(admitted(&[&services[0], &services[1]]).await, LIMIT);
     redis.assert_every_key_expires();
 }

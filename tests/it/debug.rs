@@ -8,10 +8,16 @@ use crate::support::wait::{eventually, eventually_async};
 use crate::support::{Weir, descriptor, http_client, request};
 
 const LIMITS: &[(&str, &str)] = &[
-    ("shop.yaml", "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: minute, requests_per_unit: 5 }\n"),
+    (
+        "shop.yaml",
+        "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: minute, \
+         requests_per_unit: 5 }\n",
+    ),
     (
         "gateway.yaml",
-        "domain: default/eg/http\ndescriptors:\n  - key: route\n    value: a\n    descriptors:\n      - key: client_ip\n        value: 10.0.0.1\n        rate_limit: { unit: hour, requests_per_unit: 2, algorithm: sliding_window_log }\n",
+        "domain: default/eg/http\ndescriptors:\n  - key: route\n    value: a\n    \
+         descriptors:\n      - key: client_ip\n        value: 10.0.0.1\n        rate_limit: { \
+         unit: hour, requests_per_unit: 2, algorithm: sliding_window_log }\n",
     ),
 ];
 
@@ -26,23 +32,52 @@ async fn the_limits_in_force_are_shown_with_where_they_are_written() {
     let weir = Weir::start(LIMITS, &[]);
     let address = weir.listener("debug");
     assert!(address.ip().is_loopback());
-    let first = "default/eg/http.route_a.client_ip_10.0.0.1: unit=HOUR requests_per_unit=2, shadow_mode: false, quota_mode: false, algorithm: sliding_window_log, from: gateway.yaml:6\n";
-    let second = "shop.user: unit=MINUTE requests_per_unit=5, shadow_mode: false, quota_mode: false, from: shop.yaml:3\n";
-    assert_eq!(get(address, "/rlconfig"), format!("{first}{second}# generation 1: 2 limits in 2 domains\n"));
-    assert_eq!(get(address, "/rlconfig?domain=default/eg/http"), format!("{first}# generation 1: 1 limits in 1 domains\n"));
+    let first = "default/eg/http.route_a.client_ip_10.0.0.1: unit=HOUR requests_per_unit=2, \
+        shadow_mode: false, quota_mode: false, algorithm: sliding_window_log, from: \
+        gateway.yaml:6\n";
+    let second = "shop.user: unit=MINUTE requests_per_unit=5, shadow_mode: false, quota_mode: \
+        false, from: shop.yaml:3\n";
+    assert_eq!(
+        get(address, "/rlconfig"),
+        format!("{first}{second}# generation 1: 2 limits in 2 domains\n")
+    );
+    assert_eq!(
+        get(address, "/rlconfig?domain=default/eg/http"),
+        format!("{first}# generation 1: 1 limits in 1 domains\n")
+    );
     let page = http_client::get(address, "/rlconfig?format=json&domain=shop");
     assert_eq!(page.header("content-type"), Some("application/json"));
     let page: Value = serde_json::from_str(&page.body).expect("JSON");
-    assert_eq!(page["domains"][0]["limits"][0]["from"], serde_json::json!({ "document": "shop.yaml", "line": 3 }));
+    assert_eq!(
+        page["domains"][0]["limits"][0]["from"],
+        serde_json::json!({ "document": "shop.yaml", "line": 3 })
+    );
     // A reload shows at once, and a refused file beside what is in force.
-    let write = |name: &str, text: &str| std::fs::write(weir.config_dir().join(name), text).expect("a file");
-    write("shop.yaml", "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: minute, requests_per_unit: 6 }\n");
+    let write = |name: &str, text: &str| {
+        std::fs::write(weir.config_dir().join(name), text).expect("a file");
+    };
+    write(
+        "shop.yaml",
+        "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: minute, \
+         requests_per_unit: 6 }\n",
+    );
     let shown = |text: &str| eventually(|| get(address, "/rlconfig").contains(text).then_some(()));
-    assert!(shown("shop.user: unit=MINUTE requests_per_unit=6,").is_some() && shown("# generation 2:").is_some());
-    write("shop.yaml", "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: fortnight, requests_per_unit: 6 }\n");
+    assert!(
+        shown("shop.user: unit=MINUTE requests_per_unit=6,").is_some()
+            && shown("# generation 2:").is_some()
+    );
+    write(
+        "shop.yaml",
+        "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: { unit: fortnight, \
+         requests_per_unit: 6 }\n",
+    );
     assert!(shown("# a later configuration was refused").is_some());
     let page = get(address, "/rlconfig");
-    assert!(page.contains("# shop.yaml:4:") && page.contains("shop.user: unit=MINUTE requests_per_unit=6,"), "{page}");
+    assert!(
+        page.contains("# shop.yaml:4:")
+            && page.contains("shop.user: unit=MINUTE requests_per_unit=6,"),
+        "{page}"
+    );
 }
 
 #[tokio::test]
@@ -51,7 +86,10 @@ async fn counters_are_shown_under_the_names_of_the_reference() {
     let address = weir.listener("debug");
     let client = &mut weir.client().await;
     for _ in 0..7 {
-        client.should_rate_limit(request("shop", vec![descriptor(&[("user", "x")])])).await.expect("an answer");
+        client
+            .should_rate_limit(request("shop", vec![descriptor(&[("user", "x")])]))
+            .await
+            .expect("an answer");
     }
     let page = get(address, "/stats");
     for line in [
@@ -63,7 +101,10 @@ async fn counters_are_shown_under_the_names_of_the_reference() {
     ] {
         assert!(page.lines().any(|shown| shown == line), "{line} in {page}");
     }
-    assert!(!page.contains("client_ip"), "limits without hits are left out");
+    assert!(
+        !page.contains("client_ip"),
+        "limits without hits are left out"
+    );
     let page: Value = serde_json::from_str(&get(address, "/stats?format=json")).expect("JSON");
     assert_eq!(page["ratelimit.service.rate_limit.shop.user.total_hits"], 7);
     assert!(!get(address, "/stats?domain=other").contains("shop"));
@@ -71,20 +112,41 @@ async fn counters_are_shown_under_the_names_of_the_reference() {
 
 #[tokio::test]
 async fn pages_are_listed_and_nothing_else_is_there() {
-    let weir = Weir::start(LIMITS, &[("REDIS_AUTH", "hunter2"), ("REDIS_URL", "redis://user:hunter2@127.0.0.1:1")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[
+            ("REDIS_AUTH", "hunter2"),
+            ("REDIS_URL", "redis://user:hunter2@127.0.0.1:1"),
+        ],
+    );
     let address = weir.listener("debug");
     let list = get(address, "/");
-    assert!(list.contains("/rlconfig: ") && list.contains("/stats: ") && list.contains("no pprof"), "{list}");
-    for (path, status) in [("/debug/pprof/", 404), ("/rlconfig/", 404), ("/json", 404), ("/stats?format=xml", 400)] {
+    assert!(
+        list.contains("/rlconfig: ") && list.contains("/stats: ") && list.contains("no pprof"),
+        "{list}"
+    );
+    for (path, status) in [
+        ("/debug/pprof/", 404),
+        ("/rlconfig/", 404),
+        ("/json", 404),
+        ("/stats?format=xml", 400),
+    ] {
         assert_eq!(http_client::get(address, path).status, status, "{path}");
     }
     assert_eq!(http_client::post(address, "/rlconfig", b"").status, 405);
-    for path in ["/", "/rlconfig", "/rlconfig?format=json", "/stats", "/stats?format=json"] {
+    for path in [
+        "/",
+        "/rlconfig",
+        "/rlconfig?format=json",
+        "/stats",
+        "/stats?format=json",
+    ] {
         assert!(!get(address, path).contains("hunter2"), "{path}");
     }
 }
 
-/// Pages of other sites in a browser, by their own name for this listener or from theirs, read nothing; scrapes go on.
+/// Pages of other sites in a browser, by their own name for this listener or from theirs, read
+/// nothing; scrapes go on.
 #[tokio::test]
 async fn pages_of_other_sites_read_no_page() {
     let weir = Weir::start(LIMITS, &[]);
@@ -93,27 +155,58 @@ async fn pages_of_other_sites_read_no_page() {
         let port = weir.listener("debug").port();
         let host = format!("{host}:{port}");
         let headers = [&[("host", host.as_str())], headers].concat();
-        http_client::call(SocketAddr::from(([127, 0, 0, 1], port)), "GET", path, &headers, b"").status
+        http_client::call(
+            SocketAddr::from(([127, 0, 0, 1], port)),
+            "GET",
+            path,
+            &headers,
+            b"",
+        )
+        .status
     };
     let browser = &[("accept-language", "en")][..];
-    for path in ["/", "/rlconfig", "/rlconfig?format=json", "/stats", "/admin", "/api/v1/status", "/none"] {
+    for path in [
+        "/",
+        "/rlconfig",
+        "/rlconfig?format=json",
+        "/stats",
+        "/admin",
+        "/api/v1/status",
+        "/none",
+    ] {
         let usual = if path == "/none" { 404 } else { 200 };
         for host in ["127.0.0.1", "localhost", "10.1.2.3"] {
             assert_eq!(status(&weir, path, host, browser), usual, "{path} {host}");
-            for foreign in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site")] {
+            for foreign in [
+                ("origin", "http://evil.example"),
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-site", "same-site"),
+            ] {
                 for weir in [&weir, &open] {
-                    assert_eq!(status(weir, path, host, &[foreign]), 403, "{path} {host} {foreign:?}");
+                    assert_eq!(
+                        status(weir, path, host, &[foreign]),
+                        403,
+                        "{path} {host} {foreign:?}"
+                    );
                 }
             }
         }
         assert_eq!(status(&weir, path, "evil.example", browser), 403, "{path}");
         assert_eq!(status(&weir, path, "evil.example", &[]), 403, "{path}");
-        let link = [("sec-fetch-site", "cross-site"), ("sec-fetch-dest", "document")];
+        let link = [
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-dest", "document"),
+        ];
         assert_eq!(status(&weir, path, "localhost", &link), usual, "{path}");
         assert_eq!(status(&open, path, "evil.example", browser), 403, "{path}");
         // The admin API asks for a token there.
         let usual = if path.starts_with("/api") { 403 } else { usual };
-        for host in ["10.1.2.3", "weir", "weir.limits.svc.cluster.local", "weir.example"] {
+        for host in [
+            "10.1.2.3",
+            "weir",
+            "weir.limits.svc.cluster.local",
+            "weir.example",
+        ] {
             assert_eq!(status(&open, path, host, &[]), usual, "{path} {host}");
         }
     }
@@ -127,11 +220,27 @@ async fn a_port_in_use_does_not_stop_the_start() {
     let config = tempfile::tempdir().expect("a folder");
     std::fs::write(config.path().join("shop.yaml"), LIMITS[0].1).expect("a file");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.args(["serve", "--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0", "--debug-port", &port]);
+    command.args([
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--grpc-host",
+        "127.0.0.1",
+        "--grpc-port",
+        "0",
+        "--debug-port",
+        &port,
+    ]);
     command.arg("--config").arg(config.path()).env_clear();
     let weir = Weir::spawn(command, config);
     let line = weir.wait_for_log("for debug").await;
-    assert!(line.contains(&format!("cannot listen on 127.0.0.1:{port}")) && line.contains("set DEBUG_PORT"), "{line}");
+    assert!(
+        line.contains(&format!("cannot listen on 127.0.0.1:{port}"))
+            && line.contains("set DEBUG_PORT"),
+        "{line}"
+    );
     assert_eq!(weir.get("/healthcheck").0, 200);
     let weir = Weir::start(LIMITS, &[("DEBUG_ENABLED", "false")]);
     assert_eq!(weir.get("/healthcheck").0, 200);
@@ -141,9 +250,20 @@ async fn a_port_in_use_does_not_stop_the_start() {
 /// 100,000 limits: the page has a bound, and is made beside running requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn very_many_limits_are_shown_within_bounds() {
-    let limits: String =
-        (0..100_000).map(|number| format!("  - {{ key: key_{number}, rate_limit: {{ unit: hour, requests_per_unit: 10 }} }}\n")).collect();
-    let weir = Weir::start(&[("many.yaml", &format!("domain: many\ndescriptors:\n{limits}"))], &[]);
+    let limits: String = (0..100_000)
+        .map(|number| {
+            format!(
+                "  - {{ key: key_{number}, rate_limit: {{ unit: hour, requests_per_unit: 10 }} }}\n"
+            )
+        })
+        .collect();
+    let weir = Weir::start(
+        &[(
+            "many.yaml",
+            &format!("domain: many\ndescriptors:\n{limits}"),
+        )],
+        &[],
+    );
     let address = weir.listener("debug");
     let before = weir.resident_kib();
     let page = get(address, "/rlconfig");
@@ -151,17 +271,34 @@ async fn very_many_limits_are_shown_within_bounds() {
     let json = get(address, "/rlconfig?format=json");
     assert!(json.len() < (32 << 20) + 1_000, "{}", json.len());
     let json: Value = serde_json::from_str(&json).expect("JSON, cut or not");
-    assert!(json["domains"][0]["limits"].as_array().expect("limits").len() > 50_000);
+    assert!(
+        json["domains"][0]["limits"]
+            .as_array()
+            .expect("limits")
+            .len()
+            > 50_000
+    );
     drop((page, json));
-    let readers: Vec<_> = (0..4).map(|_| std::thread::spawn(move || get(address, "/rlconfig").len())).collect();
+    let readers: Vec<_> = (0..4)
+        .map(|_| std::thread::spawn(move || get(address, "/rlconfig").len()))
+        .collect();
     let client = &mut weir.client().await;
     for _ in 0..200 {
-        client.should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])])).await.expect("an answer");
+        client
+            .should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])]))
+            .await
+            .expect("an answer");
     }
     for reader in readers {
         assert!(reader.join().expect("no panic") > 5_000_000);
     }
     // Texts are freed when they have been read.
     let grown = || weir.resident_kib().saturating_sub(before);
-    assert!(eventually_async(|| (grown() < 150_000).then_some(())).await.is_some(), "{} KiB", grown());
+    assert!(
+        eventually_async(|| (grown() < 150_000).then_some(()))
+            .await
+            .is_some(),
+        "{} KiB",
+        grown()
+    );
 }

@@ -1,4 +1,5 @@
-//! The denial cache, through real sockets: a refused key costs Redis at most one decision per second, and is allowed again in time.
+//! The denial cache, through real sockets: a refused key costs Redis at most one decision per
+//! second, and is allowed again in time.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,14 @@ descriptors:
 ";
 
 async fn ask(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
-    client.should_rate_limit(request("denied", vec![descriptor_with_hits(&[(key, "x")], hits)])).await.expect("an answer").into_inner()
+    client
+        .should_rate_limit(request(
+            "denied",
+            vec![descriptor_with_hits(&[(key, "x")], hits)],
+        ))
+        .await
+        .expect("an answer")
+        .into_inner()
 }
 
 async fn code(client: &mut Client, key: &str, hits: i64) -> Code {
@@ -37,7 +45,10 @@ async fn code(client: &mut Client, key: &str, hits: i64) -> Code {
 
 /// How many decisions Redis has run: hits, looks and scripts.
 fn decisions(redis: &RedisServer) -> u64 {
-    ["incrby", "get", "evalsha"].into_iter().map(|command| redis.calls(command)).sum()
+    ["incrby", "get", "evalsha"]
+        .into_iter()
+        .map(|command| redis.calls(command))
+        .sum()
 }
 
 /// Waits until all entries of the cache have expired.
@@ -48,7 +59,14 @@ async fn entries_expired() {
 #[tokio::test]
 async fn a_refused_key_costs_redis_one_decision_a_second() {
     let redis = RedisServer::start();
-    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("WORKERS", "2")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[
+            ("REDIS_URL", &redis.url()),
+            ("STORE_TIMEOUT", "5s"),
+            ("WORKERS", "2"),
+        ],
+    );
     let client = &mut weir.client().await;
     for key in ["fixed", "log"] {
         while code(client, key, 1).await == Code::Ok {}
@@ -62,16 +80,25 @@ async fn a_refused_key_costs_redis_one_decision_a_second() {
             }
         }
         let (cost, secs) = (decisions(&redis) - before, began.elapsed().as_secs() + 1);
-        assert!(cost <= secs, "{key}: {cost} decisions for {refused} refusals in {secs} s");
+        assert!(
+            cost <= secs,
+            "{key}: {cost} decisions for {refused} refusals in {secs} s"
+        );
     }
     let label = "{domain=\"denied\",key1=\"fixed\"}";
-    let counted = weir.metric(&format!("weir_denial_cache_refused_hits_total{label}")).expect("the series");
-    let over = weir.metric(&format!("ratelimit_service_rate_limit_over_limit{label}")).expect("the series");
+    let counted = weir
+        .metric(&format!("weir_denial_cache_refused_hits_total{label}"))
+        .expect("the series");
+    let over = weir
+        .metric(&format!("ratelimit_service_rate_limit_over_limit{label}"))
+        .expect("the series");
     assert!(counted >= 1_900.0 && over > counted, "{counted} of {over}");
     assert!(weir.metric("weir_denial_cache_answers_total") >= Some(3_800.0));
     // Scripts that look for the lines of one metric must not find those of another.
     let page = weir.get("/metrics").1;
-    let found = page.lines().filter(|line| line.contains("ratelimit_service_rate_limit_over_limit") && line.contains("key1=\"fixed\""));
+    let found = page.lines().filter(|line| {
+        line.contains("ratelimit_service_rate_limit_over_limit") && line.contains("key1=\"fixed\"")
+    });
     assert_eq!(found.count(), 1);
     assert!(weir.metric("weir_denial_cache_entries").is_some());
 }
@@ -79,7 +106,10 @@ async fn a_refused_key_costs_redis_one_decision_a_second() {
 #[tokio::test]
 async fn a_cached_refusal_equals_one_of_the_store() {
     let redis = RedisServer::start();
-    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
+    );
     let client = &mut weir.client().await;
     while code(client, "fixed", 1).await == Code::Ok {}
     entries_expired().await;
@@ -88,12 +118,18 @@ async fn a_cached_refusal_equals_one_of_the_store() {
     assert_eq!(decisions(&redis) - before, 1);
     assert_eq!(real.overall_code(), Code::OverLimit);
     let without_time = |mut answer: RateLimitResponse| {
-        let reset = answer.statuses[0].duration_until_reset.take().expect("a reset");
+        let reset = answer.statuses[0]
+            .duration_until_reset
+            .take()
+            .expect("a reset");
         (answer, reset.seconds)
     };
     let ((real, real_secs), (cached, cached_secs)) = (without_time(real), without_time(cached));
     assert_eq!(real, cached);
-    assert!((real_secs - 1..=real_secs).contains(&cached_secs), "{cached_secs} after {real_secs}");
+    assert!(
+        (real_secs - 1..=real_secs).contains(&cached_secs),
+        "{cached_secs} after {real_secs}"
+    );
     // Looks bypass the cache.
     let before = decisions(&redis);
     assert_eq!(code(client, "fixed", 0).await, Code::OverLimit);
@@ -105,24 +141,46 @@ async fn a_cached_refusal_equals_one_of_the_store() {
 async fn a_cached_refusal_repeats_no_old_numbers() {
     let redis = RedisServer::start();
     let environment = [("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")];
-    let (cached, bare) =
-        (Weir::start(LIMITS, &environment), Weir::start(LIMITS, &[&environment[..], &[("LOCAL_CACHE_SIZE_IN_BYTES", "0")]].concat()));
+    let (cached, bare) = (
+        Weir::start(LIMITS, &environment),
+        Weir::start(
+            LIMITS,
+            &[&environment[..], &[("LOCAL_CACHE_SIZE_IN_BYTES", "0")]].concat(),
+        ),
+    );
     let (cached, bare) = (&mut cached.client().await, &mut bare.client().await);
     let numbers = |answer: &RateLimitResponse| {
         let status = &answer.statuses[0];
-        (answer.overall_code(), status.limit_remaining, status.duration_until_reset.as_ref().map_or(0, |reset| reset.seconds))
+        (
+            answer.overall_code(),
+            status.limit_remaining,
+            status
+                .duration_until_reset
+                .as_ref()
+                .map_or(0, |reset| reset.seconds),
+        )
     };
     for key in ["slow", "slow_log"] {
         // More than there is leaves something, of which another replica takes a part.
         assert_eq!(ask(cached, key, 12).await.overall_code(), Code::OverLimit);
         assert_eq!(ask(bare, key, 4).await.overall_code(), Code::Ok);
-        assert_eq!(ask(cached, key, 12).await.statuses[0].limit_remaining, 6, "{key}");
+        assert_eq!(
+            ask(cached, key, 12).await.statuses[0].limit_remaining,
+            6,
+            "{key}"
+        );
         assert_eq!(ask(bare, key, 6).await.overall_code(), Code::Ok);
         // Then nothing is left, and more hits wait for longer.
         for hits in [1, 1, 4, 4, 12, 1] {
-            let (told, truth) = (numbers(&ask(cached, key, hits).await), numbers(&ask(bare, key, hits).await));
+            let (told, truth) = (
+                numbers(&ask(cached, key, hits).await),
+                numbers(&ask(bare, key, hits).await),
+            );
             assert_eq!((told.0, told.1), (truth.0, truth.1), "{key}, {hits} hits");
-            assert!((truth.2..=truth.2 + 1).contains(&told.2), "{key}, {hits} hits: {told:?} instead of {truth:?}");
+            assert!(
+                (truth.2..=truth.2 + 1).contains(&told.2),
+                "{key}, {hits} hits: {told:?} instead of {truth:?}"
+            );
         }
     }
 }
@@ -131,7 +189,10 @@ async fn a_cached_refusal_repeats_no_old_numbers() {
 async fn a_give_back_takes_effect_at_once_here_and_within_a_second_on_other_replicas() {
     let redis = RedisServer::start();
     let environment = [("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")];
-    let (here, elsewhere) = (Weir::start(LIMITS, &environment), Weir::start(LIMITS, &environment));
+    let (here, elsewhere) = (
+        Weir::start(LIMITS, &environment),
+        Weir::start(LIMITS, &environment),
+    );
     let (here, elsewhere) = (&mut here.client().await, &mut elsewhere.client().await);
     for client in [&mut *here, &mut *elsewhere] {
         while code(client, "log", 1).await == Code::Ok {}
@@ -140,7 +201,11 @@ async fn a_give_back_takes_effect_at_once_here_and_within_a_second_on_other_repl
     assert_eq!(code(here, "log", 1).await, Code::Ok);
     let began = Instant::now();
     while code(elsewhere, "log", 1).await != Code::Ok {
-        assert!(began.elapsed() < Duration::from_millis(1_300), "still refused after {:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_millis(1_300),
+            "still refused after {:?}",
+            began.elapsed()
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -148,12 +213,19 @@ async fn a_give_back_takes_effect_at_once_here_and_within_a_second_on_other_repl
 #[tokio::test]
 async fn a_key_that_recovers_within_a_second_is_allowed_in_time() {
     let redis = RedisServer::start();
-    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
+    );
     let client = &mut weir.client().await;
     assert_eq!(code(client, "bucket", 1).await, Code::Ok);
     let began = Instant::now();
     while code(client, "bucket", 1).await != Code::Ok {
-        assert!(began.elapsed() < Duration::from_millis(2_500), "a token every two seconds: {:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_millis(2_500),
+            "a token every two seconds: {:?}",
+            began.elapsed()
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -161,34 +233,59 @@ async fn a_key_that_recovers_within_a_second_is_allowed_in_time() {
 #[tokio::test]
 async fn no_charge_is_lost() {
     let redis = RedisServer::start();
-    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
+    );
     let client = &mut weir.client().await;
     let began = Instant::now();
     for (hits, expected) in [(8, Code::Ok), (5, Code::OverLimit), (5, Code::OverLimit)] {
         assert_eq!(code(client, "charged", hits).await, expected);
     }
     let look = ask(client, "charged", 0).await;
-    let debt_secs = look.statuses[0].duration_until_reset.as_ref().expect("a reset").seconds;
+    let debt_secs = look.statuses[0]
+        .duration_until_reset
+        .as_ref()
+        .expect("a reset")
+        .seconds;
     let passed_secs = i64::try_from(began.elapsed().as_secs()).expect("few") + 1;
     assert_eq!(look.overall_code(), Code::OverLimit);
-    assert!((48 - passed_secs..=48).contains(&debt_secs), "8 of 18 hits are debt, at 6 s each: {debt_secs} s");
+    assert!(
+        (48 - passed_secs..=48).contains(&debt_secs),
+        "8 of 18 hits are debt, at 6 s each: {debt_secs} s"
+    );
 }
 
 #[tokio::test]
 async fn a_raised_limit_applies_at_once() {
     let redis = RedisServer::start();
-    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
+    );
     let client = &mut weir.client().await;
     while code(client, "fixed", 1).await == Code::Ok {}
-    std::fs::write(weir.config_dir().join("limits.yaml"), FEW.replace("requests_per_unit: 2", "requests_per_unit: 1000")).expect("written");
-    // The key is refused all the time, so that an entry of the old limit exists when the reload happens.
+    std::fs::write(
+        weir.config_dir().join("limits.yaml"),
+        FEW.replace("requests_per_unit: 2", "requests_per_unit: 1000"),
+    )
+    .expect("written");
+    // The key is refused all the time, so that an entry of the old limit exists when the reload
+    // happens.
     let began = Instant::now();
     let mut of = 2;
     while of == 2 {
         assert!(began.elapsed() < Duration::from_secs(10), "no reload");
         let answer = ask(client, "fixed", 1).await;
-        of = answer.statuses[0].current_limit.as_ref().expect("a limit").requests_per_unit;
-        assert_eq!(answer.overall_code(), if of == 2 { Code::OverLimit } else { Code::Ok });
+        of = answer.statuses[0]
+            .current_limit
+            .as_ref()
+            .expect("a limit")
+            .requests_per_unit;
+        assert_eq!(
+            answer.overall_code(),
+            if of == 2 { Code::OverLimit } else { Code::Ok }
+        );
     }
 }
 
@@ -197,7 +294,14 @@ async fn without_the_cache_or_with_a_tiny_one_refusals_stay_correct() {
     let redis = RedisServer::start();
     for (bytes, asks_always) in [("0", true), ("100", false)] {
         redis.flush();
-        let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("LOCAL_CACHE_SIZE_IN_BYTES", bytes)]);
+        let weir = Weir::start(
+            LIMITS,
+            &[
+                ("REDIS_URL", &redis.url()),
+                ("STORE_TIMEOUT", "5s"),
+                ("LOCAL_CACHE_SIZE_IN_BYTES", bytes),
+            ],
+        );
         let client = &mut weir.client().await;
         while code(client, "fixed", 1).await == Code::Ok {}
         entries_expired().await;
@@ -206,6 +310,9 @@ async fn without_the_cache_or_with_a_tiny_one_refusals_stay_correct() {
             assert_eq!(code(client, "fixed", 1).await, Code::OverLimit);
         }
         let cost = decisions(&redis) - before;
-        assert!(if asks_always { cost == 20 } else { cost < 20 }, "{bytes} bytes: {cost} decisions");
+        assert!(
+            if asks_always { cost == 20 } else { cost < 20 },
+            "{bytes} bytes: {cost} decisions"
+        );
     }
 }

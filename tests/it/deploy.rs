@@ -1,4 +1,5 @@
-//! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is complete, Envoy accepts the filters, and alerts fire.
+//! The files in `deploy/`: manifests match the schemas of Kubernetes and each other, the image is
+//! complete, Envoy accepts the filters, and alerts fire.
 
 mod chart;
 mod compose;
@@ -29,57 +30,102 @@ fn documents(path: &str) -> Vec<Value> {
 
 fn documents_in(text: &str) -> Vec<Value> {
     let read = serde_yaml::Deserializer::from_str(text).map(Value::deserialize);
-    read.map(|document| document.unwrap_or_else(|error| panic!("{error} in\n{text}"))).collect()
+    read.map(|document| document.unwrap_or_else(|error| panic!("{error} in\n{text}")))
+        .collect()
 }
 
 /// The value at a JSON pointer such as `/spec/ports/0`; it must exist.
 fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
-    value.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {value:#}"))
+    value
+        .pointer(pointer)
+        .unwrap_or_else(|| panic!("no {pointer} in {value:#}"))
 }
 
 /// As [`at`], as text.
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    at(value, pointer).as_str().unwrap_or_else(|| panic!("{pointer} is no text in {value:#}"))
+    at(value, pointer)
+        .as_str()
+        .unwrap_or_else(|| panic!("{pointer} is no text in {value:#}"))
 }
 
 /// As [`at`], as the items of a list.
 fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
-    at(value, pointer).as_array().unwrap_or_else(|| panic!("{pointer} is no list in {value:#}"))
+    at(value, pointer)
+        .as_array()
+        .unwrap_or_else(|| panic!("{pointer} is no list in {value:#}"))
 }
 
-/// For commands of Docker and Kubernetes the test checks only that their files exist; other tests here use these files. All other commands are
-/// run.
+/// For commands of Docker and Kubernetes the test checks only that their files exist; other tests
+/// here use these files. All other commands are run.
 #[test]
 fn every_command_of_the_readme_names_what_is_there() {
     let readme = tools::file("deploy/README.md");
-    let commands: Vec<Vec<&str>> =
-        readme.lines().filter_map(|line| line.strip_prefix("$ ")).map(|line| line.split(' ').collect()).collect();
+    let commands: Vec<Vec<&str>> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("$ "))
+        .map(|line| line.split(' ').collect())
+        .collect();
     assert!(!commands.is_empty());
     for command in commands {
-        let exists = |path: &str| assert!(tools::repository().join(path).exists(), "{path} of {command:?}");
+        let exists = |path: &str| {
+            assert!(
+                tools::repository().join(path).exists(),
+                "{path} of {command:?}"
+            );
+        };
         match command[..] {
             // Tests of deploy/install.rs run it.
             ["deploy/build-image.sh"] => exists("deploy/build-image.sh"),
-            ["docker", "run", .., image] => assert_eq!(image, concat!("weir:", env!("CARGO_PKG_VERSION"))),
+            ["docker", "run", .., image] => {
+                assert_eq!(image, concat!("weir:", env!("CARGO_PKG_VERSION")));
+            }
             // tests/deploy/chart.py renders these.
-            ["helm", "install", _, chart, ..] | ["helm", "upgrade", "--install", _, chart, ..] | ["helm", "package" | "lint", chart] => {
+            ["helm", "install", _, chart, ..]
+            | ["helm", "upgrade", "--install", _, chart, ..]
+            | ["helm", "package" | "lint", chart] => {
                 exists(chart);
             }
             ["helm", "test", _] => {}
-            ["docker", "compose", "-f", file, "up", "--build", "--detach", "--wait"] => exists(file),
+            [
+                "docker",
+                "compose",
+                "-f",
+                file,
+                "up",
+                "--build",
+                "--detach",
+                "--wait",
+            ] => exists(file),
             ["kubectl", "apply", "-k" | "-f", path] => exists(path),
             ["envoy", "-c", file] => envoy::validate(&tools::file(file)),
             ["weir", ..] => {
                 let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
-                let output = weir.args(&command[1..]).current_dir(tools::repository()).output().expect("the binary runs");
-                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+                let output = weir
+                    .args(&command[1..])
+                    .current_dir(tools::repository())
+                    .output()
+                    .expect("the binary runs");
+                assert!(
+                    output.status.success(),
+                    "{}",
+                    String::from_utf8_lossy(&output.stdout)
+                );
             }
             _ => panic!("no test runs {command:?}"),
         }
     }
     for row in readme.lines().filter_map(|line| line.strip_prefix("| `")) {
-        for name in row.split('|').next().expect("a first cell").split(", ").map(|name| name.trim().trim_matches('`')) {
-            assert!(tools::repository().join("deploy").join(name).exists(), "{name}");
+        for name in row
+            .split('|')
+            .next()
+            .expect("a first cell")
+            .split(", ")
+            .map(|name| name.trim().trim_matches('`'))
+        {
+            assert!(
+                tools::repository().join("deploy").join(name).exists(),
+                "{name}"
+            );
         }
     }
 }

@@ -1,7 +1,9 @@
-//! The pages tell the truth: their commands run and print what the pages show, and their limits compile. `form` checks the rest.
+//! The pages tell the truth: their commands run and print what the pages show, and their limits
+//! compile. `form` checks the rest.
 //!
-//! Every command is run as it stands there, against a service on the files in `config/`. Only addresses are replaced, and numbers that depend
-//! on the time of day. A command that no arm below knows fails the test.
+//! Every command is run as it stands there, against a service on the files in `config/`. Only
+//! addresses are replaced, and numbers that depend on the time of day. A command that no arm below
+//! knows fails the test.
 
 mod form;
 mod security;
@@ -17,7 +19,8 @@ use crate::envoy::example_configuration;
 use crate::support::envoy::Envoy;
 use crate::support::{RedisServer, Weir, http_client, tools, wait};
 
-/// Pages whose commands need Docker, Kubernetes or a release: deploy.rs and deploy/install.rs run what they can of them.
+/// Pages whose commands need Docker, Kubernetes or a release: deploy.rs and deploy/install.rs run
+/// what they can of them.
 const COMMANDS_ELSEWHERE: [&str; 3] = ["RELEASING.md", "deploy/README.md", "deploy/install.md"];
 
 /// A command of a console block, and the output that the page shows below it.
@@ -34,8 +37,15 @@ pub fn console(text: &str) -> Vec<Shown> {
             ("```console", false) => inside = true,
             ("```", true) => inside = false,
             (line, true) => match line.strip_prefix("$ ") {
-                Some(command) => shown.push(Shown { command: command.to_owned(), output: Vec::new() }),
-                None => shown.last_mut().expect("a command before its output").output.push(line.to_owned()),
+                Some(command) => shown.push(Shown {
+                    command: command.to_owned(),
+                    output: Vec::new(),
+                }),
+                None => shown
+                    .last_mut()
+                    .expect("a command before its output")
+                    .output
+                    .push(line.to_owned()),
             },
             _ => {}
         }
@@ -47,9 +57,15 @@ pub fn console(text: &str) -> Vec<Shown> {
 pub fn timeless(line: &str) -> String {
     let is_span = |word: &str| {
         let digits = word.trim_end_matches(['d', 'h', 'm', 's', ',', ';']);
-        digits.len() < word.len() && !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+        digits.len() < word.len()
+            && !digits.is_empty()
+            && digits.bytes().all(|digit| digit.is_ascii_digit())
     };
-    let is_time = |word: &str| word.trim_matches(['(', ')', ',']).parse::<jiff::civil::Time>().is_ok();
+    let is_time = |word: &str| {
+        word.trim_matches(['(', ')', ','])
+            .parse::<jiff::civil::Time>()
+            .is_ok()
+    };
     let mut words: Vec<String> = Vec::new();
     for word in line.split_whitespace() {
         let before = words.last().map_or("", |word| word.as_str()).to_owned();
@@ -57,12 +73,21 @@ pub fn timeless(line: &str) -> String {
         let bare = word.trim_matches(['(', ')', ',', ':']);
         if after_reset && (word.parse::<f64>().is_ok() || is_span(word)) {
             words.push("N".to_owned());
-        } else if before == "N" && (is_span(word) || word.starts_with('(')) || before == "TIME" && (is_time(word) || bare == "UTC") {
+        } else if before == "N" && (is_span(word) || word.starts_with('('))
+            || before == "TIME" && (is_time(word) || bare == "UTC")
+        {
             // The second unit of a span, its instant, and the time of a date.
-        } else if bare.parse::<jiff::Timestamp>().is_ok() || bare.parse::<jiff::civil::Date>().is_ok() {
+        } else if bare.parse::<jiff::Timestamp>().is_ok()
+            || bare.parse::<jiff::civil::Date>().is_ok()
+        {
             words.push("TIME".to_owned());
         } else if word.contains("\"durationUntilReset\":") {
-            words.push(word.split("\"durationUntilReset\":").next().unwrap_or_default().to_owned());
+            words.push(
+                word.split("\"durationUntilReset\":")
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned(),
+            );
         } else if word.ends_with("s\"") && before.is_empty() {
             words.push(String::new());
         } else {
@@ -72,10 +97,15 @@ pub fn timeless(line: &str) -> String {
     words.join(" ")
 }
 
-/// The first line that the page shows and the output has not, in this order; `...` stands for any others.
+/// The first line that the page shows and the output has not, in this order; `...` stands for any
+/// others.
 fn missing(shown: &Shown, real: &str) -> Option<String> {
     let mut real_lines = real.lines().map(timeless);
-    let mut expected = shown.output.iter().filter(|line| *line != "...").map(|line| timeless(line));
+    let mut expected = shown
+        .output
+        .iter()
+        .filter(|line| *line != "...")
+        .map(|line| timeless(line));
     expected.find(|expected| !real_lines.any(|line| line == *expected))
 }
 
@@ -86,43 +116,82 @@ pub fn assert_shows(shown: &Shown, real: &str) {
     }
 }
 
-/// Waits for the first half of a window of 30 seconds, so that no window ends between the commands of one page.
+/// Waits for the first half of a window of 30 seconds, so that no window ends between the commands
+/// of one page.
 fn wait_for_time_in_the_window() {
-    while SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() % 30 > 14 {
+    while SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_secs()
+        % 30
+        > 14
+    {
         std::thread::sleep(std::time::Duration::from_millis(500));
     }
 }
 
 /// Runs a shell line in the repository.
 fn shell(line: &str) -> String {
-    let output = Command::new("sh").args(["-c", line]).current_dir(tools::repository()).output().expect("a shell");
+    let output = Command::new("sh")
+        .args(["-c", line])
+        .current_dir(tools::repository())
+        .output()
+        .expect("a shell");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A line of the log without what differs from run to run and from machine to machine: the time, cores, memory, and addresses.
+/// A line of the log without what differs from run to run and from machine to machine: the time,
+/// cores, memory, and addresses.
 fn without_time_and_addresses(line: &str) -> String {
-    let masked = line.split(' ').enumerate().map(|(index, word)| match word.split_once('=') {
-        None if index == 0 && is_time(word) => "TIME".to_owned(),
-        Some((name, _)) if matches!(name, "address" | "workers" | "from" | "max_bytes") || name.ends_with("_mib") => format!("{name}=..."),
-        _ => word.to_owned(),
-    });
+    let masked = line
+        .split(' ')
+        .enumerate()
+        .map(|(index, word)| match word.split_once('=') {
+            None if index == 0 && is_time(word) => "TIME".to_owned(),
+            Some((name, _))
+                if matches!(name, "address" | "workers" | "from" | "max_bytes")
+                    || name.ends_with("_mib") =>
+            {
+                format!("{name}=...")
+            }
+            _ => word.to_owned(),
+        });
     masked.collect::<Vec<_>>().join(" ")
 }
 
 /// `2026-11-21T10:19:48.164326Z`
 fn is_time(word: &str) -> bool {
-    let pattern: String = word.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    let pattern: String = word
+        .chars()
+        .map(|c| if c.is_ascii_digit() { '0' } else { c })
+        .collect();
     pattern == "0000-00-00T00:00:00.000000Z"
 }
 
 /// The first lines that `weir serve` logs when it is started in the repository.
 fn first_log_lines(count: usize) -> Vec<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.args(["--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0"]);
-    command.env_clear().current_dir(tools::repository()).stderr(Stdio::piped());
+    command.args([
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--grpc-host",
+        "127.0.0.1",
+        "--grpc-port",
+        "0",
+    ]);
+    command
+        .env_clear()
+        .current_dir(tools::repository())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary runs");
     let log = BufReader::new(child.stderr.take().expect("stderr is piped"));
-    let lines = log.lines().take(count).map(|line| without_time_and_addresses(&line.expect("text"))).collect();
+    let lines = log
+        .lines()
+        .take(count)
+        .map(|line| without_time_and_addresses(&line.expect("text")))
+        .collect();
     child.kill().and_then(|()| child.wait()).expect("it ends");
     lines
 }
@@ -130,8 +199,11 @@ fn first_log_lines(count: usize) -> Vec<String> {
 /// What each command of the support desk prints stands in a page, and so is held by the test below.
 #[test]
 fn the_output_of_every_support_command_is_shown() {
-    let shown: Vec<Shown> =
-        pages().iter().filter(|page| !COMMANDS_ELSEWHERE.contains(&&***page)).flat_map(|page| console(&tools::file(page))).collect();
+    let shown: Vec<Shown> = pages()
+        .iter()
+        .filter(|page| !COMMANDS_ELSEWHERE.contains(&&***page))
+        .flat_map(|page| console(&tools::file(page)))
+        .collect();
     for name in [
         "explain",
         "unmatched",
@@ -152,11 +224,15 @@ fn the_output_of_every_support_command_is_shown() {
                 && one.command.contains(argument)
                 && one.output.iter().any(|line| line != "...")
         };
-        assert!(shown.iter().any(|one| is_it(&one)), "no page shows the output of `weir {name}`");
+        assert!(
+            shown.iter().any(|one| is_it(&one)),
+            "no page shows the output of `weir {name}`"
+        );
     }
 }
 
-/// Each page against one service and one Envoy: the counts go on from command to command, as for a reader who types them.
+/// Each page against one service and one Envoy: the counts go on from command to command, as for a
+/// reader who types them.
 #[test]
 fn every_command_prints_what_its_page_shows() {
     for page in pages() {
@@ -176,7 +252,10 @@ fn run(commands: &[Shown]) {
     fs::write(tokens.path(), "ann:0123456789abcdef0123\n").expect("written");
     let folder = tempfile::tempdir().expect("a folder");
     let overrides = folder.path().join("overrides.json");
-    let environment = [("ADMIN_TOKEN_FILE", &*tokens.path().to_string_lossy()), ("OVERRIDES_FILE", &*overrides.to_string_lossy())];
+    let environment = [
+        ("ADMIN_TOKEN_FILE", &*tokens.path().to_string_lossy()),
+        ("OVERRIDES_FILE", &*overrides.to_string_lossy()),
+    ];
     let weir = Weir::start_in(copy_examples, &environment);
     let (grpc, http) = (weir.grpc_addr().to_string(), weir.http_addr().to_string());
     let mut front = None;
@@ -187,89 +266,176 @@ fn run(commands: &[Shown]) {
             ["cargo", "install", "--locked", "--path", "."] => {}
             ["cargo", "run", "--release"] => {
                 let real = first_log_lines(shown.output.len());
-                let shown: Vec<_> = shown.output.iter().map(|line| without_time_and_addresses(line)).collect();
-                assert_eq!(shown, real, "what the page shows, and what the process logs");
+                let shown: Vec<_> = shown
+                    .output
+                    .iter()
+                    .map(|line| without_time_and_addresses(line))
+                    .collect();
+                assert_eq!(
+                    shown, real,
+                    "what the page shows, and what the process logs"
+                );
             }
-            ["weir", "hit", ..] => assert_shows(shown, &shell(&(command.replacen("weir", WEIR, 1) + " --address " + &grpc))),
+            ["weir", "hit", ..] => assert_shows(
+                shown,
+                &shell(&(command.replacen("weir", WEIR, 1) + " --address " + &grpc)),
+            ),
             ["weir", "health", ..] => {
-                let ports = format!("PORT={} GRPC_PORT={} ", weir.http_addr().port(), weir.grpc_addr().port());
+                let ports = format!(
+                    "PORT={} GRPC_PORT={} ",
+                    weir.http_addr().port(),
+                    weir.grpc_addr().port()
+                );
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
-            ["weir", "check", ..] => assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1))),
+            ["weir", "check", ..] => {
+                assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1)));
+            }
             [
                 "weir",
-                "explain" | "top" | "unmatched" | "block" | "exempt" | "raise" | "unblock" | "unexempt" | "unraise" | "overrides" | "reset"
-                | "usage" | "count",
+                "explain" | "top" | "unmatched" | "block" | "exempt" | "raise" | "unblock"
+                | "unexempt" | "unraise" | "overrides" | "reset" | "usage" | "count",
                 ..,
             ] => {
                 let admin = weir.listener("debug").to_string();
                 let token = tokens.path().display();
-                let line = command.replacen("weir", WEIR, 1).replace("127.0.0.1:6070", &admin);
+                let line = command
+                    .replacen("weir", WEIR, 1)
+                    .replace("127.0.0.1:6070", &admin);
                 let line = format!("WEIR_ADMIN={admin} WEIR_ADMIN_TOKEN_FILE={token} {line}");
-                // What was counted is shown within a second, in which no reader types the next command.
-                let is_question =
-                    ["explain", "top", "unmatched", "usage", "count"].iter().any(|name| command.split(' ').nth(1) == Some(name));
+                // What was counted is shown within a second, in which no reader types the next
+                // command.
+                let is_question = ["explain", "top", "unmatched", "usage", "count"]
+                    .iter()
+                    .any(|name| command.split(' ').nth(1) == Some(name));
                 let is_shown = || Some(shell(&line)).filter(|real| missing(shown, real).is_none());
-                let real = if is_question { wait::eventually(is_shown) } else { None };
+                let real = if is_question {
+                    wait::eventually(is_shown)
+                } else {
+                    None
+                };
                 assert_shows(shown, &real.unwrap_or_else(|| shell(&line)));
             }
             ["curl", "-s", address, ..] if address.starts_with("127.0.0.1:6070/") => {
-                assert_shows(shown, &shell(&command.replace("127.0.0.1:6070", &weir.listener("debug").to_string())));
+                assert_shows(
+                    shown,
+                    &shell(&command.replace("127.0.0.1:6070", &weir.listener("debug").to_string())),
+                );
             }
-            ["envoy", "-c", "deploy/envoy/envoy.yaml"] => front = Some(Envoy::start(&example_configuration(weir.grpc_addr()))),
+            ["envoy", "-c", "deploy/envoy/envoy.yaml"] => {
+                front = Some(Envoy::start(&example_configuration(weir.grpc_addr())));
+            }
             ["curl", "-i", "localhost:10000/"] => {
                 let front = front.as_ref().expect("envoy was started before");
                 let response = http_client::get(front.listener("front"), "/");
-                let headers = response.headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>();
+                let headers = response
+                    .headers
+                    .iter()
+                    .map(|(name, value)| format!("{name}: {value}\n"))
+                    .collect::<String>();
                 for line in &shown.output[1..] {
                     let name = line.split(':').next().expect("a header");
-                    let real = headers.lines().find(|header| header.starts_with(&format!("{name}:")));
+                    let real = headers
+                        .lines()
+                        .find(|header| header.starts_with(&format!("{name}:")));
                     assert_eq!(real.map(timeless), Some(timeless(line)));
                 }
                 assert_eq!(response.status, 200);
             }
             ["grpcurl", ..] => {
-                let Some(grpcurl) = tools::grpcurl() else { continue };
-                let line = command.replace("localhost:8081", &grpc).replacen("grpcurl", &grpcurl.to_string_lossy(), 1);
+                let Some(grpcurl) = tools::grpcurl() else {
+                    continue;
+                };
+                let line = command.replace("localhost:8081", &grpc).replacen(
+                    "grpcurl",
+                    &grpcurl.to_string_lossy(),
+                    1,
+                );
                 assert_shows(shown, &shell(&line));
             }
             ["curl", "-s", "localhost:8080/metrics", "|", "grep", text] => {
                 let page = http_client::get(weir.http_addr(), "/metrics").body;
-                let name = |line: &str| line.rsplit_once(' ').expect("a name and a value").0.to_owned();
-                let real: Vec<_> = page.lines().filter(|line| line.contains(text.trim_matches('\''))).map(name).collect();
-                assert_eq!(shown.output.iter().map(|line| name(line)).collect::<Vec<_>>(), real);
+                let name = |line: &str| {
+                    line.rsplit_once(' ')
+                        .expect("a name and a value")
+                        .0
+                        .to_owned()
+                };
+                let real: Vec<_> = page
+                    .lines()
+                    .filter(|line| line.contains(text.trim_matches('\'')))
+                    .map(name)
+                    .collect();
+                assert_eq!(
+                    shown
+                        .output
+                        .iter()
+                        .map(|line| name(line))
+                        .collect::<Vec<_>>(),
+                    real
+                );
             }
-            ["curl", "-s", ..] => assert_shows(shown, &shell(&command.replace("localhost:8080", &http))),
+            ["curl", "-s", ..] => {
+                assert_shows(shown, &shell(&command.replace("localhost:8080", &http)));
+            }
             ["REDIS_URL=localhost:6379", "weir", "serve"] => {
                 let redis = RedisServer::start();
                 let weir = Weir::start_in(copy_examples, &[("REDIS_URL", &redis.url())]);
-                assert!(weir.logs().join("\n").contains("counters are kept in Redis"));
+                assert!(
+                    weir.logs()
+                        .join("\n")
+                        .contains("counters are kept in Redis")
+                );
             }
             // xds.rs has a control plane that answers.
             ["CONFIG_TYPE=GRPC_XDS_SOTW", _, node, "weir", "serve"] => {
                 let node = node.split_once('=').expect("a variable");
                 let server = ("CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1");
-                let weir = Weir::start_in(copy_examples, &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), server, node]);
-                let tries = || weir.logs().join("\n").contains("no connection to the control plane").then_some(());
+                let weir = Weir::start_in(
+                    copy_examples,
+                    &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), server, node],
+                );
+                let tries = || {
+                    weir.logs()
+                        .join("\n")
+                        .contains("no connection to the control plane")
+                        .then_some(())
+                };
                 wait::eventually(tries).expect("it asks the control plane");
             }
             // It runs this test.
             ["cargo", "+nightly", "fuzz", "run", target] => {
-                assert!(tools::repository().join(format!("fuzz/fuzz_targets/{target}.rs")).exists());
+                assert!(
+                    tools::repository()
+                        .join(format!("fuzz/fuzz_targets/{target}.rs"))
+                        .exists()
+                );
             }
-            ["tests/run.sh" | "tests/deploy.sh"] => assert!(tools::repository().join(command).exists()),
+            ["tests/run.sh" | "tests/deploy.sh"] => {
+                assert!(tools::repository().join(command).exists());
+            }
             _ => panic!("no test runs `{command}`"),
         }
     }
 }
 
-/// The files in `config/`, and the limits with usage and with trials that `config/README.md` shows, which the commands of pages ask about.
+/// The files in `config/`, and the limits with usage and with trials that `config/README.md` shows,
+/// which the commands of pages ask about.
 fn copy_examples(folder: &Path) {
     let page = tools::file("config/README.md");
     for (domain, option) in [("shop", "track_usage: true"), ("cart", "trial:")] {
-        let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-        let shown = blocks.find(|block| block.starts_with(&format!("domain: {domain}\n")) && block.contains(option));
-        fs::write(folder.join(format!("{domain}.yaml")), shown.expect("the page shows limits with it")).expect("written");
+        let mut blocks = page
+            .split("```yaml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next());
+        let shown = blocks.find(|block| {
+            block.starts_with(&format!("domain: {domain}\n")) && block.contains(option)
+        });
+        fs::write(
+            folder.join(format!("{domain}.yaml")),
+            shown.expect("the page shows limits with it"),
+        )
+        .expect("written");
     }
     for file in fs::read_dir(tools::repository().join("config")).expect("config/") {
         let file = file.expect("a file");
@@ -277,15 +443,29 @@ fn copy_examples(folder: &Path) {
     }
 }
 
-/// Every page of the repository, by its path: all files `*.md` but those of hidden folders and of `target`.
+/// Every page of the repository, by its path: all files `*.md` but those of hidden folders and of
+/// `target`.
 fn pages() -> Vec<String> {
     fn collect(folder: &Path, pages: &mut Vec<String>) {
-        for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
-            let name = entry.file_name().expect("a name").to_string_lossy().into_owned();
+        for entry in fs::read_dir(folder)
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").path())
+        {
+            let name = entry
+                .file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
             if entry.is_dir() && !name.starts_with('.') && name != "target" {
                 collect(&entry, pages);
             } else if entry.is_file() && entry.extension().is_some_and(|ending| ending == "md") {
-                pages.push(entry.strip_prefix(tools::repository()).expect("in the repository").to_string_lossy().into_owned());
+                pages.push(
+                    entry
+                        .strip_prefix(tools::repository())
+                        .expect("in the repository")
+                        .to_string_lossy()
+                        .into_owned(),
+                );
             }
         }
     }
@@ -296,25 +476,44 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// The tables of a page that a block of limits names. The first line of each is its name, as a comment.
+/// The tables of a page that a block of limits names. The first line of each is its name, as a
+/// comment.
 fn tables(page: &str, text: &str, block: &str) -> Vec<weir::rules::compile::SourceText> {
     let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let blocks = text.split("```csv\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let blocks = text
+        .split("```csv\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
     let named = blocks.filter_map(|csv| Some((csv.lines().next()?.strip_prefix("# ")?, csv)));
     let used = named.filter(|(name, _)| block.contains(&format!("table: {name}")));
-    used.map(|(name, csv)| weir::rules::compile::SourceText { name: format!("{folder}/{name}"), text: csv.into() }).collect()
+    used.map(|(name, csv)| weir::rules::compile::SourceText {
+        name: format!("{folder}/{name}"),
+        text: csv.into(),
+    })
+    .collect()
 }
 
-/// The limits and overlays that the pages show compile without a warning, each block as a file of its own. Other YAML belongs to Kubernetes.
+/// The limits and overlays that the pages show compile without a warning, each block as a file of
+/// its own. Other YAML belongs to Kubernetes.
 #[test]
 fn the_limits_of_every_page_compile() {
     let (mut count, mut overlays) = (0, 0);
     for page in pages() {
         let text = tools::file(&page);
-        for block in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
-            let source = weir::rules::compile::SourceText { name: page.clone(), text: block.as_bytes().to_vec() };
+        for block in text
+            .split("```yaml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next())
+        {
+            let source = weir::rules::compile::SourceText {
+                name: page.clone(),
+                text: block.as_bytes().to_vec(),
+            };
             let tables = tables(&page, &text, block);
-            let options = weir::rules::compile::Options { strict: true, ..Default::default() };
+            let options = weir::rules::compile::Options {
+                strict: true,
+                ..Default::default()
+            };
             if block.lines().any(|line| line.starts_with("domains:")) {
                 let read = weir::rules::domains::Overlay::read(source, &options);
                 assert!(read.is_ok(), "{page}: {read:?}\n{block}");
@@ -324,10 +523,14 @@ fn the_limits_of_every_page_compile() {
             if !block.lines().any(|line| line.starts_with("domain:")) {
                 continue;
             }
-            let compiled = weir::rules::compile::compile(&[&tables[..], &[source]].concat(), &options);
+            let compiled =
+                weir::rules::compile::compile(&[&tables[..], &[source]].concat(), &options);
             assert!(compiled.is_ok(), "{page}: {compiled:?}\n{block}");
             count += 1;
         }
     }
-    assert!(count > 2 && overlays > 0, "{count} blocks of limits, {overlays} overlays");
+    assert!(
+        count > 2 && overlays > 0,
+        "{count} blocks of limits, {overlays} overlays"
+    );
 }

@@ -1,6 +1,7 @@
 //! A real Envoy that asks a real Weir: the responses that a client of Envoy gets.
 //!
-//! Limits are per year, so that no window ends while a test runs; only the first example of the README uses limits per minute, from `config/`.
+//! Limits are per year, so that no window ends while a test runs; only the first example of the
+//! README uses limits per minute, from `config/`.
 
 mod authority;
 mod responses;
@@ -62,7 +63,8 @@ descriptors:
 ",
 )];
 
-/// For tests that stop Weir: it stops without a drain delay, and its port is not in the range that the kernel assigns to other sockets.
+/// For tests that stop Weir: it stops without a drain delay, and its port is not in the range that
+/// the kernel assigns to other sockets.
 fn without_drain_delay(port: &str) -> [(&'static str, &str); 2] {
     [("DRAIN_DELAY", "0s"), ("GRPC_PORT", port)]
 }
@@ -83,30 +85,58 @@ fn site(template: &str) -> Site {
 
 /// As [`site`], with more settings of Weir.
 fn site_with(template: &str, environment: &[(&str, &str)]) -> Site {
-    let weir = Weir::start(LIMITS, &[&without_drain_delay(&ports::free().port().to_string()), environment].concat());
-    let configuration =
-        template.replace("APPLICATION_PORT", &ports::free().port().to_string()).replace("WEIR_PORT", &weir.grpc_addr().port().to_string());
+    let weir = Weir::start(
+        LIMITS,
+        &[
+            &without_drain_delay(&ports::free().port().to_string()),
+            environment,
+        ]
+        .concat(),
+    );
+    let configuration = template
+        .replace("APPLICATION_PORT", &ports::free().port().to_string())
+        .replace("WEIR_PORT", &weir.grpc_addr().port().to_string());
     let envoy = Envoy::start(&configuration);
-    Site { front: envoy.listener("front"), weir, envoy }
+    Site {
+        front: envoy.listener("front"),
+        weir,
+        envoy,
+    }
 }
 
 /// The template whose path `/generic` has this descriptor.
 fn generic(value: &str) -> String {
-    with(include_str!("envoy/descriptors.yaml"), "descriptor_value: special", &format!("descriptor_value: {value}"))
+    with(
+        include_str!("envoy/descriptors.yaml"),
+        "descriptor_value: special",
+        &format!("descriptor_value: {value}"),
+    )
 }
 
 fn descriptors() -> Site {
     site(include_str!("envoy/descriptors.yaml"))
 }
 
-/// `deploy/envoy/envoy.yaml` with other ports, and a timeout that is long enough for a busy machine.
+/// `deploy/envoy/envoy.yaml` with other ports, and a timeout that is long enough for a busy
+/// machine.
 pub fn example_configuration(weir: SocketAddr) -> String {
     let text = tools::file("deploy/envoy/envoy.yaml");
-    let text = with(&text, "address: 0.0.0.0, port_value: 10000", "address: 127.0.0.1, port_value: 0");
+    let text = with(
+        &text,
+        "address: 0.0.0.0, port_value: 10000",
+        "address: 127.0.0.1, port_value: 0",
+    );
     let text = with(&text, "port_value: 9901", "port_value: 0");
-    let text = with(&text, "port_value: 8081", &format!("port_value: {}", weir.port()));
+    let text = with(
+        &text,
+        "port_value: 8081",
+        &format!("port_value: {}", weir.port()),
+    );
     let text = with(&text, "timeout: 0.1s", "timeout: 10s");
-    text.replace("port_value: 10001", &format!("port_value: {}", ports::free().port()))
+    text.replace(
+        "port_value: 10001",
+        &format!("port_value: {}", ports::free().port()),
+    )
 }
 
 fn statuses<const N: usize>(ask: impl Fn() -> http_client::Response) -> [u16; N] {
@@ -114,7 +144,10 @@ fn statuses<const N: usize>(ask: impl Fn() -> http_client::Response) -> [u16; N]
 }
 
 fn header(response: &http_client::Response, name: &str) -> String {
-    response.header(name).unwrap_or_else(|| panic!("no {name} in {response:?}")).to_owned()
+    response
+        .header(name)
+        .unwrap_or_else(|| panic!("no {name} in {response:?}"))
+        .to_owned()
 }
 
 #[test]
@@ -123,7 +156,11 @@ fn the_example_configuration_limits_clients() {
     let weir = Weir::start(&[("basic.yaml", &example)], &[]);
     let envoy = Envoy::start(&example_configuration(weir.grpc_addr()));
     let front = envoy.listener("front");
-    let [ana, bob, eve] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3), Ipv4Addr::new(127, 0, 0, 4)];
+    let [ana, bob, eve] = [
+        Ipv4Addr::new(127, 0, 0, 2),
+        Ipv4Addr::new(127, 0, 0, 3),
+        Ipv4Addr::new(127, 0, 0, 4),
+    ];
     wait::away_from_the_end_of_a_minute();
 
     for left in (0..20).rev() {
@@ -131,25 +168,45 @@ fn the_example_configuration_limits_clients() {
         assert_eq!((response.status, response.body.as_str()), (200, "hello\n"));
         assert_eq!(header(&response, "x-ratelimit-remaining"), left.to_string());
         let limit = header(&response, "x-ratelimit-limit");
-        assert!(limit.starts_with("20, 20;w=60;name=\"per-client\""), "{limit}");
+        assert!(
+            limit.starts_with("20, 20;w=60;name=\"per-client\""),
+            "{limit}"
+        );
     }
     let refused = request_from(ana, front, "/", &[]);
     assert_eq!(refused.status, 429, "the 21st request of a minute");
     assert_eq!(header(&refused, "x-ratelimit-remaining"), "0");
-    let reset: u64 = header(&refused, "x-ratelimit-reset").parse().expect("seconds");
+    let reset: u64 = header(&refused, "x-ratelimit-reset")
+        .parse()
+        .expect("seconds");
     assert!((1..=60).contains(&reset), "{reset}");
-    assert_eq!(request_from(bob, front, "/", &[]).status, 200, "another client");
+    assert_eq!(
+        request_from(bob, front, "/", &[]).status,
+        200,
+        "another client"
+    );
 
     let claimed = Cell::new(0);
     let lying = |path| {
         claimed.set(claimed.get() + 1);
-        request_from(eve, front, path, &[("x-forwarded-for", format!("10.9.8.{}", claimed.get()).as_bytes())])
+        request_from(
+            eve,
+            front,
+            path,
+            &[(
+                "x-forwarded-for",
+                format!("10.9.8.{}", claimed.get()).as_bytes(),
+            )],
+        )
     };
     let limits = header(&lying("/login"), "x-ratelimit-limit");
     for name in ["\"login\"", "\"per-client\"", "\"whole-site\""] {
         assert!(limits.contains(name), "{limits} without {name}");
     }
-    assert_eq!(["/login?x=1", "//login", "/x/../login", "/login"].map(|path| lying(path).status), [200; 4]);
+    assert_eq!(
+        ["/login?x=1", "//login", "/x/../login", "/login"].map(|path| lying(path).status),
+        [200; 4]
+    );
     assert_eq!(
         ["/login", "/login?x=2", "//login", "/x/../login"].map(|path| lying(path).status),
         [429; 4],
@@ -165,23 +222,43 @@ fn a_header_is_limited_by_its_value_of_any_bytes() {
     let ask = |user: &[u8]| request(site.front, "/header", &[("x-user", user)]);
     assert_eq!(statuses(|| ask(b"ana")), [200, 200, 200, 429]);
     assert_eq!(statuses(|| ask(b"bob")), [200], "another value");
-    assert_eq!(statuses(|| get(site.front, "/header")), [200; 5], "without the header there is no descriptor");
+    assert_eq!(
+        statuses(|| get(site.front, "/header")),
+        [200; 5],
+        "without the header there is no descriptor"
+    );
     for bytes in [&b"\xff\xfe"[..], b"caf\xe9", b"\xc3\x28"] {
-        assert_eq!(statuses(|| ask(bytes)), [200, 200, 200, 429], "{bytes:?} is no UTF-8");
+        assert_eq!(
+            statuses(|| ask(bytes)),
+            [200, 200, 200, 429],
+            "{bytes:?} is no UTF-8"
+        );
     }
-    assert_eq!(site.envoy.stat("cluster.application.ratelimit.over_limit"), 4);
+    assert_eq!(
+        site.envoy.stat("cluster.application.ratelimit.over_limit"),
+        4
+    );
     assert_eq!(site.envoy.stat("cluster.application.ratelimit.error"), 0);
 }
 
 #[test]
 fn address_generic_key_and_header_match() {
     let site = descriptors();
-    let from = |last| move || request_from(Ipv4Addr::new(127, 0, 0, last), site.front, "/address", &[]);
+    let from =
+        |last| move || request_from(Ipv4Addr::new(127, 0, 0, last), site.front, "/address", &[]);
     assert_eq!(statuses(from(2)), [200, 200, 429]);
     assert_eq!(statuses(from(3)), [200, 200, 429]);
     assert_eq!(statuses(|| get(site.front, "/generic")), [200, 200, 429]);
     let bulk = |kind: &[u8]| request(site.front, "/match", &[("x-kind", kind)]).status;
-    assert_eq!([bulk(b"bulk"), bulk(b"bulk"), bulk(b"single"), bulk(b"single")], [200, 429, 200, 200]);
+    assert_eq!(
+        [
+            bulk(b"bulk"),
+            bulk(b"bulk"),
+            bulk(b"single"),
+            bulk(b"single")
+        ],
+        [200, 429, 200, 200]
+    );
 }
 
 #[test]
@@ -190,28 +267,49 @@ fn response_headers_show_what_remains() {
     for (left, status) in [("1", 200), ("0", 200), ("0", 429)] {
         let response = get(site.front, "/generic");
         assert_eq!(response.status, status);
-        assert_eq!(header(&response, "x-ratelimit-limit"), "2, 2;w=31536000;name=\"special\"");
+        assert_eq!(
+            header(&response, "x-ratelimit-limit"),
+            "2, 2;w=31536000;name=\"special\""
+        );
         assert_eq!(header(&response, "x-ratelimit-remaining"), left);
-        let reset: u64 = header(&response, "x-ratelimit-reset").parse().expect("seconds");
+        let reset: u64 = header(&response, "x-ratelimit-reset")
+            .parse()
+            .expect("seconds");
         assert!((1..=YEAR_AT_MOST).contains(&reset), "{reset}");
     }
     let response = get(site.front, "/half-minute");
     assert_eq!(header(&response, "x-ratelimit-limit"), "1000, 1000;w=30");
-    let reset: u64 = header(&response, "x-ratelimit-reset").parse().expect("seconds");
+    let reset: u64 = header(&response, "x-ratelimit-reset")
+        .parse()
+        .expect("seconds");
     assert!((1..=30).contains(&reset), "{reset}");
 }
 
-/// A client reads how many hits remain, of how many, and the window in which as many are admitted on average.
+/// A client reads how many hits remain, of how many, and the window in which as many are admitted
+/// on average.
 #[test]
 fn response_headers_of_bursts_make_sense_together() {
-    for (value, limit, least) in [("burst", "50, 50;w=5", 49), ("burst-per-minute", "15, 15;w=90", 14), ("paced", "6, 6;w=1", 5)] {
+    for (value, limit, least) in [
+        ("burst", "50, 50;w=5", 49),
+        ("burst-per-minute", "15, 15;w=90", 14),
+        ("paced", "6, 6;w=1", 5),
+    ] {
         let site = site(&generic(value));
         let response = get(site.front, "/generic");
         assert_eq!(response.status, 200);
         assert_eq!(header(&response, "x-ratelimit-limit"), limit, "{value}");
-        assert_eq!(header(&response, "x-ratelimit-remaining"), least.to_string(), "{value}");
-        let reset: u64 = header(&response, "x-ratelimit-reset").parse().expect("seconds");
-        assert!((1..=6).contains(&reset), "{value}: the time until the bucket is full, {reset} s");
+        assert_eq!(
+            header(&response, "x-ratelimit-remaining"),
+            least.to_string(),
+            "{value}"
+        );
+        let reset: u64 = header(&response, "x-ratelimit-reset")
+            .parse()
+            .expect("seconds");
+        assert!(
+            (1..=6).contains(&reset),
+            "{value}: the time until the bucket is full, {reset} s"
+        );
     }
 }
 
@@ -223,26 +321,46 @@ fn what_a_failure_policy_allows_has_no_headers_about_a_limit() {
     for _ in 0..3 {
         let response = get(site.front, "/generic");
         assert_eq!(response.status, 200);
-        for name in ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"] {
+        for name in [
+            "x-ratelimit-limit",
+            "x-ratelimit-remaining",
+            "x-ratelimit-reset",
+        ] {
             assert_eq!(response.header(name), None, "{response:?}");
         }
     }
     redis.start_again();
-    let counted = || get(site.front, "/generic").header("x-ratelimit-limit").map(ToOwned::to_owned);
-    assert_eq!(eventually(counted).as_deref(), Some("10, 10;w=31536000"), "counted again");
+    let counted = || {
+        get(site.front, "/generic")
+            .header("x-ratelimit-limit")
+            .map(ToOwned::to_owned)
+    };
+    assert_eq!(
+        eventually(counted).as_deref(),
+        Some("10, 10;w=31536000"),
+        "counted again"
+    );
 }
 
 #[test]
 fn hits_per_descriptor_looks_and_charges_at_the_end_of_a_stream() {
     let site = descriptors();
-    assert_eq!(statuses(|| get(site.front, "/several")), [200, 200, 429], "4 + 4 of 10, and 4 more");
+    assert_eq!(
+        statuses(|| get(site.front, "/several")),
+        [200, 200, 429],
+        "4 + 4 of 10, and 4 more"
+    );
     charged_at_the_end(&site);
 }
 
-/// A token budget of a language model: the cost of a request is known only when its response has ended.
+/// A token budget of a language model: the cost of a request is known only when its response has
+/// ended.
 #[test]
 fn a_token_bucket_is_charged_at_the_end_of_a_stream() {
-    charged_at_the_end(&site(&include_str!("envoy/descriptors.yaml").replace("descriptor_value: tokens", "descriptor_value: budget")));
+    charged_at_the_end(&site(
+        &include_str!("envoy/descriptors.yaml")
+            .replace("descriptor_value: tokens", "descriptor_value: budget"),
+    ));
 }
 
 fn charged_at_the_end(site: &Site) {
@@ -251,24 +369,54 @@ fn charged_at_the_end(site: &Site) {
     for expected in ["6", "2", "0"] {
         assert_eq!(get(site.front, "/tokens").status, 200);
         // Envoy sends the charge in a separate call after the response.
-        assert!(eventually(|| (left() == expected).then_some(())).is_some(), "{} is left, not {expected}", left());
+        assert!(
+            eventually(|| (left() == expected).then_some(())).is_some(),
+            "{} is left, not {expected}",
+            left()
+        );
     }
-    assert_eq!([get(site.front, "/tokens").status, get(site.front, "/look").status], [429, 429], "12 of 10 are taken");
+    assert_eq!(
+        [
+            get(site.front, "/tokens").status,
+            get(site.front, "/look").status
+        ],
+        [429, 429],
+        "12 of 10 are taken"
+    );
 }
 
-/// Five requests per second with `max_delay: 1s`: of twelve concurrent requests, one passes, five wait for their slots, and six are refused.
+/// Five requests per second with `max_delay: 1s`: of twelve concurrent requests, one passes, five
+/// wait for their slots, and six are refused.
 #[test]
 fn a_leaky_bucket_delays_what_fits_and_refuses_the_rest() {
-    let site = site(&include_str!("envoy/descriptors.yaml").replace("descriptor_value: special", "descriptor_value: paced"));
+    let site = site(
+        &include_str!("envoy/descriptors.yaml")
+            .replace("descriptor_value: special", "descriptor_value: paced"),
+    );
     let began = std::time::Instant::now();
     let mut answers: Vec<_> = std::thread::scope(|scope| {
-        let asked: Vec<_> = (0..12).map(|_| scope.spawn(|| (get(site.front, "/generic").status, began.elapsed()))).collect();
-        asked.into_iter().map(|thread| thread.join().expect("an answer")).collect()
+        let asked: Vec<_> = (0..12)
+            .map(|_| scope.spawn(|| (get(site.front, "/generic").status, began.elapsed())))
+            .collect();
+        asked
+            .into_iter()
+            .map(|thread| thread.join().expect("an answer"))
+            .collect()
     });
     answers.sort();
-    let passed: Vec<_> = answers.iter().filter(|(status, _)| *status == 200).map(|(_, after)| *after).collect();
-    assert!((6..=7).contains(&passed.len()), "a seventh passes only where a busy machine spreads the twelve over a slot: {answers:?}");
-    assert_eq!(answers.len() - passed.len(), answers.iter().filter(|(status, _)| *status == 429).count());
+    let passed: Vec<_> = answers
+        .iter()
+        .filter(|(status, _)| *status == 200)
+        .map(|(_, after)| *after)
+        .collect();
+    assert!(
+        (6..=7).contains(&passed.len()),
+        "a seventh passes only where a busy machine spreads the twelve over a slot: {answers:?}"
+    );
+    assert_eq!(
+        answers.len() - passed.len(),
+        answers.iter().filter(|(status, _)| *status == 429).count()
+    );
     let gaps = passed.windows(2).map(|pair| pair[1] - pair[0]);
     let spread = *passed.last().expect("some passed") - passed[0];
     assert!(
@@ -283,26 +431,51 @@ fn hits_of_a_request_are_given_back_when_it_ends() {
     let site = descriptors();
     let free = || header(&get(site.front, "/free"), "x-ratelimit-remaining");
     for number in 1..=5 {
-        assert_eq!(get(site.front, "/at-a-time").status, 200, "request {number}: two at a time, and this is the only one");
+        assert_eq!(
+            get(site.front, "/at-a-time").status,
+            200,
+            "request {number}: two at a time, and this is the only one"
+        );
         // Envoy gives the hit back in a separate call after the response.
-        assert!(eventually(|| (free() == "2").then_some(())).is_some(), "{} are free after request {number}", free());
+        assert!(
+            eventually(|| (free() == "2").then_some(())).is_some(),
+            "{} are free after request {number}",
+            free()
+        );
     }
 }
 
 #[test]
 fn without_weir_the_failure_mode_of_envoy_decides() {
     let port = ports::free().port().to_string();
-    let mut weir = Weir::start(&[("basic.yaml", &tools::file("config/basic.yaml"))], &without_drain_delay(&port));
+    let mut weir = Weir::start(
+        &[("basic.yaml", &tools::file("config/basic.yaml"))],
+        &without_drain_delay(&port),
+    );
     let open = example_configuration(weir.grpc_addr());
-    let closed = with(&open, "# failure_mode_deny: true", "failure_mode_deny: true");
+    let closed = with(
+        &open,
+        "# failure_mode_deny: true",
+        "failure_mode_deny: true",
+    );
     let (open, closed) = (Envoy::start(&open), Envoy::start(&closed));
     let ask = |envoy: &Envoy| get(envoy.listener("front"), "/");
     assert_eq!([ask(&open).status, ask(&closed).status], [200, 200]);
     assert!(ask(&open).header("x-ratelimit-limit").is_some());
 
-    assert!(weir.terminate().success(), "open connections of Envoy do not delay the end");
-    assert_eq!(statuses(|| ask(&open)), [200; 25], "by default everything passes");
-    assert!(ask(&open).header("x-ratelimit-limit").is_none(), "without headers about limits");
+    assert!(
+        weir.terminate().success(),
+        "open connections of Envoy do not delay the end"
+    );
+    assert_eq!(
+        statuses(|| ask(&open)),
+        [200; 25],
+        "by default everything passes"
+    );
+    assert!(
+        ask(&open).header("x-ratelimit-limit").is_none(),
+        "without headers about limits"
+    );
     assert_eq!(statuses(|| ask(&closed)), [500; 3]);
     assert!(open.stat("cluster.application.ratelimit.error") >= 25);
     assert!(open.stat("cluster.application.ratelimit.failure_mode_allowed") >= 25);
@@ -331,19 +504,36 @@ fn traced(template: &str) -> String {
         endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]\n",
         ports::free().port()
     );
-    with(&with(template, "use_remote_address: true", TRACING), "  clusters:\n", &collector)
+    with(
+        &with(template, "use_remote_address: true", TRACING),
+        "  clusters:\n",
+        &collector,
+    )
 }
 
-/// With tracing, Envoy copies the `tracestate` of its client into the call. Were the call refused for its headers, Envoy would let the client pass.
+/// With tracing, Envoy copies the `tracestate` of its client into the call. Were the call refused
+/// for its headers, Envoy would let the client pass.
 #[test]
 fn a_client_that_sends_a_long_tracestate_is_limited() {
     let template = traced(include_str!("envoy/descriptors.yaml"));
-    let template = with(&template, "failure_mode_deny: true", "failure_mode_deny: false");
+    let template = with(
+        &template,
+        "failure_mode_deny: true",
+        "failure_mode_deny: false",
+    );
     let site = site(&template);
     let parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let ask = |kilobytes: usize| {
         let state = ["v=", &"~".repeat(kilobytes * 1_000)].concat();
-        request(site.front, "/header", &[("x-user", b"ana"), ("traceparent", parent), ("tracestate", state.as_bytes())])
+        request(
+            site.front,
+            "/header",
+            &[
+                ("x-user", b"ana"),
+                ("traceparent", parent),
+                ("tracestate", state.as_bytes()),
+            ],
+        )
     };
     assert_eq!(statuses(|| ask(0)), [200, 200, 200, 429]);
     // The last ones are for operators who have raised Envoy's bound of 60 KiB.
@@ -351,13 +541,27 @@ fn a_client_that_sends_a_long_tracestate_is_limited() {
         let sent = || site.envoy.stat("cluster.weir.upstream_cx_tx_bytes_total");
         let before = sent();
         assert_eq!(ask(kilobytes).status, 429, "{kilobytes} KB");
-        assert!(sent() - before > kilobytes as u64 * 1_000, "the tracestate was in the call");
+        assert!(
+            sent() - before > kilobytes as u64 * 1_000,
+            "the tracestate was in the call"
+        );
         assert_eq!(ask(0).status, 429, "after {kilobytes} KB");
     }
-    let stats = ["upstream_cx_total", "upstream_cx_destroy", "upstream_rq_tx_reset", "upstream_rq_rx_reset"];
-    assert_eq!(stats.map(|stat| site.envoy.stat(&format!("cluster.weir.{stat}"))), [1, 0, 0, 0]);
+    let stats = [
+        "upstream_cx_total",
+        "upstream_cx_destroy",
+        "upstream_rq_tx_reset",
+        "upstream_rq_rx_reset",
+    ];
+    assert_eq!(
+        stats.map(|stat| site.envoy.stat(&format!("cluster.weir.{stat}"))),
+        [1, 0, 0, 0]
+    );
     assert_eq!(site.envoy.stat("cluster.application.ratelimit.error"), 0);
-    assert_eq!(site.envoy.stat("cluster.application.ratelimit.over_limit"), 21);
+    assert_eq!(
+        site.envoy.stat("cluster.application.ratelimit.over_limit"),
+        21
+    );
 }
 
 #[test]
@@ -373,8 +577,10 @@ fn connections_over_the_limit_are_closed() {
 #[test]
 fn health_checks_of_envoy_follow_weir() {
     let mut site = site(include_str!("envoy/tcp.yaml"));
-    let becomes =
-        |envoy: &Envoy, healthy| eventually(|| (envoy.stat("cluster.weir.membership_healthy") == healthy).then_some(())).is_some();
+    let becomes = |envoy: &Envoy, healthy| {
+        eventually(|| (envoy.stat("cluster.weir.membership_healthy") == healthy).then_some(()))
+            .is_some()
+    };
     assert!(becomes(&site.envoy, 1), "it serves");
     assert!(site.envoy.stat("cluster.weir.health_check.success") >= 1);
     assert!(site.weir.terminate().success());

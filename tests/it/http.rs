@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::support::{self, Weir, descriptor, http_client, request, tools};
 
-const BODY: &str = r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "year", "value": "json"}]}]}"#;
+const BODY: &str =
+    r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "year", "value": "json"}]}]}"#;
 
 fn post(weir: &Weir, path: &str, body: &str) -> http_client::Response {
     http_client::post(weir.http_addr(), path, body.as_bytes())
@@ -22,18 +23,37 @@ async fn health_and_unknown_pages() {
 #[tokio::test]
 async fn a_json_request_is_decided_like_a_grpc_request() {
     let weir = Weir::start(support::DEMO, &[]);
-    for (status, code, left) in [(200, "OK", Some(1)), (200, "OK", None), (429, "OVER_LIMIT", None)] {
+    for (status, code, left) in [
+        (200, "OK", Some(1)),
+        (200, "OK", None),
+        (429, "OVER_LIMIT", None),
+    ] {
         let response = post(&weir, "/json", BODY);
         assert_eq!(response.status, status, "{}", response.body);
         let answer: serde_json::Value = serde_json::from_str(&response.body).expect("JSON");
         assert_eq!(answer["overallCode"], code);
         assert_eq!(answer["statuses"][0]["currentLimit"]["unit"], "YEAR");
-        assert_eq!(answer["statuses"][0]["limitRemaining"].as_u64(), left, "defaults are left out");
-        assert!(answer["statuses"][0]["durationUntilReset"].as_str().is_some_and(|reset| reset.ends_with('s')));
+        assert_eq!(
+            answer["statuses"][0]["limitRemaining"].as_u64(),
+            left,
+            "defaults are left out"
+        );
+        assert!(
+            answer["statuses"][0]["durationUntilReset"]
+                .as_str()
+                .is_some_and(|reset| reset.ends_with('s'))
+        );
     }
     // The same key as over gRPC.
-    let response = weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("year", "json")])])).await;
-    assert_eq!(response.expect("an answer").into_inner().statuses[0].limit_remaining, 0);
+    let response = weir
+        .client()
+        .await
+        .should_rate_limit(request("demo", vec![descriptor(&[("year", "json")])]))
+        .await;
+    assert_eq!(
+        response.expect("an answer").into_inner().statuses[0].limit_remaining,
+        0
+    );
 }
 
 #[tokio::test]
@@ -44,7 +64,10 @@ async fn an_invalid_json_request_gets_a_reason() {
         ("[]", 400),
         (r#"{"domian": "demo"}"#, 400),
         (r#"{"domain": "", "descriptors": []}"#, 400),
-        (r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "a"}], "limit": {"unit": "UNKNOWN"}}]}"#, 400),
+        (
+            r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "a"}], "limit": {"unit": "UNKNOWN"}}]}"#,
+            400,
+        ),
     ] {
         let response = post(&weir, "/json", body);
         assert_eq!(response.status, status, "{body}: {}", response.body);
@@ -52,24 +75,60 @@ async fn an_invalid_json_request_gets_a_reason() {
     }
     let huge = format!(r#"{{"domain": "{}"}}"#, "x".repeat(5 << 20));
     assert_eq!(post(&weir, "/json", &huge).status, 413);
-    assert_eq!(post(&weir, "/json", BODY).status, 200, "the listener still serves");
+    assert_eq!(
+        post(&weir, "/json", BODY).status,
+        200,
+        "the listener still serves"
+    );
 }
 
-/// A form of another site can send JSON as text without asking, and would use up the limits of others.
+/// A form of another site can send JSON as text without asking, and would use up the limits of
+/// others.
 #[tokio::test]
 async fn pages_of_other_sites_count_nothing() {
     let weir = Weir::start(support::DEMO, &[]);
-    let status = |headers: &[(&str, &str)]| http_client::call(weir.http_addr(), "POST", "/json", headers, BODY.as_bytes()).status;
-    for foreign in
-        [("origin", "http://evil.example"), ("origin", "null"), ("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-site")]
-    {
-        assert_eq!(status(&[foreign, ("content-type", "text/plain")]), 403, "{foreign:?}");
+    let status = |headers: &[(&str, &str)]| {
+        http_client::call(weir.http_addr(), "POST", "/json", headers, BODY.as_bytes()).status
+    };
+    for foreign in [
+        ("origin", "http://evil.example"),
+        ("origin", "null"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+    ] {
+        assert_eq!(
+            status(&[foreign, ("content-type", "text/plain")]),
+            403,
+            "{foreign:?}"
+        );
     }
-    assert_eq!(status(&[("host", "evil.example:8080"), ("origin", "http://evil.example:8080"), ("accept-language", "en")]), 403, "rebound");
-    // Both hits of the limit are left for programs, which come by any name, and for pages of the listener's own.
-    assert_eq!(status(&[("host", "ratelimit.example"), ("content-type", "text/plain")]), 200);
+    assert_eq!(
+        status(&[
+            ("host", "evil.example:8080"),
+            ("origin", "http://evil.example:8080"),
+            ("accept-language", "en")
+        ]),
+        403,
+        "rebound"
+    );
+    // Both hits of the limit are left for programs, which come by any name, and for pages of the
+    // listener's own.
+    assert_eq!(
+        status(&[
+            ("host", "ratelimit.example"),
+            ("content-type", "text/plain")
+        ]),
+        200
+    );
     let own = format!("http://{}", weir.http_addr());
-    assert_eq!(status(&[("origin", &own), ("sec-fetch-site", "same-origin"), ("accept-language", "en")]), 200);
+    assert_eq!(
+        status(&[
+            ("origin", &own),
+            ("sec-fetch-site", "same-origin"),
+            ("accept-language", "en")
+        ]),
+        200
+    );
     assert_eq!(status(&[]), 429);
 }
 
@@ -78,7 +137,11 @@ async fn a_redis_outage_answers_503_and_not_400() {
     let redis = support::RedisServer::absent();
     let weir = Weir::start(support::DEMO, &[("REDIS_URL", &redis.url())]);
     assert_eq!(post(&weir, "/json", BODY).status, 503);
-    assert_eq!(weir.get("/healthcheck").0, 200, "a Redis outage does not change health");
+    assert_eq!(
+        weir.get("/healthcheck").0,
+        200,
+        "a Redis outage does not change health"
+    );
 }
 
 #[tokio::test]
@@ -86,37 +149,90 @@ async fn metrics_count_decisions() {
     let weir = Weir::start(support::DEMO, &[]);
     let client = &mut weir.client().await;
     for _ in 0..3 {
-        client.should_rate_limit(request("demo", vec![descriptor(&[("year", "m")])])).await.expect("an answer");
+        client
+            .should_rate_limit(request("demo", vec![descriptor(&[("year", "m")])]))
+            .await
+            .expect("an answer");
     }
     let labels = r#"{domain="demo",key1="year"}"#;
-    for (name, value) in [("total_hits", 3.0), ("within_limit", 2.0), ("over_limit", 1.0), ("shadow_mode", 0.0)] {
-        assert_eq!(weir.metric(&format!("ratelimit_service_rate_limit_{name}{labels}")), Some(value), "{name}");
+    for (name, value) in [
+        ("total_hits", 3.0),
+        ("within_limit", 2.0),
+        ("over_limit", 1.0),
+        ("shadow_mode", 0.0),
+    ] {
+        assert_eq!(
+            weir.metric(&format!("ratelimit_service_rate_limit_{name}{labels}")),
+            Some(value),
+            "{name}"
+        );
     }
-    assert_eq!(weir.metric(r#"weir_decisions_total{domain="demo",limit="year",name="yearly",outcome="over_limit"}"#), Some(1.0));
-    assert_eq!(weir.metric(r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}"#), Some(3.0));
+    assert_eq!(
+        weir.metric(
+            r#"weir_decisions_total{domain="demo",limit="year",name="yearly",outcome="over_limit"}"#
+        ),
+        Some(1.0)
+    );
+    assert_eq!(
+        weir.metric(
+            r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}"#
+        ),
+        Some(3.0)
+    );
     assert_eq!(weir.metric("weir_memory_keys"), Some(1.0));
 }
 
 /// Runs only where grpcurl is installed; tests/run.sh reports when it is not.
 #[tokio::test]
 async fn grpcurl_lists_describes_and_calls() {
-    let Some(grpcurl) = tools::grpcurl() else { return };
+    let Some(grpcurl) = tools::grpcurl() else {
+        return;
+    };
     let weir = Weir::start(support::DEMO, &[]);
     let run = |arguments: &[&str]| {
-        let output = Command::new(&grpcurl).arg("-plaintext").args(arguments).output().expect("grpcurl runs");
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let output = Command::new(&grpcurl)
+            .arg("-plaintext")
+            .args(arguments)
+            .output()
+            .expect("grpcurl runs");
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let address = weir.grpc_addr().to_string();
     let services = run(&[&address, "list"]);
-    for service in ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"] {
+    for service in [
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+    ] {
         assert!(services.contains(service), "{services}");
     }
-    assert!(run(&[&address, "describe", "envoy.service.ratelimit.v3.RateLimitResponse"]).contains("DescriptorStatus"));
-    let answer = run(&["-d", BODY, &address, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"]);
+    assert!(
+        run(&[
+            &address,
+            "describe",
+            "envoy.service.ratelimit.v3.RateLimitResponse"
+        ])
+        .contains("DescriptorStatus")
+    );
+    let answer = run(&[
+        "-d",
+        BODY,
+        &address,
+        "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+    ]);
     assert!(answer.contains("\"overallCode\": \"OK\""), "{answer}");
     for service in ["", "ratelimit"] {
-        let health = run(&["-d", &format!(r#"{{"service": "{service}"}}"#), &address, "grpc.health.v1.Health/Check"]);
+        let health = run(&[
+            "-d",
+            &format!(r#"{{"service": "{service}"}}"#),
+            &address,
+            "grpc.health.v1.Health/Check",
+        ]);
         assert!(health.contains("SERVING"), "{health}");
     }
 }
@@ -130,21 +246,33 @@ async fn reflection_lists_the_services() {
 
     let ask = v1::ServerReflectionRequest {
         host: String::new(),
-        message_request: Some(v1::server_reflection_request::MessageRequest::ListServices(String::new())),
+        message_request: Some(v1::server_reflection_request::MessageRequest::ListServices(
+            String::new(),
+        )),
     };
     let mut client = v1::server_reflection_client::ServerReflectionClient::new(channel.clone());
-    let mut answers = client.server_reflection_info(only(ask)).await.expect("reflection").into_inner();
+    let mut answers = client
+        .server_reflection_info(only(ask))
+        .await
+        .expect("reflection")
+        .into_inner();
     let answer = answers.message().await.expect("an answer").expect("one");
     assert!(format!("{answer:?}").contains("envoy.service.ratelimit.v3.RateLimitService"));
 
     let ask = v1alpha::ServerReflectionRequest {
         host: String::new(),
-        message_request: Some(v1alpha::server_reflection_request::MessageRequest::FileContainingSymbol(
-            "envoy.service.ratelimit.v3.RateLimitRequest".to_owned(),
-        )),
+        message_request: Some(
+            v1alpha::server_reflection_request::MessageRequest::FileContainingSymbol(
+                "envoy.service.ratelimit.v3.RateLimitRequest".to_owned(),
+            ),
+        ),
     };
     let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(channel);
-    let mut answers = client.server_reflection_info(only(ask)).await.expect("reflection").into_inner();
+    let mut answers = client
+        .server_reflection_info(only(ask))
+        .await
+        .expect("reflection")
+        .into_inner();
     let answer = answers.message().await.expect("an answer").expect("one");
     assert!(format!("{answer:?}").contains("FileDescriptorResponse"));
 }

@@ -1,4 +1,5 @@
-//! `algorithm: concurrency` through real processes: both stores, the wire, the admin API and commands, outages, and (`in_flight/envoy.rs`) a real Envoy.
+//! `algorithm: concurrency` through real processes: both stores, the wire, the admin API and
+//! commands, outages, and (`in_flight/envoy.rs`) a real Envoy.
 
 mod envoy;
 
@@ -9,7 +10,9 @@ use weir::proto::RateLimitResponse;
 use weir::proto::rate_limit_response::{Code, DescriptorStatus};
 
 use crate::support::wait::{TIMEOUT, eventually};
-use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, http_client, request, tools};
+use crate::support::{
+    Client, RedisServer, Weir, descriptor_with_hits, http_client, request, tools,
+};
 
 const LIMITS: &[(&str, &str)] = &[(
     "limits.yaml",
@@ -43,13 +46,20 @@ descriptors:
 )];
 
 async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
-    client.should_rate_limit(request("shop", vec![descriptor_with_hits(entries, hits)])).await.expect("an answer").into_inner()
+    client
+        .should_rate_limit(request("shop", vec![descriptor_with_hits(entries, hits)]))
+        .await
+        .expect("an answer")
+        .into_inner()
 }
 
 /// Whether it is allowed, and what remains.
 async fn places(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> (bool, u32) {
     let answer = ask(client, entries, hits).await;
-    (answer.overall_code() == Code::Ok, answer.statuses[0].limit_remaining)
+    (
+        answer.overall_code() == Code::Ok,
+        answer.statuses[0].limit_remaining,
+    )
 }
 
 fn holders(weir: &Weir, limit: &str) -> f64 {
@@ -59,8 +69,14 @@ fn holders(weir: &Weir, limit: &str) -> f64 {
 fn holders_in(weir: &Weir, domain: &str, limit: &str) -> f64 {
     let page = weir.get("/metrics").1;
     let series = format!("weir_concurrency_holders{{domain=\"{domain}\",limit=\"{limit}\"");
-    let line = page.lines().find(|line| line.starts_with(&series)).unwrap_or_else(|| panic!("no {series} in {page}"));
-    line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+    let line = page
+        .lines()
+        .find(|line| line.starts_with(&series))
+        .unwrap_or_else(|| panic!("no {series} in {page}"));
+    line.rsplit(' ')
+        .next()
+        .and_then(|value| value.parse().ok())
+        .expect("a number")
 }
 
 /// A request takes a place until it is released, whatever its id is.
@@ -69,29 +85,76 @@ async fn places_are_taken_and_released(weir: &Weir, other: &Weir) {
     let id = |id: &'static str| [("user", "ann"), ("request", id)];
     let long = "x".repeat(10_000);
     assert_eq!(places(client, &id("a"), 1).await, (true, 1));
-    assert_eq!(places(elsewhere, &id("a"), 1).await, (true, 1), "one id, one place");
-    assert_eq!(places(client, &[("user", "ann"), ("request", &long)], 1).await, (true, 0));
+    assert_eq!(
+        places(elsewhere, &id("a"), 1).await,
+        (true, 1),
+        "one id, one place"
+    );
+    assert_eq!(
+        places(client, &[("user", "ann"), ("request", &long)], 1).await,
+        (true, 0)
+    );
     let refused = ask(elsewhere, &id("c"), 1).await;
     assert_eq!(refused.overall_code(), Code::OverLimit);
-    let DescriptorStatus { current_limit: Some(limit), duration_until_reset, limit_remaining: 0, .. } = &refused.statuses[0] else {
+    let DescriptorStatus {
+        current_limit: Some(limit),
+        duration_until_reset,
+        limit_remaining: 0,
+        ..
+    } = &refused.statuses[0]
+    else {
         panic!("{refused:?}")
     };
-    assert_eq!((limit.unit, limit.requests_per_unit, limit.unit_multiplier), (0, 2, None), "a unit that Envoy does not know");
-    assert_eq!(duration_until_reset.as_ref().map(|duration| duration.seconds), Some(1), "the retry");
+    assert_eq!(
+        (limit.unit, limit.requests_per_unit, limit.unit_multiplier),
+        (0, 2, None),
+        "a unit that Envoy does not know"
+    );
+    assert_eq!(
+        duration_until_reset
+            .as_ref()
+            .map(|duration| duration.seconds),
+        Some(1),
+        "the retry"
+    );
     let looked = ask(client, &id("a"), 0).await;
-    assert_eq!((looked.overall_code(), &looked.statuses[0].duration_until_reset), (Code::Ok, &None), "no time until a reset");
-    assert_eq!(places(client, &id("d"), 0).await, (false, 0), "a look finds none");
+    assert_eq!(
+        (
+            looked.overall_code(),
+            &looked.statuses[0].duration_until_reset
+        ),
+        (Code::Ok, &None),
+        "no time until a reset"
+    );
+    assert_eq!(
+        places(client, &id("d"), 0).await,
+        (false, 0),
+        "a look finds none"
+    );
     // Another key and another last key have places of their own.
-    assert_eq!(places(client, &[("user", "bob"), ("request", "a")], 1).await, (true, 1));
-    assert_eq!(places(client, &[("user", "ann"), ("job", "a")], 1).await, (true, 0));
-    // The refused one is released, as Envoy does, and frees nothing. Then one that holds a place, through the other replica.
+    assert_eq!(
+        places(client, &[("user", "bob"), ("request", "a")], 1).await,
+        (true, 1)
+    );
+    assert_eq!(
+        places(client, &[("user", "ann"), ("job", "a")], 1).await,
+        (true, 0)
+    );
+    // The refused one is released, as Envoy does, and frees nothing. Then one that holds a place,
+    // through the other replica.
     assert_eq!(places(client, &id("c"), -1).await, (true, 0));
     assert_eq!(places(client, &id("d"), 1).await, (false, 0));
     assert_eq!(places(elsewhere, &id("a"), -1).await, (true, 1));
     assert_eq!(places(client, &id("d"), 1).await, (true, 0));
     // A release that overtakes its acquire.
-    assert_eq!(places(client, &[("user", "eve"), ("request", "z")], -1).await, (true, 2));
-    assert_eq!(places(client, &[("user", "eve"), ("request", "z")], 1).await, (true, 2));
+    assert_eq!(
+        places(client, &[("user", "eve"), ("request", "z")], -1).await,
+        (true, 2)
+    );
+    assert_eq!(
+        places(client, &[("user", "eve"), ("request", "z")], 1).await,
+        (true, 2)
+    );
     // Weights, and the id alone as descriptor.
     assert_eq!(places(client, &[("request", "a")], 2).await, (true, 1));
     assert_eq!(places(client, &[("request", "b")], 2).await, (false, 1));
@@ -119,20 +182,43 @@ async fn places_are_taken_and_released(weir: &Weir, other: &Weir) {
 async fn in_memory() {
     let weir = Weir::start(LIMITS, &[]);
     places_are_taken_and_released(&weir, &weir).await;
-    assert_eq!((holders(&weir, "user.request"), holders(&weir, "request"), holders(&weir, "user.job")), (3.0, 0.0, 1.0));
-    assert!(eventually(|| (holders(&weir, "short.request") < 2.0).then_some(())).is_some(), "an expired holder is not counted");
+    assert_eq!(
+        (
+            holders(&weir, "user.request"),
+            holders(&weir, "request"),
+            holders(&weir, "user.job")
+        ),
+        (3.0, 0.0, 1.0)
+    );
+    assert!(
+        eventually(|| (holders(&weir, "short.request") < 2.0).then_some(())).is_some(),
+        "an expired holder is not counted"
+    );
 }
 
 #[tokio::test]
 async fn in_redis() {
     let redis = RedisServer::start();
-    let start = || Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let start = || {
+        Weir::start(
+            LIMITS,
+            &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
+        )
+    };
     let (one, other) = (start(), start());
     places_are_taken_and_released(&one, &other).await;
     let sum = |limit| holders(&one, limit) + holders(&other, limit);
-    assert_eq!((sum("user.request"), sum("request"), sum("user.job")), (3.0, 0.0, 1.0), "replicas add up");
+    assert_eq!(
+        (sum("user.request"), sum("request"), sum("user.job")),
+        (3.0, 0.0, 1.0),
+        "replicas add up"
+    );
     redis.assert_every_key_expires();
-    assert_eq!(redis.run::<u64>(&["ZCARD", "w1{shop|user=bob|request=}cc"]), 1, "the id is no part of the key");
+    assert_eq!(
+        redis.run::<u64>(&["ZCARD", "w1{shop|user=bob|request=}cc"]),
+        1,
+        "the id is no part of the key"
+    );
 }
 
 /// The rights that the page names are enough, and without them only these limits fail.
@@ -141,24 +227,63 @@ async fn a_redis_user_needs_the_rights_of_the_page() {
     let redis = RedisServer::start();
     let page = tools::file("deploy/operations.md");
     let between = |begin: &str, end: &str| {
-        let (_, rest) = page.split_once(begin).unwrap_or_else(|| panic!("no {begin:?} in the page"));
-        rest.split_once(end).expect("an end").0.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        let (_, rest) = page
+            .split_once(begin)
+            .unwrap_or_else(|| panic!("no {begin:?} in the page"));
+        rest.split_once(end)
+            .expect("an end")
+            .0
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     let rights = between("ACL SETUSER weir on >secret ", "+hget");
     let of_usage = between("(../config/README.md#usage) need `", "`");
     let own = between("`algorithm: concurrency` need `", "`");
     assert!(own.len() > 5, "{own:?}");
     let grant = |rights: &[&[String]]| {
-        let all = rights.iter().flat_map(|some| some.iter().map(String::as_str));
-        redis.run::<()>(&["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"].into_iter().chain(all).collect::<Vec<_>>());
+        let all = rights
+            .iter()
+            .flat_map(|some| some.iter().map(String::as_str));
+        redis.run::<()>(
+            &["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"]
+                .into_iter()
+                .chain(all)
+                .collect::<Vec<_>>(),
+        );
     };
     grant(&[&rights, &of_usage]);
-    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("REDIS_AUTH", "weir:s3cret"), ("STORE_TIMEOUT", "5s")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[
+            ("REDIS_URL", &redis.url()),
+            ("REDIS_AUTH", "weir:s3cret"),
+            ("STORE_TIMEOUT", "5s"),
+        ],
+    );
     let client = &mut weir.client().await;
-    let both = vec![descriptor_with_hits(&[("shown", "x")], 1), descriptor_with_hits(&[("user", "x"), ("job", "a")], 1)];
-    let answer = client.should_rate_limit(request("shop", both)).await.expect("an answer").into_inner();
-    assert_eq!(answer.overall_code(), Code::OverLimit, "by on_store_failure: deny");
-    assert_eq!((answer.statuses[0].code(), answer.statuses[0].limit_remaining), (Code::Ok, 9), "{answer:?}");
+    let both = vec![
+        descriptor_with_hits(&[("shown", "x")], 1),
+        descriptor_with_hits(&[("user", "x"), ("job", "a")], 1),
+    ];
+    let answer = client
+        .should_rate_limit(request("shop", both))
+        .await
+        .expect("an answer")
+        .into_inner();
+    assert_eq!(
+        answer.overall_code(),
+        Code::OverLimit,
+        "by on_store_failure: deny"
+    );
+    assert_eq!(
+        (
+            answer.statuses[0].code(),
+            answer.statuses[0].limit_remaining
+        ),
+        (Code::Ok, 9),
+        "{answer:?}"
+    );
     grant(&[&rights, &own]);
     let id = |id: &str| [("request".to_owned(), id.to_owned())];
     for round in 0..2 {
@@ -171,17 +296,31 @@ async fn a_redis_user_needs_the_rights_of_the_page() {
         // Something has expired.
         tokio::time::sleep(Duration::from_millis(1_100)).await;
     }
-    assert_eq!(places(client, &[("short", "x"), ("request", "last")], 1).await, (true, 0));
+    assert_eq!(
+        places(client, &[("short", "x"), ("request", "last")], 1).await,
+        (true, 0)
+    );
 }
 
-/// The id is in no metric, and subjects, overrides, usage, explanations and resets are those of all ids.
+/// The id is in no metric, and subjects, overrides, usage, explanations and resets are those of all
+/// ids.
 #[tokio::test]
 async fn the_id_is_no_part_of_the_subject() {
     let weir = Weir::start(LIMITS, &[]);
     let client = &mut weir.client().await;
     for number in 0..4 {
-        ask(client, &[("user", "ann"), ("request", &format!("secret-{number}"))], 1).await;
-        ask(client, &[("shown", "ann"), ("request", &format!("secret-{number}"))], 1).await;
+        ask(
+            client,
+            &[("user", "ann"), ("request", &format!("secret-{number}"))],
+            1,
+        )
+        .await;
+        ask(
+            client,
+            &[("shown", "ann"), ("request", &format!("secret-{number}"))],
+            1,
+        )
+        .await;
     }
     ask(client, &[("user", "ann"), ("request", "secret-0")], -1).await;
     let metrics = weir.get("/metrics").1;
@@ -189,12 +328,20 @@ async fn the_id_is_no_part_of_the_subject() {
     assert!(metrics.contains("key2=\"request\""), "{metrics}");
     let api = |call: &str| -> Value {
         let response = http_client::get(weir.listener("debug"), &format!("/api/v1/{call}"));
-        serde_json::from_str(&response.body).unwrap_or_else(|_| panic!("no JSON: {}", response.body))
+        serde_json::from_str(&response.body)
+            .unwrap_or_else(|_| panic!("no JSON: {}", response.body))
     };
     let usage = api("usage?domain=shop&entry=user%3Dann&entry=request%3Danything");
-    assert_eq!((&usage["hits"], &usage["refused"]), (&Value::from(4), &Value::from(2)), "{usage}");
+    assert_eq!(
+        (&usage["hits"], &usage["refused"]),
+        (&Value::from(4), &Value::from(2)),
+        "{usage}"
+    );
     let top = api("top").to_string();
-    assert!(top.contains("shop|user=ann|request=") && !top.contains("secret-"), "{top}");
+    assert!(
+        top.contains("shop|user=ann|request=") && !top.contains("secret-"),
+        "{top}"
+    );
     let explained = weir.command(&["explain", "--domain", "shop", "user=ann", "request=new"]);
     assert!(
         explained.contains("2 in flight")
@@ -208,30 +355,86 @@ async fn the_id_is_no_part_of_the_subject() {
 #[tokio::test]
 async fn releases_reach_both_stores() {
     let redis = RedisServer::start();
-    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "200ms")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "200ms")],
+    );
     let client = &mut weir.client().await;
     let id = |id: &'static str| [("local", "x"), ("request", id)];
     assert_eq!(places(client, &id("before"), 1).await, (true, 3));
-    assert_eq!(places(client, &[("user", "x"), ("request", "before")], 1).await, (true, 1));
+    assert_eq!(
+        places(client, &[("user", "x"), ("request", "before")], 1).await,
+        (true, 1)
+    );
     redis.pause();
-    assert_eq!(places(client, &id("during"), 1).await, (true, 3), "the replica's own places");
+    assert_eq!(
+        places(client, &id("during"), 1).await,
+        (true, 3),
+        "the replica's own places"
+    );
     assert_eq!(places(client, &id("during too"), 1).await, (true, 2));
     // Neither is an error, whatever the failure policy is.
-    assert_eq!(ask(client, &[("user", "x"), ("request", "before")], -1).await.overall_code(), Code::Ok);
-    assert_eq!(ask(client, &[("user", "x"), ("job", "before")], -1).await.overall_code(), Code::Ok, "deny");
-    assert_eq!(places(client, &id("during"), -1).await, (true, 3), "released where it was acquired");
-    assert!(client.should_rate_limit(request("shop", vec![descriptor_with_hits(&[("user", "x"), ("request", "new")], 1)])).await.is_err());
+    assert_eq!(
+        ask(client, &[("user", "x"), ("request", "before")], -1)
+            .await
+            .overall_code(),
+        Code::Ok
+    );
+    assert_eq!(
+        ask(client, &[("user", "x"), ("job", "before")], -1)
+            .await
+            .overall_code(),
+        Code::Ok,
+        "deny"
+    );
+    assert_eq!(
+        places(client, &id("during"), -1).await,
+        (true, 3),
+        "released where it was acquired"
+    );
+    assert!(
+        client
+            .should_rate_limit(request(
+                "shop",
+                vec![descriptor_with_hits(
+                    &[("user", "x"), ("request", "new")],
+                    1
+                )]
+            ))
+            .await
+            .is_err()
+    );
     redis.resume();
     let began = Instant::now();
-    while client.should_rate_limit(request("shop", vec![descriptor_with_hits(&[("user", "x"), ("request", "new")], 0)])).await.is_err() {
+    while client
+        .should_rate_limit(request(
+            "shop",
+            vec![descriptor_with_hits(
+                &[("user", "x"), ("request", "new")],
+                0,
+            )],
+        ))
+        .await
+        .is_err()
+    {
         assert!(began.elapsed() < TIMEOUT, "Redis is back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(weir.metric("weir_local_keys"), Some(1.0));
     // Redis decides again; the place in memory is free too.
-    assert_eq!(ask(client, &id("during too"), -1).await.overall_code(), Code::Ok);
-    assert_eq!(ask(client, &id("before"), -1).await.overall_code(), Code::Ok);
+    assert_eq!(
+        ask(client, &id("during too"), -1).await.overall_code(),
+        Code::Ok
+    );
+    assert_eq!(
+        ask(client, &id("before"), -1).await.overall_code(),
+        Code::Ok
+    );
     redis.pause();
-    assert_eq!(places(client, &id("later"), 4).await, (true, 0), "none is taken in memory");
+    assert_eq!(
+        places(client, &id("later"), 4).await,
+        (true, 0),
+        "none is taken in memory"
+    );
     redis.resume();
 }

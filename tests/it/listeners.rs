@@ -15,7 +15,11 @@ fn start(variables: &[(&str, &str)]) -> Weir {
     let (name, text) = DEMO[0];
     std::fs::write(config.path().join(name), text).expect("written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.args(["--port", "0", "--grpc-port", "0", "--config"]).arg(config.path()).env_clear().envs(variables.iter().copied());
+    command
+        .args(["--port", "0", "--grpc-port", "0", "--config"])
+        .arg(config.path())
+        .env_clear()
+        .envs(variables.iter().copied());
     Weir::spawn(command, config)
 }
 
@@ -30,7 +34,11 @@ fn listeners_have_all_addresses_of_ipv4_and_ipv6_by_default() {
         (&[][..], true, true),
         (&[("HOST", ""), ("GRPC_HOST", "")], true, true),
         (&[("HOST", "::"), ("GRPC_HOST", "::")], true, true),
-        (&[("HOST", "0.0.0.0"), ("GRPC_HOST", "0.0.0.0")], true, false),
+        (
+            &[("HOST", "0.0.0.0"), ("GRPC_HOST", "0.0.0.0")],
+            true,
+            false,
+        ),
         (&[("HOST", "::1"), ("GRPC_HOST", "::1")], false, true),
     ] {
         if ipv6 && !ipv4 && !has_ipv6() {
@@ -38,22 +46,41 @@ fn listeners_have_all_addresses_of_ipv4_and_ipv6_by_default() {
         }
         let weir = start(variables);
         for port in [weir.grpc_addr().port(), weir.http_addr().port()] {
-            assert_eq!(TcpStream::connect(("127.0.0.1", port)).is_ok(), ipv4, "{variables:?}");
-            assert_eq!(TcpStream::connect(("::1", port)).is_ok(), ipv6 && has_ipv6(), "{variables:?}");
+            assert_eq!(
+                TcpStream::connect(("127.0.0.1", port)).is_ok(),
+                ipv4,
+                "{variables:?}"
+            );
+            assert_eq!(
+                TcpStream::connect(("::1", port)).is_ok(),
+                ipv6 && has_ipv6(),
+                "{variables:?}"
+            );
         }
         if ipv4 {
-            let page = http_client::get(SocketAddr::from(([127, 0, 0, 1], weir.http_addr().port())), "/healthcheck");
+            let page = http_client::get(
+                SocketAddr::from(([127, 0, 0, 1], weir.http_addr().port())),
+                "/healthcheck",
+            );
             assert_eq!(page.status, 200);
         }
     }
 }
 
 fn weir(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).env_clear().output().expect("it runs")
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(arguments)
+        .env_clear()
+        .output()
+        .expect("it runs")
 }
 
 fn mode(path: &Path) -> u32 {
-    std::fs::metadata(path).expect("a socket").permissions().mode() & 0o777
+    std::fs::metadata(path)
+        .expect("a socket")
+        .permissions()
+        .mode()
+        & 0o777
 }
 
 #[tokio::test]
@@ -65,30 +92,70 @@ async fn a_unix_socket_is_served_and_removed() {
     let mut first = Weir::start(DEMO, &[("GRPC_UDS", &text), ("DRAIN_DELAY", "0s")]);
     assert_eq!(mode(&path), 0o660);
     let mut client = Client::new(unix_channel(&text).await);
-    let answer = client.should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])])).await.expect("an answer");
+    let answer = client
+        .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])]))
+        .await
+        .expect("an answer");
     assert_eq!(answer.into_inner().statuses[0].limit_remaining, 1);
     let address = format!("unix:{text}");
     let hit = weir(&["hit", "-d", "demo", "year=1", "--address", &address]);
-    assert!(hit.status.success(), "{}", String::from_utf8_lossy(&hit.stderr));
-    assert!(weir(&["health", "--grpc", "--grpc-uds", &text]).status.success());
+    assert!(
+        hit.status.success(),
+        "{}",
+        String::from_utf8_lossy(&hit.stderr)
+    );
+    assert!(
+        weir(&["health", "--grpc", "--grpc-uds", &text])
+            .status
+            .success()
+    );
 
-    let second = weir(&["--host", "127.0.0.1", "--port", "0", "--grpc-uds", &text, "--config", &first.config_dir().to_string_lossy()]);
+    let second = weir(&[
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--grpc-uds",
+        &text,
+        "--config",
+        &first.config_dir().to_string_lossy(),
+    ]);
     let error = String::from_utf8_lossy(&second.stderr);
-    assert!(second.status.code() == Some(1) && error.contains("stop what uses the port or the socket"), "{error}");
-    assert!(weir(&["health", "--grpc", "--grpc-uds", &text]).status.success(), "the first is still there");
+    assert!(
+        second.status.code() == Some(1) && error.contains("stop what uses the port or the socket"),
+        "{error}"
+    );
+    assert!(
+        weir(&["health", "--grpc", "--grpc-uds", &text])
+            .status
+            .success(),
+        "the first is still there"
+    );
 
     assert!(first.terminate().success());
     assert!(!path.exists(), "it is removed at the end");
     let file = files.write("file", "text");
-    let refused =
-        weir(&["--host", "127.0.0.1", "--port", "0", "--grpc-uds", &files.text("file"), "--config", &text.replace("weir.sock", "")]);
+    let refused = weir(&[
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--grpc-uds",
+        &files.text("file"),
+        "--config",
+        &text.replace("weir.sock", ""),
+    ]);
     let error = String::from_utf8_lossy(&refused.stderr);
     assert!(refused.status.code() == Some(1), "{error}");
     assert_eq!(std::fs::read_to_string(file).expect("still there"), "text");
 }
 
 async fn unix_channel(path: &str) -> tonic::transport::Channel {
-    tonic::transport::Endpoint::try_from(format!("unix:{path}")).expect("a path").connect().await.expect("a connection")
+    tonic::transport::Endpoint::try_from(format!("unix:{path}"))
+        .expect("a path")
+        .connect()
+        .await
+        .expect("a connection")
 }
 
 #[test]
@@ -96,12 +163,22 @@ fn envoy_asks_over_a_unix_socket() {
     let files = Files::new();
     let text = files.text("weir.sock");
     let example = tools::file("config/basic.yaml");
-    let weir = Weir::start(&[("basic.yaml", &example)], &[("GRPC_UDS", &text), ("GRPC_UDS_MODE", "0666")]);
+    let weir = Weir::start(
+        &[("basic.yaml", &example)],
+        &[("GRPC_UDS", &text), ("GRPC_UDS_MODE", "0666")],
+    );
     assert_eq!(mode(&files.path("weir.sock")), 0o666);
     let configuration = crate::envoy::example_configuration(SocketAddr::from(([127, 0, 0, 1], 1)));
     let socket = "address: { socket_address: { address: 127.0.0.1, port_value: 1 } }";
-    let envoy = Envoy::start(&with(&configuration, socket, &format!("address: {{ pipe: {{ path: {text} }} }}")));
+    let envoy = Envoy::start(&with(
+        &configuration,
+        socket,
+        &format!("address: {{ pipe: {{ path: {text} }} }}"),
+    ));
     let response = http_client::get(envoy.listener("front"), "/");
-    assert!(response.header("x-ratelimit-limit").is_some(), "{response:?}");
+    assert!(
+        response.header("x-ratelimit-limit").is_some(),
+        "{response:?}"
+    );
     assert_eq!(weir.metric("weir_connections"), Some(1.0));
 }

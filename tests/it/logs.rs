@@ -10,8 +10,11 @@ use crate::support::{DEMO, Weir, descriptor, http_client, ports, raw_call, reque
 
 /// The lines of the log as JSON whose message begins with `start`.
 fn lines(weir: &Weir, start: &str) -> Vec<Value> {
-    let all = weir.logs().into_iter().map(|line| serde_json::from_str::<Value>(&line).unwrap_or_else(|error| panic!("{line}: {error}")));
-    all.filter(|line| message(line).starts_with(start)).collect()
+    let all = weir.logs().into_iter().map(|line| {
+        serde_json::from_str::<Value>(&line).unwrap_or_else(|error| panic!("{line}: {error}"))
+    });
+    all.filter(|line| message(line).starts_with(start))
+        .collect()
 }
 
 fn message(line: &Value) -> &str {
@@ -19,22 +22,46 @@ fn message(line: &Value) -> &str {
 }
 
 fn limits(per_day: &[(&str, u32)]) -> String {
-    let limit = |(key, count): &(&str, u32)| format!("- key: \"{key}\"\n  rate_limit: {{ unit: day, requests_per_unit: {count} }}\n");
-    format!("domain: d\ndescriptors:\n{}", per_day.iter().map(limit).collect::<String>())
+    let limit = |(key, count): &(&str, u32)| {
+        format!("- key: \"{key}\"\n  rate_limit: {{ unit: day, requests_per_unit: {count} }}\n")
+    };
+    format!(
+        "domain: d\ndescriptors:\n{}",
+        per_day.iter().map(limit).collect::<String>()
+    )
 }
 
 #[tokio::test]
 async fn a_reload_tells_which_limits_it_changed() {
     let many: Vec<String> = (0..25).map(|number| format!("many{number:02}")).collect();
-    let weir = Weir::start(&[("a.yaml", &limits(&[("kept", 1), ("changed", 1), ("removed", 1)]))], &[]);
-    assert_eq!(lines(&weir, "limits ").len(), 1, "the first limits are all new");
-    let replace = |text: &str| std::fs::write(weir.config_dir().join("a.yaml"), text).expect("written");
+    let weir = Weir::start(
+        &[(
+            "a.yaml",
+            &limits(&[("kept", 1), ("changed", 1), ("removed", 1)]),
+        )],
+        &[],
+    );
+    assert_eq!(
+        lines(&weir, "limits ").len(),
+        1,
+        "the first limits are all new"
+    );
+    let replace =
+        |text: &str| std::fs::write(weir.config_dir().join("a.yaml"), text).expect("written");
     replace(&limits(&[("kept", 1), ("changed", 2), ("ad\\nded", 1)]));
     weir.wait_for_log("limits changed").await;
     let told: Vec<_> = lines(&weir, "limits ");
-    let counts = |line: &Value| ["generation", "added", "removed", "changed"].map(|name| line[name].as_u64());
-    assert_eq!((message(&told[0]), counts(&told[0])), ("limits loaded", [Some(1), None, None, None]));
-    assert_eq!((message(&told[1]), counts(&told[1])), ("limits loaded", [Some(2), Some(1), Some(1), Some(1)]));
+    let counts = |line: &Value| {
+        ["generation", "added", "removed", "changed"].map(|name| line[name].as_u64())
+    };
+    assert_eq!(
+        (message(&told[0]), counts(&told[0])),
+        ("limits loaded", [Some(1), None, None, None])
+    );
+    assert_eq!(
+        (message(&told[1]), counts(&told[1])),
+        ("limits loaded", [Some(2), Some(1), Some(1), Some(1)])
+    );
     let texts: Vec<_> = told[2..].iter().map(message).collect();
     let expected = [
         "limits added: d.ad\\nded (1 per day)",
@@ -46,32 +73,57 @@ async fn a_reload_tells_which_limits_it_changed() {
     let all: Vec<_> = many.iter().map(|key| (key.as_str(), 1)).collect();
     replace(&limits(&all));
     let line = weir.wait_for_log("limits added: d.many00").await;
-    assert!(line.contains("d.many09 (1 per day); and 15 more") && !line.contains("many10"), "{line}");
+    assert!(
+        line.contains("d.many09 (1 per day); and 15 more") && !line.contains("many10"),
+        "{line}"
+    );
     let before = lines(&weir, "limits ").len();
     replace(&format!("# a comment\n{}", limits(&all)));
-    weir.wait_for_log(r#""generation":4,"added":0,"removed":0,"changed":0"#).await;
+    weir.wait_for_log(r#""generation":4,"added":0,"removed":0,"changed":0"#)
+        .await;
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     assert_eq!(lines(&weir, "limits ").len(), before + 1);
 }
 
 #[tokio::test]
 async fn decisions_of_chosen_descriptors_are_logged_at_debug_level() {
-    let weir = Weir::start(DEMO, &[("LOG_LEVEL", "debug"), ("LOG_DECISIONS", "demo,year")]);
+    let weir = Weir::start(
+        DEMO,
+        &[("LOG_LEVEL", "debug"), ("LOG_DECISIONS", "demo,year")],
+    );
     let mut client = weir.client().await;
     let forged = format!("a\", year=\"b\n\u{1b}[2J{}", "x".repeat(20_000));
     for descriptors in [
         vec![descriptor(&[("year", "1")])],
-        vec![descriptor(&[("other", "1")]), descriptor(&[("year", "1"), ("more", &forged)])],
+        vec![
+            descriptor(&[("other", "1")]),
+            descriptor(&[("year", "1"), ("more", &forged)]),
+        ],
         vec![descriptor(&[("other", "1")])],
     ] {
-        client.should_rate_limit(request("demo", descriptors)).await.expect("an answer");
+        client
+            .should_rate_limit(request("demo", descriptors))
+            .await
+            .expect("an answer");
     }
     for _ in 0..2 {
-        client.should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])])).await.expect("an answer");
+        client
+            .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])]))
+            .await
+            .expect("an answer");
     }
-    client.should_rate_limit(request("unknown", vec![descriptor(&[("year", "1")])])).await.expect("an answer");
-    client.should_rate_limit(request("demo", vec![descriptor(&[("year", "1")]); 100])).await.expect("an answer");
-    let eventually = crate::support::wait::eventually_async(|| (lines(&weir, "decision").len() >= 20).then_some(())).await;
+    client
+        .should_rate_limit(request("unknown", vec![descriptor(&[("year", "1")])]))
+        .await
+        .expect("an answer");
+    client
+        .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")]); 100]))
+        .await
+        .expect("an answer");
+    let eventually = crate::support::wait::eventually_async(|| {
+        (lines(&weir, "decision").len() >= 20).then_some(())
+    })
+    .await;
     eventually.unwrap_or_else(|| panic!("{:#?}", weir.logs()));
     let told = lines(&weir, "decision");
     let fields = |line: &Value| {
@@ -81,20 +133,48 @@ async fn decisions_of_chosen_descriptors_are_logged_at_debug_level() {
             other => other.to_string(),
         })
     };
-    let decided = |code: &str, remaining: u32| ["decision", code, "demo.year", "store", &remaining.to_string()].map(str::to_owned);
+    let decided = |code: &str, remaining: u32| {
+        [
+            "decision",
+            code,
+            "demo.year",
+            "store",
+            &remaining.to_string(),
+        ]
+        .map(str::to_owned)
+    };
     assert_eq!(fields(&told[0]), decided("OK", 1));
     assert_eq!(told[0]["descriptor"], "year=\"1\"");
-    assert_eq!((message(&told[1]), &told[1]["code"]), ("decision: no limit applies", &Value::from("OK")));
+    assert_eq!(
+        (message(&told[1]), &told[1]["code"]),
+        ("decision: no limit applies", &Value::from("OK"))
+    );
     let text = told[1]["descriptor"].as_str().expect("text");
     assert!(
-        text.starts_with("year=\"1\", more=\"a\\\", year=\\\"b\\n\\u{1b}[2Jxxx") && text.ends_with("...\"") && text.len() < 120,
+        text.starts_with("year=\"1\", more=\"a\\\", year=\\\"b\\n\\u{1b}[2Jxxx")
+            && text.ends_with("...\"")
+            && text.len() < 120,
         "{text}"
     );
     assert_eq!(fields(&told[2]), decided("OK", 0));
     assert_eq!(fields(&told[3]), decided("OVER_LIMIT", 0));
-    assert!(told[3]["retry_after"].as_str().is_some_and(|time| time.ends_with('s')), "{}", told[3]);
-    assert_eq!(told.len(), 4 + 16, "a request has a bounded number of lines");
-    assert!(told.iter().all(|line| line["level"] == "debug" && line["domain"] == "demo"), "{told:#?}");
+    assert!(
+        told[3]["retry_after"]
+            .as_str()
+            .is_some_and(|time| time.ends_with('s')),
+        "{}",
+        told[3]
+    );
+    assert_eq!(
+        told.len(),
+        4 + 16,
+        "a request has a bounded number of lines"
+    );
+    assert!(
+        told.iter()
+            .all(|line| line["level"] == "debug" && line["domain"] == "demo"),
+        "{told:#?}"
+    );
     // A message that cannot be decoded has no decision.
     raw_call(&weir, b"\xff").await.expect_err("malformed");
 }
@@ -103,15 +183,28 @@ async fn decisions_of_chosen_descriptors_are_logged_at_debug_level() {
 async fn without_debug_level_no_decision_is_logged_and_the_log_says_so() {
     for environment in [&[("LOG_DECISIONS", "*")][..], &[("LOG_LEVEL", "debug")]] {
         let weir = Weir::start(DEMO, environment);
-        weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])])).await.expect("an answer");
+        weir.client()
+            .await
+            .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])]))
+            .await
+            .expect("an answer");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        assert_eq!(lines(&weir, "decision"), [] as [Value; 0], "{environment:?}");
+        assert_eq!(
+            lines(&weir, "decision"),
+            [] as [Value; 0],
+            "{environment:?}"
+        );
         let warned = lines(&weir, "LOG_DECISIONS has no effect");
-        assert_eq!(warned.len(), usize::from(environment[0].0 == "LOG_DECISIONS"), "{environment:?}");
+        assert_eq!(
+            warned.len(),
+            usize::from(environment[0].0 == "LOG_DECISIONS"),
+            "{environment:?}"
+        );
     }
 }
 
-/// The value of `LOG_SUBJECTS=hashed`, by another program: `printf %s ann | openssl dgst -sha256 -hmac 0123456789abcdef`.
+/// The value of `LOG_SUBJECTS=hashed`, by another program:
+/// `printf %s ann | openssl dgst -sha256 -hmac 0123456789abcdef`.
 const DIGEST_OF_ANN: &str = "fb385915a0623c0b";
 
 #[tokio::test]
@@ -121,28 +214,70 @@ async fn refusals_are_logged_with_a_bound_for_each_limit() {
     let began = std::time::Instant::now();
     for _ in 0..40 {
         client
-            .should_rate_limit(request("demo", vec![descriptor(&[("year", "a\n\u{1b}[2J")]), descriptor(&[("year", "b")])]))
+            .should_rate_limit(request(
+                "demo",
+                vec![
+                    descriptor(&[("year", "a\n\u{1b}[2J")]),
+                    descriptor(&[("year", "b")]),
+                ],
+            ))
             .await
             .expect("an answer");
     }
     let within = began.elapsed().as_secs() as usize;
     // Two hits of each value are allowed; the other 76 share the lines of their limit.
-    let told =
-        crate::support::wait::eventually_async(|| Some(lines(&weir, "refused")).filter(|lines| lines.len() >= 2)).await.expect("lines");
+    let told = crate::support::wait::eventually_async(|| {
+        Some(lines(&weir, "refused")).filter(|lines| lines.len() >= 2)
+    })
+    .await
+    .expect("lines");
     assert!(told.len() <= 2 * (within + 2), "{told:#?}");
     let line = &told[0];
-    let fields = ["level", "domain", "descriptor", "limit", "from", "by"].map(|name| line[name].as_str().expect("text"));
-    assert_eq!(fields, ["info", "demo", "year=\"a\\n\\u{1b}[2J\"", "demo.year", "demo.yaml:4", "store"]);
-    assert_eq!((&line["hits"], &line["left_out"]), (&Value::from(1), &Value::Null));
-    assert!(line["retry_after"].as_str().is_some_and(|time| time.ends_with('s')), "{line}");
+    let fields = ["level", "domain", "descriptor", "limit", "from", "by"]
+        .map(|name| line[name].as_str().expect("text"));
+    assert_eq!(
+        fields,
+        [
+            "info",
+            "demo",
+            "year=\"a\\n\\u{1b}[2J\"",
+            "demo.year",
+            "demo.yaml:4",
+            "store"
+        ]
+    );
+    assert_eq!(
+        (&line["hits"], &line["left_out"]),
+        (&Value::from(1), &Value::Null)
+    );
+    assert!(
+        line["retry_after"]
+            .as_str()
+            .is_some_and(|time| time.ends_with('s')),
+        "{line}"
+    );
     // A second later there is a line again, which says how many had none.
     let lines_before = told.len();
     tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
-    client.should_rate_limit(request("demo", vec![descriptor(&[("year", "b")])])).await.expect("an answer");
-    let later = crate::support::wait::eventually_async(|| Some(lines(&weir, "refused")).filter(|lines| lines.len() > lines_before)).await;
-    let left_out: u64 = later.expect("one more").iter().filter_map(|line| line["left_out"].as_u64()).sum();
+    client
+        .should_rate_limit(request("demo", vec![descriptor(&[("year", "b")])]))
+        .await
+        .expect("an answer");
+    let later = crate::support::wait::eventually_async(|| {
+        Some(lines(&weir, "refused")).filter(|lines| lines.len() > lines_before)
+    })
+    .await;
+    let left_out: u64 = later
+        .expect("one more")
+        .iter()
+        .filter_map(|line| line["left_out"].as_u64())
+        .sum();
     let written = lines(&weir, "refused").len() as u64;
-    assert_eq!(left_out + written, 77, "every refusal has a line or is counted");
+    assert_eq!(
+        left_out + written,
+        77,
+        "every refusal has a line or is counted"
+    );
 }
 
 #[tokio::test]
@@ -151,7 +286,10 @@ async fn values_in_logs_are_hashed_or_left_out() {
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "0123456789abcdef\n").expect("written");
     let secret = secret.to_str().expect("text");
-    for (values, expected) in [("hashed", format!("year={DIGEST_OF_ANN}")), ("off", "year".to_owned())] {
+    for (values, expected) in [
+        ("hashed", format!("year={DIGEST_OF_ANN}")),
+        ("off", "year".to_owned()),
+    ] {
         let environment = [
             ("LOG_REFUSALS", "5"),
             ("LOG_SUBJECTS", values),
@@ -162,45 +300,98 @@ async fn values_in_logs_are_hashed_or_left_out() {
         let weir = Weir::start(DEMO, &environment);
         let mut client = weir.client().await;
         for _ in 0..3 {
-            client.should_rate_limit(request("demo", vec![descriptor(&[("year", "ann")])])).await.expect("an answer");
+            client
+                .should_rate_limit(request("demo", vec![descriptor(&[("year", "ann")])]))
+                .await
+                .expect("an answer");
         }
-        let told = crate::support::wait::eventually_async(|| Some(lines(&weir, "refused")).filter(|lines| !lines.is_empty()))
-            .await
-            .expect("a line");
+        let told = crate::support::wait::eventually_async(|| {
+            Some(lines(&weir, "refused")).filter(|lines| !lines.is_empty())
+        })
+        .await
+        .expect("a line");
         assert_eq!(told[0]["descriptor"], expected);
-        assert!(lines(&weir, "decision").iter().all(|line| line["descriptor"] == expected), "the other log too");
+        assert!(
+            lines(&weir, "decision")
+                .iter()
+                .all(|line| line["descriptor"] == expected),
+            "the other log too"
+        );
         assert!(!weir.logs().join("\n").contains("\"ann\""), "{values}");
-        assert_eq!(lines(&weir, "LOG_SUBJECTS_SECRET_FILE has no effect").len(), usize::from(values == "off"));
+        assert_eq!(
+            lines(&weir, "LOG_SUBJECTS_SECRET_FILE has no effect").len(),
+            usize::from(values == "off")
+        );
     }
     std::fs::write(secret, "short").expect("written");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["--log-subjects", "hashed", "--log-subjects-secret-file", secret])
+        .args([
+            "--log-subjects",
+            "hashed",
+            "--log-subjects-secret-file",
+            secret,
+        ])
         .env_clear()
         .output()
         .expect("the binary runs");
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && error.contains("has 5 bytes, fewer than 16"), "{error}");
+    assert!(
+        output.status.code() == Some(2) && error.contains("has 5 bytes, fewer than 16"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_log_of_refusals_that_is_not_written_is_a_warning() {
-    let weir = Weir::start(DEMO, &[("LOG_REFUSALS", "1"), ("LOG_LEVEL", "warn,weir::app=info")]);
+    let weir = Weir::start(
+        DEMO,
+        &[("LOG_REFUSALS", "1"), ("LOG_LEVEL", "warn,weir::app=info")],
+    );
     assert_eq!(lines(&weir, "LOG_REFUSALS has no effect").len(), 1);
 }
 
-/// Each change is a line with its target whatever the log leaves out, and no text in it looks like another field.
+/// Each change is a line with its target whatever the log leaves out, and no text in it looks like
+/// another field.
 #[test]
 fn audit_lines_are_written_at_every_level() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (tokens, limits) = (folder.path().join("tokens"), folder.path().join("limits.yaml"));
-    std::fs::write(&tokens, "alice:0123456789abcdef0123\n").and_then(|()| std::fs::write(&limits, DEMO[0].1)).expect("written");
+    let (tokens, limits) = (
+        folder.path().join("tokens"),
+        folder.path().join("limits.yaml"),
+    );
+    std::fs::write(&tokens, "alice:0123456789abcdef0123\n")
+        .and_then(|()| std::fs::write(&limits, DEMO[0].1))
+        .expect("written");
     let reason = "x\\\" by=root target=\"weir::audit\u{202e}";
-    for (level, format) in [("off", "text"), ("off", "json"), ("warn", "text"), ("error", "json"), ("weir=off,weir::audit=off", "text")] {
+    for (level, format) in [
+        ("off", "text"),
+        ("off", "json"),
+        ("warn", "text"),
+        ("error", "json"),
+        ("weir=off,weir::audit=off", "text"),
+    ] {
         let debug = ports::free();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.env_clear().args(["serve", "--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0"]);
-        command.arg("--config").arg(&limits).arg("--admin-token-file").arg(&tokens).args(["--debug-port", &debug.port().to_string()]);
-        command.args(["--log-level", level, "--log-format", format]).stderr(Stdio::piped());
+        command.env_clear().args([
+            "serve",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--grpc-host",
+            "127.0.0.1",
+            "--grpc-port",
+            "0",
+        ]);
+        command
+            .arg("--config")
+            .arg(&limits)
+            .arg("--admin-token-file")
+            .arg(&tokens)
+            .args(["--debug-port", &debug.port().to_string()]);
+        command
+            .args(["--log-level", level, "--log-format", format])
+            .stderr(Stdio::piped());
         let mut weir = command.spawn().expect("the binary runs");
         let log = Log::follow(weir.stderr.take().expect("stderr is piped"));
         let opened = eventually(|| std::net::TcpStream::connect(debug).ok());
@@ -208,17 +399,40 @@ fn audit_lines_are_written_at_every_level() {
             "kind": "block", "domain": "demo", "entries": [{ "key": "year", "value": "v" }], "reason": reason,
         });
         let token = [("authorization", "Bearer 0123456789abcdef0123")];
-        let answer = http_client::call(debug, "POST", "/api/v1/overrides", &token, order.to_string().as_bytes());
-        let line = eventually(|| log.lines().into_iter().find(|line| line.contains("override set")));
+        let answer = http_client::call(
+            debug,
+            "POST",
+            "/api/v1/overrides",
+            &token,
+            order.to_string().as_bytes(),
+        );
+        let line = eventually(|| {
+            log.lines()
+                .into_iter()
+                .find(|line| line.contains("override set"))
+        });
         weir.kill().and_then(|()| weir.wait()).expect("it ran");
-        assert!(opened.is_some() && answer.status == 201, "{level} {format}: {}", answer.body);
+        assert!(
+            opened.is_some() && answer.status == 201,
+            "{level} {format}: {}",
+            answer.body
+        );
         let line = line.unwrap_or_else(|| panic!("{level} {format}: {}", log.text()));
         if format == "json" {
             let line: Value = serde_json::from_str(&line).expect("JSON");
-            assert_eq!([&line["target"], &line["by"], &line["reason"]], ["weir::audit", "alice", reason]);
+            assert_eq!(
+                [&line["target"], &line["by"], &line["reason"]],
+                ["weir::audit", "alice", reason]
+            );
         } else {
-            assert!(line.contains("  INFO override set target=weir::audit id=") && line.contains(" by=alice "), "{line}");
-            let quoted = Value::from(reason).to_string().replace('\u{202e}', "\\u202e");
+            assert!(
+                line.contains("  INFO override set target=weir::audit id=")
+                    && line.contains(" by=alice "),
+                "{line}"
+            );
+            let quoted = Value::from(reason)
+                .to_string()
+                .replace('\u{202e}', "\\u202e");
             assert!(line.contains(&format!(" reason={quoted}")), "{line}");
         }
         assert_eq!(log.lines().len(), 1, "{level} {format}: {}", log.text());

@@ -1,4 +1,5 @@
-//! `match: set`, `cidr` and `regex` through the real socket, with each store; and the reload of a file of values.
+//! `match: set`, `cidr` and `regex` through the real socket, with each store; and the reload of a
+//! file of values.
 
 use std::fs;
 use std::time::Duration;
@@ -22,9 +23,20 @@ descriptors:
 
 /// The code, and the limit and what it has left; 0 without a limit.
 async fn ask(client: &mut Client, key: &str, value: &str) -> (bool, u32, u32) {
-    let response = client.should_rate_limit(request("d", vec![descriptor(&[(key, value)])])).await.expect("an answer").into_inner();
+    let response = client
+        .should_rate_limit(request("d", vec![descriptor(&[(key, value)])]))
+        .await
+        .expect("an answer")
+        .into_inner();
     let status = &response.statuses[0];
-    (response.overall_code() == Code::Ok, status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit), status.limit_remaining)
+    (
+        response.overall_code() == Code::Ok,
+        status
+            .current_limit
+            .as_ref()
+            .map_or(0, |limit| limit.requests_per_unit),
+        status.limit_remaining,
+    )
 }
 
 async fn each_kind(weir: &Weir) {
@@ -68,7 +80,10 @@ async fn each_kind(weir: &Weir) {
 }
 
 fn files() -> [(&'static str, &'static str); 2] {
-    [("limits.yaml", LIMITS), ("vips.txt", "# who pays most\nalice\nbob\n")]
+    [
+        ("limits.yaml", LIMITS),
+        ("vips.txt", "# who pays most\nalice\nbob\n"),
+    ]
 }
 
 #[tokio::test]
@@ -86,8 +101,15 @@ async fn each_kind_counts_in_redis() {
 /// The limit in force for a user; it counts nothing.
 async fn limit_of(client: &mut Client, user: &str) -> u32 {
     let look = descriptor_with_hits(&[("user", user)], 0);
-    let response = client.should_rate_limit(request("d", vec![look])).await.expect("an answer").into_inner();
-    response.statuses[0].current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit)
+    let response = client
+        .should_rate_limit(request("d", vec![look]))
+        .await
+        .expect("an answer")
+        .into_inner();
+    response.statuses[0]
+        .current_limit
+        .as_ref()
+        .map_or(0, |limit| limit.requests_per_unit)
 }
 
 async fn wait_for(client: &mut Client, user: &str, expected: u32) {
@@ -111,12 +133,22 @@ async fn a_changed_file_of_values_is_reloaded_and_counts_stay() {
     fs::write(&file, "alice\ncarol\n").expect("written");
     wait_for(client, "carol", 3).await;
     assert_eq!(limit_of(client, "bob").await, 1, "he is no longer in it");
-    assert_eq!(ask(client, "user", "alice").await, (true, 3, 1), "her count is kept");
+    assert_eq!(
+        ask(client, "user", "alice").await,
+        (true, 3, 1),
+        "her count is kept"
+    );
 
     // A file with a mistake changes nothing, and a right one is read again.
     fs::write(&file, b"dave\n\xff\n").expect("written");
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!((limit_of(client, "carol").await, limit_of(client, "dave").await), (3, 1));
+    assert_eq!(
+        (
+            limit_of(client, "carol").await,
+            limit_of(client, "dave").await
+        ),
+        (3, 1)
+    );
     fs::write(&file, "dave\n").expect("written");
     wait_for(client, "dave", 3).await;
     assert_eq!(limit_of(client, "carol").await, 1);

@@ -27,7 +27,9 @@ descriptors:
 
 /// The names of the labels of one sample line.
 fn label_names(line: &str) -> Vec<&str> {
-    let Some((_, mut rest)) = line.split_once('{') else { return Vec::new() };
+    let Some((_, mut rest)) = line.split_once('{') else {
+        return Vec::new();
+    };
     let mut names = Vec::new();
     while let Some((name, value)) = rest.split_once("=\"") {
         names.push(name.trim_start_matches(','));
@@ -52,12 +54,25 @@ fn families_of(page: &str) -> BTreeMap<String, (String, String, BTreeSet<String>
         } else if let Some(text) = line.strip_prefix("# TYPE ") {
             let (name, metric_type) = text.split_once(' ').expect("a type");
             family = name.to_owned();
-            let twice = found.insert(family.clone(), (metric_type.to_owned(), help.clone(), BTreeSet::new()));
+            let twice = found.insert(
+                family.clone(),
+                (metric_type.to_owned(), help.clone(), BTreeSet::new()),
+            );
             assert!(twice.is_none(), "{name} is there twice");
         } else {
-            assert!(line.starts_with(&family), "a sample of another family than {family}: {line}");
-            let labels = label_names(line).into_iter().filter(|label| *label != "le").map(ToOwned::to_owned);
-            found.get_mut(&family).expect("a type before its samples").2.extend(labels);
+            assert!(
+                line.starts_with(&family),
+                "a sample of another family than {family}: {line}"
+            );
+            let labels = label_names(line)
+                .into_iter()
+                .filter(|label| *label != "le")
+                .map(ToOwned::to_owned);
+            found
+                .get_mut(&family)
+                .expect("a type before its samples")
+                .2
+                .extend(labels);
         }
     }
     found
@@ -69,52 +84,109 @@ async fn every_family_of_a_scrape_is_declared() {
     let url = redis.url();
     let mut shown = BTreeSet::new();
     let by_name = ("REPLICAS", "dns://127.0.0.1:1/ratelimit-headless");
-    let with_redis: &[_] = &[("REDIS_URL", &*url), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &url), by_name];
-    let with_control_plane: &[_] = &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1")];
-    for (environment, last) in
-        [(&[][..], "weir_memory_keys"), (with_redis, "weir_redis_server_info"), (with_control_plane, "weir_xds_connected")]
-    {
+    let with_redis: &[_] = &[
+        ("REDIS_URL", &*url),
+        ("REDIS_PERSECOND", "true"),
+        ("REDIS_PERSECOND_URL", &url),
+        by_name,
+    ];
+    let with_control_plane: &[_] = &[
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1"),
+    ];
+    for (environment, last) in [
+        (&[][..], "weir_memory_keys"),
+        (with_redis, "weir_redis_server_info"),
+        (with_control_plane, "weir_xds_connected"),
+    ] {
         let tried = (
             "tried.yaml",
-            "domain: tried\ndescriptors: [{ key: year, rate_limit: { unit: year, requests_per_unit: 2, trial: { requests_per_unit: 1 } } }, \
-             { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 1m } }]",
+            "domain: tried\ndescriptors: [{ key: year, rate_limit: { unit: year, \
+             requests_per_unit: 2, trial: { requests_per_unit: 1 } } }, { key: request, \
+             rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 1m } }]",
         );
         let weir = Weir::start(&[support::DEMO, &[tried]].concat(), environment);
         let client = &mut weir.client().await;
         for domain in ["demo", "unknown"] {
-            let _ = client.should_rate_limit(request(domain, vec![descriptor(&[("year", "x")]), descriptor(&[("none", "x")])])).await;
+            let _ = client
+                .should_rate_limit(request(
+                    domain,
+                    vec![descriptor(&[("year", "x")]), descriptor(&[("none", "x")])],
+                ))
+                .await;
         }
-        let page = eventually_async(|| Some(weir.get("/metrics").1).filter(|page| page.contains(last))).await.expect("all families");
+        let page =
+            eventually_async(|| Some(weir.get("/metrics").1).filter(|page| page.contains(last)))
+                .await
+                .expect("all families");
         for (name, (metric_type, help, labels)) in families_of(&page) {
             let declared = families::ALL.iter().find(|family| family.name() == name);
-            let declared = declared.unwrap_or_else(|| panic!("{name} is not declared in src/metrics/families.rs"));
-            assert_eq!((metric_type.as_str(), help.as_str()), (declared.metric_type().name(), declared.help()), "{name}");
-            let unknown: Vec<_> = labels.iter().filter(|label| !declared.labels().contains(&label.as_str())).collect();
-            assert!(unknown.is_empty(), "{name} has undeclared labels {unknown:?}");
+            let declared = declared
+                .unwrap_or_else(|| panic!("{name} is not declared in src/metrics/families.rs"));
+            assert_eq!(
+                (metric_type.as_str(), help.as_str()),
+                (declared.metric_type().name(), declared.help()),
+                "{name}"
+            );
+            let unknown: Vec<_> = labels
+                .iter()
+                .filter(|label| !declared.labels().contains(&label.as_str()))
+                .collect();
+            assert!(
+                unknown.is_empty(),
+                "{name} has undeclared labels {unknown:?}"
+            );
             shown.insert(name);
         }
     }
-    let never: Vec<_> = families::ALL.iter().map(|family| family.name()).filter(|name| !shown.contains(*name)).collect();
-    // tests/it/tracing.rs and tests/it/grpc_tls read those of traces and of TLS, which are off here.
-    let seldom = ["weir_redis_advice", "weir_redis_errors_total", "weir_spans_total"];
-    let is_of_tls = |name: &str| name.starts_with("weir_tls_") || name.starts_with("weir_certificate_");
-    assert!(never.iter().all(|name| seldom.contains(name) || is_of_tls(name)), "declared and never shown: {never:?}");
+    let never: Vec<_> = families::ALL
+        .iter()
+        .map(|family| family.name())
+        .filter(|name| !shown.contains(*name))
+        .collect();
+    // tests/it/tracing.rs and tests/it/grpc_tls read those of traces and of TLS, which are off
+    // here.
+    let seldom = [
+        "weir_redis_advice",
+        "weir_redis_errors_total",
+        "weir_spans_total",
+    ];
+    let is_of_tls =
+        |name: &str| name.starts_with("weir_tls_") || name.starts_with("weir_certificate_");
+    assert!(
+        never
+            .iter()
+            .all(|name| seldom.contains(name) || is_of_tls(name)),
+        "declared and never shown: {never:?}"
+    );
 }
 
 #[tokio::test]
 async fn allowed_hits_are_never_over_the_limit() {
     let redis = RedisServer::start();
-    for environment in [&[][..], &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")]] {
+    for environment in [
+        &[][..],
+        &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")],
+    ] {
         let weir = Weir::start(BURSTS, environment);
         let client = &mut weir.client().await;
         let mut ask = async |key: &str, hits: i64| {
-            let answer = client.should_rate_limit(request("bursts", vec![descriptor_with_hits(&[(key, "x")], hits)])).await;
-            answer.expect("an answer").into_inner().overall_code() == weir::proto::rate_limit_response::Code::Ok
+            let answer = client
+                .should_rate_limit(request(
+                    "bursts",
+                    vec![descriptor_with_hits(&[(key, "x")], hits)],
+                ))
+                .await;
+            answer.expect("an answer").into_inner().overall_code()
+                == weir::proto::rate_limit_response::Code::Ok
         };
         let counts = |key: &str| {
             ["total_hits", "within_limit", "near_limit", "over_limit"].map(|stat| {
-                let series = format!("ratelimit_service_rate_limit_{stat}{{domain=\"bursts\",key1=\"{key}\"}}");
-                weir.metric(&series).unwrap_or_else(|| panic!("no {series}")) as u64
+                let series = format!(
+                    "ratelimit_service_rate_limit_{stat}{{domain=\"bursts\",key1=\"{key}\"}}"
+                );
+                weir.metric(&series)
+                    .unwrap_or_else(|| panic!("no {series}")) as u64
             })
         };
         for _ in 0..30 {
@@ -133,36 +205,80 @@ async fn allowed_hits_are_never_over_the_limit() {
 
         assert!(ask("window", 5).await);
         assert!(!ask("window", 8).await);
-        assert_eq!(counts("window"), [13, 5, 2, 3], "envoyproxy/ratelimit divides a request that crosses the limit");
+        assert_eq!(
+            counts("window"),
+            [13, 5, 2, 3],
+            "envoyproxy/ratelimit divides a request that crosses the limit"
+        );
     }
 }
 
 /// The counters of Weir whose increase is an alert.
 fn alerted() -> BTreeSet<String> {
     let rules = tools::file("deploy/monitoring/alerts.yaml");
-    let counted = rules.split("increase(").skip(1).chain(rules.split("rate(").skip(1));
-    let name =
-        |text: &str| text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').next().unwrap_or_default().to_owned();
-    counted.map(name).filter(|name| name.starts_with("weir_") && name.ends_with("_total")).collect()
+    let counted = rules
+        .split("increase(")
+        .skip(1)
+        .chain(rules.split("rate(").skip(1));
+    let name = |text: &str| {
+        text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    counted
+        .map(name)
+        .filter(|name| name.starts_with("weir_") && name.ends_with("_total"))
+        .collect()
 }
 
-/// While no Sentinel names the primary, and no node of a cluster answers, something is down all the same; and it is gone once a server is known.
+/// While no Sentinel names the primary, and no node of a cluster answers, something is down all the
+/// same; and it is gone once a server is known.
 #[tokio::test]
 async fn servers_that_were_never_found_are_down() {
     let nowhere = format!("127.0.0.1:{}", RedisServer::absent().port());
-    for (kind, url, sought) in [("sentinel", format!("mymaster,{nowhere}"), "mymaster"), ("cluster", nowhere.clone(), &*nowhere)] {
+    for (kind, url, sought) in [
+        ("sentinel", format!("mymaster,{nowhere}"), "mymaster"),
+        ("cluster", nowhere.clone(), &*nowhere),
+    ] {
         let weir = Weir::start(support::DEMO, &[("REDIS_TYPE", kind), ("REDIS_URL", &url)]);
         let series = format!("weir_redis_up{{redis=\"main\",server=\"{sought}\"}}");
-        assert_eq!(weir.metric(&series), Some(0.0), "{kind}: {}", weir.get("/metrics").1);
+        assert_eq!(
+            weir.metric(&series),
+            Some(0.0),
+            "{kind}: {}",
+            weir.get("/metrics").1
+        );
         let page = weir.get("/metrics").1;
-        assert_eq!(page.lines().filter(|line| line.starts_with("weir_redis_up")).count(), 1, "{kind}: {page}");
+        assert_eq!(
+            page.lines()
+                .filter(|line| line.starts_with("weir_redis_up"))
+                .count(),
+            1,
+            "{kind}: {page}"
+        );
     }
     let sentinels = SentinelSet::start(1);
-    let weir = Weir::start(support::DEMO, &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", &sentinels.url())]);
-    let primary = format!("weir_redis_up{{redis=\"main\",server=\"127.0.0.1:{}\"}}", sentinels.primary());
-    assert_eq!(eventually_async(|| weir.metric(&primary).filter(|&up| up > 0.0)).await, Some(1.0));
+    let weir = Weir::start(
+        support::DEMO,
+        &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", &sentinels.url())],
+    );
+    let primary = format!(
+        "weir_redis_up{{redis=\"main\",server=\"127.0.0.1:{}\"}}",
+        sentinels.primary()
+    );
+    assert_eq!(
+        eventually_async(|| weir.metric(&primary).filter(|&up| up > 0.0)).await,
+        Some(1.0)
+    );
     let page = weir.get("/metrics").1;
-    assert_eq!(page.lines().filter(|line| line.starts_with("weir_redis_up")).count(), 1, "{page}");
+    assert_eq!(
+        page.lines()
+            .filter(|line| line.starts_with("weir_redis_up"))
+            .count(),
+        1,
+        "{page}"
+    );
 }
 
 /// A counter that appears with its first event has no increase: Prometheus sees no change.
@@ -172,16 +288,32 @@ fn what_alerts_look_at_is_there_from_the_first_scrape() {
     let names = alerted();
     assert!(names.len() >= 9, "{names:?}");
     // Redis itself counts what it evicts, and a worker's time does not begin with 0.
-    let others = ["weir_redis_evicted_keys_total", "weir_worker_busy_seconds_total"];
-    for (environment, absent) in
-        [(&[][..], &["weir_local_evicted_total"][..]), (&[("REDIS_URL", &*redis.url())], &["weir_memory_evicted_total"])]
-    {
+    let others = [
+        "weir_redis_evicted_keys_total",
+        "weir_worker_busy_seconds_total",
+    ];
+    for (environment, absent) in [
+        (&[][..], &["weir_local_evicted_total"][..]),
+        (
+            &[("REDIS_URL", &*redis.url())],
+            &["weir_memory_evicted_total"],
+        ),
+    ] {
         let weir = Weir::start(support::DEMO, environment);
         let page = weir.get("/metrics").1;
-        for name in names.iter().filter(|name| !absent.contains(&name.as_str()) && !others.contains(&name.as_str())) {
-            let samples: Vec<_> = page.lines().filter(|line| line.starts_with(&**name)).collect();
+        for name in names
+            .iter()
+            .filter(|name| !absent.contains(&name.as_str()) && !others.contains(&name.as_str()))
+        {
+            let samples: Vec<_> = page
+                .lines()
+                .filter(|line| line.starts_with(&**name))
+                .collect();
             assert!(!samples.is_empty(), "no {name} in {page}");
-            assert!(samples.iter().all(|sample| sample.ends_with(" 0")), "{samples:?}");
+            assert!(
+                samples.iter().all(|sample| sample.ends_with(" 0")),
+                "{samples:?}"
+            );
         }
     }
 }
@@ -195,56 +327,114 @@ async fn the_process_its_workers_and_its_connections_are_shown() {
     let value = |series: &str| weir.metric(series).unwrap_or_else(|| panic!("no {series}"));
     assert_eq!(weir.metric("weir_connections"), Some(0.0));
     let files = value("process_open_fds");
-    let mut clients = [weir.client().await, weir.client().await, weir.client().await];
+    let mut clients = [
+        weir.client().await,
+        weir.client().await,
+        weir.client().await,
+    ];
     for client in &mut clients {
-        let _ = client.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await.expect("an answer");
+        let _ = client
+            .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
+            .await
+            .expect("an answer");
     }
     assert_eq!(weir.metric("weir_connections"), Some(3.0));
     assert!(value("process_open_fds") >= files + 3.0);
     assert!(value("process_max_fds") > value("process_open_fds"));
     let resident = value("process_resident_memory_bytes");
-    assert!((1e6..4e9).contains(&resident) && value("process_virtual_memory_bytes") > resident, "{resident}");
-    assert!(value("process_threads") >= 3.0, "two workers and the control thread");
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    assert!(
+        (1e6..4e9).contains(&resident) && value("process_virtual_memory_bytes") > resident,
+        "{resident}"
+    );
+    assert!(
+        value("process_threads") >= 3.0,
+        "two workers and the control thread"
+    );
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_secs_f64();
     let age = now - value("process_start_time_seconds");
     assert!((-2.0..600.0).contains(&age), "{age} s old");
     for worker in ["0", "1"] {
-        assert_eq!(weir.metric(&format!("weir_waiting_calls{{worker=\"{worker}\"}}")), Some(0.0));
+        assert_eq!(
+            weir.metric(&format!("weir_waiting_calls{{worker=\"{worker}\"}}")),
+            Some(0.0)
+        );
     }
 
     // A client that does nothing but ask makes its worker busy, and the process with it.
-    let busy = || ["0", "1"].map(|worker| value(&format!("weir_worker_busy_seconds_total{{worker=\"{worker}\"}}"))).iter().sum::<f64>();
+    let busy = || {
+        ["0", "1"]
+            .map(|worker| {
+                value(&format!(
+                    "weir_worker_busy_seconds_total{{worker=\"{worker}\"}}"
+                ))
+            })
+            .iter()
+            .sum::<f64>()
+    };
     let (busy_before, cpu_before) = (busy(), value("process_cpu_seconds_total"));
     let began = std::time::Instant::now();
     while busy() < busy_before + 0.05 {
         assert!(began.elapsed().as_secs() < 60, "{} s busy", busy());
         for _ in 0..500 {
-            let _ = clients[0].should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await.expect("an answer");
+            let _ = clients[0]
+                .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
+                .await
+                .expect("an answer");
         }
     }
-    let (busy, cpu) = (busy() - busy_before, value("process_cpu_seconds_total") - cpu_before);
-    assert!(cpu >= busy - 0.03, "{busy} s of workers are part of {cpu} s; times are in hundredths");
+    let (busy, cpu) = (
+        busy() - busy_before,
+        value("process_cpu_seconds_total") - cpu_before,
+    );
+    assert!(
+        cpu >= busy - 0.03,
+        "{busy} s of workers are part of {cpu} s; times are in hundredths"
+    );
     drop(clients);
-    assert_eq!(eventually_async(|| Some(()).filter(|()| weir.metric("weir_connections") == Some(0.0))).await, Some(()));
+    assert_eq!(
+        eventually_async(|| Some(()).filter(|()| weir.metric("weir_connections") == Some(0.0)))
+            .await,
+        Some(())
+    );
 }
 
 /// Every batch that Redis answers is in the histogram of its server, from every worker.
 #[tokio::test]
 async fn round_trips_to_redis_are_shown_by_server() {
     let redis = RedisServer::start();
-    let environment = [("REDIS_URL", &*redis.url()), ("WORKERS", "2"), ("STORE_TIMEOUT", "5s"), ("LOCAL_CACHE_SIZE_IN_BYTES", "0")];
+    let environment = [
+        ("REDIS_URL", &*redis.url()),
+        ("WORKERS", "2"),
+        ("STORE_TIMEOUT", "5s"),
+        ("LOCAL_CACHE_SIZE_IN_BYTES", "0"),
+    ];
     let weir = Weir::start(support::DEMO, &environment);
     let labels = format!("redis=\"main\",server=\"127.0.0.1:{}\"", redis.port());
-    let value = |name: &str, le: &str| weir.metric(&format!("weir_redis_{name}{{{labels}{le}}}")).unwrap_or_else(|| panic!("no {name}"));
+    let value = |name: &str, le: &str| {
+        weir.metric(&format!("weir_redis_{name}{{{labels}{le}}}"))
+            .unwrap_or_else(|| panic!("no {name}"))
+    };
     let batches = || value("batch_duration_seconds_count", "");
-    assert_eq!((batches(), value("batch_duration_seconds_sum", "")), (0.0, 0.0));
+    assert_eq!(
+        (batches(), value("batch_duration_seconds_sum", "")),
+        (0.0, 0.0)
+    );
     for client in &mut [weir.client().await, weir.client().await] {
         for _ in 0..20 {
-            client.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await.expect("an answer");
+            client
+                .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
+                .await
+                .expect("an answer");
         }
     }
     assert_eq!((batches(), value("batches_total", "")), (40.0, 40.0));
-    assert_eq!(value("batch_duration_seconds_bucket", ",le=\"+Inf\"") as u64, 40);
+    assert_eq!(
+        value("batch_duration_seconds_bucket", ",le=\"+Inf\"") as u64,
+        40
+    );
     let sum = value("batch_duration_seconds_sum", "");
     assert!(sum > 40.0 * 5e-6 && sum < 40.0 * 5.0, "{sum} s");
     // A Redis that stops for a while makes one slow batch.
@@ -252,8 +442,12 @@ async fn round_trips_to_redis_are_shown_by_server() {
     let slow_before = slow();
     redis.pause();
     let mut client = weir.client().await;
-    let waiting =
-        tokio::spawn(async move { client.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await.map(|_| ()) });
+    let waiting = tokio::spawn(async move {
+        client
+            .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
+            .await
+            .map(|_| ())
+    });
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     redis.resume();
     waiting.await.expect("no panic").expect("an answer");
@@ -271,47 +465,100 @@ descriptors:
     let client = weir.client().await;
     let ask = || {
         let mut client = client.clone();
-        async move { client.should_rate_limit(request("slow", vec![descriptor(&[("queue", "x")])])).await.map(|_| ()) }
+        async move {
+            client
+                .should_rate_limit(request("slow", vec![descriptor(&[("queue", "x")])]))
+                .await
+                .map(|_| ())
+        }
     };
     let waiting = "weir_waiting_calls{worker=\"0\"}";
     assert_eq!(weir.metric(waiting), Some(0.0));
     let asked: Vec<_> = (0..4).map(|_| tokio::spawn(ask())).collect();
-    assert_eq!(eventually_async(|| weir.metric(waiting).filter(|&count| count >= 2.0).map(|_| ())).await, Some(()), "three of four wait");
+    assert_eq!(
+        eventually_async(|| weir
+            .metric(waiting)
+            .filter(|&count| count >= 2.0)
+            .map(|_| ()))
+        .await,
+        Some(()),
+        "three of four wait"
+    );
     for call in asked {
         call.await.expect("no panic").expect("an answer");
     }
-    assert_eq!(eventually_async(|| weir.metric(waiting).filter(|&count| count == 0.0).map(|_| ())).await, Some(()));
+    assert_eq!(
+        eventually_async(|| weir
+            .metric(waiting)
+            .filter(|&count| count == 0.0)
+            .map(|_| ()))
+        .await,
+        Some(())
+    );
 }
 
-/// A mistake in Envoy's descriptors shows beside the domain that it is for; a reload keeps the counters.
+/// A mistake in Envoy's descriptors shows beside the domain that it is for; a reload keeps the
+/// counters.
 #[tokio::test]
 async fn descriptors_that_nothing_matched_are_counted_by_domain() {
     let files = |limit: u32| {
         ["one", "two"].map(|domain| {
-            let text =
-                format!("domain: {domain}\ndescriptors: [{{ key: known, rate_limit: {{ unit: year, requests_per_unit: {limit} }} }}]\n");
+            let text = format!(
+                "domain: {domain}\ndescriptors: [{{ key: known, rate_limit: {{ unit: year, \
+                 requests_per_unit: {limit} }} }}]\n"
+            );
             (format!("{domain}.yaml"), text)
         })
     };
     let first = files(5);
-    let weir = Weir::start(&first.each_ref().map(|(name, text)| (&**name, &**text)), &[]);
+    let weir = Weir::start(
+        &first.each_ref().map(|(name, text)| (&**name, &**text)),
+        &[],
+    );
     let client = &mut weir.client().await;
-    let free = |domain: &str| weir.metric(&format!("weir_free_descriptors_total{{domain=\"{domain}\"}}"));
-    assert_eq!((free("one"), free("two"), free("three")), (Some(0.0), Some(0.0), None));
+    let free = |domain: &str| {
+        weir.metric(&format!(
+            "weir_free_descriptors_total{{domain=\"{domain}\"}}"
+        ))
+    };
+    assert_eq!(
+        (free("one"), free("two"), free("three")),
+        (Some(0.0), Some(0.0), None)
+    );
     let mut ask = async || {
-        for (domain, keys) in [("one", &["known", "x", "y"][..]), ("two", &["known"]), ("three", &["x"])] {
+        for (domain, keys) in [
+            ("one", &["known", "x", "y"][..]),
+            ("two", &["known"]),
+            ("three", &["x"]),
+        ] {
             let descriptors = keys.iter().map(|key| descriptor(&[(key, "v")])).collect();
-            let _ = client.should_rate_limit(request(domain, descriptors)).await.expect("an answer");
+            let _ = client
+                .should_rate_limit(request(domain, descriptors))
+                .await
+                .expect("an answer");
         }
     };
     ask().await;
-    assert_eq!((free("one"), free("two"), free("three")), (Some(2.0), Some(0.0), None));
+    assert_eq!(
+        (free("one"), free("two"), free("three")),
+        (Some(2.0), Some(0.0), None)
+    );
     for (name, text) in files(6) {
         std::fs::write(weir.config_dir().join(name), text).expect("a file");
     }
-    assert_eq!(eventually_async(|| weir.metric("weir_config_generation").filter(|&number| number >= 2.0).map(|_| ())).await, Some(()));
+    assert_eq!(
+        eventually_async(|| weir
+            .metric("weir_config_generation")
+            .filter(|&number| number >= 2.0)
+            .map(|_| ()))
+        .await,
+        Some(())
+    );
     ask().await;
-    assert_eq!((free("one"), free("two"), free("three")), (Some(4.0), Some(0.0), None));
+    assert_eq!(
+        (free("one"), free("two"), free("three")),
+        (Some(4.0), Some(0.0), None)
+    );
 }
 
 #[test]

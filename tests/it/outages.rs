@@ -1,4 +1,5 @@
-//! What operators and callers read when Redis fails: few lines in the log, the cause, and totals at the end.
+//! What operators and callers read when Redis fails: few lines in the log, the cause, and totals at
+//! the end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -33,7 +34,10 @@ descriptors:
 
 /// The lines of the log as JSON.
 fn lines(weir: &Weir) -> Vec<Value> {
-    weir.logs().iter().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
+    weir.logs()
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+        .collect()
 }
 
 fn is_at(line: &Value, level: &str) -> bool {
@@ -48,11 +52,17 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
     let mut client = weir.client().await;
     let keys = ["error", "allow", "deny", "local"];
     let ask = async |client: &mut crate::support::Client, key| {
-        let answer = client.should_rate_limit(request("policies", vec![descriptor(&[(key, "x")])])).await;
+        let answer = client
+            .should_rate_limit(request("policies", vec![descriptor(&[(key, "x")])]))
+            .await;
         answer.map(|answer| answer.into_inner().overall_code)
     };
     for key in keys {
-        assert_eq!(ask(&mut client, key).await.expect("Redis is well"), 1, "{key}");
+        assert_eq!(
+            ask(&mut client, key).await.expect("Redis is well"),
+            1,
+            "{key}"
+        );
     }
     weir.wait_for_log("Redis answers").await;
     let well = lines(&weir).len();
@@ -60,25 +70,63 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
     let began = Instant::now();
     let mut asked = 0_u64;
     while began.elapsed() < Duration::from_millis(3_500) {
-        for (key, expected) in keys.into_iter().zip([Err(Code::Unavailable), Ok(1), Ok(2), Ok(1)]) {
-            assert_eq!(ask(&mut client, key).await.map_err(|status| status.code()), expected, "{key}");
+        for (key, expected) in keys
+            .into_iter()
+            .zip([Err(Code::Unavailable), Ok(1), Ok(2), Ok(1)])
+        {
+            assert_eq!(
+                ask(&mut client, key).await.map_err(|status| status.code()),
+                expected,
+                "{key}"
+            );
         }
         asked += 1;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     redis.start_again();
-    let ended: Value = serde_json::from_str(&weir.wait_for_log("the Redis outage is over").await).expect("JSON");
+    let ended: Value =
+        serde_json::from_str(&weir.wait_for_log("the Redis outage is over").await).expect("JSON");
     let lasted = ended["lasted_secs"].as_f64().expect("seconds");
-    assert!((3.0..20.0).contains(&lasted) && ended["redis"] == url, "{ended}");
+    assert!(
+        (3.0..20.0).contains(&lasted) && ended["redis"] == url,
+        "{ended}"
+    );
     for count in ["failed", "allowed", "denied", "counted_locally"] {
         assert_eq!(ended[count], asked, "{count}: {ended}");
     }
     let log = lines(&weir);
-    let [error] = &log.iter().filter(|line| is_at(line, "error")).collect::<Vec<_>>()[..] else { panic!("{log:#?}") };
-    assert!(error["@message"].as_str().is_some_and(|text| text.starts_with("Redis outage: no connection to Redis")), "{error}");
-    assert_eq!((&error["redis"], &error["error"]), (&Value::from(url), &Value::from("connect")), "{error}");
-    assert!(error["cause"].as_str().is_some_and(|cause| cause.contains("refused")), "{error}");
-    let about_the_outage = log[well..].iter().filter(|line| line["@message"].as_str().is_some_and(|text| text.contains("Redis"))).count();
+    let [error] = &log
+        .iter()
+        .filter(|line| is_at(line, "error"))
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("{log:#?}")
+    };
+    assert!(
+        error["@message"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("Redis outage: no connection to Redis")),
+        "{error}"
+    );
+    assert_eq!(
+        (&error["redis"], &error["error"]),
+        (&Value::from(url), &Value::from("connect")),
+        "{error}"
+    );
+    assert!(
+        error["cause"]
+            .as_str()
+            .is_some_and(|cause| cause.contains("refused")),
+        "{error}"
+    );
+    let about_the_outage = log[well..]
+        .iter()
+        .filter(|line| {
+            line["@message"]
+                .as_str()
+                .is_some_and(|text| text.contains("Redis"))
+        })
+        .count();
     assert_eq!(about_the_outage, 2, "{:#?}", &log[well..]);
 }
 
@@ -89,52 +137,106 @@ async fn summaries_follow_while_an_outage_lasts() {
     let redis = Redis::connect_lazily(server.options());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let millis = Duration::from_millis;
-    let options = outages::Options { poll: millis(20), first_summary: millis(300), summary_interval: millis(700), calm: millis(200) };
+    let options = outages::Options {
+        poll: millis(20),
+        first_summary: millis(300),
+        summary_interval: millis(700),
+        calm: millis(200),
+    };
     let began = Instant::now();
-    let answers = move || PolicyAnswers { failed: u64::try_from(began.elapsed().as_millis()).expect("a short test"), ..Default::default() };
+    let answers = move || PolicyAnswers {
+        failed: u64::try_from(began.elapsed().as_millis()).expect("a short test"),
+        ..Default::default()
+    };
     let log = {
         let seen = Arc::clone(&seen);
         move |line| seen.lock().expect("no panic").push((Instant::now(), line))
     };
-    let watching = tokio::spawn(outages::watch(vec![Arc::clone(redis.deployment())], answers, options, log));
+    let watching = tokio::spawn(outages::watch(
+        vec![Arc::clone(redis.deployment())],
+        answers,
+        options,
+        log,
+    ));
     let answers_inspections = || redis.deployment().servers()[0].status.is_up.then_some(());
-    eventually_async(answers_inspections).await.expect("Redis is well");
+    eventually_async(answers_inspections)
+        .await
+        .expect("Redis is well");
     server.kill();
-    let count = |is: fn(&Line) -> bool| seen.lock().expect("no panic").iter().filter(|(_, line)| is(line)).count();
+    let count = |is: fn(&Line) -> bool| {
+        seen.lock()
+            .expect("no panic")
+            .iter()
+            .filter(|(_, line)| is(line))
+            .count()
+    };
     let summaries = || count(|line| matches!(line, Line::Continues { .. }));
-    eventually_async(|| (summaries() == 3).then_some(())).await.expect("three summaries");
+    eventually_async(|| (summaries() == 3).then_some(()))
+        .await
+        .expect("three summaries");
     server.start_again();
-    eventually_async(|| (count(|line| matches!(line, Line::Ended { .. })) == 1).then_some(())).await.expect("the end");
+    eventually_async(|| (count(|line| matches!(line, Line::Ended { .. })) == 1).then_some(()))
+        .await
+        .expect("the end");
     watching.abort();
 
     let seen = seen.lock().expect("no panic").clone();
     let url = server.url();
     let (began, first) = &seen[0];
-    assert!(matches!(first, Line::Began { failing } if failing.server == url && failing.failure.error == "connect"), "{seen:?}");
+    assert!(
+        matches!(first, Line::Began { failing } if failing.server == url && failing.failure.error == "connect"),
+        "{seen:?}"
+    );
     let mut earlier = None;
     for (at, line) in &seen[1..seen.len() - 1] {
-        let Line::Continues { servers, failure, lasts, answers } = line else { panic!("{seen:?}") };
+        let Line::Continues {
+            servers,
+            failure,
+            lasts,
+            answers,
+        } = line
+        else {
+            panic!("{seen:?}")
+        };
         assert_eq!((servers.as_str(), failure.error), (url.as_str(), "connect"));
         let gap = at.saturating_duration_since(earlier.unwrap_or(*began));
-        assert!(gap >= millis(if earlier.is_some() { 650 } else { 200 }), "{gap:?}: {seen:?}");
+        assert!(
+            gap >= millis(if earlier.is_some() { 650 } else { 200 }),
+            "{gap:?}: {seen:?}"
+        );
         // An answer each millisecond since the outage began.
         let lasts = lasts.as_millis().abs_diff(u128::from(answers.failed));
         assert!(lasts < 500, "{seen:?}");
         earlier = Some(*at);
     }
-    let Some((_, Line::Ended { servers, lasted, .. })) = seen.last() else { panic!("{seen:?}") };
+    let Some((
+        _,
+        Line::Ended {
+            servers, lasted, ..
+        },
+    )) = seen.last()
+    else {
+        panic!("{seen:?}")
+    };
     assert!(*servers == url && *lasted >= millis(1_700), "{seen:?}");
 }
 
 /// Variables with their values.
 type Environment<'e> = &'e [(&'e str, &'e str)];
 
-/// A service with these settings: the first ERROR line, which has to come without any request, and the message that a caller gets.
+/// A service with these settings: the first ERROR line, which has to come without any request, and
+/// the message that a caller gets.
 async fn first_error(environment: Environment<'_>) -> (Value, String) {
     let weir = Weir::start(DEMO, environment);
-    let line = eventually_async(|| lines(&weir).into_iter().find(|line| is_at(line, "error"))).await;
-    let line = line.unwrap_or_else(|| panic!("{environment:?}: no ERROR line in {:#?}", weir.logs()));
-    let answer = weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])])).await;
+    let line =
+        eventually_async(|| lines(&weir).into_iter().find(|line| is_at(line, "error"))).await;
+    let line =
+        line.unwrap_or_else(|| panic!("{environment:?}: no ERROR line in {:#?}", weir.logs()));
+    let answer = weir
+        .client()
+        .await
+        .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
+        .await;
     let status = answer.expect_err("Redis fails");
     assert_eq!(status.code(), Code::Unavailable);
     (line, status.message().to_owned())
@@ -142,11 +244,28 @@ async fn first_error(environment: Environment<'_>) -> (Value, String) {
 
 #[tokio::test]
 async fn the_log_tells_causes_apart_and_callers_read_what_is_safe() {
-    let (authority, files, tls_port) = (Authority::new("first"), Files::new(), ports::free().port().to_string());
+    let (authority, files, tls_port) = (
+        Authority::new("first"),
+        Files::new(),
+        ports::free().port().to_string(),
+    );
     files.write("ca.crt", &authority.pem());
     files.write_issued("redis", &authority.issue(&["localhost"]));
-    let (certificate, key, ca) = (files.text("redis.crt"), files.text("redis.key"), files.text("ca.crt"));
-    let tls = ["--tls-port", &tls_port, "--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+    let (certificate, key, ca) = (
+        files.text("redis.crt"),
+        files.text("redis.key"),
+        files.text("ca.crt"),
+    );
+    let tls = [
+        "--tls-port",
+        &tls_port,
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &ca,
+    ];
     let plain = RedisServer::start_with(&tls);
     let secured = RedisServer::start_with(&["--requirepass", "s3cret"]);
     let hanging = RedisServer::start();
@@ -155,27 +274,82 @@ async fn the_log_tells_causes_apart_and_callers_read_what_is_safe() {
     let (plain, secured, hanging) = (plain.url(), secured.url(), hanging.url());
     let rediss = format!("rediss://{plain}");
     let tls_as_plaintext = format!("localhost:{tls_port}");
-    let (unreachable, refused) = ("Redis cannot be reached", "Redis refuses the requests of Weir");
+    let (unreachable, refused) = (
+        "Redis cannot be reached",
+        "Redis refuses the requests of Weir",
+    );
     // The settings; the name of the error, what its cause contains, and what callers read.
     let cases: &[(Environment<'_>, &str, &str, &str)] = &[
-        (&[("REDIS_URL", "nosuch.invalid:6379")], "dns", "nosuch.invalid: ", unreachable),
+        (
+            &[("REDIS_URL", "nosuch.invalid:6379")],
+            "dns",
+            "nosuch.invalid: ",
+            unreachable,
+        ),
         (&[("REDIS_URL", &absent)], "connect", "refused", unreachable),
-        (&[("REDIS_URL", &hanging)], "timeout", "", "Redis did not answer in time"),
-        (&[("REDIS_URL", &rediss)], "tls", "does not speak TLS", unreachable),
-        (&[("REDIS_URL", &tls_as_plaintext)], "io", "REDIS_TLS=true", unreachable),
-        (&[("REDIS_URL", &secured)], "auth", "Redis wants a password, and no password was sent", refused),
-        (&[("REDIS_URL", &secured), ("REDIS_AUTH", "wr0ng")], "auth", "the user name or the password is wrong", refused),
-        (&[("REDIS_URL", &plain), ("REDIS_AUTH", "needless")], "auth", "Redis has no password", refused),
+        (
+            &[("REDIS_URL", &hanging)],
+            "timeout",
+            "",
+            "Redis did not answer in time",
+        ),
+        (
+            &[("REDIS_URL", &rediss)],
+            "tls",
+            "does not speak TLS",
+            unreachable,
+        ),
+        (
+            &[("REDIS_URL", &tls_as_plaintext)],
+            "io",
+            "REDIS_TLS=true",
+            unreachable,
+        ),
+        (
+            &[("REDIS_URL", &secured)],
+            "auth",
+            "Redis wants a password, and no password was sent",
+            refused,
+        ),
+        (
+            &[("REDIS_URL", &secured), ("REDIS_AUTH", "wr0ng")],
+            "auth",
+            "the user name or the password is wrong",
+            refused,
+        ),
+        (
+            &[("REDIS_URL", &plain), ("REDIS_AUTH", "needless")],
+            "auth",
+            "Redis has no password",
+            refused,
+        ),
     ];
     let mut told = BTreeMap::new();
     for (environment, error, cause, message) in cases {
         let (line, status) = first_error(environment).await;
         assert_eq!(line["error"], *error, "{environment:?}: {line}");
-        assert!(cause.is_empty() || line["cause"].as_str().is_some_and(|text| text.contains(cause)), "{environment:?}: {line}");
-        assert_eq!(status, format!("{message}; on_store_failure is error"), "{environment:?}: {line}");
+        assert!(
+            cause.is_empty()
+                || line["cause"]
+                    .as_str()
+                    .is_some_and(|text| text.contains(cause)),
+            "{environment:?}: {line}"
+        );
+        assert_eq!(
+            status,
+            format!("{message}; on_store_failure is error"),
+            "{environment:?}: {line}"
+        );
         let text = line.to_string();
-        assert!(!text.contains("s3cret") && !text.contains("wr0ng") && !text.contains("needless"), "{text}");
+        assert!(
+            !text.contains("s3cret") && !text.contains("wr0ng") && !text.contains("needless"),
+            "{text}"
+        );
         told.insert(format!("{} {}", line["error"], line["cause"]), environment);
     }
-    assert_eq!(told.len(), cases.len(), "each cause reads differently: {told:#?}");
+    assert_eq!(
+        told.len(),
+        cases.len(),
+        "each cause reads differently: {told:#?}"
+    );
 }

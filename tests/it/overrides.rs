@@ -1,4 +1,5 @@
-//! Overrides through the commands and the real socket: two replicas and one Redis, files, every algorithm, and what goes wrong.
+//! Overrides through the commands and the real socket: two replicas and one Redis, files, every
+//! algorithm, and what goes wrong.
 
 mod addresses;
 mod commands;
@@ -42,7 +43,11 @@ struct Desk {
 impl Desk {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("tokens"), "alice:0123456789abcdef0123\nbob:fedcba98765432100123\n").expect("written");
+        std::fs::write(
+            folder.path().join("tokens"),
+            "alice:0123456789abcdef0123\nbob:fedcba98765432100123\n",
+        )
+        .expect("written");
         std::fs::write(folder.path().join("token"), "0123456789abcdef0123\n").expect("written");
         Self { folder }
     }
@@ -55,35 +60,67 @@ impl Desk {
     fn start(&self, limits: &str, environment: &[(&str, &str)]) -> Weir {
         let tokens = self.path("tokens");
         let tokens = [("ADMIN_TOKEN_FILE", tokens.to_str().expect("UTF-8"))];
-        Weir::start(&[("limits.yaml", limits)], &[&tokens[..], environment].concat())
+        Weir::start(
+            &[("limits.yaml", limits)],
+            &[&tokens[..], environment].concat(),
+        )
     }
 
     /// Runs a command against a service, as alice.
     fn weir(&self, service: &Weir, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.env_clear().args(arguments).env("TZ", "UTC").current_dir(env!("CARGO_MANIFEST_DIR"));
-        command.env("WEIR_ADMIN", service.listener("debug").to_string()).env("WEIR_ADMIN_TOKEN_FILE", self.path("token"));
+        command
+            .env_clear()
+            .args(arguments)
+            .env("TZ", "UTC")
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
+        command
+            .env("WEIR_ADMIN", service.listener("debug").to_string())
+            .env("WEIR_ADMIN_TOKEN_FILE", self.path("token"));
         command.output().expect("the binary runs")
     }
 
     /// The same, which has to succeed: its stdout.
     fn ok(&self, service: &Weir, arguments: &[&str]) -> String {
         let output = self.weir(service, arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
     /// The same, which has to fail: its stderr, after the address.
     fn fails(&self, service: &Weir, arguments: &[&str]) -> String {
         let output = self.weir(service, arguments);
-        assert!(!output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            !output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
         let address = format!("weir: {}: ", service.listener("debug"));
-        String::from_utf8(output.stderr).expect("UTF-8").replace(&address, "")
+        String::from_utf8(output.stderr)
+            .expect("UTF-8")
+            .replace(&address, "")
     }
 }
 
-async fn ask(client: &mut Client, domain: &str, key: &str, value: &str, hits: i64) -> RateLimitResponse {
-    client.should_rate_limit(request(domain, vec![descriptor_with_hits(&[(key, value)], hits)])).await.expect("an answer").into_inner()
+async fn ask(
+    client: &mut Client,
+    domain: &str,
+    key: &str,
+    value: &str,
+    hits: i64,
+) -> RateLimitResponse {
+    client
+        .should_rate_limit(request(
+            domain,
+            vec![descriptor_with_hits(&[(key, value)], hits)],
+        ))
+        .await
+        .expect("an answer")
+        .into_inner()
 }
 
 async fn code(client: &mut Client, key: &str, value: &str, hits: i64) -> Code {
@@ -92,12 +129,18 @@ async fn code(client: &mut Client, key: &str, value: &str, hits: i64) -> Code {
 
 /// The id in the output of a command that sets an override.
 fn id_of(output: &str) -> String {
-    let line = output.lines().find(|line| line.starts_with("  undo    weir un")).and_then(|line| line.split(' ').next_back());
-    line.unwrap_or_else(|| panic!("no id in {output}")).to_owned()
+    let line = output
+        .lines()
+        .find(|line| line.starts_with("  undo    weir un"))
+        .and_then(|line| line.split(' ').next_back());
+    line.unwrap_or_else(|| panic!("no id in {output}"))
+        .to_owned()
 }
 
 /// An instant so many seconds from now, in RFC 3339.
 fn in_seconds(seconds: i64) -> String {
     let at = jiff::Timestamp::now().as_second() + seconds;
-    jiff::Timestamp::from_second(at).expect("an instant").to_string()
+    jiff::Timestamp::from_second(at)
+        .expect("an instant")
+        .to_string()
 }

@@ -11,8 +11,14 @@ use crate::support::tools;
 fn the_plots_are_those_of_the_algorithms() {
     for (name, kind) in AlgorithmKind::OVER_TIME {
         let kept = tools::file(&format!("benches/plots/{name}.svg"));
-        assert!(kept == drawn::picture(name, kind), "{name}.svg is an old one; run `cargo bench --bench plots`");
-        assert!(tools::file("config/README.md").contains(&format!("benches/plots/{name}.svg")), "config/README.md does not show {name}");
+        assert!(
+            kept == drawn::picture(name, kind),
+            "{name}.svg is an old one; run `cargo bench --bench plots`"
+        );
+        assert!(
+            tools::file("config/README.md").contains(&format!("benches/plots/{name}.svg")),
+            "config/README.md does not show {name}"
+        );
     }
 }
 

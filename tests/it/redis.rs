@@ -1,4 +1,5 @@
-//! The Redis store against a real redis-server: exact counts, one answer per check, named errors, and recovery from them.
+//! The Redis store against a real redis-server: exact counts, one answer per check, named errors,
+//! and recovery from them.
 
 mod algorithms;
 mod clock_jumps;
@@ -28,15 +29,27 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const WEEK: Span = Span::from_secs(7 * 86_400);
 
 fn fixed(limit: u64, window: Span) -> FixedWindow {
-    FixedWindow { limit, window: Period::Even(window), count_denied: true }
+    FixedWindow {
+        limit,
+        window: Period::Even(window),
+        count_denied: true,
+    }
 }
 
 pub fn check(limit: u64, hits: i64) -> Check {
-    Check::new(Algorithm::FixedWindow(fixed(limit, WEEK)), hits, Modes::default())
+    Check::new(
+        Algorithm::FixedWindow(fixed(limit, WEEK)),
+        hits,
+        Modes::default(),
+    )
 }
 
 pub fn checks_of(checks: &[(&str, Check)]) -> Checks {
-    Checks::of(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
+    Checks::of(
+        checks
+            .iter()
+            .map(|(key, check)| (key.as_bytes(), check.clone())),
+    )
 }
 
 /// Decides all checks of a request.
@@ -61,17 +74,38 @@ pub fn call<'p>(requests: impl IntoIterator<Item = (&'p Checks, When)>) -> Call<
     let mut now = Micros::default();
     let part = |(checks, when): (&'p Checks, When)| {
         now = when.now;
-        CallRequest { checks, picked: checks.indices(), deadline: when.deadline, max_hold: when.max_hold }
+        CallRequest {
+            checks,
+            picked: checks.indices(),
+            deadline: when.deadline,
+            max_hold: when.max_hold,
+        }
     };
     let requests = requests.into_iter().map(part).collect();
-    Call { requests, refused: Vec::new(), now, is_time_given: true, jitter_secs: 0 }
+    Call {
+        requests,
+        refused: Vec::new(),
+        now,
+        is_time_given: true,
+        jitter_secs: 0,
+    }
 }
 
 pub async fn ask(redis: &Redis, checks: &[(&str, Check)]) -> Answers {
-    decide_within(redis, checks_of(checks), Budget::until(Instant::now() + TIMEOUT)).await
+    decide_within(
+        redis,
+        checks_of(checks),
+        Budget::until(Instant::now() + TIMEOUT),
+    )
+    .await
 }
 
-pub async fn ask_one(redis: &Redis, key: &str, limit: u64, hits: i64) -> Result<Verdict, StoreError> {
+pub async fn ask_one(
+    redis: &Redis,
+    key: &str,
+    limit: u64,
+    hits: i64,
+) -> Result<Verdict, StoreError> {
     let answers = ask(redis, &[(key, check(limit, hits))]).await;
     assert_eq!(answers.checks.len(), 1);
     answers.checks[0]

@@ -1,4 +1,5 @@
-//! `REPLICAS=dns:NAME`: the number of replicas follows the addresses of a name, and with it the share of `on_store_failure: local`.
+//! `REPLICAS=dns:NAME`: the number of replicas follows the addresses of a name, and with it the
+//! share of `on_store_failure: local`.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -21,58 +22,131 @@ descriptors:
 ",
 )];
 
-/// Asks for a hit of this user. Returns whether it is within the limit, the limit that is shown, and what remains of it.
+/// Asks for a hit of this user. Returns whether it is within the limit, the limit that is shown,
+/// and what remains of it.
 async fn ask(client: &mut Client, user: &str) -> (bool, u32, u32) {
-    let answer = client.should_rate_limit(request("shop", vec![descriptor(&[("user", user)])])).await.expect("an answer").into_inner();
+    let answer = client
+        .should_rate_limit(request("shop", vec![descriptor(&[("user", user)])]))
+        .await
+        .expect("an answer")
+        .into_inner();
     let status = &answer.statuses[0];
-    let limit = status.current_limit.as_ref().expect("a limit").requests_per_unit;
-    (answer.overall_code == i32::from(Code::Ok), limit, status.limit_remaining)
+    let limit = status
+        .current_limit
+        .as_ref()
+        .expect("a limit")
+        .requests_per_unit;
+    (
+        answer.overall_code == i32::from(Code::Ok),
+        limit,
+        status.limit_remaining,
+    )
 }
 
 #[tokio::test]
 async fn shares_follow_the_addresses_of_a_name_and_counts_stay() {
-    let dns = DnsServer::start(Zone { v4: 1, ..Zone::default() });
-    let name = format!("dns://{}/ratelimit-headless.edge.svc.cluster.local", dns.address());
+    let dns = DnsServer::start(Zone {
+        v4: 1,
+        ..Zone::default()
+    });
+    let name = format!(
+        "dns://{}/ratelimit-headless.edge.svc.cluster.local",
+        dns.address()
+    );
     let redis = RedisServer::absent().url();
     let weir = Weir::start(LIMITS, &[("REPLICAS", &name), ("REDIS_URL", &redis)]);
-    weir.wait_for_log("REPLICAS: on_store_failure: local admits this replica's share of each limit").await;
+    weir.wait_for_log(
+        "REPLICAS: on_store_failure: local admits this replica's share of each limit",
+    )
+    .await;
     let client = &mut weir.client().await;
     for remaining in [11, 10, 9] {
-        assert_eq!(ask(client, "a").await, (true, 12, remaining), "the only replica has the whole limit");
+        assert_eq!(
+            ask(client, "a").await,
+            (true, 12, remaining),
+            "the only replica has the whole limit"
+        );
     }
 
     let started = weir.id();
-    dns.set(Zone { v4: 4, v6: 3, ..Zone::default() });
-    let line = weir.wait_for_log("REPLICAS: the number of replicas has changed").await;
-    assert!(line.contains(r#""replicas":4"#) && line.contains(r#""before":1"#), "{line}");
+    dns.set(Zone {
+        v4: 4,
+        v6: 3,
+        ..Zone::default()
+    });
+    let line = weir
+        .wait_for_log("REPLICAS: the number of replicas has changed")
+        .await;
+    assert!(
+        line.contains(r#""replicas":4"#) && line.contains(r#""before":1"#),
+        "{line}"
+    );
     assert_eq!(weir.metric("weir_replicas"), Some(4.0));
-    // Three hits were counted before: with a share of 3, nothing is left. A lost count would admit them.
+    // Three hits were counted before: with a share of 3, nothing is left. A lost count would admit
+    // them.
     assert_eq!(ask(client, "a").await, (false, 3, 0));
     assert_eq!(ask(client, "b").await, (true, 3, 2));
     assert_eq!(weir.id(), started);
 
-    dns.set(Zone { fault: Some(Fault::ServerFailure), ..Zone::default() });
-    let line = weir.wait_for_log("REPLICAS: the name cannot be resolved; the number of replicas stays as it is until it can").await;
-    assert!(line.contains(r#""level":"warn""#) && line.contains(r#""replicas":4"#), "{line}");
-    assert_eq!(ask(client, "b").await, (true, 3, 1), "the last number stays");
+    dns.set(Zone {
+        fault: Some(Fault::ServerFailure),
+        ..Zone::default()
+    });
+    let line = weir
+        .wait_for_log(
+            "REPLICAS: the name cannot be resolved; the number of replicas stays as it is until it \
+             can",
+        )
+        .await;
+    assert!(
+        line.contains(r#""level":"warn""#) && line.contains(r#""replicas":4"#),
+        "{line}"
+    );
+    assert_eq!(
+        ask(client, "b").await,
+        (true, 3, 1),
+        "the last number stays"
+    );
     assert!(weir.metric(r#"weir_replicas_lookups_total{result="answered"}"#) >= Some(2.0));
     assert!(weir.metric(r#"weir_replicas_lookups_total{result="failed"}"#) >= Some(1.0));
 }
 
 #[tokio::test]
 async fn without_a_name_there_are_no_lookups() {
-    let weir = Weir::start(LIMITS, &[("REPLICAS", "3"), ("REDIS_URL", &RedisServer::absent().url())]);
+    let weir = Weir::start(
+        LIMITS,
+        &[
+            ("REPLICAS", "3"),
+            ("REDIS_URL", &RedisServer::absent().url()),
+        ],
+    );
     assert_eq!(weir.metric("weir_replicas"), Some(3.0));
-    assert_eq!(weir.metric(r#"weir_replicas_lookups_total{result="answered"}"#), None);
+    assert_eq!(
+        weir.metric(r#"weir_replicas_lookups_total{result="answered"}"#),
+        None
+    );
     assert_eq!(ask(&mut weir.client().await, "a").await, (true, 4, 3));
 }
 
 /// Follows a name of `dns` quickly, and holds a number for `hold`.
-fn followed(dns: &DnsServer, hold: Duration) -> (ReplicaCount, Lookups, tokio::task::JoinHandle<()>) {
-    let Ok(Source::Dns(name)) = Source::try_new(&format!("dns://{}/weir.test", dns.address())) else { panic!("a name") };
+fn followed(
+    dns: &DnsServer,
+    hold: Duration,
+) -> (ReplicaCount, Lookups, tokio::task::JoinHandle<()>) {
+    let Ok(Source::Dns(name)) = Source::try_new(&format!("dns://{}/weir.test", dns.address()))
+    else {
+        panic!("a name")
+    };
     let (count, lookups) = (ReplicaCount::new(NonZeroU32::MIN), Lookups::default());
-    let recent = RecentOptions { hold, ..RecentOptions::default() };
-    let options = Options { interval: Duration::from_millis(10), recent, ..Options::default() };
+    let recent = RecentOptions {
+        hold,
+        ..RecentOptions::default()
+    };
+    let options = Options {
+        interval: Duration::from_millis(10),
+        recent,
+        ..Options::default()
+    };
     let task = tokio::spawn(follow(name, count.clone(), lookups.clone(), options));
     (count, lookups, task)
 }
@@ -80,56 +154,118 @@ fn followed(dns: &DnsServer, hold: Duration) -> (ReplicaCount, Lookups, tokio::t
 /// Waits until the number of replicas is this.
 async fn wait_for(count: &ReplicaCount, expected: u32) {
     let reached = eventually_async(|| (count.get().get() == expected).then_some(())).await;
-    assert!(reached.is_some(), "{expected} replicas, but there are {}", count.get());
+    assert!(
+        reached.is_some(),
+        "{expected} replicas, but there are {}",
+        count.get()
+    );
 }
 
 #[tokio::test]
 async fn the_larger_number_of_addresses_counts_and_long_answers_come_by_tcp() {
-    let dns = DnsServer::start(Zone { v4: 2, v6: 3, ..Zone::default() });
+    let dns = DnsServer::start(Zone {
+        v4: 2,
+        v6: 3,
+        ..Zone::default()
+    });
     let (count, _, task) = followed(&dns, Duration::ZERO);
     wait_for(&count, 3).await;
-    dns.set(Zone { v4: 5, v6: 3, ..Zone::default() });
+    dns.set(Zone {
+        v4: 5,
+        v6: 3,
+        ..Zone::default()
+    });
     wait_for(&count, 5).await;
-    dns.set(Zone { v4: 5, fault: Some(Fault::OnlyV4), ..Zone::default() });
+    dns.set(Zone {
+        v4: 5,
+        fault: Some(Fault::OnlyV4),
+        ..Zone::default()
+    });
     let asked = dns.queries().names.len();
-    assert!(eventually_async(|| (dns.queries().names.len() > asked + 4).then_some(())).await.is_some());
-    dns.set(Zone { v4: 7, fault: Some(Fault::OnlyV4), ..Zone::default() });
+    assert!(
+        eventually_async(|| (dns.queries().names.len() > asked + 4).then_some(()))
+            .await
+            .is_some()
+    );
+    dns.set(Zone {
+        v4: 7,
+        fault: Some(Fault::OnlyV4),
+        ..Zone::default()
+    });
     wait_for(&count, 7).await;
 
-    assert_eq!((dns.queries().truncated, dns.queries().names[0].clone()), (0, ("weir.test".to_owned(), 1)));
-    dns.set(Zone { v4: 1_500, v6: 900, ..Zone::default() });
+    assert_eq!(
+        (dns.queries().truncated, dns.queries().names[0].clone()),
+        (0, ("weir.test".to_owned(), 1))
+    );
+    dns.set(Zone {
+        v4: 1_500,
+        v6: 900,
+        ..Zone::default()
+    });
     wait_for(&count, 1_500).await;
-    dns.set(Zone { v4: 10, v6: 900, ..Zone::default() });
+    dns.set(Zone {
+        v4: 10,
+        v6: 900,
+        ..Zone::default()
+    });
     wait_for(&count, 900).await;
     let queries = dns.queries();
-    assert!(queries.truncated >= 3 && queries.by_tcp >= 3, "{} truncated, {} by TCP", queries.truncated, queries.by_tcp);
+    assert!(
+        queries.truncated >= 3 && queries.by_tcp >= 3,
+        "{} truncated, {} by TCP",
+        queries.truncated,
+        queries.by_tcp
+    );
     task.abort();
 }
 
 #[tokio::test]
 async fn a_smaller_number_counts_when_it_has_lasted_and_failures_change_nothing() {
     const HOLD: Duration = Duration::from_secs(1);
-    let dns = DnsServer::start(Zone { v4: 4, ..Zone::default() });
+    let dns = DnsServer::start(Zone {
+        v4: 4,
+        ..Zone::default()
+    });
     let (count, lookups, task) = followed(&dns, HOLD);
     wait_for(&count, 4).await;
     let began = Instant::now();
-    dns.set(Zone { v4: 2, ..Zone::default() });
+    dns.set(Zone {
+        v4: 2,
+        ..Zone::default()
+    });
     wait_for(&count, 2).await;
     assert!(began.elapsed() >= HOLD, "after {:?}", began.elapsed());
     for fault in [Fault::ServerFailure, Fault::NoSuchName, Fault::Silence] {
         let failed = lookups.failed();
-        dns.set(Zone { v4: 1, fault: Some(fault), ..Zone::default() });
+        dns.set(Zone {
+            v4: 1,
+            fault: Some(fault),
+            ..Zone::default()
+        });
         let counted = eventually_async(|| (lookups.failed() > failed).then_some(())).await;
         assert!(counted.is_some(), "{fault:?} is no answer");
         assert_eq!(count.get().get(), 2, "{fault:?}");
     }
     let failed = lookups.failed();
     dns.set(Zone::default());
-    assert!(eventually_async(|| (lookups.failed() > failed + 1).then_some(())).await.is_some(), "a name without addresses is no answer");
+    assert!(
+        eventually_async(|| (lookups.failed() > failed + 1).then_some(()))
+            .await
+            .is_some(),
+        "a name without addresses is no answer"
+    );
     assert_eq!(count.get().get(), 2);
     let began = Instant::now();
-    dns.set(Zone { v6: 9, ..Zone::default() });
+    dns.set(Zone {
+        v6: 9,
+        ..Zone::default()
+    });
     wait_for(&count, 9).await;
-    assert!(began.elapsed() < HOLD * 5, "a larger one counts with the next answer, not after {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < HOLD * 5,
+        "a larger one counts with the next answer, not after {:?}",
+        began.elapsed()
+    );
     task.abort();
 }

@@ -1,8 +1,10 @@
 //! Configuration and matching, as tables in `tests/vectors`, and as properties over random input.
 //!
-//! `config/NAME.yaml` stands beside `NAME.expect`; a case of several files is a folder with a file `expect`. An expectation holds the options
-//! in its first line where there are any, then one line per problem as a user sees it, then, when the files can be used, one per limit.
-//! `matching/NAME.yaml` stands beside `NAME.table`, whose lines are `key=value, key=value -> path of the limit, or none`.
+//! `config/NAME.yaml` stands beside `NAME.expect`; a case of several files is a folder with a file
+//! `expect`. An expectation holds the options in its first line where there are any, then one line
+//! per problem as a user sees it, then, when the files can be used, one per limit.
+//! `matching/NAME.yaml` stands beside `NAME.table`, whose lines are
+//! `key=value, key=value -> path of the limit, or none`.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -28,36 +30,56 @@ fn root() -> &'static Path {
 }
 
 fn files_of(folder: &Path, extension: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+    let entries =
+        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut paths: Vec<_> = entries
+        .map(|entry| entry.expect("readable").path())
+        .collect();
     paths.retain(|path| path.extension().is_some_and(|found| found == extension));
     paths.sort();
     paths
 }
 
 fn source(path: &Path) -> SourceText {
-    let name = path.file_name().expect("a file").to_string_lossy().into_owned();
-    SourceText { name, text: fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())) }
+    let name = path
+        .file_name()
+        .expect("a file")
+        .to_string_lossy()
+        .into_owned();
+    SourceText {
+        name,
+        text: fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
+    }
 }
 
 fn text(name: &str, text: &str) -> SourceText {
-    SourceText { name: name.into(), text: text.into() }
+    SourceText {
+        name: name.into(),
+        text: text.into(),
+    }
 }
 
 fn rules_of(yaml: &str) -> Rules {
     let compiled = compile(&[text("rules.yaml", yaml)], &Options::default());
-    compiled.unwrap_or_else(|problems| panic!("{}\n{yaml}", problems[0])).rules
+    compiled
+        .unwrap_or_else(|problems| panic!("{}\n{yaml}", problems[0]))
+        .rules
 }
 
-/// The algorithm with its numbers, as far as they are not those of a limit that says nothing; durations in milliseconds.
+/// The algorithm with its numbers, as far as they are not those of a limit that says nothing;
+/// durations in milliseconds.
 fn show_algorithm(amount: &Amount) -> String {
     if let Algorithm::Concurrency(it) = amount.algorithm {
         assert_eq!(it.limit, amount.rate.requests_per_unit);
-        return format!(", concurrency with max_duration {} ms", it.max_duration / 1_000);
+        return format!(
+            ", concurrency with max_duration {} ms",
+            it.max_duration / 1_000
+        );
     }
     let window = amount.rate.window().expect("a compiled rate");
     let hits = amount.scale.hits(amount.rate.requests_per_unit);
-    let ms = |tick: Tick, ticks: u64| format!("{} ms", ticks as f64 * tick.micros() as f64 / 1_000.0);
+    let ms =
+        |tick: Tick, ticks: u64| format!("{} ms", ticks as f64 * tick.micros() as f64 / 1_000.0);
     let (mut line, rate, (limit, of_window), debt) = match amount.algorithm {
         Algorithm::FixedWindow(it) => {
             let denied = (!it.count_denied).then_some(", denied hits are not counted");
@@ -78,22 +100,54 @@ fn show_algorithm(amount: &Amount) -> String {
             assert_eq!(it.limit, hits);
             return denied.unwrap_or_default().to_owned() + &months;
         }
-        Algorithm::SlidingWindowLog(it) => (", sliding_window_log".to_owned(), it.tick, (it.limit, it.window), it.debt),
-        Algorithm::SlidingWindowCounter(it) => (", sliding_window_counter".to_owned(), it.tick, (it.limit, it.window), it.debt),
+        Algorithm::SlidingWindowLog(it) => (
+            ", sliding_window_log".to_owned(),
+            it.tick,
+            (it.limit, it.window),
+            it.debt,
+        ),
+        Algorithm::SlidingWindowCounter(it) => (
+            ", sliding_window_counter".to_owned(),
+            it.tick,
+            (it.limit, it.window),
+            it.debt,
+        ),
         Algorithm::SlidingWindowBuckets(it) => {
             let (interval, expiry) = (ms(it.tick, it.interval), ms(it.tick, it.expiry));
-            let line = format!(", sliding_window_buckets of {interval} x {}, expiry {expiry}", it.buckets);
+            let line = format!(
+                ", sliding_window_buckets of {interval} x {}, expiry {expiry}",
+                it.buckets
+            );
             (line, it.tick, (it.limit, it.window), it.debt)
         }
-        Algorithm::TokenBucket(it) => (format!(", token_bucket with burst {}", it.burst), it.tick, (it.limit, it.window), it.debt),
-        Algorithm::LeakyBucket(it) => {
-            (format!(", leaky_bucket with max_delay {}", ms(it.tick, it.max_delay)), it.tick, (it.limit, it.window), it.debt)
-        }
+        Algorithm::TokenBucket(it) => (
+            format!(", token_bucket with burst {}", it.burst),
+            it.tick,
+            (it.limit, it.window),
+            it.debt,
+        ),
+        Algorithm::LeakyBucket(it) => (
+            format!(
+                ", leaky_bucket with max_delay {}",
+                ms(it.tick, it.max_delay)
+            ),
+            it.tick,
+            (it.limit, it.window),
+            it.debt,
+        ),
         Algorithm::Concurrency(_) => unreachable!("it returned"),
     };
     assert_eq!(limit, hits);
-    assert_eq!(of_window, window.micros().div_ceil(rate.micros()), "the window in ticks");
-    line += if debt.counts() { ", denied hits are counted" } else { "" };
+    assert_eq!(
+        of_window,
+        window.micros().div_ceil(rate.micros()),
+        "the window in ticks"
+    );
+    line += if debt.counts() {
+        ", denied hits are counted"
+    } else {
+        ""
+    };
     if debt.limits() != 1 {
         write!(line, " up to {} full limits", debt.limits()).expect("a string");
     }
@@ -105,50 +159,122 @@ fn show_amount(amount: &Amount) -> String {
     let mut line = match rate.unit_multiplier {
         _ if rate.unit == weir::time::Unit::None => rate.to_string(),
         1 => format!("{} per {}", rate.requests_per_unit, rate.unit.name()),
-        many => format!("{} per {many} {}s", rate.requests_per_unit, rate.unit.name()),
+        many => format!(
+            "{} per {many} {}s",
+            rate.requests_per_unit,
+            rate.unit.name()
+        ),
     };
-    line.extend(Some(amount.scale).filter(|scale| *scale != Scale::ONE).map(|scale| format!(", in units of {scale} hits")));
+    line.extend(
+        Some(amount.scale)
+            .filter(|scale| *scale != Scale::ONE)
+            .map(|scale| format!(", in units of {scale} hits")),
+    );
     line += &show_algorithm(amount);
-    line.extend(amount.default_cost.map(|cost| format!(", {cost} hits by default")));
+    line.extend(
+        amount
+            .default_cost
+            .map(|cost| format!(", {cost} hits by default")),
+    );
     line
 }
 
 fn show_usage(usage: Option<&Arc<Tracking>>) -> String {
-    let Some(tracking) = usage else { return String::new() };
-    let Settings { interval, buckets, expiry, subjects } = tracking.settings;
+    let Some(tracking) = usage else {
+        return String::new();
+    };
+    let Settings {
+        interval,
+        buckets,
+        expiry,
+        subjects,
+    } = tracking.settings;
     format!(", usage in {buckets} buckets of {interval}, expiry {expiry}, {subjects} subjects")
 }
 
 /// A limit on one line, with everything that it says.
 fn show(limit: &Limit) -> String {
     let mut line = format!("limit {}: ", limit.path());
-    let none = if limit.is_by_rows { "by its rows" } else { "unlimited" };
-    line += &limit.amount.map_or_else(|| none.to_owned(), |amount| show_amount(&amount));
-    line.extend(limit.trial.as_ref().map(|trial| format!(", tries [{}{}]", show_amount(&trial.amount), show_usage(trial.usage.as_ref()))));
-    let policy = limit.on_store_failure.and_then(|policy| OnStoreFailure::NAMED.into_iter().find(|&(_, named)| named == policy));
+    let none = if limit.is_by_rows {
+        "by its rows"
+    } else {
+        "unlimited"
+    };
+    line += &limit
+        .amount
+        .map_or_else(|| none.to_owned(), |amount| show_amount(&amount));
+    line.extend(limit.trial.as_ref().map(|trial| {
+        format!(
+            ", tries [{}{}]",
+            show_amount(&trial.amount),
+            show_usage(trial.usage.as_ref())
+        )
+    }));
+    let policy = limit.on_store_failure.and_then(|policy| {
+        OnStoreFailure::NAMED
+            .into_iter()
+            .find(|&(_, named)| named == policy)
+    });
     line.extend(policy.map(|(name, _)| format!(", on store failure {name}")));
     line += &show_usage(limit.usage.as_ref());
-    let flags = [("shadow", limit.shadow_mode), ("quota", limit.quota_mode), ("detailed", limit.detailed_metric)];
-    line.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(", {flag}")));
+    let flags = [
+        ("shadow", limit.shadow_mode),
+        ("quota", limit.quota_mode),
+        ("detailed", limit.detailed_metric),
+    ];
+    line.extend(
+        flags
+            .iter()
+            .filter(|(_, set)| *set)
+            .map(|(flag, _)| format!(", {flag}")),
+    );
     for level in &limit.levels {
-        let flags = [("shared", level.share_threshold), ("value to metric", level.value_to_metric)];
-        line.extend(flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(", {}: {flag}", level.key)));
+        let flags = [
+            ("shared", level.share_threshold),
+            ("value to metric", level.value_to_metric),
+        ];
+        line.extend(
+            flags
+                .iter()
+                .filter(|(_, set)| *set)
+                .map(|(flag, _)| format!(", {}: {flag}", level.key)),
+        );
     }
     line.extend(limit.name.iter().map(|name| format!(", name '{name}'")));
     line.extend(limit.plan.iter().map(|plan| format!(", plan '{plan}'")));
-    line.extend(limit.table.iter().map(|table| format!(", {} of {} rows", table.rows_of(limit.id), table.rows.len())));
-    line.extend(limit.replaces.iter().map(|name| format!(", replaces '{name}'")));
-    line.extend(limit.metadata.iter().map(|metadata| format!(", metadata {}", serde_json::to_string(metadata).expect("JSON"))));
+    line.extend(
+        limit
+            .table
+            .iter()
+            .map(|table| format!(", {} of {} rows", table.rows_of(limit.id), table.rows.len())),
+    );
+    line.extend(
+        limit
+            .replaces
+            .iter()
+            .map(|name| format!(", replaces '{name}'")),
+    );
+    line.extend(limit.metadata.iter().map(|metadata| {
+        format!(
+            ", metadata {}",
+            serde_json::to_string(metadata).expect("JSON")
+        )
+    }));
     line
 }
 
 /// The rows of the tables of a limit, each on one line.
 fn rows(rules: &Rules, limit: &Limit) -> Vec<String> {
-    let Some(table) = limit.own_table() else { return Vec::new() };
+    let Some(table) = limit.own_table() else {
+        return Vec::new();
+    };
     let row = |row| {
         let meaning = table.rows.meaning(row).expect("a row of the table");
         let of_row = rules.limit(LimitId::new(limit.id.domain, meaning.limit));
-        let in_force = LimitInForce { limit: of_row, row: Some(row) };
+        let in_force = LimitInForce {
+            limit: of_row,
+            row: Some(row),
+        };
         let shown = Limit {
             amount: in_force.amount().copied(),
             is_by_rows: false,
@@ -159,57 +285,90 @@ fn rows(rules: &Rules, limit: &Limit) -> Vec<String> {
             ..of_row.clone()
         };
         let value = String::from_utf8_lossy(table.rows.value(row)).into_owned();
-        format!("  {} '{value}': {}", in_force.row_origin().expect("a row"), show(&shown))
+        format!(
+            "  {} '{value}': {}",
+            in_force.row_origin().expect("a row"),
+            show(&shown)
+        )
     };
     table.rows.rows().map(row).collect()
 }
 
 fn outcome(files: &[SourceText], options: &Options) -> String {
     let (problems, limits) = match compile(files, options) {
-        Ok(Compiled { rules, warnings }) if rules.limit_count() == 0 => (warnings, vec!["no limits".to_owned()]),
+        Ok(Compiled { rules, warnings }) if rules.limit_count() == 0 => {
+            (warnings, vec!["no limits".to_owned()])
+        }
         Ok(Compiled { rules, warnings }) => {
-            let mut domains: Vec<_> = rules.domains().filter(|domain| rules.commit(domain) == Some(Commit::AllOrNone)).collect();
+            let mut domains: Vec<_> = rules
+                .domains()
+                .filter(|domain| rules.commit(domain) == Some(Commit::AllOrNone))
+                .collect();
             domains.sort_unstable();
-            let commits = domains.into_iter().map(|domain| format!("domain {}: all or none", String::from_utf8_lossy(domain)));
-            let limits = rules.limits().flat_map(|limit| [show(limit)].into_iter().chain(rows(&rules, limit)));
+            let commits = domains
+                .into_iter()
+                .map(|domain| format!("domain {}: all or none", String::from_utf8_lossy(domain)));
+            let limits = rules
+                .limits()
+                .flat_map(|limit| [show(limit)].into_iter().chain(rows(&rules, limit)));
             (warnings, commits.chain(limits).collect())
         }
         Err(problems) => (problems, vec!["refused".to_owned()]),
     };
-    problems.iter().map(ToString::to_string).chain(limits).fold(String::new(), |text, line| text + &line + "\n")
+    problems
+        .iter()
+        .map(ToString::to_string)
+        .chain(limits)
+        .fold(String::new(), |text, line| text + &line + "\n")
 }
 
 #[test]
 fn every_file_of_the_config_vectors_gives_what_is_expected() {
     let folder = root().join("tests/vectors/config");
-    let mut cases: Vec<(Vec<PathBuf>, PathBuf)> =
-        files_of(&folder, "yaml").into_iter().map(|path| (vec![path.clone()], path.with_extension("expect"))).collect();
+    let mut cases: Vec<(Vec<PathBuf>, PathBuf)> = files_of(&folder, "yaml")
+        .into_iter()
+        .map(|path| (vec![path.clone()], path.with_extension("expect")))
+        .collect();
     for entry in fs::read_dir(&folder).expect("the vectors") {
         let path = entry.expect("readable").path();
         if path.is_dir() {
-            let files = ["yaml", "txt", "csv"].map(|ending| files_of(&path, ending)).concat();
+            let files = ["yaml", "txt", "csv"]
+                .map(|ending| files_of(&path, ending))
+                .concat();
             cases.push((files, path.join("expect")));
         }
     }
     assert!(cases.len() > 60, "only {} cases were found", cases.len());
     let mut wrong = String::new();
     for (paths, expect) in cases {
-        let expected = fs::read_to_string(&expect).unwrap_or_else(|error| panic!("{}: {error}", expect.display()));
+        let expected = fs::read_to_string(&expect)
+            .unwrap_or_else(|error| panic!("{}: {error}", expect.display()));
         let (first, rest) = expected.split_once('\n').unwrap_or_default();
-        let (words, expected) = first.strip_prefix("options:").map_or(("", expected.as_str()), |words| (words, rest));
+        let (words, expected) = first
+            .strip_prefix("options:")
+            .map_or(("", expected.as_str()), |words| (words, rest));
         let options = Options {
             merge_domains: words.contains("merge_domains"),
             strict: words.contains("strict"),
             for_check: words.contains("for_check"),
             process: ProcessDefaults {
-                commit: if words.contains("all_or_none") { Commit::AllOrNone } else { Commit::Each },
+                commit: if words.contains("all_or_none") {
+                    Commit::AllOrNone
+                } else {
+                    Commit::Each
+                },
                 calendar_months: words.contains("calendar_months"),
             },
         };
         let files: Vec<_> = paths.iter().map(|path| source(path)).collect();
         let found = outcome(&files, &options);
         if found != expected {
-            write!(wrong, "=== {}: expected\n{expected}--- found\n{found}", expect.display()).expect("a string");
+            write!(
+                wrong,
+                "=== {}: expected\n{expected}--- found\n{found}",
+                expect.display()
+            )
+            .expect("a string");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
@@ -218,11 +377,27 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
 #[test]
 fn problems_are_in_the_order_of_files_lines_and_columns() {
     // An unknown name is found last, when all files are read.
-    let a = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {requests_per_unit: 1, replaces: [{name: absent}], unit: foo}\nunit: x\n";
-    let files = [text("b.yaml", a), text("a.yaml", "domain: e\nkey: x\nx: y\n")];
+    let a = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {requests_per_unit: 1, replaces: \
+        [{name: absent}], unit: foo}\nunit: x\n";
+    let files = [
+        text("b.yaml", a),
+        text("a.yaml", "domain: e\nkey: x\nx: y\n"),
+    ];
     let problems = compile(&files, &Options::default()).expect_err("it is wrong");
-    let places: Vec<_> = problems.iter().map(|problem| (problem.file.as_str(), problem.line, problem.column)).collect();
-    assert_eq!(places, [("b.yaml", 4, 58), ("b.yaml", 4, 74), ("b.yaml", 5, 1), ("a.yaml", 2, 1), ("a.yaml", 3, 1)]);
+    let places: Vec<_> = problems
+        .iter()
+        .map(|problem| (problem.file.as_str(), problem.line, problem.column))
+        .collect();
+    assert_eq!(
+        places,
+        [
+            ("b.yaml", 4, 58),
+            ("b.yaml", 4, 74),
+            ("b.yaml", 5, 1),
+            ("a.yaml", 2, 1),
+            ("a.yaml", 3, 1)
+        ]
+    );
 }
 
 /// `\xNN` stands for any byte.
@@ -230,15 +405,22 @@ fn bytes(text: &str) -> Vec<u8> {
     let mut pieces = text.split("\\x");
     let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
     for piece in pieces {
-        let (hex, rest) = piece.split_at_checked(2).unwrap_or_else(|| panic!("\\x{piece}: two digits"));
-        bytes.push(u8::from_str_radix(hex, 16).unwrap_or_else(|_| panic!("\\x{piece}: not hexadecimal")));
+        let (hex, rest) = piece
+            .split_at_checked(2)
+            .unwrap_or_else(|| panic!("\\x{piece}: two digits"));
+        bytes.push(
+            u8::from_str_radix(hex, 16).unwrap_or_else(|_| panic!("\\x{piece}: not hexadecimal")),
+        );
         bytes.extend_from_slice(rest.as_bytes());
     }
     bytes
 }
 
 fn find(rules: &Rules, domain: &[u8], entries: &[(Vec<u8>, Vec<u8>)]) -> String {
-    let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+    let entries: Vec<_> = entries
+        .iter()
+        .map(|(key, value)| Entry { key, value })
+        .collect();
     match rules.find(domain, &entries) {
         Lookup::UnknownDomain => "unknown domain".into(),
         Lookup::NoLimit => "none".into(),
@@ -255,16 +437,30 @@ fn every_line_of_the_matching_vectors_finds_its_limit() {
             Err(problems) => panic!("{}", problems[0]),
         };
         let table = fs::read_to_string(&path).expect("readable");
-        for line in table.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            let (descriptor, expected) = line.split_once("-> ").unwrap_or_else(|| panic!("{}: {line}: no '-> '", path.display()));
+        for line in table
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
+            let (descriptor, expected) = line
+                .split_once("-> ")
+                .unwrap_or_else(|| panic!("{}: {line}: no '-> '", path.display()));
             let descriptor = descriptor.strip_suffix(' ').unwrap_or(descriptor);
             let entries: Vec<_> = descriptor
                 .split(", ")
                 .filter(|entry| !entry.is_empty())
-                .map(|entry| entry.split_once('=').unwrap_or_else(|| panic!("{line}: {entry}: no '='")))
+                .map(|entry| {
+                    entry
+                        .split_once('=')
+                        .unwrap_or_else(|| panic!("{line}: {entry}: no '='"))
+                })
                 .map(|(key, value)| (bytes(key), bytes(value)))
                 .collect();
-            assert_eq!(find(&rules, b"d", &entries), expected, "{}: {line}", path.display());
+            assert_eq!(
+                find(&rules, b"d", &entries),
+                expected,
+                "{}: {line}",
+                path.display()
+            );
             lines += 1;
         }
     }
@@ -274,8 +470,14 @@ fn every_line_of_the_matching_vectors_finds_its_limit() {
 #[test]
 fn an_unknown_domain_differs_from_a_domain_without_a_match() {
     let rules = rules_of("domain: d\n");
-    assert_eq!(find(&rules, b"d", &[(b"a".to_vec(), b"b".to_vec())]), "none");
-    assert_eq!(find(&rules, b"D", &[(b"a".to_vec(), b"b".to_vec())]), "unknown domain");
+    assert_eq!(
+        find(&rules, b"d", &[(b"a".to_vec(), b"b".to_vec())]),
+        "none"
+    );
+    assert_eq!(
+        find(&rules, b"D", &[(b"a".to_vec(), b"b".to_vec())]),
+        "unknown domain"
+    );
     assert!(rules.commit(b"d").is_some() && rules.commit(b"").is_none());
     assert_eq!(rules.domains().collect::<Vec<_>>(), [b"d"]);
 }
@@ -284,32 +486,88 @@ fn an_unknown_domain_differs_from_a_domain_without_a_match() {
 fn ids_are_dense_over_all_domains_and_files() {
     let domain = |name: &str| {
         let limit = "rate_limit: {unit: second, requests_per_unit: 1}";
-        text(name, &format!("domain: {name}\ndescriptors: [{{key: a, {limit}}}, {{key: b, {limit}, descriptors: [{{key: c, {limit}}}]}}]"))
+        text(
+            name,
+            &format!(
+                "domain: {name}\ndescriptors: [{{key: a, {limit}}}, {{key: b, {limit}, \
+                 descriptors: [{{key: c, {limit}}}]}}]"
+            ),
+        )
     };
-    let rules = compile(&[domain("x"), domain("y")], &Options::default()).expect("it is right").rules;
-    let ids: Vec<_> = rules.limits().map(|limit| (limit.id.domain, limit.id.limit)).collect();
+    let rules = compile(&[domain("x"), domain("y")], &Options::default())
+        .expect("it is right")
+        .rules;
+    let ids: Vec<_> = rules
+        .limits()
+        .map(|limit| (limit.id.domain, limit.id.limit))
+        .collect();
     assert_eq!(ids, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]);
-    assert!(rules.limits().all(|limit| std::ptr::eq(rules.limit(limit.id), limit)));
-    assert_eq!(rules.limits().map(Limit::path).collect::<Vec<_>>(), ["x.a", "x.b", "x.b.c", "y.a", "y.b", "y.b.c"]);
+    assert!(
+        rules
+            .limits()
+            .all(|limit| std::ptr::eq(rules.limit(limit.id), limit))
+    );
+    assert_eq!(
+        rules.limits().map(Limit::path).collect::<Vec<_>>(),
+        ["x.a", "x.b", "x.b.c", "y.a", "y.b", "y.b.c"]
+    );
 }
 
 #[test]
 fn every_example_is_right_without_a_warning() {
-    let files: Vec<_> = files_of(&root().join("config"), "yaml").iter().map(|path| source(path)).collect();
+    let files: Vec<_> = files_of(&root().join("config"), "yaml")
+        .iter()
+        .map(|path| source(path))
+        .collect();
     assert!(files.len() >= 2);
-    let compiled = compile(&files, &Options { strict: true, ..Options::default() }).unwrap_or_else(|problems| panic!("{}", problems[0]));
+    let compiled = compile(
+        &files,
+        &Options {
+            strict: true,
+            ..Options::default()
+        },
+    )
+    .unwrap_or_else(|problems| panic!("{}", problems[0]));
     let found = |entries: &[(&str, &str)]| {
-        let entries: Vec<_> = entries.iter().map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec())).collect();
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec()))
+            .collect();
         find(&compiled.rules, b"demo", &entries)
     };
-    assert_eq!(found(&[("remote_address", "1.2.3.4")]), "demo.remote_address");
-    assert_eq!(found(&[("path", "/login"), ("remote_address", "1.2.3.4")]), "demo.path_/login.remote_address");
-    assert_eq!(found(&[("generic_key", "whole-site")]), "demo.generic_key_whole-site");
-    let limit = compiled.rules.limits().find(|limit| limit.path() == "demo.remote_address").expect("it is there");
-    assert_eq!(show(limit), "limit demo.remote_address: 20 per minute, name 'per-client'");
-    let of_algorithms = compiled.rules.limits().filter(|limit| &*limit.domain == "algorithms");
-    let kinds: HashSet<_> = of_algorithms.filter_map(|limit| limit.amount.map(|amount| discriminant(&amount.algorithm))).collect();
-    assert_eq!(kinds.len(), AlgorithmKind::NAMED.len(), "an example for each algorithm");
+    assert_eq!(
+        found(&[("remote_address", "1.2.3.4")]),
+        "demo.remote_address"
+    );
+    assert_eq!(
+        found(&[("path", "/login"), ("remote_address", "1.2.3.4")]),
+        "demo.path_/login.remote_address"
+    );
+    assert_eq!(
+        found(&[("generic_key", "whole-site")]),
+        "demo.generic_key_whole-site"
+    );
+    let limit = compiled
+        .rules
+        .limits()
+        .find(|limit| limit.path() == "demo.remote_address")
+        .expect("it is there");
+    assert_eq!(
+        show(limit),
+        "limit demo.remote_address: 20 per minute, name 'per-client'"
+    );
+    let of_algorithms = compiled
+        .rules
+        .limits()
+        .filter(|limit| &*limit.domain == "algorithms");
+    let kinds: HashSet<_> = of_algorithms
+        .filter_map(|limit| limit.amount.map(|amount| discriminant(&amount.algorithm)))
+        .collect();
+    assert_eq!(
+        kinds.len(),
+        AlgorithmKind::NAMED.len(),
+        "an example for each algorithm"
+    );
 }
 
 #[test]
@@ -320,8 +578,14 @@ fn problems_beyond_the_readable_number_are_counted_and_not_listed() {
     }
     let problems = compile(&[text("a.yaml", &yaml)], &Options::default()).expect_err("it is wrong");
     assert_eq!(problems.len(), 1_001);
-    assert_eq!(problems[1_000].what, "4999 more problems in this file are not shown");
-    assert_eq!((problems[0].severity, problems[0].line, problems[0].column), (Severity::Error, 3, 14));
+    assert_eq!(
+        problems[1_000].what,
+        "4999 more problems in this file are not shown"
+    );
+    assert_eq!(
+        (problems[0].severity, problems[0].line, problems[0].column),
+        (Severity::Error, 3, 14)
+    );
 }
 
 /// A tree of random rules, small enough that requests often hit it.
@@ -338,10 +602,27 @@ fn word() -> impl Strategy<Value = String> {
 }
 
 fn branches() -> impl Strategy<Value = Vec<Branch>> {
-    let branch = (word(), prop_oneof![Just(String::new()), word()], any::<bool>()).boxed();
-    let leaf = branch.clone().prop_map(|(key, value, has_limit)| vec![Branch { key, value, has_limit, below: Vec::new() }]);
+    let branch = (
+        word(),
+        prop_oneof![Just(String::new()), word()],
+        any::<bool>(),
+    )
+        .boxed();
+    let leaf = branch.clone().prop_map(|(key, value, has_limit)| {
+        vec![Branch {
+            key,
+            value,
+            has_limit,
+            below: Vec::new(),
+        }]
+    });
     leaf.prop_recursive(3, 24, 4, move |below| {
-        let branch = (branch.clone(), below).prop_map(|((key, value, has_limit), below)| Branch { key, value, has_limit, below });
+        let branch = (branch.clone(), below).prop_map(|((key, value, has_limit), below)| Branch {
+            key,
+            value,
+            has_limit,
+            below,
+        });
         proptest::collection::vec(branch, 0..4)
     })
     .prop_map(distinct)
@@ -351,7 +632,10 @@ fn branches() -> impl Strategy<Value = Vec<Branch>> {
 fn distinct(branches: Vec<Branch>) -> Vec<Branch> {
     let mut kept: Vec<Branch> = Vec::new();
     for mut branch in branches {
-        if !kept.iter().any(|other| (&other.key, &other.value) == (&branch.key, &branch.value)) {
+        if !kept
+            .iter()
+            .any(|other| (&other.key, &other.value) == (&branch.key, &branch.value))
+        {
             branch.below = distinct(branch.below);
             kept.push(branch);
         }
@@ -363,8 +647,17 @@ fn yaml_of(branches: &[Branch]) -> String {
     let items: Vec<_> = branches
         .iter()
         .map(|branch| {
-            let limit = if branch.has_limit { ", rate_limit: {unit: second, requests_per_unit: 1}" } else { "" };
-            format!("{{key: \"{}\", value: \"{}\"{limit}, descriptors: {}}}", branch.key, branch.value, yaml_of(&branch.below))
+            let limit = if branch.has_limit {
+                ", rate_limit: {unit: second, requests_per_unit: 1}"
+            } else {
+                ""
+            };
+            format!(
+                "{{key: \"{}\", value: \"{}\"{limit}, descriptors: {}}}",
+                branch.key,
+                branch.value,
+                yaml_of(&branch.below)
+            )
         })
         .collect();
     format!("[{}]", items.join(", "))
@@ -375,7 +668,9 @@ fn naive_glob(pattern: &[u8], text: &[u8]) -> bool {
     match pattern.split_first() {
         None => text.is_empty(),
         Some((b'*', rest)) => (0..=text.len()).any(|skip| naive_glob(rest, &text[skip..])),
-        Some((byte, rest)) => text.split_first().is_some_and(|(first, behind)| first == byte && naive_glob(rest, behind)),
+        Some((byte, rest)) => text
+            .split_first()
+            .is_some_and(|(first, behind)| first == byte && naive_glob(rest, behind)),
     }
 }
 
@@ -383,16 +678,29 @@ fn naive_glob(pattern: &[u8], text: &[u8]) -> bool {
 fn naive_find(mut level: &[Branch], entries: &[(String, String)]) -> String {
     let mut path = "d".to_owned();
     for (index, (key, value)) in entries.iter().enumerate() {
-        let exact = |branch: &&Branch| !branch.value.is_empty() && branch.key == *key && branch.value == *value;
+        let exact = |branch: &&Branch| {
+            !branch.value.is_empty() && branch.key == *key && branch.value == *value
+        };
         let pattern = |branch: &&Branch| {
             (branch.key.contains('*') || branch.value.contains('*'))
                 && naive_glob(branch.key.as_bytes(), key.as_bytes())
-                && (branch.value.is_empty() || naive_glob(branch.value.as_bytes(), value.as_bytes()))
+                && (branch.value.is_empty()
+                    || naive_glob(branch.value.as_bytes(), value.as_bytes()))
         };
         let any_value = |branch: &&Branch| branch.value.is_empty() && branch.key == *key;
-        let found = level.iter().find(exact).or_else(|| level.iter().find(pattern)).or_else(|| level.iter().find(any_value));
-        let Some(branch) = found else { return "none".into() };
-        path = path + "." + &branch.key + if branch.value.is_empty() { "" } else { "_" } + &branch.value;
+        let found = level
+            .iter()
+            .find(exact)
+            .or_else(|| level.iter().find(pattern))
+            .or_else(|| level.iter().find(any_value));
+        let Some(branch) = found else {
+            return "none".into();
+        };
+        path = path
+            + "."
+            + &branch.key
+            + if branch.value.is_empty() { "" } else { "_" }
+            + &branch.value;
         if index + 1 == entries.len() && branch.has_limit {
             return path;
         }
@@ -421,13 +729,15 @@ proptest! {
         }
         for entries in requests {
             let as_bytes: Vec<_> = entries.iter().map(|(key, value)| (key.clone().into_bytes(), value.clone().into_bytes())).collect();
-            prop_assert_eq!(find(&rules, b"d", &as_bytes), naive_find(&branches, &entries), "{:?} in {:?}", entries, branches);
+            prop_assert_eq!(find(&rules, b"d", &as_bytes), naive_find(&branches, &entries), "{:?} \
+                in {:?}", entries, branches);
         }
     }
 
     #[test]
     fn a_pattern_matches_what_it_should(pattern in "[ab*]{0,7}\\*[ab*]{0,7}", value in "[ab]{0,12}") {
-        let rules = rules_of(&format!("domain: d\ndescriptors: [{{key: k, value: \"{pattern}\", rate_limit: {{unlimited: true}}}}]"));
+        let rules = rules_of(&format!("domain: d\ndescriptors: [{{key: k, value: \"{pattern}\", \
+            rate_limit: {{unlimited: true}}}}]"));
         let found = find(&rules, b"d", &[(b"k".to_vec(), value.clone().into_bytes())]) != "none";
         prop_assert_eq!(found, naive_glob(pattern.as_bytes(), value.as_bytes()));
     }
@@ -438,7 +748,8 @@ proptest! {
     }
 
     #[test]
-    fn random_yaml_never_panics(text in "([a:\\-,\\[\\]{}#&*!|>'\"%@` \n\t~?0.]|key: |- |<<: |&a |\\*a |--- ?\n|domain: |descriptors:\n|!!int ){0,60}") {
+    fn random_yaml_never_panics(text in "([a:\\-,\\[\\]{}#&*!|>'\"%@` \n\t~?0.]|key: |- |<<: |&a \
+        |\\*a |--- ?\n|domain: |descriptors:\n|!!int ){0,60}") {
         let _ = compile(&[SourceText { name: "a".into(), text: text.into_bytes() }], &Options { strict: true, merge_domains: true, for_check: true, ..Options::default() });
     }
 

@@ -1,4 +1,5 @@
-//! The model of `weir size` beside real processes: what a key takes in a Redis and in the memory of a service.
+//! The model of `weir size` beside real processes: what a key takes in a Redis and in the memory of
+//! a service.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use weir::cli::size::keys::{KeyShape, lists_bytes, memory_bytes, record_bytes, r
 use crate::support::wait::eventually;
 use crate::support::{Client, RedisServer, Weir, descriptor, request};
 
-/// A limit of each algorithm. Hours, so that no key expires meanwhile; a ring of short buckets, so that a test can fill several.
+/// A limit of each algorithm. Hours, so that no key expires meanwhile; a ring of short buckets, so
+/// that a test can fill several.
 const LIMITS: &str = "
 domain: size
 descriptors:
@@ -20,7 +22,8 @@ descriptors:
   - { key: leaky_bucket, rate_limit: { unit: hour, requests_per_unit: 1000000, algorithm: leaky_bucket, max_delay: 1h } }
 ";
 
-/// How far a key in Redis may be from the model. The buffers of connections are in what Redis reports.
+/// How far a key in Redis may be from the model. The buffers of connections are in what Redis
+/// reports.
 const TOLERANCE: f64 = 0.05;
 
 /// Descriptors of a request.
@@ -34,18 +37,37 @@ fn value(key: usize, length: usize) -> String {
 /// Sends a hit on each of `keys` keys.
 async fn hit(client: &mut Client, algorithm: &str, keys: usize, length: usize) {
     for first in (0..keys).step_by(TOGETHER) {
-        let descriptors = (first..keys.min(first + TOGETHER)).map(|key| descriptor(&[(algorithm, &value(key, length))])).collect();
-        let answer = client.should_rate_limit(request("size", descriptors)).await.expect("an answer").into_inner();
-        assert!(answer.statuses.iter().all(|status| status.current_limit.is_some()), "every one is counted");
+        let descriptors = (first..keys.min(first + TOGETHER))
+            .map(|key| descriptor(&[(algorithm, &value(key, length))]))
+            .collect();
+        let answer = client
+            .should_rate_limit(request("size", descriptors))
+            .await
+            .expect("an answer")
+            .into_inner();
+        assert!(
+            answer
+                .statuses
+                .iter()
+                .all(|status| status.current_limit.is_some()),
+            "every one is counted"
+        );
     }
 }
 
-/// The memory of Redis without the buffers of its clients, which shrink some seconds after a large batch.
+/// The memory of Redis without the buffers of its clients, which shrink some seconds after a large
+/// batch.
 fn used_memory(redis: &RedisServer) -> f64 {
     let read = || {
         let info: String = redis.run(&["INFO", "memory"]);
-        let bytes =
-            |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).expect("a size").trim().parse::<f64>().expect("a number");
+        let bytes = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name))
+                .expect("a size")
+                .trim()
+                .parse::<f64>()
+                .expect("a number")
+        };
         bytes("used_memory:") - bytes("mem_clients_normal:")
     };
     // Tables that grow are there twice for a while.
@@ -60,9 +82,17 @@ fn used_memory(redis: &RedisServer) -> f64 {
 #[tokio::test]
 async fn a_key_in_redis_takes_what_the_model_says() {
     let redis = RedisServer::start();
-    let weir = Weir::start(&[("size.yaml", LIMITS)], &[("REDIS_URL", &redis.url()), ("WORKERS", "1"), ("STORE_TIMEOUT", "10s")]);
+    let weir = Weir::start(
+        &[("size.yaml", LIMITS)],
+        &[
+            ("REDIS_URL", &redis.url()),
+            ("WORKERS", "1"),
+            ("STORE_TIMEOUT", "10s"),
+        ],
+    );
     let info: String = redis.run(&["INFO"]);
-    let is_the_modelled = info.contains("redis_version:7.0.") && info.contains("mem_allocator:jemalloc");
+    let is_the_modelled =
+        info.contains("redis_version:7.0.") && info.contains("mem_allocator:jemalloc");
     let mut client = weir.client().await;
     for (name, kind) in AlgorithmKind::OVER_TIME {
         // Hits on a key, and bytes of its value.
@@ -88,12 +118,28 @@ async fn a_key_in_redis_takes_what_the_model_says() {
             let key: String = redis.run(&["RANDOMKEY"]);
             let bytes = key.split(':').next().expect("a key").len() as u32;
             let window = if is_ring { 60 } else { 3_600 };
-            let shape = KeyShape { algorithm: kind, bytes, entries: hits, window: Duration::from_secs(window) };
+            let shape = KeyShape {
+                algorithm: kind,
+                bytes,
+                entries: hits,
+                window: Duration::from_secs(window),
+            };
             let modelled = redis_bytes(&shape, Some(keys as f64));
-            eprintln!("{name}, {hits} hits, {bytes} bytes of name: {measured:.1} bytes, {modelled:.1} by the model");
+            eprintln!(
+                "{name}, {hits} hits, {bytes} bytes of name: {measured:.1} bytes, {modelled:.1} by \
+                 the model"
+            );
             let most = modelled * (1.0 + TOLERANCE);
-            let least = modelled * if is_the_modelled { 1.0 - TOLERANCE } else { 0.5 };
-            assert!((least..=most).contains(&measured), "{name}, {hits} hits: {measured:.1} bytes of {key}, {modelled:.1} by the model");
+            let least = modelled
+                * if is_the_modelled {
+                    1.0 - TOLERANCE
+                } else {
+                    0.5
+                };
+            assert!(
+                (least..=most).contains(&measured),
+                "{name}, {hits} hits: {measured:.1} bytes of {key}, {modelled:.1} by the model"
+            );
         }
     }
 }
@@ -110,10 +156,16 @@ descriptors:
 async fn usage_in_redis_takes_what_the_model_says() {
     const SUBJECTS: usize = 9_000;
     let redis = RedisServer::start();
-    let environment = [("REDIS_URL", &*redis.url()), ("WORKERS", "1"), ("STORE_TIMEOUT", "10s"), ("EXPIRATION_JITTER_MAX_SECONDS", "0")];
+    let environment = [
+        ("REDIS_URL", &*redis.url()),
+        ("WORKERS", "1"),
+        ("STORE_TIMEOUT", "10s"),
+        ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
+    ];
     let weir = Weir::start(&[("size.yaml", USAGE)], &environment);
     let info: String = redis.run(&["INFO"]);
-    let is_the_modelled = info.contains("redis_version:7.0.") && info.contains("mem_allocator:jemalloc");
+    let is_the_modelled =
+        info.contains("redis_version:7.0.") && info.contains("mem_allocator:jemalloc");
     let mut client = weir.client().await;
     hit(&mut client, "fixed_window", 1, 8).await;
     redis.flush();
@@ -122,7 +174,9 @@ async fn usage_in_redis_takes_what_the_model_says() {
     let before = used_memory(&redis);
     for buckets in 1..=5 {
         hit(&mut client, "fixed_window", SUBJECTS, 8).await;
-        let is_listed = || (redis.run::<usize>(&["ZCARD", "w1{size|fixed_window}ut"]) == SUBJECTS).then_some(());
+        let is_listed = || {
+            (redis.run::<usize>(&["ZCARD", "w1{size|fixed_window}ut"]) == SUBJECTS).then_some(())
+        };
         assert!(eventually(is_listed).is_some(), "all are in the lists");
         // The lists of another order are written right behind, and the next bucket begins.
         tokio::time::sleep(Duration::from_millis(1_300)).await;
@@ -132,9 +186,16 @@ async fn usage_in_redis_takes_what_the_model_says() {
         let measured = (used_memory(&redis) - before) / SUBJECTS as f64;
         let key = "w1{size|fixed_window=00000001}fw86400";
         let length = key.len() as u32;
-        let shape = KeyShape { algorithm: AlgorithmKind::FixedWindow, bytes: length, entries: 1, window: Duration::from_secs(86_400) };
+        let shape = KeyShape {
+            algorithm: AlgorithmKind::FixedWindow,
+            bytes: length,
+            entries: 1,
+            window: Duration::from_secs(86_400),
+        };
         let all = SUBJECTS as f64;
-        let modelled = redis_bytes(&shape, None) + record_bytes(length, buckets) + lists_bytes(length, all, 1) / all;
+        let modelled = redis_bytes(&shape, None)
+            + record_bytes(length, buckets)
+            + lists_bytes(length, all, 1) / all;
         eprintln!("{buckets} buckets: {measured:.1} bytes, {modelled:.1} by the model at most");
         let least = if is_the_modelled { 0.75 } else { 0.5 };
         assert!(
@@ -154,8 +215,16 @@ async fn a_key_in_memory_takes_what_was_measured() {
     let before = resident();
     hit(&mut client, "token_bucket", KEYS, 8).await;
     let measured = (resident() - before) / KEYS as f64;
-    let shape = KeyShape { algorithm: AlgorithmKind::TokenBucket, bytes: 0, entries: 1, window: Duration::from_secs(60) };
+    let shape = KeyShape {
+        algorithm: AlgorithmKind::TokenBucket,
+        bytes: 0,
+        entries: 1,
+        window: Duration::from_secs(60),
+    };
     let modelled = memory_bytes(&shape);
     eprintln!("{measured:.1} bytes, {modelled:.1} measured by the bench");
-    assert!((measured / modelled - 1.0).abs() < 0.25, "{measured:.1} bytes, {modelled:.1} by the table");
+    assert!(
+        (measured / modelled - 1.0).abs() < 0.25,
+        "{measured:.1} bytes, {modelled:.1} by the table"
+    );
 }

@@ -28,7 +28,10 @@ descriptors:
 /// Asks for one hit so many times.
 async fn hit(client: &mut Client, domain: &str, entries: &[(&str, &str)], times: usize) {
     for _ in 0..times {
-        client.should_rate_limit(request(domain, vec![descriptor(entries)])).await.expect("an answer");
+        client
+            .should_rate_limit(request(domain, vec![descriptor(entries)]))
+            .await
+            .expect("an answer");
     }
 }
 
@@ -41,12 +44,21 @@ fn api(address: SocketAddr, call: &str) -> Value {
 /// The command, with services to ask.
 fn command(arguments: &[&str], admin: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.env_clear().env("WEIR_ADMIN", admin).args(arguments).output().expect("the binary runs")
+    command
+        .env_clear()
+        .env("WEIR_ADMIN", admin)
+        .args(arguments)
+        .output()
+        .expect("the binary runs")
 }
 
 fn stdout(arguments: &[&str], admin: &str) -> String {
     let output = command(arguments, admin);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -55,7 +67,10 @@ fn table(text: &str) -> String {
     let (head, rest) = text.split_once('\n').expect("lines");
     let (before, after) = head.split_once(" in the last ").expect("a time");
     let (seconds, after) = after.split_once(' ').expect("more");
-    assert!(seconds.parse::<u32>().is_ok_and(|seconds| seconds < 60), "{head}");
+    assert!(
+        seconds.parse::<u32>().is_ok_and(|seconds| seconds < 60),
+        "{head}"
+    );
     format!("{before} in the last N {after}\n{rest}")
 }
 
@@ -78,25 +93,71 @@ async fn the_heaviest_subjects_are_shown_by_hits_and_by_refusals() {
     );
     assert_eq!(top["subjects"], json!([path, bob, ann]));
     assert_eq!(
-        (&top["window"], &top["by"], &top["total"], &top["error_at_most"]),
+        (
+            &top["window"],
+            &top["by"],
+            &top["total"],
+            &top["error_at_most"]
+        ),
         (&json!("minute"), &json!("hits"), &json!(16), &json!(0))
     );
-    assert!(top["seconds"].as_u64().is_some_and(|seconds| seconds < 60), "{top}");
-    assert_eq!(api(address, "top?by=refused&window=hour")["subjects"], json!([bob]));
-    assert_eq!(api(address, "top?count=1&limit=shop.user")["subjects"], json!([bob]));
+    assert!(
+        top["seconds"].as_u64().is_some_and(|seconds| seconds < 60),
+        "{top}"
+    );
+    assert_eq!(
+        api(address, "top?by=refused&window=hour")["subjects"],
+        json!([bob])
+    );
+    assert_eq!(
+        api(address, "top?count=1&limit=shop.user")["subjects"],
+        json!([bob])
+    );
     for (unknown, error) in [
-        ("top?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
-        ("top?limit=shop.usre", "no limit in force is named shop.usre (did you mean shop.user?)"),
-        ("unmatched?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
-        ("overrides?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
-        ("limits?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
-        ("usage/top?domain=shopp", "no limit in force has the domain shopp (did you mean shop?)"),
+        (
+            "top?domain=shopp",
+            "no limit in force has the domain shopp (did you mean shop?)",
+        ),
+        (
+            "top?limit=shop.usre",
+            "no limit in force is named shop.usre (did you mean shop.user?)",
+        ),
+        (
+            "unmatched?domain=shopp",
+            "no limit in force has the domain shopp (did you mean shop?)",
+        ),
+        (
+            "overrides?domain=shopp",
+            "no limit in force has the domain shopp (did you mean shop?)",
+        ),
+        (
+            "limits?domain=shopp",
+            "no limit in force has the domain shopp (did you mean shop?)",
+        ),
+        (
+            "usage/top?domain=shopp",
+            "no limit in force has the domain shopp (did you mean shop?)",
+        ),
     ] {
         let answer = http_client::get(address, &format!("/api/v1/{unknown}"));
-        assert_eq!((answer.status, answer.body.contains(error)), (404, true), "{unknown}: {}", answer.body);
+        assert_eq!(
+            (answer.status, answer.body.contains(error)),
+            (404, true),
+            "{unknown}: {}",
+            answer.body
+        );
     }
-    for wrong in ["top?by=size", "top?window=day", "top?count=0", "top?count=1001"] {
-        assert_eq!(http_client::get(address, &format!("/api/v1/{wrong}")).status, 400, "{wrong}");
+    for wrong in [
+        "top?by=size",
+        "top?window=day",
+        "top?count=0",
+        "top?count=1001",
+    ] {
+        assert_eq!(
+            http_client::get(address, &format!("/api/v1/{wrong}")).status,
+            400,
+            "{wrong}"
+        );
     }
 
     let admin = address.to_string();
@@ -113,10 +174,27 @@ HITS  ERROR  REFUSED  ERROR  LIMIT          SUBJECT
 HITS  ERROR  REFUSED  ERROR  LIMIT      SUBJECT
    6      0        3      0  shop.user  user=bob
 ";
-    assert_eq!(table(&stdout(&["top", "--by", "refused", "--since", "1h", "--once"], &admin)), expected);
-    let report: Value =
-        serde_json::from_str(&stdout(&["top", "--format", "json", "--count", "1", "--domain", "shop"], &admin)).expect("JSON");
-    assert_eq!((&report["subjects"], &report["replicas"]), (&json!([path]), &json!([{ "address": admin, "error": null }])));
+    assert_eq!(
+        table(&stdout(
+            &["top", "--by", "refused", "--since", "1h", "--once"],
+            &admin
+        )),
+        expected
+    );
+    let report: Value = serde_json::from_str(&stdout(
+        &[
+            "top", "--format", "json", "--count", "1", "--domain", "shop",
+        ],
+        &admin,
+    ))
+    .expect("JSON");
+    assert_eq!(
+        (&report["subjects"], &report["replicas"]),
+        (
+            &json!([path]),
+            &json!([{ "address": admin, "error": null }])
+        )
+    );
 }
 
 #[tokio::test]
@@ -125,7 +203,11 @@ async fn replicas_are_merged_and_one_that_does_not_answer_is_named() {
     hit(&mut one.client().await, "shop", &[("user", "ann")], 5).await;
     hit(&mut other.client().await, "shop", &[("user", "ann")], 4).await;
     hit(&mut other.client().await, "shop", &[("user", "bob")], 6).await;
-    let admin = format!("{},{},127.0.0.1:1", one.listener("debug"), other.listener("debug"));
+    let admin = format!(
+        "{},{},127.0.0.1:1",
+        one.listener("debug"),
+        other.listener("debug")
+    );
     let output = command(&["top"], &admin);
     let expected = "\
 15 hits in the last N s of 2 of 3 replicas
@@ -135,62 +217,139 @@ HITS  ERROR  REFUSED  ERROR  LIMIT      SUBJECT
 ";
     assert_eq!(table(&String::from_utf8_lossy(&output.stdout)), expected);
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && error.starts_with("weir: no service at 127.0.0.1:1;") && error.lines().count() == 1, "{error}");
-    let report: Value = serde_json::from_str(&stdout(&["top", "--format", "json"], &admin)).expect("JSON");
+    assert!(
+        output.status.success()
+            && error.starts_with("weir: no service at 127.0.0.1:1;")
+            && error.lines().count() == 1,
+        "{error}"
+    );
+    let report: Value =
+        serde_json::from_str(&stdout(&["top", "--format", "json"], &admin)).expect("JSON");
     assert_eq!(report["replicas"][0]["error"], Value::Null);
-    assert!(report["replicas"][2]["error"].as_str().is_some_and(|error| error.contains("no service at 127.0.0.1:1")), "{report}");
+    assert!(
+        report["replicas"][2]["error"]
+            .as_str()
+            .is_some_and(|error| error.contains("no service at 127.0.0.1:1")),
+        "{report}"
+    );
     // The same replica twice is one replica.
     let twice = format!("{0},http://{0}", one.listener("debug"));
     assert!(stdout(&["top"], &twice).starts_with("5 hits"));
-    let output = command(&["top", "--admin", "127.0.0.1:1", "--admin", "127.0.0.2:1"], "");
+    let output = command(
+        &["top", "--admin", "127.0.0.1:1", "--admin", "127.0.0.2:1"],
+        "",
+    );
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && error.contains("127.0.0.1:1") && error.contains("127.0.0.2:1"), "{error}");
-    assert_eq!(command(&["top", "--admin", "nonsense"], "").status.code(), Some(2));
+    assert!(
+        output.status.code() == Some(1)
+            && error.contains("127.0.0.1:1")
+            && error.contains("127.0.0.2:1"),
+        "{error}"
+    );
+    assert_eq!(
+        command(&["top", "--admin", "nonsense"], "").status.code(),
+        Some(2)
+    );
     let output = command(&["top", "--admin", "name.invalid:6070"], "");
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && error.contains("cannot be resolved"), "{error}");
+    assert!(
+        output.status.code() == Some(1) && error.contains("cannot be resolved"),
+        "{error}"
+    );
 }
 
-/// Traffic of Zipf's law through several workers: what is shown is right within the error that is stated.
+/// Traffic of Zipf's law through several workers: what is shown is right within the error that is
+/// stated.
 #[tokio::test]
 async fn zipf_traffic_is_counted_within_the_stated_error() {
     const REQUESTS: usize = 300;
     const DESCRIPTORS: usize = 200;
     let weir = Weir::start(LIMITS, &[("WORKERS", "3")]);
-    let mut clients = [weir.client().await, weir.client().await, weir.client().await];
+    let mut clients = [
+        weir.client().await,
+        weir.client().await,
+        weir.client().await,
+    ];
     let mut random = fastrand::Rng::with_seed(17);
     let mut exact: HashMap<String, u64> = HashMap::new();
     for number in 0..REQUESTS {
         // The inverse of Zipf's distribution with the exponent 1, over 30,000 users.
-        let users: Vec<String> = (0..DESCRIPTORS).map(|_| (30_000_f64.powf(random.f64()) as u64).to_string()).collect();
+        let users: Vec<String> = (0..DESCRIPTORS)
+            .map(|_| (30_000_f64.powf(random.f64()) as u64).to_string())
+            .collect();
         for user in &users {
             *exact.entry(user.clone()).or_default() += 1;
         }
-        let descriptors = users.iter().map(|user| descriptor(&[("user", user)])).collect();
-        clients[number % 3].should_rate_limit(request("shop", descriptors)).await.expect("an answer");
+        let descriptors = users
+            .iter()
+            .map(|user| descriptor(&[("user", user)]))
+            .collect();
+        clients[number % 3]
+            .should_rate_limit(request("shop", descriptors))
+            .await
+            .expect("an answer");
     }
     let address = weir.listener("debug");
     let top = api(address, "top?count=1000");
     let error_at_most = top["error_at_most"].as_u64().expect("a number");
     assert_eq!(top["total"], REQUESTS * DESCRIPTORS);
-    assert!((1..=240).contains(&error_at_most), "{error_at_most} of {}: more than fit, and at most 0.4 %", top["total"]);
+    assert!(
+        (1..=240).contains(&error_at_most),
+        "{error_at_most} of {}: more than fit, and at most 0.4 %",
+        top["total"]
+    );
     let shown = top["subjects"].as_array().expect("subjects");
     let number = |subject: &Value, name: &str| subject[name].as_u64().expect("a number");
-    let user = |subject: &Value| subject["entries"][0]["value"].as_str().expect("a user").to_owned();
+    let user = |subject: &Value| {
+        subject["entries"][0]["value"]
+            .as_str()
+            .expect("a user")
+            .to_owned()
+    };
     for subject in shown {
-        let (hits, error, exact) = (number(subject, "hits"), number(subject, "hits_error"), exact[&user(subject)]);
-        assert!(hits <= exact && exact <= hits + error && error <= error_at_most, "{subject}: {exact}");
+        let (hits, error, exact) = (
+            number(subject, "hits"),
+            number(subject, "hits_error"),
+            exact[&user(subject)],
+        );
+        assert!(
+            hits <= exact && exact <= hits + error && error <= error_at_most,
+            "{subject}: {exact}"
+        );
     }
-    let mut heaviest: Vec<_> = exact.iter().map(|(user, hits)| (*hits, user.clone())).collect();
+    let mut heaviest: Vec<_> = exact
+        .iter()
+        .map(|(user, hits)| (*hits, user.clone()))
+        .collect();
     heaviest.sort_unstable_by(|one, other| other.cmp(one));
     let first: Vec<_> = shown.iter().take(5).map(user).collect();
-    assert_eq!(first, heaviest.iter().take(5).map(|(_, user)| user.clone()).collect::<Vec<_>>());
+    assert_eq!(
+        first,
+        heaviest
+            .iter()
+            .take(5)
+            .map(|(_, user)| user.clone())
+            .collect::<Vec<_>>()
+    );
     // Three hits of each user are allowed, and all others refused.
     let refusals = api(address, "top?by=refused&count=1000");
-    assert_eq!(refusals["total"], exact.values().map(|hits| hits.saturating_sub(3)).sum::<u64>());
+    assert_eq!(
+        refusals["total"],
+        exact
+            .values()
+            .map(|hits| hits.saturating_sub(3))
+            .sum::<u64>()
+    );
     for subject in refusals["subjects"].as_array().expect("subjects") {
-        let (refused, error, exact) = (number(subject, "refused"), number(subject, "refused_error"), exact[&user(subject)] - 3);
-        assert!(refused <= exact && exact <= refused + error, "{subject}: {exact}");
+        let (refused, error, exact) = (
+            number(subject, "refused"),
+            number(subject, "refused_error"),
+            exact[&user(subject)] - 3,
+        );
+        assert!(
+            refused <= exact && exact <= refused + error,
+            "{subject}: {exact}"
+        );
     }
 }
 
@@ -199,43 +358,94 @@ async fn descriptors_that_no_limit_matches_are_kept_by_domain() {
     let weir = Weir::start(LIMITS, &[]);
     let address = weir.listener("debug");
     assert_eq!(api(address, "unmatched"), json!({ "domains": [] }));
-    assert_eq!(stdout(&["unmatched"], &address.to_string()), "every descriptor found a limit so far\n");
+    assert_eq!(
+        stdout(&["unmatched"], &address.to_string()),
+        "every descriptor found a limit so far\n"
+    );
     let client = &mut weir.client().await;
     hit(client, "shop", &[("user", "ann")], 1).await;
     hit(client, "shop", &[("free", "x\u{1b}[2J")], 1).await;
     hit(client, "shoop", &[("user", "ann")], 1).await;
-    // Several in a second are samples; the first of each kind is one. Kinds may share a number of samples, so that the frequent one comes last.
+    // Several in a second are samples; the first of each kind is one. Kinds may share a number of
+    // samples, so that the frequent one comes last.
     hit(client, "shop", &[("user", "ann"), ("path", "/x")], 100).await;
     let unmatched = api(address, "unmatched");
     let domains = unmatched["domains"].as_array().expect("domains");
     assert_eq!(domains.len(), 2, "{unmatched}");
-    let of = |name: &str| domains.iter().find(|domain| domain["domain"] == name).expect("a domain");
-    assert_eq!((&of("shop")["known"], &of("shoop")["known"]), (&json!(true), &json!(false)));
+    let of = |name: &str| {
+        domains
+            .iter()
+            .find(|domain| domain["domain"] == name)
+            .expect("a domain")
+    };
+    assert_eq!(
+        (&of("shop")["known"], &of("shoop")["known"]),
+        (&json!(true), &json!(false))
+    );
     let entries = |domain: &Value| -> Vec<Value> {
-        domain["descriptors"].as_array().expect("descriptors").iter().map(|descriptor| descriptor["entries"].clone()).collect()
+        domain["descriptors"]
+            .as_array()
+            .expect("descriptors")
+            .iter()
+            .map(|descriptor| descriptor["entries"].clone())
+            .collect()
     };
     let pair = |key: &str, value: &str| json!({ "key": key, "value": value });
-    assert_eq!(entries(of("shop")), [json!([pair("user", "ann"), pair("path", "/x")]), json!([pair("free", "x\u{1b}[2J")])]);
+    assert_eq!(
+        entries(of("shop")),
+        [
+            json!([pair("user", "ann"), pair("path", "/x")]),
+            json!([pair("free", "x\u{1b}[2J")])
+        ]
+    );
     assert_eq!(entries(of("shoop")), [json!([pair("user", "ann")])]);
     assert_eq!(of("shoop")["descriptors"][0]["subject"], "shoop|user=ann");
     assert_eq!(of("shop")["descriptors"][1]["subject"], "shop|free=x%1b[2J");
-    assert_eq!(api(address, "unmatched?domain=shoop")["domains"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        api(address, "unmatched?domain=shoop")["domains"]
+            .as_array()
+            .map(Vec::len),
+        Some(1)
+    );
     // Times are those of the machine, to about a second.
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs() as i64;
-    let seen: jiff::Timestamp = of("shop")["descriptors"][0]["seen_at"].as_str().expect("an instant").parse().expect("RFC 3339");
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_secs() as i64;
+    let seen: jiff::Timestamp = of("shop")["descriptors"][0]["seen_at"]
+        .as_str()
+        .expect("an instant")
+        .parse()
+        .expect("RFC 3339");
     assert!((now - 5..=now).contains(&seen.as_second()), "{seen}");
 
     let text = stdout(&["unmatched"], &address.to_string());
     let timeless: String = text
         .lines()
-        .map(|line| line.split_once(" UTC").map_or_else(|| format!("{line}\n"), |(_, rest)| format!("  TIME{rest}\n")))
+        .map(|line| {
+            line.split_once(" UTC").map_or_else(
+                || format!("{line}\n"),
+                |(_, rest)| format!("  TIME{rest}\n"),
+            )
+        })
         .collect();
-    let (shop, shoop) =
-        ("shop\n  TIME  user=ann path=/x\n  TIME  'free=x\\u{1b}[2J'\n", "shoop: no file defines this domain\n  TIME  user=ann\n");
-    assert!([format!("{shop}{shoop}"), format!("{shoop}{shop}")].contains(&timeless), "{timeless}");
-    let report: Value =
-        serde_json::from_str(&stdout(&["unmatched", "--domain", "shoop", "--format", "json"], &address.to_string())).expect("JSON");
-    assert_eq!(report["domains"], api(address, "unmatched?domain=shoop")["domains"]);
+    let (shop, shoop) = (
+        "shop\n  TIME  user=ann path=/x\n  TIME  'free=x\\u{1b}[2J'\n",
+        "shoop: no file defines this domain\n  TIME  user=ann\n",
+    );
+    assert!(
+        [format!("{shop}{shoop}"), format!("{shoop}{shop}")].contains(&timeless),
+        "{timeless}"
+    );
+    let report: Value = serde_json::from_str(&stdout(
+        &["unmatched", "--domain", "shoop", "--format", "json"],
+        &address.to_string(),
+    ))
+    .expect("JSON");
+    assert_eq!(
+        report["domains"],
+        api(address, "unmatched?domain=shoop")["domains"]
+    );
 }
 
 /// A hostile client of a client sends new values without end.
@@ -246,22 +456,53 @@ async fn endless_new_values_take_no_memory() {
     // Half of the values find a limit, and each second domain is a new one.
     let batch = |number: usize| {
         let one = |index: usize| {
-            descriptor(&[(if index.is_multiple_of(2) { "user" } else { "nothing" }, &format!("{:0>100}", 200 * number + index))])
+            descriptor(&[(
+                if index.is_multiple_of(2) {
+                    "user"
+                } else {
+                    "nothing"
+                },
+                &format!("{:0>100}", 200 * number + index),
+            )])
         };
-        let domain = if number.is_multiple_of(2) { "shop".to_owned() } else { format!("shop-{number}") };
+        let domain = if number.is_multiple_of(2) {
+            "shop".to_owned()
+        } else {
+            format!("shop-{number}")
+        };
         request(&domain, (0..200).map(one).collect())
     };
     for number in 0..50 {
-        client.should_rate_limit(batch(number)).await.expect("an answer");
+        client
+            .should_rate_limit(batch(number))
+            .await
+            .expect("an answer");
     }
     let _ = api(weir.listener("debug"), "top?count=1000");
     let before = weir.resident_kib();
     for number in 50..550 {
-        client.should_rate_limit(batch(number)).await.expect("an answer");
+        client
+            .should_rate_limit(batch(number))
+            .await
+            .expect("an answer");
     }
     let top = api(weir.listener("debug"), "top?count=1000&by=refusals");
-    assert!(top["subjects"].as_array().is_some_and(|subjects| subjects.len() <= 1_000));
+    assert!(
+        top["subjects"]
+            .as_array()
+            .is_some_and(|subjects| subjects.len() <= 1_000)
+    );
     let grown = || weir.resident_kib().saturating_sub(before);
-    assert!(eventually_async(|| (grown() < 16_000).then_some(())).await.is_some(), "{} KiB", grown());
-    assert!(api(weir.listener("debug"), "unmatched")["domains"].as_array().is_some_and(|domains| domains.len() <= 200));
+    assert!(
+        eventually_async(|| (grown() < 16_000).then_some(()))
+            .await
+            .is_some(),
+        "{} KiB",
+        grown()
+    );
+    assert!(
+        api(weir.listener("debug"), "unmatched")["domains"]
+            .as_array()
+            .is_some_and(|domains| domains.len() <= 200)
+    );
 }

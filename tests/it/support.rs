@@ -1,4 +1,5 @@
-//! Shared by the tests: real processes on free ports, each with its own folder, which end with the test; and requests.
+//! Shared by the tests: real processes on free ports, each with its own folder, which end with the
+//! test; and requests.
 
 pub mod browser;
 pub mod certificates;
@@ -54,7 +55,8 @@ descriptors:
 ",
 )];
 
-/// Limits with metadata, domain `meta`. The metadata of `narrow` adds a tag to that of `wide`, and has another team.
+/// Limits with metadata, domain `meta`. The metadata of `narrow` adds a tag to that of `wide`, and
+/// has another team.
 pub const METADATA: &[(&str, &str)] = &[(
     "meta.yaml",
     r#"
@@ -71,23 +73,43 @@ descriptors:
 
 /// A descriptor with these entries.
 pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |&(key, value): &(&str, &str)| Entry { key: key.into(), value: value.into() };
-    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
+    let entry = |&(key, value): &(&str, &str)| Entry {
+        key: key.into(),
+        value: value.into(),
+    };
+    RateLimitDescriptor {
+        entries: entries.iter().map(entry).collect(),
+        ..Default::default()
+    }
 }
 
 /// A descriptor with these entries that asks for these hits; negative hits are given back.
 pub fn descriptor_with_hits(entries: &[(&str, &str)], hits: i64) -> RateLimitDescriptor {
-    RateLimitDescriptor { hits_addend: Some(hits.unsigned_abs()), is_negative_hits: hits < 0, ..descriptor(entries) }
+    RateLimitDescriptor {
+        hits_addend: Some(hits.unsigned_abs()),
+        is_negative_hits: hits < 0,
+        ..descriptor(entries)
+    }
 }
 
 /// A request without `hits_addend`: each descriptor asks for one hit, or for its own `hits_addend`.
 pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
-    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors,
+        hits_addend: 0,
+    }
 }
 
 /// Dynamic metadata as JSON.
 pub fn json(fields: &prost_types::Struct) -> Value {
-    Value::Object(fields.fields.iter().map(|(name, value)| (name.clone(), json_value(value))).collect())
+    Value::Object(
+        fields
+            .fields
+            .iter()
+            .map(|(name, value)| (name.clone(), json_value(value)))
+            .collect(),
+    )
 }
 
 fn json_value(value: &prost_types::Value) -> Value {
@@ -101,12 +123,18 @@ fn json_value(value: &prost_types::Value) -> Value {
     }
 }
 
-/// Calls `ShouldRateLimit` with these bytes as its message, valid or not. Returns the bytes of the answer.
+/// Calls `ShouldRateLimit` with these bytes as its message, valid or not. Returns the bytes of the
+/// answer.
 pub async fn raw_call(weir: &Weir, message: &[u8]) -> Result<Vec<u8>, Status> {
     let mut client = tonic::client::Grpc::new(weir.channel().await);
     client.ready().await.expect("a new connection is ready");
-    let path = http::uri::PathAndQuery::from_static("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
-    Ok(client.unary(Request::new(message.to_vec()), path, Raw).await?.into_inner())
+    let path = http::uri::PathAndQuery::from_static(
+        "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+    );
+    Ok(client
+        .unary(Request::new(message.to_vec()), path, Raw)
+        .await?
+        .into_inner())
 }
 
 /// A codec that passes bytes unchanged in both directions.

@@ -1,4 +1,5 @@
-//! `table` and `plans` through real sockets: amounts by row and plan in both stores, reloads, and what operators see and order.
+//! `table` and `plans` through real sockets: amounts by row and plan in both stores, reloads, and
+//! what operators see and order.
 
 use std::fs;
 use std::process::Command;
@@ -46,7 +47,11 @@ fn files(tenants: &str) -> [(&'static str, &str); 2] {
 }
 
 async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
-    client.should_rate_limit(request("shop", vec![descriptor_with_hits(entries, hits)])).await.expect("an answer").into_inner()
+    client
+        .should_rate_limit(request("shop", vec![descriptor_with_hits(entries, hits)]))
+        .await
+        .expect("an answer")
+        .into_inner()
 }
 
 /// The limit and its name, and the hits that remain, without counting; (0, "", 0) without a limit.
@@ -75,7 +80,10 @@ async fn each_store(test: impl AsyncFn(&mut Client, &Weir)) {
     let weir = Weir::start(&files(TENANTS), &[]);
     test(&mut weir.client().await, &weir).await;
     let redis = RedisServer::start();
-    let weir = Weir::start(&files(TENANTS), &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let weir = Weir::start(
+        &files(TENANTS),
+        &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")],
+    );
     test(&mut weir.client().await, &weir).await;
     redis.assert_every_key_expires();
 }
@@ -97,7 +105,8 @@ async fn each_value_has_the_amount_of_its_row() {
             assert_eq!((limit, &*name), expected, "{key}={value}");
             assert!(remaining == limit || limit == 0, "{key}={value}: {remaining}");
         }
-        assert_eq!(look(client, &[("mailbox", "big"), ("folder", "acme")]).await.0, 9, "the row is that of the mailbox");
+        assert_eq!(look(client, &[("mailbox", "big"), ("folder", "acme")]).await.0, 9, "the row is \
+            that of the mailbox");
         assert_eq!(look(client, &[("mailbox", "none"), ("folder", "acme")]).await.0, 0);
 
         // The name of a row is that of its limit.
@@ -135,7 +144,8 @@ async fn each_value_has_the_amount_of_its_row() {
             (Some(2.0), Some(1.0), Some(2.0)),
             "{shown:#?}"
         );
-        assert!(!metrics.contains("acme") && !metrics.contains("the big one"), "no series has a row: {shown:#?}");
+        assert!(!metrics.contains("acme") && !metrics.contains("the big one"), "no series has a \
+            row: {shown:#?}");
     })
     .await;
 }
@@ -143,56 +153,127 @@ async fn each_value_has_the_amount_of_its_row() {
 #[tokio::test]
 async fn a_reload_changes_rows_and_keeps_the_counts() {
     each_store(async |client, weir| {
-        assert_eq!(ask(client, &[("tenant", "acme")], 4).await.overall_code(), Code::Ok);
-        assert_eq!(ask(client, &[("tenant", "small")], 1).await.overall_code(), Code::Ok);
-        assert_eq!(ask(client, &[("tenant", "unknown")], 1).await.overall_code(), Code::Ok);
+        assert_eq!(
+            ask(client, &[("tenant", "acme")], 4).await.overall_code(),
+            Code::Ok
+        );
+        assert_eq!(
+            ask(client, &[("tenant", "small")], 1).await.overall_code(),
+            Code::Ok
+        );
+        assert_eq!(
+            ask(client, &[("tenant", "unknown")], 1)
+                .await
+                .overall_code(),
+            Code::Ok
+        );
         // A row leaves its plan, one comes, one goes, and the others stay.
-        let changed = "value,requests_per_unit,plan,unit\nacme,10,,year\nunknown,,pro,\nbig,9,pro,\n";
+        let changed =
+            "value,requests_per_unit,plan,unit\nacme,10,,year\nunknown,,pro,\nbig,9,pro,\n";
         replace(weir, client, changed, ("acme", 10)).await;
-        assert_eq!(look(client, &[("tenant", "acme")]).await, (10, String::new(), 6), "it has its count");
-        assert_eq!(look(client, &[("tenant", "unknown")]).await, (5, "professional".to_owned(), 4));
-        assert_eq!(look(client, &[("tenant", "small")]).await, (2, String::new(), 1), "it has no row now");
+        assert_eq!(
+            look(client, &[("tenant", "acme")]).await,
+            (10, String::new(), 6),
+            "it has its count"
+        );
+        assert_eq!(
+            look(client, &[("tenant", "unknown")]).await,
+            (5, "professional".to_owned(), 4)
+        );
+        assert_eq!(
+            look(client, &[("tenant", "small")]).await,
+            (2, String::new(), 1),
+            "it has no row now"
+        );
 
         // A table with mistakes changes nothing, and each mistake is named.
-        let wrong = "value,requests_per_unit,plan\nacme,11,free\nacme,12,free\nbig,nine,\nsmall,,prof\n";
+        let wrong =
+            "value,requests_per_unit,plan\nacme,11,free\nacme,12,free\nbig,nine,\nsmall,,prof\n";
         fs::write(weir.config_dir().join("tenants.csv"), wrong).expect("written");
-        for line in
-            ["tenants.csv:3:1: error: the value 'acme'", "tenants.csv:4:5: error: ", "tenants.csv:5:8: error: there is no plan 'prof'"]
-        {
+        for line in [
+            "tenants.csv:3:1: error: the value 'acme'",
+            "tenants.csv:4:5: error: ",
+            "tenants.csv:5:8: error: there is no plan 'prof'",
+        ] {
             weir.wait_for_log(line).await;
         }
-        assert_eq!(look(client, &[("tenant", "acme")]).await, (10, String::new(), 6));
+        assert_eq!(
+            look(client, &[("tenant", "acme")]).await,
+            (10, String::new(), 6)
+        );
         replace(weir, client, TENANTS, ("acme", 5)).await;
-        assert_eq!(look(client, &[("tenant", "acme")]).await, (5, "professional".to_owned(), 1));
+        assert_eq!(
+            look(client, &[("tenant", "acme")]).await,
+            (5, "professional".to_owned(), 1)
+        );
     })
     .await;
 }
 
 #[test]
 fn a_check_counts_rows_and_names_the_first_that_differ() {
-    let (old, new) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    let changed = TENANTS.replace("acme,pro,,,", "acme,free,,,").replace("small,free,1,,\n", "new,free,8,,\n").replace(",9,", ",10,");
+    let (old, new) = (
+        tempfile::tempdir().expect("a folder"),
+        tempfile::tempdir().expect("a folder"),
+    );
+    let changed = TENANTS
+        .replace("acme,pro,,,", "acme,free,,,")
+        .replace("small,free,1,,\n", "new,free,8,,\n")
+        .replace(",9,", ",10,");
     for (folder, tenants) in [(&old, TENANTS), (&new, &changed)] {
         for (name, text) in files(tenants) {
-            fs::write(folder.path().join(name), text.replace("  - key: only\n    table: tenants.csv\n", "")).expect("written");
+            fs::write(
+                folder.path().join(name),
+                text.replace("  - key: only\n    table: tenants.csv\n", ""),
+            )
+            .expect("written");
         }
     }
     let check = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_weir")).env_clear().arg("check").args(arguments).current_dir(new.path()).output();
+        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .env_clear()
+            .arg("check")
+            .args(arguments)
+            .current_dir(new.path())
+            .output();
         let output = output.expect("the binary runs");
-        (output.status.success(), String::from_utf8(output.stdout).expect("UTF-8"))
+        (
+            output.status.success(),
+            String::from_utf8(output.stdout).expect("UTF-8"),
+        )
     };
-    let (ok, text) = check(&[".", "--strict", "--diff", old.path().to_str().expect("UTF-8")]);
-    let rows = "rows of ./tenants.csv: 1 added, 1 removed, 2 changed: acme: 5 per year, plan pro -> 2 per year, plan free; \
-                big: 9 per year, plan pro, name the big one -> 10 per year, plan pro, name the big one; new: added (8 per year, plan free); \
-                small: removed (1 per year, plan free)\n";
-    assert!(ok && text.contains(&format!("changed: shop.tenant: {rows}")), "{text}");
-    assert!(text.contains(", 12 rows in 2 tables, 4 plans; 0 added, 0 removed, "), "{text}");
-    let (_, json) = check(&[".", "--format", "json", "--diff", old.path().to_str().expect("UTF-8")]);
+    let (ok, text) = check(&[
+        ".",
+        "--strict",
+        "--diff",
+        old.path().to_str().expect("UTF-8"),
+    ]);
+    let rows = "rows of ./tenants.csv: 1 added, 1 removed, 2 changed: acme: 5 per year, plan pro \
+        -> 2 per year, plan free; big: 9 per year, plan pro, name the big one -> 10 per year, plan \
+        pro, name the big one; new: added (8 per year, plan free); small: removed (1 per year, \
+        plan free)\n";
+    assert!(
+        ok && text.contains(&format!("changed: shop.tenant: {rows}")),
+        "{text}"
+    );
+    assert!(
+        text.contains(", 12 rows in 2 tables, 4 plans; 0 added, 0 removed, "),
+        "{text}"
+    );
+    let (_, json) = check(&[
+        ".",
+        "--format",
+        "json",
+        "--diff",
+        old.path().to_str().expect("UTF-8"),
+    ]);
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["summary"]["rows"], 12);
     assert_eq!(
-        (&json["diff"]["rows"][0]["changed"], &json["diff"]["rows"][0]["first"][3]),
+        (
+            &json["diff"]["rows"][0]["changed"],
+            &json["diff"]["rows"][0]["first"][3]
+        ),
         (&2.into(), &"small: removed (1 per year, plan free)".into())
     );
 }
@@ -200,9 +281,16 @@ fn a_check_counts_rows_and_names_the_first_that_differ() {
 /// Everything that a plan may say, from the message about a key that is none of it.
 fn keys_of_plans() -> Vec<String> {
     let yaml = "domain: d\nplans: { p: { zzzzzzzz: 1, unit: day, requests_per_unit: 1 } }\n";
-    let files = [SourceText { name: "l.yaml".to_owned(), text: yaml.into() }];
+    let files = [SourceText {
+        name: "l.yaml".to_owned(),
+        text: yaml.into(),
+    }];
     let problems = compile(&files, &Options::default()).expect_err("an unknown key");
-    let all = problems[0].remedy.split_once("one of ").expect("a list of keys").1;
+    let all = problems[0]
+        .remedy
+        .split_once("one of ")
+        .expect("a list of keys")
+        .1;
     all.split(", ").map(str::to_owned).collect()
 }
 
@@ -220,13 +308,27 @@ fn plan_with(key: &str) -> Option<&'static str> {
         "burst" => "unit: minute, requests_per_unit: 10, algorithm: token_bucket, burst: 20",
         "scale" => "unit: minute, requests_per_unit: 10, scale: 1000",
         "default_cost" => "unit: minute, requests_per_unit: 10, default_cost: 7",
-        "bucket_interval" => "unit: minute, requests_per_unit: 10, algorithm: sliding_window_buckets, bucket_interval: 5s",
-        "bucket_span" => "unit: minute, requests_per_unit: 10, algorithm: sliding_window_buckets, bucket_span: 90s",
-        "subject_expiry" => "unit: minute, requests_per_unit: 10, algorithm: sliding_window_buckets, subject_expiry: 1h",
-        "max_delay" => "unit: minute, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 1s",
+        "bucket_interval" => {
+            "unit: minute, requests_per_unit: 10, algorithm: sliding_window_buckets, \
+             bucket_interval: 5s"
+        }
+        "bucket_span" => {
+            "unit: minute, requests_per_unit: 10, algorithm: sliding_window_buckets, bucket_span: \
+             90s"
+        }
+        "subject_expiry" => {
+            "unit: minute, requests_per_unit: 10, algorithm: sliding_window_buckets, \
+             subject_expiry: 1h"
+        }
+        "max_delay" => {
+            "unit: minute, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 1s"
+        }
         "max_duration" => return None,
         "count_denied" => "unit: minute, requests_per_unit: 10, count_denied: false",
-        "max_debt" => "unit: minute, requests_per_unit: 10, algorithm: token_bucket, count_denied: true, max_debt: 5",
+        "max_debt" => {
+            "unit: minute, requests_per_unit: 10, algorithm: token_bucket, count_denied: true, \
+             max_debt: 5"
+        }
         "period" => "unit: month, requests_per_unit: 10, period: calendar",
         "timezone" => "unit: month, requests_per_unit: 10, period: calendar, timezone: Asia/Tokyo",
         "week_starts" => "unit: week, requests_per_unit: 10, period: calendar, week_starts: sunday",
@@ -235,36 +337,72 @@ fn plan_with(key: &str) -> Option<&'static str> {
     })
 }
 
-/// A row's plan stands alone: nothing that the plan of the `rate_limit` says reaches rows of other plans. What the `rate_limit` and the domain say does.
+/// A row's plan stands alone: nothing that the plan of the `rate_limit` says reaches rows of other
+/// plans. What the `rate_limit` and the domain say does.
 #[test]
 fn what_a_row_inherits_is_not_of_another_plan() {
     let said = |free: &str, value: &str| {
         let yaml = format!(
-            "domain: d\nplans: {{ free: {{ {free} }}, paid: {{ unit: minute, requests_per_unit: 100 }}, part: {{ unit: day }} }}\n\
-             defaults: {{ track_usage: true, on_store_failure: local }}\ndescriptors:\n  - {{ key: k, table: t.csv, rate_limit: {{ plan: free, default_cost: 3 }} }}\n"
+            "domain: d\nplans: {{ free: {{ {free} }}, paid: {{ unit: minute, requests_per_unit: \
+             100 }}, part: {{ unit: day }} }}\n\
+             defaults: {{ track_usage: true, on_store_failure: local }}\ndescriptors:\n  - {{ key: \
+             k, table: t.csv, rate_limit: {{ plan: free, default_cost: 3 }} }}\n"
         );
         let rows = "value,plan,requests_per_unit\nsilent,paid,\nnumber,paid,50\npart,part,5\n";
-        let files = [("l.yaml", &*yaml), ("t.csv", rows)].map(|(name, text)| SourceText { name: name.to_owned(), text: text.into() });
-        let rules = compile(&files, &Options::default()).unwrap_or_else(|problems| panic!("{}\n{yaml}", problems[0])).rules;
-        let owner = rules.limits().find(|limit| limit.own_table().is_some()).expect("a table");
+        let files = [("l.yaml", &*yaml), ("t.csv", rows)].map(|(name, text)| SourceText {
+            name: name.to_owned(),
+            text: text.into(),
+        });
+        let rules = compile(&files, &Options::default())
+            .unwrap_or_else(|problems| panic!("{}\n{yaml}", problems[0]))
+            .rules;
+        let owner = rules
+            .limits()
+            .find(|limit| limit.own_table().is_some())
+            .expect("a table");
         let table = owner.own_table().expect("a table");
         let row = table.rows.find(value.as_bytes());
-        let of_row = row.and_then(|row| table.rows.meaning(row)).map_or(owner.id.limit, |meaning| meaning.limit);
-        fields(&rules, LimitInForce { limit: rules.limit(LimitId::new(owner.id.domain, of_row)), row })
+        let of_row = row
+            .and_then(|row| table.rows.meaning(row))
+            .map_or(owner.id.limit, |meaning| meaning.limit);
+        fields(
+            &rules,
+            LimitInForce {
+                limit: rules.limit(LimitId::new(owner.id.domain, of_row)),
+                row,
+            },
+        )
     };
     let plain = "unit: minute, requests_per_unit: 10";
     for key in keys_of_plans() {
-        let Some(free) = plan_with(&key) else { continue };
+        let Some(free) = plan_with(&key) else {
+            continue;
+        };
         // The rate_limit has a default_cost of its own.
         let is_hidden = key == "default_cost";
-        assert_eq!(said(free, "default") == said(plain, "default"), is_hidden, "{key} has an effect where it is written");
+        assert_eq!(
+            said(free, "default") == said(plain, "default"),
+            is_hidden,
+            "{key} has an effect where it is written"
+        );
         for value in ["silent", "number", "part"] {
-            assert_eq!(said(free, value), said(plain, value), "{key} of the plan 'free' for the row {value}");
+            assert_eq!(
+                said(free, value),
+                said(plain, value),
+                "{key} of the plan 'free' for the row {value}"
+            );
         }
     }
     let inherited = said(plain, "silent");
-    for field in [("default_cost", "3"), ("on_store_failure", "local"), ("track_usage", "true")] {
-        assert!(inherited.contains(&(field.0, field.1.to_owned())), "{field:?} of the rate_limit or the domain: {inherited:?}");
+    for field in [
+        ("default_cost", "3"),
+        ("on_store_failure", "local"),
+        ("track_usage", "true"),
+    ] {
+        assert!(
+            inherited.contains(&(field.0, field.1.to_owned())),
+            "{field:?} of the rate_limit or the domain: {inherited:?}"
+        );
     }
 }
 
@@ -282,7 +420,11 @@ descriptors:
     let files = [("limits.yaml", limits), ("tenants.csv", rows)];
     let weir = Weir::start(
         &files,
-        &[("ON_STORE_FAILURE", "deny"), ("REDIS_URL", "127.0.0.1:1"), ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false")],
+        &[
+            ("ON_STORE_FAILURE", "deny"),
+            ("REDIS_URL", "127.0.0.1:1"),
+            ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false"),
+        ],
     );
     let client = &mut weir.client().await;
     for (value, hits, code) in [
@@ -292,7 +434,11 @@ descriptors:
         ("open", 99, Code::Ok),
         ("local", 1, Code::Ok),
     ] {
-        assert_eq!(ask(client, &[("tenant", value)], hits).await.overall_code(), code, "{value}");
+        assert_eq!(
+            ask(client, &[("tenant", value)], hits).await.overall_code(),
+            code,
+            "{value}"
+        );
     }
     let (limit, name, _) = look(client, &[("tenant", "acme")]).await;
     assert_eq!((limit, &*name), (5, ""), "the plan without a name has none");
@@ -306,7 +452,8 @@ proptest::proptest! {
     ) {
         let text = [b"value,plan,requests_per_unit,unit,burst,name,anchor\n".to_vec(), cells.join(",").into_bytes(), bytes].concat();
         let lines = text.split(|&byte| byte == b'\n').count();
-        let limits = "domain: d\nplans: { a: { unit: day, requests_per_unit: 1 } }\ndescriptors: [{ key: k, table: t.csv }]\n";
+        let limits = "domain: d\nplans: { a: { unit: day, requests_per_unit: 1 } }\ndescriptors: \
+            [{ key: k, table: t.csv }]\n";
         let files = [("l.yaml", limits.as_bytes()), ("t.csv", &text)].map(|(name, text)| SourceText { name: name.to_owned(), text: text.to_vec() });
         match compile(&files, &Options::default()) {
             Ok(compiled) => proptest::prop_assert!(compiled.rules.limit_count() > 0),
@@ -324,9 +471,20 @@ proptest::proptest! {
 /// Runs a command against a service, which has to succeed.
 fn run(weir: &Weir, token: &std::path::Path, arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.env_clear().args(arguments).env("TZ", "UTC").env("WEIR_ADMIN", weir.listener("debug").to_string());
-    let output = command.env("WEIR_ADMIN_TOKEN_FILE", token).output().expect("the binary runs");
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    command
+        .env_clear()
+        .args(arguments)
+        .env("TZ", "UTC")
+        .env("WEIR_ADMIN", weir.listener("debug").to_string());
+    let output = command
+        .env("WEIR_ADMIN_TOKEN_FILE", token)
+        .output()
+        .expect("the binary runs");
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -336,32 +494,83 @@ async fn operators_see_rows_and_order_beside_them() {
     let (tokens, token) = (folder.path().join("tokens"), folder.path().join("token"));
     fs::write(&tokens, "alice:0123456789abcdef0123\n").expect("written");
     fs::write(&token, "0123456789abcdef0123\n").expect("written");
-    let weir = Weir::start(&files(TENANTS), &[("ADMIN_TOKEN_FILE", tokens.to_str().expect("UTF-8"))]);
+    let weir = Weir::start(
+        &files(TENANTS),
+        &[("ADMIN_TOKEN_FILE", tokens.to_str().expect("UTF-8"))],
+    );
     let client = &mut weir.client().await;
 
     let text = run(&weir, &token, &["explain", "-d", "shop", "tenant=big"]);
-    assert!(text.starts_with("tenant=big: 9 per year, plan pro, row tenants.csv:3\n"), "{text}");
-    assert!(text.contains("rate 9 per year") && text.contains("plan pro") && text.contains("name the big one"), "{text}");
-    let text = run(&weir, &token, &["explain", "-d", "shop", "tenant=new", ",", "only=new"]);
-    assert!(text.contains("tenant=new: 2 per year, plan free\n"), "{text}");
-    assert!(text.contains("only=new: not limited: the table tenants.csv has no row for only=new, and there is no 'rate_limit'"), "{text}");
+    assert!(
+        text.starts_with("tenant=big: 9 per year, plan pro, row tenants.csv:3\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("rate 9 per year")
+            && text.contains("plan pro")
+            && text.contains("name the big one"),
+        "{text}"
+    );
+    let text = run(
+        &weir,
+        &token,
+        &["explain", "-d", "shop", "tenant=new", ",", "only=new"],
+    );
+    assert!(
+        text.contains("tenant=new: 2 per year, plan free\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains(
+            "only=new: not limited: the table tenants.csv has no row for only=new, and there is no \
+             'rate_limit'"
+        ),
+        "{text}"
+    );
 
     // Usage is that of the subject, whatever its plan.
     for (value, hits) in [("big", 3), ("acme", 2), ("new", 1)] {
-        assert_eq!(ask(client, &[("tenant", value)], hits).await.overall_code(), Code::Ok);
+        assert_eq!(
+            ask(client, &[("tenant", value)], hits).await.overall_code(),
+            Code::Ok
+        );
     }
-    let top = || crate::support::http_client::get(weir.listener("debug"), "/api/v1/usage/top?domain=shop&limit=tenant").body;
-    let seen = eventually(|| ["tenant=big", "tenant=acme", "tenant=new"].iter().all(|subject| top().contains(subject)).then_some(()));
+    let top = || {
+        crate::support::http_client::get(
+            weir.listener("debug"),
+            "/api/v1/usage/top?domain=shop&limit=tenant",
+        )
+        .body
+    };
+    let seen = eventually(|| {
+        ["tenant=big", "tenant=acme", "tenant=new"]
+            .iter()
+            .all(|subject| top().contains(subject))
+            .then_some(())
+    });
     assert!(seen.is_some(), "{}", top());
     let text = run(&weir, &token, &["usage", "-d", "shop", "tenant=big"]);
     assert!(text.contains('3'), "{text}");
 
     // Raised, blocked and reset by their values.
-    run(&weir, &token, &["raise", "-d", "shop", "--to", "20/year", "tenant=big"]);
+    run(
+        &weir,
+        &token,
+        &["raise", "-d", "shop", "--to", "20/year", "tenant=big"],
+    );
     assert_eq!(look(client, &[("tenant", "big")]).await.0, 20);
     let text = run(&weir, &token, &["explain", "-d", "shop", "tenant=big"]);
-    assert!(text.starts_with("tenant=big: 9 per year, plan pro, row tenants.csv:3, raised to 20/year by the override"), "{text}");
-    let text = run(&weir, &token, &["raise", "-d", "shop", "--to", "6/year", "--all", "tenant=*"]);
+    assert!(
+        text.starts_with(
+            "tenant=big: 9 per year, plan pro, row tenants.csv:3, raised to 20/year by the override"
+        ),
+        "{text}"
+    );
+    let text = run(
+        &weir,
+        &token,
+        &["raise", "-d", "shop", "--to", "6/year", "--all", "tenant=*"],
+    );
     assert!(text.contains("shop.tenant"), "{text}");
     let mut limits = Vec::new();
     for value in ["acme", "small", "new"] {
@@ -369,16 +578,21 @@ async fn operators_see_rows_and_order_beside_them() {
     }
     assert_eq!(limits, [6, 6, 6], "a row that has less is raised");
     run(&weir, &token, &["block", "-d", "shop", "tenant=acme"]);
-    assert_eq!(ask(client, &[("tenant", "acme")], 1).await.overall_code(), Code::OverLimit);
+    assert_eq!(
+        ask(client, &[("tenant", "acme")], 1).await.overall_code(),
+        Code::OverLimit
+    );
     let text = run(&weir, &token, &["reset", "-d", "shop", "tenant=new"]);
     assert!(text.contains("shop.tenant"), "{text}");
     assert_eq!(look(client, &[("tenant", "new")]).await.2, 6);
 
     let page = crate::support::http_client::get(weir.listener("debug"), "/rlconfig").body;
     assert!(
-        page.contains("shop.tenant: unit=YEAR requests_per_unit=5") && page.contains("plan: pro, table: tenants.csv, rows: 2"),
+        page.contains("shop.tenant: unit=YEAR requests_per_unit=5")
+            && page.contains("plan: pro, table: tenants.csv, rows: 2"),
         "{page}"
     );
-    let by_rows = "shop.only: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, table: tenants.csv, rows: 0, from: limits.yaml:12\n";
+    let by_rows = "shop.only: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: \
+        false, table: tenants.csv, rows: 0, from: limits.yaml:12\n";
     assert!(page.contains(by_rows), "{page}");
 }

@@ -1,4 +1,5 @@
-//! `trial`: what another number would refuse, counted beside the real one, through real sockets with both stores.
+//! `trial`: what another number would refuse, counted beside the real one, through real sockets
+//! with both stores.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -10,7 +11,9 @@ use weir::proto::{RateLimitDescriptor, RateLimitResponse};
 use crate::admin::schema::Answers;
 use crate::support::http_client::Response;
 use crate::support::wait::eventually;
-use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, http_client, request};
+use crate::support::{
+    Client, RedisServer, Weir, descriptor, descriptor_with_hits, http_client, request,
+};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -61,38 +64,66 @@ async fn each_store(test: impl AsyncFn(&mut Client, &Weir)) {
     let weir = Weir::start(FILES, &[tokens]);
     test(&mut weir.client().await, &weir).await;
     let redis = RedisServer::start();
-    let weir = Weir::start(FILES, &[tokens, ("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let weir = Weir::start(
+        FILES,
+        &[tokens, ("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
+    );
     test(&mut weir.client().await, &weir).await;
     // That of the overrides is kept.
     redis.run::<i64>(&["DEL", "w1{|overrides}"]);
     redis.assert_every_key_expires();
 }
 
-async fn ask(client: &mut Client, domain: &str, descriptors: Vec<RateLimitDescriptor>) -> Result<RateLimitResponse, tonic::Code> {
+async fn ask(
+    client: &mut Client,
+    domain: &str,
+    descriptors: Vec<RateLimitDescriptor>,
+) -> Result<RateLimitResponse, tonic::Code> {
     let answer = client.should_rate_limit(request(domain, descriptors)).await;
-    answer.map(tonic::Response::into_inner).map_err(|status| status.code())
+    answer
+        .map(tonic::Response::into_inner)
+        .map_err(|status| status.code())
 }
 
 /// The codes of so many requests for one hit.
 async fn codes(client: &mut Client, key: &str, requests: usize) -> Vec<Result<Code, tonic::Code>> {
     let mut codes = Vec::new();
     for _ in 0..requests {
-        codes.push(ask(client, "d", vec![descriptor(&[(key, "a")])]).await.map(|response| response.overall_code()));
+        codes.push(
+            ask(client, "d", vec![descriptor(&[(key, "a")])])
+                .await
+                .map(|response| response.overall_code()),
+        );
     }
     codes
 }
 
 /// How many requests were let in.
 async fn passed(client: &mut Client, key: &str, requests: usize) -> usize {
-    codes(client, key, requests).await.into_iter().filter(|code| *code == Ok(Code::Ok)).count()
+    codes(client, key, requests)
+        .await
+        .into_iter()
+        .filter(|code| *code == Ok(Code::Ok))
+        .count()
 }
 
-/// The counters of the trial of a limit: ok, `over_limit`, `not_counted`, hits, and hits over the limit.
+/// The counters of the trial of a limit: ok, `over_limit`, `not_counted`, hits, and hits over the
+/// limit.
 fn trial(weir: &Weir, labels: &str) -> [f64; 5] {
-    let outcome = |outcome: &str| weir.metric(&format!("weir_trial_decisions_total{{{labels},outcome=\"{outcome}\"}}"));
+    let outcome = |outcome: &str| {
+        weir.metric(&format!(
+            "weir_trial_decisions_total{{{labels},outcome=\"{outcome}\"}}"
+        ))
+    };
     let hits = |family: &str| weir.metric(&format!("{family}{{{labels}}}"));
-    [outcome("ok"), outcome("over_limit"), outcome("not_counted"), hits("weir_trial_hits_total"), hits("weir_trial_over_limit_hits_total")]
-        .map(|count| count.unwrap_or_else(|| panic!("{labels} has no series")))
+    [
+        outcome("ok"),
+        outcome("over_limit"),
+        outcome("not_counted"),
+        hits("weir_trial_hits_total"),
+        hits("weir_trial_over_limit_hits_total"),
+    ]
+    .map(|count| count.unwrap_or_else(|| panic!("{labels} has no series")))
 }
 
 fn of(limit: &str) -> String {
@@ -102,28 +133,68 @@ fn of(limit: &str) -> String {
 #[tokio::test]
 async fn a_trial_counts_what_it_would_refuse_and_refuses_nothing() {
     each_store(async |client, weir| {
-        assert_eq!(trial(weir, &of("tighter")), [0.0; 5], "it has its series from the start");
-        assert_eq!(passed(client, "tighter", 12).await, 10, "what the real limit lets in");
+        assert_eq!(
+            trial(weir, &of("tighter")),
+            [0.0; 5],
+            "it has its series from the start"
+        );
+        assert_eq!(
+            passed(client, "tighter", 12).await,
+            10,
+            "what the real limit lets in"
+        );
         assert_eq!(trial(weir, &of("tighter")), [3.0, 9.0, 0.0, 12.0, 9.0]);
-        // With Redis the denial cache answers for the real limit meanwhile, and the trial is still exact.
+        // With Redis the denial cache answers for the real limit meanwhile, and the trial is still
+        // exact.
         assert_eq!(passed(client, "looser", 8).await, 2);
-        assert_eq!(trial(weir, &format!("{},name=\"few\"", of("looser"))), [5.0, 3.0, 0.0, 8.0, 3.0]);
+        assert_eq!(
+            trial(weir, &format!("{},name=\"few\"", of("looser"))),
+            [5.0, 3.0, 0.0, 8.0, 3.0]
+        );
         assert_eq!(passed(client, "other", 12).await, 10);
         assert_eq!(trial(weir, &of("other")), [4.0, 8.0, 0.0, 12.0, 8.0]);
         assert_eq!(passed(client, "open", 5).await, 5);
         assert_eq!(trial(weir, &of("open")), [2.0, 3.0, 0.0, 5.0, 3.0]);
-        assert_eq!(weir.metric(&format!("weir_decisions_total{{{},outcome=\"unlimited\"}}", of("open"))), Some(5.0));
+        assert_eq!(
+            weir.metric(&format!(
+                "weir_decisions_total{{{},outcome=\"unlimited\"}}",
+                of("open")
+            )),
+            Some(5.0)
+        );
 
-        // Hits, looks and give-backs are those of the request: 4 hits fit, 6 of 10 do not, a look is a request for none.
+        // Hits, looks and give-backs are those of the request: 4 hits fit, 6 of 10 do not, a look
+        // is a request for none.
         for (hits, left) in [(4, 6), (6, 0), (0, 0), (-7, 7), (1, 6)] {
-            let response = ask(client, "d", vec![descriptor_with_hits(&[("bucket", "b")], hits)]).await.expect("an answer");
-            assert_eq!((response.overall_code(), response.statuses[0].limit_remaining), (Code::Ok, left), "{hits}");
+            let response = ask(
+                client,
+                "d",
+                vec![descriptor_with_hits(&[("bucket", "b")], hits)],
+            )
+            .await
+            .expect("an answer");
+            assert_eq!(
+                (
+                    response.overall_code(),
+                    response.statuses[0].limit_remaining
+                ),
+                (Code::Ok, left),
+                "{hits}"
+            );
         }
         assert_eq!(trial(weir, &of("bucket")), [4.0, 1.0, 0.0, 11.0, 6.0]);
         // The real limit's metrics are those of the real limit.
-        let real = |outcome: &str| weir.metric(&format!("weir_decisions_total{{{},outcome=\"{outcome}\"}}", of("tighter")));
+        let real = |outcome: &str| {
+            weir.metric(&format!(
+                "weir_decisions_total{{{},outcome=\"{outcome}\"}}",
+                of("tighter")
+            ))
+        };
         assert_eq!((real("ok"), real("over_limit")), (Some(10.0), Some(2.0)));
-        assert_eq!(weir.metric("ratelimit_service_rate_limit_over_limit{domain=\"d\",key1=\"bucket\"}"), Some(0.0));
+        assert_eq!(
+            weir.metric("ratelimit_service_rate_limit_over_limit{domain=\"d\",key1=\"bucket\"}"),
+            Some(0.0)
+        );
     })
     .await;
 }
@@ -133,9 +204,16 @@ async fn a_trial_that_shapes_delays_nothing() {
     each_store(async |client, weir| {
         let began = Instant::now();
         assert_eq!(passed(client, "shaped", 6).await, 6);
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            began.elapsed()
+        );
         let [ok, over, ..] = trial(weir, &of("shaped"));
-        assert!(ok >= 4.0 && ok + over == 6.0, "three wait for up to 3 s behind the first: {ok} {over}");
+        assert!(
+            ok >= 4.0 && ok + over == 6.0,
+            "three wait for up to 3 s behind the first: {ok} {over}"
+        );
     })
     .await;
 }
@@ -143,14 +221,33 @@ async fn a_trial_that_shapes_delays_nothing() {
 #[tokio::test]
 async fn a_trial_takes_no_part_in_a_request_that_counts_as_a_whole() {
     each_store(async |client, weir| {
-        let all = || ["wide", "narrow", "bucket"].map(|key| descriptor(&[(key, "a")])).to_vec();
+        let all = || {
+            ["wide", "narrow", "bucket"]
+                .map(|key| descriptor(&[(key, "a")]))
+                .to_vec()
+        };
         let mut shown = Vec::new();
         for _ in 0..4 {
             let response = ask(client, "whole", all()).await.expect("an answer");
-            shown.push((response.overall_code(), response.statuses.iter().map(|status| status.limit_remaining).collect::<Vec<_>>()));
+            shown.push((
+                response.overall_code(),
+                response
+                    .statuses
+                    .iter()
+                    .map(|status| status.limit_remaining)
+                    .collect::<Vec<_>>(),
+            ));
         }
         let refused = (Code::OverLimit, vec![8, 0, 3]);
-        assert_eq!(shown, [(Code::Ok, vec![9, 1, 4]), (Code::Ok, vec![8, 0, 3]), refused.clone(), refused]);
+        assert_eq!(
+            shown,
+            [
+                (Code::Ok, vec![9, 1, 4]),
+                (Code::Ok, vec![8, 0, 3]),
+                refused.clone(),
+                refused
+            ]
+        );
         // A trial counts what is asked, also of a request that is refused and counts nowhere else.
         let of = |limit: &str| format!("domain=\"whole\",limit=\"{limit}\"");
         assert_eq!(trial(weir, &of("wide")), [1.0, 3.0, 0.0, 4.0, 3.0]);
@@ -164,36 +261,66 @@ async fn a_trial_takes_no_part_in_a_request_that_counts_as_a_whole() {
 fn without_trials() -> [(&'static str, String); 2] {
     let cut = |text: &str| {
         let line = |line: &str| {
-            let (begin, _) = line.split_once(", trial: {").map_or((line, ""), |(begin, rest)| (begin, rest));
-            let end = if begin.len() < line.len() { " }\n" } else { "\n" };
-            (begin.to_owned() + end).replace("unlimited: true, track_usage: true", "unlimited: true")
+            let (begin, _) = line
+                .split_once(", trial: {")
+                .map_or((line, ""), |(begin, rest)| (begin, rest));
+            let end = if begin.len() < line.len() {
+                " }\n"
+            } else {
+                "\n"
+            };
+            (begin.to_owned() + end)
+                .replace("unlimited: true, track_usage: true", "unlimited: true")
         };
         text.lines().map(line).collect::<String>()
     };
-    [("limits.yaml", cut(LIMITS)), ("together.yaml", cut(TOGETHER))]
+    [
+        ("limits.yaml", cut(LIMITS)),
+        ("together.yaml", cut(TOGETHER)),
+    ]
 }
 
 /// What Envoy sees, without times.
-fn seen(answer: Result<RateLimitResponse, tonic::Code>) -> Result<Vec<(Code, u32, Option<u32>)>, tonic::Code> {
+fn seen(
+    answer: Result<RateLimitResponse, tonic::Code>,
+) -> Result<Vec<(Code, u32, Option<u32>)>, tonic::Code> {
     let response = answer?;
     let overall = (response.overall_code(), 0, None);
-    let status = response
-        .statuses
-        .iter()
-        .map(|status| (status.code(), status.limit_remaining, status.current_limit.as_ref().map(|limit| limit.requests_per_unit)));
+    let status = response.statuses.iter().map(|status| {
+        (
+            status.code(),
+            status.limit_remaining,
+            status
+                .current_limit
+                .as_ref()
+                .map(|limit| limit.requests_per_unit),
+        )
+    });
     Ok(std::iter::once(overall).chain(status).collect())
 }
 
 #[tokio::test]
 async fn answers_are_those_of_the_same_limits_without_trials() {
     let plain = without_trials();
-    assert!(!plain.iter().any(|(_, text)| text.contains("trial")), "{plain:?}");
-    let plain: Vec<_> = plain.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    assert!(
+        !plain.iter().any(|(_, text)| text.contains("trial")),
+        "{plain:?}"
+    );
+    let plain: Vec<_> = plain
+        .iter()
+        .map(|(name, text)| (*name, text.as_str()))
+        .collect();
     let redis = [RedisServer::start(), RedisServer::start()];
     let urls = redis.each_ref().map(RedisServer::url);
     let over_redis = |index: usize| [("REDIS_URL", urls[index].as_str()), ("STORE_TIMEOUT", "5s")];
-    for settings in [[Vec::new(), Vec::new()], [over_redis(0).to_vec(), over_redis(1).to_vec()]] {
-        let (with, without) = (Weir::start(FILES, &settings[0]), Weir::start(&plain, &settings[1]));
+    for settings in [
+        [Vec::new(), Vec::new()],
+        [over_redis(0).to_vec(), over_redis(1).to_vec()],
+    ] {
+        let (with, without) = (
+            Weir::start(FILES, &settings[0]),
+            Weir::start(&plain, &settings[1]),
+        );
         let (one, other) = (&mut with.client().await, &mut without.client().await);
         let mut random = fastrand::Rng::with_seed(18);
         for number in 0..400 {
@@ -205,15 +332,25 @@ async fn answers_are_those_of_the_same_limits_without_trials() {
             let count = random.usize(1..4);
             let descriptors: Vec<_> = (0..count)
                 .map(|_| {
-                    let (key, value) = (keys[random.usize(..keys.len())], ["a", "b"][random.usize(..2)]);
+                    let (key, value) = (
+                        keys[random.usize(..keys.len())],
+                        ["a", "b"][random.usize(..2)],
+                    );
                     descriptor_with_hits(&[(key, value)], random.i64(-2..4))
                 })
                 .collect();
-            let answers = [ask(one, domain, descriptors.clone()).await, ask(other, domain, descriptors.clone()).await].map(seen);
+            let answers = [
+                ask(one, domain, descriptors.clone()).await,
+                ask(other, domain, descriptors.clone()).await,
+            ]
+            .map(seen);
             assert_eq!(answers[0], answers[1], "request {number}: {descriptors:?}");
         }
         let [ok, over, not_counted, ..] = trial(&with, &of("tighter"));
-        assert!(ok > 0.0 && over > 0.0 && not_counted == 0.0, "{ok} {over} {not_counted}");
+        assert!(
+            ok > 0.0 && over > 0.0 && not_counted == 0.0,
+            "{ok} {over} {not_counted}"
+        );
         for line in without.get("/metrics").1.lines() {
             assert!(!line.starts_with("weir_trial"), "{line}");
         }
@@ -232,18 +369,32 @@ async fn without_the_store_answers_are_those_of_the_policies_and_trials_count_no
     assert_eq!(codes(client, "tighter", 2).await, [UNAVAILABLE; 2]);
     assert_eq!(passed(client, "allow", 3).await, 3);
     assert_eq!(codes(client, "deny", 2).await, [Ok(Code::OverLimit); 2]);
-    assert_eq!(codes(client, "local", 3).await, [Code::Ok, Code::Ok, Code::OverLimit].map(Ok), "with the real number");
-    assert_eq!(passed(client, "open", 4).await, 4, "nothing asks the store but the trial");
+    assert_eq!(
+        codes(client, "local", 3).await,
+        [Code::Ok, Code::Ok, Code::OverLimit].map(Ok),
+        "with the real number"
+    );
+    assert_eq!(
+        passed(client, "open", 4).await,
+        4,
+        "nothing asks the store but the trial"
+    );
     assert_eq!(trial(&weir, &of("tighter")), [0.0, 0.0, 2.0, 2.0, 0.0]);
     assert_eq!(trial(&weir, &of("allow")), [1.0, 1.0, 3.0, 5.0, 1.0]);
     assert_eq!(trial(&weir, &of("local")), [0.0, 0.0, 3.0, 3.0, 0.0]);
     assert_eq!(trial(&weir, &of("open")), [0.0, 0.0, 4.0, 4.0, 0.0]);
-    assert_eq!(weir.metric("weir_local_keys"), Some(1.0), "a trial is not counted here");
+    assert_eq!(
+        weir.metric("weir_local_keys"),
+        Some(1.0),
+        "a trial is not counted here"
+    );
     redis.start_again();
     let counted = || trial(&weir, &of("tighter"))[0] > 0.0;
     let deadline = Instant::now() + Duration::from_secs(10);
     while !counted() && Instant::now() < deadline {
-        ask(client, "d", vec![descriptor(&[("tighter", "back")])]).await.ok();
+        ask(client, "d", vec![descriptor(&[("tighter", "back")])])
+            .await
+            .ok();
     }
     assert!(counted(), "trials count again");
 }
@@ -251,7 +402,14 @@ async fn without_the_store_answers_are_those_of_the_policies_and_trials_count_no
 #[tokio::test]
 async fn a_trial_costs_one_check_in_the_same_batch() {
     let redis = RedisServer::start();
-    let weir = Weir::start(FILES, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("WORKERS", "1")]);
+    let weir = Weir::start(
+        FILES,
+        &[
+            ("REDIS_URL", &redis.url()),
+            ("STORE_TIMEOUT", "5s"),
+            ("WORKERS", "1"),
+        ],
+    );
     let client = &mut weir.client().await;
     passed(client, "bucket", 1).await;
     passed(client, "allow", 1).await;
@@ -259,16 +417,35 @@ async fn a_trial_costs_one_check_in_the_same_batch() {
     passed(client, "bucket", 3).await;
     passed(client, "allow", 3).await;
     let after = ["evalsha", "incrby"].map(|command| redis.calls(command));
-    assert_eq!([after[0] - before[0], after[1] - before[1]], [3, 6], "one script for both, or a command each");
+    assert_eq!(
+        [after[0] - before[0], after[1] - before[1]],
+        [3, 6],
+        "one script for both, or a command each"
+    );
     let keys = redis.keys();
     let has = |begin: &str| keys.iter().any(|key| key.starts_with(begin));
-    assert!(has("w1{d|bucket=a}tb") && has("w1{d|bucket=a}trtb") && has("w1{d|allow=a}fw") && has("w1{d|allow=a}trfw"), "{keys:?}");
+    assert!(
+        has("w1{d|bucket=a}tb")
+            && has("w1{d|bucket=a}trtb")
+            && has("w1{d|allow=a}fw")
+            && has("w1{d|allow=a}trfw"),
+        "{keys:?}"
+    );
 }
 
 /// The answer of the admin API.
 fn api(weir: &Weir, method: &str, call: &str, body: &str) -> Response {
-    let headers = [("authorization", &*format!("Bearer {TOKEN}")), ("content-type", "application/json")];
-    http_client::call(weir.listener("debug"), method, &format!("/api/v1/{call}"), &headers, body.as_bytes())
+    let headers = [
+        ("authorization", &*format!("Bearer {TOKEN}")),
+        ("content-type", "application/json"),
+    ];
+    http_client::call(
+        weir.listener("debug"),
+        method,
+        &format!("/api/v1/{call}"),
+        &headers,
+        body.as_bytes(),
+    )
 }
 
 /// The answers of the admin API, which have to have the described form.
@@ -281,7 +458,11 @@ impl Described<'_> {
     fn ask(&self, method: &str, call: &str, body: &str, status: u16) -> Value {
         let response = api(self.weir, method, call, body);
         assert_eq!(response.status, status, "{call}: {}", response.body);
-        self.answers.borrow_mut().add(&method.to_ascii_lowercase(), &format!("/api/v1/{call}"), &response);
+        self.answers.borrow_mut().add(
+            &method.to_ascii_lowercase(),
+            &format!("/api/v1/{call}"),
+            &response,
+        );
         serde_json::from_str(&response.body).expect("JSON")
     }
 
@@ -295,79 +476,154 @@ async fn usage_explain_and_reset_have_the_trial_too() {
     each_store(async |client, weir| {
         passed(client, "tighter", 12).await;
         passed(client, "open", 5).await;
-        let asked = Described { weir, answers: RefCell::default() };
-        let numbers = |usage: &Value| [usage["hits"].as_u64(), usage["refused"].as_u64()].map(Option::unwrap_or_default);
+        let asked = Described {
+            weir,
+            answers: RefCell::default(),
+        };
+        let numbers = |usage: &Value| {
+            [usage["hits"].as_u64(), usage["refused"].as_u64()].map(Option::unwrap_or_default)
+        };
         // What the denial cache refused is added behind the answers.
-        let real = || Some(numbers(&asked.get("usage?domain=d&entry=tighter%3Da"))).filter(|numbers| *numbers == [12, 2]);
+        let real = || {
+            Some(numbers(&asked.get("usage?domain=d&entry=tighter%3Da")))
+                .filter(|numbers| *numbers == [12, 2])
+        };
         eventually(real).expect("all hits are recorded");
         let tried = asked.get("usage?domain=d&entry=tighter%3Da&trial=true");
-        assert_eq!((numbers(&tried), &tried["trial"], &tried["limit"]), ([12, 9], &json!(true), &json!("d.tighter")));
-        assert_eq!(numbers(&asked.get("usage?domain=d&entry=open%3Da&trial=true")), [5, 3]);
-        assert_eq!(asked.get("count?domain=d&entry=open%3Da&over=1m&trial=true")["refused"], 3);
+        assert_eq!(
+            (numbers(&tried), &tried["trial"], &tried["limit"]),
+            ([12, 9], &json!(true), &json!("d.tighter"))
+        );
+        assert_eq!(
+            numbers(&asked.get("usage?domain=d&entry=open%3Da&trial=true")),
+            [5, 3]
+        );
+        assert_eq!(
+            asked.get("count?domain=d&entry=open%3Da&over=1m&trial=true")["refused"],
+            3
+        );
         asked.ask("GET", "usage?domain=d&entry=other%3Da&trial=true", "", 404);
         // The index of Redis is written behind the answers.
-        let top = |call: &str| eventually(|| Some(asked.get(call)).filter(|top| top["total"] == 1)).expect("it is listed");
+        let top = |call: &str| {
+            eventually(|| Some(asked.get(call)).filter(|top| top["total"] == 1))
+                .expect("it is listed")
+        };
         let tried = top("usage/top?by=refused&limit=d.tighter&trial=true");
-        assert_eq!((&tried["trial"], numbers(&tried["subjects"][0])), (&json!(true), [12, 9]));
+        assert_eq!(
+            (&tried["trial"], numbers(&tried["subjects"][0])),
+            (&json!(true), [12, 9])
+        );
         let real = top("usage/top?by=refused&limit=d.tighter");
-        assert_eq!((&real["trial"], numbers(&real["subjects"][0])), (&Value::Null, [12, 2]));
+        assert_eq!(
+            (&real["trial"], numbers(&real["subjects"][0])),
+            (&Value::Null, [12, 2])
+        );
 
-        let explained = || asked.ask("POST", "explain?subject=d%7Ctighter%3Da", "", 200)["descriptors"][0].clone();
+        let explained = || {
+            asked.ask("POST", "explain?subject=d%7Ctighter%3Da", "", 200)["descriptors"][0].clone()
+        };
         let one = explained();
-        assert_eq!((&one["trial"]["amount"], &one["trial"]["live"]["used"]), (&json!("3 per year"), &json!(12)));
-        assert!(one["live"]["used"].as_u64() >= Some(11) && one["trial"]["live"]["remaining"] == 0, "{one}");
-        assert_eq!(explained()["trial"]["live"]["used"], 12, "to look counts nothing");
+        assert_eq!(
+            (&one["trial"]["amount"], &one["trial"]["live"]["used"]),
+            (&json!("3 per year"), &json!(12))
+        );
+        assert!(
+            one["live"]["used"].as_u64() >= Some(11) && one["trial"]["live"]["remaining"] == 0,
+            "{one}"
+        );
+        assert_eq!(
+            explained()["trial"]["live"]["used"],
+            12,
+            "to look counts nothing"
+        );
         let [_, over, ..] = trial(weir, &of("tighter"));
         assert_eq!(over, 9.0, "nor in metrics");
 
         let shown = weir.command(&["usage", "--trial", "-d", "d", "tighter=a"]);
-        assert!(shown.starts_with("tighter=a of the trial of d.tighter\n  hits        12, refused 9, given back 0\n"), "{shown}");
-        let shown = weir.command(&["usage", "--trial", "--top", "5", "--by", "refused", "--limit", "d.open"]);
         assert!(
-            shown.starts_with("1 of 1 subjects of the trial of d.open, by refused\n") && shown.contains("             5               3"),
+            shown.starts_with(
+                "tighter=a of the trial of d.tighter\n  hits        12, refused 9, given back 0\n"
+            ),
+            "{shown}"
+        );
+        let shown = weir.command(&[
+            "usage", "--trial", "--top", "5", "--by", "refused", "--limit", "d.open",
+        ]);
+        assert!(
+            shown.starts_with("1 of 1 subjects of the trial of d.open, by refused\n")
+                && shown.contains("             5               3"),
             "{shown}"
         );
         let shown = weir.command(&["explain", "-d", "d", "tighter=a"]);
         assert!(
-            shown.contains("\n  trial    3 per year: 12 used, 0 left, resets in ") && shown.contains("\n           w1{d|tighter=a}trfw"),
+            shown.contains("\n  trial    3 per year: 12 used, 0 left, resets in ")
+                && shown.contains("\n           w1{d|tighter=a}trfw"),
             "{shown}"
         );
         let shown = weir.command(&["explain", "-d", "d", "open=a"]);
         assert!(
             shown.starts_with("open=a: unlimited\n")
-                && shown.contains("\n  trial    2 per year, algorithm fixed_window, count_denied true: 5 used, 0 left"),
+                && shown.contains(
+                    "\n  trial    2 per year, algorithm fixed_window, count_denied true: 5 used, 0 \
+                     left"
+                ),
             "{shown}"
         );
 
         let reset = asked.ask("POST", "reset", "{\"subject\": \"d|tighter=a\"}", 200);
         assert_eq!(reset["reset"].as_array().map(Vec::len), Some(2), "{reset}");
-        assert!(reset["reset"].as_array().into_iter().flatten().all(|counter| counter["existed"] == true), "{reset}");
+        assert!(
+            reset["reset"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .all(|counter| counter["existed"] == true),
+            "{reset}"
+        );
         assert_eq!(explained()["trial"]["live"]["used"], 0);
         let reset = asked.ask("POST", "reset", "{\"subject\": \"d|open=a\"}", 200);
         assert_eq!(reset["reset"][0]["existed"], true, "{reset}");
-        asked.answers.take().validate(&http_client::get(weir.listener("debug"), "/api/v1/openapi.json").body);
+        asked
+            .answers
+            .take()
+            .validate(&http_client::get(weir.listener("debug"), "/api/v1/openapi.json").body);
         assert_eq!(passed(client, "tighter", 1).await, 1);
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_blocked_or_exempt_request_does_not_reach_the_trial_and_a_raise_changes_the_real_number() {
+async fn a_blocked_or_exempt_request_does_not_reach_the_trial_and_a_raise_changes_the_real_number()
+{
     each_store(async |client, weir| {
         let order = |kind: &str, key: &str, more: &str| {
-            let body = format!("{{\"kind\": \"{kind}\", \"domain\": \"d\", \"entries\": [{{\"key\": \"{key}\", \"value\": \"a\"}}], \"reason\": \"test\"{more}}}");
+            let body = format!(
+                "{{\"kind\": \"{kind}\", \"domain\": \"d\", \"entries\": \
+                 [{{\"key\": \"{key}\", \"value\": \"a\"}}], \"reason\": \"test\"{more}}}"
+            );
             let answer = api(weir, "POST", "overrides", &body);
             assert!((200..300).contains(&answer.status), "{}", answer.body);
         };
         order("block", "tighter", "");
         order("exempt", "looser", "");
-        order("raise", "other", ", \"to\": {\"requests_per_unit\": 11, \"unit\": \"year\"}");
+        order(
+            "raise",
+            "other",
+            ", \"to\": {\"requests_per_unit\": 11, \"unit\": \"year\"}",
+        );
         assert_eq!(passed(client, "tighter", 2).await, 0);
         assert_eq!(passed(client, "looser", 8).await, 8);
         assert_eq!(passed(client, "other", 12).await, 11);
         assert_eq!(trial(weir, &of("tighter")), [0.0; 5]);
-        assert_eq!(trial(weir, &format!("{},name=\"few\"", of("looser"))), [0.0; 5]);
-        assert_eq!(trial(weir, &of("other")), [4.0, 8.0, 0.0, 12.0, 8.0], "of the number that is written");
+        assert_eq!(
+            trial(weir, &format!("{},name=\"few\"", of("looser"))),
+            [0.0; 5]
+        );
+        assert_eq!(
+            trial(weir, &of("other")),
+            [4.0, 8.0, 0.0, 12.0, 8.0],
+            "of the number that is written"
+        );
     })
     .await;
 }

@@ -1,5 +1,6 @@
-//! The language of code, help texts and pages: plain technical English, in which a sentence names its actor. This finds the phrases that are
-//! never right for programs, requests and values; names of tests count too.
+//! The language of code, help texts and pages: plain technical English, in which a sentence names
+//! its actor. This finds the phrases that are never right for programs, requests and values; names
+//! of tests count too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,9 @@ const CHECKED: &[&str] = &[
 ];
 
 /// Kinds of files that people read.
-const EXTENSIONS: &[&str] = &["rs", "md", "lua", "yaml", "yml", "sh", "toml", "py", "js", "css", "html"];
+const EXTENSIONS: &[&str] = &[
+    "rs", "md", "lua", "yaml", "yml", "sh", "toml", "py", "js", "css", "html",
+];
 
 /// Files that are not checked, with the reason.
 const EXEMPT: &[(&str, &str)] = &[("tests/it/words.rs", "it holds the phrases")];
@@ -68,9 +71,14 @@ fn found_in(line: &str) -> Vec<&'static str> {
     let line = line.to_lowercase().replace('_', " ");
     let is_whole = |(at, phrase): (usize, &str)| {
         let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
-        !is_letter(line[..at].chars().next_back()) && !is_letter(line[at + phrase.len()..].chars().next())
+        !is_letter(line[..at].chars().next_back())
+            && !is_letter(line[at + phrase.len()..].chars().next())
     };
-    PHRASES.iter().copied().filter(|phrase| line.match_indices(phrase).any(is_whole)).collect()
+    PHRASES
+        .iter()
+        .copied()
+        .filter(|phrase| line.match_indices(phrase).any(is_whole))
+        .collect()
 }
 
 fn repository() -> &'static Path {
@@ -82,7 +90,10 @@ fn files(path: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(path).expect("a folder") {
             files(&entry.expect("an entry").path(), found);
         }
-    } else if path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known)) {
+    } else if path
+        .extension()
+        .is_some_and(|extension| EXTENSIONS.iter().any(|known| extension == *known))
+    {
         found.push(path.to_owned());
     }
 }
@@ -96,22 +107,43 @@ fn files_have_none_of_the_phrases() {
     assert!(all.len() > 200, "the files are found: {}", all.len());
     let (mut wrong, mut used) = (Vec::new(), vec![false; RIGHT.len()]);
     for file in all {
-        let name = file.strip_prefix(repository()).expect("a file of the repository").to_string_lossy().into_owned();
+        let name = file
+            .strip_prefix(repository())
+            .expect("a file of the repository")
+            .to_string_lossy()
+            .into_owned();
         if EXEMPT.iter().any(|(start, _)| name.starts_with(start)) {
             continue;
         }
         let text = String::from_utf8_lossy(&fs::read(&file).expect("readable")).into_owned();
         for (number, line) in text.lines().enumerate() {
             for phrase in found_in(line) {
-                match RIGHT.iter().position(|(right, part, _)| name == *right && line.contains(part)) {
+                match RIGHT
+                    .iter()
+                    .position(|(right, part, _)| name == *right && line.contains(part))
+                {
                     Some(index) => used[index] = true,
-                    None => wrong.push(format!("{name}:{}: {phrase:?}: {}", number + 1, line.trim())),
+                    None => wrong.push(format!(
+                        "{name}:{}: {phrase:?}: {}",
+                        number + 1,
+                        line.trim()
+                    )),
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "{} phrases without an actor:\n{}", wrong.len(), wrong.join("\n"));
-    let unused: Vec<_> = RIGHT.iter().zip(used).filter(|(_, used)| !used).map(|(right, _)| right).collect();
+    assert!(
+        wrong.is_empty(),
+        "{} phrases without an actor:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    let unused: Vec<_> = RIGHT
+        .iter()
+        .zip(used)
+        .filter(|(_, used)| !used)
+        .map(|(right, _)| right)
+        .collect();
     assert!(unused.is_empty(), "right uses that are gone: {unused:?}");
 }
 
@@ -128,10 +160,20 @@ fn help_texts_have_none_of_the_phrases() {
         &["size", "--help"],
         &["completions", "--help"],
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_weir")).args(command).env_clear().output().expect("the binary runs");
+        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(command)
+            .env_clear()
+            .output()
+            .expect("the binary runs");
         let text = String::from_utf8(output.stdout).expect("UTF-8");
-        assert!(output.status.success() && text.contains("Usage:"), "{command:?}: {text}");
-        let wrong: Vec<_> = text.lines().filter(|line| !found_in(line).is_empty()).collect();
+        assert!(
+            output.status.success() && text.contains("Usage:"),
+            "{command:?}: {text}"
+        );
+        let wrong: Vec<_> = text
+            .lines()
+            .filter(|line| !found_in(line).is_empty())
+            .collect();
         assert!(wrong.is_empty(), "{command:?}: {wrong:?}");
     }
 }
@@ -141,11 +183,22 @@ fn planted_phrases_are_found() {
     for (line, phrases) in [
         ("/// Nobody knows.", &["nobody"][..]),
         ("fn the_client_is_told_why() {}", &["is told"]),
-        ("Whoever waits is told, and is let go.", &["whoever", "is told", "let go"]),
+        (
+            "Whoever waits is told, and is let go.",
+            &["whoever", "is told", "let go"],
+        ),
         ("# there is no place", &["no place"]),
         ("The anybodys are no placebo; is toldest", &[]),
         ("Weir closes the connection after 30 s.", &[]),
     ] {
-        assert_eq!(found_in(line), PHRASES.iter().filter(|phrase| phrases.contains(phrase)).copied().collect::<Vec<_>>(), "{line}");
+        assert_eq!(
+            found_in(line),
+            PHRASES
+                .iter()
+                .filter(|phrase| phrases.contains(phrase))
+                .copied()
+                .collect::<Vec<_>>(),
+            "{line}"
+        );
     }
 }

@@ -1,15 +1,17 @@
 //! How many places of a limit are taken, of those that this process has seen taken and given back.
 //!
-//! A holder may be acquired through one replica and released through another, and a holder that is lost is released by none. So a gauge counts by the
-//! time of the acquire: taken places less those given back, in a ring over `max_duration`, which forgets what has expired. The sum over all replicas is
-//! the number of holders; that of one replica may be below zero.
+//! A holder may be acquired through one replica and released through another, and a holder that is
+//! lost is released by none. So a gauge counts by the time of the acquire: taken places less those
+//! given back, in a ring over `max_duration`, which forgets what has expired. The sum over all
+//! replicas is the number of holders; that of one replica may be below zero.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Change;
 use crate::time::{Micros, Span};
 
-/// Parts of `max_duration` that are counted apart: a lost holder is counted for a thirty-second longer at most.
+/// Parts of `max_duration` that are counted apart: a lost holder is counted for a thirty-second
+/// longer at most.
 const PARTS: u64 = 32;
 
 /// Those of which some are not older than `max_duration`, and the current one.
@@ -20,7 +22,8 @@ const BUCKETS: usize = PARTS as usize + 2;
 pub struct Gauge {
     /// The length of a bucket in microseconds.
     width: u64,
-    /// Held for a few instructions. One per limit, whichever the worker: requests of one limit change the same buckets.
+    /// Held for a few instructions. One per limit, whichever the worker: requests of one limit
+    /// change the same buckets.
     buckets: Mutex<[Bucket; BUCKETS]>,
 }
 
@@ -34,7 +37,10 @@ impl Gauge {
     /// The gauge of a limit with this `max_duration`.
     #[must_use]
     pub fn new(max_duration: Span) -> Self {
-        Self { width: max_duration.micros().div_ceil(PARTS).max(1), buckets: Mutex::new([Bucket::default(); BUCKETS]) }
+        Self {
+            width: max_duration.micros().div_ceil(PARTS).max(1),
+            buckets: Mutex::new([Bucket::default(); BUCKETS]),
+        }
     }
 
     /// Adds places that were taken, or subtracts those that were given back.
@@ -43,7 +49,10 @@ impl Gauge {
             return;
         }
         let places = change.places.cast_signed();
-        self.add(now.0.saturating_sub(change.age.micros()), if is_taken { places } else { -places });
+        self.add(
+            now.0.saturating_sub(change.age.micros()),
+            if is_taken { places } else { -places },
+        );
     }
 
     fn add(&self, since: u64, places: i64) {
@@ -59,11 +68,19 @@ impl Gauge {
         }
     }
 
-    /// Goes on with what another gauge has counted, which then has counted nothing: that of the same limit in the rules before.
+    /// Goes on with what another gauge has counted, which then has counted nothing: that of the
+    /// same limit in the rules before.
     pub fn absorb(&self, before: &Self) {
         let buckets = std::mem::replace(&mut *before.lock(), [Bucket::default(); BUCKETS]);
-        let newest = buckets.iter().map(|bucket| bucket.number).max().unwrap_or_default();
-        for Bucket { number, places } in buckets.into_iter().filter(|bucket| bucket.places != 0 && bucket.number + PARTS >= newest) {
+        let newest = buckets
+            .iter()
+            .map(|bucket| bucket.number)
+            .max()
+            .unwrap_or_default();
+        for Bucket { number, places } in buckets
+            .into_iter()
+            .filter(|bucket| bucket.places != 0 && bucket.number + PARTS >= newest)
+        {
             self.add(number * before.width, places);
         }
     }
@@ -73,7 +90,11 @@ impl Gauge {
     pub fn places(&self, now: Micros) -> i64 {
         let current = now.0 / self.width;
         let buckets = self.lock();
-        buckets.iter().filter(|bucket| bucket.number + PARTS >= current).map(|bucket| bucket.places).sum()
+        buckets
+            .iter()
+            .filter(|bucket| bucket.number + PARTS >= current)
+            .map(|bucket| bucket.places)
+            .sum()
     }
 }
 
@@ -91,9 +112,15 @@ mod tests {
 
     #[test]
     fn replicas_add_up_and_lost_holders_expire() {
-        let (one, other) = (Gauge::new(Span::from_secs(32)), Gauge::new(Span::from_secs(32)));
+        let (one, other) = (
+            Gauge::new(Span::from_secs(32)),
+            Gauge::new(Span::from_secs(32)),
+        );
         let at = |secs: u64| Micros((1_800_000_000 + secs) * SECOND);
-        let change = |secs, places| Change { age: Span::from_secs(secs), places };
+        let change = |secs, places| Change {
+            age: Span::from_secs(secs),
+            places,
+        };
         one.note(change(0, 3), true, at(0));
         one.note(change(0, 1), true, at(10));
         assert_eq!(one.places(at(10)), 4);

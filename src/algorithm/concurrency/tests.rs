@@ -8,13 +8,24 @@ use crate::time::{Micros, Rate, Unit};
 const START: u64 = 1_800_000_000_000_000;
 
 fn limit(places: u64, max_duration: Span) -> Algorithm {
-    let rate = Rate { requests_per_unit: places, unit: Unit::None, unit_multiplier: 1 };
-    let options = Options { kind: crate::algorithm::AlgorithmKind::Concurrency, max_duration: Some(max_duration), ..Options::default() };
+    let rate = Rate {
+        requests_per_unit: places,
+        unit: Unit::None,
+        unit_multiplier: 1,
+    };
+    let options = Options {
+        kind: crate::algorithm::AlgorithmKind::Concurrency,
+        max_duration: Some(max_duration),
+        ..Options::default()
+    };
     Algorithm::try_new(&rate, &options).expect("a limit")
 }
 
 fn at(micros: u64) -> Arrival {
-    Arrival { now: Micros(micros), max_hold: Span::MAX }
+    Arrival {
+        now: Micros(micros),
+        max_hold: Span::MAX,
+    }
 }
 
 /// What the algorithm means, without any order.
@@ -27,12 +38,25 @@ struct Naive {
 impl Naive {
     fn ask(&mut self, id: u8, hits: i64, now: u64, (limit, life): (u64, u64)) -> (bool, u64) {
         let is_held = |&(_, since, _): &(u8, u64, u64)| since + life > now && since <= now + life;
-        let used = |holders: &[(u8, u64, u64)]| holders.iter().filter(|one| is_held(one)).map(|one| one.2).sum::<u64>();
+        let used = |holders: &[(u8, u64, u64)]| {
+            holders
+                .iter()
+                .filter(|one| is_held(one))
+                .map(|one| one.2)
+                .sum::<u64>()
+        };
         let taken = used(&self.holders);
-        let own = self.holders.iter().position(|one| one.0 == id && is_held(one));
+        let own = self
+            .holders
+            .iter()
+            .position(|one| one.0 == id && is_held(one));
         let places = own.map_or(0, |own| self.holders[own].2);
-        let is_remembered = |&(_, then): &(u8, u64)| then + 2_000_000 > now && then <= now + 2_000_000;
-        let is_released = self.tombstones.iter().any(|one| one.0 == id && is_remembered(one));
+        let is_remembered =
+            |&(_, then): &(u8, u64)| then + 2_000_000 > now && then <= now + 2_000_000;
+        let is_released = self
+            .tombstones
+            .iter()
+            .any(|one| one.0 == id && is_remembered(one));
         // A request that takes none needs no free place.
         let others = if is_released { 0 } else { taken };
         match u64::try_from(hits) {
@@ -84,7 +108,8 @@ proptest! {
             let expected = naive.ask(id, hits, now, (places, life.micros()));
             let before = state.clone();
             let step = algorithm.asked_by(&[id]).step(state, at(now), hits);
-            prop_assert_eq!((step.verdict.allowed, step.verdict.used), expected, "{} hits of {} at {}", hits, id, now);
+            prop_assert_eq!((step.verdict.allowed, step.verdict.used), expected, "{} hits of {} at \
+                {}", hits, id, now);
             prop_assert_eq!(step.verdict.remaining, places.saturating_sub(expected.1));
             if step.keep_for.is_none() {
                 prop_assert_eq!(&step.state, &before);
@@ -114,15 +139,32 @@ proptest! {
 fn tombstones_are_bounded_and_the_oldest_goes_first() {
     let algorithm = limit(1, Span::from_secs(60));
     let mut state = None;
-    let release = |state, number: usize, now| algorithm.asked_by(&number.to_le_bytes()).step(state, at(now), -1).state;
+    let release = |state, number: usize, now| {
+        algorithm
+            .asked_by(&number.to_le_bytes())
+            .step(state, at(now), -1)
+            .state
+    };
     for number in 0..=MOST_TOMBSTONES {
         state = release(state, number, START + number as u64);
     }
-    let Some(State::Holders(holders)) = &state else { panic!("{state:?}") };
+    let Some(State::Holders(holders)) = &state else {
+        panic!("{state:?}")
+    };
     assert_eq!(holders.tombstones().count(), MOST_TOMBSTONES);
     let now = START + MOST_TOMBSTONES as u64;
-    let used = |number: usize| algorithm.asked_by(&number.to_le_bytes()).step(state.clone(), at(now), 1).verdict.used;
-    assert_eq!((used(0), used(1), used(MOST_TOMBSTONES)), (1, 0, 0), "the first is forgotten");
+    let used = |number: usize| {
+        algorithm
+            .asked_by(&number.to_le_bytes())
+            .step(state.clone(), at(now), 1)
+            .verdict
+            .used
+    };
+    assert_eq!(
+        (used(0), used(1), used(MOST_TOMBSTONES)),
+        (1, 0, 0),
+        "the first is forgotten"
+    );
 }
 
 #[test]
@@ -130,7 +172,9 @@ fn a_verdict_carries_what_changed() {
     let algorithm = limit(9, Span::from_secs(60));
     let mut state = None;
     let mut change = |id: &[u8], hits, secs: u64| {
-        let step = algorithm.asked_by(id).step(state.take(), at(START + secs * 1_000_000), hits);
+        let step = algorithm
+            .asked_by(id)
+            .step(state.take(), at(START + secs * 1_000_000), hits);
         let mut verdict = step.verdict;
         state = step.state;
         let Change { age, places } = Change::take(&mut verdict);
@@ -148,16 +192,46 @@ fn a_verdict_carries_what_changed() {
 #[test]
 fn replicas_share_the_places_and_a_limit_is_bounded() {
     let replicas = |number| std::num::NonZeroU32::new(number).expect("not 0");
-    assert_eq!(limit(10, Span::from_secs(1)).share(replicas(3)).capacity(), 4);
-    assert_eq!(limit(10, Span::from_secs(1)).with_limit(LARGEST_LIMIT).map(|limit| limit.capacity()), Ok(LARGEST_LIMIT));
-    assert_eq!(limit(10, Span::from_secs(1)).with_limit(LARGEST_LIMIT + 1), Err(LARGEST_LIMIT));
+    assert_eq!(
+        limit(10, Span::from_secs(1)).share(replicas(3)).capacity(),
+        4
+    );
+    assert_eq!(
+        limit(10, Span::from_secs(1))
+            .with_limit(LARGEST_LIMIT)
+            .map(|limit| limit.capacity()),
+        Ok(LARGEST_LIMIT)
+    );
+    assert_eq!(
+        limit(10, Span::from_secs(1)).with_limit(LARGEST_LIMIT + 1),
+        Err(LARGEST_LIMIT)
+    );
     let error = |places, max_duration| {
-        let rate = Rate { requests_per_unit: places, unit: Unit::None, unit_multiplier: 1 };
-        let options = Options { kind: crate::algorithm::AlgorithmKind::Concurrency, max_duration, ..Options::default() };
+        let rate = Rate {
+            requests_per_unit: places,
+            unit: Unit::None,
+            unit_multiplier: 1,
+        };
+        let options = Options {
+            kind: crate::algorithm::AlgorithmKind::Concurrency,
+            max_duration,
+            ..Options::default()
+        };
         Algorithm::try_new(&rate, &options).expect_err("an error")
     };
-    assert_eq!(error(LARGEST_LIMIT + 1, Some(Span::from_secs(1))).remedy, "write at most 10000");
-    for max_duration in [None, Some(Span::ZERO), Some(Span::from_micros(LONGEST_DURATION.micros() + 1))] {
-        assert_eq!(error(1, max_duration).option, "max_duration", "{max_duration:?}");
+    assert_eq!(
+        error(LARGEST_LIMIT + 1, Some(Span::from_secs(1))).remedy,
+        "write at most 10000"
+    );
+    for max_duration in [
+        None,
+        Some(Span::ZERO),
+        Some(Span::from_micros(LONGEST_DURATION.micros() + 1)),
+    ] {
+        assert_eq!(
+            error(1, max_duration).option,
+            "max_duration",
+            "{max_duration:?}"
+        );
     }
 }

@@ -9,11 +9,26 @@ use super::*;
 use crate::time::LONGEST_WINDOW;
 
 fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(1 << 53), START - 100..START + 100, any::<u64>(), 0_u64..100_000]
+    prop_oneof![
+        Just(0),
+        Just(1),
+        Just(u64::MAX),
+        Just(1 << 53),
+        START - 100..START + 100,
+        any::<u64>(),
+        0_u64..100_000
+    ]
 }
 
 fn level() -> impl Strategy<Value = i64> {
-    prop_oneof![Just(0), Just(i64::MIN), Just(i64::MAX), Just(-(1 << 53)), Just(1 << 53), any::<i64>()]
+    prop_oneof![
+        Just(0),
+        Just(i64::MIN),
+        Just(i64::MAX),
+        Just(-(1 << 53)),
+        Just(1 << 53),
+        any::<i64>()
+    ]
 }
 
 fn units() -> impl Strategy<Value = Units> {
@@ -21,21 +36,43 @@ fn units() -> impl Strategy<Value = Units> {
 }
 
 fn state() -> impl Strategy<Value = Option<State>> {
-    let ring = (number(), prop::collection::vec(number(), 0..120)).prop_map(|(last, counts)| Ring { last, counts: counts.into() });
+    let ring =
+        (number(), prop::collection::vec(number(), 0..120)).prop_map(|(last, counts)| Ring {
+            last,
+            counts: counts.into(),
+        });
     let entry = (number(), number()).prop_map(|(tick, total)| Entry { tick, total });
-    let log = (number(), prop::collection::vec(entry, 0..9)).prop_map(|(before, entries)| Log { before, entries: VecDeque::from(entries) });
+    let log = (number(), prop::collection::vec(entry, 0..9)).prop_map(|(before, entries)| Log {
+        before,
+        entries: VecDeque::from(entries),
+    });
     prop_oneof![
         Just(None),
         (number(), number()).prop_map(|(window, count)| Some(State::FixedWindow { window, count })),
-        (number(), number(), number()).prop_map(|(window, current, previous)| Some(State::Counter { window, current, previous })),
-        (number(), level(), units()).prop_map(|(last, level, units)| Some(State::Tokens { last, level, units })),
-        (number(), number(), units()).prop_map(|(last, backlog, units)| Some(State::Queue { last, backlog, units })),
+        (number(), number(), number()).prop_map(|(window, current, previous)| Some(
+            State::Counter {
+                window,
+                current,
+                previous
+            }
+        )),
+        (number(), level(), units()).prop_map(|(last, level, units)| Some(State::Tokens {
+            last,
+            level,
+            units
+        })),
+        (number(), number(), units()).prop_map(|(last, backlog, units)| Some(State::Queue {
+            last,
+            backlog,
+            units
+        })),
         ring.prop_map(|ring| Some(State::Buckets(Box::new(ring)))),
         log.prop_map(|log| Some(State::Log(Box::new(log)))),
     ]
 }
 
-/// What was stored under a larger limit is cut to what this one could have stored. Others have nothing that is multiplied.
+/// What was stored under a larger limit is cut to what this one could have stored. Others have
+/// nothing that is multiplied.
 fn most_used(algorithm: &Algorithm) -> u64 {
     let debt = algorithm.debt().limits();
     match algorithm {
@@ -80,23 +117,47 @@ fn check_products(limit: u64, burst: u64, secs: u32, delay: Span) -> Result<(), 
     let grain = |tick: Tick, window: u64, debt: Debt| {
         let debt = debt.limits();
         prop_assert!(tick.micros() <= 1_000_000 && tick.span(window) == window_span);
-        let fewest = if limit.max(burst) > u32::MAX.into() { 100 } else { 30_000 };
+        let fewest = if limit.max(burst) > u32::MAX.into() {
+            100
+        } else {
+            30_000
+        };
         let fewest = if debt > 1 { fewest.min(500) } else { fewest };
-        prop_assert!(tick == Tick::FINEST || window >= fewest, "{:?} {}", tick, window);
+        prop_assert!(
+            tick == Tick::FINEST || window >= fewest,
+            "{:?} {}",
+            tick,
+            window
+        );
         Ok(())
     };
-    if let Algorithm::TokenBucket(token) = made(AlgorithmKind::TokenBucket, limit, secs, true, burst, Span::ZERO) {
+    if let Algorithm::TokenBucket(token) = made(
+        AlgorithmKind::TokenBucket,
+        limit,
+        secs,
+        true,
+        burst,
+        Span::ZERO,
+    ) {
         let unit = u128::from(token.script_parameters()[5]);
         let (rate, window, burst) = (u128::from(token.limit), unit, u128::from(token.burst));
         below("units of a window", rate * unit)?;
-        // A level that is far below the bound of the debt may be rounded, because it is clamped to that.
+        // A level that is far below the bound of the debt may be rounded, because it is clamped to
+        // that.
         let debt = u128::from(token.debt.limits());
         below("cost", ((1 + debt) * burst).max(burst + 1) * window)?;
         let per_tick = if token.units.code() < 7 { rate } else { 0 };
         below("refill", (1 + debt) * burst * window + per_tick)?;
         grain(token.tick, token.window, token.debt)?;
     }
-    if let Algorithm::SlidingWindowCounter(counter) = made(AlgorithmKind::SlidingWindowCounter, limit, secs, true, burst, Span::ZERO) {
+    if let Algorithm::SlidingWindowCounter(counter) = made(
+        AlgorithmKind::SlidingWindowCounter,
+        limit,
+        secs,
+        true,
+        burst,
+        Span::ZERO,
+    ) {
         let (rate, window) = (u128::from(counter.limit), u128::from(counter.window));
         let most = u128::from(1 + counter.debt.limits()) * rate;
         below("hits", 3 * (most + 1))?;
@@ -104,18 +165,29 @@ fn check_products(limit: u64, burst: u64, secs: u32, delay: Span) -> Result<(), 
         prop_assert!(most * window <= u128::from(MAX_SAFE_INTEGER) || window <= 1 << 35);
         grain(counter.tick, counter.window, counter.debt)?;
     }
-    if let Algorithm::LeakyBucket(leaky) = made(AlgorithmKind::LeakyBucket, limit, secs, true, burst, delay) {
+    if let Algorithm::LeakyBucket(leaky) =
+        made(AlgorithmKind::LeakyBucket, limit, secs, true, burst, delay)
+    {
         let [_, limit, _, room, _, unit] = leaky.script_parameters();
         let (rate, window, room) = (u128::from(limit), u128::from(unit), u128::from(room));
         let debt = u128::from(leaky.debt.limits()) * rate;
         let longest = room + window + debt * window;
-        below("backlog + hits", longest + (u128::from(leaky.capacity()) + debt + 1) * window)?;
-        below("drain", longest + if leaky.units.code() < 7 { rate } else { 0 })?;
+        below(
+            "backlog + hits",
+            longest + (u128::from(leaky.capacity()) + debt + 1) * window,
+        )?;
+        below(
+            "drain",
+            longest + if leaky.units.code() < 7 { rate } else { 0 },
+        )?;
         grain(leaky.tick, leaky.window, leaky.debt)?;
         prop_assert!(leaky.tick.span(leaky.max_delay) <= delay);
         let is_cut = leaky.tick.floor(delay) > leaky.max_delay;
         prop_assert!(
-            !is_cut || leaky.limit == 0 || leaky.capacity() > leaky.limit.max(u32::MAX.into()) - 2 - leaky.limit / leaky.window,
+            !is_cut
+                || leaky.limit == 0
+                || leaky.capacity()
+                    > leaky.limit.max(u32::MAX.into()) - 2 - leaky.limit / leaky.window,
             "only what would be 2^32 hits, and more than a full limit, is cut"
         );
     }

@@ -1,15 +1,32 @@
-//! Large amounts beside a model in 128 bits that knows no units: every time is exact to a second, however long a key is in use.
+//! Large amounts beside a model in 128 bits that knows no units: every time is exact to a second,
+//! however long a key is in use.
 
 use super::*;
 
 /// An algorithm of a large amount, its amount, and its window in microseconds.
 fn large(kind: AlgorithmKind) -> impl Strategy<Value = (Algorithm, u64, u64)> {
-    let secs = prop_oneof![Just(1_u32), Just(60), Just(86_400), Just(2_592_000), Just(31_536_000), 1..=3_153_600_000_u32];
+    let secs = prop_oneof![
+        Just(1_u32),
+        Just(60),
+        Just(86_400),
+        Just(2_592_000),
+        Just(31_536_000),
+        1..=3_153_600_000_u32
+    ];
     // From 2^30 on, of all sizes.
     (any::<u64>(), 12_u32..34, secs).prop_map(move |(amount, shift, secs)| {
-        let algorithm = made(kind, amount >> shift | 1 << 30, secs, false, u64::MAX >> 12, Span::ZERO);
+        let algorithm = made(
+            kind,
+            amount >> shift | 1 << 30,
+            secs,
+            false,
+            u64::MAX >> 12,
+            Span::ZERO,
+        );
         let algorithm = if kind == AlgorithmKind::TokenBucket {
-            algorithm.with_limit(amount >> shift | 1 << 30).unwrap_or(algorithm)
+            algorithm
+                .with_limit(amount >> shift | 1 << 30)
+                .unwrap_or(algorithm)
         } else {
             algorithm
         };

@@ -1,6 +1,7 @@
 //! Each algorithm beside its definition: a list of all hits that were taken, and nothing clever.
 //!
-//! Small numbers, so that every edge is met: windows of one second, ticks of a microsecond, times in tenths of the window and one off.
+//! Small numbers, so that every edge is met: windows of one second, ticks of a microsecond, times
+//! in tenths of the window and one off.
 
 use super::*;
 
@@ -22,7 +23,10 @@ fn asks(least: i64) -> impl Strategy<Value = Vec<Ask>> {
         2 => 0..WINDOW,
         1 => 0..5 * WINDOW,
     ];
-    prop::collection::vec((pause, least..5).prop_map(|(pause, hits)| Ask { pause, hits }), 1..60)
+    prop::collection::vec(
+        (pause, least..5).prop_map(|(pause, hits)| Ask { pause, hits }),
+        1..60,
+    )
 }
 
 /// Takes hits away, newest first, of those that count.
@@ -38,7 +42,11 @@ fn give_back(taken: &mut Taken, mut hits: u64, counts: impl Fn(u64) -> bool) {
 }
 
 /// A window's algorithm whose hits count one by one, as `counts(tick of the hit, now)` says.
-fn check_window(algorithm: &Algorithm, asks: &[Ask], counts: impl Fn(u64, u64) -> bool) -> Result<(), TestCaseError> {
+fn check_window(
+    algorithm: &Algorithm,
+    asks: &[Ask],
+    counts: impl Fn(u64, u64) -> bool,
+) -> Result<(), TestCaseError> {
     let (limit, count_denied) = match algorithm {
         Algorithm::SlidingWindowLog(log) => (log.limit, log.debt.counts()),
         Algorithm::SlidingWindowBuckets(buckets) => (buckets.limit, buckets.debt.counts()),
@@ -47,7 +55,13 @@ fn check_window(algorithm: &Algorithm, asks: &[Ask], counts: impl Fn(u64, u64) -
     let (mut taken, mut state, mut now) = (Taken::new(), None, START);
     for Ask { pause, hits } in asks {
         now += pause;
-        let count = |taken: &Taken, now| taken.iter().filter(|(tick, _)| counts(*tick, now)).map(|(_, hits)| hits).sum::<u64>();
+        let count = |taken: &Taken, now| {
+            taken
+                .iter()
+                .filter(|(tick, _)| counts(*tick, now))
+                .map(|(_, hits)| hits)
+                .sum::<u64>()
+        };
         let before = count(&taken, now);
         let allowed = match u64::try_from(*hits) {
             Ok(0) => before <= limit,
@@ -63,7 +77,10 @@ fn check_window(algorithm: &Algorithm, asks: &[Ask], counts: impl Fn(u64, u64) -
         }
         let step = algorithm.step(state, at(now), *hits);
         state = step.state;
-        prop_assert_eq!((step.verdict.allowed, step.verdict.used), (allowed, count(&taken, now)));
+        prop_assert_eq!(
+            (step.verdict.allowed, step.verdict.used),
+            (allowed, count(&taken, now))
+        );
     }
     Ok(())
 }
@@ -122,7 +139,8 @@ proptest! {
         for Ask { pause, hits } in asks {
             now += pause;
             let number = now / WINDOW;
-            // Hits of the window before count as far as it is still within reach: all numbers here are far below what f64 holds exactly.
+            // Hits of the window before count as far as it is still within reach: all numbers here
+            // are far below what f64 holds exactly.
             let weigh = |taken: &Taken| {
                 let of = |wanted: u64| taken.iter().filter(|(tick, _)| tick / WINDOW == wanted).map(|(_, hits)| *hits).sum::<u64>() as f64;
                 of(number) * WINDOW as f64 + of(number - 1) * (WINDOW - now % WINDOW) as f64
@@ -172,7 +190,8 @@ proptest! {
         limit in 1_u64..12, delay in prop_oneof![Just(0), 0..3 * WINDOW], patience in prop_oneof![Just(u64::MAX), 0..2 * WINDOW], asks in asks(0),
     ) {
         let algorithm = made(AlgorithmKind::LeakyBucket, limit, 1, false, 1, Span::from_micros(delay));
-        // Times here have as many parts per tick as the limit, so that slots are whole: a spacing is a window's ticks of parts.
+        // Times here have as many parts per tick as the limit, so that slots are whole: a spacing
+        // is a window's ticks of parts.
         let (parts, mut state, mut now, mut next) = (limit, None, START, 0);
         for Ask { pause, hits } in asks {
             now += pause;
@@ -214,8 +233,8 @@ proptest! {
     }
 }
 
-/// The reply that GCRA's authors published for a throttle: limit, remaining, retry after, reset after. A burst beyond the first of 4 makes a
-/// limit of 5; 60 a minute are one each second.
+/// The reply that GCRA's authors published for a throttle: limit, remaining, retry after, reset
+/// after. A burst beyond the first of 4 makes a limit of 5; 60 a minute are one each second.
 #[test]
 fn a_token_bucket_replies_as_gcra() {
     let algorithm = made(AlgorithmKind::TokenBucket, 60, 60, false, 5, Span::ZERO);
@@ -244,8 +263,16 @@ fn a_token_bucket_replies_as_gcra() {
             "{secs} {quantity}"
         );
         if !allowed {
-            assert_eq!(verdict.retry_after, Wait::For(Span::from_secs(retry)), "{secs} {quantity}");
+            assert_eq!(
+                verdict.retry_after,
+                Wait::For(Span::from_secs(retry)),
+                "{secs} {quantity}"
+            );
         }
     }
-    assert_eq!(algorithm.step(state, at(START), 6).verdict.retry_after, Wait::Never, "more than the limit: never");
+    assert_eq!(
+        algorithm.step(state, at(START), 6).verdict.retry_after,
+        Wait::Never,
+        "more than the limit: never"
+    );
 }

@@ -68,28 +68,34 @@ fn after(calls: &[(u64, Call)]) -> (Breaker, Micros) {
 
 fn figures() -> impl Strategy<Value = Options> {
     let number = || prop_oneof![Just(0_u32), 0_u32..9, Just(100), any::<u32>()];
-    let span = || prop_oneof![Just(0_u64), 0_u64..1_000_000, any::<u64>()].prop_map(Span::from_micros);
+    let span =
+        || prop_oneof![Just(0_u64), 0_u64..1_000_000, any::<u64>()].prop_map(Span::from_micros);
     let percents = [number(), number(), number(), number()];
-    (prop::collection::vec(number(), 8), prop::collection::vec(span(), 9), percents).prop_map(|(numbers, spans, ramp_percent)| Options {
-        consecutive_failures: numbers[0],
-        min_streak: spans[0],
-        window: spans[1],
-        min_calls: numbers[1],
-        failure_percent: numbers[2],
-        failing_buckets: numbers[3],
-        slow_percent: numbers[4],
-        first_probe: spans[2],
-        longest_early_probe: spans[3],
-        early: spans[4],
-        longest_probe: spans[5],
-        config_probe: spans[6],
-        good_probes: numbers[5],
-        repeat_probe: spans[7],
-        ramp_percent,
-        ramp_step: spans[8],
-        ramp_failures: numbers[6],
-        ramp_failure_percent: numbers[7],
-    })
+    (
+        prop::collection::vec(number(), 8),
+        prop::collection::vec(span(), 9),
+        percents,
+    )
+        .prop_map(|(numbers, spans, ramp_percent)| Options {
+            consecutive_failures: numbers[0],
+            min_streak: spans[0],
+            window: spans[1],
+            min_calls: numbers[1],
+            failure_percent: numbers[2],
+            failing_buckets: numbers[3],
+            slow_percent: numbers[4],
+            first_probe: spans[2],
+            longest_early_probe: spans[3],
+            early: spans[4],
+            longest_probe: spans[5],
+            config_probe: spans[6],
+            good_probes: numbers[5],
+            repeat_probe: spans[7],
+            ramp_percent,
+            ramp_step: spans[8],
+            ramp_failures: numbers[6],
+            ramp_failure_percent: numbers[7],
+        })
 }
 
 proptest! {
@@ -180,7 +186,8 @@ proptest! {
             let percent = percents[step];
             prop_assert_eq!(breaker.state(), State::Ramp { percent });
             // After each request: no block of refused ones is longer than the share says.
-            prop_assert!((*admitted * 100).abs_diff(*asked * u64::from(percent)) < 100, "step {}: {} of {}", step, admitted, asked);
+            prop_assert!((*admitted * 100).abs_diff(*asked * u64::from(percent)) < 100, "step {}: \
+                {} of {}", step, admitted, asked);
         }
     }
 

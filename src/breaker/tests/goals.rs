@@ -24,8 +24,8 @@ const PROBE_MICROS: u64 = 100_000;
 /// An answer takes this long.
 const ANSWER_MICROS: u64 = 1_000;
 
-/// Microseconds from the node's going away to opening, with that many batches on their way at a time and that many microseconds until one
-/// of them fails.
+/// Microseconds from the node's going away to opening, with that many batches on their way at a
+/// time and that many microseconds until one of them fails.
 fn noticed_after(lanes: usize, failing_micros: u64) -> u64 {
     let mut breaker = breaker();
     let away = START + 3_000_000;
@@ -58,7 +58,10 @@ fn an_outage_is_noticed_within_100_ms() {
     for lanes in [1, 2, 20] {
         for failing_micros in [100, 1_000, PATIENCE_MICROS] {
             let noticed = noticed_after(lanes, failing_micros);
-            assert!(noticed <= 60_000, "{lanes} lanes, {failing_micros} microseconds: {noticed}");
+            assert!(
+                noticed <= 60_000,
+                "{lanes} lanes, {failing_micros} microseconds: {noticed}"
+            );
         }
     }
 }
@@ -94,7 +97,9 @@ fn healed_after(away: Away, outage_micros: u64, jitters: &[u32]) -> u64 {
     let back = START + outage_micros;
     // No outage here needs a thousand probes.
     for &jitter in jitters.iter().cycle().take(1_000) {
-        let Some(due) = breaker.next_probe() else { break };
+        let Some(due) = breaker.next_probe() else {
+            break;
+        };
         assert!(!breaker.admits(due));
         let (at, found) = match away {
             _ if due.0 >= back => (due.0 + ANSWER_MICROS, Ok(())),

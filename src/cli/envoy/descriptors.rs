@@ -1,5 +1,6 @@
-//! The descriptors that Envoy has to send, so that every limit of a domain is found: one list of actions for each list of keys that leads to a
-//! limit. What a list sends beyond that finds no limit, because Weir looks every value up in the same tree.
+//! The descriptors that Envoy has to send, so that every limit of a domain is found: one list of
+//! actions for each list of keys that leads to a limit. What a list sends beyond that finds no
+//! limit, because Weir looks every value up in the same tree.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -13,7 +14,8 @@ use crate::rules::compile::{OneLine, Problem};
 /// The most descriptors that one request may send: Weir refuses more.
 const MOST_AT_ONCE: usize = 256;
 
-/// The most lists of actions, so that a file of a million values does not become a configuration that no Envoy can load.
+/// The most lists of actions, so that a file of a million values does not become a configuration
+/// that no Envoy can load.
 const MOST_LISTS: usize = 4_096;
 
 /// Limits that are named above a list of actions.
@@ -61,7 +63,11 @@ pub(super) struct Descriptors {
 ///
 /// # Errors
 /// All reasons why Envoy would not send what the files limit.
-pub(super) fn descriptors(outline: &[Outline], sources: &Sources, protocol: Protocol) -> Result<Descriptors, Vec<Problem>> {
+pub(super) fn descriptors(
+    outline: &[Outline],
+    sources: &Sources,
+    protocol: Protocol,
+) -> Result<Descriptors, Vec<Problem>> {
     let mut walk = Walk {
         sources,
         protocol,
@@ -74,8 +80,15 @@ pub(super) fn descriptors(outline: &[Outline], sources: &Sources, protocol: Prot
     walk.check_values(outline);
     for (key, source) in sources.all() {
         let is_needed = outline.iter().any(|own| own.uses(key));
-        if is_needed && protocol == Protocol::Http && !source.kind.sends_value_of_request() && !matches!(source.kind, Kind::GenericKey(_)) {
-            walk.values.insert(key.to_owned(), Values::collect(key, source, outline, &mut walk.problems));
+        if is_needed
+            && protocol == Protocol::Http
+            && !source.kind.sends_value_of_request()
+            && !matches!(source.kind, Kind::GenericKey(_))
+        {
+            walk.values.insert(
+                key.to_owned(),
+                Values::collect(key, source, outline, &mut walk.problems),
+            );
         }
     }
     walk.level(outline, &[Vec::new()], &mut Vec::new());
@@ -99,8 +112,10 @@ impl Walk<'_> {
     /// Finds the values of the files that their sources never send.
     fn check_values(&mut self, level: &[Outline]) {
         for own in level {
-            if let (Some(source), Some(value)) = (self.sources.get(&own.key), own.value.as_deref().filter(|_| !own.is_by_more_than_text()))
-                && let Some(reason) = source.kind.never_sends(value)
+            if let (Some(source), Some(value)) = (
+                self.sources.get(&own.key),
+                own.value.as_deref().filter(|_| !own.is_by_more_than_text()),
+            ) && let Some(reason) = source.kind.never_sends(value)
             {
                 let what = format!("{} never sends '{value}'", source.text);
                 self.problems.push(own.at.error(what, reason));
@@ -109,7 +124,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds the lists of a level. `before` are the lists that lead to it, and `path` the names of the levels.
+    /// Adds the lists of a level. `before` are the lists that lead to it, and `path` the names of
+    /// the levels.
     fn level(&mut self, level: &[Outline], before: &[Vec<Yaml>], path: &mut Vec<String>) {
         // Keys whose values the operator names are followed once for each value.
         let mut named: HashSet<&str> = HashSet::new();
@@ -117,16 +133,24 @@ impl Walk<'_> {
             if self.found.all.len() > MOST_LISTS {
                 return;
             }
-            let Some(source) = self.source(own) else { continue };
+            let Some(source) = self.source(own) else {
+                continue;
+            };
             match &source.kind {
                 Kind::GenericKey(values) if !values.is_empty() => {
                     if !named.insert(&own.key) {
                         continue;
                     }
-                    let same: Vec<&Outline> = level.iter().filter(|other| other.key == own.key).collect();
-                    let reached: Vec<_> = values.iter().map(|value| (value, find(&same, value))).collect();
+                    let same: Vec<&Outline> =
+                        level.iter().filter(|other| other.key == own.key).collect();
+                    let reached: Vec<_> = values
+                        .iter()
+                        .map(|value| (value, find(&same, value)))
+                        .collect();
                     for other in &same {
-                        if !reached.iter().any(|(_, found)| found.is_some_and(|found| std::ptr::eq(found, *other))) {
+                        if !reached.iter().any(|(_, found)| {
+                            found.is_some_and(|found| std::ptr::eq(found, *other))
+                        }) {
                             self.leave_out(other, path);
                         }
                     }
@@ -144,17 +168,28 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds the lists of a descriptor and of those below it. `elements` are the ways in which Envoy sends its entry, of which a request takes one.
-    fn branch(&mut self, own: &Outline, elements: &[Yaml], before: &[Vec<Yaml>], path: &mut Vec<String>) {
+    /// Adds the lists of a descriptor and of those below it. `elements` are the ways in which Envoy
+    /// sends its entry, of which a request takes one.
+    fn branch(
+        &mut self,
+        own: &Outline,
+        elements: &[Yaml],
+        before: &[Vec<Yaml>],
+        path: &mut Vec<String>,
+    ) {
         if !own.limits_anything() {
             return;
         }
         if !self.found.keys.iter().any(|key| **key == *own.key) {
             self.found.keys.push(own.key.to_string());
         }
-        let ways = elements.iter().flat_map(|element| before.iter().map(move |list| (list, element)));
-        let lists: Vec<Vec<Yaml>> =
-            ways.take(MOST_LISTS + 1).map(|(list, element)| [&list[..], std::slice::from_ref(element)].concat()).collect();
+        let ways = elements
+            .iter()
+            .flat_map(|element| before.iter().map(move |list| (list, element)));
+        let lists: Vec<Vec<Yaml>> = ways
+            .take(MOST_LISTS + 1)
+            .map(|(list, element)| [&list[..], std::slice::from_ref(element)].concat())
+            .collect();
         path.push(shown(own));
         if own.has_limit {
             for list in &lists {
@@ -167,7 +202,12 @@ impl Walk<'_> {
 
     fn add(&mut self, list: &[Yaml], path: &[String], own: &Outline) {
         let index = *self.known.entry_ref(list).or_insert_with(|| {
-            self.found.all.push(Descriptor { actions: list.to_vec(), limits: Vec::new(), further: 0, is_released: false });
+            self.found.all.push(Descriptor {
+                actions: list.to_vec(),
+                limits: Vec::new(),
+                further: 0,
+                is_released: false,
+            });
             self.found.all.len() - 1
         });
         let descriptor = &mut self.found.all[index];
@@ -204,7 +244,8 @@ impl Walk<'_> {
         };
         let wrong = match self.protocol {
             Protocol::Http if matches!(source.kind, Kind::Connection(_)) => {
-                Some((format!("{} exists for TCP connections only", source.text), "say another source, or write --attach tcp".to_owned()))
+                Some((format!("{} exists for TCP connections only", source.text), "say another \
+                    source, or write --attach tcp".to_owned()))
             }
             Protocol::Http => source.kind.only_key().filter(|only| *only != key).map(|only| {
                 (format!("Envoy sends {} under the key '{only}' only", source.text), format!("rename the key '{key}' to '{only}'"))
@@ -228,26 +269,52 @@ impl Walk<'_> {
     fn elements(&mut self, own: &Outline, level: &[Outline], source: &Source) -> Vec<Yaml> {
         let key = &*own.key;
         match (&source.kind, own.value.as_deref()) {
-            (Kind::GenericKey(_), value) => match value.filter(|value| !value.contains('*') && !own.is_by_more_than_text()) {
-                Some(value) => vec![self.fixed(key, value)],
-                None => {
-                    let what = format!("generic-key sends fixed values, and the limit of '{}' is for any", shown(own));
-                    self.problems.push(own.at.error(what, format!("name them: --from {key}=generic-key:VALUE,VALUE")));
-                    Vec::new()
+            (Kind::GenericKey(_), value) => {
+                match value.filter(|value| !value.contains('*') && !own.is_by_more_than_text()) {
+                    Some(value) => vec![self.fixed(key, value)],
+                    None => {
+                        let what = format!(
+                            "generic-key sends fixed values, and the limit of '{}' is for any",
+                            shown(own)
+                        );
+                        self.problems.push(own.at.error(
+                            what,
+                            format!("name them: --from {key}=generic-key:VALUE,VALUE"),
+                        ));
+                        Vec::new()
+                    }
                 }
-            },
-            (kind, _) if self.protocol == Protocol::Tcp => kind.of_connection().map(|operator| entry(key, operator)).into_iter().collect(),
+            }
+            (kind, _) if self.protocol == Protocol::Tcp => kind
+                .of_connection()
+                .map(|operator| entry(key, operator))
+                .into_iter()
+                .collect(),
             (kind, _) if kind.sends_value_of_request() => {
                 let default = source.default.as_deref();
                 let missing = default.and_then(|default| default_action(key, kind, default));
-                [kind.action(key, default)].into_iter().chain(missing).collect()
+                [kind.action(key, default)]
+                    .into_iter()
+                    .chain(missing)
+                    .collect()
             }
-            // What Envoy sends for a request is one text in the whole domain: an exact value of another level may lead to this pattern.
+            // What Envoy sends for a request is one text in the whole domain: an exact value of
+            // another level may lead to this pattern.
             _ => {
-                let Some(values) = self.values.get(key) else { return Vec::new() };
-                let same: Vec<&Outline> = level.iter().filter(|other| other.key == own.key).collect();
-                let leads_here = |value: &&str| own.matches(value) && find(&same, value).is_some_and(|found| std::ptr::eq(found, own));
-                values.all().filter(leads_here).flat_map(|value| values.actions(key, source, value)).collect()
+                let Some(values) = self.values.get(key) else {
+                    return Vec::new();
+                };
+                let same: Vec<&Outline> =
+                    level.iter().filter(|other| other.key == own.key).collect();
+                let leads_here = |value: &&str| {
+                    own.matches(value)
+                        && find(&same, value).is_some_and(|found| std::ptr::eq(found, own))
+                };
+                values
+                    .all()
+                    .filter(leads_here)
+                    .flat_map(|value| values.actions(key, source, value))
+                    .collect()
             }
         }
     }
@@ -255,7 +322,13 @@ impl Walk<'_> {
     /// An entry with a text of the configuration.
     fn fixed(&self, key: &str, value: &str) -> Yaml {
         match self.protocol {
-            Protocol::Http => one("generic_key", map([("descriptor_key", key.into()), ("descriptor_value", value.into())])),
+            Protocol::Http => one(
+                "generic_key",
+                map([
+                    ("descriptor_key", key.into()),
+                    ("descriptor_value", value.into()),
+                ]),
+            ),
             // A `%` begins an operator there.
             Protocol::Tcp => entry(key, &value.replace('%', "%%")),
         }
@@ -263,16 +336,30 @@ impl Walk<'_> {
 
     fn finish(mut self, outline: &[Outline]) -> Result<Descriptors, Vec<Problem>> {
         self.problems.extend(self.sources.unused(outline));
-        let at_once = self.found.all.iter().filter(|own| own.actions.iter().all(|action| !is_match(action))).count();
-        if let (true, Some(first)) = (at_once > MOST_AT_ONCE || self.found.all.len() > MOST_LISTS, outline.first()) {
-            let what =
-                format!("Envoy would have to send more than {MOST_AT_ONCE} descriptors for a request, or try more than {MOST_LISTS}");
-            self.problems.push(first.at.error(what, "say sources that send what the request has, such as header or path"));
+        let at_once = self
+            .found
+            .all
+            .iter()
+            .filter(|own| own.actions.iter().all(|action| !is_match(action)))
+            .count();
+        if let (true, Some(first)) = (
+            at_once > MOST_AT_ONCE || self.found.all.len() > MOST_LISTS,
+            outline.first(),
+        ) {
+            let what = format!(
+                "Envoy would have to send more than {MOST_AT_ONCE} descriptors for a request, or \
+                 try more than {MOST_LISTS}"
+            );
+            self.problems.push(first.at.error(
+                what,
+                "say sources that send what the request has, such as header or path",
+            ));
         }
         if self.problems.is_empty() {
             return Ok(self.found);
         }
-        self.problems.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
+        self.problems
+            .sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
         self.problems.dedup();
         Err(self.problems)
     }
@@ -281,12 +368,17 @@ impl Walk<'_> {
 /// The branch that Weir takes for a value, in its order of precedence.
 fn find<'o>(same: &[&'o Outline], value: &str) -> Option<&'o Outline> {
     // Of equal ones the first.
-    same.iter().filter(|own| own.matches(value)).min_by_key(|own| own.rank(value)).copied()
+    same.iter()
+        .filter(|own| own.matches(value))
+        .min_by_key(|own| own.rank(value))
+        .copied()
 }
 
 /// Whether an action depends on what the request has, so that only some of many lists are sent.
 fn is_match(action: &Yaml) -> bool {
-    let Yaml::Map(fields) = action else { return false };
+    let Yaml::Map(fields) = action else {
+        return false;
+    };
     fields.iter().any(|(name, _)| name.ends_with("_match"))
 }
 
@@ -295,21 +387,37 @@ fn entry(key: &str, value: &str) -> Yaml {
 }
 
 fn shown(own: &Outline) -> String {
-    own.value.as_ref().map_or_else(|| own.key.to_string(), |value| format!("{}={value}", own.key))
+    own.value.as_ref().map_or_else(
+        || own.key.to_string(),
+        |value| format!("{}={value}", own.key),
+    )
 }
 
 fn named(path: &[String], own: &Outline) -> String {
-    OneLine(&format!("{} ({}:{})", path.join(", "), own.at.file, own.at.line)).to_string()
+    OneLine(&format!(
+        "{} ({}:{})",
+        path.join(", "),
+        own.at.file,
+        own.at.line
+    ))
+    .to_string()
 }
 
 /// A key that Envoy could take from anywhere.
 fn without_source(own: &Outline, protocol: Protocol) -> Problem {
     let key = &*own.key;
     if key.contains('*') {
-        let what = format!("the key '{key}' is a pattern, and Envoy sends keys of its configuration");
-        return own.at.error(what, "write a descriptor for each key that Envoy sends");
+        let what =
+            format!("the key '{key}' is a pattern, and Envoy sends keys of its configuration");
+        return own
+            .at
+            .error(what, "write a descriptor for each key that Envoy sends");
     }
-    let fixed = own.value.as_deref().is_some_and(|value| !value.contains('*')) && !own.is_by_more_than_text();
+    let fixed = own
+        .value
+        .as_deref()
+        .is_some_and(|value| !value.contains('*'))
+        && !own.is_by_more_than_text();
     let likely = match (key, protocol) {
         ("remote_address", _) => "remote-address",
         ("generic_key", _) => "generic-key",
@@ -324,6 +432,10 @@ fn without_source(own: &Outline, protocol: Protocol) -> Problem {
         ("query_match", _) => "query-match:NAME",
         _ => "header:NAME",
     };
-    let remedy = format!("say where Envoy takes it from, such as --from {key}={likely}; `weir envoy --help` lists all sources");
-    own.at.error(format!("the key '{key}' has no source"), remedy)
+    let remedy = format!(
+        "say where Envoy takes it from, such as --from {key}={likely}; `weir envoy --help` lists \
+         all sources"
+    );
+    own.at
+        .error(format!("the key '{key}' has no source"), remedy)
 }

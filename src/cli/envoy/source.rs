@@ -1,4 +1,5 @@
-//! Sources: where Envoy takes the value of a key from, as an operator writes it, and the action of Envoy that sends it.
+//! Sources: where Envoy takes the value of a key from, as an operator writes it, and the action of
+//! Envoy that sends it.
 //!
 //! Reference of the actions: Envoy's API, `config.route.v3.RateLimit.Action` of Envoy 1.40.
 
@@ -16,23 +17,83 @@ pub(super) const NAMES: [(&str, &str, &str); 24] = [
     ("path", "", "the path without its query"),
     ("path-and-query", "", "the path with its query"),
     ("query", ":NAME", "the value of a query parameter"),
-    ("remote-address", "", "the address of the client, as Envoy trusts it"),
-    ("masked-remote-address", ":V4[,V6]", "its network, such as 10.1.2.0/24 with `:24,64`"),
-    ("generic-key", "[:VALUE,...]", "these values, or those of the file, in every request"),
-    ("source-cluster", "", "Envoy's own cluster (--service-cluster)"),
-    ("destination-cluster", "", "the cluster that the request is routed to"),
-    ("metadata", ":FILTER/KEY/...", "a text in the dynamic metadata of a filter"),
-    ("route-metadata", ":FILTER/KEY/...", "a text in the metadata of the route"),
-    ("cluster-metadata", ":FILTER/KEY/...", "a text in the metadata of the cluster"),
-    ("jwt", ":CLAIM", "a claim that the filter jwt_authn has verified (payload_in_metadata: payload)"),
-    ("header-match", ":NAME", "a value of the file, if the header has it"),
+    (
+        "remote-address",
+        "",
+        "the address of the client, as Envoy trusts it",
+    ),
+    (
+        "masked-remote-address",
+        ":V4[,V6]",
+        "its network, such as 10.1.2.0/24 with `:24,64`",
+    ),
+    (
+        "generic-key",
+        "[:VALUE,...]",
+        "these values, or those of the file, in every request",
+    ),
+    (
+        "source-cluster",
+        "",
+        "Envoy's own cluster (--service-cluster)",
+    ),
+    (
+        "destination-cluster",
+        "",
+        "the cluster that the request is routed to",
+    ),
+    (
+        "metadata",
+        ":FILTER/KEY/...",
+        "a text in the dynamic metadata of a filter",
+    ),
+    (
+        "route-metadata",
+        ":FILTER/KEY/...",
+        "a text in the metadata of the route",
+    ),
+    (
+        "cluster-metadata",
+        ":FILTER/KEY/...",
+        "a text in the metadata of the cluster",
+    ),
+    (
+        "jwt",
+        ":CLAIM",
+        "a claim that the filter jwt_authn has verified (payload_in_metadata: payload)",
+    ),
+    (
+        "header-match",
+        ":NAME",
+        "a value of the file, if the header has it",
+    ),
     ("path-match", "", "a value of the file, if the path has it"),
-    ("query-match", ":NAME", "a value of the file, if the query parameter has it"),
-    ("address-match", "", "a block of addresses of the file, if the client is in it"),
-    ("server-name", "", "TCP: the name that the client asks for with TLS (SNI)"),
-    ("peer-subject", "", "TCP: the subject of the client certificate"),
+    (
+        "query-match",
+        ":NAME",
+        "a value of the file, if the query parameter has it",
+    ),
+    (
+        "address-match",
+        "",
+        "a block of addresses of the file, if the client is in it",
+    ),
+    (
+        "server-name",
+        "",
+        "TCP: the name that the client asks for with TLS (SNI)",
+    ),
+    (
+        "peer-subject",
+        "",
+        "TCP: the subject of the client certificate",
+    ),
     ("peer-uri", "", "TCP: the URI of the client certificate"),
-    ("local-port", "", "TCP: the port that the client connects to"),
+    (
+        "local-port",
+        "",
+        "TCP: the port that the client connects to",
+    ),
 ];
 
 /// Between a source and the value that is sent where the source has none.
@@ -80,27 +141,62 @@ impl FromStr for Source {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (source, default) = text.split_once(DEFAULT).map_or((text, None), |(source, default)| (source, Some(default)));
-        let (name, argument) = source.split_once(':').map_or((source, None), |(name, argument)| (name, Some(argument)));
+        let (source, default) = text
+            .split_once(DEFAULT)
+            .map_or((text, None), |(source, default)| (source, Some(default)));
+        let (name, argument) = source
+            .split_once(':')
+            .map_or((source, None), |(name, argument)| (name, Some(argument)));
         let kind = kind(name, argument)?;
-        if default.is_some() && !matches!(kind, Kind::Header(_) | Kind::Query(_) | Kind::Metadata { .. }) {
-            return Err(format!("`{source}` has no `or`: only header, query and metadata can be missing in a request"));
+        if default.is_some()
+            && !matches!(
+                kind,
+                Kind::Header(_) | Kind::Query(_) | Kind::Metadata { .. }
+            )
+        {
+            return Err(format!(
+                "`{source}` has no `or`: only header, query and metadata can be missing in a \
+                 request"
+            ));
         }
         if default == Some("") {
-            return Err(format!("a value is missing behind `{}`", DEFAULT.trim_end()));
+            return Err(format!(
+                "a value is missing behind `{}`",
+                DEFAULT.trim_end()
+            ));
         }
-        Ok(Self { kind, default: default.map(str::to_owned), text: text.to_owned() })
+        Ok(Self {
+            kind,
+            default: default.map(str::to_owned),
+            text: text.to_owned(),
+        })
     }
 }
 
 fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
     let Some((_, hint, _)) = NAMES.iter().find(|(known, ..)| *known == name) else {
-        let nearest = NAMES.iter().map(|(known, ..)| (strsim::damerau_levenshtein(known, name), *known)).min();
-        let near = nearest.filter(|(distance, near)| *distance <= near.len() / 3).map(|(_, near)| format!("; did you mean `{near}`?"));
-        let all = || format!("; write one of {}", NAMES.map(|(known, hint, _)| format!("{known}{hint}")).join(", "));
+        let nearest = NAMES
+            .iter()
+            .map(|(known, ..)| (strsim::damerau_levenshtein(known, name), *known))
+            .min();
+        let near = nearest
+            .filter(|(distance, near)| *distance <= near.len() / 3)
+            .map(|(_, near)| format!("; did you mean `{near}`?"));
+        let all = || {
+            format!(
+                "; write one of {}",
+                NAMES
+                    .map(|(known, hint, _)| format!("{known}{hint}"))
+                    .join(", ")
+            )
+        };
         return Err(format!("`{name}` is no source{}", near.unwrap_or_else(all)));
     };
-    let needed = || argument.filter(|text| !text.is_empty()).ok_or_else(|| format!("write {name}{hint}"));
+    let needed = || {
+        argument
+            .filter(|text| !text.is_empty())
+            .ok_or_else(|| format!("write {name}{hint}"))
+    };
     if hint.is_empty() && argument.is_some() {
         return Err(format!("`{name}` takes nothing behind it"));
     }
@@ -143,9 +239,17 @@ fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
 
 fn header(name: &str) -> Result<String, String> {
     let name = name.to_ascii_lowercase();
-    let own = [(":path", "path"), (":method", "method"), (":authority", "authority"), ("host", "authority"), (":scheme", "scheme")];
+    let own = [
+        (":path", "path"),
+        (":method", "method"),
+        (":authority", "authority"),
+        ("host", "authority"),
+        (":scheme", "scheme"),
+    ];
     if let Some((_, source)) = own.iter().find(|(own, _)| *own == name) {
-        return Err(format!("write the source `{source}` in place of the header `{name}`"));
+        return Err(format!(
+            "write the source `{source}` in place of the header `{name}`"
+        ));
     }
     http::HeaderName::from_bytes(name.as_bytes())
         .map(|name| name.as_str().to_owned())
@@ -153,13 +257,27 @@ fn header(name: &str) -> Result<String, String> {
 }
 
 fn masked(argument: Option<&str>) -> Result<Kind, String> {
-    let wrong = || "write masked-remote-address:V4,V6 with the bits of the networks, such as `masked-remote-address:24,64`".to_owned();
-    let (v4, v6) = argument.ok_or_else(wrong)?.split_once(',').map_or((argument, None), |(v4, v6)| (Some(v4), Some(v6)));
+    let wrong = || {
+        "write masked-remote-address:V4,V6 with the bits of the networks, such as \
+         `masked-remote-address:24,64`"
+            .to_owned()
+    };
+    let (v4, v6) = argument
+        .ok_or_else(wrong)?
+        .split_once(',')
+        .map_or((argument, None), |(v4, v6)| (Some(v4), Some(v6)));
     let bits = |text: Option<&str>, most: u8| match text {
         None => Ok(most),
-        Some(text) => text.parse::<u8>().ok().filter(|bits| *bits <= most).ok_or_else(wrong),
+        Some(text) => text
+            .parse::<u8>()
+            .ok()
+            .filter(|bits| *bits <= most)
+            .ok_or_else(wrong),
     };
-    Ok(Kind::MaskedRemoteAddress { v4: bits(v4, 32)?, v6: bits(v6, 128)? })
+    Ok(Kind::MaskedRemoteAddress {
+        v4: bits(v4, 32)?,
+        v6: bits(v6, 128)?,
+    })
 }
 
 fn metadata(of: &'static str, text: &str) -> Result<Kind, String> {
@@ -167,7 +285,10 @@ fn metadata(of: &'static str, text: &str) -> Result<Kind, String> {
     let filter = parts.next().unwrap_or_default();
     let path: Vec<_> = parts.collect();
     if filter.is_empty() || path.is_empty() || path.iter().any(String::is_empty) {
-        return Err("write the filter and the keys in its metadata, such as `metadata:envoy.lb/tenant`".to_owned());
+        return Err(
+            "write the filter and the keys in its metadata, such as `metadata:envoy.lb/tenant`"
+                .to_owned(),
+        );
     }
     Ok(Kind::Metadata { of, filter, path })
 }
@@ -175,7 +296,14 @@ fn metadata(of: &'static str, text: &str) -> Result<Kind, String> {
 impl Kind {
     /// Whether Envoy sends what the request has. Otherwise it sends a text of its configuration.
     pub(super) const fn sends_value_of_request(&self) -> bool {
-        !matches!(self, Self::GenericKey(_) | Self::HeaderMatch(_) | Self::PathMatch | Self::QueryMatch(_) | Self::AddressMatch)
+        !matches!(
+            self,
+            Self::GenericKey(_)
+                | Self::HeaderMatch(_)
+                | Self::PathMatch
+                | Self::QueryMatch(_)
+                | Self::AddressMatch
+        )
     }
 
     /// The key that Envoy sends in HTTP, where it leaves no choice.
@@ -201,21 +329,40 @@ impl Kind {
     /// The action of a source that sends what the request has.
     pub(super) fn action(&self, key: &str, default: Option<&str>) -> Yaml {
         match self {
-            Self::Header(name) => one("request_headers", map([("header_name", name.as_str().into()), ("descriptor_key", key.into())])),
-            Self::Query(name) => {
-                one("query_parameters", map([("query_parameter_name", name.as_str().into()), ("descriptor_key", key.into())]))
-            }
+            Self::Header(name) => one(
+                "request_headers",
+                map([
+                    ("header_name", name.as_str().into()),
+                    ("descriptor_key", key.into()),
+                ]),
+            ),
+            Self::Query(name) => one(
+                "query_parameters",
+                map([
+                    ("query_parameter_name", name.as_str().into()),
+                    ("descriptor_key", key.into()),
+                ]),
+            ),
             Self::Path => {
                 let config = map([
                     ("@type", "type.googleapis.com/envoy.extensions.rate_limit_descriptors.expr.v3.Descriptor".into()),
                     ("descriptor_key", key.into()),
                     ("text", "request.url_path".into()),
                 ]);
-                one("extension", map([("name", "envoy.rate_limit_descriptors.expr".into()), ("typed_config", config)]))
+                one(
+                    "extension",
+                    map([
+                        ("name", "envoy.rate_limit_descriptors.expr".into()),
+                        ("typed_config", config),
+                    ]),
+                )
             }
             Self::RemoteAddress => one("remote_address", map([])),
             Self::MaskedRemoteAddress { v4, v6 } => {
-                let bits = map([("v4_prefix_mask_len", u32::from(*v4).into()), ("v6_prefix_mask_len", u32::from(*v6).into())]);
+                let bits = map([
+                    ("v4_prefix_mask_len", u32::from(*v4).into()),
+                    ("v6_prefix_mask_len", u32::from(*v6).into()),
+                ]);
                 one("masked_remote_address", bits)
             }
             Self::SourceCluster => one("source_cluster", map([])),
@@ -223,8 +370,17 @@ impl Kind {
             Self::Metadata { of, filter, path } => {
                 let keys: Vec<_> = path.iter().map(|key| one("key", key.as_str())).collect();
                 let metadata_key = map([("key", filter.as_str().into()), ("path", keys.into())]);
-                let action = map([("descriptor_key", key.into()), ("source", (*of).into()), ("metadata_key", metadata_key)]);
-                one("metadata", default.into_iter().fold(action, |action, default| action.with("default_value", default)))
+                let action = map([
+                    ("descriptor_key", key.into()),
+                    ("source", (*of).into()),
+                    ("metadata_key", metadata_key),
+                ]);
+                one(
+                    "metadata",
+                    default.into_iter().fold(action, |action, default| {
+                        action.with("default_value", default)
+                    }),
+                )
             }
             Self::GenericKey(_)
             | Self::HeaderMatch(_)
@@ -250,21 +406,40 @@ impl Kind {
     pub(super) fn never_sends(&self, value: &str) -> Option<String> {
         let is_pattern = value.contains('*');
         match self {
-            Self::Path | Self::PathMatch if value.contains(['?', '#']) => {
-                Some("the path is sent without `?` and what follows it; write the path alone, or use path-and-query".to_owned())
+            Self::Path | Self::PathMatch if value.contains(['?', '#']) => Some(
+                "the path is sent without `?` and what follows it; write the path alone, or use \
+                 path-and-query"
+                    .to_owned(),
+            ),
+            Self::Path | Self::PathMatch if !value.starts_with(['/', '*']) => {
+                Some("a path begins with `/`".to_owned())
             }
-            Self::Path | Self::PathMatch if !value.starts_with(['/', '*']) => Some("a path begins with `/`".to_owned()),
-            Self::Header(name) if name == ":path" && !value.starts_with(['/', '*']) => Some("a path begins with `/`".to_owned()),
-            Self::Header(name) if name == ":method" && value.chars().any(|letter| letter.is_ascii_lowercase()) => {
-                Some(format!("methods are in capital letters; write {}", value.to_ascii_uppercase()))
+            Self::Header(name) if name == ":path" && !value.starts_with(['/', '*']) => {
+                Some("a path begins with `/`".to_owned())
+            }
+            Self::Header(name)
+                if name == ":method" && value.chars().any(|letter| letter.is_ascii_lowercase()) =>
+            {
+                Some(format!(
+                    "methods are in capital letters; write {}",
+                    value.to_ascii_uppercase()
+                ))
             }
             Self::RemoteAddress if !is_pattern => match value.parse::<IpAddr>() {
                 Ok(address) if address.to_string() == value => None,
                 Ok(address) => Some(format!("Envoy writes this address as {address}")),
-                Err(_) => Some("it is no address; use masked-remote-address or address-match for a network".to_owned()),
+                Err(_) => Some(
+                    "it is no address; use masked-remote-address or address-match for a network"
+                        .to_owned(),
+                ),
             },
-            Self::MaskedRemoteAddress { v4, v6 } if !is_pattern => masked_never_sends(value, *v4, *v6),
-            Self::AddressMatch => network(value).map_or(Some("write a network, such as 10.0.0.0/8".to_owned()), |_| None),
+            Self::MaskedRemoteAddress { v4, v6 } if !is_pattern => {
+                masked_never_sends(value, *v4, *v6)
+            }
+            Self::AddressMatch => network(value).map_or(
+                Some("write a network, such as 10.0.0.0/8".to_owned()),
+                |_| None,
+            ),
             _ => None,
         }
     }
@@ -278,7 +453,9 @@ pub(super) fn network(text: &str) -> Option<(IpAddr, u8)> {
 }
 
 fn masked_never_sends(value: &str, v4: u8, v6: u8) -> Option<String> {
-    let Some((address, bits)) = network(value) else { return Some("it is no network such as 10.1.2.0/24".to_owned()) };
+    let Some((address, bits)) = network(value) else {
+        return Some("it is no network such as 10.1.2.0/24".to_owned());
+    };
     let (own, masked) = match address {
         IpAddr::V4(address) => {
             let mask = u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0);
@@ -333,7 +510,10 @@ mod tests {
             ("header:Host", "write the source `authority`"),
             ("header::path", "write the source `path`"),
             ("masked-remote-address", "write masked-remote-address:V4,V6"),
-            ("masked-remote-address:33", "write masked-remote-address:V4,V6"),
+            (
+                "masked-remote-address:33",
+                "write masked-remote-address:V4,V6",
+            ),
             ("metadata:envoy.lb", "write the filter and the keys"),
             ("path or x", "has no `or`"),
             ("header:x or ", "a value is missing"),
@@ -342,9 +522,13 @@ mod tests {
             assert!(error.contains(expected), "{text}: {error}");
         }
         let source: Source = "header:X-User or some one".parse().expect("a source");
-        assert_eq!((source.kind, source.default.as_deref()), (Kind::Header("x-user".to_owned()), Some("some one")));
         assert_eq!(
-            parse("jwt:https://example.com/tenant").map(|kind| matches!(kind, Kind::Metadata { path, .. } if path.len() == 2)),
+            (source.kind, source.default.as_deref()),
+            (Kind::Header("x-user".to_owned()), Some("some one"))
+        );
+        assert_eq!(
+            parse("jwt:https://example.com/tenant")
+                .map(|kind| matches!(kind, Kind::Metadata { path, .. } if path.len() == 2)),
             Ok(true)
         );
     }
@@ -374,7 +558,12 @@ mod tests {
             ("address-match", "10.0.0.1", false),
         ] {
             let kind = parse(source).expect(source);
-            assert_eq!(kind.never_sends(value).is_none(), is_sent, "{source} {value}: {:?}", kind.never_sends(value));
+            assert_eq!(
+                kind.never_sends(value).is_none(),
+                is_sent,
+                "{source} {value}: {:?}",
+                kind.never_sends(value)
+            );
         }
     }
 }

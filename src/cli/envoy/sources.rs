@@ -17,9 +17,14 @@ impl FromStr for KeySource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, source) =
-            text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("write KEY=SOURCE, such as user=header:x-user")?;
-        Ok(Self { key: key.to_owned(), source: source.parse()? })
+        let (key, source) = text
+            .split_once('=')
+            .filter(|(key, _)| !key.is_empty())
+            .ok_or("write KEY=SOURCE, such as user=header:x-user")?;
+        Ok(Self {
+            key: key.to_owned(),
+            source: source.parse()?,
+        })
     }
 }
 
@@ -40,7 +45,10 @@ impl Sources {
         let mut sources = Self::default();
         for KeySource { key, source } in given {
             if sources.get(key).is_some() {
-                problems.push(on_command_line(format!("the key '{key}' has two sources"), "say one"));
+                problems.push(on_command_line(
+                    format!("the key '{key}' has two sources"),
+                    "say one",
+                ));
             }
             sources.all.push((key.clone(), source.clone(), None));
         }
@@ -48,22 +56,36 @@ impl Sources {
             match text.parse::<Source>() {
                 // The command line wins over the file, as with settings.
                 Ok(_) if given.iter().any(|from| *from.key == **key) => {}
-                Ok(source) => sources.all.push((key.to_string(), source, Some(at.clone()))),
-                Err(error) => problems.push(at.error(format!("the source of '{key}' cannot be used"), error)),
+                Ok(source) => sources
+                    .all
+                    .push((key.to_string(), source, Some(at.clone()))),
+                Err(error) => {
+                    problems.push(at.error(format!("the source of '{key}' cannot be used"), error));
+                }
             }
         }
-        if problems.is_empty() { Ok(sources) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(sources)
+        } else {
+            Err(problems)
+        }
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Source> {
-        self.all.iter().find(|(own, ..)| own == key).map(|(_, source, _)| source)
+        self.all
+            .iter()
+            .find(|(own, ..)| own == key)
+            .map(|(_, source, _)| source)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Source)> {
-        self.all.iter().map(|(key, source, _)| (key.as_str(), source))
+        self.all
+            .iter()
+            .map(|(key, source, _)| (key.as_str(), source))
     }
 
-    /// The sources of keys that no limit has, and the values of `generic-key` that no descriptor has: misspelled, most likely.
+    /// The sources of keys that no limit has, and the values of `generic-key` that no descriptor
+    /// has: misspelled, most likely.
     pub(super) fn unused(&self, outline: &[Outline]) -> Vec<Problem> {
         let mut keys = Vec::new();
         collect(outline, &mut keys);
@@ -74,12 +96,28 @@ impl Sources {
                 None => on_command_line(what, &remedy),
             };
             if !keys.contains(&key.as_str()) {
-                let remedy = format!("remove its source, or write one of the keys {}", keys.join(", "));
-                problems.push(error(format!("no limit of the domain has the key '{key}'"), remedy));
+                let remedy = format!(
+                    "remove its source, or write one of the keys {}",
+                    keys.join(", ")
+                );
+                problems.push(error(
+                    format!("no limit of the domain has the key '{key}'"),
+                    remedy,
+                ));
             } else if let super::source::Kind::GenericKey(values) = &source.kind {
-                for value in values.iter().filter(|value| !outline.iter().any(|own| own.has_value(key, value))) {
-                    let remedy = "remove the value, or write a descriptor for it in the files of the limits".to_owned();
-                    problems.push(error(format!("no limit of the domain has the key '{key}' with the value '{value}'"), remedy));
+                for value in values
+                    .iter()
+                    .filter(|value| !outline.iter().any(|own| own.has_value(key, value)))
+                {
+                    let remedy =
+                        "remove the value, or write a descriptor for it in the files of the limits"
+                            .to_owned();
+                    problems.push(error(
+                        format!(
+                            "no limit of the domain has the key '{key}' with the value '{value}'"
+                        ),
+                        remedy,
+                    ));
                 }
             }
         }
@@ -99,5 +137,13 @@ fn collect<'o>(outline: &'o [Outline], keys: &mut Vec<&'o str>) {
 
 fn on_command_line(what: String, remedy: &str) -> Problem {
     let (file, path, remedy) = ("--from".to_owned(), String::new(), remedy.to_owned());
-    Problem { severity: Severity::Error, file, path, line: 0, column: 0, what, remedy }
+    Problem {
+        severity: Severity::Error,
+        file,
+        path,
+        line: 0,
+        column: 0,
+        what,
+        remedy,
+    }
 }

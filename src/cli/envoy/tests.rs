@@ -1,4 +1,5 @@
-//! What is sent for which limits, without an Envoy: a small interpreter of its actions, and limits and requests at random.
+//! What is sent for which limits, without an Envoy: a small interpreter of its actions, and limits
+//! and requests at random.
 
 use hashbrown::HashMap;
 use proptest::prelude::*;
@@ -13,22 +14,37 @@ use crate::rules::Lookup;
 use crate::rules::compile::Problem;
 
 fn compiled(text: &str) -> (Rules, Vec<SourceText>) {
-    let files = vec![SourceText { name: "f.yaml".to_owned(), text: text.into() }];
-    let rules = compile::compile(&files, &compile::Options::default()).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).rules;
+    let files = vec![SourceText {
+        name: "f.yaml".to_owned(),
+        text: text.into(),
+    }];
+    let rules = compile::compile(&files, &compile::Options::default())
+        .unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+        .rules;
     (rules, files)
 }
 
 fn generate(text: &str, from: &[&str], protocol: Protocol) -> Result<Descriptors, Vec<String>> {
     let (_, files) = compiled(text);
-    let given: Vec<KeySource> = from.iter().map(|from| from.parse().unwrap_or_else(|error| panic!("{from}: {error}"))).collect();
-    let shown = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let given: Vec<KeySource> = from
+        .iter()
+        .map(|from| {
+            from.parse()
+                .unwrap_or_else(|error| panic!("{from}: {error}"))
+        })
+        .collect();
+    let shown =
+        |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>();
     let sources = Sources::try_new(&given, &[]).map_err(shown)?;
     descriptors(&outline(&files, "d"), &sources, protocol).map_err(shown)
 }
 
 fn field<'y>(yaml: &'y Yaml, name: &str) -> Option<&'y Yaml> {
     let Yaml::Map(fields) = yaml else { return None };
-    fields.iter().find(|(own, _)| own == name).map(|(_, value)| value)
+    fields
+        .iter()
+        .find(|(own, _)| own == name)
+        .map(|(_, value)| value)
 }
 
 fn text<'y>(yaml: &'y Yaml, name: &str) -> Option<&'y str> {
@@ -46,7 +62,9 @@ fn header_matches(matcher: &Yaml, headers: &HashMap<String, String>) -> bool {
         return value.is_some() != inverted;
     }
     // Without the header nothing but its absence can match, inverted or not.
-    let (Some(value), Some(string)) = (value, field(matcher, "string_match")) else { return false };
+    let (Some(value), Some(string)) = (value, field(matcher, "string_match")) else {
+        return false;
+    };
     let is_match = match (text(string, "exact"), text(string, "prefix")) {
         (Some(exact), None) => value == exact,
         (None, Some(prefix)) => !prefix.is_empty() && value.starts_with(prefix),
@@ -57,7 +75,9 @@ fn header_matches(matcher: &Yaml, headers: &HashMap<String, String>) -> bool {
 
 /// The entry that an action makes of a request; `None`: Envoy does not send the descriptor.
 fn entry(action: &Yaml, headers: &HashMap<String, String>) -> Option<(String, String)> {
-    let Yaml::Map(fields) = action else { panic!("{action:?}") };
+    let Yaml::Map(fields) = action else {
+        panic!("{action:?}")
+    };
     let (name, own) = &fields[0];
     let key = text(own, "descriptor_key").map(str::to_owned);
     let fixed = || text(own, "descriptor_value").map(str::to_owned);
@@ -66,23 +86,42 @@ fn entry(action: &Yaml, headers: &HashMap<String, String>) -> Option<(String, St
         "generic_key" => fixed(),
         "extension" => {
             let config = field(own, "typed_config").expect("a config");
-            let path = headers.get(":path").expect("a path").split('?').next().map(str::to_owned);
+            let path = headers
+                .get(":path")
+                .expect("a path")
+                .split('?')
+                .next()
+                .map(str::to_owned);
             return text(config, "descriptor_key").map(str::to_owned).zip(path);
         }
         "header_value_match" => {
-            let Some(Yaml::List(matchers)) = field(own, "headers") else { panic!("{own:?}") };
+            let Some(Yaml::List(matchers)) = field(own, "headers") else {
+                panic!("{own:?}")
+            };
             let expected = field(own, "expect_match") != Some(&Yaml::Bool(false));
-            (matchers.iter().all(|matcher| header_matches(matcher, headers)) == expected).then(fixed).flatten()
+            (matchers
+                .iter()
+                .all(|matcher| header_matches(matcher, headers))
+                == expected)
+                .then(fixed)
+                .flatten()
         }
         other => panic!("{other}"),
     };
     key.zip(value)
 }
 
-/// The limits that the descriptors of a request find, by their paths; one that is found twice stands there twice.
+/// The limits that the descriptors of a request find, by their paths; one that is found twice
+/// stands there twice.
 fn found(rules: &Rules, sent: &[Vec<(String, String)>]) -> Vec<String> {
     let limit = |entries: &Vec<(String, String)>| {
-        let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() }).collect();
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(key, value)| Entry {
+                key: key.as_bytes(),
+                value: value.as_bytes(),
+            })
+            .collect();
         match rules.find(b"d", &entries) {
             Lookup::Limit(limit) => Some(limit.limit.path()),
             _ => None,
@@ -93,8 +132,12 @@ fn found(rules: &Rules, sent: &[Vec<(String, String)>]) -> Vec<String> {
     paths
 }
 
-/// Every list of keys that leads to a limit, with the values that a request has: what the file speaks about.
-fn meant(level: &[crate::rules::compile::outline::Outline], request: &HashMap<String, String>) -> Vec<Vec<(String, String)>> {
+/// Every list of keys that leads to a limit, with the values that a request has: what the file
+/// speaks about.
+fn meant(
+    level: &[crate::rules::compile::outline::Outline],
+    request: &HashMap<String, String>,
+) -> Vec<Vec<(String, String)>> {
     fn add(
         level: &[crate::rules::compile::outline::Outline],
         request: &HashMap<String, String>,
@@ -102,7 +145,9 @@ fn meant(level: &[crate::rules::compile::outline::Outline], request: &HashMap<St
         all: &mut Vec<Vec<(String, String)>>,
     ) {
         for own in level {
-            let Some(value) = request.get(&*own.key) else { continue };
+            let Some(value) = request.get(&*own.key) else {
+                continue;
+            };
             let list = [before, &[(own.key.to_string(), value.clone())]].concat();
             if own.has_limit && !all.contains(&list) {
                 all.push(list.clone());
@@ -115,27 +160,61 @@ fn meant(level: &[crate::rules::compile::outline::Outline], request: &HashMap<St
     all
 }
 
-fn check(text: &str, from: &[String], request: &HashMap<String, String>, is_path: bool) -> Result<bool, TestCaseError> {
+fn check(
+    text: &str,
+    from: &[String],
+    request: &HashMap<String, String>,
+    is_path: bool,
+) -> Result<bool, TestCaseError> {
     let from: Vec<&str> = from.iter().map(String::as_str).collect();
-    let Ok(generated) = generate(text, &from, Protocol::Http) else { return Ok(false) };
+    let Ok(generated) = generate(text, &from, Protocol::Http) else {
+        return Ok(false);
+    };
     let (rules, files) = compiled(text);
-    let mut headers: HashMap<String, String> = request.iter().map(|(key, value)| (format!("x-{key}"), value.clone())).collect();
+    let mut headers: HashMap<String, String> = request
+        .iter()
+        .map(|(key, value)| (format!("x-{key}"), value.clone()))
+        .collect();
     if let Some(path) = request.get("a").filter(|_| is_path) {
         headers.insert(":path".to_owned(), format!("{path}?/a*"));
     }
-    let sent: Vec<Vec<_>> =
-        generated.all.iter().filter_map(|list| list.actions.iter().map(|action| entry(action, &headers)).collect()).collect();
+    let sent: Vec<Vec<_>> = generated
+        .all
+        .iter()
+        .filter_map(|list| {
+            list.actions
+                .iter()
+                .map(|action| entry(action, &headers))
+                .collect()
+        })
+        .collect();
     let outline = outline(&files, "d");
     let expected = found(&rules, &meant(&outline, request));
-    prop_assert_eq!(found(&rules, &sent), expected, "{} {:?} {:?}\n{:?}", text, from, request, sent);
+    prop_assert_eq!(
+        found(&rules, &sent),
+        expected,
+        "{} {:?} {:?}\n{:?}",
+        text,
+        from,
+        request,
+        sent
+    );
     Ok(true)
 }
 
 fn value() -> impl Strategy<Value = &'static str> {
-    prop_oneof![Just("/a"), Just("/ab"), Just("/b"), Just("/abc"), Just("/"), Just("/a*")]
+    prop_oneof![
+        Just("/a"),
+        Just("/ab"),
+        Just("/b"),
+        Just("/abc"),
+        Just("/"),
+        Just("/a*")
+    ]
 }
 
-/// A descriptor: key, value or pattern, whether values share a counter, whether it has a limit, and what is below it.
+/// A descriptor: key, value or pattern, whether values share a counter, whether it has a limit, and
+/// what is below it.
 #[derive(Clone, Debug)]
 struct Node(&'static str, Option<&'static str>, bool, Vec<Node>);
 
@@ -145,9 +224,15 @@ fn node() -> impl Strategy<Value = Node> {
         let pattern = prop_oneof![Just("/a*"), Just("/*"), Just("*"), Just("/ab*"), Just("*b")];
         prop_oneof![3 => value().prop_map(Some), 3 => pattern.prop_map(Some), 1 => Just(None)]
     };
-    let leaf = (key(), written(), any::<bool>()).prop_map(|(key, value, limited)| Node(key, value, limited, Vec::new()));
+    let leaf = (key(), written(), any::<bool>())
+        .prop_map(|(key, value, limited)| Node(key, value, limited, Vec::new()));
     leaf.prop_recursive(2, 8, 4, move |inner| {
-        (key(), written(), any::<bool>(), prop::collection::vec(inner, 0..4))
+        (
+            key(),
+            written(),
+            any::<bool>(),
+            prop::collection::vec(inner, 0..4),
+        )
             .prop_map(|(key, value, limited, below)| Node(key, value, limited, below))
     })
 }
@@ -178,43 +263,64 @@ fn yaml(nodes: &[Node], indent: usize, text: &mut String) {
     }
 }
 
-/// Whatever the files say, and whether values are sent or matched: a request finds the limits that the file has for what the request is, each once.
+/// Whatever the files say, and whether values are sent or matched: a request finds the limits that
+/// the file has for what the request is, each once.
 #[test]
 fn a_request_finds_what_the_file_limits() {
     let used = std::cell::Cell::new((0, 0));
-    let ways_of_a = ["a=header:x-a", "a=header-match:x-a", "a=path", "a=path-match"];
+    let ways_of_a = [
+        "a=header:x-a",
+        "a=header-match:x-a",
+        "a=path",
+        "a=path-match",
+    ];
     let ways_of_b = ["b=header:x-b", "b=header-match:x-b", "b=header:x-b or /ab"];
     let requests = prop::collection::vec((value(), prop::option::of(value())), 8);
-    let mut runner =
-        proptest::test_runner::TestRunner::new(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() });
-    let result = runner.run(&(prop::collection::vec(node(), 1..5), requests), |(nodes, requests)| {
-        let mut text = "domain: d\ndescriptors:\n".to_owned();
-        yaml(&nodes, 2, &mut text);
-        for (index, a) in ways_of_a.iter().enumerate() {
-            for b in ways_of_b {
-                let from = [*a, b]
-                    .iter()
-                    .filter(|from| text.contains(&format!("key: {}\n", &from[..1])))
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>();
-                for (a, b) in &requests {
-                    let default = Some("/ab").filter(|_| b_has_default(&from));
-                    let mut request: HashMap<String, String> = [("a".to_owned(), (*a).to_owned())].into();
-                    // `/a*` as the text of a request is its literal value.
-                    if let Some(b) = b.or(default) {
-                        request.insert("b".to_owned(), b.to_owned());
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let result = runner.run(
+        &(prop::collection::vec(node(), 1..5), requests),
+        |(nodes, requests)| {
+            let mut text = "domain: d\ndescriptors:\n".to_owned();
+            yaml(&nodes, 2, &mut text);
+            for (index, a) in ways_of_a.iter().enumerate() {
+                for b in ways_of_b {
+                    let from = [*a, b]
+                        .iter()
+                        .filter(|from| text.contains(&format!("key: {}\n", &from[..1])))
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>();
+                    for (a, b) in &requests {
+                        let default = Some("/ab").filter(|_| b_has_default(&from));
+                        let mut request: HashMap<String, String> =
+                            [("a".to_owned(), (*a).to_owned())].into();
+                        // `/a*` as the text of a request is its literal value.
+                        if let Some(b) = b.or(default) {
+                            request.insert("b".to_owned(), b.to_owned());
+                        }
+                        let is_checked =
+                            check_with(&text, &from, &request, b.is_none(), index >= 2)?;
+                        let (checked, refused) = used.get();
+                        used.set(if is_checked {
+                            (checked + 1, refused)
+                        } else {
+                            (checked, refused + 1)
+                        });
                     }
-                    let is_checked = check_with(&text, &from, &request, b.is_none(), index >= 2)?;
-                    let (checked, refused) = used.get();
-                    used.set(if is_checked { (checked + 1, refused) } else { (checked, refused + 1) });
                 }
             }
-        }
-        Ok(())
-    });
+            Ok(())
+        },
+    );
     result.unwrap_or_else(|error| panic!("{error}"));
     let (checked, refused) = used.get();
-    assert!(checked > 5_000 && refused > 500, "{checked} requests were checked, and {refused} files could not be sent");
+    assert!(
+        checked > 5_000 && refused > 500,
+        "{checked} requests were checked, and {refused} files could not be sent"
+    );
 }
 
 fn b_has_default(from: &[String]) -> bool {
@@ -233,20 +339,38 @@ fn check_with(
         return check(text, from, request, is_path);
     }
     let from_refs: Vec<&str> = from.iter().map(String::as_str).collect();
-    let Ok(generated) = generate(text, &from_refs, Protocol::Http) else { return Ok(false) };
+    let Ok(generated) = generate(text, &from_refs, Protocol::Http) else {
+        return Ok(false);
+    };
     let (rules, files) = compiled(text);
     let mut headers: HashMap<String, String> = [("x-a".to_owned(), request["a"].clone())].into();
     headers.insert(":path".to_owned(), request["a"].clone());
-    let sent: Vec<Vec<_>> =
-        generated.all.iter().filter_map(|list| list.actions.iter().map(|action| entry(action, &headers)).collect()).collect();
-    prop_assert_eq!(found(&rules, &sent), found(&rules, &meant(&outline(&files, "d"), request)), "{} {:?}", text, request);
+    let sent: Vec<Vec<_>> = generated
+        .all
+        .iter()
+        .filter_map(|list| {
+            list.actions
+                .iter()
+                .map(|action| entry(action, &headers))
+                .collect()
+        })
+        .collect();
+    prop_assert_eq!(
+        found(&rules, &sent),
+        found(&rules, &meant(&outline(&files, "d"), request)),
+        "{} {:?}",
+        text,
+        request
+    );
     Ok(true)
 }
 
 const LIMIT: &str = "rate_limit: { unit: day, requests_per_unit: 1 }";
 
 fn file(descriptors: &[&str]) -> String {
-    let lines = descriptors.iter().map(|descriptor| format!("- {{ {} }}\n", descriptor.replace('!', LIMIT)));
+    let lines = descriptors
+        .iter()
+        .map(|descriptor| format!("- {{ {} }}\n", descriptor.replace('!', LIMIT)));
     format!("domain: d\ndescriptors:\n{}", lines.collect::<String>())
 }
 
@@ -256,107 +380,214 @@ fn what_cannot_be_sent_is_an_error_at_its_place() {
         (
             &["key: a, !"][..],
             &[][..],
-            "f.yaml:3:10: error: the key 'a' has no source; say where Envoy takes it from, such as --from a=header:NAME",
+            "f.yaml:3:10: error: the key 'a' has no source; say where Envoy takes it from, such as \
+             --from a=header:NAME",
         ),
         (&["key: path, !"], &[], "such as --from path=path;"),
-        (&["key: a, descriptors: [{ key: b, ! }]"], &["a=header:x"], "f.yaml:3:34: error: the key 'b' has no source"),
-        (&["key: a, !", "key: \"b*\", !"], &["a=header:x"], "f.yaml:4:10: error: the key 'b*' is a pattern"),
+        (
+            &["key: a, descriptors: [{ key: b, ! }]"],
+            &["a=header:x"],
+            "f.yaml:3:34: error: the key 'b' has no source",
+        ),
+        (
+            &["key: a, !", "key: \"b*\", !"],
+            &["a=header:x"],
+            "f.yaml:4:10: error: the key 'b*' is a pattern",
+        ),
         (
             &["key: ip, !"],
             &["ip=remote-address"],
-            "f.yaml:3:10: error: Envoy sends remote-address under the key 'remote_address' only; rename",
+            "f.yaml:3:10: error: Envoy sends remote-address under the key 'remote_address' only; \
+             rename",
         ),
         (
             &["key: a, !"],
             &["a=header:x", "b=path"],
-            "--from: error: no limit of the domain has the key 'b'; remove its source, or write one of the keys a",
+            "--from: error: no limit of the domain has the key 'b'; remove its source, or write \
+             one of the keys a",
         ),
-        (&["key: a, !", "key: b"], &["a=header:x", "b=path"], "--from: error: no limit of the domain has the key 'b'"),
-        (&["key: a, !"], &["a=header:x", "a=path"], "--from: error: the key 'a' has two sources"),
+        (
+            &["key: a, !", "key: b"],
+            &["a=header:x", "b=path"],
+            "--from: error: no limit of the domain has the key 'b'",
+        ),
+        (
+            &["key: a, !"],
+            &["a=header:x", "a=path"],
+            "--from: error: the key 'a' has two sources",
+        ),
         (
             &["key: a, !"],
             &["a=generic-key"],
-            "generic-key sends fixed values, and the limit of 'a' is for any; name them: --from a=generic-key:VALUE,VALUE",
+            "generic-key sends fixed values, and the limit of 'a' is for any; name them: --from \
+             a=generic-key:VALUE,VALUE",
         ),
-        (&["key: a, value: x, !"], &["a=generic-key:y"], "no limit of the domain has the key 'a' with the value 'y'"),
-        (&["key: a, value: x, !"], &["a=path"], "path never sends 'x'; a path begins with `/`"),
-        (&["key: a, value: get, !"], &["a=method"], "method never sends 'get'; methods are in capital letters; write GET"),
+        (
+            &["key: a, value: x, !"],
+            &["a=generic-key:y"],
+            "no limit of the domain has the key 'a' with the value 'y'",
+        ),
+        (
+            &["key: a, value: x, !"],
+            &["a=path"],
+            "path never sends 'x'; a path begins with `/`",
+        ),
+        (
+            &["key: a, value: get, !"],
+            &["a=method"],
+            "method never sends 'get'; methods are in capital letters; write GET",
+        ),
         (
             &["key: a, !"],
             &["a=header-match:x"],
-            "header-match:x only sends values that the file writes; say a source that sends what the request has, such as --from a=header:x",
+            "header-match:x only sends values that the file writes; say a source that sends what \
+             the request has, such as --from a=header:x",
         ),
         (
             &["key: a, match: set, values: [x, y], !"],
             &["a=header-match:x"],
-            "header-match:x only sends values that the file writes, and 'set:x,y' matches others; say a source that sends what the request has, such as --from a=header:x",
+            "header-match:x only sends values that the file writes, and 'set:x,y' matches others; \
+             say a source that sends what the request has, such as --from a=header:x",
         ),
-        (&["key: a, match: regex, value: \"x.*\", !"], &["a=generic-key:y"], "no limit of the domain has the key 'a' with the value 'y'"),
+        (
+            &["key: a, match: regex, value: \"x.*\", !"],
+            &["a=generic-key:y"],
+            "no limit of the domain has the key 'a' with the value 'y'",
+        ),
         (
             &["key: a, match: cidr, value: 10.0.0.0/8, !"],
             &["a=generic-key"],
             "generic-key sends fixed values, and the limit of 'a=cidr:10.0.0.0/8' is for any",
         ),
-        (&["key: a, value: \"x*\", !"], &["a=header-match:x"], "'x*' counts each value by itself"),
-        (&["key: a, value: \"x*y\", share_threshold: true, !"], &["a=header-match:x"], "header-match:x cannot match 'x*y'"),
+        (
+            &["key: a, value: \"x*\", !"],
+            &["a=header-match:x"],
+            "'x*' counts each value by itself",
+        ),
+        (
+            &["key: a, value: \"x*y\", share_threshold: true, !"],
+            &["a=header-match:x"],
+            "header-match:x cannot match 'x*y'",
+        ),
         (
             &[
                 "key: a, value: \"x*\", share_threshold: true, !",
                 "key: b, descriptors: [{ key: a, value: \"xy*\", share_threshold: true, ! }]",
             ],
             &["a=header-match:x", "b=path"],
-            "f.yaml:4:34: error: 'xy*' and 'x*', in another list of descriptors, may match the same request",
+            "f.yaml:4:34: error: 'xy*' and 'x*', in another list of descriptors, may match the \
+             same request",
         ),
-        (&["key: a, !"], &["a=server-name"], "server-name exists for TCP connections only"),
+        (
+            &["key: a, !"],
+            &["a=server-name"],
+            "server-name exists for TCP connections only",
+        ),
     ] {
-        let problems = generate(&file(limits), from, Protocol::Http).expect_err("a problem").join("\n");
-        assert!(problems.contains(expected), "{limits:?} {from:?}: {problems}");
+        let problems = generate(&file(limits), from, Protocol::Http)
+            .expect_err("a problem")
+            .join("\n");
+        assert!(
+            problems.contains(expected),
+            "{limits:?} {from:?}: {problems}"
+        );
     }
-    let problems = generate(&file(&["key: a, !"]), &["a=header:x"], Protocol::Tcp).expect_err("a problem").join("\n");
-    assert!(problems.contains("a TCP connection has no header:x"), "{problems}");
+    let problems = generate(&file(&["key: a, !"]), &["a=header:x"], Protocol::Tcp)
+        .expect_err("a problem")
+        .join("\n");
+    assert!(
+        problems.contains("a TCP connection has no header:x"),
+        "{problems}"
+    );
 }
 
 #[test]
 fn the_values_of_generic_keys_choose_the_limits() {
-    let limits =
-        file(&["key: a, value: x, !", "key: a, value: y, descriptors: [{ key: b, ! }]", "key: a, value: \"z*\", !", "key: a, value: free"]);
+    let limits = file(&[
+        "key: a, value: x, !",
+        "key: a, value: y, descriptors: [{ key: b, ! }]",
+        "key: a, value: \"z*\", !",
+        "key: a, value: free",
+    ]);
     let sent = |from: &str| {
         let found = generate(&limits, &[from, "b=header:x-b"], Protocol::Http);
         found.map(|found| {
             let value = |list: &descriptors::Descriptor| {
-                field(&list.actions[0], "generic_key").and_then(|own| text(own, "descriptor_value")).map(str::to_owned)
+                field(&list.actions[0], "generic_key")
+                    .and_then(|own| text(own, "descriptor_value"))
+                    .map(str::to_owned)
             };
-            (found.all.iter().filter_map(value).collect::<Vec<_>>(), found.left_out)
+            (
+                found.all.iter().filter_map(value).collect::<Vec<_>>(),
+                found.left_out,
+            )
         })
     };
     let (values, left_out) = sent("a=generic-key:y,z1").expect("two");
-    assert_eq!((values, left_out), (vec!["y".to_owned(), "z1".to_owned()], vec!["a=x (f.yaml:3)".to_owned()]));
-    assert!(sent("a=generic-key").expect_err("a pattern")[0].contains("generic-key sends fixed values"));
+    assert_eq!(
+        (values, left_out),
+        (
+            vec!["y".to_owned(), "z1".to_owned()],
+            vec!["a=x (f.yaml:3)".to_owned()]
+        )
+    );
+    assert!(
+        sent("a=generic-key").expect_err("a pattern")[0].contains("generic-key sends fixed values")
+    );
 }
 
 #[test]
 fn too_many_descriptors_are_refused() {
-    let limits: Vec<String> = (0..300).map(|number| format!("key: a, value: v{number}, !")).collect();
+    let limits: Vec<String> = (0..300)
+        .map(|number| format!("key: a, value: v{number}, !"))
+        .collect();
     let limits = file(&limits.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(generate(&limits, &["a=generic-key"], Protocol::Http).expect_err("300 at once")[0].contains("more than 256 descriptors"));
-    assert_eq!(generate(&limits, &["a=header-match:x"], Protocol::Http).expect("one of 300").all.len(), 300);
-    assert_eq!(generate(&limits, &["a=header:x"], Protocol::Http).expect("one").all.len(), 1);
+    assert!(
+        generate(&limits, &["a=generic-key"], Protocol::Http).expect_err("300 at once")[0]
+            .contains("more than 256 descriptors")
+    );
+    assert_eq!(
+        generate(&limits, &["a=header-match:x"], Protocol::Http)
+            .expect("one of 300")
+            .all
+            .len(),
+        300
+    );
+    assert_eq!(
+        generate(&limits, &["a=header:x"], Protocol::Http)
+            .expect("one")
+            .all
+            .len(),
+        1
+    );
 }
 
 #[test]
 fn names_of_resources_are_labels() {
-    for (domain, expected) in
-        [("demo", "weir-demo"), ("Shop/A_b", "weir-shop-a-b"), ("/é/", "weir"), (&*"x".repeat(90), &*format!("weir-{}", "x".repeat(58)))]
-    {
+    for (domain, expected) in [
+        ("demo", "weir-demo"),
+        ("Shop/A_b", "weir-shop-a-b"),
+        ("/é/", "weir"),
+        (&*"x".repeat(90), &*format!("weir-{}", "x".repeat(58))),
+    ] {
         assert_eq!(name_of_resource(domain), expected);
     }
 }
 
 #[test]
 fn sources_of_a_file_are_weaker_than_flags() {
-    let pairs = read_pairs(&SourceText { name: "s".to_owned(), text: b"a: header:x\nb: nothing\n".to_vec() }).expect("pairs");
+    let pairs = read_pairs(&SourceText {
+        name: "s".to_owned(),
+        text: b"a: header:x\nb: nothing\n".to_vec(),
+    })
+    .expect("pairs");
     let wrong = Sources::try_new(&[], &pairs).expect_err("b is wrong");
-    assert!(wrong[0].to_string().starts_with("s:2:1: error: the source of 'b' cannot be used; `nothing` is no source"), "{wrong:?}");
+    assert!(
+        wrong[0]
+            .to_string()
+            .starts_with("s:2:1: error: the source of 'b' cannot be used; `nothing` is no source"),
+        "{wrong:?}"
+    );
     let given: KeySource = "a=path".parse().expect("a source");
     let sources = Sources::try_new(&[given], &pairs[..1]).expect("sources");
     assert_eq!(sources.get("a"), "path".parse::<Source>().ok().as_ref());

@@ -1,4 +1,5 @@
-//! YAML as people write it: blocks in a given order, with comments. Text that could be read as something else is in quotes, as in JSON.
+//! YAML as people write it: blocks in a given order, with comments. Text that could be read as
+//! something else is in quotes, as in JSON.
 
 use std::fmt::Write;
 
@@ -46,7 +47,12 @@ impl From<Vec<Yaml>> for Yaml {
 
 /// A map of these keys and values, in their order.
 pub(super) fn map<const N: usize>(entries: [(&str, Yaml); N]) -> Yaml {
-    Yaml::Map(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    Yaml::Map(
+        entries
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect(),
+    )
 }
 
 /// A map of one key and its value.
@@ -93,7 +99,8 @@ impl Yaml {
         }
     }
 
-    /// Writes lines, the first of which begins where the text ends; all others begin with the indent.
+    /// Writes lines, the first of which begins where the text ends; all others begin with the
+    /// indent.
     fn block(&self, indent: usize, text: &mut String) {
         let pad = " ".repeat(indent);
         // Writing to a string does not fail.
@@ -140,19 +147,31 @@ impl Yaml {
 
 /// Plain if no reader of YAML could take it for anything else than this text.
 fn scalar(text: &str) -> String {
-    let is_plain_letter = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/' | '|');
-    let begins_plain = text.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '/');
-    let is_word = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"];
-    if begins_plain && text.chars().all(is_plain_letter) && !is_word.contains(&text.to_ascii_lowercase().as_str()) {
+    let is_plain_letter = |letter: char| {
+        letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/' | '|')
+    };
+    let begins_plain =
+        text.starts_with(|letter: char| letter.is_ascii_alphabetic() || letter == '/');
+    let is_word = [
+        "y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf",
+    ];
+    if begins_plain
+        && text.chars().all(is_plain_letter)
+        && !is_word.contains(&text.to_ascii_lowercase().as_str())
+    {
         return text.to_owned();
     }
-    // A text of JSON is one of YAML, except that YAML has fewer letters that may stand in it as they are.
+    // A text of JSON is one of YAML, except that YAML has fewer letters that may stand in it as
+    // they are.
     let mut quoted = String::from("\"");
     for letter in text.chars() {
         match letter {
             '"' => quoted.push_str("\\\""),
             '\\' => quoted.push_str("\\\\"),
-            letter if letter.is_control() || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') => {
+            letter
+                if letter.is_control()
+                    || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') =>
+            {
                 let mut units = [0; 2];
                 for unit in letter.encode_utf16(&mut units) {
                     let _ = write!(quoted, "\\u{unit:04x}");
@@ -170,11 +189,26 @@ mod tests {
 
     #[test]
     fn documents_are_blocks_with_comments() {
-        let item = map([("actions", vec![one("remote_address", map([])), one("generic_key", map([("a", "b: c".into())]))].into())]);
+        let item = map([(
+            "actions",
+            vec![
+                one("remote_address", map([])),
+                one("generic_key", map([("a", "b: c".into())])),
+            ]
+            .into(),
+        )]);
         let document = map([
             ("name", "x".into()),
             ("empty", Yaml::List(Vec::new())),
-            ("list", vec![Yaml::Commented(vec!["one".to_owned(), "two".to_owned()], Box::new(item)), 5.into(), true.into()].into()),
+            (
+                "list",
+                vec![
+                    Yaml::Commented(vec!["one".to_owned(), "two".to_owned()], Box::new(item)),
+                    5.into(),
+                    true.into(),
+                ]
+                .into(),
+            ),
         ]);
         let expected = "\
 name: x
@@ -194,15 +228,39 @@ list:
 
     #[test]
     fn a_text_stays_the_text() {
-        for text in
-            ["", "no", "Yes", "1e3", "0x10", "~", "- a", "a: b", "a #b", "@type", "*", "é\u{2028}\u{1b}\"\\", "a\nb", "2001-01-01", ".5"]
-        {
+        for text in [
+            "",
+            "no",
+            "Yes",
+            "1e3",
+            "0x10",
+            "~",
+            "- a",
+            "a: b",
+            "a #b",
+            "@type",
+            "*",
+            "é\u{2028}\u{1b}\"\\",
+            "a\nb",
+            "2001-01-01",
+            ".5",
+        ] {
             let document = one("key", text).document();
-            assert!(document.contains('"') && document.lines().count() == 1, "{document}");
-            let file = crate::rules::compile::SourceText { name: "y".to_owned(), text: document.clone().into_bytes() };
-            let read = crate::rules::compile::outline::read_pairs(&file).unwrap_or_else(|problems| panic!("{document}: {problems:?}"));
+            assert!(
+                document.contains('"') && document.lines().count() == 1,
+                "{document}"
+            );
+            let file = crate::rules::compile::SourceText {
+                name: "y".to_owned(),
+                text: document.clone().into_bytes(),
+            };
+            let read = crate::rules::compile::outline::read_pairs(&file)
+                .unwrap_or_else(|problems| panic!("{document}: {problems:?}"));
             assert_eq!(&*read[0].text, text);
         }
-        assert_eq!(one(":path", "outbound|8081||a.b").document(), "\":path\": outbound|8081||a.b\n");
+        assert_eq!(
+            one(":path", "outbound|8081||a.b").document(),
+            "\":path\": outbound|8081||a.b\n"
+        );
     }
 }

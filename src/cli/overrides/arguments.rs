@@ -11,14 +11,26 @@ use crate::time::people;
 /// Entries as `KEY=VALUE`, or `KEY` for any value.
 pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
     let entry = |text: &String| {
-        let (key, value) = text.split_once('=').map_or((&**text, None), |(key, value)| (key, Some(value.to_owned())));
+        let (key, value) = text
+            .split_once('=')
+            .map_or((&**text, None), |(key, value)| {
+                (key, Some(value.to_owned()))
+            });
         if key.is_empty() {
-            return Err(UsageError(format!("`{text}` has no key; write KEY=VALUE, or KEY for any value")));
+            return Err(UsageError(format!(
+                "`{text}` has no key; write KEY=VALUE, or KEY for any value"
+            )));
         }
         if key == "," {
-            return Err(UsageError("one descriptor at a time; give each override a command of its own".to_owned()));
+            return Err(UsageError(
+                "one descriptor at a time; give each override a command of its own".to_owned(),
+            ));
         }
-        Ok(EntryRecord { key: key.to_owned(), value, value_sha256: None })
+        Ok(EntryRecord {
+            key: key.to_owned(),
+            value,
+            value_sha256: None,
+        })
     };
     arguments.iter().map(entry).collect()
 }
@@ -31,7 +43,11 @@ pub(super) fn check_values(entries: &[EntryRecord], kind: &str) -> Result<(), Us
         Value::Digest(_) => true,
         Value::Any => false,
     };
-    if entries.iter().any(|entry| entry.pattern().is_ok_and(|pattern| has_text(pattern.canonical()))) {
+    if entries.iter().any(|entry| {
+        entry
+            .pattern()
+            .is_ok_and(|pattern| has_text(pattern.canonical()))
+    }) {
         return Ok(());
     }
     let keys: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();
@@ -51,9 +67,13 @@ pub(super) fn check_values(entries: &[EntryRecord], kind: &str) -> Result<(), Us
 pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
     let entries = entries(arguments)?;
     for (entry, text) in entries.iter().zip(arguments) {
-        if entry.pattern().is_ok_and(|pattern| pattern.exact().is_none()) {
+        if entry
+            .pattern()
+            .is_ok_and(|pattern| pattern.exact().is_none())
+        {
             return Err(UsageError(format!(
-                "`{text}`: a reset takes one exact descriptor, without wildcards; write KEY=VALUE with the whole value, and a star of it as \\*"
+                "`{text}`: a reset takes one exact descriptor, without wildcards; write KEY=VALUE \
+                 with the whole value, and a star of it as \\*"
             )));
         }
     }
@@ -63,24 +83,43 @@ pub(super) fn exact_entries(arguments: &[String]) -> Result<Vec<EntryRecord>, Us
 /// A rate: `500/minute`, `20/30 seconds`, `20/30second`; `20` of a limit of requests in flight.
 pub(super) fn rate(text: &str) -> Result<RateRecord, String> {
     let wrong = || {
-        "write HITS/UNIT, such as 500/minute, HITS/MULTIPLIER UNITs, such as 20/30 seconds, or for a limit of requests in flight a number alone"
+        "write HITS/UNIT, such as 500/minute, HITS/MULTIPLIER UNITs, such as 20/30 seconds, or for \
+         a limit of requests in flight a number alone"
             .to_owned()
     };
-    let (hits, unit) = text.split_once('/').map_or((text, None), |(hits, unit)| (hits, Some(unit.trim())));
+    let (hits, unit) = text
+        .split_once('/')
+        .map_or((text, None), |(hits, unit)| (hits, Some(unit.trim())));
     let requests_per_unit = hits.trim().parse().map_err(|_| wrong())?;
-    let Some(unit) = unit else { return Ok(RateRecord { requests_per_unit, unit: None, unit_multiplier: None }) };
-    let (multiplier, unit) = unit.split_at(unit.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(unit.len()));
+    let Some(unit) = unit else {
+        return Ok(RateRecord {
+            requests_per_unit,
+            unit: None,
+            unit_multiplier: None,
+        });
+    };
+    let (multiplier, unit) = unit.split_at(
+        unit.find(|letter: char| !letter.is_ascii_digit())
+            .unwrap_or(unit.len()),
+    );
     let unit = unit.trim().to_ascii_lowercase();
     let record = RateRecord {
         requests_per_unit,
         unit: Some(unit.strip_suffix('s').unwrap_or(&unit).to_owned()),
-        unit_multiplier: Some(if multiplier.is_empty() { 1 } else { multiplier.parse().map_err(|_| wrong())? }),
+        unit_multiplier: Some(if multiplier.is_empty() {
+            1
+        } else {
+            multiplier.parse().map_err(|_| wrong())?
+        }),
     };
-    record.read().map_err(|error| error.0.trim_start_matches("to: ").to_owned())?;
+    record
+        .read()
+        .map_err(|error| error.0.trim_start_matches("to: ").to_owned())?;
     Ok(record)
 }
 
-/// A time in the future: an instant, a date, a day or a time of it in `zone`, or a duration from `now`.
+/// A time in the future: an instant, a date, a day or a time of it in `zone`, or a duration from
+/// `now`.
 pub(super) fn until(text: &str, now: Timestamp, zone: &TimeZone) -> Result<Timestamp, UsageError> {
     let here = now.to_zoned(zone.clone());
     let local = |time: DateTime| zone.to_timestamp(time).ok();
@@ -88,18 +127,32 @@ pub(super) fn until(text: &str, now: Timestamp, zone: &TimeZone) -> Result<Times
     let at = text
         .parse::<Timestamp>()
         .ok()
-        .or_else(|| text.parse::<DateTime>().ok().or_else(|| day(text, here.date())).and_then(local))
+        .or_else(|| {
+            text.parse::<DateTime>()
+                .ok()
+                .or_else(|| day(text, here.date()))
+                .and_then(local)
+        })
         .or_else(|| text.parse::<Span>().ok().and_then(later));
     let Some(at) = at else {
-        let forms = "write a duration such as 2h or 3d, a day such as tomorrow, friday or 2030-01-31, or \"friday 18:00\", or an instant such as \
-            2030-01-31T18:00:00Z";
-        return Err(UsageError(format!("--until: `{}` is no time; {forms}", text.escape_debug())));
+        let forms = "write a duration such as 2h or 3d, a day such as tomorrow, friday or \
+            2030-01-31, or \"friday 18:00\", or an instant such as 2030-01-31T18:00:00Z";
+        return Err(UsageError(format!(
+            "--until: `{}` is no time; {forms}",
+            text.escape_debug()
+        )));
     };
     if at <= now {
-        return Err(UsageError(format!("--until: {} is in the past; write a later time", people::instant(at))));
+        return Err(UsageError(format!(
+            "--until: {} is in the past; write a later time",
+            people::instant(at)
+        )));
     }
     // People do not order fractions of a second; the end is not before what they wrote.
-    Ok(Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at))
+    Ok(
+        Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0))
+            .unwrap_or(at),
+    )
 }
 
 /// `tomorrow`, or the next day of this name after today, at its begin or at the time behind it.
@@ -110,7 +163,11 @@ fn day(text: &str, today: Date) -> Option<DateTime> {
     let date = match name {
         "today" => today,
         "tomorrow" => today.tomorrow().ok()?,
-        _ => today.series(Span::new().days(1)).skip(1).take(7).find(|date| names(*date).split(' ').any(|known| known == name))?,
+        _ => today
+            .series(Span::new().days(1))
+            .skip(1)
+            .take(7)
+            .find(|date| names(*date).split(' ').any(|known| known == name))?,
     };
     Some(date.to_datetime(time.trim().parse::<Time>().ok()?))
 }
@@ -142,7 +199,14 @@ mod tests {
             ("friday 18:00", "2030-01-04T16:00:00Z"),
             ("today 18:00", "2030-01-01T16:00:00Z"),
         ] {
-            assert_eq!(until(text, now, &zone).map(|at| at.to_string()).map_err(|error| error.0).as_deref(), Ok(expected), "{text}");
+            assert_eq!(
+                until(text, now, &zone)
+                    .map(|at| at.to_string())
+                    .map_err(|error| error.0)
+                    .as_deref(),
+                Ok(expected),
+                "{text}"
+            );
         }
         for (text, error) in [
             ("someday", "is no time; write a duration"),
@@ -155,7 +219,10 @@ mod tests {
             ("2029-12-31", "2029-12-30 22:00 UTC is in the past"),
         ] {
             let result = until(text, now, &zone);
-            assert!(result.as_ref().is_err_and(|wrong| wrong.0.contains(error)), "{text}: {result:?}");
+            assert!(
+                result.as_ref().is_err_and(|wrong| wrong.0.contains(error)),
+                "{text}: {result:?}"
+            );
         }
     }
 
@@ -172,22 +239,49 @@ mod tests {
         ] {
             assert_eq!(read(text).as_deref(), Ok(shown), "{text}");
         }
-        for text in ["", "x", "500/", "x/minute", "-1/minute", "18446744073709551616/day", "1/0 days", "1/fortnight", "1/200 years"] {
+        for text in [
+            "",
+            "x",
+            "500/",
+            "x/minute",
+            "-1/minute",
+            "18446744073709551616/day",
+            "1/0 days",
+            "1/fortnight",
+            "1/200 years",
+        ] {
             assert!(read(text).is_err(), "{text}");
         }
-        assert!(rate("1/fortnight").is_err_and(|error| error.starts_with("`fortnight` is no unit")));
+        assert!(
+            rate("1/fortnight").is_err_and(|error| error.starts_with("`fortnight` is no unit"))
+        );
     }
 
     #[test]
     fn an_entry_without_a_value_matches_any() {
         let text = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         let read = entries(&text(&["user=42", "path", "q=a=b", "e="])).expect("entries");
-        let values: Vec<_> = read.iter().map(|entry| (entry.key.as_str(), entry.value.as_deref())).collect();
-        assert_eq!(values, [("user", Some("42")), ("path", None), ("q", Some("a=b")), ("e", Some(""))]);
+        let values: Vec<_> = read
+            .iter()
+            .map(|entry| (entry.key.as_str(), entry.value.as_deref()))
+            .collect();
+        assert_eq!(
+            values,
+            [
+                ("user", Some("42")),
+                ("path", None),
+                ("q", Some("a=b")),
+                ("e", Some(""))
+            ]
+        );
         assert!(entries(&text(&["=x"])).is_err() && entries(&text(&["a=b", ","])).is_err());
         assert!(exact_entries(&text(&["user=42", r"path=\*", r"a\*=\\"])).is_ok());
         for wrong in ["user", "user=4*", "us*=42", r"user=\\*"] {
-            assert!(exact_entries(&text(&[wrong])).is_err_and(|error| error.0.contains("one exact descriptor")), "{wrong}");
+            assert!(
+                exact_entries(&text(&[wrong]))
+                    .is_err_and(|error| error.0.contains("one exact descriptor")),
+                "{wrong}"
+            );
         }
     }
 }

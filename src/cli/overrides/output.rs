@@ -18,22 +18,47 @@ use crate::time::people;
 const MAX_LIMITS: usize = 5;
 
 /// `until` is what was understood of `--until`, now, and the zone of the terminal.
-pub(super) fn ordered(answer: &Ordered, until: Option<(Timestamp, Timestamp, &TimeZone)>) -> String {
-    let Ordered { r#override: one, limits, keeps_count, replaced, warnings } = answer;
+pub(super) fn ordered(
+    answer: &Ordered,
+    until: Option<(Timestamp, Timestamp, &TimeZone)>,
+) -> String {
+    let Ordered {
+        r#override: one,
+        limits,
+        keeps_count,
+        replaced,
+        warnings,
+    } = answer;
     let mut text = format!("{}\n", sentence(one));
     // Writing to a string does not fail.
     if let Some((until, now, zone)) = until {
         let ahead = people::span(until.duration_since(now).as_secs_f64());
-        let _ = writeln!(text, "  ends    in {ahead}, {}", until.to_zoned(zone.clone()).strftime("%A %F %H:%M %Z"));
+        let _ = writeln!(
+            text,
+            "  ends    in {ahead}, {}",
+            until.to_zoned(zone.clone()).strftime("%A %F %H:%M %Z")
+        );
     }
     if !limits.is_empty() {
         let more = limits.len().saturating_sub(MAX_LIMITS);
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        let named: Vec<_> = limits.iter().take(MAX_LIMITS).map(|limit| OneLine(limit).to_string()).collect();
+        let more = if more == 0 {
+            String::new()
+        } else {
+            format!(" and {more} more")
+        };
+        let named: Vec<_> = limits
+            .iter()
+            .take(MAX_LIMITS)
+            .map(|limit| OneLine(limit).to_string())
+            .collect();
         let _ = writeln!(text, "  limits  {}{more}", named.join(", "));
     }
     if one.kind == "raise" && !limits.is_empty() {
-        let count = if *keeps_count { "kept: hits that were counted still count" } else { "starts from zero" };
+        let count = if *keeps_count {
+            "kept: hits that were counted still count"
+        } else {
+            "starts from zero"
+        };
         let _ = writeln!(text, "  count   {count}");
     }
     if let Some(replaced) = replaced {
@@ -51,8 +76,17 @@ pub(super) fn removed(Removed { removed }: &Removed) -> String {
 pub(super) fn reset(Reset { reset, warnings }: &Reset) -> String {
     let mut text = String::new();
     for counter in reset {
-        let what = if counter.existed { "counts from zero" } else { "had counted nothing" };
-        let _ = writeln!(text, "{} {what} (counter {})", OneLine(&counter.limit), OneLine(&counter.counter));
+        let what = if counter.existed {
+            "counts from zero"
+        } else {
+            "had counted nothing"
+        };
+        let _ = writeln!(
+            text,
+            "{} {what} (counter {})",
+            OneLine(&counter.limit),
+            OneLine(&counter.counter)
+        );
     }
     add_warnings(&mut text, warnings);
     text
@@ -64,17 +98,45 @@ pub(super) fn record(one: &Value) -> serde_json::Result<Record> {
 }
 
 pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
-    let last = if ended { ["ENDED", "ENDED BY"] } else { ["UNTIL", ""] };
-    let head = ["ID", "ORDER", "DOMAIN", "ENTRIES", last[0], last[1], "MADE", "BY", "REASON"].map(str::to_owned);
+    let last = if ended {
+        ["ENDED", "ENDED BY"]
+    } else {
+        ["UNTIL", ""]
+    };
+    let head = [
+        "ID", "ORDER", "DOMAIN", "ENTRIES", last[0], last[1], "MADE", "BY", "REASON",
+    ]
+    .map(str::to_owned);
     let row = |one: &Value| {
-        let Ok(one) = record(one) else { return std::array::from_fn(|column| if column == 0 { one.to_string() } else { String::new() }) };
+        let Ok(one) = record(one) else {
+            return std::array::from_fn(|column| {
+                if column == 0 {
+                    one.to_string()
+                } else {
+                    String::new()
+                }
+            });
+        };
         let [until, by] = match &one.ended {
             Some(Ended { at, by }) => [instant(at), by.clone()],
-            None => [one.until.as_deref().map_or_else(String::new, instant), String::new()],
+            None => [
+                one.until.as_deref().map_or_else(String::new, instant),
+                String::new(),
+            ],
         };
         let made = one.created_at.as_deref().map_or_else(String::new, instant);
         let order = order(&one);
-        [one.id, order, one.domain, entries(&one.entries), until, by, made, one.by, one.reason]
+        [
+            one.id,
+            order,
+            one.domain,
+            entries(&one.entries),
+            until,
+            by,
+            made,
+            one.by,
+            one.reason,
+        ]
     };
     if overrides.is_empty() && ended {
         return "no overrides ended within the last week\n".to_owned();
@@ -82,19 +144,39 @@ pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
     if overrides.is_empty() {
         return "no overrides are in force; `weir overrides --ended` lists those of the last week\n".to_owned();
     }
-    let rows: Vec<[String; 9]> = std::iter::once(head).chain(overrides.iter().map(row)).collect();
-    let shown: Vec<usize> = (0..9).filter(|&column| !rows[0][column].is_empty()).collect();
+    let rows: Vec<[String; 9]> = std::iter::once(head)
+        .chain(overrides.iter().map(row))
+        .collect();
+    let shown: Vec<usize> = (0..9)
+        .filter(|&column| !rows[0][column].is_empty())
+        .collect();
     let cell = |row: &[String; 9], column: usize| OneLine(or_dash(&row[column])).to_string();
-    let width = |column: usize| rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0);
-    let widths: Vec<_> = shown.iter().map(|&column| (column, width(column))).collect();
-    let line =
-        |row: &[String; 9]| widths.iter().map(|&(column, width)| format!("{:width$}", cell(row, column))).collect::<Vec<_>>().join("  ");
-    rows.iter().map(|row| line(row).trim_end().to_owned() + "\n").collect()
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| cell(row, column).chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<_> = shown
+        .iter()
+        .map(|&column| (column, width(column)))
+        .collect();
+    let line = |row: &[String; 9]| {
+        widths
+            .iter()
+            .map(|&(column, width)| format!("{:width$}", cell(row, column)))
+            .collect::<Vec<_>>()
+            .join("  ")
+    };
+    rows.iter()
+        .map(|row| line(row).trim_end().to_owned() + "\n")
+        .collect()
 }
 
 /// An instant of a record.
 fn instant(text: &str) -> String {
-    text.parse().map_or_else(|_| text.to_owned(), people::instant)
+    text.parse()
+        .map_or_else(|_| text.to_owned(), people::instant)
 }
 
 fn or_dash(text: &str) -> &str {
@@ -103,23 +185,45 @@ fn or_dash(text: &str) -> &str {
 
 /// What an override orders, on one line.
 fn sentence(one: &Record) -> String {
-    let until = one.until.as_ref().map_or_else(|| "until it is removed".to_owned(), |until| format!("until {}", instant(until)));
-    OneLine(&format!("{} {} in {}, {until}", order(one), entries(&one.entries), one.domain)).to_string()
+    let until = one.until.as_ref().map_or_else(
+        || "until it is removed".to_owned(),
+        |until| format!("until {}", instant(until)),
+    );
+    OneLine(&format!(
+        "{} {} in {}, {until}",
+        order(one),
+        entries(&one.entries),
+        one.domain
+    ))
+    .to_string()
 }
 
 fn order(one: &Record) -> String {
-    one.to.as_ref().map_or_else(|| one.kind.clone(), |to| format!("{} to {}", one.kind, rate(to)))
+    one.to.as_ref().map_or_else(
+        || one.kind.clone(),
+        |to| format!("{} to {}", one.kind, rate(to)),
+    )
 }
 
 fn rate(to: &RateRecord) -> String {
-    to.read().map_or_else(|_| to.requests_per_unit.to_string(), |rate| rate.to_string())
+    to.read().map_or_else(
+        |_| to.requests_per_unit.to_string(),
+        |rate| rate.to_string(),
+    )
 }
 
 /// As arguments of a command.
 pub(super) fn entries(entries: &[EntryRecord]) -> String {
     entries
         .iter()
-        .map(|entry| shell_word(&entry.pattern().map_or_else(|_| entry.key.clone(), |pattern| pattern.to_string())).into_owned())
+        .map(|entry| {
+            shell_word(
+                &entry
+                    .pattern()
+                    .map_or_else(|_| entry.key.clone(), |pattern| pattern.to_string()),
+            )
+            .into_owned()
+        })
         .collect::<Vec<_>>()
         .join(" ")
 }

@@ -1,4 +1,5 @@
-//! What the benches measure of each algorithm. The figures are in `measured.rs`, which is generated.
+//! What the benches measure of each algorithm. The figures are in `measured.rs`, which is
+//! generated.
 
 use crate::algorithm::AlgorithmKind;
 
@@ -15,15 +16,19 @@ pub(super) struct AlgorithmCosts {
     pub(super) redis_micros: [f64; BATCHES.len()],
     /// Bytes of a key in memory after one hit (table algorithms).
     pub(super) memory_bytes: f64,
-    /// The cost of a decision in Redis Cluster, to one server, in batches of [`BATCHES`] (table sizing).
+    /// The cost of a decision in Redis Cluster, to one server, in batches of [`BATCHES`] (table
+    /// sizing).
     pub(super) cluster_ratio: [f64; BATCHES.len()],
-    /// The cost of a decision with usage, in memory and in Redis in batches of [`BATCHES`], to one without (table usage).
+    /// The cost of a decision with usage, in memory and in Redis in batches of [`BATCHES`], to one
+    /// without (table usage).
     pub(super) usage_memory_ratio: f64,
     pub(super) usage_redis_ratio: [f64; BATCHES.len()],
-    /// µs of CPU of Weir's store with a decision in Redis, with usage and without, to be compared with each other only (table usage).
+    /// µs of CPU of Weir's store with a decision in Redis, with usage and without, to be compared
+    /// with each other only (table usage).
     pub(super) usage_weir_micros: f64,
     pub(super) usage_weir_ratio: f64,
-    /// The cost of a decision in Redis with TLS, to one without, in batches of [`BATCHES`] (table sizing).
+    /// The cost of a decision in Redis with TLS, to one without, in batches of [`BATCHES`] (table
+    /// sizing).
     pub(super) redis_tls_ratio: [f64; BATCHES.len()],
 }
 

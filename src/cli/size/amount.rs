@@ -48,14 +48,30 @@ pub(super) fn keys(text: &str) -> Result<f64, String> {
 
 /// A number from 1 to `most`, with a decimal suffix.
 fn count(text: &str, most: f64) -> Result<f64, String> {
-    let value = with_suffix(text, &SUFFIXES, "write a number such as 500, 50k, 2.5M or 1G")?;
-    if (1.0..=most).contains(&value) { Ok(value) } else { Err(format!("write 1 to {}", short(most))) }
+    let value = with_suffix(
+        text,
+        &SUFFIXES,
+        "write a number such as 500, 50k, 2.5M or 1G",
+    )?;
+    if (1.0..=most).contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("write 1 to {}", short(most)))
+    }
 }
 
 /// Bytes of one server's memory.
 pub(super) fn server_bytes(text: &str) -> Result<f64, String> {
-    let value = with_suffix(text, &BYTE_SUFFIXES, "write bytes such as 512MiB, 16GiB or 16G")?;
-    if (SERVER_BYTES[0]..=SERVER_BYTES[1]).contains(&value) { Ok(value) } else { Err("write 1MiB to 65536GiB".to_owned()) }
+    let value = with_suffix(
+        text,
+        &BYTE_SUFFIXES,
+        "write bytes such as 512MiB, 16GiB or 16G",
+    )?;
+    if (SERVER_BYTES[0]..=SERVER_BYTES[1]).contains(&value) {
+        Ok(value)
+    } else {
+        Err("write 1MiB to 65536GiB".to_owned())
+    }
 }
 
 /// A share from 0 % to 99 %: the rest has to be something.
@@ -74,47 +90,84 @@ pub(super) fn part(text: &str) -> Result<f64, String> {
 }
 
 fn percent(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    let number = text.strip_suffix('%').ok_or_else(|| "write a percentage such as 60%".to_owned())?;
-    let value = number_of(number.trim_end()).ok_or_else(|| "write a percentage such as 60%".to_owned())?;
-    if (least..=most).contains(&value) { Ok(value / 100.0) } else { Err(format!("write {least}% to {most}%")) }
+    let number = text
+        .strip_suffix('%')
+        .ok_or_else(|| "write a percentage such as 60%".to_owned())?;
+    let value =
+        number_of(number.trim_end()).ok_or_else(|| "write a percentage such as 60%".to_owned())?;
+    if (least..=most).contains(&value) {
+        Ok(value / 100.0)
+    } else {
+        Err(format!("write {least}% to {most}%"))
+    }
 }
 
 /// How many times the measured CPU time a core takes.
 pub(super) fn factor(text: &str) -> Result<f64, String> {
     let value = number_of(text).ok_or_else(|| "write a number such as 0.7".to_owned())?;
-    if (0.05..=20.0).contains(&value) { Ok(value) } else { Err("write 0.05 to 20".to_owned()) }
+    if (0.05..=20.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err("write 0.05 to 20".to_owned())
+    }
 }
 
 /// The window of a limit.
 pub(super) fn window(text: &str) -> Result<Duration, String> {
-    within(text, Duration::from_secs(1), LONGEST_WINDOW, "write 1s to 876000h")
+    within(
+        text,
+        Duration::from_secs(1),
+        LONGEST_WINDOW,
+        "write 1s to 876000h",
+    )
 }
 
 /// A round trip to Redis.
 pub(super) fn round_trip(text: &str) -> Result<Duration, String> {
-    within(text, Duration::from_micros(10), LONGEST_ROUND_TRIP, "write 10us to 500ms")
+    within(
+        text,
+        Duration::from_micros(10),
+        LONGEST_ROUND_TRIP,
+        "write 10us to 500ms",
+    )
 }
 
 /// How long Envoy waits.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
-    within(text, Duration::from_millis(1), Duration::from_secs(10), "write 1ms to 10s")
+    within(
+        text,
+        Duration::from_millis(1),
+        Duration::from_secs(10),
+        "write 1ms to 10s",
+    )
 }
 
 fn within(text: &str, least: Duration, most: Duration, remedy: &str) -> Result<Duration, String> {
     let duration = parse_duration(text).map_err(|error| error.report().1.to_owned())?;
-    if (least..=most).contains(&duration) { Ok(duration) } else { Err(remedy.to_owned()) }
+    if (least..=most).contains(&duration) {
+        Ok(duration)
+    } else {
+        Err(remedy.to_owned())
+    }
 }
 
 /// A number and one of the suffixes.
 fn with_suffix(text: &str, suffixes: &[(&str, f64)], remedy: &str) -> Result<f64, String> {
-    let end = text.find(|letter: char| letter.is_alphabetic()).unwrap_or(text.len());
+    let end = text
+        .find(|letter: char| letter.is_alphabetic())
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
     let number = number_of(number).ok_or_else(|| remedy.to_owned())?;
-    let known = suffixes.iter().find(|(known, _)| known.eq_ignore_ascii_case(suffix) && !is_milli(suffix));
+    let known = suffixes
+        .iter()
+        .find(|(known, _)| known.eq_ignore_ascii_case(suffix) && !is_milli(suffix));
     match known {
         Some((_, factor)) => Ok(number * factor),
         None if is_milli(suffix) => Err("'m' is a thousandth; write M for millions".to_owned()),
-        None => Err(format!("'{}' is no suffix; {remedy}", suffix.escape_debug())),
+        None => Err(format!(
+            "'{}' is no suffix; {remedy}",
+            suffix.escape_debug()
+        )),
     }
 }
 
@@ -127,8 +180,15 @@ fn is_milli(suffix: &str) -> bool {
 fn number_of(text: &str) -> Option<f64> {
     let are_apart = !text.starts_with('_') && !text.ends_with('_') && !text.contains("__");
     let digits = text.replace('_', "");
-    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') && digits.bytes().any(|byte| byte.is_ascii_digit());
-    if are_apart && is_number { digits.parse().ok() } else { None }
+    let is_number = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.')
+        && digits.bytes().any(|byte| byte.is_ascii_digit());
+    if are_apart && is_number {
+        digits.parse().ok()
+    } else {
+        None
+    }
 }
 
 /// A whole number with `,` between thousands.
@@ -146,18 +206,31 @@ pub(super) fn grouped(value: f64) -> String {
 
 /// About three digits and a suffix: `240k`.
 pub(super) fn short(value: f64) -> String {
-    let (suffix, factor) = SUFFIXES.iter().rev().find(|(_, factor)| value >= *factor).copied().unwrap_or(("", 1.0));
+    let (suffix, factor) = SUFFIXES
+        .iter()
+        .rev()
+        .find(|(_, factor)| value >= *factor)
+        .copied()
+        .unwrap_or(("", 1.0));
     let scaled = value / factor;
     let digits = usize::from(scaled < 100.0);
     let text = format!("{scaled:.digits$}");
-    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    let text = if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &text
+    };
     format!("{text}{suffix}")
 }
 
 /// Bytes in MiB, or in GiB from ten of them on; rounded up.
 pub(super) fn bytes(value: f64) -> String {
     let mebibytes = (value / 1_048_576.0).ceil();
-    if mebibytes < 10_240.0 { format!("{} MiB", grouped(mebibytes)) } else { format!("{} GiB", grouped((mebibytes / 1_024.0).ceil())) }
+    if mebibytes < 10_240.0 {
+        format!("{} MiB", grouped(mebibytes))
+    } else {
+        format!("{} GiB", grouped((mebibytes / 1_024.0).ceil()))
+    }
 }
 
 /// Cores, as an amount of CPU time per time.
@@ -189,8 +262,8 @@ mod tests {
             assert_eq!(rate(text), Ok(value), "{text}");
         }
         for text in [
-            "", "k", "0", "0.5", "-1", "-5k", "1e6", "2T", "2 M", "2MB", "1..5k", "_1", "1_", "1__0", "inf", "NaN", "1.1G", "٣", "5m",
-            "5kk",
+            "", "k", "0", "0.5", "-1", "-5k", "1e6", "2T", "2 M", "2MB", "1..5k", "_1", "1_",
+            "1__0", "inf", "NaN", "1.1G", "٣", "5m", "5kk",
         ] {
             assert!(rate(text).is_err(), "{text:?}: {:?}", rate(text));
         }
@@ -214,22 +287,47 @@ mod tests {
             (server_bytes("16g b"), "is no suffix"),
             (factor("0"), "0.05 to 20"),
         ] {
-            assert!(error.clone().is_err_and(|text| text.contains(part)), "{error:?} lacks {part}");
+            assert!(
+                error.clone().is_err_and(|text| text.contains(part)),
+                "{error:?} lacks {part}"
+            );
         }
         assert!(window("0s").is_err() && window("60").is_err() && round_trip("1s").is_err());
     }
 
     #[test]
     fn shares_and_bytes_are_read() {
-        assert_eq!((share("30%"), share("0%"), target("100%"), part("2.5%")), (Ok(0.3), Ok(0.0), Ok(1.0), Ok(0.025)));
-        assert_eq!((server_bytes("16GiB"), server_bytes("1Mi"), server_bytes("2G")), (Ok(17_179_869_184.0), Ok(1_048_576.0), Ok(2e9)));
+        assert_eq!(
+            (share("30%"), share("0%"), target("100%"), part("2.5%")),
+            (Ok(0.3), Ok(0.0), Ok(1.0), Ok(0.025))
+        );
+        assert_eq!(
+            (
+                server_bytes("16GiB"),
+                server_bytes("1Mi"),
+                server_bytes("2G")
+            ),
+            (Ok(17_179_869_184.0), Ok(1_048_576.0), Ok(2e9))
+        );
     }
 
     #[test]
     fn figures_are_written() {
-        assert_eq!([0.0, 999.0, 1_000.0, 1_234_567.4].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([1.0, 950.0, 1_000.0, 15_250.0, 240_400.0, 1e9].map(short), ["1", "950", "1k", "15.2k", "240k", "1G"]);
-        assert_eq!([0.0, 1.0, 1_048_576.0, 1e10, 1e12].map(bytes), ["0 MiB", "1 MiB", "1 MiB", "9,537 MiB", "932 GiB"]);
-        assert_eq!([0.012, 0.34, 5.46, 128.4].map(cores), ["0.01", "0.3", "5.5", "128"]);
+        assert_eq!(
+            [0.0, 999.0, 1_000.0, 1_234_567.4].map(grouped),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!(
+            [1.0, 950.0, 1_000.0, 15_250.0, 240_400.0, 1e9].map(short),
+            ["1", "950", "1k", "15.2k", "240k", "1G"]
+        );
+        assert_eq!(
+            [0.0, 1.0, 1_048_576.0, 1e10, 1e12].map(bytes),
+            ["0 MiB", "1 MiB", "1 MiB", "9,537 MiB", "932 GiB"]
+        );
+        assert_eq!(
+            [0.012, 0.34, 5.46, 128.4].map(cores),
+            ["0.01", "0.3", "5.5", "128"]
+        );
     }
 }

@@ -79,7 +79,8 @@ pub(super) struct RedisInput {
     pub(super) timeout: Duration,
     /// The memory that one server may have.
     pub(super) server_bytes: f64,
-    /// The share of the decisions, and of the keys, that a second Redis for limits per second takes.
+    /// The share of the decisions, and of the keys, that a second Redis for limits per second
+    /// takes.
     pub(super) per_second: Option<f64>,
 }
 
@@ -89,15 +90,22 @@ pub(super) const REQUESTS_OF_AN_ENVOY_THREAD: f64 = 1_000.0;
 impl Fleet {
     /// Connections of Envoy to all of `replicas`.
     pub(super) fn connections(&self, demand: &Demand, replicas: f64) -> f64 {
-        let guessed = (demand.requests() / REQUESTS_OF_AN_ENVOY_THREAD).ceil().max(1.0);
+        let guessed = (demand.requests() / REQUESTS_OF_AN_ENVOY_THREAD)
+            .ceil()
+            .max(1.0);
         let threads = self.envoy_threads.unwrap_or(guessed);
-        if self.is_headless { threads * replicas } else { threads }
+        if self.is_headless {
+            threads * replicas
+        } else {
+            threads
+        }
     }
 }
 
 impl RedisInput {
-    /// The longest time in which a Redis at its capacity answers one batch of every lane. A check waits for two such rounds at most: for the batch
-    /// that is under way in its lane, and for its own.
+    /// The longest time in which a Redis at its capacity answers one batch of every lane. A check
+    /// waits for two such rounds at most: for the batch that is under way in its lane, and for its
+    /// own.
     pub(super) fn longest_round(&self) -> Duration {
         self.timeout / 2
     }
@@ -121,6 +129,11 @@ impl Demand {
     }
 
     pub(super) fn key(&self) -> KeyShape {
-        KeyShape { algorithm: self.algorithm, bytes: self.key_bytes, entries: self.entries, window: self.window }
+        KeyShape {
+            algorithm: self.algorithm,
+            bytes: self.key_bytes,
+            entries: self.entries,
+            window: self.window,
+        }
     }
 }

@@ -1,8 +1,13 @@
-//! Measured figures, from the tables of benches/README.md. Each has the table and the row that it is from.
+//! Measured figures, from the tables of benches/README.md. Each has the table and the row that it
+//! is from.
 //!
-//! This file is generated from that page: `WEIR_WRITE=1 cargo test --lib cli::size::measured_tests` writes it anew. The same test compares the two.
+//! This file is generated from that page: `WEIR_WRITE=1 cargo test --lib cli::size::measured_tests`
+//! writes it anew. The same test compares the two.
 
-#![allow(clippy::approx_constant, reason = "a figure may be near a constant of mathematics")]
+#![allow(
+    clippy::approx_constant,
+    reason = "a figure may be near a constant of mathematics"
+)]
 
 use super::algorithm_costs::AlgorithmCosts;
 use crate::algorithm::AlgorithmKind;
@@ -92,7 +97,8 @@ pub(super) const ALGORITHMS: [AlgorithmCosts; 6] = [
 /// µs of CPU of a request with one fixed window in memory (table speed, `Weir, memory`).
 pub(super) const MEMORY_MICROS: f64 = 11.71;
 
-/// µs of CPU of Weir for a request with three of them in Redis (table speed, `Weir, Redis, fixed_window, 3 descriptors`).
+/// µs of CPU of Weir for a request with three of them in Redis (table speed,
+/// `Weir, Redis, fixed_window, 3 descriptors`).
 pub(super) const REDIS_3_DESCRIPTORS_MICROS: f64 = 27.08;
 
 /// Bytes of a process at its start (table sizing).
@@ -107,7 +113,8 @@ pub(super) const LIMIT_BYTES: f64 = 2_580.0;
 /// CPU of Redis to write a subject to all lists of its limit, to a plain INCR (table usage).
 pub(super) const USAGE_LISTS_INCRS: f64 = 2.37;
 
-/// Bytes of a usage record in memory after one hit, and with the default number of buckets (table usage).
+/// Bytes of a usage record in memory after one hit, and with the default number of buckets (table
+/// usage).
 pub(super) const USAGE_BYTES: [f64; 2] = [244.0, 1_800.0];
 
 /// µs of CPU of Redis for a plain INCR (table algorithms).
@@ -116,17 +123,46 @@ pub(super) const INCR_MICROS: f64 = 1.8;
 /// µs of CPU of a call without TLS and with it, to be compared with each other only (table tls).
 pub(super) const TLS_CALL_MICROS: [f64; 2] = [12.78, 13.18];
 
-/// The number of connections of a thread, and the CPU of a request to that with one (table scaling, `connections`).
-pub(super) const CONNECTIONS: &[(f64, f64)] = &[(1.0, 1.0), (4.0, 1.01), (16.0, 1.11), (64.0, 1.99), (256.0, 3.2), (1_000.0, 2.99)];
+/// The number of connections of a thread, and the CPU of a request to that with one (table scaling,
+/// `connections`).
+pub(super) const CONNECTIONS: &[(f64, f64)] = &[
+    (1.0, 1.0),
+    (4.0, 1.01),
+    (16.0, 1.11),
+    (64.0, 1.99),
+    (256.0, 3.2),
+    (1_000.0, 2.99),
+];
 
-/// The number of descriptors of a request, and the CPU of a request to that with one (table scaling, `descriptors`).
-pub(super) const DESCRIPTORS: &[(f64, f64)] = &[(1.0, 1.0), (2.0, 1.19), (4.0, 1.35), (8.0, 1.88), (16.0, 3.64)];
+/// The number of descriptors of a request, and the CPU of a request to that with one (table
+/// scaling, `descriptors`).
+pub(super) const DESCRIPTORS: &[(f64, f64)] = &[
+    (1.0, 1.0),
+    (2.0, 1.19),
+    (4.0, 1.35),
+    (8.0, 1.88),
+    (16.0, 3.64),
+];
 
 /// The number of limits, and the CPU of a request to that with one (table scaling, `limits`).
-pub(super) const LIMITS: &[(f64, f64)] = &[(1.0, 1.0), (10.0, 1.04), (100.0, 1.08), (1_000.0, 1.1), (10_000.0, 1.19), (100_000.0, 1.23)];
+pub(super) const LIMITS: &[(f64, f64)] = &[
+    (1.0, 1.0),
+    (10.0, 1.04),
+    (100.0, 1.08),
+    (1_000.0, 1.1),
+    (10_000.0, 1.19),
+    (100_000.0, 1.23),
+];
 
-/// The number of keys in memory, and the CPU of a request to that with the fewest (table scaling, `keys`).
-pub(super) const KEYS: &[(f64, f64)] = &[(1_000.0, 1.0), (10_000.0, 1.01), (100_000.0, 1.08), (1_000_000.0, 1.05), (10_000_000.0, 1.09)];
+/// The number of keys in memory, and the CPU of a request to that with the fewest (table scaling,
+/// `keys`).
+pub(super) const KEYS: &[(f64, f64)] = &[
+    (1_000.0, 1.0),
+    (10_000.0, 1.01),
+    (100_000.0, 1.08),
+    (1_000_000.0, 1.05),
+    (10_000_000.0, 1.09),
+];
 
 /// Where it was measured (table speed).
 pub(super) const MACHINE: &str = "2 × Intel(R) Xeon(R) Processor @ 2.50GHz";

@@ -9,29 +9,66 @@ use crate::subjects::Ranking;
 /// Limit, domain, entries and exact name of a subject.
 type Name<'t> = (&'t str, &'t str, &'t [Entry], Option<&'t str>);
 
-/// The ranking of all replicas, with at most `count` subjects. One that a replica does not name had something there all the same: at most what that
-/// replica says of subjects that it does not name.
+/// The ranking of all replicas, with at most `count` subjects. One that a replica does not name had
+/// something there all the same: at most what that replica says of subjects that it does not name.
 pub(super) fn merge(tops: &[&Top], by: Ranking, count: usize) -> Top {
-    let sum = |value: fn(&Top) -> u64| tops.iter().fold(0_u64, |sum, top| sum.saturating_add(value(top)));
-    let (mut hits_at_most, mut refused_at_most) = (sum(|top| top.hits_at_most), sum(|top| top.refused_at_most));
+    let sum = |value: fn(&Top) -> u64| {
+        tops.iter()
+            .fold(0_u64, |sum, top| sum.saturating_add(value(top)))
+    };
+    let (mut hits_at_most, mut refused_at_most) =
+        (sum(|top| top.hits_at_most), sum(|top| top.refused_at_most));
     let mut merged: HashMap<Name<'_>, Subject> = HashMap::new();
     for top in tops {
         for subject in &top.subjects {
-            let name = (&*subject.limit, &*subject.domain, &*subject.entries, subject.subject.as_deref());
+            let name = (
+                &*subject.limit,
+                &*subject.domain,
+                &*subject.entries,
+                subject.subject.as_deref(),
+            );
             // So far it is absent everywhere.
             let (hits_error, refused_error) = (hits_at_most, refused_at_most);
-            let absent = || Subject { hits: 0, hits_error, refused: 0, refused_error, ..subject.clone() };
+            let absent = || Subject {
+                hits: 0,
+                hits_error,
+                refused: 0,
+                refused_error,
+                ..subject.clone()
+            };
             let known = merged.entry(name).or_insert_with(absent);
             known.hits = known.hits.saturating_add(subject.hits);
             known.refused = known.refused.saturating_add(subject.refused);
-            known.hits_error = known.hits_error.saturating_sub(top.hits_at_most).saturating_add(subject.hits_error);
-            known.refused_error = known.refused_error.saturating_sub(top.refused_at_most).saturating_add(subject.refused_error);
+            known.hits_error = known
+                .hits_error
+                .saturating_sub(top.hits_at_most)
+                .saturating_add(subject.hits_error);
+            known.refused_error = known
+                .refused_error
+                .saturating_sub(top.refused_at_most)
+                .saturating_add(subject.refused_error);
         }
     }
     let mut subjects: Vec<_> = merged.into_values().collect();
-    let name = |subject: &Subject| (subject.limit.clone(), subject.domain.clone(), subject.entries.clone(), subject.subject.clone());
-    subjects.sort_by(|one, other| other.weight(by).cmp(&one.weight(by)).then_with(|| name(one).cmp(&name(other))));
-    let error_at_most = if by == Ranking::Hits { hits_at_most } else { refused_at_most };
+    let name = |subject: &Subject| {
+        (
+            subject.limit.clone(),
+            subject.domain.clone(),
+            subject.entries.clone(),
+            subject.subject.clone(),
+        )
+    };
+    subjects.sort_by(|one, other| {
+        other
+            .weight(by)
+            .cmp(&one.weight(by))
+            .then_with(|| name(one).cmp(&name(other)))
+    });
+    let error_at_most = if by == Ranking::Hits {
+        hits_at_most
+    } else {
+        refused_at_most
+    };
     for cut in subjects.drain(count.min(subjects.len())..) {
         hits_at_most = hits_at_most.max(cut.hits.saturating_add(cut.hits_error));
         refused_at_most = refused_at_most.max(cut.refused.saturating_add(cut.refused_error));
@@ -40,7 +77,10 @@ pub(super) fn merge(tops: &[&Top], by: Ranking, count: usize) -> Top {
         subject.take_old_names(by);
     }
     Top {
-        window: tops.first().map(|top| top.window.clone()).unwrap_or_default(),
+        window: tops
+            .first()
+            .map(|top| top.window.clone())
+            .unwrap_or_default(),
         by: tops.first().map(|top| top.by.clone()).unwrap_or_default(),
         seconds: tops.iter().map(|top| top.seconds).max().unwrap_or(0),
         total: sum(|top| top.total),
@@ -57,10 +97,31 @@ mod tests {
 
     use super::*;
 
-    fn subject(user: &str, [hits, hits_error]: [u64; 2], [refused, refused_error]: [u64; 2]) -> Subject {
-        let entries = vec![Entry { key: "user".to_owned(), value: user.to_owned() }];
-        let (limit, domain, subject) = ("d.user".to_owned(), "d".to_owned(), Some(format!("d|user={user}")));
-        let mut subject = Subject { limit, domain, entries, subject, hits, hits_error, refused, refused_error, ..Subject::default() };
+    fn subject(
+        user: &str,
+        [hits, hits_error]: [u64; 2],
+        [refused, refused_error]: [u64; 2],
+    ) -> Subject {
+        let entries = vec![Entry {
+            key: "user".to_owned(),
+            value: user.to_owned(),
+        }];
+        let (limit, domain, subject) = (
+            "d.user".to_owned(),
+            "d".to_owned(),
+            Some(format!("d|user={user}")),
+        );
+        let mut subject = Subject {
+            limit,
+            domain,
+            entries,
+            subject,
+            hits,
+            hits_error,
+            refused,
+            refused_error,
+            ..Subject::default()
+        };
         subject.take_old_names(Ranking::Hits);
         subject
     }
@@ -68,35 +129,74 @@ mod tests {
     fn top([hits_at_most, refused_at_most]: [u64; 2], subjects: Vec<Subject>) -> Top {
         let total = subjects.iter().map(|subject| subject.hits).sum();
         let (window, by) = ("minute".to_owned(), "hits".to_owned());
-        Top { window, by, seconds: 60, total, error_at_most: hits_at_most, hits_at_most, refused_at_most, subjects }
+        Top {
+            window,
+            by,
+            seconds: 60,
+            total,
+            error_at_most: hits_at_most,
+            hits_at_most,
+            refused_at_most,
+            subjects,
+        }
     }
 
     #[test]
     fn counts_and_errors_are_added_up() {
-        let one = top([2, 1], vec![subject("ann", [10, 1], [5, 0]), subject("bob", [4, 0], [0, 0])]);
+        let one = top(
+            [2, 1],
+            vec![
+                subject("ann", [10, 1], [5, 0]),
+                subject("bob", [4, 0], [0, 0]),
+            ],
+        );
         let other = top([3, 2], vec![subject("bob", [9, 3], [1, 1])]);
         let merged = merge(&[&one, &other], Ranking::Hits, 10);
         let ann = subject("ann", [10, 4], [5, 2]);
-        assert_eq!(merged.subjects, [subject("bob", [13, 3], [1, 1]), ann.clone()], "ann may have three in the other, two of them refused");
-        assert_eq!((merged.total, merged.hits_at_most, merged.refused_at_most, merged.seconds), (23, 5, 3, 60));
+        assert_eq!(
+            merged.subjects,
+            [subject("bob", [13, 3], [1, 1]), ann.clone()],
+            "ann may have three in the other, two of them refused"
+        );
+        assert_eq!(
+            (
+                merged.total,
+                merged.hits_at_most,
+                merged.refused_at_most,
+                merged.seconds
+            ),
+            (23, 5, 3, 60)
+        );
         let cut = merge(&[&one, &other], Ranking::Refusals, 1);
         let ann = Subject { error: 2, ..ann };
-        assert_eq!((cut.subjects, cut.hits_at_most, cut.refused_at_most), (vec![ann], 16, 3));
+        assert_eq!(
+            (cut.subjects, cut.hits_at_most, cut.refused_at_most),
+            (vec![ann], 16, 3)
+        );
         assert_eq!(merge(&[], Ranking::Hits, 1).subjects, []);
     }
 
     /// The exact counts of a replica, of which it shows a few.
     fn replica(exact: &[(u64, u64)], by: Ranking, count: usize) -> Top {
-        let shown = |(user, &(passed, refused)): (usize, &(u64, u64))| subject(&user.to_string(), [passed + refused, 0], [refused, 0]);
+        let shown = |(user, &(passed, refused)): (usize, &(u64, u64))| {
+            subject(&user.to_string(), [passed + refused, 0], [refused, 0])
+        };
         let mut subjects: Vec<_> = exact.iter().enumerate().map(shown).collect();
         subjects.sort_by_key(|subject| std::cmp::Reverse(subject.weight(by)));
         let cut = subjects.split_off(count.min(subjects.len()));
         let most = |value: fn(&Subject) -> u64| cut.iter().map(value).max().unwrap_or(0);
-        top([most(|subject| subject.hits), most(|subject| subject.refused)], subjects)
+        top(
+            [
+                most(|subject| subject.hits),
+                most(|subject| subject.refused),
+            ],
+            subjects,
+        )
     }
 
     proptest! {
-        /// Where replicas show only their first ones, the true counts of all are still within the stated errors.
+        /// Where replicas show only their first ones, the true counts of all are still within the
+        /// stated errors.
         #[test]
         fn the_true_counts_are_within_the_errors(
             replicas in prop::collection::vec(prop::collection::vec((0..20_u64, 0..20_u64), 12), 1..5),

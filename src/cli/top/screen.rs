@@ -1,18 +1,23 @@
-//! The terminal while `weir top` refreshes its table: the other screen, no echo, and all of it restored in the end, however it ends.
+//! The terminal while `weir top` refreshes its table: the other screen, no echo, and all of it
+//! restored in the end, however it ends.
 
 use std::io::{self, IsTerminal, Read, Write};
 
 use anyhow::Context;
-use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// The other screen, without a cursor, with long lines cut at the edge (ECMA-48 and xterm's control sequences).
+/// The other screen, without a cursor, with long lines cut at the edge (ECMA-48 and xterm's control
+/// sequences).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// The first cell; from the cursor to the end of its line; from the cursor to the end of the screen.
+/// The first cell; from the cursor to the end of its line; from the cursor to the end of the
+/// screen.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_REST: &str = "\x1b[J";
@@ -31,7 +36,8 @@ pub(super) enum Event {
 
 /// The screen; dropping it restores the terminal.
 pub(super) struct Screen {
-    /// The modes of the terminal before; `None`: its keys are not read, because stdin is something else.
+    /// The modes of the terminal before; `None`: its keys are not read, because stdin is something
+    /// else.
     keys: Option<Keys>,
     ends: [Signal; 3],
     resized: Signal,
@@ -49,16 +55,28 @@ impl Screen {
     /// The operating system gives no signals, or the terminal cannot be written.
     pub(super) fn open() -> anyhow::Result<Self> {
         let end = |kind| signal(kind).context("signals cannot be received");
-        let ends = [end(SignalKind::interrupt())?, end(SignalKind::terminate())?, end(SignalKind::hangup())?];
+        let ends = [
+            end(SignalKind::interrupt())?,
+            end(SignalKind::terminate())?,
+            end(SignalKind::hangup())?,
+        ];
         let resized = end(SignalKind::window_change())?;
-        let screen = Self { keys: keys(), ends, resized };
+        let screen = Self {
+            keys: keys(),
+            ends,
+            resized,
+        };
         write(ENTER)?;
         Ok(screen)
     }
 
     /// The next event; `None` at that instant.
     pub(super) async fn event_before(&mut self, at: Instant) -> Option<Event> {
-        let Self { keys, ends: [interrupt, terminate, hang_up], resized } = self;
+        let Self {
+            keys,
+            ends: [interrupt, terminate, hang_up],
+            resized,
+        } = self;
         tokio::select! {
             () = tokio::time::sleep_until(at) => None,
             () = quit_key(keys.as_mut()) => Some(Event::Quit),
@@ -94,7 +112,8 @@ impl Drop for Screen {
     }
 }
 
-/// Reads keys at once and without an echo, on a thread that ends with the process. Ctrl-C stays a signal; Ctrl-Z would leave the terminal as it is now.
+/// Reads keys at once and without an echo, on a thread that ends with the process. Ctrl-C stays a
+/// signal; Ctrl-Z would leave the terminal as it is now.
 fn keys() -> Option<Keys> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
@@ -102,7 +121,9 @@ fn keys() -> Option<Keys> {
     }
     let before = tcgetattr(&stdin).ok()?;
     let mut modes = before.clone();
-    modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+    modes
+        .local_modes
+        .remove(LocalModes::ICANON | LocalModes::ECHO);
     modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
     tcsetattr(&stdin, OptionalActions::Now, &modes).ok()?;
     let (pressed, quit) = mpsc::channel(1);
@@ -117,7 +138,11 @@ fn keys() -> Option<Keys> {
         let _ = pressed.blocking_send(());
     };
     let keys = Keys { before, quit };
-    if std::thread::Builder::new().name("keys".to_owned()).spawn(read).is_err() {
+    if std::thread::Builder::new()
+        .name("keys".to_owned())
+        .spawn(read)
+        .is_err()
+    {
         let _ = tcsetattr(&stdin, OptionalActions::Now, &keys.before);
         return None;
     }
@@ -148,7 +173,10 @@ fn frame(text: &str, rows: usize) -> String {
 
 fn write(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("the terminal cannot be written")
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("the terminal cannot be written")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What each counter grew by since it was last sent.
 //!
-//! A counter is known by a fingerprint of its name, so that very many of them take little memory. One that is no longer there is forgotten after the
-//! next whole flush.
+//! A counter is known by a fingerprint of its name, so that very many of them take little memory.
+//! One that is no longer there is forgotten after the next whole flush.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -39,12 +39,18 @@ pub(super) struct Grown {
 impl Default for Growth {
     fn default() -> Self {
         let secret = RandomState::new();
-        Self { sent: HashMap::new(), unsent: Vec::new(), flush: 0, secret: (secret.hash_one(0), secret.hash_one(1)) }
+        Self {
+            sent: HashMap::new(),
+            unsent: Vec::new(),
+            flush: 0,
+            secret: (secret.hash_one(0), secret.hash_one(1)),
+        }
     }
 }
 
 impl Growth {
-    /// What the counter `name` grew by, if it did. A counter that is smaller than before has begun again.
+    /// What the counter `name` grew by, if it did. A counter that is smaller than before has begun
+    /// again.
     pub(super) fn of(&mut self, name: &str, value: u64) -> Option<Grown> {
         let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
         name.hash(&mut hasher);
@@ -68,7 +74,13 @@ impl Growth {
     /// All that was in the buffer has been sent.
     pub(super) fn sent(&mut self) {
         for Grown { key, value, .. } in self.unsent.drain(..) {
-            self.sent.insert(key, Sent { value, flush: self.flush });
+            self.sent.insert(
+                key,
+                Sent {
+                    value,
+                    flush: self.flush,
+                },
+            );
         }
     }
 
@@ -100,9 +112,15 @@ mod tests {
     #[test]
     fn only_what_was_sent_is_not_sent_again() {
         let mut growth = Growth::default();
-        assert_eq!((by(&mut growth, "a", 5), by(&mut growth, "b", 0)), (Some(5), None));
+        assert_eq!(
+            (by(&mut growth, "a", 5), by(&mut growth, "b", 0)),
+            (Some(5), None)
+        );
         growth.all_sent();
-        assert_eq!((by(&mut growth, "a", 5), by(&mut growth, "a", 7)), (None, Some(2)));
+        assert_eq!(
+            (by(&mut growth, "a", 5), by(&mut growth, "a", 7)),
+            (None, Some(2))
+        );
         growth.forget_unsent();
         assert_eq!(by(&mut growth, "a", 8), Some(3), "the 2 were not sent");
         growth.sent();
@@ -114,7 +132,11 @@ mod tests {
         let mut growth = Growth::default();
         let _ = (by(&mut growth, "a", 5), by(&mut growth, "b", 9));
         growth.all_sent();
-        assert_eq!(by(&mut growth, "a", 3), Some(3), "a limit that was removed and added again");
+        assert_eq!(
+            by(&mut growth, "a", 3),
+            Some(3),
+            "a limit that was removed and added again"
+        );
         growth.all_sent();
         assert_eq!(growth.sent.len(), 1, "b is gone");
         assert_eq!(by(&mut growth, "b", 9), Some(9));

@@ -1,4 +1,5 @@
-//! Mogrifiers: rules of DogStatsD that make a shorter name and tags of a long name, as `DOG_STATSD_MOGRIFIER_*` of envoyproxy/ratelimit.
+//! Mogrifiers: rules of DogStatsD that make a shorter name and tags of a long name, as
+//! `DOG_STATSD_MOGRIFIER_*` of envoyproxy/ratelimit.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +17,39 @@ struct Mogrifier {
 }
 
 impl Mogrifiers {
-    /// Adds a rule. `$1` in `name`, and in the values of `tags`, stands for what the first group of `pattern` matched.
+    /// Adds a rule. `$1` in `name`, and in the values of `tags`, stands for what the first group of
+    /// `pattern` matched.
     ///
     /// # Errors
     /// The pattern is no regular expression.
-    pub fn add(&mut self, pattern: &str, name: String, tags: BTreeMap<String, String>) -> Result<(), regex::Error> {
-        self.0.push(Mogrifier { pattern: Regex::new(pattern)?, name, tags });
+    pub fn add(
+        &mut self,
+        pattern: &str,
+        name: String,
+        tags: BTreeMap<String, String>,
+    ) -> Result<(), regex::Error> {
+        self.0.push(Mogrifier {
+            pattern: Regex::new(pattern)?,
+            name,
+            tags,
+        });
         Ok(())
     }
 
     /// The name and the tags of a metric.
     #[must_use]
     pub fn apply(&self, name: &str) -> (String, Vec<(String, String)>) {
-        let found = self.0.iter().find_map(|mogrifier| Some((mogrifier, mogrifier.pattern.captures(name)?)));
-        let Some((mogrifier, groups)) = found else { return (name.to_owned(), Vec::new()) };
-        let tags = mogrifier.tags.iter().map(|(tag, value)| (tag.clone(), filled(value, &groups)));
+        let found = self
+            .0
+            .iter()
+            .find_map(|mogrifier| Some((mogrifier, mogrifier.pattern.captures(name)?)));
+        let Some((mogrifier, groups)) = found else {
+            return (name.to_owned(), Vec::new());
+        };
+        let tags = mogrifier
+            .tags
+            .iter()
+            .map(|(tag, value)| (tag.clone(), filled(value, &groups)));
         (filled(&mogrifier.name, &groups), tags.collect())
     }
 }
@@ -41,9 +60,16 @@ fn filled(template: &str, groups: &Captures<'_>) -> String {
     let mut rest = template;
     while let Some((before, behind)) = rest.split_once('$') {
         filled.push_str(before);
-        let digits = behind.len() - behind.trim_start_matches(|char: char| char.is_ascii_digit()).len();
+        let digits = behind.len()
+            - behind
+                .trim_start_matches(|char: char| char.is_ascii_digit())
+                .len();
         let (number, after) = behind.split_at(digits);
-        match number.parse::<usize>().ok().filter(|&number| number < groups.len()) {
+        match number
+            .parse::<usize>()
+            .ok()
+            .filter(|&number| number < groups.len())
+        {
             Some(number) => filled.push_str(groups.get(number).map_or("", |group| group.as_str())),
             None => {
                 filled.push('$');
@@ -62,15 +88,37 @@ mod tests {
     #[test]
     fn the_first_pattern_that_matches_makes_name_and_tags() {
         let mut mogrifiers = Mogrifiers::default();
-        let tags =
-            |pairs: &[(&str, &str)]| pairs.iter().map(|&(tag, value)| (tag.to_owned(), value.to_owned())).collect::<BTreeMap<_, _>>();
+        let tags = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|&(tag, value)| (tag.to_owned(), value.to_owned()))
+                .collect::<BTreeMap<_, _>>()
+        };
         // The example of envoyproxy/ratelimit's README.
         let hits = r"^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$";
-        mogrifiers.add(hits, "ratelimit.service.rate_limit.$3".to_owned(), tags(&[("domain", "$1"), ("descriptor", "$2")])).unwrap();
-        mogrifiers.add("^ratelimit", "rest.$0.$1.$x.$".to_owned(), tags(&[("all", "$0$9")])).unwrap();
+        mogrifiers
+            .add(
+                hits,
+                "ratelimit.service.rate_limit.$3".to_owned(),
+                tags(&[("domain", "$1"), ("descriptor", "$2")]),
+            )
+            .unwrap();
+        mogrifiers
+            .add(
+                "^ratelimit",
+                "rest.$0.$1.$x.$".to_owned(),
+                tags(&[("all", "$0$9")]),
+            )
+            .unwrap();
         let applied = |name| {
             let (name, tags) = mogrifiers.apply(name);
-            (name, tags.into_iter().map(|(tag, value)| format!("{tag}:{value}")).collect::<Vec<_>>().join(","))
+            (
+                name,
+                tags.into_iter()
+                    .map(|(tag, value)| format!("{tag}:{value}"))
+                    .collect::<Vec<_>>()
+                    .join(","),
+            )
         };
         for (name, expected, tags) in [
             (
@@ -78,7 +126,11 @@ mod tests {
                 "ratelimit.service.rate_limit.over_limit",
                 "descriptor:user.path_x,domain:shop",
             ),
-            ("ratelimit.redis_pool.cx_active", "rest.ratelimit.$1.$x.$", "all:ratelimit$9"),
+            (
+                "ratelimit.redis_pool.cx_active",
+                "rest.ratelimit.$1.$x.$",
+                "all:ratelimit$9",
+            ),
             ("other", "other", ""),
         ] {
             assert_eq!(applied(name), (expected.to_owned(), tags.to_owned()));

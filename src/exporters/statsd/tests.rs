@@ -7,8 +7,18 @@ use super::*;
 use crate::metrics::Core;
 
 fn options(port: u16, protocol: Protocol) -> Options {
-    let tags = vec![("env".to_owned(), "test".to_owned()), ("zone".to_owned(), "b".to_owned())];
-    Options { host: "127.0.0.1".to_owned(), port, protocol, flavour: Flavour::Statsd, tags, interval: Duration::from_secs(3_600) }
+    let tags = vec![
+        ("env".to_owned(), "test".to_owned()),
+        ("zone".to_owned(), "b".to_owned()),
+    ];
+    Options {
+        host: "127.0.0.1".to_owned(),
+        port,
+        protocol,
+        flavour: Flavour::Statsd,
+        tags,
+        interval: Duration::from_secs(3_600),
+    }
 }
 
 fn answered(metrics: &Metrics, count: usize) {
@@ -38,7 +48,10 @@ fn what_an_unreachable_server_missed_is_sent_later() {
     let mut received = [0; 4096];
     let length = first.read(&mut received).unwrap();
     let text = String::from_utf8_lossy(&received[..length]).into_owned();
-    assert!(text.contains("ratelimit_server.ShouldRateLimit.total_requests.__env=test.__zone=b:7|c\n"), "{text}");
+    assert!(
+        text.contains("ratelimit_server.ShouldRateLimit.total_requests.__env=test.__zone=b:7|c\n"),
+        "{text}"
+    );
     assert!(text.contains("ratelimit_server.ShouldRateLimit.response_time.__env=test.__zone=b:0.075|ms|@0.142857142857\n"), "{text}");
     drop(first);
     answered(&metrics, 1);
@@ -61,13 +74,25 @@ fn what_an_unreachable_server_missed_is_sent_later() {
 #[test]
 fn packets_have_a_bound_and_whole_lines() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    server
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
     let metrics = Metrics::new(1, 0.8);
     metrics.register(Box::new(|| {
-        (0..99).map(|number| crate::metrics::families::DOMAIN_NOT_FOUND.count(&[&format!("{number}{}", "d".repeat(100))], number)).collect()
+        (0..99)
+            .map(|number| {
+                crate::metrics::families::DOMAIN_NOT_FOUND
+                    .count(&[&format!("{number}{}", "d".repeat(100))], number)
+            })
+            .collect()
     }));
-    metrics.register(Box::new(|| vec![crate::metrics::families::DOMAIN_NOT_FOUND.count(&[&"long".repeat(MAX_LINE_BYTES)], 1)]));
-    let mut sender = Sender::new(Arc::clone(&metrics), options(server.local_addr().unwrap().port(), Protocol::Udp));
+    metrics.register(Box::new(|| {
+        vec![crate::metrics::families::DOMAIN_NOT_FOUND.count(&[&"long".repeat(MAX_LINE_BYTES)], 1)]
+    }));
+    let mut sender = Sender::new(
+        Arc::clone(&metrics),
+        options(server.local_addr().unwrap().port(), Protocol::Udp),
+    );
     sender.flush();
     assert!(sender.warned_of_long_lines);
     let (mut lines, mut packets) = (0, 0);
@@ -78,7 +103,10 @@ fn packets_have_a_bound_and_whole_lines() {
         packets += 1;
         for line in std::str::from_utf8(&packet[..length]).unwrap().lines() {
             let (name, value) = line.rsplit_once(':').unwrap();
-            assert!(name.starts_with("ratelimit.service.") && value.ends_with("|c"), "{line}");
+            assert!(
+                name.starts_with("ratelimit.service.") && value.ends_with("|c"),
+                "{line}"
+            );
             lines += 1;
         }
     }

@@ -1,7 +1,8 @@
 //! The way of lines to a server: packets of UDP, or one connection of TCP.
 //!
-//! Lines are gathered in one small buffer. Every wait has a bound, because the server may hang; a name is looked up again for each flush, or each
-//! connection, because a server in Kubernetes moves.
+//! Lines are gathered in one small buffer. Every wait has a bound, because the server may hang; a
+//! name is looked up again for each flush, or each connection, because a server in Kubernetes
+//! moves.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -12,7 +13,8 @@ use cadence::MetricSink;
 
 use super::Protocol;
 
-/// The largest packet that every network carries in one piece: an Ethernet frame, less the headers of IPv6 and UDP and some for tunnels.
+/// The largest packet that every network carries in one piece: an Ethernet frame, less the headers
+/// of IPv6 and UDP and some for tunnels.
 const PACKET_BYTES: usize = 1_432;
 
 /// Bytes of one write to a connection.
@@ -47,7 +49,15 @@ enum Socket {
 
 impl Wire {
     pub(super) fn new(host: String, port: u16, protocol: Protocol) -> Self {
-        Self(Arc::new(Mutex::new(Inner { host, port, protocol, socket: None, buffer: Vec::new(), writes: 0, error: None })))
+        Self(Arc::new(Mutex::new(Inner {
+            host,
+            port,
+            protocol,
+            socket: None,
+            buffer: Vec::new(),
+            writes: 0,
+            error: None,
+        })))
     }
 
     /// Opens the socket for a flush, unless a connection is open.
@@ -101,7 +111,10 @@ impl Inner {
             return Ok(());
         }
         self.socket = None;
-        let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name of the server has no address");
+        let mut failed = io::Error::new(
+            io::ErrorKind::NotFound,
+            "the name of the server has no address",
+        );
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
             match Socket::open(self.protocol, address) {
                 Ok(socket) => {
@@ -153,7 +166,11 @@ impl Socket {
                 Ok(Self::Tcp(stream))
             }
             Protocol::Udp => {
-                let any = if address.is_ipv4() { SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)) } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+                let any = if address.is_ipv4() {
+                    SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))
+                } else {
+                    (Ipv6Addr::UNSPECIFIED, 0).into()
+                };
                 let socket = UdpSocket::bind(any)?;
                 socket.connect(address)?;
                 socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -163,7 +180,8 @@ impl Socket {
     }
 }
 
-/// Whether the server has not closed the connection. A write to a closed one would succeed once, and be lost.
+/// Whether the server has not closed the connection. A write to a closed one would succeed once,
+/// and be lost.
 fn is_open(stream: &mut TcpStream) -> bool {
     let mut answer = [0; 256];
     if stream.set_nonblocking(true).is_err() {

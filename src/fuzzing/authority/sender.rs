@@ -1,4 +1,5 @@
-//! A client that sends calls in every form that HTTP/2 and HPACK have, as its input says, and knows what it has sent.
+//! A client that sends calls in every form that HTTP/2 and HPACK have, as its input says, and knows
+//! what it has sent.
 //!
 //! Source: RFC 7541 and RFC 9113, section 6.
 
@@ -24,16 +25,28 @@ const MAX_BYTES: usize = 1 << 18;
 const MAX_TABLE_BYTES: usize = 4_096;
 const MAX_FRAME_BYTES: usize = 16 << 10;
 
-/// The fields of a call have up to this many bytes: less than HTTP/2 accepts, also where Huffman's code is longer than they are.
+/// The fields of a call have up to this many bytes: less than HTTP/2 accepts, also where Huffman's
+/// code is longer than they are.
 const MAX_FIELD_BYTES: usize = 40_000;
 
 /// CONTINUATION frames of a block: fewer than HTTP/2 accepts.
 const MAX_FRAGMENTS: usize = 16;
 
-const PATHS: [&str; 3] = [proto::METHOD_PATH, "/grpc.health.v1.Health/Check", "/index.html"];
+const PATHS: [&str; 3] = [
+    proto::METHOD_PATH,
+    "/grpc.health.v1.Health/Check",
+    "/index.html",
+];
 
 /// The names of fields: from the static table and others.
-const NAMES: [&str; 6] = ["tracestate", "user-agent", "x-a", "host", "authority", "grpc-timeout"];
+const NAMES: [&str; 6] = [
+    "tracestate",
+    "user-agent",
+    "x-a",
+    "host",
+    "authority",
+    "grpc-timeout",
+];
 
 /// What authorities consist of.
 const LETTERS: &[u8] = b"|a|0.-_~+|z";
@@ -76,14 +89,21 @@ struct Table {
 
 impl Default for Table {
     fn default() -> Self {
-        Self { entries: VecDeque::new(), max_bytes: MAX_TABLE_BYTES }
+        Self {
+            entries: VecDeque::new(),
+            max_bytes: MAX_TABLE_BYTES,
+        }
     }
 }
 
 impl Table {
     fn evict(&mut self) {
-        let bytes =
-            |entries: &VecDeque<(String, Vec<u8>)>| entries.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>();
+        let bytes = |entries: &VecDeque<(String, Vec<u8>)>| {
+            entries
+                .iter()
+                .map(|(name, value)| name.len() + value.len() + 32)
+                .sum::<usize>()
+        };
         while bytes(&self.entries) > self.max_bytes {
             self.entries.pop_back();
         }
@@ -96,9 +116,18 @@ impl Table {
 
     /// The indices of all entries that `is_meant` accepts.
     fn indices(&self, is_meant: impl Fn(&str, &[u8]) -> bool) -> Vec<usize> {
-        let fixed = STATIC.iter().filter(|(_, name, value)| is_meant(name, value.as_bytes())).map(|(index, ..)| *index);
-        let dynamic = self.entries.iter().enumerate().filter(|(_, (name, value))| is_meant(name, value));
-        fixed.chain(dynamic.map(|(index, _)| index + 1 + STATIC_ENTRIES)).collect()
+        let fixed = STATIC
+            .iter()
+            .filter(|(_, name, value)| is_meant(name, value.as_bytes()))
+            .map(|(index, ..)| *index);
+        let dynamic = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, (name, value))| is_meant(name, value));
+        fixed
+            .chain(dynamic.map(|(index, _)| index + 1 + STATIC_ENTRIES))
+            .collect()
     }
 }
 
@@ -136,7 +165,12 @@ impl Sender {
         }
         let path = PATHS[usize::from(what) % PATHS.len()].to_owned();
         let authority = self.authority(input);
-        self.field(&mut block, ":method", if what & 4 == 0 { b"POST" } else { b"GET" }, input.byte());
+        self.field(
+            &mut block,
+            ":method",
+            if what & 4 == 0 { b"POST" } else { b"GET" },
+            input.byte(),
+        );
         // The pseudo headers in any order.
         if what & 8 == 0 {
             self.field(&mut block, ":authority", authority.as_bytes(), input.byte());
@@ -160,7 +194,11 @@ impl Sender {
             }
         }
         self.block(stream, &block, input);
-        Call { path, authority, fields: sorted }
+        Call {
+            path,
+            authority,
+            fields: sorted,
+        }
     }
 
     /// The last value of this name, if `is_repeated`.
@@ -170,13 +208,18 @@ impl Sender {
 
     fn authority(&mut self, input: &mut Input<'_>) -> String {
         let what = input.byte();
-        let value = self.repeated(":authority", what & 1 == 1).unwrap_or_else(|| {
-            let letters = input.bytes(1 + usize::from(what >> 3)).iter().map(|&byte| LETTERS[usize::from(byte) % LETTERS.len()]);
-            let letters: Vec<_> = letters.collect();
-            let times = if what & 6 == 0 { 40 } else { 1 };
-            // HTTP/2 accepts no empty one, nor one that begins like a path.
-            [b"x", &letters.repeat(times)[..]].concat()
-        });
+        let value = self
+            .repeated(":authority", what & 1 == 1)
+            .unwrap_or_else(|| {
+                let letters = input
+                    .bytes(1 + usize::from(what >> 3))
+                    .iter()
+                    .map(|&byte| LETTERS[usize::from(byte) % LETTERS.len()]);
+                let letters: Vec<_> = letters.collect();
+                let times = if what & 6 == 0 { 40 } else { 1 };
+                // HTTP/2 accepts no empty one, nor one that begins like a path.
+                [b"x", &letters.repeat(times)[..]].concat()
+            });
         self.last.insert(":authority".to_owned(), value.clone());
         String::from_utf8_lossy(&value).into_owned()
     }
@@ -186,7 +229,13 @@ impl Sender {
         let (what, length) = (input.byte(), usize::from(input.byte()));
         let name = NAMES[usize::from(what >> 2) % NAMES.len()].to_owned();
         let value = self.repeated(&name, what & 1 == 1).unwrap_or_else(|| {
-            let letters = input.bytes(length % 64).iter().map(|&byte| if byte < 0x20 || byte == 0x7f { b'|' } else { byte });
+            let letters = input.bytes(length % 64).iter().map(|&byte| {
+                if byte < 0x20 || byte == 0x7f {
+                    b'|'
+                } else {
+                    byte
+                }
+            });
             let times = if what & 2 == 0 { 1 } else { 1 + length * 4 };
             letters.collect::<Vec<_>>().repeat(times)
         });
@@ -195,11 +244,14 @@ impl Sender {
         (name, value)
     }
 
-    /// Writes a field in one of its forms. The first two bits of `how` choose the representation, the next ones Huffman's code for name and value, and the
-    /// others which of several entries is meant.
+    /// Writes a field in one of its forms. The first two bits of `how` choose the representation,
+    /// the next ones Huffman's code for name and value, and the others which of several entries is
+    /// meant.
     fn field(&mut self, block: &mut Vec<u8>, name: &str, value: &[u8], how: u8) {
         let which = usize::from(how >> 4);
-        let whole = self.table.indices(|other, text| other == name && text == value);
+        let whole = self
+            .table
+            .indices(|other, text| other == name && text == value);
         if how & 3 == 3 && !whole.is_empty() {
             return integer(block, 0x80, 7, whole[which % whole.len()]);
         }
@@ -224,7 +276,11 @@ impl Sender {
         let mut flags = END_STREAM;
         let mut rest = block;
         let mut payload = Vec::new();
-        let padding = if how & 1 == 0 { 0 } else { usize::from(input.byte()) };
+        let padding = if how & 1 == 0 {
+            0
+        } else {
+            usize::from(input.byte())
+        };
         if how & 1 != 0 {
             flags |= PADDED;
             payload.push(padding as u8);
@@ -236,7 +292,8 @@ impl Sender {
         let mut fragments = Vec::new();
         for _ in 0..usize::from(how >> 2 & 3) {
             let length = usize::from(input.byte()) * if how & 0x10 == 0 { 1 } else { 64 };
-            let (fragment, later) = rest.split_at(length.min(rest.len()).min(MAX_FRAME_BYTES - 300));
+            let (fragment, later) =
+                rest.split_at(length.min(rest.len()).min(MAX_FRAME_BYTES - 300));
             fragments.push(fragment);
             rest = later;
         }
@@ -254,7 +311,12 @@ impl Sender {
                 payload.resize(payload.len() + padding, b'|');
             }
             let last = if index + 1 == count { END_HEADERS } else { 0 };
-            self.frame(if index == 0 { HEADERS } else { CONTINUATION }, flags | last, stream, &payload);
+            self.frame(
+                if index == 0 { HEADERS } else { CONTINUATION },
+                flags | last,
+                stream,
+                &payload,
+            );
         }
     }
 }
@@ -284,7 +346,10 @@ fn text(block: &mut Vec<u8>, text: &[u8], is_huffman: bool) {
     let (mut encoded, mut bits, mut waiting) = (Vec::new(), 0_u64, 0_u32);
     for &letter in text {
         let (code, length) = codes[usize::from(letter)];
-        (bits, waiting) = (bits << length | u64::from(code), waiting + u32::from(length));
+        (bits, waiting) = (
+            bits << length | u64::from(code),
+            waiting + u32::from(length),
+        );
         while waiting >= 8 {
             waiting -= 8;
             encoded.push((bits >> waiting) as u8);

@@ -1,4 +1,5 @@
-//! With time passed in: what is cached and for how long, and that the store would have made every refusal of the cache.
+//! With time passed in: what is cached and for how long, and that the store would have made every
+//! refusal of the cache.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,11 @@ use crate::algorithm::{AlgorithmKind, Arrival, FixedWindow, State};
 use crate::plan::{AllOrNone, Modes};
 use crate::time::{Micros, Period, Rate, Unit};
 
-const FIXED: FixedWindow = FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true };
+const FIXED: FixedWindow = FixedWindow {
+    limit: 10,
+    window: Period::Even(Span::from_secs(60)),
+    count_denied: true,
+};
 
 fn cache() -> DenialCache {
     DenialCache::new(Options::default()).expect("a cache")
@@ -17,15 +22,32 @@ fn cache() -> DenialCache {
 
 fn made(kind: AlgorithmKind, limit: u64, count_denied: bool) -> Algorithm {
     let options = algorithm_options(kind, count_denied);
-    Algorithm::try_new(&Rate { requests_per_unit: limit, unit: Unit::Second, unit_multiplier: 1 }, &options).expect("an algorithm")
+    Algorithm::try_new(
+        &Rate {
+            requests_per_unit: limit,
+            unit: Unit::Second,
+            unit_multiplier: 1,
+        },
+        &options,
+    )
+    .expect("an algorithm")
 }
 
 fn algorithm_options(kind: AlgorithmKind, count_denied: bool) -> crate::algorithm::Options {
-    crate::algorithm::Options { kind, count_denied: Some(count_denied), ..Default::default() }
+    crate::algorithm::Options {
+        kind,
+        count_denied: Some(count_denied),
+        ..Default::default()
+    }
 }
 
 fn checks(algorithm: Algorithm, hits: &[(&str, i64)]) -> Checks {
-    Checks::of(hits.iter().map(|&(key, hits)| (key.as_bytes(), Check::new(algorithm, hits, Modes::default()))))
+    Checks::of(hits.iter().map(|&(key, hits)| {
+        (
+            key.as_bytes(),
+            Check::new(algorithm, hits, Modes::default()),
+        )
+    }))
 }
 
 fn group(mut checks: Checks) -> Checks {
@@ -34,7 +56,14 @@ fn group(mut checks: Checks) -> Checks {
 }
 
 fn refusal(retry_after: Wait, reset: Span) -> Verdict {
-    Verdict { allowed: false, remaining: 0, used: 12, reset_after: reset, retry_after, delay: Span::ZERO }
+    Verdict {
+        allowed: false,
+        remaining: 0,
+        used: 12,
+        reset_after: reset,
+        retry_after,
+        delay: Span::ZERO,
+    }
 }
 
 /// A refusal with a wait of so many milliseconds, and a reset after twice as much.
@@ -49,7 +78,10 @@ fn ms(ms: u64) -> Duration {
 
 impl DenialCache {
     fn knows(&self, checks: &Checks, now: Instant) -> Vec<bool> {
-        self.refused(checks, now).iter().map(Option::is_some).collect()
+        self.refused(checks, now)
+            .iter()
+            .map(Option::is_some)
+            .collect()
     }
 
     fn entries_at(&self, now: Instant) -> usize {
@@ -67,11 +99,23 @@ impl DenialCache {
 fn an_entry_ends_at_the_retry_time_counted_from_the_beginning_of_its_decision() {
     let (cache, began) = (cache(), Instant::now());
     let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 1)]);
-    cache.record(&one, &[CheckIndex(0)], &[Ok(refused_for(100))], began, began + ms(30));
+    cache.record(
+        &one,
+        &[CheckIndex(0)],
+        &[Ok(refused_for(100))],
+        began,
+        began + ms(30),
+    );
     assert_eq!(cache.entries_at(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
     // What is shown counts down from when it was learned.
-    assert_eq!((verdict.retry_after, verdict.reset_after), (Wait::For(Span::from_micros(31_000)), Span::from_micros(131_000)));
+    assert_eq!(
+        (verdict.retry_after, verdict.reset_after),
+        (
+            Wait::For(Span::from_micros(31_000)),
+            Span::from_micros(131_000)
+        )
+    );
     assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
     assert_eq!(cache.knows(&one, began + ms(100)), [false]);
     assert_eq!(cache.entries_at(began + ms(100)), 0);
@@ -85,12 +129,22 @@ fn look_ups_are_counted_by_what_was_found() {
     assert_eq!(lookups(), Lookups::default());
     assert_eq!(cache.knows(&one, now), [false]);
     cache.record_all(&one, &[refused_for(100)], now);
-    assert_eq!([cache.knows(&one, now), cache.knows(&one, now)], [[true], [true]]);
+    assert_eq!(
+        [cache.knows(&one, now), cache.knows(&one, now)],
+        [[true], [true]]
+    );
     assert_eq!(cache.knows(&one, now + ms(100)), [false], "it has ended");
     assert_eq!(lookups(), Lookups { hits: 2, misses: 2 });
     // A look, a give-back and a charge are no business of the cache.
-    for (algorithm, hits) in [(one_of(10), 0), (one_of(10), -1), (made(AlgorithmKind::TokenBucket, 10, true), 1)] {
-        assert_eq!(cache.knows(&checks(algorithm, &[("a", hits)]), now), [false]);
+    for (algorithm, hits) in [
+        (one_of(10), 0),
+        (one_of(10), -1),
+        (made(AlgorithmKind::TokenBucket, 10, true), 1),
+    ] {
+        assert_eq!(
+            cache.knows(&checks(algorithm, &[("a", hits)]), now),
+            [false]
+        );
     }
     assert_eq!(lookups(), Lookups { hits: 2, misses: 2 });
 }
@@ -103,11 +157,23 @@ fn one_of(limit: u64) -> Algorithm {
 fn no_entry_lives_longer_than_a_second() {
     let (cache, began) = (cache(), Instant::now());
     let algorithm = made(AlgorithmKind::SlidingWindowLog, 10, false);
-    let (long, never) = (checks(algorithm, &[("long", 1)]), checks(made(AlgorithmKind::SlidingWindowLog, 0, false), &[("never", 1)]));
+    let (long, never) = (
+        checks(algorithm, &[("long", 1)]),
+        checks(
+            made(AlgorithmKind::SlidingWindowLog, 0, false),
+            &[("never", 1)],
+        ),
+    );
     cache.record_all(&long, &[refused_for(3_600_000)], began);
     cache.record_all(&never, &[refusal(Wait::Never, Span::from_secs(9))], began);
     for checks in [long, never] {
-        assert_eq!((cache.knows(&checks, began + ms(999)), cache.knows(&checks, began + ms(1_000))), (vec![true], vec![false]));
+        assert_eq!(
+            (
+                cache.knows(&checks, began + ms(999)),
+                cache.knows(&checks, began + ms(1_000))
+            ),
+            (vec![true], vec![false])
+        );
     }
 }
 
@@ -117,11 +183,25 @@ fn a_single_hit_and_what_never_passes_are_refused_and_the_store_knows_other_wait
     let algorithm = made(AlgorithmKind::TokenBucket, 10, false);
     let asked = |hits| checks(algorithm, &[("a", hits)]);
     cache.record_all(&asked(1), &[refused_for(500)], now);
-    for (hits, known) in [(1, true), (2, false), (10, false), (11, true), (i64::MAX, true), (0, false), (-1, false)] {
+    for (hits, known) in [
+        (1, true),
+        (2, false),
+        (10, false),
+        (11, true),
+        (i64::MAX, true),
+        (0, false),
+        (-1, false),
+    ] {
         assert_eq!(cache.knows(&asked(hits), now), [known], "{hits} hits");
     }
-    assert_eq!(cache.refused(&asked(1), now)[0].map(|verdict| verdict.retry_after), Some(Wait::For(Span::from_micros(500_000))));
-    assert_eq!(cache.refused(&asked(11), now)[0].map(|verdict| verdict.retry_after), Some(Wait::Never));
+    assert_eq!(
+        cache.refused(&asked(1), now)[0].map(|verdict| verdict.retry_after),
+        Some(Wait::For(Span::from_micros(500_000)))
+    );
+    assert_eq!(
+        cache.refused(&asked(11), now)[0].map(|verdict| verdict.retry_after),
+        Some(Wait::Never)
+    );
     // Of two, the one that holds for longer stays.
     cache.record_all(&asked(1), &[refused_for(200)], now);
     assert_eq!(cache.knows(&asked(1), now + ms(499)), [true]);
@@ -132,34 +212,71 @@ fn a_single_hit_and_what_never_passes_are_refused_and_the_store_knows_other_wait
 #[test]
 fn refusals_that_leave_something_are_not_cached() {
     let (cache, now) = (cache(), Instant::now());
-    let left = Verdict { remaining: 3, ..refused_for(900) };
+    let left = Verdict {
+        remaining: 3,
+        ..refused_for(900)
+    };
     for (_, kind) in AlgorithmKind::OVER_TIME {
         for hits in [2, 5, 11] {
             let some = checks(made(kind, 10, false), &[(&hits.to_string(), hits)]);
             cache.record_all(&some, &[left], now);
-            assert_eq!(cache.knows(&some, now), [false], "{kind:?}: others may take what is left");
+            assert_eq!(
+                cache.knows(&some, now),
+                [false],
+                "{kind:?}: others may take what is left"
+            );
             // Fewer may be allowed before that many are, except in a window.
             cache.record_all(&some, &[refused_for(900)], now);
-            assert_eq!(cache.knows(&some, now), [kind == AlgorithmKind::FixedWindow], "{kind:?}");
+            assert_eq!(
+                cache.knows(&some, now),
+                [kind == AlgorithmKind::FixedWindow],
+                "{kind:?}"
+            );
         }
     }
-    cache.record_all(&group(checks(Algorithm::FixedWindow(FIXED), &[("b", 8)])), &[left], now);
-    assert_eq!(cache.knows(&checks(Algorithm::FixedWindow(FIXED), &[("b", 8)]), now), [false]);
+    cache.record_all(
+        &group(checks(Algorithm::FixedWindow(FIXED), &[("b", 8)])),
+        &[left],
+        now,
+    );
+    assert_eq!(
+        cache.knows(&checks(Algorithm::FixedWindow(FIXED), &[("b", 8)]), now),
+        [false]
+    );
 }
 
 #[test]
 fn a_full_fixed_window_refuses_any_number_of_hits() {
     let asked = |algorithm, hits| checks(Algorithm::FixedWindow(algorithm), &[("a", hits)]);
     let answer = [refusal(Wait::Never, Span::from_micros(700_000))];
-    let not_counted = FixedWindow { count_denied: false, ..FIXED };
-    for (fixed, learned) in [(FIXED, asked(FIXED, 15)), (not_counted, asked(not_counted, 15)), (FIXED, group(asked(FIXED, 15)))] {
+    let not_counted = FixedWindow {
+        count_denied: false,
+        ..FIXED
+    };
+    for (fixed, learned) in [
+        (FIXED, asked(FIXED, 15)),
+        (not_counted, asked(not_counted, 15)),
+        (FIXED, group(asked(FIXED, 15))),
+    ] {
         let (cache, now) = (cache(), Instant::now());
         cache.record_all(&learned, &answer, now);
         assert_eq!(cache.knows(&asked(fixed, 1), now + ms(699)), [true]);
-        assert_eq!(cache.knows(&asked(fixed, 1), now + ms(700)), [false], "the window has ended");
-        for (hits, wait) in [(1, Wait::For(Span::from_micros(700_000))), (10, Wait::For(Span::from_micros(700_000))), (11, Wait::Never)] {
+        assert_eq!(
+            cache.knows(&asked(fixed, 1), now + ms(700)),
+            [false],
+            "the window has ended"
+        );
+        for (hits, wait) in [
+            (1, Wait::For(Span::from_micros(700_000))),
+            (10, Wait::For(Span::from_micros(700_000))),
+            (11, Wait::Never),
+        ] {
             let verdict = cache.refused(&asked(fixed, hits), now)[0].expect("refused");
-            assert_eq!((verdict.remaining, verdict.retry_after), (0, wait), "{hits} hits");
+            assert_eq!(
+                (verdict.remaining, verdict.retry_after),
+                (0, wait),
+                "{hits} hits"
+            );
         }
     }
 }
@@ -171,11 +288,24 @@ fn a_give_back_asks_the_store_and_ends_the_entry() {
     let denied = [refused_for(900)];
     cache.record_all(&asked(&[("a", 1)]), &denied, now);
     cache.record_all(&asked(&[("b", 1)]), &denied, now);
-    assert_eq!(cache.knows(&asked(&[("a", 1), ("a", -1)]), now), [false, false], "what comes behind a give-back may be allowed");
+    assert_eq!(
+        cache.knows(&asked(&[("a", 1), ("a", -1)]), now),
+        [false, false],
+        "what comes behind a give-back may be allowed"
+    );
     // Whether it is known to have happened or not, and whatever the same request was refused.
     let both = asked(&[("a", -1), ("a", 1)]);
-    cache.record(&both, &both.indices(), &[Err(StoreError::Unknown("timeout")), Ok(denied[0])], now, now);
-    assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [false, true]);
+    cache.record(
+        &both,
+        &both.indices(),
+        &[Err(StoreError::Unknown("timeout")), Ok(denied[0])],
+        now,
+        now,
+    );
+    assert_eq!(
+        cache.knows(&asked(&[("a", 1), ("b", 1)]), now),
+        [false, true]
+    );
 }
 
 #[test]
@@ -184,21 +314,42 @@ fn a_changed_amount_does_not_find_old_entries() {
     let asked = |fixed| checks(Algorithm::FixedWindow(fixed), &[("a", 1)]);
     cache.record_all(&asked(FIXED), &[refused_for(900)], now);
     assert_eq!(cache.knows(&asked(FIXED), now), [true]);
-    assert_eq!(cache.knows(&asked(FixedWindow { limit: 11, ..FIXED }), now), [false]);
+    assert_eq!(
+        cache.knows(&asked(FixedWindow { limit: 11, ..FIXED }), now),
+        [false]
+    );
     let bucket = made(AlgorithmKind::TokenBucket, 10, false);
-    let Algorithm::TokenBucket(token) = bucket else { panic!("a bucket") };
+    let Algorithm::TokenBucket(token) = bucket else {
+        panic!("a bucket")
+    };
     cache.record_all(&checks(bucket, &[("b", 1)]), &[refused_for(900)], now);
     let larger = Algorithm::TokenBucket(crate::algorithm::TokenBucket { burst: 11, ..token });
-    assert_eq!((cache.knows(&checks(bucket, &[("b", 1)]), now), cache.knows(&checks(larger, &[("b", 1)]), now)), (vec![true], vec![false]));
+    assert_eq!(
+        (
+            cache.knows(&checks(bucket, &[("b", 1)]), now),
+            cache.knows(&checks(larger, &[("b", 1)]), now)
+        ),
+        (vec![true], vec![false])
+    );
 }
 
 #[test]
 fn refusals_of_a_shaper_are_cached_only_without_max_delay() {
     let (cache, now) = (cache(), Instant::now());
-    let rate = Rate { requests_per_unit: 10, unit: Unit::Second, unit_multiplier: 1 };
+    let rate = Rate {
+        requests_per_unit: 10,
+        unit: Unit::Second,
+        unit_multiplier: 1,
+    };
     let leaky = |max_delay| {
-        let options = crate::algorithm::Options { max_delay: Some(max_delay), ..algorithm_options(AlgorithmKind::LeakyBucket, false) };
-        checks(Algorithm::try_new(&rate, &options).expect("an algorithm"), &[("a", 1)])
+        let options = crate::algorithm::Options {
+            max_delay: Some(max_delay),
+            ..algorithm_options(AlgorithmKind::LeakyBucket, false)
+        };
+        checks(
+            Algorithm::try_new(&rate, &options).expect("an algorithm"),
+            &[("a", 1)],
+        )
     };
     for (max_delay, known) in [(Span::ZERO, true), (Span::from_secs(1), false)] {
         cache.record_all(&leaky(max_delay), &[refused_for(900)], now);
@@ -215,7 +366,11 @@ fn refusals_of_limits_that_count_denied_hits_are_not_cached() {
             cache.record_all(&one, &[refused_for(900)], now);
             cache.record_all(&group(one.clone()), &[refused_for(900)], now);
             let known = !count_denied || kind == AlgorithmKind::FixedWindow;
-            assert_eq!(cache.knows(&one, now), [known], "{kind:?}, count_denied: {count_denied}");
+            assert_eq!(
+                cache.knows(&one, now),
+                [known],
+                "{kind:?}, count_denied: {count_denied}"
+            );
         }
     }
 }
@@ -224,31 +379,80 @@ fn refusals_of_limits_that_count_denied_hits_are_not_cached() {
 fn checks_that_commit_all_or_none_are_refused_for_one_that_refuses_them_all() {
     let (cache, now) = (cache(), Instant::now());
     let asked = |hits: &[(&str, i64)]| checks(Algorithm::FixedWindow(FIXED), hits);
-    let allowed = Verdict { allowed: true, ..refused_for(1) };
-    cache.record_all(&group(asked(&[("a", 1), ("b", 1)])), &[refused_for(900), allowed], now);
-    assert_eq!(cache.knows(&asked(&[("a", 1), ("b", 1)]), now), [true, false]);
-    assert_eq!(cache.knows(&group(asked(&[("a", 1), ("b", 1)])), now), [true, false]);
-    let in_shadow = Check::new(Algorithm::FixedWindow(FIXED), 1, Modes { shadow: true, ..Modes::default() });
-    let shadowed = Checks::of([(&b"a"[..], in_shadow), (b"b", Check::new(Algorithm::FixedWindow(FIXED), 1, Modes::default()))]);
-    assert_eq!(cache.knows(&group(shadowed), now), [false, false], "the request may pass, and count");
+    let allowed = Verdict {
+        allowed: true,
+        ..refused_for(1)
+    };
+    cache.record_all(
+        &group(asked(&[("a", 1), ("b", 1)])),
+        &[refused_for(900), allowed],
+        now,
+    );
+    assert_eq!(
+        cache.knows(&asked(&[("a", 1), ("b", 1)]), now),
+        [true, false]
+    );
+    assert_eq!(
+        cache.knows(&group(asked(&[("a", 1), ("b", 1)])), now),
+        [true, false]
+    );
+    let in_shadow = Check::new(
+        Algorithm::FixedWindow(FIXED),
+        1,
+        Modes {
+            shadow: true,
+            ..Modes::default()
+        },
+    );
+    let shadowed = Checks::of([
+        (&b"a"[..], in_shadow),
+        (
+            b"b",
+            Check::new(Algorithm::FixedWindow(FIXED), 1, Modes::default()),
+        ),
+    ]);
+    assert_eq!(
+        cache.knows(&group(shadowed), now),
+        [false, false],
+        "the request may pass, and count"
+    );
     assert_eq!(cache.knows(&group(asked(&[("a", 1)])), now), [true]);
     // The second of one key was refused because of the first, and neither is taken.
-    cache.record_all(&group(asked(&[("c", 10), ("c", 1)])), &[allowed, refused_for(900)], now);
+    cache.record_all(
+        &group(asked(&[("c", 10), ("c", 1)])),
+        &[allowed, refused_for(900)],
+        now,
+    );
     assert_eq!(cache.knows(&asked(&[("c", 1)]), now), [false]);
 }
 
 #[test]
 fn its_size_is_bounded_and_the_smallest_works() {
     assert!(DenialCache::new(Options { bytes: 0 }).is_none());
-    for (bytes, most) in [(1, WAYS), (100, WAYS), (10_000, 10_000 / size_of::<Entry>()), (1 << 20, (1 << 20) / size_of::<Entry>())] {
-        let (cache, now) = (DenialCache::new(Options { bytes }).expect("a cache"), Instant::now());
+    for (bytes, most) in [
+        (1, WAYS),
+        (100, WAYS),
+        (10_000, 10_000 / size_of::<Entry>()),
+        (1 << 20, (1 << 20) / size_of::<Entry>()),
+    ] {
+        let (cache, now) = (
+            DenialCache::new(Options { bytes }).expect("a cache"),
+            Instant::now(),
+        );
         for key in 0..50_000 {
-            cache.record_all(&checks(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]), &[refused_for(900)], now);
+            cache.record_all(
+                &checks(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]),
+                &[refused_for(900)],
+                now,
+            );
         }
         let last = checks(Algorithm::FixedWindow(FIXED), &[("49999", 1)]);
         assert_eq!(cache.knows(&last, now), [true], "the newest entry is kept");
         let entries = cache.entries_at(now);
-        assert!(entries <= most && entries > most / 2, "{bytes} bytes: {entries} of {most}");
+        assert!(
+            entries <= most && entries > most / 2,
+            "{bytes} bytes: {entries} of {most}"
+        );
     }
 }
 
@@ -257,33 +461,57 @@ fn its_size_is_bounded_and_the_smallest_works() {
 struct Reference(HashMap<String, State>);
 
 impl Reference {
-    fn decide(&mut self, checks: &Checks, keys: &[&str], picked: &[CheckIndex], at: Arrival) -> Vec<Result<Verdict, StoreError>> {
+    fn decide(
+        &mut self,
+        checks: &Checks,
+        keys: &[&str],
+        picked: &[CheckIndex],
+        at: Arrival,
+    ) -> Vec<Result<Verdict, StoreError>> {
         if checks.commit == Commit::AllOrNone {
-            let group =
-                AllOrNone::decide(checks, at, |index| self.0.get(keys[index.0]).cloned(), |left, right| keys[left.0] == keys[right.0]);
-            self.0.extend(group.writes.into_iter().map(|(index, state, _)| (keys[index.0].to_owned(), state)));
+            let group = AllOrNone::decide(
+                checks,
+                at,
+                |index| self.0.get(keys[index.0]).cloned(),
+                |left, right| keys[left.0] == keys[right.0],
+            );
+            self.0.extend(
+                group
+                    .writes
+                    .into_iter()
+                    .map(|(index, state, _)| (keys[index.0].to_owned(), state)),
+            );
             return group.verdicts.into_iter().map(Ok).collect();
         }
         let mut answers = vec![Err(StoreError::NotExecuted("not picked")); checks.len()];
         for &index in picked {
             let (check, key) = (&checks[index], keys[index.0]);
-            let step = check.algorithm.step(self.0.get(key).cloned(), at, check.hits);
-            self.0.extend(step.state.map(|state| (key.to_owned(), state)));
+            let step = check
+                .algorithm
+                .step(self.0.get(key).cloned(), at, check.hits);
+            self.0
+                .extend(step.state.map(|state| (key.to_owned(), state)));
             answers[index.0] = Ok(step.verdict);
         }
         answers
     }
 
     fn would_allow(&self, check: &Check, key: &str, hits: i64, at: Arrival) -> bool {
-        check.algorithm.step(self.0.get(key).cloned(), at, hits).verdict.allowed
+        check
+            .algorithm
+            .step(self.0.get(key).cloned(), at, hits)
+            .verdict
+            .allowed
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// With the cache in front, every refusal of its own is one that the store would have made, for these hits and for more, with the same numbers, and
-    /// the store has the states that it would have without the cache. Only a fixed window that counts refused hits lacks those that the cache refused.
+    /// With the cache in front, every refusal of its own is one that the store would have made, for
+    /// these hits and for more, with the same numbers, and the store has the states that it would
+    /// have without the cache. Only a fixed window that counts refused hits lacks those that the
+    /// cache refused.
     #[test]
     fn the_store_would_have_refused_too(
         kind in prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec()), limit in 0..12_u64, count_denied in any::<bool>(),
@@ -305,14 +533,16 @@ proptest! {
             let known = cache.refused(&checks, began);
             for ((check, key), verdict) in checks.iter().zip(&keys).zip(&known).filter_map(|(check, known)| Some((check, (*known)?))) {
                 for hits in [check.hits, check.hits + 1, check.hits * 2, 1_000_000] {
-                    prop_assert!(!store.would_allow(check, key, hits, arrival(micros)), "{hits} of {key:?}: {verdict:?}");
+                    prop_assert!(!store.would_allow(check, key, hits, arrival(micros)), "{hits} of \
+                        {key:?}: {verdict:?}");
                 }
                 prop_assert!(!verdict.allowed && verdict.retry_after != Wait::For(Span::ZERO));
                 // Its numbers are true; times are longer by the way back from the store at most.
                 let truth = check.algorithm.step(store.0.get(*key).cloned(), arrival(micros), check.hits).verdict;
                 let is_true = |told: Span, truth: Span| truth <= told && told.micros() <= truth.micros() + 50_000;
                 prop_assert_eq!(verdict.remaining, truth.remaining);
-                prop_assert!(is_true(verdict.until_reset(), truth.until_reset()), "{:?} instead of {:?}", verdict, truth);
+                prop_assert!(is_true(verdict.until_reset(), truth.until_reset()), "{:?} instead of \
+                    {:?}", verdict, truth);
                 prop_assert_eq!(verdict.retry_after == Wait::Never, truth.retry_after == Wait::Never);
             }
             let (picked, cached): (Vec<_>, Vec<_>) = checks.indices().into_iter().partition(|index| known[index.0].is_none());

@@ -7,39 +7,77 @@ use crate::verdict::{Verdict, Wait};
 use OnStoreFailure::{Allow, Deny, Error, Local};
 
 const DOWN: StoreError = StoreError::NotExecuted("connect");
-const PLAIN: Modes = Modes { shadow: false, quota: false };
-const SHADOW: Modes = Modes { shadow: true, quota: false };
-const QUOTA: Modes = Modes { shadow: false, quota: true };
+const PLAIN: Modes = Modes {
+    shadow: false,
+    quota: false,
+};
+const SHADOW: Modes = Modes {
+    shadow: true,
+    quota: false,
+};
+const QUOTA: Modes = Modes {
+    shadow: false,
+    quota: true,
+};
 
 fn outage(replicas: u32) -> FailurePolicies {
-    FailurePolicies::new(&Options { replicas: Source::Fixed(NonZeroU32::new(replicas).expect("not 0")), ..Options::default() })
+    FailurePolicies::new(&Options {
+        replicas: Source::Fixed(NonZeroU32::new(replicas).expect("not 0")),
+        ..Options::default()
+    })
 }
 
 fn check(on_store_failure: OnStoreFailure, modes: Modes) -> Check {
-    let fixed = FixedWindow { limit: 4, window: Period::Even(Span::from_secs(3_600)), count_denied: true };
+    let fixed = FixedWindow {
+        limit: 4,
+        window: Period::Even(Span::from_secs(3_600)),
+        count_denied: true,
+    };
     let mut check = Check::new(Algorithm::FixedWindow(fixed), 1, modes);
     check.on_store_failure = on_store_failure;
     check
 }
 
 fn checks(of: &[(OnStoreFailure, Modes)]) -> Checks {
-    let checks = of.iter().enumerate().map(|(index, &(policy, modes))| (index.to_string(), check(policy, modes)));
+    let checks = of
+        .iter()
+        .enumerate()
+        .map(|(index, &(policy, modes))| (index.to_string(), check(policy, modes)));
     let checks: Vec<_> = checks.collect();
-    Checks::of(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())))
+    Checks::of(
+        checks
+            .iter()
+            .map(|(key, check)| (key.as_bytes(), check.clone())),
+    )
 }
 
 fn at() -> Arrival {
-    Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::ZERO }
+    Arrival {
+        now: Micros(1_800_000_000_000_000),
+        max_hold: Span::ZERO,
+    }
 }
 
 fn verdict(allowed: bool) -> Verdict {
     let second = Span::from_secs(1);
-    Verdict { allowed, remaining: 0, used: 5, reset_after: second, retry_after: Wait::For(second), delay: Span::ZERO }
+    Verdict {
+        allowed,
+        remaining: 0,
+        used: 5,
+        reset_after: second,
+        retry_after: Wait::For(second),
+        delay: Span::ZERO,
+    }
 }
 
-/// The decisions, with a letter for each check: allowed (`a`) or refused (`d`) by policy, failed (`e`), allowed or refused locally (`L`, `l`) or by
-/// the store (`S`, `s`); then the outcome of the request.
-fn decided(outage: &FailurePolicies, checks: &Checks, partial: &[Result<Decision, StoreError>]) -> String {
+/// The decisions, with a letter for each check: allowed (`a`) or refused (`d`) by policy, failed
+/// (`e`), allowed or refused locally (`L`, `l`) or by the store (`S`, `s`); then the outcome of the
+/// request.
+fn decided(
+    outage: &FailurePolicies,
+    checks: &Checks,
+    partial: &[Result<Decision, StoreError>],
+) -> String {
     let decisions = outage.apply(checks, PartialDecisions::from(partial), at);
     let letter = |decision: &Decision| match decision {
         Decision::PolicyAllows(_) => 'a',
@@ -61,7 +99,9 @@ fn decided(outage: &FailurePolicies, checks: &Checks, partial: &[Result<Decision
         }
     };
     let letters: String = decisions.iter().map(letter).collect();
-    let fails = decisions.iter().any(|decision| decision.failure().is_some());
+    let fails = decisions
+        .iter()
+        .any(|decision| decision.failure().is_some());
     let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
     assert!(!(fails && refused), "a refused request does not fail");
     letters
@@ -84,9 +124,25 @@ fn the_policies_of_a_request_combine_to_one_outcome() {
         (&[(Error, PLAIN), (Allow, PLAIN)], "ea UNAVAILABLE"),
         (&[(Error, PLAIN), (Deny, PLAIN)], "ad OVER_LIMIT"),
         (&[(Error, PLAIN), (Local, PLAIN)], "ee UNAVAILABLE"),
-        (&[(Deny, PLAIN), (Local, PLAIN), (Allow, PLAIN), (Error, PLAIN)], "dLaa OVER_LIMIT"),
+        (
+            &[
+                (Deny, PLAIN),
+                (Local, PLAIN),
+                (Allow, PLAIN),
+                (Error, PLAIN),
+            ],
+            "dLaa OVER_LIMIT",
+        ),
         (&[(Allow, PLAIN), (Local, PLAIN)], "aL OK"),
-        (&[(Deny, SHADOW), (Error, SHADOW), (Local, SHADOW), (Allow, SHADOW)], "aaLa OK"),
+        (
+            &[
+                (Deny, SHADOW),
+                (Error, SHADOW),
+                (Local, SHADOW),
+                (Allow, SHADOW),
+            ],
+            "aaLa OK",
+        ),
         (&[(Deny, SHADOW), (Error, PLAIN)], "ae UNAVAILABLE"),
         (&[(Deny, QUOTA)], "d OVER_LIMIT"),
         (&[(Deny, QUOTA), (Allow, QUOTA)], "da OK"),
@@ -96,29 +152,57 @@ fn the_policies_of_a_request_combine_to_one_outcome() {
         (&[(Error, QUOTA), (Deny, PLAIN)], "ad OVER_LIMIT"),
     ];
     for (of, expected) in table {
-        assert_eq!(decided(&outage(1), &checks(of), &vec![Err(DOWN); of.len()]), expected, "{of:?}");
+        assert_eq!(
+            decided(&outage(1), &checks(of), &vec![Err(DOWN); of.len()]),
+            expected,
+            "{of:?}"
+        );
     }
 }
 
 #[test]
 fn decisions_of_the_store_stay() {
-    let (yes, no) = (Ok(Decision::Store(verdict(true))), Ok(Decision::DenialCache(verdict(false))));
+    let (yes, no) = (
+        Ok(Decision::Store(verdict(true))),
+        Ok(Decision::DenialCache(verdict(false))),
+    );
     let two = |policy| checks(&[(Error, PLAIN), (policy, PLAIN)]);
     assert_eq!(decided(&outage(1), &two(Deny), &[yes, no]), "Ss OVER_LIMIT");
-    assert_eq!(decided(&outage(1), &two(Deny), &[yes, Err(DOWN)]), "Sd OVER_LIMIT");
-    assert_eq!(decided(&outage(1), &two(Error), &[yes, Err(DOWN)]), "Se UNAVAILABLE");
-    assert_eq!(decided(&outage(1), &two(Allow), &[yes, Err(StoreError::Data("wrong type"))]), "Sa OK");
+    assert_eq!(
+        decided(&outage(1), &two(Deny), &[yes, Err(DOWN)]),
+        "Sd OVER_LIMIT"
+    );
+    assert_eq!(
+        decided(&outage(1), &two(Error), &[yes, Err(DOWN)]),
+        "Se UNAVAILABLE"
+    );
+    assert_eq!(
+        decided(
+            &outage(1),
+            &two(Allow),
+            &[yes, Err(StoreError::Data("wrong type"))]
+        ),
+        "Sa OK"
+    );
     assert_eq!(decided(&outage(1), &two(Local), &[yes, Err(DOWN)]), "SL OK");
     // A refusal stands, whatever the other check would have been.
-    assert_eq!(decided(&outage(1), &two(Error), &[no, Err(DOWN)]), "sa OVER_LIMIT");
-    assert_eq!(decided(&outage(1), &two(Local), &[no, Err(DOWN)]), "sL OVER_LIMIT");
+    assert_eq!(
+        decided(&outage(1), &two(Error), &[no, Err(DOWN)]),
+        "sa OVER_LIMIT"
+    );
+    assert_eq!(
+        decided(&outage(1), &two(Local), &[no, Err(DOWN)]),
+        "sL OVER_LIMIT"
+    );
 }
 
 #[test]
 fn local_counts_a_share_of_the_limit() {
     for (replicas, expected) in [(1, 4), (2, 2), (3, 2), (4, 1), (100, 1)] {
         let (outage, checks) = (outage(replicas), checks(&[(Local, PLAIN)]));
-        let passed = (0..10).filter(|_| decided(&outage, &checks, &[Err(DOWN)]) == "L OK").count();
+        let passed = (0..10)
+            .filter(|_| decided(&outage, &checks, &[Err(DOWN)]) == "L OK")
+            .count();
         assert_eq!(passed, expected, "{replicas} replicas");
         assert_eq!(outage.local().size().keys, 1);
     }
@@ -132,16 +216,42 @@ fn checks_that_commit_all_or_none_fail_and_count_together() {
         group
     };
     let yes = Ok(Decision::Store(verdict(true)));
-    assert_eq!(decided(&outage(1), &group(&[(Allow, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), yes]), "ad OVER_LIMIT");
-    assert_eq!(decided(&outage(1), &group(&[(Allow, PLAIN), (Error, PLAIN)]), &[Err(DOWN), yes]), "ae UNAVAILABLE");
+    assert_eq!(
+        decided(
+            &outage(1),
+            &group(&[(Allow, PLAIN), (Deny, PLAIN)]),
+            &[Err(DOWN), yes]
+        ),
+        "ad OVER_LIMIT"
+    );
+    assert_eq!(
+        decided(
+            &outage(1),
+            &group(&[(Allow, PLAIN), (Error, PLAIN)]),
+            &[Err(DOWN), yes]
+        ),
+        "ae UNAVAILABLE"
+    );
     let outage = outage(4);
     // Where the request is refused, nothing is counted.
-    assert_eq!(decided(&outage, &group(&[(Local, PLAIN), (Deny, PLAIN)]), &[Err(DOWN), Err(DOWN)]), "ad OVER_LIMIT");
+    assert_eq!(
+        decided(
+            &outage,
+            &group(&[(Local, PLAIN), (Deny, PLAIN)]),
+            &[Err(DOWN), Err(DOWN)]
+        ),
+        "ad OVER_LIMIT"
+    );
     assert_eq!(outage.local().size().keys, 0);
     let locals = group(&[(Local, PLAIN), (Local, PLAIN), (Allow, PLAIN)]);
     assert_eq!(decided(&outage, &locals, &[Err(DOWN); 3]), "LLa OK");
-    assert_eq!(decided(&outage, &locals, &[Err(DOWN); 3]), "lla OVER_LIMIT", "each has a share of one");
-    // A quota that is allowed by policy keeps the request from being refused; one that is refused does not.
+    assert_eq!(
+        decided(&outage, &locals, &[Err(DOWN); 3]),
+        "lla OVER_LIMIT",
+        "each has a share of one"
+    );
+    // A quota that is allowed by policy keeps the request from being refused; one that is refused
+    // does not.
     let keep = |first| group(&[(first, QUOTA), (Local, QUOTA)]);
     for (first, expected) in [(Allow, "al OK"), (Deny, "dl OVER_LIMIT")] {
         assert_eq!(decided(&outage, &keep(first), &[Err(DOWN); 2]), expected);

@@ -1,11 +1,20 @@
 use super::*;
 
 fn failing(server: &str, error: &'static str) -> FailingServer {
-    FailingServer { server: server.to_owned(), failure: Failure { error, cause: Some("Connection refused".into()) } }
+    FailingServer {
+        server: server.to_owned(),
+        failure: Failure {
+            error,
+            cause: Some("Connection refused".into()),
+        },
+    }
 }
 
 fn failed(failed: u64) -> PolicyAnswers {
-    PolicyAnswers { failed, ..PolicyAnswers::default() }
+    PolicyAnswers {
+        failed,
+        ..PolicyAnswers::default()
+    }
 }
 
 /// An outage log whose time begins at 0 s, and whose looks are a quarter of a second apart.
@@ -18,7 +27,12 @@ struct Run {
 
 impl Run {
     fn new() -> Self {
-        Self { log: OutageLog::new(Options::default(), failed(5)), began: Instant::now(), at: Duration::ZERO, lines: Vec::new() }
+        Self {
+            log: OutageLog::new(Options::default(), failed(5)),
+            began: Instant::now(),
+            at: Duration::ZERO,
+            lines: Vec::new(),
+        }
     }
 
     /// Looks until `secs` after the beginning, at what `observed` returns for each time.
@@ -39,23 +53,52 @@ impl Run {
 
 /// The servers that fail, and ten answers a second since the start.
 fn servers(failing: &[FailingServer]) -> impl Fn(f64) -> Observed {
-    move |at| Observed { failing: failing.to_vec(), answers: failed(5 + (at * 10.0) as u64), ..Observed::default() }
+    move |at| Observed {
+        failing: failing.to_vec(),
+        answers: failed(5 + (at * 10.0) as u64),
+        ..Observed::default()
+    }
 }
 
 #[test]
 fn an_outage_is_a_line_at_its_beginning_summaries_and_a_line_at_its_end() {
     let mut run = Run::new();
     let down = failing("a:1", "connect");
-    run.until(1.0, servers(&[])).until(150.0, servers(std::slice::from_ref(&down))).until(160.0, servers(&[]));
+    run.until(1.0, servers(&[]))
+        .until(150.0, servers(std::slice::from_ref(&down)))
+        .until(160.0, servers(&[]));
     let began = 1.25;
     let summary = |at: f64| {
         let answers = failed(((at - 1.0) * 10.0) as u64);
         let lasts = Duration::from_secs_f64(at - began);
-        (at, Line::Continues { servers: "a:1".to_owned(), failure: down.failure.clone(), lasts, answers })
+        (
+            at,
+            Line::Continues {
+                servers: "a:1".to_owned(),
+                failure: down.failure.clone(),
+                lasts,
+                answers,
+            },
+        )
     };
     let lasted = Duration::from_secs_f64(150.25 - began);
-    let ended = Line::Ended { servers: "a:1".to_owned(), lasted, answers: failed(1_502) };
-    let expected = [(1.5, Line::Began { failing: down.clone() }), summary(11.25), summary(71.25), summary(131.25), (151.25, ended)];
+    let ended = Line::Ended {
+        servers: "a:1".to_owned(),
+        lasted,
+        answers: failed(1_502),
+    };
+    let expected = [
+        (
+            1.5,
+            Line::Began {
+                failing: down.clone(),
+            },
+        ),
+        summary(11.25),
+        summary(71.25),
+        summary(131.25),
+        (151.25, ended),
+    ];
     assert_eq!(run.take(), expected);
 }
 
@@ -63,7 +106,10 @@ fn an_outage_is_a_line_at_its_beginning_summaries_and_a_line_at_its_end() {
 fn a_failure_that_one_look_finds_is_no_outage() {
     let mut run = Run::new();
     for second in 1..10 {
-        run.until(f64::from(second), servers(&[])).until(f64::from(second) + 0.25, servers(&[failing("a:1", "timeout")]));
+        run.until(f64::from(second), servers(&[])).until(
+            f64::from(second) + 0.25,
+            servers(&[failing("a:1", "timeout")]),
+        );
     }
     assert_eq!(run.take(), []);
 }
@@ -73,52 +119,91 @@ fn servers_that_follow_have_lines_of_their_own_up_to_a_bound() {
     let mut run = Run::new();
     let (one, other) = (failing("a:1", "connect"), failing("b:1", "timeout"));
     run.until(2.0, servers(std::slice::from_ref(&one)));
-    run.until(4.0, servers(&[one.clone(), other.clone()])).until(6.0, servers(std::slice::from_ref(&other)));
+    run.until(4.0, servers(&[one.clone(), other.clone()]))
+        .until(6.0, servers(std::slice::from_ref(&other)));
     let lines: Vec<_> = run.take().into_iter().map(|(_, line)| line).collect();
-    assert_eq!(lines, [Line::Began { failing: one }, Line::Began { failing: other }, Line::Recovered { server: "a:1".to_owned() }]);
+    assert_eq!(
+        lines,
+        [
+            Line::Began { failing: one },
+            Line::Began { failing: other },
+            Line::Recovered {
+                server: "a:1".to_owned()
+            }
+        ]
+    );
 
-    let all: Vec<_> = (0..50).map(|number| failing(&format!("{number:02}:1"), "connect")).collect();
+    let all: Vec<_> = (0..50)
+        .map(|number| failing(&format!("{number:02}:1"), "connect"))
+        .collect();
     let mut run = Run::new();
     run.until(20.0, servers(&all));
     // All of them recover and fail again and again.
     for second in 11..30 {
-        run.until(2.0 * f64::from(second), servers(&all[..1])).until(2.0 * f64::from(second) + 1.0, servers(&all));
+        run.until(2.0 * f64::from(second), servers(&all[..1]))
+            .until(2.0 * f64::from(second) + 1.0, servers(&all));
     }
     run.until(100.0, servers(&[]));
     let lines = run.take();
     let count = |is: fn(&Line) -> bool| lines.iter().filter(|(_, line)| is(line)).count();
-    assert_eq!(count(|line| matches!(line, Line::Began { .. })), MAX_SERVERS);
-    assert_eq!(count(|line| matches!(line, Line::Recovered { .. })), MAX_SERVERS);
-    let Some((_, Line::Ended { servers, .. })) = lines.last() else { panic!("{lines:?}") };
-    assert!(servers.starts_with("00:1, 01:1, ") && servers.ends_with(", 09:1 and 40 more"), "{servers}");
+    assert_eq!(
+        count(|line| matches!(line, Line::Began { .. })),
+        MAX_SERVERS
+    );
+    assert_eq!(
+        count(|line| matches!(line, Line::Recovered { .. })),
+        MAX_SERVERS
+    );
+    let Some((_, Line::Ended { servers, .. })) = lines.last() else {
+        panic!("{lines:?}")
+    };
+    assert!(
+        servers.starts_with("00:1, 01:1, ") && servers.ends_with(", 09:1 and 40 more"),
+        "{servers}"
+    );
 }
 
-/// A server that fails every three seconds has fewer and fewer lines: two in the first outages, then those of one long outage.
+/// A server that fails every three seconds has fewer and fewer lines: two in the first outages,
+/// then those of one long outage.
 #[test]
 fn a_server_that_fails_again_and_again_does_not_fill_the_log() {
     let mut run = Run::new();
     for second in 0..200 {
         let second = f64::from(second) * 3.0;
-        run.until(second + 1.0, servers(&[failing("a:1", "timeout")])).until(second + 3.0, servers(&[]));
+        run.until(second + 1.0, servers(&[failing("a:1", "timeout")]))
+            .until(second + 3.0, servers(&[]));
     }
     let lines = run.take();
     assert!(lines.len() < 20, "{} lines: {lines:?}", lines.len());
 }
 
 fn errors(count: impl Fn(f64) -> u64) -> impl Fn(f64) -> Observed {
-    move |at| Observed { errors: vec![(Failure::new("queue_full"), count(at))], ..Observed::default() }
+    move |at| Observed {
+        errors: vec![(Failure::new("queue_full"), count(at))],
+        ..Observed::default()
+    }
 }
 
 #[test]
 fn errors_of_single_requests_have_a_line_at_first_after_ten_seconds_and_each_minute() {
     let mut run = Run::new();
     let times = |lines: Vec<(f64, Line)>| {
-        let of = |(at, line)| if let Line::Errors { times, .. } = line { (at, times) } else { panic!("{line:?}") };
+        let of = |(at, line)| {
+            if let Line::Errors { times, .. } = line {
+                (at, times)
+            } else {
+                panic!("{line:?}")
+            }
+        };
         lines.into_iter().map(of).collect::<Vec<_>>()
     };
     run.until(150.0, errors(|at| (at * 4.0) as u64));
-    assert_eq!(times(run.take()), [(0.5, 2), (10.5, 40), (70.5, 240), (130.5, 240)]);
-    // An error each 20 s has a line a minute, and after a quiet minute the next one has a line at once.
+    assert_eq!(
+        times(run.take()),
+        [(0.5, 2), (10.5, 40), (70.5, 240), (130.5, 240)]
+    );
+    // An error each 20 s has a line a minute, and after a quiet minute the next one has a line at
+    // once.
     let mut run = Run::new();
     run.until(150.0, errors(|at| (at / 20.0) as u64));
     assert_eq!(times(run.take()), [(20.25, 1), (90.25, 3)]);
@@ -131,20 +216,41 @@ fn errors_during_an_outage_belong_to_it() {
     let mut run = Run::new();
     let down = failing("a:1", "connect");
     run.until(30.0, |at| Observed {
-        failing: if at < 20.0 { vec![down.clone()] } else { Vec::new() },
+        failing: if at < 20.0 {
+            vec![down.clone()]
+        } else {
+            Vec::new()
+        },
         errors: vec![(Failure::new("io"), (at.min(20.0) * 100.0) as u64)],
         answers: PolicyAnswers::default(),
     });
     let lines = run.take();
-    assert!(lines.iter().all(|(_, line)| !matches!(line, Line::Errors { .. })), "{lines:?}");
+    assert!(
+        lines
+            .iter()
+            .all(|(_, line)| !matches!(line, Line::Errors { .. })),
+        "{lines:?}"
+    );
     assert_eq!(lines.len(), 3, "{lines:?}");
 }
 
 #[test]
 fn the_same_error_of_two_deployments_is_one() {
     let mut run = Run::new();
-    let both = |_| Observed { errors: vec![(Failure::new("late"), 2), (Failure::new("late"), 3)], ..Observed::default() };
-    assert_eq!(run.until(5.0, both).take(), [(0.5, Line::Errors { failure: Failure::new("late"), times: 5 })]);
+    let both = |_| Observed {
+        errors: vec![(Failure::new("late"), 2), (Failure::new("late"), 3)],
+        ..Observed::default()
+    };
+    assert_eq!(
+        run.until(5.0, both).take(),
+        [(
+            0.5,
+            Line::Errors {
+                failure: Failure::new("late"),
+                times: 5
+            }
+        )]
+    );
 }
 
 /// The next outage begins at the look after the one that ended the last.
@@ -156,21 +262,35 @@ fn an_outage_does_not_count_what_the_last_one_has_reported() {
     assert!(matches!(run.take()[..], [_, (6.25, Line::Ended { .. })]));
     run.until(8.0, servers(&down)).until(20.0, servers(&[]));
     let lines = run.take();
-    let Some((at, Line::Ended { answers, .. })) = lines.last() else { panic!("{lines:?}") };
+    let Some((at, Line::Ended { answers, .. })) = lines.last() else {
+        panic!("{lines:?}")
+    };
     assert_eq!(answers.failed, (at * 10.0) as u64 - 62, "{lines:?}");
 }
 
-/// All servers are in use again, but the outage is not over yet; and a failure that one look finds is no outage.
+/// All servers are in use again, but the outage is not over yet; and a failure that one look finds
+/// is no outage.
 #[test]
 fn errors_of_single_requests_have_a_line_when_no_server_fails() {
     let mut run = Run::new();
     let down = failing("a:1", "connect");
     run.until(8.0, |at| Observed {
-        failing: if at < 5.0 || (7.0..7.25).contains(&at) { vec![down.clone()] } else { Vec::new() },
-        errors: vec![(Failure::new("wrongtype"), u64::from(at >= 5.5)), (Failure::new("late"), u64::from(at >= 7.0))],
+        failing: if at < 5.0 || (7.0..7.25).contains(&at) {
+            vec![down.clone()]
+        } else {
+            Vec::new()
+        },
+        errors: vec![
+            (Failure::new("wrongtype"), u64::from(at >= 5.5)),
+            (Failure::new("late"), u64::from(at >= 7.0)),
+        ],
         ..Observed::default()
     });
     let lines = run.take();
-    let errors: Vec<_> = lines.iter().filter(|(_, line)| matches!(line, Line::Errors { .. })).map(|(at, _)| *at).collect();
+    let errors: Vec<_> = lines
+        .iter()
+        .filter(|(_, line)| matches!(line, Line::Errors { .. }))
+        .map(|(at, _)| *at)
+        .collect();
     assert_eq!(errors, [5.75, 7.5], "{lines:?}");
 }

@@ -1,16 +1,17 @@
-//! The number of replicas in force, from the answers of DNS: up at once, down only when all answers of some time were lower, and as it was when there
-//! is no answer.
+//! The number of replicas in force, from the answers of DNS: up at once, down only when all answers
+//! of some time were lower, and as it was when there is no answer.
 //!
-//! Too few replicas admit more than a limit, too many less. A Service loses a replica's address during each rollout and each failed probe, so that the
-//! number in force is the largest of the last [`Options::hold`]. The time is an argument.
+//! Too few replicas admit more than a limit, too many less. A Service loses a replica's address
+//! during each rollout and each failed probe, so that the number in force is the largest of the
+//! last [`Options::hold`]. The time is an argument.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use tokio::time::{Duration, Instant};
 
-/// Lower numbers that are remembered at most. Ten answers fit into the time that they are held; with more, the number in force only stays high for
-/// longer.
+/// Lower numbers that are remembered at most. Ten answers fit into the time that they are held;
+/// with more, the number in force only stays high for longer.
 const MAX_STEPS: usize = 32;
 
 /// How answers become the number in force.
@@ -18,13 +19,17 @@ const MAX_STEPS: usize = 32;
 pub struct Options {
     /// How long all answers have to be lower until the number in force is.
     pub hold: Duration,
-    /// The shortest time between two reports of failures, so that a server that fails each few seconds does not fill the log.
+    /// The shortest time between two reports of failures, so that a server that fails each few
+    /// seconds does not fill the log.
     pub report_interval: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { hold: Duration::from_secs(30), report_interval: Duration::from_secs(60) }
+        Self {
+            hold: Duration::from_secs(30),
+            report_interval: Duration::from_secs(60),
+        }
     }
 }
 
@@ -58,7 +63,8 @@ pub enum Event {
 #[derive(Debug)]
 pub(super) struct Recent {
     options: Options,
-    /// Numbers with the time from which on no answer was larger: the first is in force, and each is smaller than the one before.
+    /// Numbers with the time from which on no answer was larger: the first is in force, and each is
+    /// smaller than the one before.
     steps: VecDeque<(Instant, NonZeroU32)>,
     /// Whether a failure was reported that has not ended.
     is_failing: bool,
@@ -67,16 +73,27 @@ pub(super) struct Recent {
 
 impl Recent {
     pub(super) fn new(options: Options) -> Self {
-        Self { options, steps: VecDeque::new(), is_failing: false, reported: None }
+        Self {
+            options,
+            steps: VecDeque::new(),
+            is_failing: false,
+            reported: None,
+        }
     }
 
     /// The number in force; 1 before the first answer.
     pub(super) fn count(&self) -> NonZeroU32 {
-        self.steps.front().map_or(NonZeroU32::MIN, |&(_, count)| count)
+        self.steps
+            .front()
+            .map_or(NonZeroU32::MIN, |&(_, count)| count)
     }
 
     /// Takes an answer, or why there is none.
-    pub(super) fn observe(&mut self, now: Instant, answer: Result<NonZeroU32, String>) -> Option<Event> {
+    pub(super) fn observe(
+        &mut self,
+        now: Instant,
+        answer: Result<NonZeroU32, String>,
+    ) -> Option<Event> {
         match answer {
             Ok(answer) => self.answered(now, answer),
             Err(error) => self.failed(now, error),
@@ -95,23 +112,36 @@ impl Recent {
             self.steps.push_back((since, answer));
         }
         // A number was last answered just before the next one.
-        while self.steps.get(1).is_some_and(|&(since, _)| now.duration_since(since) >= self.options.hold) {
+        while self
+            .steps
+            .get(1)
+            .is_some_and(|&(since, _)| now.duration_since(since) >= self.options.hold)
+        {
             self.steps.pop_front();
         }
         let (count, recovered) = (self.count(), std::mem::take(&mut self.is_failing));
         if before != Some(count) {
-            return Some(Event::Changed { from: before, to: count, recovered });
+            return Some(Event::Changed {
+                from: before,
+                to: count,
+                recovered,
+            });
         }
         recovered.then_some(Event::Recovered { count })
     }
 
     fn failed(&mut self, now: Instant, error: String) -> Option<Event> {
-        let is_quiet = self.reported.is_some_and(|at| now.duration_since(at) < self.options.report_interval);
+        let is_quiet = self
+            .reported
+            .is_some_and(|at| now.duration_since(at) < self.options.report_interval);
         if self.is_failing || is_quiet {
             return None;
         }
         (self.is_failing, self.reported) = (true, Some(now));
-        Some(Event::Failing { error, count: self.count() })
+        Some(Event::Failing {
+            error,
+            count: self.count(),
+        })
     }
 }
 
@@ -141,10 +171,19 @@ mod tests {
         for (answers, expected) in [
             (&[(0, 2), (5, 5), (10, 5)][..], &[2, 5, 5][..]),
             (&[(0, 5), (5, 2), (34, 2), (35, 2)], &[5, 5, 5, 2]),
-            (&[(0, 5), (5, 2), (30, 5), (35, 2), (59, 2), (64, 2), (65, 2)], &[5, 5, 5, 5, 5, 5, 2]),
+            (
+                &[(0, 5), (5, 2), (30, 5), (35, 2), (59, 2), (64, 2), (65, 2)],
+                &[5, 5, 5, 5, 5, 5, 2],
+            ),
             // Not to the last number, but to the largest of the time.
-            (&[(0, 5), (5, 2), (20, 4), (35, 3), (64, 3), (65, 3)], &[5, 5, 5, 4, 4, 3]),
-            (&[(0, 5), (5, 4), (20, 2), (35, 1), (50, 1), (65, 1)], &[5, 5, 5, 4, 2, 1]),
+            (
+                &[(0, 5), (5, 2), (20, 4), (35, 3), (64, 3), (65, 3)],
+                &[5, 5, 5, 4, 4, 3],
+            ),
+            (
+                &[(0, 5), (5, 4), (20, 2), (35, 1), (50, 1), (65, 1)],
+                &[5, 5, 5, 4, 2, 1],
+            ),
         ] {
             assert_eq!(in_force(answers), expected, "{answers:?}");
         }
@@ -152,23 +191,56 @@ mod tests {
 
     #[test]
     fn without_an_answer_the_number_stays() {
-        assert_eq!(in_force(&[(0, 0), (5, 0)]), [1, 1], "one, while there never was an answer");
-        assert_eq!(in_force(&[(0, 3), (5, 0), (3_600, 0), (3_605, 3)]), [3, 3, 3, 3]);
-        assert_eq!(in_force(&[(0, 3), (5, 2), (10, 0), (3_600, 0), (3_605, 2)]), [3, 3, 3, 3, 2], "no answer, no smaller number");
-        assert_eq!(in_force(&[(0, 3), (5, 0), (10, 7)]), [3, 3, 7], "a larger one at once");
+        assert_eq!(
+            in_force(&[(0, 0), (5, 0)]),
+            [1, 1],
+            "one, while there never was an answer"
+        );
+        assert_eq!(
+            in_force(&[(0, 3), (5, 0), (3_600, 0), (3_605, 3)]),
+            [3, 3, 3, 3]
+        );
+        assert_eq!(
+            in_force(&[(0, 3), (5, 2), (10, 0), (3_600, 0), (3_605, 2)]),
+            [3, 3, 3, 3, 2],
+            "no answer, no smaller number"
+        );
+        assert_eq!(
+            in_force(&[(0, 3), (5, 0), (10, 7)]),
+            [3, 3, 7],
+            "a larger one at once"
+        );
     }
 
     #[test]
     fn changes_failures_and_recoveries_are_reported_once() {
         let (mut recent, begin) = (Recent::new(Options::default()), Instant::now());
         let mut at = |secs, answer: u32| {
-            recent.observe(begin + Duration::from_secs(secs), NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned()))
+            recent.observe(
+                begin + Duration::from_secs(secs),
+                NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned()),
+            )
         };
-        let failing = |count| Some(Event::Failing { error: "no answer".to_owned(), count: number(count) });
-        let changed = |from, to, recovered| Some(Event::Changed { from: NonZeroU32::new(from), to: number(to), recovered });
+        let failing = |count| {
+            Some(Event::Failing {
+                error: "no answer".to_owned(),
+                count: number(count),
+            })
+        };
+        let changed = |from, to, recovered| {
+            Some(Event::Changed {
+                from: NonZeroU32::new(from),
+                to: number(to),
+                recovered,
+            })
+        };
         assert_eq!(at(0, 0), failing(1));
         assert_eq!(at(5, 0), None);
-        assert_eq!(at(10, 1), changed(0, 1, true), "the first answer, although the number is the same");
+        assert_eq!(
+            at(10, 1),
+            changed(0, 1, true),
+            "the first answer, although the number is the same"
+        );
         assert_eq!(at(15, 1), None);
         assert_eq!(at(20, 4), changed(1, 4, false));
         assert_eq!(at(25, 0), None, "too soon after the last report");
@@ -181,7 +253,8 @@ mod tests {
     }
 
     proptest! {
-        /// The number in force is the largest of all answers of the last half minute and the one before them.
+        /// The number in force is the largest of all answers of the last half minute and the one
+        /// before them.
         #[test]
         fn it_is_the_largest_of_the_time(answers in prop::collection::vec((5_u64..9, 1_u32..12), 1..60)) {
             let mut at = 0;
@@ -195,7 +268,8 @@ mod tests {
             }
         }
 
-        /// However many lower numbers follow each other, few are remembered, and the number is one that was answered.
+        /// However many lower numbers follow each other, few are remembered, and the number is one
+        /// that was answered.
         #[test]
         fn memory_is_bounded(mut answers in prop::collection::vec(1_u32..100_000, 1..500)) {
             answers.sort_unstable_by(|one, other| other.cmp(one));

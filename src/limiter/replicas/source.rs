@@ -1,6 +1,8 @@
-//! The setting `REPLICAS` as written: a number, or a DNS name in gRPC's notation (`dns:NAME`, `dns://SERVER/NAME`).
+//! The setting `REPLICAS` as written: a number, or a DNS name in gRPC's notation (`dns:NAME`,
+//! `dns://SERVER/NAME`).
 //!
-//! Source: gRPC Name Resolution, "Name Syntax": `dns:[//authority/]host`, where the authority is the DNS server to ask.
+//! Source: gRPC Name Resolution, "Name Syntax": `dns:[//authority/]host`, where the authority is
+//! the DNS server to ask.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -23,9 +25,11 @@ pub enum Source {
 /// A name, and the server that knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsName {
-    /// The name. Unless it ends in a dot, it may be relative to the search list of `/etc/resolv.conf`.
+    /// The name. Unless it ends in a dot, it may be relative to the search list of
+    /// `/etc/resolv.conf`.
     pub(super) name: Name,
-    /// The server to ask instead of those of `/etc/resolv.conf`. Names asked there are never relative.
+    /// The server to ask instead of those of `/etc/resolv.conf`. Names asked there are never
+    /// relative.
     pub(super) server: Option<SocketAddr>,
 }
 
@@ -46,7 +50,9 @@ impl Source {
     pub fn try_new(text: &str) -> Result<Self, String> {
         let Some(name) = text.strip_prefix("dns:") else {
             let number = text.parse().map_err(|_| {
-                "write a number from 1 on, or dns: and a name with an address for each replica, as dns:ratelimit-headless".to_owned()
+                "write a number from 1 on, or dns: and a name with an address for each replica, as \
+                 dns:ratelimit-headless"
+                    .to_owned()
             });
             return number.map(Self::Fixed);
         };
@@ -56,23 +62,36 @@ impl Source {
                 Some(("", name)) => (None, name),
                 Some((server, name)) => (Some(address(server)?), name),
                 None => {
-                    return Err(
-                        "after // the server and the name follow, as in dns://10.96.0.10:53/ratelimit-headless.default.svc".to_owned()
-                    );
+                    return Err("after // the server and the name follow, as in \
+                        dns://10.96.0.10:53/ratelimit-headless.default.svc"
+                        .to_owned());
                 }
             },
         };
-        Ok(Self::Dns(DnsName { name: checked(name)?, server }))
+        Ok(Self::Dns(DnsName {
+            name: checked(name)?,
+            server,
+        }))
     }
 }
 
 /// An IP address, with or without a port.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let with_port = || text.parse::<SocketAddr>().ok();
-    let ip = || text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
-    with_port().or_else(|| ip().map(|ip| SocketAddr::new(ip, DNS_PORT))).ok_or_else(|| {
-        format!("{text} is no address of a DNS server; write an IP address, with or without a port, as 10.96.0.10 or [fd00::a]:53")
-    })
+    let ip = || {
+        text.trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<IpAddr>()
+            .ok()
+    };
+    with_port()
+        .or_else(|| ip().map(|ip| SocketAddr::new(ip, DNS_PORT)))
+        .ok_or_else(|| {
+            format!(
+                "{text} is no address of a DNS server; write an IP address, with or without a \
+                 port, as 10.96.0.10 or [fd00::a]:53"
+            )
+        })
 }
 
 /// A name of a host.
@@ -83,15 +102,23 @@ fn checked(text: &str) -> Result<Name, String> {
         return Err(format!("a port has no meaning here; write dns:{name}"));
     }
     if text.parse::<IpAddr>().is_ok() {
-        return Err(format!("{text} is an address; write a name that has the address of each replica"));
+        return Err(format!(
+            "{text} is an address; write a name that has the address of each replica"
+        ));
     }
-    let is_name = |name: &Name| name.iter().next().is_some() && name.iter().all(|label| label.iter().all(is_letter));
+    let is_name = |name: &Name| {
+        name.iter().next().is_some() && name.iter().all(|label| label.iter().all(is_letter))
+    };
     Name::from_ascii(text).ok().filter(is_name).ok_or_else(|| {
-        format!("{text:?} is no DNS name; write labels of letters, digits, - and _ with dots between them, 253 characters at most")
+        format!(
+            "{text:?} is no DNS name; write labels of letters, digits, - and _ with dots between \
+             them, 253 characters at most"
+        )
     })
 }
 
-/// Host names, and `_`, which names in clusters of other systems have. Source: RFC 1123, section 2.1.
+/// Host names, and `_`, which names in clusters of other systems have. Source: RFC 1123, section
+/// 2.1.
 fn is_letter(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
@@ -114,7 +141,10 @@ mod tests {
             ("4294967295", "4294967295"),
             ("dns:ratelimit-headless", "dns:ratelimit-headless"),
             ("dns:///ratelimit-headless", "dns:ratelimit-headless"),
-            ("dns:ratelimit-headless.edge.svc.cluster.local.", "dns:ratelimit-headless.edge.svc.cluster.local."),
+            (
+                "dns:ratelimit-headless.edge.svc.cluster.local.",
+                "dns:ratelimit-headless.edge.svc.cluster.local.",
+            ),
             ("dns:tasks.weir_2", "dns:tasks.weir_2"),
             ("dns://10.96.0.10/a.b", "dns://10.96.0.10:53/a.b"),
             ("dns://127.0.0.1:5353/a", "dns://127.0.0.1:5353/a"),
@@ -142,7 +172,10 @@ mod tests {
             ("dns:a/b", "is no DNS name"),
             ("dns:ü", "is no DNS name"),
             (long.as_str(), "253 characters"),
-            ("dns:ratelimit-headless:8081", "write dns:ratelimit-headless"),
+            (
+                "dns:ratelimit-headless:8081",
+                "write dns:ratelimit-headless",
+            ),
             ("dns:10.0.0.1", "is an address"),
             ("dns:::1", "write dns:"),
             ("dns://10.96.0.10", "the server and the name"),

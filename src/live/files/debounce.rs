@@ -1,6 +1,8 @@
-//! Decides when changed files are loaded: when two polls in a row found the same files, and not again until they change.
+//! Decides when changed files are loaded: when two polls in a row found the same files, and not
+//! again until they change.
 //!
-//! Files are written one after the other, and each of them piece by piece. Loading at the first change would load half of it.
+//! Files are written one after the other, and each of them piece by piece. Loading at the first
+//! change would load half of it.
 
 /// What the last polls found. `T` identifies a set of files in one version.
 #[derive(Debug)]
@@ -14,10 +16,14 @@ pub(super) struct Debounce<T> {
 impl<T: PartialEq> Debounce<T> {
     /// `tried` was loaded or rejected already; `None` if nothing was.
     pub(super) const fn new(tried: Option<T>) -> Self {
-        Self { tried, pending: None }
+        Self {
+            tried,
+            pending: None,
+        }
     }
 
-    /// A poll found `seen`. Returns true if the caller has to load it now, and then to call [`Debounce::tried`] with what it loaded.
+    /// A poll found `seen`. Returns true if the caller has to load it now, and then to call
+    /// [`Debounce::tried`] with what it loaded.
     pub(super) fn observe(&mut self, seen: T) -> bool {
         if self.tried.as_ref() == Some(&seen) {
             self.pending = None;

@@ -1,4 +1,5 @@
-//! One file that belongs to another source of limits: read once, and watched as the files of limits are.
+//! One file that belongs to another source of limits: read once, and watched as the files of limits
+//! are.
 
 use std::path::PathBuf;
 
@@ -17,14 +18,26 @@ pub struct OneFile {
 impl OneFile {
     /// Reads the file for the first time. A file that cannot be read is watched all the same.
     pub fn open(path: PathBuf) -> (Self, Result<SourceText, Vec<Problem>>) {
-        let options = Options { path, ..Options::default() };
+        let options = Options {
+            path,
+            ..Options::default()
+        };
         let (text, tried) = read(&options);
-        (Self { options, debounce: Debounce::new(tried) }, text)
+        (
+            Self {
+                options,
+                debounce: Debounce::new(tried),
+            },
+            text,
+        )
     }
 
     /// Polls the file, and reads it if it has changed.
     pub fn poll(&mut self) -> Option<Result<SourceText, Vec<Problem>>> {
-        if !self.debounce.observe(scan(&self.options.path, false).fingerprint()) {
+        if !self
+            .debounce
+            .observe(scan(&self.options.path, false).fingerprint())
+        {
             return None;
         }
         let (text, tried) = read(&self.options);
@@ -40,7 +53,13 @@ fn read(options: &Options) -> (Result<SourceText, Vec<Problem>>, Option<Fingerpr
             let text = read.texts.pop().filter(|_| read.texts.is_empty());
             let remedy = "write the path of one file";
             (
-                text.ok_or_else(|| vec![scan::problem(&options.path, "it is a folder with several files".to_owned(), remedy)]),
+                text.ok_or_else(|| {
+                    vec![scan::problem(
+                        &options.path,
+                        "it is a folder with several files".to_owned(),
+                        remedy,
+                    )]
+                }),
                 Some(read.fingerprint),
             )
         }
@@ -61,7 +80,10 @@ mod tests {
         assert!(missing.is_err() && file.poll().is_none());
         for text in ["first", "second"] {
             fs::write(&path, text).expect("written");
-            let read = (0..5).find_map(|_| file.poll()).expect("it has changed").expect("readable");
+            let read = (0..5)
+                .find_map(|_| file.poll())
+                .expect("it has changed")
+                .expect("readable");
             assert_eq!(read.text, text.as_bytes());
             assert!((0..5).all(|_| file.poll().is_none()), "once");
         }

@@ -1,8 +1,10 @@
 //! Scans a folder: the names, paths and versions of its files, without reading them.
 //!
-//! Kubernetes mounts a ConfigMap as symbolic links: `limits.yaml` points to `..data/limits.yaml`, and `..data` to a folder named for a time, which is
-//! swapped as a whole. So links are followed, names that begin with two dots are ignored, and versions are those of the link targets. A link must not
-//! point out of the folder, because a person who may only write limits could read other files through error messages.
+//! Kubernetes mounts a ConfigMap as symbolic links: `limits.yaml` points to `..data/limits.yaml`,
+//! and `..data` to a folder named for a time, which is swapped as a whole. So links are followed,
+//! names that begin with two dots are ignored, and versions are those of the link targets. A link
+//! must not point out of the folder, because a person who may only write limits could read other
+//! files through error messages.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
@@ -13,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use crate::rules::compile::{Problem, Severity, is_table};
 
-/// The most files and folders of a scan. More of them means a wrong path, or links that point to each other.
+/// The most files and folders of a scan. More of them means a wrong path, or links that point to
+/// each other.
 const MAX_ENTRIES: usize = 10_000;
 
 /// How deep folders may be nested.
@@ -25,8 +28,9 @@ pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The most bytes of a table, and of all tables together: a million rows of 100 bytes fit.
 pub(super) const MAX_TABLE_BYTES: u64 = 128 << 20;
 
-/// Names of files that hold no limits: a README describes the folder to people, and editors leave backups. Names such as `README.yaml` are not
-/// among them. A file that the path itself names is read, whatever its name.
+/// Names of files that hold no limits: a README describes the folder to people, and editors leave
+/// backups. Names such as `README.yaml` are not among them. A file that the path itself names is
+/// read, whatever its name.
 const SKIPPED_NAMES: [&[u8]; 2] = [b"README", b"README.md"];
 const SKIPPED_ENDINGS: [&[u8]; 3] = [b"~", b".bak", b".swp"];
 
@@ -54,7 +58,8 @@ pub(super) struct LimitFile {
     version: Version,
 }
 
-/// Two files, or two versions of one file, differ in at least one of these unless a person forges them.
+/// Two files, or two versions of one file, differ in at least one of these unless a person forges
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     device: u64,
@@ -79,14 +84,22 @@ impl LimitFile {
 
     /// The most bytes that are read of it.
     pub(super) fn max_bytes(&self) -> u64 {
-        if self.is_table() { MAX_TABLE_BYTES } else { MAX_FILE_BYTES }
+        if self.is_table() {
+            MAX_TABLE_BYTES
+        } else {
+            MAX_FILE_BYTES
+        }
     }
 
     /// The problem of a file with more.
     pub(super) fn too_long(&self) -> Problem {
         if self.is_table() {
             let what = format!("larger than {} MiB", MAX_TABLE_BYTES >> 20);
-            return problem(&self.name, what, "write fewer rows, or leave out columns that a plan can say");
+            return problem(
+                &self.name,
+                what,
+                "write fewer rows, or leave out columns that a plan can say",
+            );
         }
         too_long(&self.name)
     }
@@ -96,7 +109,11 @@ impl Scan {
     /// The identity of what this scan found.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint {
-            files: self.files.iter().map(|file| (file.name.clone(), file.version)).collect(),
+            files: self
+                .files
+                .iter()
+                .map(|file| (file.name.clone(), file.version))
+                .collect(),
             problems: self.problems.iter().map(ToString::to_string).collect(),
         }
     }
@@ -104,22 +121,39 @@ impl Scan {
 
 /// Scans a folder with its subfolders, or one file.
 pub(super) fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
-    let mut walk = Walk { ignore_dot_files, root: PathBuf::new(), entries: 0, scan: Scan::default() };
+    let mut walk = Walk {
+        ignore_dot_files,
+        root: PathBuf::new(),
+        entries: 0,
+        scan: Scan::default(),
+    };
     match fs::canonicalize(path).and_then(|real| Ok((fs::metadata(&real)?, real))) {
         Ok((metadata, real)) if metadata.is_dir() => {
             walk.root.clone_from(&real);
             walk.folder(&real, Path::new(""), &mut vec![real.clone()]);
         }
-        Ok((metadata, real)) if metadata.is_file() => walk.file(Path::new(path.file_name().unwrap_or_default()).into(), real, &metadata),
+        Ok((metadata, real)) if metadata.is_file() => walk.file(
+            Path::new(path.file_name().unwrap_or_default()).into(),
+            real,
+            &metadata,
+        ),
         Ok(_) => {
-            walk.problem(path, "neither a folder nor a file".into(), "set the path to the folder that holds the limits, or to one file");
+            walk.problem(
+                path,
+                "neither a folder nor a file".into(),
+                "set the path to the folder that holds the limits, or to one file",
+            );
         }
         Err(error) => walk.unreadable(path, &error),
     }
     walk.check_sizes();
-    walk.scan.files.sort_by(|one, other| one.name.cmp(&other.name));
+    walk.scan
+        .files
+        .sort_by(|one, other| one.name.cmp(&other.name));
     walk.scan.skipped.sort();
-    walk.scan.problems.sort_by(|one, other| one.file.cmp(&other.file));
+    walk.scan
+        .problems
+        .sort_by(|one, other| one.file.cmp(&other.file));
     walk.scan
 }
 
@@ -169,7 +203,11 @@ impl Walk {
 
     /// `above` are the real paths of this folder and of the folders above it.
     fn folder(&mut self, real: &Path, name: &Path, above: &mut Vec<PathBuf>) {
-        let shown = if name.as_os_str().is_empty() { real } else { name };
+        let shown = if name.as_os_str().is_empty() {
+            real
+        } else {
+            name
+        };
         let entries = match fs::read_dir(real) {
             Ok(entries) => entries,
             Err(error) => return self.unreadable(shown, &error),
@@ -192,7 +230,11 @@ impl Walk {
             self.entries += 1;
             if self.entries == MAX_ENTRIES + 1 {
                 let what = format!("more than {MAX_ENTRIES} files and folders");
-                self.problem(shown, what, "set the path to a folder that holds only the limits");
+                self.problem(
+                    shown,
+                    what,
+                    "set the path to a folder that holds only the limits",
+                );
             }
             if self.entries > MAX_ENTRIES {
                 return;
@@ -210,9 +252,18 @@ impl Walk {
         let (real, metadata) = match resolve(path) {
             Ok(resolved) => resolved,
             // The file was removed after the folder was read.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => return,
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && fs::symlink_metadata(path).is_err() =>
+            {
+                return;
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return self.problem(name, "the link points to a file that does not exist".into(), "repair or remove the link");
+                return self.problem(
+                    name,
+                    "the link points to a file that does not exist".into(),
+                    "repair or remove the link",
+                );
             }
             Err(error) => return self.unreadable(name, &error),
         };
@@ -228,10 +279,18 @@ impl Walk {
             return;
         }
         if above.contains(&real) {
-            return self.problem(name, "the link points back to a folder that contains it".into(), "remove the link");
+            return self.problem(
+                name,
+                "the link points back to a folder that contains it".into(),
+                "remove the link",
+            );
         }
         if above.len() > MAX_DEPTH {
-            return self.problem(name, format!("folders are nested more than {MAX_DEPTH} deep"), "put the files into fewer folders");
+            return self.problem(
+                name,
+                format!("folders are nested more than {MAX_DEPTH} deep"),
+                "put the files into fewer folders",
+            );
         }
         above.push(real.clone());
         self.folder(&real, name, above);
@@ -246,15 +305,29 @@ impl Walk {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         };
-        self.scan.files.push(LimitFile { name, real, version });
+        self.scan.files.push(LimitFile {
+            name,
+            real,
+            version,
+        });
     }
 
     fn check_sizes(&mut self) {
         let is_too_long = |file: &&LimitFile| file.version.size > file.max_bytes();
-        let too_long: Vec<Problem> = self.scan.files.iter().filter(is_too_long).map(LimitFile::too_long).collect();
+        let too_long: Vec<Problem> = self
+            .scan
+            .files
+            .iter()
+            .filter(is_too_long)
+            .map(LimitFile::too_long)
+            .collect();
         self.scan.problems.extend(too_long);
         let sum = |are_tables| {
-            let files = self.scan.files.iter().filter(|file| file.is_table() == are_tables);
+            let files = self
+                .scan
+                .files
+                .iter()
+                .filter(|file| file.is_table() == are_tables);
             files.fold(0_u64, |sum, file| sum.saturating_add(file.version.size))
         };
         let (of_limits, of_tables) = (sum(false), sum(true));
@@ -262,13 +335,21 @@ impl Walk {
             self.scan.problems.push(too_much(&self.root));
         }
         if of_tables > MAX_TABLE_BYTES {
-            let what = format!("its tables are larger than {} MiB in total", MAX_TABLE_BYTES >> 20);
-            self.scan.problems.push(problem(&self.root, what, "write fewer rows, or leave out columns that a plan can say"));
+            let what = format!(
+                "its tables are larger than {} MiB in total",
+                MAX_TABLE_BYTES >> 20
+            );
+            self.scan.problems.push(problem(
+                &self.root,
+                what,
+                "write fewer rows, or leave out columns that a plan can say",
+            ));
         }
     }
 }
 
-/// The path of a directory entry without symbolic links. The folder's own path has none, so that only a link has to be resolved.
+/// The path of a directory entry without symbolic links. The folder's own path has none, so that
+/// only a link has to be resolved.
 fn resolve(path: &Path) -> io::Result<(PathBuf, Metadata)> {
     let metadata = fs::symlink_metadata(path)?;
     if !metadata.is_symlink() {
@@ -281,14 +362,21 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, Metadata)> {
 
 /// The problem of a file above [`MAX_FILE_BYTES`].
 pub(super) fn too_long(file: &Path) -> Problem {
-    problem(file, format!("larger than {} MiB", MAX_FILE_BYTES >> 20), "split it into several files")
+    problem(
+        file,
+        format!("larger than {} MiB", MAX_FILE_BYTES >> 20),
+        "split it into several files",
+    )
 }
 
 /// The problem of a folder above [`MAX_TOTAL_BYTES`].
 pub(super) fn too_much(folder: &Path) -> Problem {
     problem(
         folder,
-        format!("its files are larger than {} MiB in total", MAX_TOTAL_BYTES >> 20),
+        format!(
+            "its files are larger than {} MiB in total",
+            MAX_TOTAL_BYTES >> 20
+        ),
         "set the path to a folder that holds only the limits",
     )
 }
@@ -302,12 +390,25 @@ mod tests {
     use super::*;
 
     fn names(scan: &Scan) -> Vec<&str> {
-        assert_eq!(scan.problems.iter().map(ToString::to_string).collect::<Vec<_>>(), Vec::<String>::new());
-        scan.files.iter().map(|file| file.name.to_str().unwrap()).collect()
+        assert_eq!(
+            scan.problems
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>(),
+            Vec::<String>::new()
+        );
+        scan.files
+            .iter()
+            .map(|file| file.name.to_str().unwrap())
+            .collect()
     }
 
     fn problems(path: &Path) -> Vec<(String, String)> {
-        scan(path, false).problems.into_iter().map(|problem| (problem.file, problem.what)).collect()
+        scan(path, false)
+            .problems
+            .into_iter()
+            .map(|problem| (problem.file, problem.what))
+            .collect()
     }
 
     fn folder(files: &[&str]) -> TempDir {
@@ -322,9 +423,31 @@ mod tests {
 
     #[test]
     fn every_file_below_is_found_in_the_order_of_names() {
-        let folder = folder(&["b.yaml", "a/z", "a.yaml", "a/b/c.yml", ".hidden", ".git/config", "..data/x", "..2026/y"]);
-        assert_eq!(names(&scan(folder.path(), true)), ["a/b/c.yml", "a/z", "a.yaml", "b.yaml"]);
-        assert_eq!(names(&scan(folder.path(), false)), [".git/config", ".hidden", "a/b/c.yml", "a/z", "a.yaml", "b.yaml"]);
+        let folder = folder(&[
+            "b.yaml",
+            "a/z",
+            "a.yaml",
+            "a/b/c.yml",
+            ".hidden",
+            ".git/config",
+            "..data/x",
+            "..2026/y",
+        ]);
+        assert_eq!(
+            names(&scan(folder.path(), true)),
+            ["a/b/c.yml", "a/z", "a.yaml", "b.yaml"]
+        );
+        assert_eq!(
+            names(&scan(folder.path(), false)),
+            [
+                ".git/config",
+                ".hidden",
+                "a/b/c.yml",
+                "a/z",
+                "a.yaml",
+                "b.yaml"
+            ]
+        );
         assert_eq!(names(&scan(&folder.path().join("a/z"), true)), ["z"]);
     }
 
@@ -360,13 +483,17 @@ mod tests {
         let mut last = scan(path, true).fingerprint();
         assert_eq!(scan(path, true).fingerprint(), last);
         let changes: [(&str, &dyn Fn()); 5] = [
-            ("rewritten in place", &|| fs::write(path.join("a.yaml"), "yy").unwrap()),
+            ("rewritten in place", &|| {
+                fs::write(path.join("a.yaml"), "yy").unwrap();
+            }),
             ("renamed over", &|| {
                 fs::write(path.join("..new"), "zz").unwrap();
                 fs::rename(path.join("..new"), path.join("a.yaml")).unwrap();
             }),
             ("added", &|| fs::write(path.join("b.yaml"), "").unwrap()),
-            ("renamed", &|| fs::rename(path.join("b.yaml"), path.join("c.yaml")).unwrap()),
+            ("renamed", &|| {
+                fs::rename(path.join("b.yaml"), path.join("c.yaml")).unwrap();
+            }),
             ("removed", &|| fs::remove_file(path.join("c.yaml")).unwrap()),
         ];
         for (what, change) in changes {
@@ -387,8 +514,15 @@ mod tests {
         symlink(outside.path().join("secret"), path.join("l3")).unwrap();
         symlink("l4", path.join("l4")).unwrap();
         let problems = problems(path);
-        let has = |file: &str, what: &str| problems.iter().any(|(name, text)| name == file && text.contains(what));
-        assert!(has("l1", "points to a file that does not exist"), "{problems:?}");
+        let has = |file: &str, what: &str| {
+            problems
+                .iter()
+                .any(|(name, text)| name == file && text.contains(what))
+        };
+        assert!(
+            has("l1", "points to a file that does not exist"),
+            "{problems:?}"
+        );
         assert!(has("a/l2", "points back"), "{problems:?}");
         assert!(has("l3", "out of the folder"), "{problems:?}");
         assert!(has("l4", "cannot be read"), "{problems:?}");
@@ -414,12 +548,24 @@ mod tests {
     fn large_files_and_missing_folders_are_reported() {
         let folder = folder(&["a"]);
         for file in ["b", "c", "d", "e", "f"] {
-            fs::File::create(folder.path().join(file)).unwrap().set_len(MAX_FILE_BYTES).unwrap();
+            fs::File::create(folder.path().join(file))
+                .unwrap()
+                .set_len(MAX_FILE_BYTES)
+                .unwrap();
         }
-        fs::File::create(folder.path().join("g")).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+        fs::File::create(folder.path().join("g"))
+            .unwrap()
+            .set_len(MAX_FILE_BYTES + 1)
+            .unwrap();
         let problems_now = problems(folder.path());
-        assert_eq!(problems_now[1], ("g".to_owned(), "larger than 16 MiB".to_owned()));
-        assert!(problems_now[0].1.contains("64 MiB in total"), "{problems_now:?}");
+        assert_eq!(
+            problems_now[1],
+            ("g".to_owned(), "larger than 16 MiB".to_owned())
+        );
+        assert!(
+            problems_now[0].1.contains("64 MiB in total"),
+            "{problems_now:?}"
+        );
         let missing = folder.path().join("missing");
         assert_eq!(problems(&missing)[0].0, missing.to_str().unwrap());
     }

@@ -12,7 +12,10 @@ use super::*;
 const WAIT: Duration = Duration::from_secs(10);
 
 fn limits(domain: &str) -> String {
-    format!("domain: {domain}\ndescriptors:\n- key: user\n  rate_limit: {{unit: minute, requests_per_unit: 3}}\n")
+    format!(
+        "domain: {domain}\ndescriptors:\n- key: user\n  rate_limit: {{unit: minute, \
+         requests_per_unit: 3}}\n"
+    )
 }
 
 /// A folder that is watched.
@@ -24,7 +27,12 @@ struct Watching {
 }
 
 fn options(path: &Path) -> Options {
-    Options { path: path.to_owned(), ignore_dot_files: true, poll: Duration::from_millis(10), ..Options::default() }
+    Options {
+        path: path.to_owned(),
+        ignore_dot_files: true,
+        poll: Duration::from_millis(10),
+        ..Options::default()
+    }
 }
 
 fn watching(prepare: impl FnOnce(&Path)) -> Watching {
@@ -33,14 +41,28 @@ fn watching(prepare: impl FnOnce(&Path)) -> Watching {
     let metrics = Metrics::new(1, 0.8);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     let options = options(folder.path());
-    let watched = load_once(&live, &options).map_err(|(problems, _)| problems).unwrap();
-    let runtime = started(watch(Arc::clone(&live), options, watched, Arc::clone(&metrics)));
-    Watching { folder, live, metrics, runtime }
+    let watched = load_once(&live, &options)
+        .map_err(|(problems, _)| problems)
+        .unwrap();
+    let runtime = started(watch(
+        Arc::clone(&live),
+        options,
+        watched,
+        Arc::clone(&metrics),
+    ));
+    Watching {
+        folder,
+        live,
+        metrics,
+        runtime,
+    }
 }
 
 /// A future that goes on until the runtime is dropped.
 fn started(future: impl Future<Output = ()> + Send + 'static) -> Runtime {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         tokio::spawn(future);
         tokio::task::yield_now().await;
@@ -55,7 +77,11 @@ impl Watching {
 
     fn domains(&self) -> Vec<String> {
         let snapshot = self.live.load().unwrap();
-        let mut domains: Vec<_> = snapshot.rules.domains().map(|domain| String::from_utf8_lossy(domain).into_owned()).collect();
+        let mut domains: Vec<_> = snapshot
+            .rules
+            .domains()
+            .map(|domain| String::from_utf8_lossy(domain).into_owned())
+            .collect();
         domains.sort();
         domains
     }
@@ -64,7 +90,12 @@ impl Watching {
     fn until(&self, holds: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
-            assert!(start.elapsed() < WAIT, "in vain; domains {:?}, refusal {:?}", self.domains(), self.live.rejected());
+            assert!(
+                start.elapsed() < WAIT,
+                "in vain; domains {:?}, refusal {:?}",
+                self.domains(),
+                self.live.rejected()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -77,7 +108,12 @@ impl Watching {
     #[track_caller]
     fn until_refused(&self, what: &str) {
         self.until(|watching| {
-            watching.live.rejected().is_some_and(|refusal| refusal.problems.iter().any(|it| it.to_string().contains(what)))
+            watching.live.rejected().is_some_and(|refusal| {
+                refusal
+                    .problems
+                    .iter()
+                    .any(|it| it.to_string().contains(what))
+            })
         });
     }
 }
@@ -96,7 +132,12 @@ fn every_way_of_changing_a_folder_is_loaded() {
     watching.until_domains(&["four", "three"]);
     fs::remove_file(watching.path("a.yaml")).unwrap();
     watching.until_domains(&["four"]);
-    watching.until(|watching| watching.metrics.encode().contains("ratelimit_service_config_load_success 5\n"));
+    watching.until(|watching| {
+        watching
+            .metrics
+            .encode()
+            .contains("ratelimit_service_config_load_success 5\n")
+    });
 }
 
 #[test]
@@ -127,7 +168,12 @@ fn a_mistake_changes_nothing_and_is_counted_once() {
     watching.until_refused("b.yaml");
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(watching.domains(), ["one"]);
-    assert!(watching.metrics.encode().contains("ratelimit_service_config_load_error 1\n"));
+    assert!(
+        watching
+            .metrics
+            .encode()
+            .contains("ratelimit_service_config_load_error 1\n")
+    );
     fs::write(watching.path("b.yaml"), limits("two")).unwrap();
     watching.until_domains(&["one", "two"]);
     assert!(watching.live.rejected().is_none());
@@ -150,7 +196,13 @@ fn a_folder_that_vanishes_or_is_emptied_changes_nothing() {
 fn a_folder_without_files_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let problems = read(&options(folder.path())).unwrap_err();
-    assert!(problems[0].to_string().contains("there are no files of limits"), "{}", problems[0]);
+    assert!(
+        problems[0]
+            .to_string()
+            .contains("there are no files of limits"),
+        "{}",
+        problems[0]
+    );
     fs::write(folder.path().join("a.yaml"), limits("one")).unwrap();
     assert_eq!(read(&options(folder.path())).unwrap().texts.len(), 1);
 }
@@ -163,7 +215,12 @@ fn a_bad_start_is_an_error_that_can_be_mended_while_it_runs() {
     let (problems, watched) = load_once(&live, &options).unwrap_err();
     assert!(problems[0].to_string().contains("later"), "{problems:?}");
     assert!(live.load().is_none());
-    let _runtime = started(watch(Arc::clone(&live), options.clone(), watched, Metrics::new(1, 0.8)));
+    let _runtime = started(watch(
+        Arc::clone(&live),
+        options.clone(),
+        watched,
+        Metrics::new(1, 0.8),
+    ));
     fs::create_dir(&options.path).unwrap();
     fs::write(options.path.join("a.yaml"), limits("one")).unwrap();
     let start = Instant::now();
@@ -175,7 +232,12 @@ fn a_bad_start_is_an_error_that_can_be_mended_while_it_runs() {
 
 #[test]
 fn watching_ends_with_its_future() {
-    let Watching { folder, live, runtime, .. } = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
+    let Watching {
+        folder,
+        live,
+        runtime,
+        ..
+    } = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
     drop(runtime);
     let start = Instant::now();
     while Arc::strong_count(&live) > 1 {
@@ -188,12 +250,35 @@ fn watching_ends_with_its_future() {
 #[test]
 fn files_but_the_readme_and_backups_are_read_in_the_order_of_their_names() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["c.yaml", "a.yaml", "b", "README", "README.md", "README.yaml", "a.yaml~", "b.bak", "c.yaml.swp", "swp", "bak"] {
+    for name in [
+        "c.yaml",
+        "a.yaml",
+        "b",
+        "README",
+        "README.md",
+        "README.yaml",
+        "a.yaml~",
+        "b.bak",
+        "c.yaml.swp",
+        "swp",
+        "bak",
+    ] {
         fs::write(folder.path().join(name), name).unwrap();
     }
     let read = read(&options(folder.path())).unwrap();
-    let texts: Vec<_> = read.texts.iter().map(|source| (source.name.as_str(), source.text.as_slice())).collect();
+    let texts: Vec<_> = read
+        .texts
+        .iter()
+        .map(|source| (source.name.as_str(), source.text.as_slice()))
+        .collect();
     let limits = ["README.yaml", "a.yaml", "b", "bak", "c.yaml", "swp"];
-    assert_eq!(texts, limits.map(|name| (name, name.as_bytes())), "a README describes the folder, and editors leave backups");
-    assert_eq!(read.skipped, ["README", "README.md", "a.yaml~", "b.bak", "c.yaml.swp"]);
+    assert_eq!(
+        texts,
+        limits.map(|name| (name, name.as_bytes())),
+        "a README describes the folder, and editors leave backups"
+    );
+    assert_eq!(
+        read.skipped,
+        ["README", "README.md", "a.yaml~", "b.bak", "c.yaml.swp"]
+    );
 }

@@ -1,4 +1,5 @@
-//! The audit lines: what operators change, and what ends by itself. They are written at every level of the log.
+//! The audit lines: what operators change, and what ends by itself. They are written at every level
+//! of the log.
 
 use std::fmt::Write;
 
@@ -11,19 +12,42 @@ macro_rules! audit {
 }
 
 pub(super) fn set(one: &Override, before: Option<&Override>) {
-    let Fields { id, kind, to, domain, entries, until } = fields(one);
-    let replaced_until = before.map(|before| before.until.map_or_else(|| "removed".to_owned(), instant));
+    let Fields {
+        id,
+        kind,
+        to,
+        domain,
+        entries,
+        until,
+    } = fields(one);
+    let replaced_until =
+        before.map(|before| before.until.map_or_else(|| "removed".to_owned(), instant));
     audit!(id, kind, to, domain, entries, until, by = %one.by, reason = %one.reason, replaced_until, "override set");
 }
 
 pub(super) fn removed(one: &Override, by: &str) {
-    let Fields { id, kind, to, domain, entries, until } = fields(one);
+    let Fields {
+        id,
+        kind,
+        to,
+        domain,
+        entries,
+        until,
+    } = fields(one);
     audit!(id, kind, to, domain, entries, until, by, set_by = %one.by, reason = %one.reason, "override removed");
 }
 
 pub(super) fn ended(one: &Override) {
-    let Fields { id, kind, to, domain, entries, until } = fields(one);
-    audit!(id, kind, to, domain, entries, until, set_by = %one.by, reason = %one.reason, "override ended");
+    let Fields {
+        id,
+        kind,
+        to,
+        domain,
+        entries,
+        until,
+    } = fields(one);
+    audit!(id, kind, to, domain, entries, until, set_by = %one.by, reason = %one.reason, "override \
+        ended");
 }
 
 pub(super) fn reset(domain: &str, entries: &str, limit: &str, existed: bool, by: &str) {
@@ -50,5 +74,12 @@ fn fields(one: &Override) -> Fields<'_> {
         Kind::Raise(rate) => Some(rate.to_string()),
         Kind::Block | Kind::Exempt => None,
     };
-    Fields { id: &one.id, kind: one.kind.name(), to, domain: &one.domain, entries, until: one.until.map(instant) }
+    Fields {
+        id: &one.id,
+        kind: one.kind.name(),
+        to,
+        domain: &one.domain,
+        entries,
+        until: one.until.map(instant),
+    }
 }

@@ -60,10 +60,18 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// The records of those that have ended with it, each once. `ended` are those that ended by themselves.
+    /// The records of those that have ended with it, each once. `ended` are those that ended by
+    /// themselves.
     pub(super) fn past(&self, ended: &[Kept]) -> Vec<Record> {
-        let removed = if let Self::Remove(record) = self { Some(&**record) } else { None };
-        let by_themselves = ended.iter().filter(|kept| removed.is_none_or(|record| *record.id != *kept.one.id)).map(Kept::expired);
+        let removed = if let Self::Remove(record) = self {
+            Some(&**record)
+        } else {
+            None
+        };
+        let by_themselves = ended
+            .iter()
+            .filter(|kept| removed.is_none_or(|record| *record.id != *kept.one.id))
+            .map(Kept::expired);
         by_themselves.chain(removed.cloned()).collect()
     }
 }
@@ -82,7 +90,9 @@ pub(super) fn oldest_end() -> Micros {
 
 /// Adds records that ended, and drops the oldest. They are in the order of their ends then.
 pub(super) fn keep_ended(all: &mut Vec<Record>, more: impl IntoIterator<Item = Record>) {
-    let (oldest, end) = (oldest_end(), |record: &Record| parse_instant(&record.ended.as_ref()?.at).ok());
+    let (oldest, end) = (oldest_end(), |record: &Record| {
+        parse_instant(&record.ended.as_ref()?.at).ok()
+    });
     all.extend(more);
     all.retain(|record| end(record) > Some(oldest));
     all.sort_by_cached_key(end);
@@ -95,17 +105,26 @@ const MAX_ID_BYTES: usize = 64;
 /// Reads one record. `id` is the name under which it is kept, where it has one.
 pub(super) fn read_record(id: Option<&str>, text: &str) -> Result<Kept, String> {
     if text.len() > MAX_RECORD_BYTES {
-        return Err(format!("it is longer than {} KiB; shorten it", MAX_RECORD_BYTES >> 10));
+        return Err(format!(
+            "it is longer than {} KiB; shorten it",
+            MAX_RECORD_BYTES >> 10
+        ));
     }
-    let record: Record = serde_json::from_str(text).map_err(|error| format!("it is no override in JSON: {error}"))?;
+    let record: Record = serde_json::from_str(text)
+        .map_err(|error| format!("it is no override in JSON: {error}"))?;
     let mut one = record.read().map_err(|error| error.0)?;
     let own = Some(&*record.id).filter(|own| !own.is_empty());
     if let Some(id) = id.or(own) {
         let is_part_of_id = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if id.is_empty() || id.len() > MAX_ID_BYTES || !id.bytes().all(is_part_of_id) {
-            return Err(format!("an id has 1 to {MAX_ID_BYTES} letters, digits, and characters of ._-"));
+            return Err(format!(
+                "an id has 1 to {MAX_ID_BYTES} letters, digits, and characters of ._-"
+            ));
         }
         one.id = id.into();
     }
-    Ok(Kept { one, text: text.into() })
+    Ok(Kept {
+        one,
+        text: text.into(),
+    })
 }

@@ -34,12 +34,21 @@ impl Place {
     ///
     /// # Errors
     /// Why they cannot be read, and how to mend it.
-    pub(super) async fn read(&self, mark: Option<&Mark>, deadline: Instant) -> Result<Option<Reading>, String> {
+    pub(super) async fn read(
+        &self,
+        mark: Option<&Mark>,
+        deadline: Instant,
+    ) -> Result<Option<Reading>, String> {
         match self {
             Self::Process(all) => {
                 let (version, all, ended) = &*all.lock().unwrap_or_else(PoisonError::into_inner);
                 let current = Mark(version.to_be_bytes().to_vec());
-                let reading = || Reading { mark: current.clone(), all: all.clone(), unreadable: Vec::new(), ended: ended.clone() };
+                let reading = || Reading {
+                    mark: current.clone(),
+                    all: all.clone(),
+                    unreadable: Vec::new(),
+                    ended: ended.clone(),
+                };
                 Ok((mark != Some(&current)).then(reading))
             }
             Self::File(file) => file.read(mark).await,
@@ -47,14 +56,21 @@ impl Place {
         }
     }
 
-    /// Makes a change, and moves those that have ended to the records of such, unless they were changed meanwhile.
+    /// Makes a change, and moves those that have ended to the records of such, unless they were
+    /// changed meanwhile.
     ///
     /// # Errors
     /// Why it was not made, or may not have been, and what to do.
-    pub(super) async fn change(&self, change: &Change, ended: &[Kept], deadline: Instant) -> Result<(), String> {
+    pub(super) async fn change(
+        &self,
+        change: &Change,
+        ended: &[Kept],
+        deadline: Instant,
+    ) -> Result<(), String> {
         match self {
             Self::Process(all) => {
-                let (version, all, ended_before) = &mut *all.lock().unwrap_or_else(PoisonError::into_inner);
+                let (version, all, ended_before) =
+                    &mut *all.lock().unwrap_or_else(PoisonError::into_inner);
                 *version += 1;
                 let past = change.past(ended);
                 all.retain(|kept| past.iter().all(|record| *record.id != *kept.one.id));
@@ -62,7 +78,10 @@ impl Place {
                 if let Change::Set(record) = change {
                     let one = record.read().map_err(|error| error.0)?;
                     all.retain(|kept| kept.one.id != one.id);
-                    all.push(Kept { one, text: Box::default() });
+                    all.push(Kept {
+                        one,
+                        text: Box::default(),
+                    });
                 }
                 Ok(())
             }

@@ -1,9 +1,12 @@
-//! Overrides in Redis: one hash, with a field for each of them and one for the version. Replicas poll the version.
+//! Overrides in Redis: one hash, with a field for each of them and one for the version. Replicas
+//! poll the version.
 //!
-//! One key is one hash slot, and is lost or kept as a whole. The version is a random text that each change sets anew in the same atomic step, so that
-//! no two states have the same one, also after a flush or a failover. A field that a person adds by hand changes the number of fields, which is polled
-//! too. There is no expiry on the key, because overrides are no counters. The records of those that have ended are in a second hash, beside it in the
-//! same slot, which no older version reads.
+//! One key is one hash slot, and is lost or kept as a whole. The version is a random text that each
+//! change sets anew in the same atomic step, so that no two states have the same one, also after a
+//! flush or a failover. A field that a person adds by hand changes the number of fields, which is
+//! polled too. There is no expiry on the key, because overrides are no counters. The records of
+//! those that have ended are in a second hash, beside it in the same slot, which no older version
+//! reads.
 
 use bb8_redis::redis::Value;
 use serde_json::json;
@@ -28,10 +31,12 @@ const ATTEMPTS: usize = 3;
 /// Fields that are read at most: all overrides, and as many that have ended or cannot be read.
 const MOST_FIELDS: usize = 2 * MAX_OVERRIDES;
 
-/// Applies a change in one step. KEYS: the hash, and that of those that have ended. ARGV: the next version, the most fields, what to do, the id, the
-/// text; of those that have ended the oldest field, the most, and their time in ms. Then four for each that ended: its id, its text, unless which it was
-/// changed meanwhile and stays (empty: it is removed in any case), its field and its record; or id, text and nothing twice for each that is restored.
-/// Returns 0 if there is no room, else 1.
+/// Applies a change in one step. KEYS: the hash, and that of those that have ended. ARGV: the next
+/// version, the most fields, what to do, the id, the text; of those that have ended the oldest
+/// field, the most, and their time in ms. Then four for each that ended: its id, its text, unless
+/// which it was changed meanwhile and stays (empty: it is removed in any case), its field and its
+/// record; or id, text and nothing twice for each that is restored. Returns 0 if there is no room,
+/// else 1.
 const SCRIPT: &str = "
 local key, ended, version, most, change, id, text = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 if change == 'restore' then
@@ -91,7 +96,11 @@ impl Shared {
     }
 
     /// See `Place::read`.
-    pub(super) async fn read(&self, mark: Option<&Mark>, deadline: Instant) -> Result<Option<Reading>, String> {
+    pub(super) async fn read(
+        &self,
+        mark: Option<&Mark>,
+        deadline: Instant,
+    ) -> Result<Option<Reading>, String> {
         for _ in 0..ATTEMPTS {
             let before = self.mark(deadline).await?;
             if Some(&before) == mark {
@@ -105,10 +114,21 @@ impl Shared {
                 }
             }
             // What is over keeps nothing that is in force from being read.
-            let ended = self.read_all(&self.ended, deadline).await.unwrap_or_default();
-            let ended = ended.into_iter().filter_map(|(_, text)| serde_json::from_str(&text.ok()?).ok()).collect();
+            let ended = self
+                .read_all(&self.ended, deadline)
+                .await
+                .unwrap_or_default();
+            let ended = ended
+                .into_iter()
+                .filter_map(|(_, text)| serde_json::from_str(&text.ok()?).ok())
+                .collect();
             if self.mark(deadline).await? == before {
-                return Ok(Some(Reading { mark: before, all, unreadable, ended }));
+                return Ok(Some(Reading {
+                    mark: before,
+                    all,
+                    unreadable,
+                    ended,
+                }));
             }
         }
         Err("Redis: they changed while they were read; they are read again".to_owned())
@@ -116,8 +136,18 @@ impl Shared {
 
     /// The version and the number of fields.
     async fn mark(&self, deadline: Instant) -> Result<Mark, String> {
-        let replies = self.query(deadline, &[&[b"HGET", &self.key, VERSION.as_bytes()], &[b"HLEN", &self.key]]).await?;
-        let [version, length] = &replies[..] else { return Err(no_reply()) };
+        let replies = self
+            .query(
+                deadline,
+                &[
+                    &[b"HGET", &self.key, VERSION.as_bytes()],
+                    &[b"HLEN", &self.key],
+                ],
+            )
+            .await?;
+        let [version, length] = &replies[..] else {
+            return Err(no_reply());
+        };
         let mut mark = bytes(version).unwrap_or_default().to_vec();
         mark.push(0);
         if let Value::Int(length) = length {
@@ -129,14 +159,31 @@ impl Shared {
     /// The fields of a hash, each with its text, or with what is wrong with it.
     async fn read_all(&self, key: &[u8], deadline: Instant) -> Result<Fields, String> {
         let replies = self.query(deadline, &[&[b"HKEYS", key]]).await?;
-        let Some(Value::Array(fields)) = replies.first() else { return Err(no_reply()) };
-        let fields: Vec<&[u8]> = fields.iter().filter_map(bytes).filter(|field| *field != VERSION.as_bytes()).collect();
+        let Some(Value::Array(fields)) = replies.first() else {
+            return Err(no_reply());
+        };
+        let fields: Vec<&[u8]> = fields
+            .iter()
+            .filter_map(bytes)
+            .filter(|field| *field != VERSION.as_bytes())
+            .collect();
         if fields.len() > MOST_FIELDS {
-            return Err(format!("Redis: the hash has {} fields, and {MOST_FIELDS} is the most; remove some with HDEL", fields.len()));
+            return Err(format!(
+                "Redis: the hash has {} fields, and {MOST_FIELDS} is the most; remove some with \
+                 HDEL",
+                fields.len()
+            ));
         }
-        let lengths: Vec<[&[u8]; 3]> = fields.iter().map(|field| [&b"HSTRLEN"[..], key, *field]).collect();
+        let lengths: Vec<[&[u8]; 3]> = fields
+            .iter()
+            .map(|field| [&b"HSTRLEN"[..], key, *field])
+            .collect();
         let lengths: Vec<&[&[u8]]> = lengths.iter().map(|command| &command[..]).collect();
-        let lengths = if lengths.is_empty() { Vec::new() } else { self.query(deadline, &lengths).await? };
+        let lengths = if lengths.is_empty() {
+            Vec::new()
+        } else {
+            self.query(deadline, &lengths).await?
+        };
         let mut all = Vec::new();
         let mut group: Vec<&[u8]> = Vec::new();
         let mut group_bytes = 0;
@@ -146,7 +193,10 @@ impl Shared {
                 _ => return Err(no_reply()),
             };
             if length > MAX_RECORD_BYTES {
-                let most = format!("it is longer than {} KiB; shorten it", MAX_RECORD_BYTES >> 10);
+                let most = format!(
+                    "it is longer than {} KiB; shorten it",
+                    MAX_RECORD_BYTES >> 10
+                );
                 all.push((String::from_utf8_lossy(field).into_owned(), Err(most)));
                 continue;
             }
@@ -163,21 +213,37 @@ impl Shared {
         Ok(all)
     }
 
-    async fn read_group(&self, deadline: Instant, key: &[u8], fields: &[&[u8]], all: &mut Fields) -> Result<(), String> {
+    async fn read_group(
+        &self,
+        deadline: Instant,
+        key: &[u8],
+        fields: &[&[u8]],
+        all: &mut Fields,
+    ) -> Result<(), String> {
         let mut command: Vec<&[u8]> = vec![b"HMGET", key];
         command.extend_from_slice(fields);
         let replies = self.query(deadline, &[&command]).await?;
-        let Some(Value::Array(texts)) = replies.first() else { return Err(no_reply()) };
+        let Some(Value::Array(texts)) = replies.first() else {
+            return Err(no_reply());
+        };
         for (field, text) in fields.iter().zip(texts) {
             // It was removed meanwhile; the version says so.
             let Some(text) = bytes(text) else { continue };
-            all.push((String::from_utf8_lossy(field).into_owned(), Ok(String::from_utf8_lossy(text).into_owned())));
+            all.push((
+                String::from_utf8_lossy(field).into_owned(),
+                Ok(String::from_utf8_lossy(text).into_owned()),
+            ));
         }
         Ok(())
     }
 
     /// See `Place::change`.
-    pub(super) async fn change(&self, change: &Change, ended: &[Kept], deadline: Instant) -> Result<(), String> {
+    pub(super) async fn change(
+        &self,
+        change: &Change,
+        ended: &[Kept],
+        deadline: Instant,
+    ) -> Result<(), String> {
         let version = format!("{:032x}", fastrand::u128(..));
         let most = MAX_OVERRIDES.to_string();
         let (name, id, text) = match change {
@@ -188,22 +254,50 @@ impl Shared {
             Change::Remove(_) | Change::Sweep => ("sweep", "", String::new()),
             Change::Restore(_) => ("restore", "", String::new()),
         };
-        let numbers = [instant(oldest_end()), MAX_ENDED.to_string(), (ENDED_KEPT.micros() / 1_000).to_string()];
-        let mut command: Vec<&[u8]> = vec![b"EVAL", SCRIPT.as_bytes(), b"2", &self.key, &self.ended];
+        let numbers = [
+            instant(oldest_end()),
+            MAX_ENDED.to_string(),
+            (ENDED_KEPT.micros() / 1_000).to_string(),
+        ];
+        let mut command: Vec<&[u8]> =
+            vec![b"EVAL", SCRIPT.as_bytes(), b"2", &self.key, &self.ended];
         command.extend([&*version, &*most, name, id, &*text].map(str::as_bytes));
         command.extend(numbers.iter().map(String::as_bytes));
         if let Change::Restore(all) = change {
-            command.extend(all.iter().flat_map(|kept| [kept.one.id.as_bytes(), kept.text.as_bytes(), b"", b""]));
+            command.extend(
+                all.iter()
+                    .flat_map(|kept| [kept.one.id.as_bytes(), kept.text.as_bytes(), b"", b""]),
+            );
         }
-        let field = |record: &Record| format!("{} {}", record.ended.as_ref().map_or("", |ended| &ended.at), record.id);
-        let past: Vec<_> = change.past(ended).into_iter().map(|record| (field(&record), json!(record).to_string(), record.id)).collect();
+        let field = |record: &Record| {
+            format!(
+                "{} {}",
+                record.ended.as_ref().map_or("", |ended| &ended.at),
+                record.id
+            )
+        };
+        let past: Vec<_> = change
+            .past(ended)
+            .into_iter()
+            .map(|record| (field(&record), json!(record).to_string(), record.id))
+            .collect();
         for (field, record, id) in &past {
-            let text = ended.iter().find(|kept| *kept.one.id == **id).map_or("", |kept| &kept.text);
-            command.extend([id.as_bytes(), text.as_bytes(), field.as_bytes(), record.as_bytes()]);
+            let text = ended
+                .iter()
+                .find(|kept| *kept.one.id == **id)
+                .map_or("", |kept| &kept.text);
+            command.extend([
+                id.as_bytes(),
+                text.as_bytes(),
+                field.as_bytes(),
+                record.as_bytes(),
+            ]);
         }
         match &self.query(deadline, &[&command]).await?[..] {
             [Value::Int(1)] => Ok(()),
-            [Value::Int(0)] => Err(format!("Redis has {MAX_OVERRIDES} overrides, which is the most; remove some")),
+            [Value::Int(0)] => Err(format!(
+                "Redis has {MAX_OVERRIDES} overrides, which is the most; remove some"
+            )),
             _ => Err(no_reply()),
         }
     }
@@ -219,15 +313,25 @@ impl Shared {
                 out.end();
             }
         };
-        let replies = self.direct.query(&self.key, deadline, write).await.map_err(|error| {
-            let what = match error {
-                StoreError::NotExecuted(_) => "does not answer",
-                StoreError::Unknown(_) | StoreError::Data(_) => "did not answer in time; look whether it was changed",
-            };
-            format!("Redis {what} ({error})")
-        })?;
+        let replies = self
+            .direct
+            .query(&self.key, deadline, write)
+            .await
+            .map_err(|error| {
+                let what = match error {
+                    StoreError::NotExecuted(_) => "does not answer",
+                    StoreError::Unknown(_) | StoreError::Data(_) => {
+                        "did not answer in time; look whether it was changed"
+                    }
+                };
+                format!("Redis {what} ({error})")
+            })?;
         let refused = replies.iter().find_map(|reply| match reply {
-            Value::ServerError(error) => Some(format!("{} {}", error.code(), error.details().unwrap_or_default())),
+            Value::ServerError(error) => Some(format!(
+                "{} {}",
+                error.code(),
+                error.details().unwrap_or_default()
+            )),
             _ => None,
         });
         match refused {
@@ -235,7 +339,9 @@ impl Shared {
             None => Err(no_reply()),
             Some(error) if error.starts_with("NOPERM") => {
                 let commands = "HGET HLEN HKEYS HSTRLEN HMGET HSET HDEL HEXISTS EVAL";
-                Err(format!("Redis refuses a command ({error}); give the user the rights to {commands}"))
+                Err(format!(
+                    "Redis refuses a command ({error}); give the user the rights to {commands}"
+                ))
             }
             Some(error) => Err(format!("Redis refuses a command: {error}")),
         }
@@ -243,7 +349,8 @@ impl Shared {
 }
 
 fn no_reply() -> String {
-    "Redis sends another reply than a hash has; is the key of the overrides used by something else?".to_owned()
+    "Redis sends another reply than a hash has; is the key of the overrides used by something else?"
+        .to_owned()
 }
 
 fn bytes(value: &Value) -> Option<&[u8]> {

@@ -1,7 +1,9 @@
-//! The thread that puts limits of the control plane in force: it takes updates from the inbox, compiles them, saves them, and gives back outcomes.
+//! The thread that puts limits of the control plane in force: it takes updates from the inbox,
+//! compiles them, saves them, and gives back outcomes.
 //!
-//! It is a thread of its own, so that a large configuration stalls neither requests nor the connection. At most one configuration a second is
-//! compiled; what arrives meanwhile becomes one update.
+//! It is a thread of its own, so that a large configuration stalls neither requests nor the
+//! connection. At most one configuration a second is compiled; what arrives meanwhile becomes one
+//! update.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,7 +27,8 @@ use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::rules::Rules;
 
-/// How often the thread looks at the overlay file, frees old rules, and writes what the log still lacks.
+/// How often the thread looks at the overlay file, frees old rules, and writes what the log still
+/// lacks.
 const IDLE: Duration = Duration::from_millis(250);
 
 /// The result of an update, for the connection.
@@ -62,7 +65,17 @@ impl Applier {
         cache: Option<Cache>,
     ) -> Self {
         let (in_force, report) = (Arc::default(), Report::default());
-        Self { live, metrics, status, configuration, overlay, cache, in_force, report, save_failed: false }
+        Self {
+            live,
+            metrics,
+            status,
+            configuration,
+            overlay,
+            cache,
+            in_force,
+            report,
+            save_failed: false,
+        }
     }
 
     pub(super) fn in_force(&self) -> Arc<InForce> {
@@ -77,8 +90,16 @@ impl Applier {
             Ok(None) => tracing::info!(path, "there are no saved limits yet"),
             Ok(Some(resources)) => {
                 let count = resources.len();
-                let Some(applied) = self.guarded(|configuration| configuration.restore(resources)) else { return };
-                tracing::info!(path, resources = count, "limits restored from CONFIG_GRPC_XDS_CACHE_FILE until the control plane answers");
+                let Some(applied) = self.guarded(|configuration| configuration.restore(resources))
+                else {
+                    return;
+                };
+                tracing::info!(
+                    path,
+                    resources = count,
+                    "limits restored from CONFIG_GRPC_XDS_CACHE_FILE until the control plane \
+                     answers"
+                );
                 self.settle(applied, &[], Instant::now());
             }
             Err(error) => tracing::warn!(path, "CONFIG_GRPC_XDS_CACHE_FILE is not used: {error}"),
@@ -95,7 +116,8 @@ impl Applier {
                 Wake::Idle => self.idle(),
                 Wake::Update(update) => {
                     let answer = self.apply(update);
-                    // Measured from the end, so that the thread rests between two large configurations.
+                    // Measured from the end, so that the thread rests between two large
+                    // configurations.
                     not_before = Instant::now() + MIN_COMPILE_INTERVAL;
                     // Without a connection there is no control plane to answer.
                     let _ = answers.try_send(answer);
@@ -109,7 +131,8 @@ impl Applier {
         self.live.free_old();
         let now = Instant::now();
         if let Some(options) = self.overlay.poll().cloned()
-            && let Some(applied) = self.guarded(|configuration| configuration.apply_options(options))
+            && let Some(applied) =
+                self.guarded(|configuration| configuration.apply_options(options))
         {
             self.settle(applied, &[], now);
             self.save();
@@ -118,30 +141,46 @@ impl Applier {
     }
 
     fn apply(&mut self, update: Update) -> Answer {
-        let Update { stream, version, nonces, change } = update;
+        let Update {
+            stream,
+            version,
+            nonces,
+            change,
+        } = update;
         let outcome = match self.guarded(|configuration| configuration.apply(change)) {
             Some(applied) => {
                 let outcome = applied.outcome.clone();
                 self.settle(applied, &version, Instant::now());
                 outcome
             }
-            None => Outcome::Refused { content: Digest::of([]), message: "weir panicked while it applied this".to_owned() },
+            None => Outcome::Refused {
+                content: Digest::of([]),
+                message: "weir panicked while it applied this".to_owned(),
+            },
         };
         match &outcome {
             Outcome::Accepted => self.status.accepted(&version),
             Outcome::Refused { .. } => self.status.refused(),
         }
-        Answer { stream, version, nonces, outcome }
+        Answer {
+            stream,
+            version,
+            nonces,
+            outcome,
+        }
     }
 
-    /// Runs a step of the configuration. A panic, of which there should be none, costs this update only.
+    /// Runs a step of the configuration. A panic, of which there should be none, costs this update
+    /// only.
     fn guarded(&mut self, step: impl FnOnce(&mut Configuration) -> Applied) -> Option<Applied> {
         let configuration = &mut self.configuration;
         if let Ok(applied) = catch_unwind(AssertUnwindSafe(|| step(configuration))) {
             return Some(applied);
         }
         self.metrics.panicked();
-        tracing::error!("weir panicked while it loaded limits; the limits in force stay; this is a bug in weir");
+        tracing::error!(
+            "weir panicked while it loaded limits; the limits in force stay; this is a bug in weir"
+        );
         None
     }
 
@@ -153,8 +192,13 @@ impl Applier {
         let old = self.live.load();
         let is_first = old.is_none();
         let rules = match applied.rules {
-            // With no usable limit at all, requests get UNAVAILABLE: rules without domains would let them pass.
-            Some(rules) if is_first && rules.domains().next().is_none() && !applied.problems.is_empty() => None,
+            // With no usable limit at all, requests get UNAVAILABLE: rules without domains would
+            // let them pass.
+            Some(rules)
+                if is_first && rules.domains().next().is_none() && !applied.problems.is_empty() =>
+            {
+                None
+            }
             None if is_first && applied.problems.is_empty() => Some(Rules::default()),
             rules => rules,
         };
@@ -168,7 +212,11 @@ impl Applier {
         } else {
             self.live.reject(applied.problems.clone());
         }
-        self.report.refused(applied.problems, (applied.kept, applied.absent), is_first && snapshot.is_none());
+        self.report.refused(
+            applied.problems,
+            (applied.kept, applied.absent),
+            is_first && snapshot.is_none(),
+        );
         self.in_force.set(self.configuration.in_force());
     }
 
@@ -179,14 +227,18 @@ impl Applier {
             return;
         }
         let written = cache.save(self.configuration.in_force());
-        self.status.count(if written.is_ok() { Count::Saved } else { Count::SaveFailed });
+        self.status.count(if written.is_ok() {
+            Count::Saved
+        } else {
+            Count::SaveFailed
+        });
         if let Err(error) = &written
             && !self.save_failed
         {
             let path = cache.path().display();
             tracing::warn!(
-                "CONFIG_GRPC_XDS_CACHE_FILE: {path} cannot be written ({error}); make its folder writable, or a process that starts while the control \
-                 plane is away has no limits"
+                "CONFIG_GRPC_XDS_CACHE_FILE: {path} cannot be written ({error}); make its folder \
+                 writable, or a process that starts while the control plane is away has no limits"
             );
         }
         self.save_failed = written.is_err();

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-/// The waits. envoyproxy/ratelimit's own default (10 s, for ever) leaves a process without limits for long after a short outage.
+/// The waits. envoyproxy/ratelimit's own default (10 s, for ever) leaves a process without limits
+/// for long after a short outage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The wait after the first failure; each further one doubles it.
     pub first: Duration,
     /// The longest wait.
     pub longest: Duration,
-    /// The part of each wait that is random, from 0 to 1: with 1, replicas that lost their control plane together return spread over the whole wait.
+    /// The part of each wait that is random, from 0 to 1: with 1, replicas that lost their control
+    /// plane together return spread over the whole wait.
     pub random_share: f64,
     /// The wait after a connection that could not be opened, instead of the growing one.
     pub after_failed_connect: Option<Duration>,
@@ -17,7 +19,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { first: Duration::from_millis(500), longest: Duration::from_secs(30), random_share: 1.0, after_failed_connect: None }
+        Self {
+            first: Duration::from_millis(500),
+            longest: Duration::from_secs(30),
+            random_share: 1.0,
+            after_failed_connect: None,
+        }
     }
 }
 
@@ -41,7 +48,10 @@ pub(super) struct Backoff {
 
 impl Backoff {
     pub(super) fn new(options: Options) -> Self {
-        Self { wait: options.first, options }
+        Self {
+            wait: options.first,
+            options,
+        }
     }
 
     /// The wait before the next attempt. `random` is from 0 to 1.
@@ -70,9 +80,20 @@ mod tests {
     #[test]
     fn waits_double_up_to_the_longest_and_begin_anew_after_a_stream_that_delivered() {
         let mut backoff = Backoff::new(Options::default());
-        let waits: Vec<_> = (0..9).map(|_| backoff.next(Ended::NotConnected, 0.0).as_millis()).collect();
-        assert_eq!(waits, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000]);
-        assert_eq!(backoff.next(Ended::Empty, 0.0), millis(30_000), "a stream that delivers nothing is no success");
+        let waits: Vec<_> = (0..9)
+            .map(|_| backoff.next(Ended::NotConnected, 0.0).as_millis())
+            .collect();
+        assert_eq!(
+            waits,
+            [
+                500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 30_000
+            ]
+        );
+        assert_eq!(
+            backoff.next(Ended::Empty, 0.0),
+            millis(30_000),
+            "a stream that delivers nothing is no success"
+        );
         assert_eq!(backoff.next(Ended::Delivered, 0.0), millis(500));
         assert_eq!(backoff.next(Ended::NotConnected, 0.0), millis(1_000));
     }
@@ -81,14 +102,21 @@ mod tests {
     fn the_random_part_is_the_whole_wait_or_what_the_settings_say() {
         let mut full = Backoff::new(Options::default());
         assert_eq!(full.next(Ended::Delivered, 1.0), Duration::ZERO);
-        let mut half = Backoff::new(Options { random_share: 0.5, ..Options::default() });
+        let mut half = Backoff::new(Options {
+            random_share: 0.5,
+            ..Options::default()
+        });
         assert_eq!(half.next(Ended::Delivered, 1.0), millis(250));
         assert_eq!(half.next(Ended::Delivered, 0.0), millis(500));
     }
 
     #[test]
     fn a_connection_that_cannot_be_opened_may_have_a_wait_of_its_own() {
-        let options = Options { after_failed_connect: Some(millis(3_000)), random_share: 0.0, ..Options::default() };
+        let options = Options {
+            after_failed_connect: Some(millis(3_000)),
+            random_share: 0.0,
+            ..Options::default()
+        };
         let mut backoff = Backoff::new(options);
         for _ in 0..5 {
             assert_eq!(backoff.next(Ended::NotConnected, 0.7), millis(3_000));

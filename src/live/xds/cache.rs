@@ -1,7 +1,8 @@
-//! The last good configuration in a file, so that a process that starts while the control plane is away has limits from its first request.
+//! The last good configuration in a file, so that a process that starts while the control plane is
+//! away has limits from its first request.
 //!
-//! The file is a line with a digest of the rest, and the rest is a protobuf message of our own. It is replaced as a whole. A file that is not whole, or
-//! of another node, is ignored.
+//! The file is a line with a digest of the rest, and the rest is a protobuf message of our own. It
+//! is replaced as a whole. A file that is not whole, or of another node, is ignored.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +16,8 @@ use sha2::{Digest as _, Sha256};
 use super::configuration::Versioned;
 use crate::live::replaced::replace;
 
-/// The beginning of the file, with the version of its format. A process that does not know the version ignores the file.
+/// The beginning of the file, with the version of its format. A process that does not know the
+/// version ignores the file.
 const MAGIC: &str = "weir limits 1 ";
 
 /// The length of the digest in hexadecimal digits.
@@ -68,7 +70,11 @@ struct SavedResource {
 
 impl Cache {
     pub(super) fn new(path: PathBuf, node: String, max_bytes: usize) -> Self {
-        Self { path, node, max_bytes }
+        Self {
+            path,
+            node,
+            max_bytes,
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -90,18 +96,29 @@ impl Cache {
         if text.len() as u64 > max {
             return Err(Unusable::TooLarge);
         }
-        let after_magic = text.strip_prefix(MAGIC.as_bytes()).and_then(|rest| rest.split_first_chunk::<DIGEST_BYTES>());
+        let after_magic = text
+            .strip_prefix(MAGIC.as_bytes())
+            .and_then(|rest| rest.split_first_chunk::<DIGEST_BYTES>());
         let (digest, rest) = after_magic.ok_or(Unusable::Format)?;
         let body = rest.strip_prefix(b"\n").ok_or(Unusable::Format)?;
         if digest[..] != *digest_of(body).as_bytes() {
             return Err(Unusable::Digest);
         }
         let begin = text.len() - body.len();
-        let saved = Saved::decode(Bytes::from(text).slice(begin..)).map_err(|_| Unusable::Format)?;
+        let saved =
+            Saved::decode(Bytes::from(text).slice(begin..)).map_err(|_| Unusable::Format)?;
         if saved.node != self.node {
             return Err(Unusable::OtherNode(saved.node));
         }
-        let versioned = |it: SavedResource| (it.name, Versioned { version: it.version, config: it.config });
+        let versioned = |it: SavedResource| {
+            (
+                it.name,
+                Versioned {
+                    version: it.version,
+                    config: it.config,
+                },
+            )
+        };
         Ok(Some(saved.resources.into_iter().map(versioned).collect()))
     }
 
@@ -115,13 +132,23 @@ impl Cache {
             version: it.version.clone(),
             config: it.config.clone(),
         };
-        let body = Saved { node: self.node.clone(), resources: resources.iter().map(resource).collect() }.encode_to_vec();
-        replace(&self.path, &[MAGIC.as_bytes(), digest_of(&body).as_bytes(), b"\n", &body])
+        let body = Saved {
+            node: self.node.clone(),
+            resources: resources.iter().map(resource).collect(),
+        }
+        .encode_to_vec();
+        replace(
+            &self.path,
+            &[MAGIC.as_bytes(), digest_of(&body).as_bytes(), b"\n", &body],
+        )
     }
 }
 
 fn digest_of(body: &[u8]) -> String {
-    Sha256::digest(body).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(body)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -131,7 +158,15 @@ mod tests {
     use super::*;
 
     fn resources() -> BTreeMap<String, Versioned> {
-        let resource = |name: &str| (name.to_owned(), Versioned { version: "v".to_owned(), config: name.to_owned().into() });
+        let resource = |name: &str| {
+            (
+                name.to_owned(),
+                Versioned {
+                    version: "v".to_owned(),
+                    config: name.to_owned().into(),
+                },
+            )
+        };
         BTreeMap::from(["a", "b"].map(resource))
     }
 
@@ -159,13 +194,20 @@ mod tests {
         let whole = fs::read(cache.path()).expect("readable");
         for end in 0..whole.len() {
             fs::write(cache.path(), &whole[..end]).expect("written");
-            assert!(matches!(cache.load(), Err(Unusable::Format | Unusable::Digest)), "{end} of {}", whole.len());
+            assert!(
+                matches!(cache.load(), Err(Unusable::Format | Unusable::Digest)),
+                "{end} of {}",
+                whole.len()
+            );
         }
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 1;
             fs::write(cache.path(), changed).expect("written");
-            assert!(matches!(cache.load(), Err(Unusable::Format | Unusable::Digest)), "byte {at}");
+            assert!(
+                matches!(cache.load(), Err(Unusable::Format | Unusable::Digest)),
+                "byte {at}"
+            );
         }
     }
 
@@ -174,16 +216,27 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let own = cache(folder.path());
         own.save(&resources()).expect("saved");
-        let other = Cache { node: "other".to_owned(), ..own.clone() };
+        let other = Cache {
+            node: "other".to_owned(),
+            ..own.clone()
+        };
         assert!(matches!(other.load(), Err(Unusable::OtherNode(node)) if node == "node"));
-        File::options().write(true).open(own.path()).and_then(|file| file.set_len(EXTRA_BYTES + 1_001)).expect("a hole");
+        File::options()
+            .write(true)
+            .open(own.path())
+            .and_then(|file| file.set_len(EXTRA_BYTES + 1_001))
+            .expect("a hole");
         assert!(matches!(own.load(), Err(Unusable::TooLarge)));
     }
 
     #[test]
     fn a_folder_that_is_missing_is_an_error_and_changes_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert!(cache(&folder.path().join("missing")).save(&resources()).is_err());
+        assert!(
+            cache(&folder.path().join("missing"))
+                .save(&resources())
+                .is_err()
+        );
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
 }

@@ -1,4 +1,5 @@
-//! What responses say about the configuration, and how several of them become one, so that the newest wins and each configuration is compiled once.
+//! What responses say about the configuration, and how several of them become one, so that the
+//! newest wins and each configuration is compiled once.
 
 use bytes::Bytes;
 
@@ -29,7 +30,8 @@ pub(super) struct Update {
     pub(super) stream: u64,
     /// The version of the last of them.
     pub(super) version: Bytes,
-    /// Their nonces. A state of the world has that of the last response only: the server ignores an answer to others.
+    /// Their nonces. A state of the world has that of the last response only: the server ignores an
+    /// answer to others.
     pub(super) nonces: Vec<Bytes>,
     pub(super) change: Change,
 }
@@ -45,15 +47,27 @@ pub(super) struct Response {
 
 impl From<DiscoveryResponse> for Response {
     fn from(it: DiscoveryResponse) -> Self {
-        Self { type_url: it.type_url, version: it.version_info, nonce: it.nonce, change: Change::All(it.resources) }
+        Self {
+            type_url: it.type_url,
+            version: it.version_info,
+            nonce: it.nonce,
+            change: Change::All(it.resources),
+        }
     }
 }
 
 impl From<DeltaDiscoveryResponse> for Response {
     fn from(it: DeltaDiscoveryResponse) -> Self {
         let removed = it.removed_resources.into_iter().map(Edit::Remove);
-        let edits = removed.chain(it.resources.into_iter().map(Edit::Set)).collect();
-        Self { type_url: it.type_url, version: it.system_version_info, nonce: it.nonce, change: Change::Edits(edits) }
+        let edits = removed
+            .chain(it.resources.into_iter().map(Edit::Set))
+            .collect();
+        Self {
+            type_url: it.type_url,
+            version: it.system_version_info,
+            nonce: it.nonce,
+            change: Change::Edits(edits),
+        }
     }
 }
 
@@ -74,14 +88,23 @@ impl Update {
             }
             _ => later.nonces,
         };
-        Self { stream: later.stream, version: later.version, nonces, change }
+        Self {
+            stream: later.stream,
+            version: later.version,
+            nonces,
+            change,
+        }
     }
 
-    /// The bytes of the edits that wait, with their places in the list; 0 for a state of the world, of which only one waits.
+    /// The bytes of the edits that wait, with their places in the list; 0 for a state of the world,
+    /// of which only one waits.
     pub(super) fn len_edit_bytes(&self) -> usize {
         match &self.change {
             Change::All(_) => 0,
-            Change::Edits(edits) => edits.iter().map(|(Edit::Set(bytes) | Edit::Remove(bytes))| size_of::<Edit>() + bytes.len()).sum(),
+            Change::Edits(edits) => edits
+                .iter()
+                .map(|(Edit::Set(bytes) | Edit::Remove(bytes))| size_of::<Edit>() + bytes.len())
+                .sum(),
         }
     }
 }
@@ -91,7 +114,12 @@ mod tests {
     use super::*;
 
     fn update(stream: u64, nonce: &'static str, change: Change) -> Update {
-        Update { stream, version: nonce.into(), nonces: vec![nonce.into()], change }
+        Update {
+            stream,
+            version: nonce.into(),
+            nonces: vec![nonce.into()],
+            change,
+        }
     }
 
     fn set(name: &'static str) -> Edit {
@@ -100,7 +128,10 @@ mod tests {
 
     #[test]
     fn a_later_state_of_the_world_replaces_an_earlier_one() {
-        let (first, then) = (update(1, "a", Change::All(vec!["x".into()])), update(1, "b", Change::All(Vec::new())));
+        let (first, then) = (
+            update(1, "a", Change::All(vec!["x".into()])),
+            update(1, "b", Change::All(Vec::new())),
+        );
         assert_eq!(first.then(then.clone()), then);
     }
 
@@ -108,11 +139,23 @@ mod tests {
     fn edits_stay_in_order_and_every_nonce_of_the_stream_is_answered() {
         let removed = Edit::Remove("x".into());
         let first = update(1, "a", Change::Edits(vec![set("x")]));
-        let both = first.then(update(1, "b", Change::Edits(vec![removed.clone()]))).then(update(1, "c", Change::Edits(vec![set("x")])));
-        assert_eq!(both.change, Change::Edits(vec![set("x"), removed, set("x")]));
-        assert_eq!((both.nonces.len(), &both.version[..], both.len_edit_bytes()), (3, &b"c"[..], 3 * (1 + size_of::<Edit>())));
+        let both = first
+            .then(update(1, "b", Change::Edits(vec![removed.clone()])))
+            .then(update(1, "c", Change::Edits(vec![set("x")])));
+        assert_eq!(
+            both.change,
+            Change::Edits(vec![set("x"), removed, set("x")])
+        );
+        assert_eq!(
+            (both.nonces.len(), &both.version[..], both.len_edit_bytes()),
+            (3, &b"c"[..], 3 * (1 + size_of::<Edit>()))
+        );
         let next = both.then(update(2, "d", Change::Edits(vec![set("y")])));
         assert_eq!(next.nonces, ["d"], "the first stream is gone");
-        assert_eq!(next.len_edit_bytes(), 4 * (1 + size_of::<Edit>()), "also an empty one counts");
+        assert_eq!(
+            next.len_edit_bytes(),
+            4 * (1 + size_of::<Edit>()),
+            "also an empty one counts"
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! The configuration that the control plane sends: what it wants, what of it is in force, and how a response changes both.
+//! The configuration that the control plane sends: what it wants, what of it is in force, and how a
+//! response changes both.
 //!
-//! A resource that cannot be used refuses itself alone: the limits that were in force under its name stay. This file knows neither a clock nor a
-//! connection.
+//! A resource that cannot be used refuses itself alone: the limits that were in force under its
+//! name stay. This file knows neither a clock nor a connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::rules::resource::Resource;
 /// Resources at most. A gateway has one for each listener and each shared policy.
 const MAX_RESOURCES: usize = 100_000;
 
-/// Problems of a response that a NACK tells the control plane, and elements without a name that are kept for that.
+/// Problems of a response that a NACK tells the control plane, and elements without a name that are
+/// kept for that.
 const MOST_SHOWN: usize = 100;
 
 /// A resource and its version.
@@ -44,7 +46,8 @@ pub(super) struct Configuration {
     /// What is wrong with resources of which not even the name is known.
     unnamed: Vec<String>,
     in_force: BTreeMap<String, Versioned>,
-    /// The names of resources in force that nothing wants any more: their domains were refused under other names.
+    /// The names of resources in force that nothing wants any more: their domains were refused
+    /// under other names.
     outdated: BTreeSet<String>,
     /// Whether `in_force` has changed since [`Configuration::take_changed`].
     has_changed: bool,
@@ -117,7 +120,10 @@ impl Configuration {
 
     /// Applies resources that were in force when they were saved.
     pub(super) fn restore(&mut self, resources: BTreeMap<String, Versioned>) -> Applied {
-        self.wanted = resources.into_iter().map(|(name, resource)| (name, Ok(resource))).collect();
+        self.wanted = resources
+            .into_iter()
+            .map(|(name, resource)| (name, Ok(resource)))
+            .collect();
         let applied = self.apply_wanted(None);
         self.has_changed = false;
         applied
@@ -140,21 +146,33 @@ impl Configuration {
     fn take_all(&mut self, packed: &[Bytes]) {
         self.unnamed.clear();
         if packed.len() > MAX_RESOURCES {
-            return self.unnamed.push(format!("it has {} resources; at most {MAX_RESOURCES} are possible", packed.len()));
+            return self.unnamed.push(format!(
+                "it has {} resources; at most {MAX_RESOURCES} are possible",
+                packed.len()
+            ));
         }
         let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
         let (mut prolonged, mut has_content) = (false, packed.is_empty());
         for packed in packed {
             match resources::unpack(packed) {
-                Ok(Named { name, config: None, .. }) => {
+                Ok(Named {
+                    name, config: None, ..
+                }) => {
                     prolonged = true;
                     if let Some(known) = self.wanted.get(&name) {
                         wanted.insert(name, known.clone());
                     }
                     continue;
                 }
-                Ok(Named { name, version, config: Some(config) }) => insert(&mut wanted, name, Ok(Versioned { version, config })),
-                Err(Unusable { name: Some(name), what }) => insert(&mut wanted, name, Err(what)),
+                Ok(Named {
+                    name,
+                    version,
+                    config: Some(config),
+                }) => insert(&mut wanted, name, Ok(Versioned { version, config })),
+                Err(Unusable {
+                    name: Some(name),
+                    what,
+                }) => insert(&mut wanted, name, Err(what)),
                 Err(Unusable { name: None, what }) => self.add_unnamed(what),
             }
             has_content = true;
@@ -163,12 +181,15 @@ impl Configuration {
         if prolonged && !has_content {
             return;
         }
-        // The order of resources in a response is random, and that of messages about them must not be.
+        // The order of resources in a response is random, and that of messages about them must not
+        // be.
         self.unnamed.sort_unstable();
         if !self.unnamed.is_empty() {
             // A resource that is missing may be one of those whose name is not known.
             for (name, resource) in &self.in_force {
-                wanted.entry(name.clone()).or_insert_with(|| Ok(resource.clone()));
+                wanted
+                    .entry(name.clone())
+                    .or_insert_with(|| Ok(resource.clone()));
             }
         }
         self.wanted = wanted;
@@ -186,8 +207,15 @@ impl Configuration {
                 }
                 Edit::Set(packed) => match resources::unpack_wrapper(packed) {
                     Ok(Named { config: None, .. }) => continue,
-                    Ok(Named { name, version, config: Some(config) }) => (name, Ok(Versioned { version, config })),
-                    Err(Unusable { name: Some(name), what }) => (name, Err(what)),
+                    Ok(Named {
+                        name,
+                        version,
+                        config: Some(config),
+                    }) => (name, Ok(Versioned { version, config })),
+                    Err(Unusable {
+                        name: Some(name),
+                        what,
+                    }) => (name, Err(what)),
                     Err(Unusable { name: None, what }) => {
                         self.add_unnamed(what);
                         continue;
@@ -195,7 +223,9 @@ impl Configuration {
                 },
             };
             if self.wanted.len() >= MAX_RESOURCES && !self.wanted.contains_key(&name) {
-                self.add_unnamed(format!("there are {MAX_RESOURCES} resources already, and no more are possible"));
+                self.add_unnamed(format!(
+                    "there are {MAX_RESOURCES} resources already, and no more are possible"
+                ));
                 continue;
             }
             names.insert(name.clone());
@@ -204,15 +234,16 @@ impl Configuration {
         names
     }
 
-    /// Notes what is wrong with an element whose name is not known. A response may have a million of them.
+    /// Notes what is wrong with an element whose name is not known. A response may have a million
+    /// of them.
     fn add_unnamed(&mut self, what: String) {
         if self.unnamed.len() < MOST_SHOWN {
             self.unnamed.push(what);
         }
     }
 
-    /// Compiles what is wanted. `named` are the resources of the change, if it is not all of them: only they, and others that were not refused before,
-    /// make it a refusal.
+    /// Compiles what is wanted. `named` are the resources of the change, if it is not all of them:
+    /// only they, and others that were not refused before, make it a refusal.
     fn apply_wanted(&mut self, named: Option<&BTreeSet<String>>) -> Applied {
         let content = self.digest();
         if let Some((last, outcome)) = &self.last
@@ -221,7 +252,13 @@ impl Configuration {
         {
             return Applied::known(outcome.clone());
         }
-        let Decoded { resources, mut problems, mut refused, kept, absent } = self.decode();
+        let Decoded {
+            resources,
+            mut problems,
+            mut refused,
+            kept,
+            absent,
+        } = self.decode();
         let broken: HashSet<String> = refused.iter().cloned().collect();
         let applied = self.domains.apply(resources, &self.options);
         let mut counts = (kept, absent);
@@ -237,32 +274,77 @@ impl Configuration {
             }
         }
         self.put_in_force(&broken, &kept_domains);
-        problems.extend(self.unnamed.iter().map(|what| problem("without a name", what.clone())));
+        problems.extend(
+            self.unnamed
+                .iter()
+                .map(|what| problem("without a name", what.clone())),
+        );
         let is_refusal = match named {
             None => !problems.is_empty(),
-            Some(named) => !self.unnamed.is_empty() || refused.iter().any(|name| named.contains(name) || !self.refused.contains(name)),
+            Some(named) => {
+                !self.unnamed.is_empty()
+                    || refused
+                        .iter()
+                        .any(|name| named.contains(name) || !self.refused.contains(name))
+            }
         };
         let outcome = if is_refusal {
-            let message = problems.iter().take(MOST_SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("\n");
-            Outcome::Refused { content: named.map_or(content, |named| self.digest_of(named)), message }
+            let message = problems
+                .iter()
+                .take(MOST_SHOWN)
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n");
+            Outcome::Refused {
+                content: named.map_or(content, |named| self.digest_of(named)),
+                message,
+            }
         } else {
             Outcome::Accepted
         };
         self.refused = refused;
         self.last = Some((content, outcome.clone()));
         let (kept, absent) = counts;
-        Applied { rules: applied.rules, outcome, is_known: false, problems, warnings: applied.warnings, kept, absent }
+        Applied {
+            rules: applied.rules,
+            outcome,
+            is_known: false,
+            problems,
+            warnings: applied.warnings,
+            kept,
+            absent,
+        }
     }
 
-    /// Decodes what is wanted, one resource at a time, and those in force not again. In the place of a resource that cannot be decoded stands the one in
-    /// force.
+    /// Decodes what is wanted, one resource at a time, and those in force not again. In the place
+    /// of a resource that cannot be decoded stands the one in force.
     fn decode(&self) -> Decoded {
         let mut decoded = Decoded::default();
-        let in_force: HashMap<&str, &Arc<Resource>> = self.domains.in_force().map(|resource| (&*resource.name, resource)).collect();
-        let weight_in_force = |name: &String| self.in_force.get(name).and_then(|old| weigh(&old.config, u64::MAX).ok()).unwrap_or_default();
-        let Bounds { max_bytes, max_memory } = self.bounds;
-        let outdated = self.outdated.iter().filter(|name| !self.wanted.contains_key(*name));
-        let charged = self.wanted.keys().chain(outdated).map(weight_in_force).sum::<u64>();
+        let in_force: HashMap<&str, &Arc<Resource>> = self
+            .domains
+            .in_force()
+            .map(|resource| (&*resource.name, resource))
+            .collect();
+        let weight_in_force = |name: &String| {
+            self.in_force
+                .get(name)
+                .and_then(|old| weigh(&old.config, u64::MAX).ok())
+                .unwrap_or_default()
+        };
+        let Bounds {
+            max_bytes,
+            max_memory,
+        } = self.bounds;
+        let outdated = self
+            .outdated
+            .iter()
+            .filter(|name| !self.wanted.contains_key(*name));
+        let charged = self
+            .wanted
+            .keys()
+            .chain(outdated)
+            .map(weight_in_force)
+            .sum::<u64>();
         let (mut bytes, mut left) = (0, max_memory.saturating_sub(charged));
         for (name, wanted) in &self.wanted {
             let old = self.in_force.get(name).zip(in_force.get(&**name).copied());
@@ -270,14 +352,17 @@ impl Configuration {
                 bytes += wanted.config.len();
                 if bytes > max_bytes {
                     let what = format!("the resources have more than {max_bytes} bytes together");
-                    return Err(format!("{what}, the value of XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default"));
+                    return Err(format!(
+                        "{what}, the value of XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default"
+                    ));
                 }
                 if let Some((_, same)) = old.filter(|(old, _)| old.config == wanted.config) {
                     return Ok(Arc::clone(same));
                 }
                 // While it is compiled there are both.
                 let charged = weight_in_force(name);
-                let weight = weigh(&wanted.config, left.saturating_add(charged)).map_err(|why| why.explain(max_memory))?;
+                let weight = weigh(&wanted.config, left.saturating_add(charged))
+                    .map_err(|why| why.explain(max_memory))?;
                 let resource = resources::decode(name, &wanted.config)?;
                 left -= weight.saturating_sub(charged);
                 Ok(Arc::new(resource))
@@ -300,32 +385,49 @@ impl Configuration {
         decoded
     }
 
-    /// Notes what is in force after `broken` resources could not be decoded, and these domains kept their last good version.
+    /// Notes what is in force after `broken` resources could not be decoded, and these domains kept
+    /// their last good version.
     fn put_in_force(&mut self, broken: &HashSet<String>, kept: &HashSet<String>) {
         let mut next = BTreeMap::new();
         for resource in self.domains.in_force() {
             let Resource { name, domain, .. } = &**resource;
             let resource = if broken.contains(name) || kept.contains(domain) {
                 // A copy, because a part of an earlier response keeps all of it in memory.
-                let copy = |old: &Versioned| Versioned { version: old.version.clone(), config: Bytes::copy_from_slice(&old.config) };
+                let copy = |old: &Versioned| Versioned {
+                    version: old.version.clone(),
+                    config: Bytes::copy_from_slice(&old.config),
+                };
                 self.in_force.get(name).map(copy)
             } else {
-                self.wanted.get(name).and_then(|wanted| wanted.as_ref().ok()).cloned()
+                self.wanted
+                    .get(name)
+                    .and_then(|wanted| wanted.as_ref().ok())
+                    .cloned()
             };
             next.extend(resource.map(|resource| (name.clone(), resource)));
         }
         self.has_changed |= self.in_force != next;
         self.in_force = next;
-        self.outdated = self.in_force.keys().filter(|name| !self.wanted.contains_key(*name)).cloned().collect();
+        self.outdated = self
+            .in_force
+            .keys()
+            .filter(|name| !self.wanted.contains_key(*name))
+            .cloned()
+            .collect();
     }
 
     fn digest(&self) -> Digest {
-        let named = self.wanted.iter().flat_map(|(name, wanted)| [name.as_bytes(), content(wanted)]);
+        let named = self
+            .wanted
+            .iter()
+            .flat_map(|(name, wanted)| [name.as_bytes(), content(wanted)]);
         Digest::of(named.chain(self.unnamed.iter().map(String::as_bytes)))
     }
 
     fn digest_of(&self, names: &BTreeSet<String>) -> Digest {
-        let wanted = names.iter().filter_map(|name| Some((name, self.wanted.get(name)?)));
+        let wanted = names
+            .iter()
+            .filter_map(|name| Some((name, self.wanted.get(name)?)));
         let named = wanted.flat_map(|(name, wanted)| [name.as_bytes(), content(wanted)]);
         Digest::of(named.chain(self.unnamed.iter().map(String::as_bytes)))
     }
@@ -333,7 +435,15 @@ impl Configuration {
 
 impl Applied {
     fn known(outcome: Outcome) -> Self {
-        Self { rules: None, outcome, is_known: true, problems: Vec::new(), warnings: Vec::new(), kept: 0, absent: 0 }
+        Self {
+            rules: None,
+            outcome,
+            is_known: true,
+            problems: Vec::new(),
+            warnings: Vec::new(),
+            kept: 0,
+            absent: 0,
+        }
     }
 }
 
@@ -355,19 +465,23 @@ fn content(wanted: &Wanted) -> &[u8] {
     }
 }
 
-/// Two different resources of one name: neither the order nor the chance may decide which one holds.
+/// Two different resources of one name: neither the order nor the chance may decide which one
+/// holds.
 fn insert(wanted: &mut BTreeMap<String, Wanted>, name: String, resource: Wanted) {
     match wanted.get_mut(&name) {
         None => {
             wanted.insert(name, resource);
         }
         Some(known) if content(known) == content(&resource) => {}
-        Some(known) => *known = Err("the response has two different resources of this name".to_owned()),
+        Some(known) => {
+            *known = Err("the response has two different resources of this name".to_owned());
+        }
     }
 }
 
 fn problem(resource: &str, what: String) -> Problem {
-    let remedy = "mend it in the control plane; until then its last good version stays in force, if there is one";
+    let remedy = "mend it in the control plane; until then its last good version stays in force, \
+        if there is one";
     Problem {
         severity: Severity::Error,
         file: format!("resource {resource}"),

@@ -1,6 +1,7 @@
 //! One connection to the control plane: name resolution, TCP, TLS and HTTP/2, within a deadline.
 //!
-//! Each connection resolves the name and reads the certificates again, so that it follows a Service that moved and files that were rotated.
+//! Each connection resolves the name and reads the certificates again, so that it follows a Service
+//! that moved and files that were rotated.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +26,8 @@ use crate::tls;
 /// The time for a connection, from the resolution of its name to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// TCP probes a connection without traffic, so that one whose other end is gone ends within 40 s, whatever the server allows in HTTP/2.
+/// TCP probes a connection without traffic, so that one whose other end is gone ends within 40 s,
+/// whatever the server allows in HTTP/2.
 const TCP_IDLE: Duration = Duration::from_secs(30);
 const TCP_INTERVAL: Duration = Duration::from_secs(5);
 const TCP_PROBES: u32 = 2;
@@ -33,10 +35,12 @@ const TCP_PROBES: u32 = 2;
 /// The longest wait for the acknowledgement of an HTTP/2 PING.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The windows of HTTP/2 flow control. A configuration is some megabytes, and the connection has one stream.
+/// The windows of HTTP/2 flow control. A configuration is some megabytes, and the connection has
+/// one stream.
 const WINDOW_BYTES: u32 = 1 << 20;
 
-/// The protocol in TLS. Go's gRPC servers refuse a client that does not offer it. Source: RFC 7540, section 3.3.
+/// The protocol in TLS. Go's gRPC servers refuse a client that does not offer it. Source: RFC 7540,
+/// section 3.3.
 const ALPN: &[u8] = b"h2";
 
 /// Where the control plane is, and how to speak to it.
@@ -53,7 +57,11 @@ pub struct Server {
 impl std::fmt::Display for Server {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { host, port, .. } = self;
-        if host.contains(':') { write!(out, "[{host}]:{port}") } else { write!(out, "{host}:{port}") }
+        if host.contains(':') {
+            write!(out, "[{host}]:{port}")
+        } else {
+            write!(out, "{host}:{port}")
+        }
     }
 }
 
@@ -75,12 +83,25 @@ pub(super) enum ConnectError {
 }
 
 /// Opens a connection. `ping` is the time between two PINGs.
-pub(super) async fn connect(server: &Server, ping: Duration) -> Result<(Channel, FewerPings), ConnectError> {
+pub(super) async fn connect(
+    server: &Server,
+    ping: Duration,
+) -> Result<(Channel, FewerPings), ConnectError> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
-    let io = timeout_at(deadline, open(server, deadline)).await.map_err(|_| ConnectError::Timeout)??;
+    let io = timeout_at(deadline, open(server, deadline))
+        .await
+        .map_err(|_| ConnectError::Timeout)??;
     let fewer_pings = FewerPings::default();
-    let scheme = if server.tls.is_some() { "https" } else { "http" };
-    let uri = |scheme: &str| format!("{scheme}://{server}").parse::<http::Uri>().map_err(|error| ConnectError::Http(error.to_string()));
+    let scheme = if server.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let uri = |scheme: &str| {
+        format!("{scheme}://{server}")
+            .parse::<http::Uri>()
+            .map_err(|error| ConnectError::Http(error.to_string()))
+    };
     let endpoint = Endpoint::from(uri("http")?)
         .origin(uri(scheme)?)
         .http2_keep_alive_interval(ping)
@@ -88,33 +109,57 @@ pub(super) async fn connect(server: &Server, ping: Duration) -> Result<(Channel,
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
-    let connected = timeout_at(deadline, endpoint.connect_with_connector(Once(Some(Watched::new(io, fewer_pings.clone())))))
-        .await
-        .map_err(|_| ConnectError::Timeout)?;
-    Ok((connected.map_err(|error| ConnectError::Http(causes(&error)))?, fewer_pings))
+    let connected = timeout_at(
+        deadline,
+        endpoint.connect_with_connector(Once(Some(Watched::new(io, fewer_pings.clone())))),
+    )
+    .await
+    .map_err(|_| ConnectError::Timeout)?;
+    Ok((
+        connected.map_err(|error| ConnectError::Http(causes(&error)))?,
+        fewer_pings,
+    ))
 }
 
 async fn open(server: &Server, deadline: Instant) -> Result<Box<dyn Io>, ConnectError> {
     let stream = dial(server, deadline).await?;
-    let Some(options) = &server.tls else { return Ok(Box::new(stream)) };
+    let Some(options) = &server.tls else {
+        return Ok(Box::new(stream));
+    };
     let mut config = tls::client_config(options)?;
     config.alpn_protocols = vec![ALPN.to_vec()];
-    let name = ServerName::try_from(server.host.clone()).map_err(|_| ConnectError::Tls(format!("{} is no host name", server.host)))?;
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-    stream.map(|stream| Box::new(stream) as Box<dyn Io>).map_err(|error| ConnectError::Tls(explain(&error)))
+    let name = ServerName::try_from(server.host.clone())
+        .map_err(|_| ConnectError::Tls(format!("{} is no host name", server.host)))?;
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await;
+    stream
+        .map(|stream| Box::new(stream) as Box<dyn Io>)
+        .map_err(|error| ConnectError::Tls(explain(&error)))
 }
 
-/// Tries the addresses of the name one after the other, each for its share of the time that is left.
+/// Tries the addresses of the name one after the other, each for its share of the time that is
+/// left.
 async fn dial(server: &Server, deadline: Instant) -> Result<TcpStream, ConnectError> {
-    let resolve_error = |error| ConnectError::Resolve { host: server.host.clone(), error };
-    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(resolve_error)?.collect();
+    let resolve_error = |error| ConnectError::Resolve {
+        host: server.host.clone(),
+        error,
+    };
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((server.host.as_str(), server.port))
+        .await
+        .map_err(resolve_error)?
+        .collect();
     let mut last = ConnectError::Tcp(io::ErrorKind::NotFound.into());
     for (index, address) in addresses.iter().enumerate() {
-        let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;
+        let left =
+            deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;
         match timeout_at(Instant::now() + left, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 // A connection without them works; it is only found broken later.
-                let keepalive = TcpKeepalive::new().with_time(TCP_IDLE).with_interval(TCP_INTERVAL).with_retries(TCP_PROBES);
+                let keepalive = TcpKeepalive::new()
+                    .with_time(TCP_IDLE)
+                    .with_interval(TCP_INTERVAL)
+                    .with_retries(TCP_PROBES);
                 let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
@@ -135,12 +180,18 @@ fn explain(error: &io::Error) -> String {
         authorities: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
         other_name: "set CONFIG_GRPC_XDS_SERVER_TLS_SAN",
     };
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+    match error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<Error>())
+    {
         Some(Error::InvalidCertificate(error)) => tls::certificate_hint(error, &PEER),
         Some(Error::AlertReceived(alert)) if tls::is_about_certificates(*alert) => format!(
-            "the control plane refuses the client's certificate ({error}): check CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY"
+            "the control plane refuses the client's certificate ({error}): check \
+             CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY"
         ),
-        Some(Error::InvalidMessage(_)) => format!("it does not speak TLS ({error}); check CONFIG_GRPC_XDS_SERVER_USE_TLS"),
+        Some(Error::InvalidMessage(_)) => {
+            format!("it does not speak TLS ({error}); check CONFIG_GRPC_XDS_SERVER_USE_TLS")
+        }
         _ => format!("the TLS handshake failed: {error}"),
     }
 }
@@ -165,7 +216,8 @@ trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Gives tonic the stream that is open already. It cannot open a second one: a new connection needs new addresses and files.
+/// Gives tonic the stream that is open already. It cannot open a second one: a new connection needs
+/// new addresses and files.
 struct Once(Option<Watched<Box<dyn Io>>>);
 
 impl Service<http::Uri> for Once {
@@ -178,7 +230,11 @@ impl Service<http::Uri> for Once {
     }
 
     fn call(&mut self, _: http::Uri) -> Self::Future {
-        let taken = self.0.take().map(TokioIo::new).ok_or_else(|| io::ErrorKind::NotConnected.into());
+        let taken = self
+            .0
+            .take()
+            .map(TokioIo::new)
+            .ok_or_else(|| io::ErrorKind::NotConnected.into());
         Box::pin(std::future::ready(taken))
     }
 }

@@ -1,7 +1,8 @@
-//! Finds out why a server closes a connection: the GOAWAY frame (RFC 9113, section 6.8) among the bytes that arrive.
+//! Finds out why a server closes a connection: the GOAWAY frame (RFC 9113, section 6.8) among the
+//! bytes that arrive.
 //!
-//! A Go server that finds PINGs too many sends GOAWAY for a stream that is not there yet and closes the connection. h2 then gives the open stream no
-//! reason but a broken pipe.
+//! A Go server that finds PINGs too many sends GOAWAY for a stream that is not there yet and closes
+//! the connection. h2 then gives the open stream no reason but a broken pipe.
 
 use std::io;
 use std::pin::Pin;
@@ -48,19 +49,23 @@ impl Frames {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
             bytes = &bytes[skipped..];
-            let Some((&byte, rest)) = bytes.split_first() else { return is_found };
+            let Some((&byte, rest)) = bytes.split_first() else {
+                return is_found;
+            };
             bytes = rest;
             self.begin[self.len] = byte;
             self.len += 1;
             if self.len == HEADER_BYTES {
-                let payload = u32::from_be_bytes([0, self.begin[0], self.begin[1], self.begin[2]]) as usize;
+                let payload =
+                    u32::from_be_bytes([0, self.begin[0], self.begin[1], self.begin[2]]) as usize;
                 if self.begin[3] != GOAWAY || payload < GOAWAY_BYTES {
                     (self.len, self.skip) = (0, payload);
                 }
             } else if self.len == HEADER_BYTES + GOAWAY_BYTES {
                 let [.., a, b, c, d] = self.begin;
                 is_found |= u32::from_be_bytes([a, b, c, d]) == ENHANCE_YOUR_CALM;
-                let payload = u32::from_be_bytes([0, self.begin[0], self.begin[1], self.begin[2]]) as usize;
+                let payload =
+                    u32::from_be_bytes([0, self.begin[0], self.begin[1], self.begin[2]]) as usize;
                 (self.len, self.skip) = (0, payload - GOAWAY_BYTES);
             }
         }
@@ -77,12 +82,20 @@ pub(super) struct Watched<T> {
 
 impl<T> Watched<T> {
     pub(super) fn new(io: T, fewer_pings: FewerPings) -> Self {
-        Self { io, frames: Frames::default(), fewer_pings }
+        Self {
+            io,
+            frames: Frames::default(),
+            fewer_pings,
+        }
     }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.io).poll_read(context, buffer);
         if self.frames.read(&buffer.filled()[before..]) {
@@ -93,7 +106,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(context, bytes)
     }
 
@@ -119,16 +136,42 @@ mod tests {
     fn a_goaway_is_found_among_other_frames_however_they_are_cut() {
         let settings = frame(4, &[0; 12]);
         let data = frame(0, &[7; 300]);
-        let goaway = |code: u8| frame(GOAWAY, &[&[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, code], &b"too_many_pings"[..]].concat());
+        let goaway = |code: u8| {
+            frame(
+                GOAWAY,
+                &[
+                    &[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, code],
+                    &b"too_many_pings"[..],
+                ]
+                .concat(),
+            )
+        };
         for (code, is_calm) in [(ENHANCE_YOUR_CALM as u8, true), (0, false)] {
-            let bytes = [&settings[..], &data, &frame(6, &[0; 8]), &goaway(code), &data].concat();
+            let bytes = [
+                &settings[..],
+                &data,
+                &frame(6, &[0; 8]),
+                &goaway(code),
+                &data,
+            ]
+            .concat();
             for piece in [1, 2, 7, 9, 100, bytes.len()] {
                 let mut frames = Frames::default();
-                let found = bytes.chunks(piece).map(|piece| frames.read(piece)).filter(|found| *found).count();
+                let found = bytes
+                    .chunks(piece)
+                    .map(|piece| frames.read(piece))
+                    .filter(|found| *found)
+                    .count();
                 assert_eq!(found, usize::from(is_calm), "{code} in pieces of {piece}");
-                assert!(frames.read(&goaway(ENHANCE_YOUR_CALM as u8)), "the reader is at the beginning of a frame again");
+                assert!(
+                    frames.read(&goaway(ENHANCE_YOUR_CALM as u8)),
+                    "the reader is at the beginning of a frame again"
+                );
             }
         }
-        assert!(!Frames::default().read(&frame(GOAWAY, &[0; 3])), "too short to be valid");
+        assert!(
+            !Frames::default().read(&frame(GOAWAY, &[0; 3])),
+            "too short to be valid"
+        );
     }
 }

@@ -1,11 +1,13 @@
-//! What passes between the thread of the connection and the thread that compiles: the newest update in one direction, outcomes in the other.
+//! What passes between the thread of the connection and the thread that compiles: the newest update
+//! in one direction, outcomes in the other.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::change::Update;
 
-/// Nonces of delta responses that may wait for one answer each. A server that sends more without one is not read on.
+/// Nonces of delta responses that may wait for one answer each. A server that sends more without
+/// one is not read on.
 const MAX_NONCES: usize = 64;
 
 /// An update that waits for the thread that compiles.
@@ -46,10 +48,13 @@ impl Inbox {
         merged
     }
 
-    /// Whether no more may be put in: what waits has `max_bytes`, or too many nonces. A state of the world replaces the one that waits.
+    /// Whether no more may be put in: what waits has `max_bytes`, or too many nonces. A state of
+    /// the world replaces the one that waits.
     pub(super) fn is_full(&self, max_bytes: usize) -> bool {
         let state = self.lock();
-        state.update.as_ref().is_some_and(|update| update.nonces.len() >= MAX_NONCES || update.len_edit_bytes() >= max_bytes)
+        state.update.as_ref().is_some_and(|update| {
+            update.nonces.len() >= MAX_NONCES || update.len_edit_bytes() >= max_bytes
+        })
     }
 
     /// Ends the thread that compiles.
@@ -72,11 +77,18 @@ impl Inbox {
             {
                 return Wake::Update(update);
             }
-            let at = if state.update.is_some() { not_before.min(until) } else { until };
+            let at = if state.update.is_some() {
+                not_before.min(until)
+            } else {
+                until
+            };
             if now >= until {
                 return Wake::Idle;
             }
-            let (next, _) = self.changed.wait_timeout(state, at.saturating_duration_since(now)).unwrap_or_else(PoisonError::into_inner);
+            let (next, _) = self
+                .changed
+                .wait_timeout(state, at.saturating_duration_since(now))
+                .unwrap_or_else(PoisonError::into_inner);
             state = next;
         }
     }
@@ -93,7 +105,12 @@ mod tests {
     use super::*;
 
     fn update(nonce: u32, change: Change) -> Update {
-        Update { stream: 1, version: "v".into(), nonces: vec![nonce.to_string().into()], change }
+        Update {
+            stream: 1,
+            version: "v".into(),
+            nonces: vec![nonce.to_string().into()],
+            change,
+        }
     }
 
     #[test]
@@ -103,9 +120,19 @@ mod tests {
         assert!(inbox.put(update(2, Change::All(vec!["b".into()]))));
         let begin = Instant::now();
         let not_before = begin + Duration::from_millis(50);
-        assert_eq!(inbox.wait(not_before, Duration::from_millis(10)), Wake::Idle);
-        assert_eq!(inbox.wait(not_before, Duration::from_secs(60)), Wake::Update(update(2, Change::All(vec!["b".into()]))));
-        assert!(begin.elapsed() >= Duration::from_millis(50), "{:?}", begin.elapsed());
+        assert_eq!(
+            inbox.wait(not_before, Duration::from_millis(10)),
+            Wake::Idle
+        );
+        assert_eq!(
+            inbox.wait(not_before, Duration::from_secs(60)),
+            Wake::Update(update(2, Change::All(vec!["b".into()])))
+        );
+        assert!(
+            begin.elapsed() >= Duration::from_millis(50),
+            "{:?}",
+            begin.elapsed()
+        );
         assert_eq!(inbox.wait(begin, Duration::ZERO), Wake::Idle);
         inbox.end();
         assert_eq!(inbox.wait(begin, Duration::from_secs(60)), Wake::Ended);
@@ -125,7 +152,10 @@ mod tests {
         }
         assert!(inbox.is_full(1_000));
         let inbox = Inbox::default();
-        inbox.put(update(1, Change::Edits(vec![Edit::Set(vec![0; 1_000].into())])));
+        inbox.put(update(
+            1,
+            Change::Edits(vec![Edit::Set(vec![0; 1_000].into())]),
+        ));
         let bytes = 1_000 + size_of::<Edit>();
         assert!(inbox.is_full(bytes) && !inbox.is_full(bytes + 1));
     }

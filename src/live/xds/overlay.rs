@@ -1,6 +1,8 @@
-//! The overlay file: what the messages of a control plane have no field for. It is read at the start and again when it changes.
+//! The overlay file: what the messages of a control plane have no field for. It is read at the
+//! start and again when it changes.
 //!
-//! It is all-or-nothing, as the files of limits are: with a mistake in it, the overlay that was in force stays.
+//! It is all-or-nothing, as the files of limits are: with a mistake in it, the overlay that was in
+//! force stays.
 
 use std::sync::Arc;
 
@@ -20,11 +22,28 @@ pub(super) struct OverlayFile {
 
 impl OverlayFile {
     /// Reads the file for the first time. Its problems leave the options without an overlay.
-    pub(super) fn open(path: Option<std::path::PathBuf>, options: XdsOptions) -> (Self, Vec<Problem>) {
-        let Some(path) = path else { return (Self { file: None, options }, Vec::new()) };
+    pub(super) fn open(
+        path: Option<std::path::PathBuf>,
+        options: XdsOptions,
+    ) -> (Self, Vec<Problem>) {
+        let Some(path) = path else {
+            return (
+                Self {
+                    file: None,
+                    options,
+                },
+                Vec::new(),
+            );
+        };
         let (file, text) = OneFile::open(path);
-        let mut opened = Self { file: Some(file), options };
-        let problems = text.and_then(|text| opened.take(text)).err().unwrap_or_default();
+        let mut opened = Self {
+            file: Some(file),
+            options,
+        };
+        let problems = text
+            .and_then(|text| opened.take(text))
+            .err()
+            .unwrap_or_default();
         (opened, problems)
     }
 
@@ -38,11 +57,21 @@ impl OverlayFile {
         let text = self.file.as_mut()?.poll()?;
         match text.and_then(|text| self.take(text)) {
             Ok(()) => {
-                tracing::info!(entries = self.options.overlay.as_ref().map(|overlay| overlay.entries()), "overlay file loaded");
+                tracing::info!(
+                    entries = self
+                        .options
+                        .overlay
+                        .as_ref()
+                        .map(|overlay| overlay.entries()),
+                    "overlay file loaded"
+                );
                 Some(&self.options)
             }
             Err(problems) => {
-                tracing::error!(problems = problems.len(), "overlay file rejected; what it said before stays in force");
+                tracing::error!(
+                    problems = problems.len(),
+                    "overlay file rejected; what it said before stays in force"
+                );
                 for problem in problems.iter().take(MAX_LOGGED) {
                     tracing::error!("{problem}");
                 }

@@ -1,8 +1,10 @@
 //! The protocol of xDS without its connection: the requests of one stream, and when to send them.
 //!
-//! A pure state machine: it gets responses, outcomes and the time, and gives requests. Sources: the xDS protocol's documentation (versions, nonces,
-//! ACK and NACK, delta), and the behaviour of go-control-plane's snapshot cache, which Envoy Gateway and Envoy AI Gateway serve: it answers a
-//! refusal at once with the same configuration, ignores a request whose nonce is not the last one, and its versions begin anew with the process.
+//! A pure state machine: it gets responses, outcomes and the time, and gives requests. Sources: the
+//! xDS protocol's documentation (versions, nonces, ACK and NACK, delta), and the behaviour of
+//! go-control-plane's snapshot cache, which Envoy Gateway and Envoy AI Gateway serve: it answers a
+//! refusal at once with the same configuration, ignores a request whose nonce is not the last one,
+//! and its versions begin anew with the process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -22,7 +24,8 @@ const MAX_REFUSAL_BYTES: usize = 8 * 1_024;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Refusals that may wait at once: delta answers each response. A server that sends more without an answer gets the latest ones.
+/// Refusals that may wait at once: delta answers each response. A server that sends more without an
+/// answer gets the latest ones.
 const MAX_HELD: usize = 64;
 
 /// How the control plane sends its configuration.
@@ -60,7 +63,8 @@ pub(super) enum Outcome {
 pub(super) struct Stream {
     variant: Variant,
     node: Node,
-    /// The version of the last response that was accepted on this stream. Those of earlier streams mean nothing, because the server may be another one.
+    /// The version of the last response that was accepted on this stream. Those of earlier streams
+    /// mean nothing, because the server may be another one.
     accepted: Bytes,
     /// Refusals that wait, each with its time, in the order of their responses.
     held: VecDeque<(Instant, Request)>,
@@ -68,11 +72,17 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(variant: Variant, node: Node) -> Self {
-        Self { variant, node, accepted: Bytes::new(), held: VecDeque::new() }
+        Self {
+            variant,
+            node,
+            accepted: Bytes::new(),
+            held: VecDeque::new(),
+        }
     }
 
-    /// The first request. It has no version and no nonce, so that the server sends its configuration whatever it takes this client for. `in_force` are
-    /// the names and versions of the resources in force, which only delta sends.
+    /// The first request. It has no version and no nonce, so that the server sends its
+    /// configuration whatever it takes this client for. `in_force` are the names and versions of
+    /// the resources in force, which only delta sends.
     pub(super) fn first(&self, in_force: BTreeMap<String, String>) -> Request {
         match self.variant {
             Variant::StateOfTheWorld => self.request(Bytes::new(), None),
@@ -86,7 +96,8 @@ impl Stream {
         }
     }
 
-    /// Answers responses of this stream: their version and their nonces, in order. Returns the requests to send now; others become [`Stream::due`].
+    /// Answers responses of this stream: their version and their nonces, in order. Returns the
+    /// requests to send now; others become [`Stream::due`].
     pub(super) fn answer(
         &mut self,
         version: Bytes,
@@ -103,12 +114,23 @@ impl Stream {
             Outcome::Accepted => {
                 pace.accepted();
                 self.accepted = version;
-                nonces.into_iter().map(|nonce| self.request(nonce, None)).collect()
+                nonces
+                    .into_iter()
+                    .map(|nonce| self.request(nonce, None))
+                    .collect()
             }
             Outcome::Refused { content, message } => {
                 let at = pace.next(content, now);
-                let error = Status { code: INVALID_ARGUMENT, message: cut(message) };
-                self.held.extend(nonces.into_iter().map(|nonce| (at, self.request(nonce, Some(error.clone())))).collect::<Vec<_>>());
+                let error = Status {
+                    code: INVALID_ARGUMENT,
+                    message: cut(message),
+                };
+                self.held.extend(
+                    nonces
+                        .into_iter()
+                        .map(|nonce| (at, self.request(nonce, Some(error.clone()))))
+                        .collect::<Vec<_>>(),
+                );
                 self.held.drain(..self.held.len().saturating_sub(MAX_HELD));
                 self.due(pace, now)
             }
@@ -121,7 +143,10 @@ impl Stream {
         if count > 0 {
             pace.sent(now);
         }
-        self.held.drain(..count).map(|(_, request)| request).collect()
+        self.held
+            .drain(..count)
+            .map(|(_, request)| request)
+            .collect()
     }
 
     /// When the next refusal is due.
@@ -140,12 +165,19 @@ impl Stream {
                 response_nonce,
                 error_detail,
             }),
-            Variant::Delta => Request::Delta(DeltaDiscoveryRequest { node, type_url, response_nonce, error_detail, ..Default::default() }),
+            Variant::Delta => Request::Delta(DeltaDiscoveryRequest {
+                node,
+                type_url,
+                response_nonce,
+                error_detail,
+                ..Default::default()
+            }),
         }
     }
 }
 
-/// The pace of refusals, of all streams: a server that answers each one at once must not keep both sides busy.
+/// The pace of refusals, of all streams: a server that answers each one at once must not keep both
+/// sides busy.
 #[derive(Debug, Default)]
 pub(super) struct RefusalPace {
     content: Option<Digest>,
@@ -154,7 +186,8 @@ pub(super) struct RefusalPace {
 }
 
 impl RefusalPace {
-    /// When a refusal of this content may be sent: the first one now, others a growing wait after the one before.
+    /// When a refusal of this content may be sent: the first one now, others a growing wait after
+    /// the one before.
     fn next(&mut self, content: Digest, now: Instant) -> Instant {
         if self.content != Some(content) {
             (self.content, self.last) = (Some(content), None);
@@ -163,7 +196,9 @@ impl RefusalPace {
     }
 
     fn sent(&mut self, now: Instant) {
-        let wait = self.last.map_or(FIRST_WAIT, |(_, wait)| (wait * 2).min(LONGEST_WAIT));
+        let wait = self
+            .last
+            .map_or(FIRST_WAIT, |(_, wait)| (wait * 2).min(LONGEST_WAIT));
         self.last = Some((now, wait));
     }
 
@@ -174,7 +209,10 @@ impl RefusalPace {
 
 fn cut(mut text: String) -> String {
     if text.len() > MAX_REFUSAL_BYTES {
-        let end = (0..=MAX_REFUSAL_BYTES).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        let end = (0..=MAX_REFUSAL_BYTES)
+            .rev()
+            .find(|&end| text.is_char_boundary(end))
+            .unwrap_or(0);
         text.truncate(end);
         text.push_str(" ...");
     }

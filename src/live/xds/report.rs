@@ -1,4 +1,5 @@
-//! The log lines about limits of the control plane. It may change them several times a second, and the log must stay readable.
+//! The log lines about limits of the control plane. It may change them several times a second, and
+//! the log must stay readable.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,10 +37,22 @@ fn is_compared(rules: &Arc<Rules>) -> bool {
 
 impl Report {
     /// Reports that limits are in force.
-    pub(super) fn loaded(&mut self, old: Option<&Snapshot>, new: &Snapshot, version: &[u8], now: Instant) {
+    pub(super) fn loaded(
+        &mut self,
+        old: Option<&Snapshot>,
+        new: &Snapshot,
+        version: &[u8],
+        now: Instant,
+    ) {
         let version: String = String::from_utf8_lossy(version).chars().take(100).collect();
-        if new.rules.domains().next().is_none() && old.is_none_or(|old| old.rules.domains().next().is_some()) {
-            tracing::warn!(version, "the control plane sent no limits: all requests pass. This is right if the last policy was deleted");
+        if new.rules.domains().next().is_none()
+            && old.is_none_or(|old| old.rules.domains().next().is_some())
+        {
+            tracing::warn!(
+                version,
+                "the control plane sent no limits: all requests pass. This is right if the last \
+                 policy was deleted"
+            );
         }
         if self.last.is_none() {
             self.reported = old.map(|old| Arc::clone(&old.rules)).filter(is_compared);
@@ -54,7 +67,9 @@ impl Report {
         if self.last.is_some_and(|last| now < last + INTERVAL) {
             return;
         }
-        let Some((loads, version, rules, generation)) = self.unreported.take() else { return };
+        let Some((loads, version, rules, generation)) = self.unreported.take() else {
+            return;
+        };
         self.last = Some(now);
         let (domains, limits) = (rules.domains().count(), rules.limit_count());
         // Rules that are not compared are not kept.
@@ -62,10 +77,23 @@ impl Report {
         let old = std::mem::replace(&mut self.reported, new.clone());
         let difference = old.zip(new).map(|(old, new)| Difference::new(&old, &new));
         let count = |of: fn(&Difference) -> usize| difference.as_ref().map(of);
-        let (added, removed) = (count(|found| found.added.len()), count(|found| found.removed.len()));
+        let (added, removed) = (
+            count(|found| found.added.len()),
+            count(|found| found.removed.len()),
+        );
         let changed = count(|found| found.changed.len());
         let loads = (loads > 1).then_some(loads);
-        tracing::info!(version, loads, domains, limits, generation, added, removed, changed, "limits loaded from the control plane");
+        tracing::info!(
+            version,
+            loads,
+            domains,
+            limits,
+            generation,
+            added,
+            removed,
+            changed,
+            "limits loaded from the control plane"
+        );
         if let Some(difference) = &difference {
             files::log_difference(difference);
         }
@@ -73,7 +101,11 @@ impl Report {
 
     /// Reports warnings about limits that are in force, except those of the last configuration.
     pub(super) fn warnings(&mut self, warnings: Vec<Problem>) {
-        for warning in warnings.iter().filter(|warning| !self.warnings.contains(warning)).take(MAX_LOGGED) {
+        for warning in warnings
+            .iter()
+            .filter(|warning| !self.warnings.contains(warning))
+            .take(MAX_LOGGED)
+        {
             tracing::warn!("{warning}");
         }
         self.warnings = warnings;
@@ -81,15 +113,29 @@ impl Report {
     }
 
     /// Reports what was refused, unless it is the same as last time.
-    pub(super) fn refused(&mut self, problems: Vec<Problem>, (kept, absent): (usize, usize), has_none: bool) {
+    pub(super) fn refused(
+        &mut self,
+        problems: Vec<Problem>,
+        (kept, absent): (usize, usize),
+        has_none: bool,
+    ) {
         if self.refused == problems {
             return;
         }
         if problems.is_empty() {
             tracing::info!("all limits of the control plane are in force again");
         } else {
-            let none = if has_none { "; there are no limits yet, and every request is answered with UNAVAILABLE" } else { "" };
-            tracing::error!(problems = problems.len(), kept, absent, "limits of the control plane refused{none}");
+            let none = if has_none {
+                "; there are no limits yet, and every request is answered with UNAVAILABLE"
+            } else {
+                ""
+            };
+            tracing::error!(
+                problems = problems.len(),
+                kept,
+                absent,
+                "limits of the control plane refused{none}"
+            );
             for problem in problems.iter().take(MAX_LOGGED) {
                 tracing::error!("{problem}");
             }

@@ -1,4 +1,5 @@
-//! Resources as they arrive: unpacking, comparing and decoding them, each by itself, so that one that is not valid refuses nothing but itself.
+//! Resources as they arrive: unpacking, comparing and decoding them, each by itself, so that one
+//! that is not valid refuses nothing but itself.
 
 use bytes::Bytes;
 use prost::Message;
@@ -10,12 +11,14 @@ use crate::rules::limit::Metadata;
 use crate::rules::resource::{Descriptor, Policy, Resource};
 
 /// The type of the resources.
-pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+pub(super) const TYPE_URL: &str =
+    "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
 /// The type of the wrapper that carries the time to live of a resource.
 const WRAPPER_TYPE: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
 
-/// The longest name of a resource, and the longest version, in bytes. Both gateways use the domain as the name.
+/// The longest name of a resource, and the longest version, in bytes. Both gateways use the domain
+/// as the name.
 const MAX_NAME_BYTES: usize = 4_096;
 
 /// A digest of content. Two contents of one digest are equal: it is cryptographic.
@@ -43,7 +46,8 @@ pub(super) struct Any {
     pub(super) value: Bytes,
 }
 
-/// The fields of `RateLimitConfig` that tell whose limits it holds. It can be decoded where the whole cannot.
+/// The fields of `RateLimitConfig` that tell whose limits it holds. It can be decoded where the
+/// whole cannot.
 #[derive(Clone, PartialEq, Message)]
 struct Head {
     #[prost(bytes = "bytes", tag = "1")]
@@ -52,7 +56,8 @@ struct Head {
     domain: Bytes,
 }
 
-/// The fields of `envoy.service.discovery.v3.Resource` that are read. A list among the others, of which each element takes memory, is not decoded.
+/// The fields of `envoy.service.discovery.v3.Resource` that are read. A list among the others, of
+/// which each element takes memory, is not decoded.
 #[derive(Clone, PartialEq, Message)]
 struct Wrapper {
     #[prost(bytes = "bytes", tag = "1")]
@@ -69,7 +74,8 @@ pub(super) struct Named {
     pub(super) name: String,
     /// The version of this resource; only delta has one.
     pub(super) version: String,
-    /// The encoded `RateLimitConfig`; `None` if the server only prolongs its time to live, so that its content is the one that it had.
+    /// The encoded `RateLimitConfig`; `None` if the server only prolongs its time to live, so that
+    /// its content is the one that it had.
     pub(super) config: Option<Bytes>,
 }
 
@@ -82,35 +88,59 @@ pub(super) struct Unusable {
     pub(super) what: String,
 }
 
-/// Unpacks an element of a state of the world: an `Any` that is a resource, or a wrapper around one.
+/// Unpacks an element of a state of the world: an `Any` that is a resource, or a wrapper around
+/// one.
 pub(super) fn unpack(packed: &Bytes) -> Result<Named, Unusable> {
     let any = decode_any(packed.clone()).map_err(unnamed)?;
-    if any.type_url == WRAPPER_TYPE.as_bytes() { unpack_wrapper(&any.value) } else { unpack_plain(any) }
+    if any.type_url == WRAPPER_TYPE.as_bytes() {
+        unpack_wrapper(&any.value)
+    } else {
+        unpack_plain(any)
+    }
 }
 
-/// Unpacks a wrapper: an element of a delta response, or of a state of the world with times to live. A wrapper inside a wrapper is not valid.
+/// Unpacks a wrapper: an element of a delta response, or of a state of the world with times to
+/// live. A wrapper inside a wrapper is not valid.
 pub(super) fn unpack_wrapper(packed: &Bytes) -> Result<Named, Unusable> {
     let wrapper = Wrapper::decode(packed.clone()).map_err(|error| unnamed(invalid(&error)))?;
     let has_content = !wrapper.resource.is_empty();
     if wrapper.name.is_empty() && has_content {
         let named = unpack_plain(decode_any(wrapper.resource).map_err(unnamed)?)?;
-        return Ok(Named { version: version(&wrapper.version), ..named });
+        return Ok(Named {
+            version: version(&wrapper.version),
+            ..named
+        });
     }
     let name = text(&wrapper.name).map_err(unnamed)?;
     let config = if has_content {
         let config = decode_any(wrapper.resource).and_then(config);
-        Some(config.map_err(|what| Unusable { name: Some(name.clone()), what })?)
+        Some(config.map_err(|what| Unusable {
+            name: Some(name.clone()),
+            what,
+        })?)
     } else {
         None
     };
-    Ok(Named { name, version: version(&wrapper.version), config })
+    Ok(Named {
+        name,
+        version: version(&wrapper.version),
+        config,
+    })
 }
 
 fn unpack_plain(any: Any) -> Result<Named, Unusable> {
     let config = config(any).map_err(unnamed)?;
     let head = Head::decode(config.clone()).map_err(|error| unnamed(invalid(&error)))?;
-    let name = if head.name.is_empty() { head.domain } else { head.name };
-    Ok(Named { name: text(&name).map_err(unnamed)?, version: String::new(), config: Some(config) })
+    let name = if head.name.is_empty() {
+        head.domain
+    } else {
+        head.name
+    };
+    Ok(Named {
+        name: text(&name).map_err(unnamed)?,
+        version: String::new(),
+        config: Some(config),
+    })
 }
 
 fn unnamed(what: String) -> Unusable {
@@ -124,13 +154,20 @@ fn unnamed(what: String) -> Unusable {
 pub(super) fn decode(name: &str, config: &Bytes) -> Result<Resource, String> {
     let config = xds::RateLimitConfig::decode(config.clone()).map_err(|error| invalid(&error))?;
     let descriptors = config.descriptors.into_iter().map(descriptor).collect();
-    Ok(Resource { name: name.to_owned(), domain: config.domain, descriptors })
+    Ok(Resource {
+        name: name.to_owned(),
+        domain: config.domain,
+        descriptors,
+    })
 }
 
 /// Packs a resource as a server does.
 #[cfg(test)]
 pub(super) fn pack(config: &Bytes) -> Any {
-    Any { type_url: Bytes::from_static(TYPE_URL.as_bytes()), value: config.clone() }
+    Any {
+        type_url: Bytes::from_static(TYPE_URL.as_bytes()),
+        value: config.clone(),
+    }
 }
 
 fn decode_any(packed: Bytes) -> Result<Any, String> {
@@ -141,7 +178,10 @@ fn config(any: Any) -> Result<Bytes, String> {
     if any.type_url == TYPE_URL.as_bytes() {
         return Ok(any.value);
     }
-    let shown: String = String::from_utf8_lossy(&any.type_url).chars().take(200).collect();
+    let shown: String = String::from_utf8_lossy(&any.type_url)
+        .chars()
+        .take(200)
+        .collect();
     Err(format!("it is of the type {shown:?}, not {TYPE_URL}"))
 }
 
@@ -177,7 +217,10 @@ fn descriptor(from: xds::RateLimitDescriptor) -> Descriptor {
 
 /// prost bounds the depth.
 fn json(from: prost_types::Struct) -> Metadata {
-    from.fields.into_iter().map(|(name, value)| (name, json_value(value))).collect()
+    from.fields
+        .into_iter()
+        .map(|(name, value)| (name, json_value(value)))
+        .collect()
 }
 
 fn json_value(from: prost_types::Value) -> serde_json::Value {
@@ -192,10 +235,15 @@ fn json_value(from: prost_types::Value) -> serde_json::Value {
     }
 }
 
-/// A whole number stays one, as a file has it: the message knows no others than doubles. JSON has no infinity.
+/// A whole number stays one, as a file has it: the message knows no others than doubles. JSON has
+/// no infinity.
 fn json_number(number: f64) -> serde_json::Value {
     const EXACT: f64 = (1_i64 << 53) as f64;
-    if number.fract() == 0.0 && number.abs() <= EXACT { (number as i64).into() } else { number.into() }
+    if number.fract() == 0.0 && number.abs() <= EXACT {
+        (number as i64).into()
+    } else {
+        number.into()
+    }
 }
 
 fn policy(from: xds::RateLimitPolicy) -> Policy {
@@ -204,7 +252,11 @@ fn policy(from: xds::RateLimitPolicy) -> Policy {
         requests_per_unit: from.requests_per_unit,
         unlimited: from.unlimited,
         name: from.name,
-        replaces: from.replaces.into_iter().map(|replaced| replaced.name).collect(),
+        replaces: from
+            .replaces
+            .into_iter()
+            .map(|replaced| replaced.name)
+            .collect(),
     }
 }
 
@@ -217,12 +269,28 @@ mod tests {
             unit: 2,
             requests_per_unit: 7,
             name: "n".to_owned(),
-            replaces: vec![xds::RateLimitReplace { name: "r".to_owned() }],
+            replaces: vec![xds::RateLimitReplace {
+                name: "r".to_owned(),
+            }],
             ..Default::default()
         };
-        let leaf = xds::RateLimitDescriptor { key: "k".to_owned(), rate_limit: Some(rate_limit), shadow_mode: true, ..Default::default() };
-        let top = xds::RateLimitDescriptor { key: "t".to_owned(), value: "v".to_owned(), descriptors: vec![leaf], ..Default::default() };
-        xds::RateLimitConfig { name: "res".to_owned(), domain: "dom".to_owned(), descriptors: vec![top] }
+        let leaf = xds::RateLimitDescriptor {
+            key: "k".to_owned(),
+            rate_limit: Some(rate_limit),
+            shadow_mode: true,
+            ..Default::default()
+        };
+        let top = xds::RateLimitDescriptor {
+            key: "t".to_owned(),
+            value: "v".to_owned(),
+            descriptors: vec![leaf],
+            ..Default::default()
+        };
+        xds::RateLimitConfig {
+            name: "res".to_owned(),
+            domain: "dom".to_owned(),
+            descriptors: vec![top],
+        }
     }
 
     fn encoded(config: &xds::RateLimitConfig) -> Bytes {
@@ -230,65 +298,145 @@ mod tests {
     }
 
     fn any(type_url: &str, value: Bytes) -> Bytes {
-        Any { type_url: type_url.to_owned().into(), value }.encode_to_vec().into()
+        Any {
+            type_url: type_url.to_owned().into(),
+            value,
+        }
+        .encode_to_vec()
+        .into()
     }
 
     #[test]
     fn resources_are_unpacked_with_and_without_a_wrapper() {
         let config = encoded(&config());
         let plain: Bytes = pack(&config).encode_to_vec().into();
-        assert_eq!(unpack(&plain), Ok(Named { name: "res".to_owned(), version: String::new(), config: Some(config.clone()) }));
+        assert_eq!(
+            unpack(&plain),
+            Ok(Named {
+                name: "res".to_owned(),
+                version: String::new(),
+                config: Some(config.clone())
+            })
+        );
         let wrapper = |name: &'static str, resource: &Bytes| {
             let version = Bytes::from_static(b"3");
-            xds::Resource { name: name.into(), version, resource: resource.clone(), ..Default::default() }.encode_to_vec()
+            xds::Resource {
+                name: name.into(),
+                version,
+                resource: resource.clone(),
+                ..Default::default()
+            }
+            .encode_to_vec()
         };
-        let named =
-            |name: &str, config: Option<&Bytes>| Ok(Named { name: name.to_owned(), version: "3".to_owned(), config: config.cloned() });
-        assert_eq!(unpack(&any(WRAPPER_TYPE, wrapper("outer", &plain).into())), named("outer", Some(&config)));
-        assert_eq!(unpack_wrapper(&wrapper("", &plain).into()), named("res", Some(&config)), "the wrapper may have no name");
-        assert_eq!(unpack_wrapper(&wrapper("outer", &Bytes::new()).into()), named("outer", None), "only a longer time to live");
+        let named = |name: &str, config: Option<&Bytes>| {
+            Ok(Named {
+                name: name.to_owned(),
+                version: "3".to_owned(),
+                config: config.cloned(),
+            })
+        };
+        assert_eq!(
+            unpack(&any(WRAPPER_TYPE, wrapper("outer", &plain).into())),
+            named("outer", Some(&config))
+        );
+        assert_eq!(
+            unpack_wrapper(&wrapper("", &plain).into()),
+            named("res", Some(&config)),
+            "the wrapper may have no name"
+        );
+        assert_eq!(
+            unpack_wrapper(&wrapper("outer", &Bytes::new()).into()),
+            named("outer", None),
+            "only a longer time to live"
+        );
     }
 
     #[test]
     fn a_resource_without_a_name_has_its_domain_as_its_name() {
-        let config = encoded(&xds::RateLimitConfig { name: String::new(), ..config() });
-        assert_eq!(unpack(&pack(&config).encode_to_vec().into()).expect("valid").name, "dom");
+        let config = encoded(&xds::RateLimitConfig {
+            name: String::new(),
+            ..config()
+        });
+        assert_eq!(
+            unpack(&pack(&config).encode_to_vec().into())
+                .expect("valid")
+                .name,
+            "dom"
+        );
     }
 
     #[test]
     fn limits_are_decoded_to_the_types_of_the_rules() {
         let resource = decode("res", &encoded(&config())).expect("valid");
-        assert_eq!((resource.name.as_str(), resource.domain.as_str()), ("res", "dom"));
-        let (top, leaf) = (&resource.descriptors[0], &resource.descriptors[0].descriptors[0]);
-        assert_eq!((top.key.as_str(), top.value.as_str(), top.shadow_mode), ("t", "v", false));
-        assert_eq!((leaf.key.as_str(), leaf.value.as_str(), leaf.shadow_mode), ("k", "", true));
+        assert_eq!(
+            (resource.name.as_str(), resource.domain.as_str()),
+            ("res", "dom")
+        );
+        let (top, leaf) = (
+            &resource.descriptors[0],
+            &resource.descriptors[0].descriptors[0],
+        );
+        assert_eq!(
+            (top.key.as_str(), top.value.as_str(), top.shadow_mode),
+            ("t", "v", false)
+        );
+        assert_eq!(
+            (leaf.key.as_str(), leaf.value.as_str(), leaf.shadow_mode),
+            ("k", "", true)
+        );
         let policy = leaf.rate_limit.as_ref().expect("a limit");
-        assert_eq!((policy.unit, policy.requests_per_unit, policy.unlimited, policy.name.as_str()), (2, 7, false, "n"));
+        assert_eq!(
+            (
+                policy.unit,
+                policy.requests_per_unit,
+                policy.unlimited,
+                policy.name.as_str()
+            ),
+            (2, 7, false, "n")
+        );
         assert_eq!(policy.replaces, ["r"]);
     }
 
     #[test]
     fn metadata_becomes_json_with_whole_numbers() {
         let value = |kind| prost_types::Value { kind: Some(kind) };
-        let list =
-            prost_types::ListValue { values: vec![value(Kind::BoolValue(true)), value(Kind::NullValue(0)), prost_types::Value::default()] };
+        let list = prost_types::ListValue {
+            values: vec![
+                value(Kind::BoolValue(true)),
+                value(Kind::NullValue(0)),
+                prost_types::Value::default(),
+            ],
+        };
         let inner = [
             ("burst".to_owned(), value(Kind::NumberValue(20.0))),
             ("share".to_owned(), value(Kind::NumberValue(0.5))),
             ("none".to_owned(), value(Kind::NumberValue(f64::INFINITY))),
             ("list".to_owned(), value(Kind::ListValue(list))),
         ];
-        let weir = prost_types::Struct { fields: inner.into() };
-        let fields = [("weir".to_owned(), value(Kind::StructValue(weir))), ("team".to_owned(), value(Kind::StringValue("a".to_owned())))];
-        let found = serde_json::Value::Object(json(prost_types::Struct { fields: fields.into() }));
+        let weir = prost_types::Struct {
+            fields: inner.into(),
+        };
+        let fields = [
+            ("weir".to_owned(), value(Kind::StructValue(weir))),
+            ("team".to_owned(), value(Kind::StringValue("a".to_owned()))),
+        ];
+        let found = serde_json::Value::Object(json(prost_types::Struct {
+            fields: fields.into(),
+        }));
         let expected = r#"{"weir": {"burst": 20, "share": 0.5, "none": null, "list": [true, null, null]}, "team": "a"}"#;
-        assert_eq!(found, serde_json::from_str::<serde_json::Value>(expected).expect("JSON"));
+        assert_eq!(
+            found,
+            serde_json::from_str::<serde_json::Value>(expected).expect("JSON")
+        );
     }
 
     #[test]
     fn what_is_not_valid_names_itself_as_far_as_it_can() {
         let mut broken = encoded(&config()).to_vec();
-        let at = broken.iter().position(|byte| *byte == b'k').expect("the key");
+        let at = broken
+            .iter()
+            .position(|byte| *byte == b'k')
+            .expect("the key");
         broken[at] = 0xff;
         let broken = Bytes::from(broken);
         let named = unpack(&pack(&broken).encode_to_vec().into()).expect("the name is valid");
@@ -297,25 +445,47 @@ mod tests {
         assert!(error.contains("key") && error.contains("UTF-8"), "{error}");
 
         for (packed, what) in [
-            (any("type.googleapis.com/other.Type", Bytes::new()), "other.Type"),
+            (
+                any("type.googleapis.com/other.Type", Bytes::new()),
+                "other.Type",
+            ),
             (Bytes::from_static(b"\xff\xff"), "not valid"),
             (any(TYPE_URL, Bytes::from_static(b"\x0a\x01\xff")), "UTF-8"),
             (any(TYPE_URL, Bytes::from_static(b"\x0a\x7f")), "not valid"),
         ] {
             let unusable = unpack(&packed).expect_err(what);
-            assert!(unusable.what.contains(what) && unusable.name.is_none(), "{unusable:?}");
+            assert!(
+                unusable.what.contains(what) && unusable.name.is_none(),
+                "{unusable:?}"
+            );
         }
-        let wrapped = xds::Resource { name: "outer".into(), resource: any("x", Bytes::new()), ..Default::default() };
-        assert_eq!(unpack_wrapper(&wrapped.encode_to_vec().into()).expect_err("its type").name.as_deref(), Some("outer"));
+        let wrapped = xds::Resource {
+            name: "outer".into(),
+            resource: any("x", Bytes::new()),
+            ..Default::default()
+        };
+        assert_eq!(
+            unpack_wrapper(&wrapped.encode_to_vec().into())
+                .expect_err("its type")
+                .name
+                .as_deref(),
+            Some("outer")
+        );
     }
 
     #[test]
     fn a_deep_tree_is_an_error() {
         let mut tree = xds::RateLimitDescriptor::default();
         for _ in 0..200 {
-            tree = xds::RateLimitDescriptor { descriptors: vec![tree], ..Default::default() };
+            tree = xds::RateLimitDescriptor {
+                descriptors: vec![tree],
+                ..Default::default()
+            };
         }
-        let config = encoded(&xds::RateLimitConfig { descriptors: vec![tree], ..config() });
+        let config = encoded(&xds::RateLimitConfig {
+            descriptors: vec![tree],
+            ..config()
+        });
         assert!(decode("res", &config).is_err());
     }
 
@@ -323,9 +493,22 @@ mod tests {
     fn wrappers_inside_of_wrappers_are_not_followed() {
         let mut packed: Bytes = pack(&encoded(&config())).encode_to_vec().into();
         for _ in 0..1_000 {
-            packed = any(WRAPPER_TYPE, xds::Resource { resource: packed, ..Default::default() }.encode_to_vec().into());
+            packed = any(
+                WRAPPER_TYPE,
+                xds::Resource {
+                    resource: packed,
+                    ..Default::default()
+                }
+                .encode_to_vec()
+                .into(),
+            );
         }
-        assert!(unpack(&packed).expect_err("a wrapper").what.contains("discovery.v3.Resource"));
+        assert!(
+            unpack(&packed)
+                .expect_err("a wrapper")
+                .what
+                .contains("discovery.v3.Resource")
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! One stream to the control plane: it passes responses to the thread that compiles, and answers to the control plane.
+//! One stream to the control plane: it passes responses to the thread that compiles, and answers to
+//! the control plane.
 
 use std::pin::Pin;
 use std::time::Instant;
@@ -21,7 +22,8 @@ use super::status::{Count, State, Status};
 use super::{InForce, Options, SILENCE};
 use crate::proto::xds::AggregatedDiscoveryServiceClient;
 
-/// Requests that the connection has not taken yet. Beyond it the server does not read, although it sends.
+/// Requests that the connection has not taken yet. Beyond it the server does not read, although it
+/// sends.
 const MAX_OUTGOING: usize = 256;
 
 /// A header of every stream.
@@ -50,7 +52,15 @@ pub(super) struct End {
 
 /// Follows a stream to its end.
 pub(super) async fn follow(channel: Channel, context: Context<'_>) -> End {
-    let Context { options, status, inbox, answers, in_force, pace, number } = context;
+    let Context {
+        options,
+        status,
+        inbox,
+        answers,
+        in_force,
+        pace,
+        number,
+    } = context;
     let (outgoing, requests) = mpsc::channel(MAX_OUTGOING);
     let mut responses = open(channel, requests, options);
     let mut stream = Stream::new(options.variant, options.node.clone());
@@ -97,7 +107,8 @@ pub(super) async fn follow(channel: Channel, context: Context<'_>) -> End {
                     let (node, server) = (&options.node.id, &options.server);
                     tracing::warn!(
                         %server, node,
-                        "the control plane has sent no limits for {} s; it may have none for this node: check CONFIG_GRPC_XDS_NODE_ID",
+                        "the control plane has sent no limits for {} s; it may have none for this \
+                         node: check CONFIG_GRPC_XDS_NODE_ID",
                         SILENCE.as_secs()
                     );
                 }
@@ -106,32 +117,56 @@ pub(super) async fn follow(channel: Channel, context: Context<'_>) -> End {
         };
         for request in requests {
             if outgoing.try_send(request).is_err() {
-                return End { ended, reason: "the control plane does not read what Weir sends".to_owned() };
+                return End {
+                    ended,
+                    reason: "the control plane does not read what Weir sends".to_owned(),
+                };
             }
         }
     }
 }
 
-/// Opens a stream. A Go server sends no headers before its first response, so that a call which has no answer yet is not a failed one.
+/// Opens a stream. A Go server sends no headers before its first response, so that a call which has
+/// no answer yet is not a failed one.
 fn open(channel: Channel, requests: mpsc::Receiver<Request>, options: &Options) -> Responses {
-    let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(options.max_message_bytes);
-    let requests = stream::unfold(requests, async |mut requests| requests.recv().await.map(|request| (request, requests)));
+    let mut client = AggregatedDiscoveryServiceClient::new(channel)
+        .max_decoding_message_size(options.max_message_bytes);
+    let requests = stream::unfold(requests, async |mut requests| {
+        requests.recv().await.map(|request| (request, requests))
+    });
     let headers = options.headers.clone();
     match options.variant {
         Variant::StateOfTheWorld => {
             let requests = requests.filter_map(|request| {
-                std::future::ready(if let Request::StateOfTheWorld(request) = request { Some(request) } else { None })
+                std::future::ready(if let Request::StateOfTheWorld(request) = request {
+                    Some(request)
+                } else {
+                    None
+                })
             });
             let call = with_headers(requests, headers);
             let opened = async move { client.stream_aggregated_resources(call).await };
-            Box::pin(opened.map_ok(|response| response.into_inner().map_ok(Response::from)).try_flatten_stream())
+            Box::pin(
+                opened
+                    .map_ok(|response| response.into_inner().map_ok(Response::from))
+                    .try_flatten_stream(),
+            )
         }
         Variant::Delta => {
-            let requests =
-                requests.filter_map(|request| std::future::ready(if let Request::Delta(request) = request { Some(request) } else { None }));
+            let requests = requests.filter_map(|request| {
+                std::future::ready(if let Request::Delta(request) = request {
+                    Some(request)
+                } else {
+                    None
+                })
+            });
             let call = with_headers(requests, headers);
             let opened = async move { client.delta_aggregated_resources(call).await };
-            Box::pin(opened.map_ok(|response| response.into_inner().map_ok(Response::from)).try_flatten_stream())
+            Box::pin(
+                opened
+                    .map_ok(|response| response.into_inner().map_ok(Response::from))
+                    .try_flatten_stream(),
+            )
         }
     }
 }
@@ -147,17 +182,25 @@ fn with_headers<T>(message: T, headers: Vec<Header>) -> Call<T> {
 /// The reason for the end of a stream, with a remedy where there is one.
 fn explain(error: &GrpcStatus, options: &Options) -> String {
     // The display of a status has the debug output of its source.
-    let source = std::error::Error::source(error).map(|source| format!(": {}", causes(source))).unwrap_or_default();
+    let source = std::error::Error::source(error)
+        .map(|source| format!(": {}", causes(source)))
+        .unwrap_or_default();
     let text = format!("{}{source}", error.message());
     match error.code() {
         tonic::Code::OutOfRange => format!(
-            "its configuration is larger than {} bytes, the value of XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default ({text})",
+            "its configuration is larger than {} bytes, the value of \
+             XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default ({text})",
             options.max_message_bytes
         ),
         tonic::Code::Unimplemented => {
             let other = match options.variant {
-                Variant::StateOfTheWorld => "it is no xDS server, or serves delta only: then set CONFIG_TYPE=GRPC_XDS_DELTA",
-                Variant::Delta => "it is no xDS server, or does not serve delta: then set CONFIG_TYPE=GRPC_XDS_SOTW",
+                Variant::StateOfTheWorld => {
+                    "it is no xDS server, or serves delta only: then set CONFIG_TYPE=GRPC_XDS_DELTA"
+                }
+                Variant::Delta => {
+                    "it is no xDS server, or does not serve delta: then set \
+                     CONFIG_TYPE=GRPC_XDS_SOTW"
+                }
             };
             format!("{other} ({text})")
         }

@@ -96,16 +96,23 @@ impl Status {
     }
 
     /// Notes that a response of this version was accepted as a whole.
-    #[expect(clippy::disallowed_methods, reason = "shown to operators; nothing depends on it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "shown to operators; nothing depends on it"
+    )]
     pub(super) fn accepted(&self, version: &[u8]) {
         let mut figures = self.figures();
         figures.counts[Count::Accepted as usize] += 1;
-        figures.version = String::from_utf8_lossy(&version[..version.len().min(MAX_SHOWN_BYTES)]).into_owned();
+        figures.version =
+            String::from_utf8_lossy(&version[..version.len().min(MAX_SHOWN_BYTES)]).into_owned();
         figures.accepted_at = Some(SystemTime::now());
     }
 
     /// Notes that a response was refused, in whole or in part.
-    #[expect(clippy::disallowed_methods, reason = "shown to operators; nothing depends on it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "shown to operators; nothing depends on it"
+    )]
     pub(super) fn refused(&self) {
         let mut figures = self.figures();
         figures.counts[Count::Refused as usize] += 1;
@@ -121,7 +128,11 @@ impl Status {
     /// The samples of a scrape.
     pub(super) fn samples(&self) -> Vec<Sample> {
         let figures = self.figures();
-        let secs = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let secs = |at: SystemTime| {
+            at.duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs()
+        };
         let mut samples = vec![
             families::XDS_CONNECTED.count(&[], u64::from(figures.state != State::Connecting)),
             families::XDS_REFUSED_DOMAINS.count(&["kept"], figures.kept as u64),
@@ -130,8 +141,15 @@ impl Status {
             families::XDS_REFUSED_TIMESTAMP.count(&[], figures.refused_at.map_or(0, secs)),
             families::XDS_ACCEPTED_INFO.count(&[&figures.version], 1),
         ];
-        samples.extend(State::ALL.map(|state| families::XDS_STATE.count(&[state.name()], u64::from(state == figures.state))));
-        samples.extend(SERIES.iter().zip(figures.counts).map(|(&(family, label), count)| family.count(&[label], count)));
+        samples.extend(State::ALL.map(|state| {
+            families::XDS_STATE.count(&[state.name()], u64::from(state == figures.state))
+        }));
+        samples.extend(
+            SERIES
+                .iter()
+                .zip(figures.counts)
+                .map(|(&(family, label), count)| family.count(&[label], count)),
+        );
         samples
     }
 
@@ -150,11 +168,17 @@ mod tests {
         let status = Status::default();
         for state in State::ALL {
             status.set(state);
-            let connected = families::XDS_CONNECTED.count(&[], u64::from(state != State::Connecting));
+            let connected =
+                families::XDS_CONNECTED.count(&[], u64::from(state != State::Connecting));
             let samples = status.samples();
             assert!(samples.contains(&connected), "{state:?}");
             for other in State::ALL {
-                assert!(samples.contains(&families::XDS_STATE.count(&[other.name()], u64::from(other == state))), "{state:?} {other:?}");
+                assert!(
+                    samples.contains(
+                        &families::XDS_STATE.count(&[other.name()], u64::from(other == state))
+                    ),
+                    "{state:?} {other:?}"
+                );
             }
         }
     }

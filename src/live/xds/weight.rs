@@ -1,15 +1,17 @@
 //! What a resource takes of the memory once it is decoded and compiled, estimated from its bytes.
 //!
-//! Nothing is allocated for it, so that a message which is small, but has many elements, is refused before it is decoded. The numbers are a tenth above what
-//! a process took at its peak for the first version of many of them. The version that another one replaces is there beside it for a while, which adds
-//! as much as half.
+//! Nothing is allocated for it, so that a message which is small, but has many elements, is refused
+//! before it is decoded. The numbers are a tenth above what a process took at its peak for the
+//! first version of many of them. The version that another one replaces is there beside it for a
+//! while, which adds as much as half.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 /// Messages inside each other: as deep as prost decodes.
 const MAX_DEPTH: usize = 100;
 
-/// Copies of a text: in the message, decoded, as a node of the compiler, in the tree and in the limit.
+/// Copies of a text: in the message, decoded, as a node of the compiler, in the tree and in the
+/// limit.
 const COPIES: u64 = 8;
 
 /// Copies of it in each limit below: in its path, its usage and its metrics.
@@ -33,7 +35,8 @@ impl NotWeighed {
         match self {
             Self::Invalid => "the message is not valid".to_owned(),
             Self::TooMuch => format!(
-                "it does not fit into the {} MiB of memory for all resources of the control plane, which are a part of MEMORY_LIMIT",
+                "it does not fit into the {} MiB of memory for all resources of the control plane, \
+                 which are a part of MEMORY_LIMIT",
                 max_memory >> 20
             ),
         }
@@ -52,18 +55,63 @@ struct Kind {
     fields: &'static [(u32, &'static Kind)],
 }
 
-static TEXT: Kind = Kind { each: 100, is_level: false, is_limit: false, fields: &[] };
+static TEXT: Kind = Kind {
+    each: 100,
+    is_level: false,
+    is_limit: false,
+    fields: &[],
+};
 /// The name of a domain is in each of its limits.
-static CONFIG: Kind = Kind { each: 3_000, is_level: true, fields: &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)], ..TEXT };
-static DESCRIPTOR: Kind =
-    Kind { each: 1_400, is_level: true, fields: &[(1, &TEXT), (2, &TEXT), (3, &POLICY), (4, &DESCRIPTOR), (8, &STRUCT)], ..TEXT };
-static POLICY: Kind = Kind { each: 2_000, is_limit: true, fields: &[(4, &TEXT), (5, &REPLACED)], ..TEXT };
-static REPLACED: Kind = Kind { each: 400, fields: &[(1, &TEXT)], ..TEXT };
+static CONFIG: Kind = Kind {
+    each: 3_000,
+    is_level: true,
+    fields: &[(1, &TEXT), (2, &TEXT), (3, &DESCRIPTOR)],
+    ..TEXT
+};
+static DESCRIPTOR: Kind = Kind {
+    each: 1_400,
+    is_level: true,
+    fields: &[
+        (1, &TEXT),
+        (2, &TEXT),
+        (3, &POLICY),
+        (4, &DESCRIPTOR),
+        (8, &STRUCT),
+    ],
+    ..TEXT
+};
+static POLICY: Kind = Kind {
+    each: 2_000,
+    is_limit: true,
+    fields: &[(4, &TEXT), (5, &REPLACED)],
+    ..TEXT
+};
+static REPLACED: Kind = Kind {
+    each: 400,
+    fields: &[(1, &TEXT)],
+    ..TEXT
+};
 /// A map of one field has room for more.
-static STRUCT: Kind = Kind { each: 1_400, fields: &[(1, &FIELD)], ..TEXT };
-static FIELD: Kind = Kind { each: 400, fields: &[(1, &TEXT), (2, &VALUE)], ..TEXT };
-static VALUE: Kind = Kind { each: 300, fields: &[(3, &TEXT), (5, &STRUCT), (6, &LIST)], ..TEXT };
-static LIST: Kind = Kind { each: 100, fields: &[(1, &VALUE)], ..TEXT };
+static STRUCT: Kind = Kind {
+    each: 1_400,
+    fields: &[(1, &FIELD)],
+    ..TEXT
+};
+static FIELD: Kind = Kind {
+    each: 400,
+    fields: &[(1, &TEXT), (2, &VALUE)],
+    ..TEXT
+};
+static VALUE: Kind = Kind {
+    each: 300,
+    fields: &[(3, &TEXT), (5, &STRUCT), (6, &LIST)],
+    ..TEXT
+};
+static LIST: Kind = Kind {
+    each: 100,
+    fields: &[(1, &VALUE)],
+    ..TEXT
+};
 
 /// The weight of an encoded `RateLimitConfig`, in bytes, at most `most`.
 pub(super) fn weigh(config: &[u8], most: u64) -> Result<u64, NotWeighed> {
@@ -72,13 +120,24 @@ pub(super) fn weigh(config: &[u8], most: u64) -> Result<u64, NotWeighed> {
     Ok(most - left)
 }
 
-/// Takes the weight of a message and of all in it from `left`. A limit in it takes `path` for the levels above.
-fn below(message: &[u8], kind: &Kind, mut path: u64, left: &mut u64, depth: usize) -> Result<(), NotWeighed> {
+/// Takes the weight of a message and of all in it from `left`. A limit in it takes `path` for the
+/// levels above.
+fn below(
+    message: &[u8],
+    kind: &Kind,
+    mut path: u64,
+    left: &mut u64,
+    depth: usize,
+) -> Result<(), NotWeighed> {
     let depth = depth.checked_sub(1).ok_or(NotWeighed::Invalid)?;
     if kind.is_level {
         path += LEVEL_BELOW;
         each_field(message, kind, |part, content| {
-            path += if part.fields.is_empty() { COPIES_BELOW * content.len() as u64 } else { 0 };
+            path += if part.fields.is_empty() {
+                COPIES_BELOW * content.len() as u64
+            } else {
+                0
+            };
             Ok(())
         })?;
     }
@@ -88,7 +147,9 @@ fn below(message: &[u8], kind: &Kind, mut path: u64, left: &mut u64, depth: usiz
         if !part.fields.is_empty() {
             return below(content, part, path, left, depth);
         }
-        *left = left.checked_sub(part.each + COPIES * content.len() as u64).ok_or(NotWeighed::TooMuch)?;
+        *left = left
+            .checked_sub(part.each + COPIES * content.len() as u64)
+            .ok_or(NotWeighed::TooMuch)?;
         Ok(())
     })
 }
@@ -102,7 +163,8 @@ fn each_field(
     while !message.is_empty() {
         let (number, wire_type) = decode_key(&mut message).map_err(|_| NotWeighed::Invalid)?;
         let Some((_, part)) = kind.fields.iter().find(|(known, _)| *known == number) else {
-            skip_field(wire_type, number, &mut message, DecodeContext::default()).map_err(|_| NotWeighed::Invalid)?;
+            skip_field(wire_type, number, &mut message, DecodeContext::default())
+                .map_err(|_| NotWeighed::Invalid)?;
             continue;
         };
         // prost reads the fields of a map whatever their wire type is.
@@ -110,7 +172,9 @@ fn each_field(
             return Err(NotWeighed::Invalid);
         }
         let length = decode_varint(&mut message).map_err(|_| NotWeighed::Invalid)?;
-        let split = usize::try_from(length).ok().and_then(|length| message.split_at_checked(length));
+        let split = usize::try_from(length)
+            .ok()
+            .and_then(|length| message.split_at_checked(length));
         let (content, rest) = split.ok_or(NotWeighed::Invalid)?;
         message = rest;
         found(part, content)?;
@@ -123,7 +187,9 @@ mod tests {
     use prost::{Message, encoding};
 
     use super::*;
-    use crate::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace};
+    use crate::proto::xds::{
+        RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
+    };
 
     /// A field with this content.
     fn field(number: u32, content: &[u8]) -> Vec<u8> {
@@ -135,14 +201,48 @@ mod tests {
     }
 
     fn sample() -> Vec<u8> {
-        let value = field(2, &field(6, &[field(1, &[]), field(1, &field(3, b"text")), field(1, &field(5, &[]))].concat()));
+        let value = field(
+            2,
+            &field(
+                6,
+                &[
+                    field(1, &[]),
+                    field(1, &field(3, b"text")),
+                    field(1, &field(5, &[])),
+                ]
+                .concat(),
+            ),
+        );
         let metadata = field(1, &[field(1, b"list"), value].concat());
         let metadata = prost_types::Struct::decode(&*metadata).expect("valid");
-        let replaces = vec![RateLimitReplace { name: "other".to_owned() }];
-        let policy = RateLimitPolicy { unit: 2, requests_per_unit: 7, name: "name".to_owned(), replaces, ..Default::default() };
-        let leaf = RateLimitDescriptor { key: "k".to_owned(), rate_limit: Some(policy), metadata: Some(metadata), ..Default::default() };
-        let top = RateLimitDescriptor { key: "t".to_owned(), value: "v".to_owned(), descriptors: vec![leaf], ..Default::default() };
-        RateLimitConfig { name: "res".to_owned(), domain: "dom".to_owned(), descriptors: vec![top] }.encode_to_vec()
+        let replaces = vec![RateLimitReplace {
+            name: "other".to_owned(),
+        }];
+        let policy = RateLimitPolicy {
+            unit: 2,
+            requests_per_unit: 7,
+            name: "name".to_owned(),
+            replaces,
+            ..Default::default()
+        };
+        let leaf = RateLimitDescriptor {
+            key: "k".to_owned(),
+            rate_limit: Some(policy),
+            metadata: Some(metadata),
+            ..Default::default()
+        };
+        let top = RateLimitDescriptor {
+            key: "t".to_owned(),
+            value: "v".to_owned(),
+            descriptors: vec![leaf],
+            ..Default::default()
+        };
+        RateLimitConfig {
+            name: "res".to_owned(),
+            domain: "dom".to_owned(),
+            descriptors: vec![top],
+        }
+        .encode_to_vec()
     }
 
     #[test]
@@ -150,51 +250,112 @@ mod tests {
         let weight = |config: &[u8]| weigh(config, u64::MAX).expect("valid");
         assert_eq!(weight(&[]), CONFIG.each);
         for (elements, kind) in [
-            (field(3, &[field(1, b"k"), field(8, &field(1, &field(2, &field(6, &field(1, &[]).repeat(1_000)))))].concat()), &VALUE),
+            (
+                field(
+                    3,
+                    &[
+                        field(1, b"k"),
+                        field(
+                            8,
+                            &field(1, &field(2, &field(6, &field(1, &[]).repeat(1_000)))),
+                        ),
+                    ]
+                    .concat(),
+                ),
+                &VALUE,
+            ),
             (field(3, &field(3, &field(5, &[]).repeat(1_000))), &REPLACED),
             (field(3, &field(4, &[]).repeat(1_000)), &DESCRIPTOR),
         ] {
-            assert!(weight(&elements) >= 1_000 * kind.each, "{} bytes", elements.len());
+            assert!(
+                weight(&elements) >= 1_000 * kind.each,
+                "{} bytes",
+                elements.len()
+            );
         }
         // Each of a hundred limits has the long text above it, wherever that is written.
         let limits = field(4, &field(3, &[])).repeat(100);
-        for level in [[field(1, &[b'x'; 10_000]), limits.clone()].concat(), [limits.clone(), field(1, &[b'x'; 10_000])].concat()] {
+        for level in [
+            [field(1, &[b'x'; 10_000]), limits.clone()].concat(),
+            [limits.clone(), field(1, &[b'x'; 10_000])].concat(),
+        ] {
             assert!(weight(&field(3, &level)) > COPIES_BELOW * 100 * 10_000);
         }
-        let domain = [field(2, &[b'x'; 10_000]), field(3, &field(3, &[])).repeat(1_000)].concat();
-        assert!(weight(&domain) > COPIES_BELOW * 1_000 * 10_000, "each limit has the name of its domain");
+        let domain = [
+            field(2, &[b'x'; 10_000]),
+            field(3, &field(3, &[])).repeat(1_000),
+        ]
+        .concat();
+        assert!(
+            weight(&domain) > COPIES_BELOW * 1_000 * 10_000,
+            "each limit has the name of its domain"
+        );
         let (sample, all) = (sample(), weight(&sample()));
-        assert_eq!((weigh(&sample, all), weigh(&sample, all - 1)), (Ok(all), Err(NotWeighed::TooMuch)));
+        assert_eq!(
+            (weigh(&sample, all), weigh(&sample, all - 1)),
+            (Ok(all), Err(NotWeighed::TooMuch))
+        );
     }
 
     #[test]
     fn what_is_not_valid_has_none() {
         let sample = sample();
         for length in 0..sample.len() {
-            let (weight, decoded) = (weigh(&sample[..length], u64::MAX), RateLimitConfig::decode(&sample[..length]));
-            assert!(weight.is_ok() || (weight == Err(NotWeighed::Invalid) && decoded.is_err()), "{length}: {weight:?}");
+            let (weight, decoded) = (
+                weigh(&sample[..length], u64::MAX),
+                RateLimitConfig::decode(&sample[..length]),
+            );
+            assert!(
+                weight.is_ok() || (weight == Err(NotWeighed::Invalid) && decoded.is_err()),
+                "{length}: {weight:?}"
+            );
         }
         let garbage = [field(3, &field(4, &[]).repeat(1_000)), vec![0xff; 3]].concat();
-        assert_eq!(weigh(&garbage, u64::MAX), Err(NotWeighed::Invalid), "it is not decoded up to there");
-        let entry = [field(1, b"k"), field(2, &field(6, &field(1, &[]).repeat(40)))].concat();
+        assert_eq!(
+            weigh(&garbage, u64::MAX),
+            Err(NotWeighed::Invalid),
+            "it is not decoded up to there"
+        );
+        let entry = [
+            field(1, b"k"),
+            field(2, &field(6, &field(1, &[]).repeat(40))),
+        ]
+        .concat();
         let hidden = [vec![0x08, entry.len() as u8], entry].concat();
         let hidden = field(3, &field(8, &hidden));
-        assert!(RateLimitConfig::decode(&*hidden).is_ok(), "a map of another wire type");
+        assert!(
+            RateLimitConfig::decode(&*hidden).is_ok(),
+            "a map of another wire type"
+        );
         assert_eq!(weigh(&hidden, u64::MAX), Err(NotWeighed::Invalid));
         let deep = (0..10_000).fold(Vec::new(), |inner, _| field(4, &inner));
-        assert_eq!(weigh(&field(3, &deep), u64::MAX), Err(NotWeighed::Invalid), "it is deeper than any decoder goes");
+        assert_eq!(
+            weigh(&field(3, &deep), u64::MAX),
+            Err(NotWeighed::Invalid),
+            "it is deeper than any decoder goes"
+        );
     }
 
     /// What prost decodes has a weight, and takes less memory than that.
     #[test]
     fn mutated_messages_weigh_more_than_what_is_decoded_of_them() {
         fn descriptor(of: &RateLimitDescriptor) -> usize {
-            let policy = of.rate_limit.iter().map(|limit| limit.name.len() + limit.replaces.len() * size_of::<RateLimitReplace>());
-            let metadata = of.metadata.iter().map(|metadata| metadata.encoded_len() * 20);
+            let policy = of.rate_limit.iter().map(|limit| {
+                limit.name.len() + limit.replaces.len() * size_of::<RateLimitReplace>()
+            });
+            let metadata = of
+                .metadata
+                .iter()
+                .map(|metadata| metadata.encoded_len() * 20);
             size_of::<RateLimitDescriptor>()
                 + of.key.len()
                 + of.value.len()
-                + of.descriptors.iter().map(descriptor).chain(policy).chain(metadata).sum::<usize>()
+                + of.descriptors
+                    .iter()
+                    .map(descriptor)
+                    .chain(policy)
+                    .chain(metadata)
+                    .sum::<usize>()
         }
         let mut random = fastrand::Rng::with_seed(15);
         let (seed, mut decoded) = (sample().repeat(3), 0);
@@ -211,7 +372,11 @@ mod tests {
             let weight = weigh(&message, u64::MAX);
             if let (Ok(weight), Ok(read)) = (weight, RateLimitConfig::decode(&message[..])) {
                 let bytes = read.descriptors.iter().map(descriptor).sum::<usize>() as u64;
-                assert!(weight > bytes, "{weight} for {bytes}: {}", message.escape_ascii());
+                assert!(
+                    weight > bytes,
+                    "{weight} for {bytes}: {}",
+                    message.escape_ascii()
+                );
                 decoded += 1;
             }
         }

@@ -1,7 +1,9 @@
-//! The exact name of a subject: what is inside the hash tag of its counter key, as text, such as `shop|user=42`.
+//! The exact name of a subject: what is inside the hash tag of its counter key, as text, such as
+//! `shop|user=42`.
 //!
-//! No two subjects have the same name, whatever bytes a client sends, so that a row of a list can be asked about, reset and overridden as what it is. A
-//! name consists of visible characters: any byte may be written as `%` and two digits, and what separates the parts has to be.
+//! No two subjects have the same name, whatever bytes a client sends, so that a row of a list can
+//! be asked about, reset and overridden as what it is. A name consists of visible characters: any
+//! byte may be written as `%` and two digits, and what separates the parts has to be.
 
 use std::fmt::Write;
 
@@ -62,19 +64,34 @@ pub(crate) fn name(key: &[u8]) -> String {
             if is_visible(letter) && letter != ' ' {
                 name.push(letter);
             } else {
-                letter.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escape(&mut name, byte));
+                letter
+                    .encode_utf8(&mut [0; 4])
+                    .bytes()
+                    .for_each(|byte| escape(&mut name, byte));
             }
         }
-        chunk.invalid().iter().for_each(|&byte| escape(&mut name, byte));
+        chunk
+            .invalid()
+            .iter()
+            .for_each(|&byte| escape(&mut name, byte));
     }
     name
 }
 
 /// The name of the subject of these entries, where no limit shares its counter.
-pub(crate) fn name_of<'e>(domain: &[u8], entries: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> String {
-    let entry =
-        |(key, value): (&[u8], &[u8])| SubjectEntry { key: Part::Text(key.to_vec()), value: Part::Text(value.to_vec()), is_shared: false };
-    let subject = Subject { domain: Part::Text(domain.to_vec()), entries: entries.map(entry).collect() };
+pub(crate) fn name_of<'e>(
+    domain: &[u8],
+    entries: impl Iterator<Item = (&'e [u8], &'e [u8])>,
+) -> String {
+    let entry = |(key, value): (&[u8], &[u8])| SubjectEntry {
+        key: Part::Text(key.to_vec()),
+        value: Part::Text(value.to_vec()),
+        is_shared: false,
+    };
+    let subject = Subject {
+        domain: Part::Text(domain.to_vec()),
+        entries: entries.map(entry).collect(),
+    };
     name(&[b"{", &*subject.tag(), b"}"].concat())
 }
 
@@ -108,7 +125,12 @@ impl Subject {
     pub(crate) fn tag(&self) -> Vec<u8> {
         let mut tag = Vec::new();
         self.domain.write(&mut tag, None);
-        for SubjectEntry { key, value, is_shared } in &self.entries {
+        for SubjectEntry {
+            key,
+            value,
+            is_shared,
+        } in &self.entries
+        {
             tag.push(b'|');
             key.write(&mut tag, None);
             value.write(&mut tag, Some(if *is_shared { PATTERN } else { VALUE }));
@@ -122,7 +144,10 @@ impl Subject {
     /// It is that of several values, or a text is known by its digest only: why.
     pub(crate) fn exact(&self) -> Result<Texts<'_>, &'static str> {
         if self.is_shared() {
-            return Err("the counter is that of all values that match its pattern; write the entries of one of them");
+            return Err(
+                "the counter is that of all values that match its pattern; write the entries of \
+                 one of them",
+            );
         }
         self.one_of()
     }
@@ -132,23 +157,38 @@ impl Subject {
         self.entries.iter().any(|entry| entry.is_shared)
     }
 
-    /// The same, and of a counter that values share one of them: the text of the pattern, which matches itself, or the first address of the network.
+    /// The same, and of a counter that values share one of them: the text of the pattern, which
+    /// matches itself, or the first address of the network.
     ///
     /// # Errors
     /// A text is known by its digest only.
     pub(crate) fn one_of(&self) -> Result<Texts<'_>, &'static str> {
-        let Part::Text(domain) = &self.domain else { return Err(DIGEST_ONLY) };
+        let Part::Text(domain) = &self.domain else {
+            return Err(DIGEST_ONLY);
+        };
         let mut entries = Vec::with_capacity(self.entries.len());
-        for SubjectEntry { key, value, is_shared } in &self.entries {
-            let (Part::Text(key), Part::Text(value)) = (key, value) else { return Err(DIGEST_ONLY) };
-            let value: &[u8] = if *is_shared { first_address(value).unwrap_or(value) } else { value };
+        for SubjectEntry {
+            key,
+            value,
+            is_shared,
+        } in &self.entries
+        {
+            let (Part::Text(key), Part::Text(value)) = (key, value) else {
+                return Err(DIGEST_ONLY);
+            };
+            let value: &[u8] = if *is_shared {
+                first_address(value).unwrap_or(value)
+            } else {
+                value
+            };
             entries.push((key.as_slice(), value));
         }
         Ok((domain, entries))
     }
 }
 
-const DIGEST_ONLY: &str = "Weir knows a text of more than 128 bytes by its digest only; write the entries with the whole value";
+const DIGEST_ONLY: &str = "Weir knows a text of more than 128 bytes by its digest only; write the \
+    entries with the whole value";
 
 /// The first address of a network that groups some.
 fn first_address(value: &[u8]) -> Option<&[u8]> {
@@ -160,7 +200,9 @@ fn first_address(value: &[u8]) -> Option<&[u8]> {
 impl SubjectEntry {
     /// The bits of the network that it is, if it is one that groups addresses.
     pub(crate) fn prefix(&self) -> Option<u8> {
-        let Part::Text(value) = &self.value else { return None };
+        let Part::Text(value) = &self.value else {
+            return None;
+        };
         let network: ipnet::Ipv6Net = str::from_utf8(value).ok()?.parse().ok()?;
         self.is_shared.then_some(network.prefix_len())
     }
@@ -169,19 +211,30 @@ impl SubjectEntry {
         let bytes = text.as_bytes();
         // A key that is a digest begins with the mark of one.
         let from = usize::from(bytes.first() == Some(&DIGEST));
-        let at = bytes.iter().skip(from).position(|byte| [VALUE, PATTERN, DIGEST].contains(byte));
+        let at = bytes
+            .iter()
+            .skip(from)
+            .position(|byte| [VALUE, PATTERN, DIGEST].contains(byte));
         let (key, value) = text.split_at(from + at.ok_or(NoSubject("an entry has no value"))?);
         let is_shared = value.as_bytes().first() == Some(&PATTERN);
-        let value = value.strip_prefix([char::from(VALUE), char::from(PATTERN)]).unwrap_or(value);
+        let value = value
+            .strip_prefix([char::from(VALUE), char::from(PATTERN)])
+            .unwrap_or(value);
         // A digest stands in the place of the mark of a value.
-        if text.as_bytes().get(key.len()) == Some(&VALUE) && value.as_bytes().first() == Some(&DIGEST) {
+        if text.as_bytes().get(key.len()) == Some(&VALUE)
+            && value.as_bytes().first() == Some(&DIGEST)
+        {
             return Err(NoSubject("a # of a value is written %23"));
         }
         let key = Part::read(key)?;
         if key == Part::Text(Vec::new()) {
             return Err(NoSubject("a key is empty"));
         }
-        Ok(Self { key, value: Part::read(value)?, is_shared })
+        Ok(Self {
+            key,
+            value: Part::read(value)?,
+            is_shared,
+        })
     }
 }
 
@@ -201,13 +254,18 @@ impl Part {
         while let Some((&byte, behind)) = rest.split_first() {
             rest = behind;
             if byte == b'%' {
-                let digits = behind.get(..2).and_then(|digits| str::from_utf8(digits).ok());
-                let digits = digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+                let digits = behind
+                    .get(..2)
+                    .and_then(|digits| str::from_utf8(digits).ok());
+                let digits =
+                    digits.filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
                 let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
                 bytes.push(byte.ok_or(NoSubject("a % stands before two hexadecimal digits"))?);
                 rest = &behind[2..];
             } else if is_reserved(byte) {
-                return Err(NoSubject("a part has one of {}|=~#, which is written as % and two digits"));
+                return Err(NoSubject(
+                    "a part has one of {}|=~#, which is written as % and two digits",
+                ));
             } else {
                 bytes.push(byte);
             }
@@ -259,9 +317,16 @@ mod tests {
     use crate::time::{Rate, Unit};
 
     fn key(domain: &[u8], entries: &[(&[u8], &[u8])], levels: &[Level]) -> Vec<u8> {
-        let rate = Rate { requests_per_unit: 1, unit: Unit::Minute, unit_multiplier: 1 };
+        let rate = Rate {
+            requests_per_unit: 1,
+            unit: Unit::Minute,
+            unit_multiplier: 1,
+        };
         let algorithm = Algorithm::try_new(&rate, &Options::default()).expect("a limit");
-        let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|&(key, value)| Entry { key, value })
+            .collect();
         let mut key = Vec::new();
         super::super::write(&mut key, "prefix:", domain, &entries, levels, &algorithm);
         key
@@ -269,18 +334,38 @@ mod tests {
 
     #[test]
     fn names_are_readable_and_exact() {
-        assert_eq!(name(&key(b"shop", &[(b"user", b"42"), (b"path", b"/a b")], &[])), "shop|user=42|path=/a%20b");
-        assert_eq!(name(&key(b"d", &[(b"a=b", b"\xff\n|#")], &[])), "d|a%3db=%ff%0a%7c%23");
-        let level = Level { key: "path".into(), value: Some("/a*".into()), share_threshold: true, ..Level::default() };
+        assert_eq!(
+            name(&key(b"shop", &[(b"user", b"42"), (b"path", b"/a b")], &[])),
+            "shop|user=42|path=/a%20b"
+        );
+        assert_eq!(
+            name(&key(b"d", &[(b"a=b", b"\xff\n|#")], &[])),
+            "d|a%3db=%ff%0a%7c%23"
+        );
+        let level = Level {
+            key: "path".into(),
+            value: Some("/a*".into()),
+            share_threshold: true,
+            ..Level::default()
+        };
         let shared = name(&key(b"d", &[(b"path", b"/ab")], &[level]));
         assert_eq!(shared, "d|path~/a*");
         let shared = Subject::read(&shared).expect("a subject");
-        assert!(shared.entries[0].is_shared && shared.exact().is_err_and(|why| why.contains("pattern")));
+        assert!(
+            shared.entries[0].is_shared && shared.exact().is_err_and(|why| why.contains("pattern"))
+        );
         let long = "x".repeat(200);
-        let digest: String = Sha256::digest(&long).iter().map(|byte| format!("{byte:02x}")).collect();
-        let subject = Subject::read(&name(&key(b"d", &[(b"user", long.as_bytes())], &[]))).expect("a subject");
+        let digest: String = Sha256::digest(&long)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let subject = Subject::read(&name(&key(b"d", &[(b"user", long.as_bytes())], &[])))
+            .expect("a subject");
         assert_eq!(subject.entries[0].value, Part::Digest(digest.clone()));
-        assert_eq!((subject.exact().is_err(), subject.entries[0].value.shown()), (true, format!("sha256:{digest}")));
+        assert_eq!(
+            (subject.exact().is_err(), subject.entries[0].value.shown()),
+            (true, format!("sha256:{digest}"))
+        );
         // Written out it is the same.
         let whole = Subject::read(&format!("d|user={long}")).expect("a subject");
         assert_eq!(whole.tag(), subject.tag());
@@ -306,7 +391,11 @@ mod tests {
             (&format!("shop{}", "|a=b".repeat(65)), "more than 64"),
             (&format!("shop|a={}", "b".repeat(70_000)), "64 KiB"),
         ] {
-            assert!(Subject::read(text).is_err_and(|error| error.0.contains(why)), "{text}: {:?}", Subject::read(text));
+            assert!(
+                Subject::read(text).is_err_and(|error| error.0.contains(why)),
+                "{text}: {:?}",
+                Subject::read(text)
+            );
         }
     }
 

@@ -25,22 +25,51 @@ struct Meaning {
 }
 
 fn algorithm(meaning: &Meaning, limit: u64) -> Algorithm {
-    let (unit, unit_multiplier) = meaning.months.map_or((Unit::Second, meaning.window_secs), |months| (Unit::Month, months));
-    let rate = Rate { requests_per_unit: limit, unit, unit_multiplier };
+    let (unit, unit_multiplier) = meaning
+        .months
+        .map_or((Unit::Second, meaning.window_secs), |months| {
+            (Unit::Month, months)
+        });
+    let rate = Rate {
+        requests_per_unit: limit,
+        unit,
+        unit_multiplier,
+    };
     let calendar_months = meaning.months.is_some();
-    let options = Options { kind: meaning.kind, bucket_interval: meaning.interval, calendar_months, ..Options::default() };
+    let options = Options {
+        kind: meaning.kind,
+        bucket_interval: meaning.interval,
+        calendar_months,
+        ..Options::default()
+    };
     let (rate, options) = match meaning.calendar {
         None => (rate, options),
         Some((unit, zone, anchor)) => {
             let (timezone, anchor) = (Zone::named(zone), anchor.parse().ok());
-            (Rate { unit, unit_multiplier: 1, ..rate }, Options { period: Some(PeriodKind::Calendar), timezone, anchor, ..options })
+            (
+                Rate {
+                    unit,
+                    unit_multiplier: 1,
+                    ..rate
+                },
+                Options {
+                    period: Some(PeriodKind::Calendar),
+                    timezone,
+                    anchor,
+                    ..options
+                },
+            )
         }
     };
     Algorithm::try_new(&rate, &options).expect("options that belong together")
 }
 
 fn key(meaning: &Meaning) -> Vec<u8> {
-    let entries: Vec<_> = meaning.entries.iter().map(|(key, value, _)| Entry { key, value }).collect();
+    let entries: Vec<_> = meaning
+        .entries
+        .iter()
+        .map(|(key, value, _)| Entry { key, value })
+        .collect();
     let levels: Vec<_> = meaning
         .entries
         .iter()
@@ -52,7 +81,14 @@ fn key(meaning: &Meaning) -> Vec<u8> {
         })
         .collect();
     let mut out = Vec::new();
-    write(&mut out, "p", &meaning.domain, &entries, &levels, &algorithm(meaning, 1));
+    write(
+        &mut out,
+        "p",
+        &meaning.domain,
+        &entries,
+        &levels,
+        &algorithm(meaning, 1),
+    );
     if meaning.is_trial {
         let mut trial = Vec::new();
         write_trial(&mut trial, &out, &algorithm(meaning, 1));
@@ -63,7 +99,9 @@ fn key(meaning: &Meaning) -> Vec<u8> {
 
 /// Text made of what gives keys their shape, and of what digests are made of.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
-    let piece = prop::sample::select(vec!["%", "{", "}", "|", "=", "~", "#", "a", "7", "%7c", "fw", "w1", ":", "_", "é"]);
+    let piece = prop::sample::select(vec![
+        "%", "{", "}", "|", "=", "~", "#", "a", "7", "%7c", "fw", "w1", ":", "_", "é",
+    ]);
     prop_oneof![
         9 => prop::collection::vec(piece, 0..5).prop_map(|pieces| pieces.concat().into_bytes()),
         1 => Just(vec![b'a'; 129]),
@@ -72,7 +110,8 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Calendars whose windows differ from each other, and from those of months that are counted by a setting.
+/// Calendars whose windows differ from each other, and from those of months that are counted by a
+/// setting.
 const CALENDARS: [(Unit, &str, &str); 9] = [
     (Unit::Month, "UTC", "2026-01-31"),
     (Unit::Month, "Europe/Berlin", "2026-01-31"),
@@ -88,20 +127,49 @@ const CALENDARS: [(Unit, &str, &str); 9] = [
 fn meaning() -> impl Strategy<Value = Meaning> {
     let entry = (hostile(), hostile(), prop::bool::weighted(0.2));
     let kind = prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec());
-    let interval = prop::sample::select(vec![None, Some(Span::from_micros(100_000)), Some(Span::from_micros(500_000))]);
+    let interval = prop::sample::select(vec![
+        None,
+        Some(Span::from_micros(100_000)),
+        Some(Span::from_micros(500_000)),
+    ]);
     let window = prop::sample::select(vec![1_u32, 16, 60, 160]);
     let months = prop::sample::select(vec![None, None, Some(1_u32), Some(16)]);
     let calendar = prop::option::weighted(0.3, prop::sample::select(CALENDARS.to_vec()));
-    (hostile(), prop::collection::vec(entry, 0..4), window, months, kind, interval, calendar, any::<bool>()).prop_map(
-        |(domain, entries, window_secs, months, kind, interval, calendar, is_trial)| {
-            // 1,000 buckets at most.
-            let interval = interval.filter(|_| kind == AlgorithmKind::SlidingWindowBuckets && window_secs < 60);
-            let calendar = calendar.filter(|_| kind == AlgorithmKind::FixedWindow);
-            let months = months.filter(|_| kind == AlgorithmKind::FixedWindow && calendar.is_none());
-            let window_secs = if months.is_some() || calendar.is_some() { 0 } else { window_secs };
-            Meaning { domain, entries, window_secs, months, calendar, kind, interval, is_trial }
-        },
+    (
+        hostile(),
+        prop::collection::vec(entry, 0..4),
+        window,
+        months,
+        kind,
+        interval,
+        calendar,
+        any::<bool>(),
     )
+        .prop_map(
+            |(domain, entries, window_secs, months, kind, interval, calendar, is_trial)| {
+                // 1,000 buckets at most.
+                let interval = interval
+                    .filter(|_| kind == AlgorithmKind::SlidingWindowBuckets && window_secs < 60);
+                let calendar = calendar.filter(|_| kind == AlgorithmKind::FixedWindow);
+                let months =
+                    months.filter(|_| kind == AlgorithmKind::FixedWindow && calendar.is_none());
+                let window_secs = if months.is_some() || calendar.is_some() {
+                    0
+                } else {
+                    window_secs
+                };
+                Meaning {
+                    domain,
+                    entries,
+                    window_secs,
+                    months,
+                    calendar,
+                    kind,
+                    interval,
+                    is_trial,
+                }
+            },
+        )
 }
 
 /// The same bytes with their borders moved: what separators alone would confuse.
@@ -126,7 +194,8 @@ proptest! {
         if let Some((_, _, share_threshold)) = toggled.entries.first_mut() {
             *share_threshold = !*share_threshold;
         }
-        prop_assert_eq!(left == toggled, key(&left) == key(&toggled), "a pattern and the same text: {:?}", left);
+        prop_assert_eq!(left == toggled, key(&left) == key(&toggled), "a pattern and the same \
+            text: {:?}", left);
         let other = Meaning { is_trial: !left.is_trial, ..left.clone() };
         prop_assert_ne!(key(&left), key(&other), "a trial and its limit");
         let moved = moved(&left, by);
@@ -162,7 +231,10 @@ proptest! {
 fn keys_read_well_and_stay_short() {
     let meaning = |value: &[u8]| Meaning {
         domain: b"shop".to_vec(),
-        entries: vec![(b"user".to_vec(), b"42".to_vec(), false), (b"path".to_vec(), value.to_vec(), false)],
+        entries: vec![
+            (b"user".to_vec(), b"42".to_vec(), false),
+            (b"path".to_vec(), value.to_vec(), false),
+        ],
         window_secs: 60,
         months: None,
         calendar: None,
@@ -170,51 +242,168 @@ fn keys_read_well_and_stay_short() {
         interval: None,
         is_trial: false,
     };
-    assert_eq!(key(&meaning(b"/x?y=1")), b"pw1{shop|user=42|path=/x?y%3d1}fw60");
-    assert_eq!(key(&Meaning { is_trial: true, ..meaning(b"/x") }), b"pw1{shop|user=42|path=/x}trfw60");
+    assert_eq!(
+        key(&meaning(b"/x?y=1")),
+        b"pw1{shop|user=42|path=/x?y%3d1}fw60"
+    );
+    assert_eq!(
+        key(&Meaning {
+            is_trial: true,
+            ..meaning(b"/x")
+        }),
+        b"pw1{shop|user=42|path=/x}trfw60"
+    );
     assert!(key(&meaning(&vec![0xff; 1 << 20])).len() < 128);
 }
 
 #[test]
 fn tags_tell_algorithms_and_windows() {
     let tag_of = |kind, limit, unit, unit_multiplier, burst| {
-        let rate = Rate { requests_per_unit: limit, unit, unit_multiplier };
-        let algorithm = Algorithm::try_new(&rate, &Options { kind, burst, ..Options::default() }).expect("good options");
+        let rate = Rate {
+            requests_per_unit: limit,
+            unit,
+            unit_multiplier,
+        };
+        let algorithm = Algorithm::try_new(
+            &rate,
+            &Options {
+                kind,
+                burst,
+                ..Options::default()
+            },
+        )
+        .expect("good options");
         let mut out = Vec::new();
         write_tag(&mut out, &algorithm);
         String::from_utf8(out).expect("ASCII")
     };
-    assert_eq!(tag_of(AlgorithmKind::FixedWindow, 5, Unit::Minute, 1, None), "fw60");
-    assert_eq!(tag_of(AlgorithmKind::SlidingWindowLog, 5, Unit::Minute, 1, None), "sl60");
-    assert_eq!(tag_of(AlgorithmKind::SlidingWindowCounter, 5, Unit::Minute, 1, None), "sc60");
-    assert_eq!(tag_of(AlgorithmKind::SlidingWindowCounter, u32::MAX.into(), Unit::Day, 1, None), "sc86400");
-    assert_eq!(tag_of(AlgorithmKind::SlidingWindowBuckets, 5, Unit::Minute, 1, None), "sb60.1000000x61");
-    assert_eq!(tag_of(AlgorithmKind::TokenBucket, 5, Unit::Minute, 1, Some(10)), "tb60");
-    assert_eq!(tag_of(AlgorithmKind::TokenBucket, u32::MAX.into(), Unit::Year, 100, Some(10)), "tb3153600000");
-    assert_eq!(tag_of(AlgorithmKind::LeakyBucket, 5, Unit::Second, 30, None), "lb30");
+    assert_eq!(
+        tag_of(AlgorithmKind::FixedWindow, 5, Unit::Minute, 1, None),
+        "fw60"
+    );
+    assert_eq!(
+        tag_of(AlgorithmKind::SlidingWindowLog, 5, Unit::Minute, 1, None),
+        "sl60"
+    );
+    assert_eq!(
+        tag_of(
+            AlgorithmKind::SlidingWindowCounter,
+            5,
+            Unit::Minute,
+            1,
+            None
+        ),
+        "sc60"
+    );
+    assert_eq!(
+        tag_of(
+            AlgorithmKind::SlidingWindowCounter,
+            u32::MAX.into(),
+            Unit::Day,
+            1,
+            None
+        ),
+        "sc86400"
+    );
+    assert_eq!(
+        tag_of(
+            AlgorithmKind::SlidingWindowBuckets,
+            5,
+            Unit::Minute,
+            1,
+            None
+        ),
+        "sb60.1000000x61"
+    );
+    assert_eq!(
+        tag_of(AlgorithmKind::TokenBucket, 5, Unit::Minute, 1, Some(10)),
+        "tb60"
+    );
+    assert_eq!(
+        tag_of(
+            AlgorithmKind::TokenBucket,
+            u32::MAX.into(),
+            Unit::Year,
+            100,
+            Some(10)
+        ),
+        "tb3153600000"
+    );
+    assert_eq!(
+        tag_of(AlgorithmKind::LeakyBucket, 5, Unit::Second, 30, None),
+        "lb30"
+    );
     // Calendar months, and the 30 days of a replica that does not follow the calendar.
-    assert_eq!(tag_of(AlgorithmKind::FixedWindow, 5, Unit::Month, 1, None), "fw2592000");
-    let rate = Rate { requests_per_unit: 5, unit: Unit::Month, unit_multiplier: 3 };
+    assert_eq!(
+        tag_of(AlgorithmKind::FixedWindow, 5, Unit::Month, 1, None),
+        "fw2592000"
+    );
+    let rate = Rate {
+        requests_per_unit: 5,
+        unit: Unit::Month,
+        unit_multiplier: 3,
+    };
     let of_calendar = |kind| {
         let mut out = Vec::new();
-        let options = Options { kind, calendar_months: true, ..Options::default() };
-        write_tag(&mut out, &Algorithm::try_new(&rate, &options).expect("good options"));
+        let options = Options {
+            kind,
+            calendar_months: true,
+            ..Options::default()
+        };
+        write_tag(
+            &mut out,
+            &Algorithm::try_new(&rate, &options).expect("good options"),
+        );
         String::from_utf8(out).expect("ASCII")
     };
     assert_eq!(of_calendar(AlgorithmKind::FixedWindow), "fwm3");
-    assert_eq!(of_calendar(AlgorithmKind::TokenBucket), "tb7776000", "other algorithms have no windows that begin at a boundary");
+    assert_eq!(
+        of_calendar(AlgorithmKind::TokenBucket),
+        "tb7776000",
+        "other algorithms have no windows that begin at a boundary"
+    );
     let calendar = |unit, zone, anchor: &str| {
         let (timezone, anchor) = (Zone::named(zone), anchor.parse().ok());
-        let options = Options { period: Some(PeriodKind::Calendar), timezone, anchor, ..Options::default() };
-        let rate = Rate { requests_per_unit: 5, unit, unit_multiplier: 1 };
+        let options = Options {
+            period: Some(PeriodKind::Calendar),
+            timezone,
+            anchor,
+            ..Options::default()
+        };
+        let rate = Rate {
+            requests_per_unit: 5,
+            unit,
+            unit_multiplier: 1,
+        };
         let mut out = Vec::new();
-        write_tag(&mut out, &Algorithm::try_new(&rate, &options).expect("good options"));
+        write_tag(
+            &mut out,
+            &Algorithm::try_new(&rate, &options).expect("good options"),
+        );
         String::from_utf8(out).expect("ASCII")
     };
-    assert_eq!(calendar(Unit::Month, "Europe/Berlin", "2026-03-31"), "fwmonth-31@Europe/Berlin");
-    assert_eq!([Unit::Day, Unit::Week].map(|unit| calendar(unit, "UTC", "")), ["fwday@UTC", "fwweek-mon@UTC"]);
+    assert_eq!(
+        calendar(Unit::Month, "Europe/Berlin", "2026-03-31"),
+        "fwmonth-31@Europe/Berlin"
+    );
+    assert_eq!(
+        [Unit::Day, Unit::Week].map(|unit| calendar(unit, "UTC", "")),
+        ["fwday@UTC", "fwweek-mon@UTC"]
+    );
     // The windows of the setting.
-    assert_eq!([Unit::Month, Unit::Year].map(|unit| calendar(unit, "UTC", "")), ["fwm1", "fwm12"]);
+    assert_eq!(
+        [Unit::Month, Unit::Year].map(|unit| calendar(unit, "UTC", "")),
+        ["fwm1", "fwm12"]
+    );
     // A tick of ten seconds, of which the window is no whole number.
-    assert_eq!(tag_of(AlgorithmKind::LeakyBucket, u32::MAX.into(), Unit::Second, 2_000_001, None), "lb2000001");
+    assert_eq!(
+        tag_of(
+            AlgorithmKind::LeakyBucket,
+            u32::MAX.into(),
+            Unit::Second,
+            2_000_001,
+            None
+        ),
+        "lb2000001"
+    );
 }

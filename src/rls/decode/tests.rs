@@ -1,4 +1,5 @@
-//! The decoder against prost's: both decode the same messages to the same values, and reject the same messages.
+//! The decoder against prost's: both decode the same messages to the same values, and reject the
+//! same messages.
 
 use proptest::prelude::*;
 use prost::Message;
@@ -8,15 +9,35 @@ use crate::proto::rate_limit_descriptor::{Entry as WireEntry, RateLimitOverride}
 use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 
 fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
-    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors,
+        hits_addend: 0,
+    }
 }
 
 fn one_entry(count: usize) -> RateLimitDescriptor {
-    RateLimitDescriptor { entries: vec![WireEntry { key: b"k".into(), value: b"v".into() }; count], ..Default::default() }
+    RateLimitDescriptor {
+        entries: vec![
+            WireEntry {
+                key: b"k".into(),
+                value: b"v".into()
+            };
+            count
+        ],
+        ..Default::default()
+    }
 }
 
 fn limited(unit: i32, unit_multiplier: Option<u32>) -> RateLimitDescriptor {
-    RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit: 5, unit, unit_multiplier }), ..one_entry(1) }
+    RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 5,
+            unit,
+            unit_multiplier,
+        }),
+        ..one_entry(1)
+    }
 }
 
 fn error_of(request: &RateLimitRequest) -> InvalidRequest {
@@ -25,17 +46,50 @@ fn error_of(request: &RateLimitRequest) -> InvalidRequest {
 
 #[test]
 fn each_error_names_its_field() {
-    assert_eq!(error_of(&request("", vec![one_entry(1)])), InvalidRequest::NoDomain);
-    assert_eq!(error_of(&request("d", vec![])), InvalidRequest::NoDescriptors);
-    assert_eq!(error_of(&request("d", vec![one_entry(1); 257])), InvalidRequest::TooManyDescriptors);
-    assert_eq!(error_of(&request("d", vec![one_entry(1), one_entry(65)])), InvalidRequest::TooManyEntries { descriptor: 1 });
-    assert_eq!(error_of(&request("d", vec![limited(0, None)])), InvalidRequest::Unit { descriptor: 0, unit: 0 });
     assert_eq!(
-        error_of(&request("d", vec![limited(99, None)])).to_string().split(": use").next(),
+        error_of(&request("", vec![one_entry(1)])),
+        InvalidRequest::NoDomain
+    );
+    assert_eq!(
+        error_of(&request("d", vec![])),
+        InvalidRequest::NoDescriptors
+    );
+    assert_eq!(
+        error_of(&request("d", vec![one_entry(1); 257])),
+        InvalidRequest::TooManyDescriptors
+    );
+    assert_eq!(
+        error_of(&request("d", vec![one_entry(1), one_entry(65)])),
+        InvalidRequest::TooManyEntries { descriptor: 1 }
+    );
+    assert_eq!(
+        error_of(&request("d", vec![limited(0, None)])),
+        InvalidRequest::Unit {
+            descriptor: 0,
+            unit: 0
+        }
+    );
+    assert_eq!(
+        error_of(&request("d", vec![limited(99, None)]))
+            .to_string()
+            .split(": use")
+            .next(),
         Some("descriptors[0].limit.unit: 99 is not a unit")
     );
-    assert_eq!(error_of(&request("d", vec![limited(6, Some(101))])), InvalidRequest::Multiplier { descriptor: 0, multiplier: 101 });
-    assert_eq!(error_of(&request("d", vec![limited(6, Some(0))])), InvalidRequest::Multiplier { descriptor: 0, multiplier: 0 });
+    assert_eq!(
+        error_of(&request("d", vec![limited(6, Some(101))])),
+        InvalidRequest::Multiplier {
+            descriptor: 0,
+            multiplier: 101
+        }
+    );
+    assert_eq!(
+        error_of(&request("d", vec![limited(6, Some(0))])),
+        InvalidRequest::Multiplier {
+            descriptor: 0,
+            multiplier: 0
+        }
+    );
     assert!(decode(&request("d", vec![one_entry(64); 256]).encode_to_vec()).is_ok());
 }
 
@@ -46,7 +100,13 @@ fn text_need_not_be_utf8() {
     let ask = decode(message).expect("a request");
     assert_eq!(ask.domain, b"\xff");
     let (_, entries) = ask.descriptors().next().expect("one descriptor");
-    assert_eq!(entries, [Entry { key: b"\xfe", value: b"\xfd" }]);
+    assert_eq!(
+        entries,
+        [Entry {
+            key: b"\xfe",
+            value: b"\xfd"
+        }]
+    );
 }
 
 #[test]
@@ -55,7 +115,12 @@ fn all_units_are_accepted() {
         let bytes = request("d", vec![limited(unit, Some(2))]).encode_to_vec();
         let ask = decode(&bytes).expect("a unit");
         let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
-        assert_eq!(descriptor.limit.map(|rate| (rate.unit.number(), rate.unit_multiplier)), Some((unit, 2)));
+        assert_eq!(
+            descriptor
+                .limit
+                .map(|rate| (rate.unit.number(), rate.unit_multiplier)),
+            Some((unit, 2))
+        );
     }
 }
 
@@ -72,26 +137,66 @@ fn hits_of_the_descriptor_take_precedence_over_those_of_the_request() {
         (0, Some(u64::MAX), true, -i64::MAX),
         (u32::MAX, None, false, i64::from(u32::MAX)),
     ] {
-        let descriptor = RateLimitDescriptor { hits_addend: own, is_negative_hits: negative, ..one_entry(1) };
-        let bytes = RateLimitRequest { hits_addend: request_hits, ..request("d", vec![descriptor]) }.encode_to_vec();
+        let descriptor = RateLimitDescriptor {
+            hits_addend: own,
+            is_negative_hits: negative,
+            ..one_entry(1)
+        };
+        let bytes = RateLimitRequest {
+            hits_addend: request_hits,
+            ..request("d", vec![descriptor])
+        }
+        .encode_to_vec();
         let ask = decode(&bytes).expect("a request");
         let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
-        assert_eq!(ask.hits(descriptor), expected, "{request_hits} {own:?} {negative}");
+        assert_eq!(
+            ask.hits(descriptor),
+            expected,
+            "{request_hits} {own:?} {negative}"
+        );
     }
 }
 
 fn any_descriptor() -> impl Strategy<Value = RateLimitDescriptor> {
-    let entry = (prop::collection::vec(any::<u8>(), 0..9), prop::collection::vec(any::<u8>(), 0..9))
+    let entry = (
+        prop::collection::vec(any::<u8>(), 0..9),
+        prop::collection::vec(any::<u8>(), 0..9),
+    )
         .prop_map(|(key, value)| WireEntry { key, value });
-    let limit = (any::<u32>(), 1..8_i32, prop::option::of(1..100_u32))
-        .prop_map(|(requests_per_unit, unit, unit_multiplier)| RateLimitOverride { requests_per_unit, unit, unit_multiplier });
-    (prop::collection::vec(entry, 0..5), prop::option::of(limit), prop::option::of(any::<u64>()), any::<bool>())
-        .prop_map(|(entries, limit, hits_addend, is_negative_hits)| RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits })
+    let limit = (any::<u32>(), 1..8_i32, prop::option::of(1..100_u32)).prop_map(
+        |(requests_per_unit, unit, unit_multiplier)| RateLimitOverride {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+        },
+    );
+    (
+        prop::collection::vec(entry, 0..5),
+        prop::option::of(limit),
+        prop::option::of(any::<u64>()),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(entries, limit, hits_addend, is_negative_hits)| RateLimitDescriptor {
+                entries,
+                limit,
+                hits_addend,
+                is_negative_hits,
+            },
+        )
 }
 
 fn any_request() -> impl Strategy<Value = RateLimitRequest> {
-    ("[a-z|_]{1,8}", prop::collection::vec(any_descriptor(), 1..6), any::<u32>())
-        .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest { domain, descriptors, hits_addend })
+    (
+        "[a-z|_]{1,8}",
+        prop::collection::vec(any_descriptor(), 1..6),
+        any::<u32>(),
+    )
+        .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest {
+            domain,
+            descriptors,
+            hits_addend,
+        })
 }
 
 /// A value as it stands on the wire.
@@ -147,33 +252,79 @@ fn any_wire() -> impl Strategy<Value = Wire> {
 const DOMAIN: &[u8] = b"\x0a\x01d";
 const ENTRY: &[u8] = b"\x0a\x06\x0a\x01k\x12\x01v";
 
-/// Each known field within a descriptor with another wire type. The first descriptor stays as it is without that field.
+/// Each known field within a descriptor with another wire type. The first descriptor stays as it is
+/// without that field.
 #[test]
 fn known_fields_of_another_wire_type_within_a_descriptor_are_unknown() {
-    let others = [Wire::Varint(3), Wire::Fixed64(3), Wire::Bytes(b"\x08\x03".to_vec()), Wire::Group, Wire::Fixed32(3)];
+    let others = [
+        Wire::Varint(3),
+        Wire::Fixed64(3),
+        Wire::Bytes(b"\x08\x03".to_vec()),
+        Wire::Group,
+        Wire::Fixed32(3),
+    ];
     let plain = [DOMAIN.to_vec(), field(2, &Wire::Bytes(ENTRY.to_vec()))].concat();
     let plain = format!("{:?}", decode(&plain).expect("a request"));
     for (number, is_varint) in [(1, false), (2, false), (3, false), (4, true)] {
-        for other in
-            others.iter().filter(|other| if is_varint { !matches!(other, Wire::Varint(_)) } else { !matches!(other, Wire::Bytes(_)) })
-        {
+        for other in others.iter().filter(|other| {
+            if is_varint {
+                !matches!(other, Wire::Varint(_))
+            } else {
+                !matches!(other, Wire::Bytes(_))
+            }
+        }) {
             let descriptor = [ENTRY.to_vec(), field(number, other)].concat();
             let bytes = [DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor))].concat();
-            let read = decode(&bytes).unwrap_or_else(|error| panic!("field {number} as {other:?}: {error}"));
+            let read = decode(&bytes)
+                .unwrap_or_else(|error| panic!("field {number} as {other:?}: {error}"));
             assert_eq!(format!("{read:?}"), plain, "field {number} as {other:?}");
         }
     }
     // Within an entry, a limit (5 per minute) and a wrapped number.
-    for other in others.iter().filter(|other| !matches!(other, Wire::Bytes(_) | Wire::Varint(_))) {
-        let limit = [field(1, &Wire::Varint(5)), field(2, &Wire::Varint(2)), field(1, other), field(2, other), field(3, other)].concat();
-        let entry = [field(1, &Wire::Bytes(b"k".to_vec())), field(1, other), field(2, other)].concat();
+    for other in others
+        .iter()
+        .filter(|other| !matches!(other, Wire::Bytes(_) | Wire::Varint(_)))
+    {
+        let limit = [
+            field(1, &Wire::Varint(5)),
+            field(2, &Wire::Varint(2)),
+            field(1, other),
+            field(2, other),
+            field(3, other),
+        ]
+        .concat();
+        let entry = [
+            field(1, &Wire::Bytes(b"k".to_vec())),
+            field(1, other),
+            field(2, other),
+        ]
+        .concat();
         let hits = [field(1, &Wire::Varint(7)), field(1, other)].concat();
-        let descriptor = [field(1, &Wire::Bytes(entry)), field(2, &Wire::Bytes(limit)), field(3, &Wire::Bytes(hits))].concat();
+        let descriptor = [
+            field(1, &Wire::Bytes(entry)),
+            field(2, &Wire::Bytes(limit)),
+            field(3, &Wire::Bytes(hits)),
+        ]
+        .concat();
         let bytes = [DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor))].concat();
         let ask = decode(&bytes).unwrap_or_else(|error| panic!("{other:?}: {error}"));
         let (descriptor, entries) = ask.descriptors().next().expect("one descriptor");
-        assert_eq!((entries, descriptor.hits_addend), (&[Entry { key: b"k", value: b"" }][..], Some(7)), "{other:?}");
-        let expected = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
+        assert_eq!(
+            (entries, descriptor.hits_addend),
+            (
+                &[Entry {
+                    key: b"k",
+                    value: b""
+                }][..],
+                Some(7)
+            ),
+            "{other:?}"
+        );
+        let expected = Rate {
+            requests_per_unit: 5,
+            unit: Unit::Minute,
+            unit_multiplier: 1,
+        };
         assert_eq!(descriptor.limit, Some(expected), "{other:?}");
     }
 }
@@ -207,9 +358,11 @@ proptest! {
         if let Err(InvalidRequest::Malformed { .. }) = ours {
             prop_assert!(theirs.is_err(), "we refuse what prost reads: {:?}", ours);
         } else if let Err(error) = theirs {
-            // A known field of another wire type is an error for prost, and an unknown field for Go and C++.
+            // A known field of another wire type is an error for prost, and an unknown field for Go
+            // and C++.
             let text = error.to_string();
-            prop_assert!(text.contains("UTF-8") || text.contains("invalid wire type: "), "we read what prost refuses: {}", text);
+            prop_assert!(text.contains("UTF-8") || text.contains("invalid wire type: "), "we read \
+                what prost refuses: {}", text);
         }
     }
 
@@ -237,8 +390,10 @@ proptest! {
         }
     }
 
-    /// Wherever a known field of another wire type stands, the message means what it means without the field. prost refuses such messages, but the
-    /// runtimes of Go (`consumeMessageField` and the like return `errUnknown`) and C++ (the table-driven parser's fallback) keep them as unknown fields.
+    /// Wherever a known field of another wire type stands, the message means what it means without
+    /// the field. prost refuses such messages, but the runtimes of Go (`consumeMessageField` and
+    /// the like return `errUnknown`) and C++ (the table-driven parser's fallback) keep them as
+    /// unknown fields.
     #[test]
     fn a_known_field_of_another_wire_type_is_unknown(request in any_request(), number in 1..5_u64, other in any_wire(), is_last in any::<bool>()) {
         let request = request.encode_to_vec();

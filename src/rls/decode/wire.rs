@@ -1,6 +1,7 @@
 //! A reader of the protobuf wire format that copies nothing.
 //!
-//! A message is an iterator of numbered fields, which borrow from it. Source: protobuf.dev, "Encoding".
+//! A message is an iterator of numbered fields, which borrow from it. Source: protobuf.dev,
+//! "Encoding".
 
 /// Why bytes are not a message: the reason, as error messages show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,8 @@ impl<'a> Fields<'a> {
             1 => self.take(8).map(|_| Value::Skipped),
             2 => {
                 let length = self.varint()?;
-                self.take(usize::try_from(length).unwrap_or(usize::MAX)).map(Value::Bytes)
+                self.take(usize::try_from(length).unwrap_or(usize::MAX))
+                    .map(Value::Bytes)
             }
             3 if depth < MAX_GROUP_DEPTH => self.group(number, depth),
             3 => Err(Malformed("groups are nested too deep")),
@@ -66,7 +68,10 @@ impl<'a> Fields<'a> {
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(Malformed("truncated"))?;
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(length)
+            .ok_or(Malformed("truncated"))?;
         self.rest = rest;
         Ok(taken)
     }
@@ -95,7 +100,11 @@ impl<'a> Fields<'a> {
                 return Ok(number);
             }
         }
-        Err(Malformed(if self.rest.len() < 10 { "truncated" } else { "a varint of more than 64 bits" }))
+        Err(Malformed(if self.rest.len() < 10 {
+            "truncated"
+        } else {
+            "a varint of more than 64 bits"
+        }))
     }
 }
 

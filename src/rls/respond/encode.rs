@@ -1,8 +1,8 @@
-//! The encoding of a `RateLimitResponse`, by the field numbers of `proto/`. All lengths are computed before the first byte is written, so that there
-//! is one allocation of the right size.
+//! The encoding of a `RateLimitResponse`, by the field numbers of `proto/`. All lengths are
+//! computed before the first byte is written, so that there is one allocation of the right size.
 //!
-//! Fields with their default value are left out, as in every proto3 encoder. prost encodes what is rare: headers and metadata. Source: protobuf.dev,
-//! "Encoding".
+//! Fields with their default value are left out, as in every proto3 encoder. prost encodes what is
+//! rare: headers and metadata. Source: protobuf.dev, "Encoding".
 
 use bytes::Bytes;
 use prost::Message;
@@ -33,10 +33,25 @@ const BYTES: u8 = 2;
 /// Encodes a response behind the prefix of a gRPC message.
 pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) -> Framed {
     let length = 2
-        + statuses.iter().map(|status| field_bytes(status_bytes(status))).sum::<usize>()
-        + extras.headers.iter().map(|header| field_bytes(header.encoded_len())).sum::<usize>()
-        + if extras.raw_body.is_empty() { 0 } else { field_bytes(extras.raw_body.len()) }
-        + extras.dynamic_metadata.iter().map(|metadata| field_bytes(metadata.encoded_len())).sum::<usize>();
+        + statuses
+            .iter()
+            .map(|status| field_bytes(status_bytes(status)))
+            .sum::<usize>()
+        + extras
+            .headers
+            .iter()
+            .map(|header| field_bytes(header.encoded_len()))
+            .sum::<usize>()
+        + if extras.raw_body.is_empty() {
+            0
+        } else {
+            field_bytes(extras.raw_body.len())
+        }
+        + extras
+            .dynamic_metadata
+            .iter()
+            .map(|metadata| field_bytes(metadata.encoded_len()))
+            .sum::<usize>();
     let mut out = Vec::with_capacity(PREFIX_BYTES + length);
     out.push(0);
     // Far below 4 GiB, because a request has at most 4 MiB.
@@ -56,14 +71,22 @@ pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) ->
     if let Some(metadata) = &extras.dynamic_metadata {
         put_message(&mut out, tag(6, BYTES), metadata);
     }
-    debug_assert_eq!(out.len(), PREFIX_BYTES + length, "the computed length is the written length");
+    debug_assert_eq!(
+        out.len(),
+        PREFIX_BYTES + length,
+        "the computed length is the written length"
+    );
     Framed(Bytes::from(out))
 }
 
 fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
     out.push(tag(2, BYTES));
     put_varint(out, status_bytes(status) as u64);
-    let code = if status.refused { Code::OverLimit } else { Code::Ok };
+    let code = if status.refused {
+        Code::OverLimit
+    } else {
+        Code::Ok
+    };
     out.extend_from_slice(&[tag(1, VARINT), code as u8]);
     if let Some((rate, name)) = &status.limit {
         out.push(tag(2, BYTES));
@@ -86,15 +109,24 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
 }
 
 fn status_bytes(status: &Status<'_>) -> usize {
-    2 + status.limit.as_ref().map_or(0, |(rate, name)| field_bytes(limit_bytes(rate, name)))
+    2 + status
+        .limit
+        .as_ref()
+        .map_or(0, |(rate, name)| field_bytes(limit_bytes(rate, name)))
         + number_bytes(on_wire(status.remaining))
-        + status.reset_secs.map_or(0, |secs| field_bytes(number_bytes(whole_seconds(secs))))
+        + status
+            .reset_secs
+            .map_or(0, |secs| field_bytes(number_bytes(whole_seconds(secs))))
 }
 
 fn limit_bytes(rate: &Rate, name: &str) -> usize {
     number_bytes(on_wire(rate.requests_per_unit))
         + number_bytes(rate.on_wire().0.cast_unsigned().into())
-        + if name.is_empty() { 0 } else { field_bytes(name.len()) }
+        + if name.is_empty() {
+            0
+        } else {
+            field_bytes(name.len())
+        }
         + multiplier(rate).map_or(0, |multiplier| field_bytes(number_bytes(multiplier)))
 }
 
@@ -114,14 +146,19 @@ fn whole_seconds(secs: u64) -> u64 {
     secs.min(i64::MAX as u64)
 }
 
-/// Bytes of a length-delimited field with `content` bytes. All field numbers are below 16, so that a tag is one byte.
+/// Bytes of a length-delimited field with `content` bytes. All field numbers are below 16, so that
+/// a tag is one byte.
 fn field_bytes(content: usize) -> usize {
     1 + varint_bytes(content as u64) + content
 }
 
 /// Bytes of a varint field; 0 for the default value 0.
 fn number_bytes(number: u64) -> usize {
-    if number == 0 { 0 } else { 1 + varint_bytes(number) }
+    if number == 0 {
+        0
+    } else {
+        1 + varint_bytes(number)
+    }
 }
 
 /// Bytes of a varint: seven bits per byte.
@@ -136,7 +173,8 @@ fn put_number(out: &mut Vec<u8>, tag: u8, number: u64) {
     }
 }
 
-/// A field with a message whose field 1 is a number: a `UInt32Value`, or a `Duration` of whole seconds.
+/// A field with a message whose field 1 is a number: a `UInt32Value`, or a `Duration` of whole
+/// seconds.
 fn put_wrapped(out: &mut Vec<u8>, outer: u8, number: u64) {
     out.extend_from_slice(&[outer, number_bytes(number) as u8]);
     put_number(out, tag(1, VARINT), number);

@@ -1,4 +1,5 @@
-//! The optional parts of a response: headers about limits, `retry-after`, the body of a refusal, and dynamic metadata.
+//! The optional parts of a response: headers about limits, `retry-after`, the body of a refusal,
+//! and dynamic metadata.
 
 use super::encode::Extras;
 use super::policies::{names, violated};
@@ -33,7 +34,11 @@ pub(super) fn extras(
     if refused && options.retry_after {
         extras.headers.extend(retry_after(plan, decisions));
     }
-    let violated = if names_limits || options.dynamic_metadata { violated(plan, statuses, decisions) } else { Vec::new() };
+    let violated = if names_limits || options.dynamic_metadata {
+        violated(plan, statuses, decisions)
+    } else {
+        Vec::new()
+    };
     if names_limits {
         let names = names(ask, plan, &violated);
         if let Some(key) = &options.refused_by {
@@ -54,9 +59,10 @@ pub(super) fn extras(
     extras
 }
 
-/// The `retry-after` header: the longest wait of the limits that refuse, in whole seconds, at least 1. `None` if the request can never pass: for a
-/// limit that it can never meet, because it can meet none of its quotas, whatever else refuses it, or while it is blocked without an end. Of quotas
-/// the one that is met first counts. Source: RFC 9110, section 10.2.3.
+/// The `retry-after` header: the longest wait of the limits that refuse, in whole seconds, at
+/// least 1. `None` if the request can never pass: for a limit that it can never meet, because it
+/// can meet none of its quotas, whatever else refuses it, or while it is blocked without an end. Of
+/// quotas the one that is met first counts. Source: RFC 9110, section 10.2.3.
 fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
     let mut longest = Span::ZERO;
     for slot in &plan.slots {
@@ -80,15 +86,24 @@ fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
     }
     let longest = longest.max(quotas.unwrap_or_default());
     let value = longest.secs_rounded_up().max(1).to_string();
-    (longest < Span::MAX).then(|| HeaderValue { key: "retry-after".to_owned(), value, raw_value: Vec::new() })
+    (longest < Span::MAX).then(|| HeaderValue {
+        key: "retry-after".to_owned(),
+        value,
+        raw_value: Vec::new(),
+    })
 }
 
-/// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts as one too: its reason is for operators.
+/// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts
+/// as one too: its reason is for operators.
 fn problem(plan: &Plan, decisions: &Decisions, violated: &[usize]) -> Problem {
     let is_counted = |&index: &usize| match &plan.slots[index] {
         Slot::Checked { check, .. } => !matches!(decisions[check.0], Decision::PolicyRefuses(_)),
         Slot::Blocked { .. } => true,
         Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
     };
-    if violated.iter().any(is_counted) { Problem::QuotaExceeded } else { Problem::ReducedCapacity }
+    if violated.iter().any(is_counted) {
+        Problem::QuotaExceeded
+    } else {
+        Problem::ReducedCapacity
+    }
 }

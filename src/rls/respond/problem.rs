@@ -1,6 +1,8 @@
-//! The body of a refusal: a problem in JSON. Envoy sends it to its client in place of an empty body.
+//! The body of a refusal: a problem in JSON. Envoy sends it to its client in place of an empty
+//! body.
 //!
-//! Source: RFC 9457, and draft-ietf-httpapi-ratelimit-headers-11, section 5, for the types, their titles and `violated-policies`.
+//! Source: RFC 9457, and draft-ietf-httpapi-ratelimit-headers-11, section 5, for the types, their
+//! titles and `violated-policies`.
 
 use std::borrow::Cow;
 
@@ -22,7 +24,8 @@ pub(super) enum Problem {
 struct Body<'a> {
     r#type: &'static str,
     title: &'static str,
-    /// The status that Envoy answers with unless its `rate_limited_status` says otherwise; clients read it as advice only.
+    /// The status that Envoy answers with unless its `rate_limited_status` says otherwise; clients
+    /// read it as advice only.
     status: u16,
     #[serde(rename = "violated-policies")]
     violated_policies: &'a [Cow<'a, str>],
@@ -40,7 +43,12 @@ pub(super) fn body(problem: Problem, violated: &[Cow<'_, str>]) -> Vec<u8> {
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
     };
-    let body = Body { r#type, title, status: 429, violated_policies: violated };
+    let body = Body {
+        r#type,
+        title,
+        status: 429,
+        violated_policies: violated,
+    };
     // Cannot fail: there is no map with keys other than text.
     serde_json::to_vec(&body).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! Structured Fields: how names and numbers enter a header.
 //!
-//! No text enters one except as [`shown`](crate::rules::shown_name::shown) has it. Source: RFC 9651, sections 3.3.1 and 3.3.3.
+//! No text enters one except as [`shown`](crate::rules::shown_name::shown) has it. Source: RFC
+//! 9651, sections 3.3.1 and 3.3.3.
 
 use sfv::{Integer, StringRef, string_ref};
 
@@ -10,7 +11,8 @@ pub(super) fn string(name: &str) -> &StringRef {
     StringRef::from_str(name).unwrap_or(string_ref(""))
 }
 
-/// A number as a value of a Structured Field, which has at most 15 digits: a larger number becomes the largest one.
+/// A number as a value of a Structured Field, which has at most 15 digits: a larger number becomes
+/// the largest one.
 pub(super) fn integer(number: impl TryInto<Integer>) -> Integer {
     number.try_into().unwrap_or(Integer::MAX)
 }
@@ -24,7 +26,8 @@ mod tests {
     use crate::rules::shown_name::shown;
 
     proptest! {
-        /// Any name and any numbers are one member of a list that a parser reads back, and one line of printable ASCII.
+        /// Any name and any numbers are one member of a list that a parser reads back, and one line
+        /// of printable ASCII.
         #[test]
         fn what_is_written_is_read_back(
             members in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 0..200), any::<u64>(), any::<u64>()), 1..20),

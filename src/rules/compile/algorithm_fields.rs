@@ -1,17 +1,21 @@
-//! The keys of a `rate_limit` or of `defaults` that choose how a limit is decided: `algorithm`, its options, and `on_store_failure`; and what is recorded of
-//! it: `track_usage` and its options.
+//! The keys of a `rate_limit` or of `defaults` that choose how a limit is decided: `algorithm`, its
+//! options, and `on_store_failure`; and what is recorded of it: `track_usage` and its options.
 //!
-//! Each value is checked for itself here. Which options belong to which algorithm, and their bounds, is the algorithms' own knowledge.
+//! Each value is checked for itself here. Which options belong to which algorithm, and their
+//! bounds, is the algorithms' own knowledge.
 
 use super::fields::{self, Fields};
 use super::problem::{Problems, quoted};
 use crate::algorithm::{AlgorithmKind, OPTIONS, OptionError, OptionField, Options};
 use crate::rules::limit::OnStoreFailure;
 use crate::rules::source::{Node, ValueType};
-use crate::time::{Anchor, LONGEST_WINDOW, ParseDurationError, PeriodKind, Rate, Span, WEEKDAYS, Zone};
+use crate::time::{
+    Anchor, LONGEST_WINDOW, ParseDurationError, PeriodKind, Rate, Span, WEEKDAYS, Zone,
+};
 use crate::usage;
 
-/// The longest duration: two of the longest windows. The sum of an instant and a longer one would not be exact in Lua.
+/// The longest duration: two of the longest windows. The sum of an instant and a longer one would
+/// not be exact in Lua.
 const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
 
 /// The values that are written; `None` where a key is not.
@@ -25,15 +29,29 @@ pub(super) struct AlgorithmFields {
 }
 
 impl AlgorithmFields {
-    /// The options of a limit with these fields and these defaults, of which the first ones are the strongest.
+    /// The options of a limit with these fields and these defaults, of which the first ones are the
+    /// strongest.
     pub(super) fn apply_defaults(&self, defaults: &[Self]) -> Options {
-        let kind = defaults.iter().fold(self.algorithm, |kind, defaults| kind.or(defaults.algorithm)).unwrap_or_default();
-        defaults.iter().fold(Options { kind, ..self.options }, |options, defaults| options.apply_defaults(&defaults.options))
+        let kind = defaults
+            .iter()
+            .fold(self.algorithm, |kind, defaults| kind.or(defaults.algorithm))
+            .unwrap_or_default();
+        defaults.iter().fold(
+            Options {
+                kind,
+                ..self.options
+            },
+            |options, defaults| options.apply_defaults(&defaults.options),
+        )
     }
 
     /// The algorithm and the options of a limit, as defaults of its trial.
     pub(super) fn of(options: &Options) -> Self {
-        Self { algorithm: Some(options.kind), options: *options, ..Self::default() }
+        Self {
+            algorithm: Some(options.kind),
+            options: *options,
+            ..Self::default()
+        }
     }
 
     /// The same with these options of usage.
@@ -42,15 +60,29 @@ impl AlgorithmFields {
     }
 
     /// The options that are meant for this limit: its own, and those of these fields.
-    pub(super) fn written(&self, kind: AlgorithmKind, of_limit: impl Iterator<Item = Self>) -> Options {
-        of_limit.fold(Options { kind, ..self.options }, |options, fields| options.apply_defaults(&fields.options))
+    pub(super) fn written(
+        &self,
+        kind: AlgorithmKind,
+        of_limit: impl Iterator<Item = Self>,
+    ) -> Options {
+        of_limit.fold(
+            Options {
+                kind,
+                ..self.options
+            },
+            |options, fields| options.apply_defaults(&fields.options),
+        )
     }
 
-    /// Those of a limit whose numbers stand above each other, the strongest first: what it says itself, and what is left of those below, from which another
-    /// algorithm takes its own options only. What is recorded of it is none of them.
+    /// Those of a limit whose numbers stand above each other, the strongest first: what it says
+    /// itself, and what is left of those below, from which another algorithm takes its own options
+    /// only. What is recorded of it is none of them.
     pub(super) fn of_chain(chain: impl Iterator<Item = Self> + Clone) -> (Self, Vec<Self>) {
         let mut own = Self::default();
-        let mut below = chain.clone().take_while(|fields| fields.algorithm.is_none()).count();
+        let mut below = chain
+            .clone()
+            .take_while(|fields| fields.algorithm.is_none())
+            .count();
         below = (below + 1).min(chain.clone().count());
         for fields in chain.clone().take(below) {
             own = Self {
@@ -60,12 +92,25 @@ impl AlgorithmFields {
                 usage: usage::Options::default(),
             };
         }
-        (own, chain.skip(below).map(|fields| Self { usage: usage::Options::default(), ..fields }).collect())
+        (
+            own,
+            chain
+                .skip(below)
+                .map(|fields| Self {
+                    usage: usage::Options::default(),
+                    ..fields
+                })
+                .collect(),
+        )
     }
 
     /// Whether they leave the algorithm and its options to what stands below.
     pub(super) fn has_no_amount(&self) -> bool {
-        *self == Self { on_store_failure: self.on_store_failure, ..Self::default() }
+        *self
+            == Self {
+                on_store_failure: self.on_store_failure,
+                ..Self::default()
+            }
     }
 
     /// Whether they make windows of the calendar.
@@ -89,16 +134,33 @@ impl AlgorithmFields {
 
     /// The errors of options that are not those of the algorithm beside them.
     pub(super) fn foreign(&self) -> Vec<OptionError> {
-        self.algorithm.map(|kind| Options { kind, ..self.options }.remove_foreign()).unwrap_or_default()
+        self.algorithm
+            .map(|kind| {
+                Options {
+                    kind,
+                    ..self.options
+                }
+                .remove_foreign()
+            })
+            .unwrap_or_default()
     }
 }
 
 /// `track_usage` and its options.
-pub(super) const USAGE: [&str; 5] = ["track_usage", "usage_interval", "usage_buckets", "usage_expiry", "usage_subjects"];
+pub(super) const USAGE: [&str; 5] = [
+    "track_usage",
+    "usage_interval",
+    "usage_buckets",
+    "usage_expiry",
+    "usage_subjects",
+];
 
 /// The names of the keys.
 pub(super) fn keys() -> impl Iterator<Item = &'static str> {
-    ["algorithm", "on_store_failure"].into_iter().chain(OPTIONS.iter().map(|&(name, _)| name)).chain(USAGE)
+    ["algorithm", "on_store_failure"]
+        .into_iter()
+        .chain(OPTIONS.iter().map(|&(name, _)| name))
+        .chain(USAGE)
 }
 
 /// Reads the keys; `None` if one of them is wrong, which is reported.
@@ -110,20 +172,43 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<Algor
         is_valid &= set(&mut read.algorithm, algorithm(problems, node));
     }
     for (name, field) in OPTIONS {
-        let Some(node) = fields.get(name) else { continue };
+        let Some(node) = fields.get(name) else {
+            continue;
+        };
         is_valid &= match field {
-            OptionField::Number(field) => set(field(&mut read.options), fields::number(problems, node, name)),
-            OptionField::Amount(field) => set(field(&mut read.options), fields::amount(problems, node, name)),
-            OptionField::Duration(field) => set(field(&mut read.options), duration(problems, node, name)),
-            OptionField::Bool(field) => set(field(&mut read.options), fields::bool(problems, node, name)),
-            OptionField::Period(field) => set(field(&mut read.options), named(problems, node, name, &PeriodKind::NAMED)),
+            OptionField::Number(field) => set(
+                field(&mut read.options),
+                fields::number(problems, node, name),
+            ),
+            OptionField::Amount(field) => set(
+                field(&mut read.options),
+                fields::amount(problems, node, name),
+            ),
+            OptionField::Duration(field) => {
+                set(field(&mut read.options), duration(problems, node, name))
+            }
+            OptionField::Bool(field) => {
+                set(field(&mut read.options), fields::bool(problems, node, name))
+            }
+            OptionField::Period(field) => set(
+                field(&mut read.options),
+                named(problems, node, name, &PeriodKind::NAMED),
+            ),
             OptionField::Zone(field) => set(field(&mut read.options), zone(problems, node, name)),
-            OptionField::Weekday(field) => set(field(&mut read.options), named(problems, node, name, &WEEKDAYS)),
-            OptionField::Anchor(field) => set(field(&mut read.options), anchor(problems, node, name)),
+            OptionField::Weekday(field) => set(
+                field(&mut read.options),
+                named(problems, node, name, &WEEKDAYS),
+            ),
+            OptionField::Anchor(field) => {
+                set(field(&mut read.options), anchor(problems, node, name))
+            }
         };
     }
     if let Some(node) = fields.get("on_store_failure") {
-        is_valid &= set(&mut read.on_store_failure, named(problems, node, "on_store_failure", &OnStoreFailure::NAMED));
+        is_valid &= set(
+            &mut read.on_store_failure,
+            named(problems, node, "on_store_failure", &OnStoreFailure::NAMED),
+        );
     }
     let usage = read_usage(problems, fields)?;
     is_valid.then_some(AlgorithmFields { usage, ..read })
@@ -133,7 +218,9 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<Algor
 pub(super) fn read_usage(problems: &mut Problems, fields: &Fields<'_>) -> Option<usage::Options> {
     let (mut read, mut is_valid) = (usage::Options::default(), true);
     for name in USAGE {
-        let Some(node) = fields.get(name) else { continue };
+        let Some(node) = fields.get(name) else {
+            continue;
+        };
         is_valid &= match name {
             "track_usage" => set(&mut read.track, fields::bool(problems, node, name)),
             "usage_interval" => set(&mut read.interval, duration(problems, node, name)),
@@ -156,7 +243,12 @@ fn algorithm(problems: &mut Problems, node: &Node) -> Option<AlgorithmKind> {
     fields::one_of(problems, node, text, "algorithm", &AlgorithmKind::NAMED)
 }
 
-fn named<T: Copy>(problems: &mut Problems, node: &Node, key: &str, all: &[(&'static str, T)]) -> Option<T> {
+fn named<T: Copy>(
+    problems: &mut Problems,
+    node: &Node,
+    key: &str,
+    all: &[(&'static str, T)],
+) -> Option<T> {
     let text = fields::text(problems, node, key)?;
     fields::one_of(problems, node, text, &format!("value of '{key}'"), all)
 }
@@ -166,8 +258,10 @@ fn zone(problems: &mut Problems, node: &Node, key: &str) -> Option<Zone> {
     let text = fields::text(problems, node, key)?;
     let zone = Zone::named(text);
     if zone.is_none() {
-        let remedy = fields::nearest(text, Zone::names())
-            .map_or_else(|| "write a name of the IANA database, such as Europe/Berlin".to_owned(), |near| format!("write '{near}'"));
+        let remedy = fields::nearest(text, Zone::names()).map_or_else(
+            || "write a name of the IANA database, such as Europe/Berlin".to_owned(),
+            |near| format!("write '{near}'"),
+        );
         problems.error_at(node, format!("unknown time zone: {}", quoted(text)), remedy);
     }
     zone
@@ -186,23 +280,37 @@ fn anchor(problems: &mut Problems, node: &Node, key: &str) -> Option<Anchor> {
 fn duration(problems: &mut Problems, node: &Node, key: &str) -> Option<Span> {
     let text = node.text().unwrap_or_default();
     let (what, remedy) = match (node.value_type(), text.parse::<Span>()) {
-        (ValueType::Mapping | ValueType::Sequence | ValueType::Binary | ValueType::Bool, _) => {
-            (format!("'{key}' is {}, not a duration", node.value_type().name()), how())
-        }
+        (ValueType::Mapping | ValueType::Sequence | ValueType::Binary | ValueType::Bool, _) => (
+            format!("'{key}' is {}, not a duration", node.value_type().name()),
+            how(),
+        ),
         (_, Ok(span)) if span <= LONGEST => return Some(span),
-        (_, Ok(_) | Err(ParseDurationError::TooLong)) => {
-            (format!("'{key}' is {}, which is longer than 200 years", quoted(text)), "write a shorter duration".to_owned())
-        }
-        (ValueType::Int | ValueType::Huge | ValueType::Float, _) | (_, Err(ParseDurationError::NoUnit)) => {
+        (_, Ok(_) | Err(ParseDurationError::TooLong)) => (
+            format!(
+                "'{key}' is {}, which is longer than 200 years",
+                quoted(text)
+            ),
+            "write a shorter duration".to_owned(),
+        ),
+        (ValueType::Int | ValueType::Huge | ValueType::Float, _)
+        | (_, Err(ParseDurationError::NoUnit)) => {
             let remedy = match text.parse::<u32>() {
-                Ok(number) => format!("write '{key}: {number}s' for seconds, or another unit: h, m, s, ms, us"),
+                Ok(number) => format!(
+                    "write '{key}: {number}s' for seconds, or another unit: h, m, s, ms, us"
+                ),
                 Err(_) => how(),
             };
-            (format!("'{key}' is {}, which has no unit", quoted(text)), remedy)
+            (
+                format!("'{key}' is {}, which has no unit", quoted(text)),
+                remedy,
+            )
         }
         (_, Err(error)) => {
             let (what, remedy) = error.report();
-            (format!("'{key}' is {}, {what}", quoted(text)), remedy.to_owned())
+            (
+                format!("'{key}' is {}, {what}", quoted(text)),
+                remedy.to_owned(),
+            )
         }
     };
     problems.error_at(node, what, remedy);
@@ -250,21 +358,63 @@ mod tests {
 
     #[test]
     fn only_defaults_of_the_limits_own_algorithm_apply() {
-        let buckets =
-            Options { bucket_interval: Some(SECOND), bucket_span: Some(SECOND), subject_expiry: Some(SECOND), ..Options::default() };
-        let Options { period, timezone, week_starts, anchor, .. } = full().options;
-        let calendar = Options { period, timezone, week_starts, anchor, ..Options::default() };
+        let buckets = Options {
+            bucket_interval: Some(SECOND),
+            bucket_span: Some(SECOND),
+            subject_expiry: Some(SECOND),
+            ..Options::default()
+        };
+        let Options {
+            period,
+            timezone,
+            week_starts,
+            anchor,
+            ..
+        } = full().options;
+        let calendar = Options {
+            period,
+            timezone,
+            week_starts,
+            anchor,
+            ..Options::default()
+        };
         for (kind, options) in [
             (AlgorithmKind::FixedWindow, calendar),
             (AlgorithmKind::SlidingWindowLog, Options::default()),
             (AlgorithmKind::SlidingWindowCounter, Options::default()),
             (AlgorithmKind::SlidingWindowBuckets, buckets),
-            (AlgorithmKind::TokenBucket, Options { burst: Some(10), ..Options::default() }),
-            (AlgorithmKind::LeakyBucket, Options { max_delay: Some(SECOND), ..Options::default() }),
+            (
+                AlgorithmKind::TokenBucket,
+                Options {
+                    burst: Some(10),
+                    ..Options::default()
+                },
+            ),
+            (
+                AlgorithmKind::LeakyBucket,
+                Options {
+                    max_delay: Some(SECOND),
+                    ..Options::default()
+                },
+            ),
         ] {
             let max_debt = (kind != AlgorithmKind::FixedWindow).then_some(2);
-            let expected = Options { kind, scale: Some(1), default_cost: Some(7), count_denied: Some(true), max_debt, ..options };
-            assert_eq!(AlgorithmFields { algorithm: Some(kind), ..AlgorithmFields::default() }.apply_defaults(&[full()]), expected);
+            let expected = Options {
+                kind,
+                scale: Some(1),
+                default_cost: Some(7),
+                count_denied: Some(true),
+                max_debt,
+                ..options
+            };
+            assert_eq!(
+                AlgorithmFields {
+                    algorithm: Some(kind),
+                    ..AlgorithmFields::default()
+                }
+                .apply_defaults(&[full()]),
+                expected
+            );
         }
         assert_eq!(
             AlgorithmFields::default().apply_defaults(&[full()]),
@@ -280,36 +430,77 @@ mod tests {
                 }
             }
         );
-        assert_eq!(AlgorithmFields::default().apply_defaults(&[]), Options::default());
+        assert_eq!(
+            AlgorithmFields::default().apply_defaults(&[]),
+            Options::default()
+        );
     }
 
     #[test]
     fn a_limits_own_options_win_over_defaults() {
-        let own = Options { burst: Some(3), count_denied: Some(false), ..Options::default() };
-        let options = AlgorithmFields { options: own, ..AlgorithmFields::default() }.apply_defaults(&[full()]);
-        assert_eq!((options.kind, options.burst, options.count_denied), (AlgorithmKind::TokenBucket, Some(3), Some(false)));
+        let own = Options {
+            burst: Some(3),
+            count_denied: Some(false),
+            ..Options::default()
+        };
+        let options = AlgorithmFields {
+            options: own,
+            ..AlgorithmFields::default()
+        }
+        .apply_defaults(&[full()]);
+        assert_eq!(
+            (options.kind, options.burst, options.count_denied),
+            (AlgorithmKind::TokenBucket, Some(3), Some(false))
+        );
         // This includes an option of another algorithm, which is an error and must not disappear.
-        let own = Options { burst: Some(3), ..Options::default() };
-        let leaky = AlgorithmFields { algorithm: Some(AlgorithmKind::LeakyBucket), options: own, ..AlgorithmFields::default() };
+        let own = Options {
+            burst: Some(3),
+            ..Options::default()
+        };
+        let leaky = AlgorithmFields {
+            algorithm: Some(AlgorithmKind::LeakyBucket),
+            options: own,
+            ..AlgorithmFields::default()
+        };
         assert_eq!(leaky.apply_defaults(&[full()]).burst, Some(3));
     }
     #[test]
     fn the_default_of_max_debt_applies_where_refused_hits_count() {
-        let per_hour = Rate { requests_per_unit: 10, unit: Unit::Hour, unit_multiplier: 1 };
+        let per_hour = Rate {
+            requests_per_unit: 10,
+            unit: Unit::Hour,
+            unit_multiplier: 1,
+        };
         let max_debt = |own: Options, defaults: &[Options]| {
-            let of = |options| AlgorithmFields { algorithm: Some(AlgorithmKind::TokenBucket), options, ..AlgorithmFields::default() };
+            let of = |options| AlgorithmFields {
+                algorithm: Some(AlgorithmKind::TokenBucket),
+                options,
+                ..AlgorithmFields::default()
+            };
             let defaults: Vec<_> = defaults.iter().copied().map(of).collect();
             let mut options = of(own).apply_defaults(&defaults);
             options.leave_out_defaults(&own, &per_hour);
             options.max_debt
         };
-        let counted = |count_denied| Options { count_denied: Some(count_denied), ..Options::default() };
-        let debt = |limits| Options { max_debt: Some(limits), ..Options::default() };
+        let counted = |count_denied| Options {
+            count_denied: Some(count_denied),
+            ..Options::default()
+        };
+        let debt = |limits| Options {
+            max_debt: Some(limits),
+            ..Options::default()
+        };
         assert_eq!(max_debt(counted(false), &[debt(2)]), None);
         assert_eq!(max_debt(counted(true), &[debt(2)]), Some(2));
         // Whichever of several defaults says that they count.
-        assert_eq!(max_debt(Options::default(), &[debt(3), counted(true)]), Some(3));
-        assert_eq!(max_debt(Options::default(), &[counted(true), debt(3)]), Some(3));
+        assert_eq!(
+            max_debt(Options::default(), &[debt(3), counted(true)]),
+            Some(3)
+        );
+        assert_eq!(
+            max_debt(Options::default(), &[counted(true), debt(3)]),
+            Some(3)
+        );
         // What the limit says of itself stays, and is an error.
         assert_eq!(max_debt(debt(2), &[]), Some(2));
     }

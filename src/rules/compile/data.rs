@@ -1,7 +1,7 @@
 //! Files that descriptors name: of values (`values_file`), one in each line, and tables (`table`).
 //!
-//! They stand in the folder of limits, so that they are found, bounded and watched as its other files are. A file is one of values, or a table, if a file of
-//! limits names it so.
+//! They stand in the folder of limits, so that they are found, bounded and watched as its other
+//! files are. A file is one of values, or a table, if a file of limits names it so.
 
 use hashbrown::{HashMap, HashSet};
 use memchr::memmem;
@@ -49,22 +49,43 @@ impl<'f> Data<'f> {
     /// Reads those of `files` that others name.
     pub(super) fn read(problems: &mut Problems, files: &'f [SourceText]) -> Self {
         let mut data = Self::default();
-        let Named { lists, tables, has_unreadable } = named(files);
+        let Named {
+            lists,
+            tables,
+            has_unreadable,
+        } = named(files);
         for file in files {
             let is_table = is_table(&file.name);
             if lists.contains(&file.name) {
                 problems.open(&file.name);
                 let values = read(problems, &file.text);
-                data.files.insert(file.name.clone(), DataFile { values, at: problems.here(source::Position::default()) });
+                data.files.insert(
+                    file.name.clone(),
+                    DataFile {
+                        values,
+                        at: problems.here(source::Position::default()),
+                    },
+                );
             } else if tables.contains(&file.name) && is_table {
                 problems.open(&file.name);
                 let at = problems.here(source::Position::default());
-                data.tables.insert(file.name.clone(), TableFile { name: &file.name, text: &file.text, at });
+                data.tables.insert(
+                    file.name.clone(),
+                    TableFile {
+                        name: &file.name,
+                        text: &file.text,
+                        at,
+                    },
+                );
             } else if is_table && !begins_limits(&file.text) {
                 if !has_unreadable {
                     problems.open(&file.name);
                     let what = "no descriptor names this table";
-                    problems.error(source::Position::default(), what, "write 'table: ' and its name in a descriptor, or remove the file");
+                    problems.error(
+                        source::Position::default(),
+                        what,
+                        "write 'table: ' and its name in a descriptor, or remove the file",
+                    );
                 }
                 data.stray.insert(file.name.clone());
             }
@@ -102,10 +123,17 @@ fn read<'f>(problems: &mut Problems, text: &'f [u8]) -> Vec<(&'f str, u32)> {
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        let at = source::Position { line: number, column: 1 };
+        let at = source::Position {
+            line: number,
+            column: 1,
+        };
         match str::from_utf8(line) {
             Ok(value) if value.len() <= LONGEST_VALUE => values.push((value, number)),
-            Ok(_) => problems.error(at, format!("the value has more than {LONGEST_VALUE} bytes"), "write a shorter one"),
+            Ok(_) => problems.error(
+                at,
+                format!("the value has more than {LONGEST_VALUE} bytes"),
+                "write a shorter one",
+            ),
             Err(_) => problems.error(at, "the value is not UTF-8", "write the file in UTF-8"),
         }
     }
@@ -124,21 +152,34 @@ struct Named {
 fn named(files: &[SourceText]) -> Named {
     let mut named = Named::default();
     let finders = [memmem::Finder::new(KEY), memmem::Finder::new(TABLE_KEY)];
-    let is_limits = |file: &&SourceText| !is_table(&file.name) && finders.iter().any(|finder| finder.find(&file.text).is_some());
+    let is_limits = |file: &&SourceText| {
+        !is_table(&file.name)
+            && finders
+                .iter()
+                .any(|finder| finder.find(&file.text).is_some())
+    };
     for file in files.iter().filter(is_limits) {
         match source::read(&file.text) {
-            Ok(document) => document.root.iter().for_each(|root| collect(root, &file.name, &mut named)),
+            Ok(document) => document
+                .root
+                .iter()
+                .for_each(|root| collect(root, &file.name, &mut named)),
             Err(_) => named.has_unreadable = true,
         }
     }
     // A file of limits is no list of values, even if another file names it as one.
-    named.lists.retain(|name| files.iter().all(|file| file.name != *name || !begins_limits(&file.text)));
+    named.lists.retain(|name| {
+        files
+            .iter()
+            .all(|file| file.name != *name || !begins_limits(&file.text))
+    });
     named
 }
 
 /// Whether a text is a file of limits: a line begins with its domain.
 fn begins_limits(text: &[u8]) -> bool {
-    text.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"domain:"))
+    text.split(|&byte| byte == b'\n')
+        .any(|line| line.starts_with(b"domain:"))
 }
 
 fn collect(node: &Node, file: &str, names: &mut Named) {
@@ -157,7 +198,8 @@ fn collect(node: &Node, file: &str, names: &mut Named) {
     }
 }
 
-/// The name of a file that is named from another, relative to the folder of that; `None` if it is outside of all that are read.
+/// The name of a file that is named from another, relative to the folder of that; `None` if it is
+/// outside of all that are read.
 fn beside(from: &str, name: &str) -> Option<String> {
     let folder = from.rsplit_once('/').map(|(folder, _)| folder);
     let mut parts: Vec<&str> = folder.iter().flat_map(|folder| folder.split('/')).collect();
@@ -183,8 +225,16 @@ mod tests {
         for (from, name, expected) in [
             ("limits.yaml", "vips.txt", Some("vips.txt")),
             ("a/limits.yaml", "vips.txt", Some("a/vips.txt")),
-            ("a/limits.yaml", "../lists/./vips.txt", Some("lists/vips.txt")),
-            ("/etc/weir/limits.yaml", "vips.txt", Some("/etc/weir/vips.txt")),
+            (
+                "a/limits.yaml",
+                "../lists/./vips.txt",
+                Some("lists/vips.txt"),
+            ),
+            (
+                "/etc/weir/limits.yaml",
+                "vips.txt",
+                Some("/etc/weir/vips.txt"),
+            ),
             ("limits.yaml", "../vips.txt", None),
             ("limits.yaml", "/etc/passwd", None),
         ] {
@@ -196,9 +246,18 @@ mod tests {
     fn lines_are_values_but_for_comments() {
         let mut problems = Problems::default();
         problems.open("v.txt");
-        let values = read(&mut problems, b"\xef\xbb\xbfalice\r\n\n# bob\n  carol d \n\xff\nlast");
+        let values = read(
+            &mut problems,
+            b"\xef\xbb\xbfalice\r\n\n# bob\n  carol d \n\xff\nlast",
+        );
         assert_eq!(values, [("alice", 1), ("carol d", 4), ("last", 6)]);
         let (refused, problems) = problems.finish(false, false);
-        assert!(refused && problems[0].to_string().starts_with("v.txt:5:1: error: the value is not UTF-8"), "{problems:?}");
+        assert!(
+            refused
+                && problems[0]
+                    .to_string()
+                    .starts_with("v.txt:5:1: error: the value is not UTF-8"),
+            "{problems:?}"
+        );
     }
 }

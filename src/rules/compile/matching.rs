@@ -1,4 +1,5 @@
-//! `match`: what a descriptor matches by more than text. Sets, networks and regular expressions, with their bounds.
+//! `match`: what a descriptor matches by more than text. Sets, networks and regular expressions,
+//! with their bounds.
 
 use core::net::IpAddr;
 
@@ -30,7 +31,12 @@ enum Kind {
     Regex,
 }
 
-const KINDS: [(&str, Kind); 4] = [("exact", Kind::Exact), ("set", Kind::Set), ("cidr", Kind::Cidr), ("regex", Kind::Regex)];
+const KINDS: [(&str, Kind); 4] = [
+    ("exact", Kind::Exact),
+    ("set", Kind::Set),
+    ("cidr", Kind::Cidr),
+    ("regex", Kind::Regex),
+];
 
 /// What has been read so far, for the bounds.
 #[derive(Default)]
@@ -42,7 +48,8 @@ pub(super) struct Totals {
 
 /// What a descriptor matches by more than text.
 pub(super) struct Match {
-    /// How it is written in names of limits and in keys: `set:`, `cidr:` or `regex:` and what it matches.
+    /// How it is written in names of limits and in keys: `set:`, `cidr:` or `regex:` and what it
+    /// matches.
     pub(super) text: Box<str>,
     pub(super) matching: Matching,
     what: What,
@@ -82,12 +89,21 @@ impl Match {
             What::Networks(networks) => networks.get(index).map(ToString::to_string),
             What::Regex(_) => None,
         };
-        self.at.iter().enumerate().filter_map(move |(index, at)| Some((text(index)?, *at)))
+        self.at
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, at)| Some((text(index)?, *at)))
     }
 }
 
-/// Reads what a descriptor matches: `Ok(None)` if it matches by text, and an error that is reported if it says something else that is wrong.
-pub(super) fn read(problems: &mut Problems, totals: &mut Totals, data: &Data<'_>, fields: &Fields<'_>) -> Result<Option<Match>, ()> {
+/// Reads what a descriptor matches: `Ok(None)` if it matches by text, and an error that is reported
+/// if it says something else that is wrong.
+pub(super) fn read(
+    problems: &mut Problems,
+    totals: &mut Totals,
+    data: &Data<'_>,
+    fields: &Fields<'_>,
+) -> Result<Option<Match>, ()> {
     let kind = match fields.get("match") {
         None => Kind::Exact,
         Some(node) => {
@@ -102,18 +118,31 @@ pub(super) fn read(problems: &mut Problems, totals: &mut Totals, data: &Data<'_>
         Kind::Regex => &["value"],
     };
     let mut is_wrong = false;
-    for key in ["value", "values", "values_file", "prefix"].into_iter().filter(|key| !allowed.contains(key)) {
-        let Some(node) = fields.get(key) else { continue };
+    for key in ["value", "values", "values_file", "prefix"]
+        .into_iter()
+        .filter(|key| !allowed.contains(key))
+    {
+        let Some(node) = fields.get(key) else {
+            continue;
+        };
         let (what, remedy) = match (kind, key) {
             (Kind::Exact, "prefix") => ("'prefix' needs 'match: cidr'", "write 'match: cidr'"),
-            (Kind::Exact, _) => {
-                ("a list of values needs 'match: set' or 'match: cidr'", "write 'match: set', or 'match: cidr' for networks")
-            }
-            (_, "prefix") => ("'prefix' groups addresses, and only 'match: cidr' knows them", "remove it"),
-            (Kind::Set, _) => {
-                ("a set has 'values' in place of 'value'", "write 'values: [...]', or 'values_file: ' and the name of a file")
-            }
-            _ => ("'match: regex' has one expression", "write it behind 'value: ', with | between alternatives"),
+            (Kind::Exact, _) => (
+                "a list of values needs 'match: set' or 'match: cidr'",
+                "write 'match: set', or 'match: cidr' for networks",
+            ),
+            (_, "prefix") => (
+                "'prefix' groups addresses, and only 'match: cidr' knows them",
+                "remove it",
+            ),
+            (Kind::Set, _) => (
+                "a set has 'values' in place of 'value'",
+                "write 'values: [...]', or 'values_file: ' and the name of a file",
+            ),
+            _ => (
+                "'match: regex' has one expression",
+                "write it behind 'value: ', with | between alternatives",
+            ),
         };
         problems.error_at(node, what, remedy);
         is_wrong = true;
@@ -137,7 +166,11 @@ impl Totals {
         self.values = self.values.saturating_add(read.at.len());
         self.regexes += usize::from(read.regex().is_some());
         if self.values > MOST_VALUES {
-            problems.error_at(node, format!("all sets together have more than {MOST_VALUES} values"), "write fewer values, or a pattern");
+            problems.error_at(
+                node,
+                format!("all sets together have more than {MOST_VALUES} values"),
+                "write fewer values, or a pattern",
+            );
             return Err(());
         }
         if self.regexes > MOST_REGEXES {
@@ -155,7 +188,9 @@ impl Totals {
     pub(super) fn add_regexes(&mut self, bytes: usize) -> Result<(), String> {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > MOST_REGEX_BYTES {
-            return Err(format!("the tables of all regular expressions need more than {MOST_REGEX_BYTES} bytes"));
+            return Err(format!(
+                "the tables of all regular expressions need more than {MOST_REGEX_BYTES} bytes"
+            ));
         }
         Ok(())
     }
@@ -163,7 +198,11 @@ impl Totals {
 
 fn regex(problems: &mut Problems, fields: &Fields<'_>) -> Option<Match> {
     let Some(node) = fields.get("value") else {
-        problems.error_at(fields.lack("value"), "'match: regex' has no expression", "write it behind 'value: '");
+        problems.error_at(
+            fields.lack("value"),
+            "'match: regex' has no expression",
+            "write it behind 'value: '",
+        );
         return None;
     };
     let text = fields::text(problems, node, "value")?;
@@ -171,21 +210,42 @@ fn regex(problems: &mut Problems, fields: &Fields<'_>) -> Option<Match> {
         problems.error_at(node, what, remedy);
         return None;
     }
-    Some(Match { text: format!("regex:{text}").into(), matching: Matching::Regex, what: What::Regex(text.into()), at: Vec::new() })
+    Some(Match {
+        text: format!("regex:{text}").into(),
+        matching: Matching::Regex,
+        what: What::Regex(text.into()),
+        at: Vec::new(),
+    })
 }
 
 fn set(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
     let (name, values) = values::list(problems, data, fields, "values of a set")?;
-    let has_addresses = values.iter().any(|(value, _)| address::read(value.as_bytes()).is_some());
-    let (values, at) = values.into_iter().map(|(value, at)| (Box::from(value), at)).unzip();
-    Some(Match { text: format!("set:{name}").into(), matching: Matching::Set { has_addresses }, what: What::Set(values), at })
+    let has_addresses = values
+        .iter()
+        .any(|(value, _)| address::read(value.as_bytes()).is_some());
+    let (values, at) = values
+        .into_iter()
+        .map(|(value, at)| (Box::from(value), at))
+        .unzip();
+    Some(Match {
+        text: format!("set:{name}").into(),
+        matching: Matching::Set { has_addresses },
+        what: What::Set(values),
+        at,
+    })
 }
 
 fn cidr(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
-    let is_list = ["values", "values_file"].iter().any(|key| fields.get(key).is_some());
+    let is_list = ["values", "values_file"]
+        .iter()
+        .any(|key| fields.get(key).is_some());
     let (name, written) = match fields.get("value") {
         Some(node) if is_list => {
-            problems.error_at(node, "'value' stands beside a list of networks", "write all networks in 'values'");
+            problems.error_at(
+                node,
+                "'value' stands beside a list of networks",
+                "write all networks in 'values'",
+            );
             return None;
         }
         Some(node) => {
@@ -213,18 +273,40 @@ fn cidr(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option
         _ => name,
     };
     let at = written.into_iter().map(|(_, at)| at).collect();
-    Some(Match { text: format!("cidr:{name}").into(), matching: Matching::Cidr { prefix }, what: What::Networks(networks), at })
+    Some(Match {
+        text: format!("cidr:{name}").into(),
+        matching: Matching::Cidr { prefix },
+        what: What::Networks(networks),
+        at,
+    })
 }
 
 /// The bits of the networks that group IPv6 addresses.
 fn prefix(problems: &mut Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
     let bits = fields::number(problems, node, "prefix")?;
-    let longest = networks.iter().filter(|network| matches!(network, IpNet::V6(_))).map(IpNet::prefix_len).max();
-    let wrong = match (u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits)), longest) {
-        (None, _) => Some(("'prefix' is not from 1 to 128".to_owned(), "write the bits of an IPv6 network, such as 64".to_owned())),
-        (_, None) => Some(("'prefix' groups IPv6 addresses, and there is no IPv6 network".to_owned(), "remove it".to_owned())),
+    let longest = networks
+        .iter()
+        .filter(|network| matches!(network, IpNet::V6(_)))
+        .map(IpNet::prefix_len)
+        .max();
+    let wrong = match (
+        u8::try_from(bits)
+            .ok()
+            .filter(|bits| (1..=128).contains(bits)),
+        longest,
+    ) {
+        (None, _) => Some((
+            "'prefix' is not from 1 to 128".to_owned(),
+            "write the bits of an IPv6 network, such as 64".to_owned(),
+        )),
+        (_, None) => Some((
+            "'prefix' groups IPv6 addresses, and there is no IPv6 network".to_owned(),
+            "remove it".to_owned(),
+        )),
         (Some(bits), Some(longest)) if bits < longest => Some((
-            format!("'prefix' is {bits}, and a network has {longest} bits: a group would be larger"),
+            format!(
+                "'prefix' is {bits}, and a network has {longest} bits: a group would be larger"
+            ),
             format!("write at least {longest}, or 'share_threshold: true'"),
         )),
         (Some(bits), Some(_)) => return Some(bits),
@@ -235,18 +317,34 @@ fn prefix(problems: &mut Problems, node: &Node, networks: &[IpNet]) -> Option<u8
     None
 }
 
-/// A network, or an address, which is the network of it alone. An IPv4-mapped one is the IPv4 network.
+/// A network, or an address, which is the network of it alone. An IPv4-mapped one is the IPv4
+/// network.
 pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
-    let shape =
-        || (format!("{} is no network", quoted(text)), "write an address and its bits, such as 10.0.0.0/8 or 2001:db8::/32".to_owned());
+    let shape = || {
+        (
+            format!("{} is no network", quoted(text)),
+            "write an address and its bits, such as 10.0.0.0/8 or 2001:db8::/32".to_owned(),
+        )
+    };
     let network: IpNet = match text.contains('/') {
         true => text.parse().map_err(|_| shape())?,
-        false => text.parse::<IpAddr>().map_err(|_| shape())?.to_canonical().into(),
+        false => text
+            .parse::<IpAddr>()
+            .map_err(|_| shape())?
+            .to_canonical()
+            .into(),
     };
     let network = address::without_mapping(network);
     if network.trunc() != network {
         let what = format!("{} has bits behind its prefix", quoted(text));
-        return Err((what, format!("write {}, or {} for the address alone", network.trunc(), network.addr())));
+        return Err((
+            what,
+            format!(
+                "write {}, or {} for the address alone",
+                network.trunc(),
+                network.addr()
+            ),
+        ));
     }
     Ok(network)
 }
@@ -264,22 +362,29 @@ impl Tester {
     pub(super) fn matches(&self, value: &str) -> bool {
         let found = address::read(value.as_bytes());
         match &self.0 {
-            What::Set(values) => {
-                values.iter().any(|own| **own == *value || found.is_some_and(|found| address::read(own.as_bytes()) == Some(found)))
+            What::Set(values) => values.iter().any(|own| {
+                **own == *value
+                    || found.is_some_and(|found| address::read(own.as_bytes()) == Some(found))
+            }),
+            What::Networks(networks) => {
+                found.is_some_and(|found| networks.iter().any(|network| network.contains(&found)))
             }
-            What::Networks(networks) => found.is_some_and(|found| networks.iter().any(|network| network.contains(&found))),
             What::Regex(regex) => crate::rules::tree::regex_matches(regex, value.as_bytes()),
         }
     }
 
-    /// The place in the order of precedence, behind exact values: sets, networks by longest prefix, patterns.
+    /// The place in the order of precedence, behind exact values: sets, networks by longest prefix,
+    /// patterns.
     pub(super) fn rank(&self, value: &str) -> (u8, u8) {
         match &self.0 {
             What::Set(_) => (0, 0),
             What::Networks(networks) => {
                 let found = address::read(value.as_bytes());
-                let longest =
-                    networks.iter().filter(|network| found.is_some_and(|found| network.contains(&found))).map(IpNet::prefix_len).max();
+                let longest = networks
+                    .iter()
+                    .filter(|network| found.is_some_and(|found| network.contains(&found)))
+                    .map(IpNet::prefix_len)
+                    .max();
                 (1, u8::MAX - longest.unwrap_or_default())
             }
             What::Regex(_) => (2, 0),

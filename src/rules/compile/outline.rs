@@ -1,4 +1,5 @@
-//! The descriptors of a domain as files write them, with the positions of their keys: for programs that read limits and do not decide by them.
+//! The descriptors of a domain as files write them, with the positions of their keys: for programs
+//! that read limits and do not decide by them.
 
 use std::sync::Arc;
 
@@ -42,17 +43,24 @@ impl Outline {
     /// Whether it leads to a limit by this key, its own or one below.
     #[must_use]
     pub fn uses(&self, key: &str) -> bool {
-        self.limits_anything() && (*self.key == *key || self.children.iter().any(|child| child.uses(key)))
+        self.limits_anything()
+            && (*self.key == *key || self.children.iter().any(|child| child.uses(key)))
     }
 
     /// Whether it matches this key with this value and leads to a limit, or one below does.
     #[must_use]
     pub fn has_value(&self, key: &str, value: &str) -> bool {
         let is_it = *self.key == *key && self.matches(value);
-        self.limits_anything() && (is_it || self.children.iter().any(|child| child.has_value(key, value)))
+        self.limits_anything()
+            && (is_it
+                || self
+                    .children
+                    .iter()
+                    .any(|child| child.has_value(key, value)))
     }
 
-    /// The place of a value that it matches in the order of precedence: smaller ones come first, and of equal ones the first of the file.
+    /// The place of a value that it matches in the order of precedence: smaller ones come first,
+    /// and of equal ones the first of the file.
     #[must_use]
     pub fn rank(&self, value: &str) -> (u8, u8) {
         match (&self.matched, self.value.as_deref()) {
@@ -78,7 +86,9 @@ impl Outline {
         if let Some(matched) = &self.matched {
             return matched.matches(value);
         }
-        self.value.as_deref().is_none_or(|own| own == value || Glob::new(own).matches(value.as_bytes()))
+        self.value
+            .as_deref()
+            .is_none_or(|own| own == value || Glob::new(own).matches(value.as_bytes()))
     }
 }
 
@@ -98,7 +108,15 @@ impl WrittenAt {
     #[must_use]
     pub fn error(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
         let (file, path) = (self.file.to_string(), String::new());
-        Problem { severity: Severity::Error, file, path, line: self.line, column: self.column, what: what.into(), remedy: remedy.into() }
+        Problem {
+            severity: Severity::Error,
+            file,
+            path,
+            line: self.line,
+            column: self.column,
+            what: what.into(),
+            remedy: remedy.into(),
+        }
     }
 }
 
@@ -113,47 +131,88 @@ pub struct WrittenPair {
     pub at: WrittenAt,
 }
 
-/// The descriptors of a domain, in the order of files that [`super::compile`] accepts. Empty if no file has the domain.
+/// The descriptors of a domain, in the order of files that [`super::compile`] accepts. Empty if no
+/// file has the domain.
 #[must_use]
 pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
     let mut all = Vec::new();
     let data = Data::read(&mut Problems::default(), files);
     for file in files.iter().filter(|file| !data.has(&file.name)) {
-        let Some(root) = source::read(&file.text).ok().and_then(|document| document.root) else { continue };
+        let Some(root) = source::read(&file.text)
+            .ok()
+            .and_then(|document| document.root)
+        else {
+            continue;
+        };
         let mut problems = Problems::default();
         problems.open(&file.name);
-        let Some(fields) = fields::read(&mut problems, &root, Section::Root) else { continue };
-        let is_it = fields.get("domain").and_then(|node| fields::text(&mut problems, node, "domain")).is_some_and(|name| name == domain);
+        let Some(fields) = fields::read(&mut problems, &root, Section::Root) else {
+            continue;
+        };
+        let is_it = fields
+            .get("domain")
+            .and_then(|node| fields::text(&mut problems, node, "domain"))
+            .is_some_and(|name| name == domain);
         if let Some(list) = fields.get("descriptors").filter(|_| is_it) {
-            all.extend(level(&mut problems, &data, list, &file.name.as_str().into()));
+            all.extend(level(
+                &mut problems,
+                &data,
+                list,
+                &file.name.as_str().into(),
+            ));
         }
     }
     all
 }
 
 fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>) -> Vec<Outline> {
-    let Content::Sequence(items) = &list.content else { return Vec::new() };
+    let Content::Sequence(items) = &list.content else {
+        return Vec::new();
+    };
     let descriptor = |item: &std::rc::Rc<Node>| {
         let fields: Fields<'_> = fields::read(problems, item, Section::Descriptor)?;
         let node = fields.get("key")?;
         let key = fields::text(problems, node, "key")?.into();
-        let matched = matching::read(problems, &mut Totals::default(), data, &fields).ok().flatten();
+        let matched = matching::read(problems, &mut Totals::default(), data, &fields)
+            .ok()
+            .flatten();
         let value = fields
             .get("value")
             .filter(|_| matched.is_none())
             .and_then(|node| fields::text(problems, node, "value"))
             .filter(|value| !value.is_empty());
-        let value = matched.as_ref().map(|matched| matched.text.clone()).or_else(|| value.map(Into::into));
+        let value = matched
+            .as_ref()
+            .map(|matched| matched.text.clone())
+            .or_else(|| value.map(Into::into));
         let matched = matched.map(Tester::new);
         let share_threshold = fields::switch(problems, &fields, "share_threshold");
-        let children = fields.get("descriptors").map_or_else(Vec::new, |list| level(problems, data, list, file));
+        let children = fields
+            .get("descriptors")
+            .map_or_else(Vec::new, |list| level(problems, data, list, file));
         let limit = fields.get("rate_limit");
         // No default makes one.
-        let limit_fields = limit.and_then(|limit| fields::read(problems, limit, Section::RateLimit));
-        let algorithm = limit_fields.as_ref().and_then(|fields| fields.get("algorithm")).and_then(Node::text);
+        let limit_fields =
+            limit.and_then(|limit| fields::read(problems, limit, Section::RateLimit));
+        let algorithm = limit_fields
+            .as_ref()
+            .and_then(|fields| fields.get("algorithm"))
+            .and_then(Node::text);
         let has_holders = algorithm == Some(AlgorithmKind::Concurrency.name());
-        let (has_limit, at) = (limit.is_some() || fields.get("table").is_some(), written_at(file, node.at));
-        Some(Outline { key, value, matched, share_threshold, has_limit, has_holders, at, children })
+        let (has_limit, at) = (
+            limit.is_some() || fields.get("table").is_some(),
+            written_at(file, node.at),
+        );
+        Some(Outline {
+            key,
+            value,
+            matched,
+            share_threshold,
+            has_limit,
+            has_holders,
+            at,
+            children,
+        })
     };
     items.iter().filter_map(descriptor).collect()
 }
@@ -164,30 +223,65 @@ fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>)
 /// Everything else, with its position.
 pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
     let name: Arc<str> = file.name.as_str().into();
-    let whole = |what: String| vec![written_at(&name, Position::default()).error(what, "write a map, one `KEY: SOURCE` in each line")];
-    let document = source::read(&file.text).map_err(|note| vec![written_at(&name, note.at).error(note.what, note.remedy)])?;
-    let Some(root) = document.root else { return Err(whole("the file is empty".to_owned())) };
-    let Content::Mapping(entries) = &root.content else { return Err(whole(format!("the file is {}", root.value_type().name()))) };
+    let whole = |what: String| {
+        vec![
+            written_at(&name, Position::default())
+                .error(what, "write a map, one `KEY: SOURCE` in each line"),
+        ]
+    };
+    let document = source::read(&file.text)
+        .map_err(|note| vec![written_at(&name, note.at).error(note.what, note.remedy)])?;
+    let Some(root) = document.root else {
+        return Err(whole("the file is empty".to_owned()));
+    };
+    let Content::Mapping(entries) = &root.content else {
+        return Err(whole(format!("the file is {}", root.value_type().name())));
+    };
     let (mut pairs, mut problems) = (Vec::new(), Vec::new());
     for note in document.warnings {
         problems.push(written_at(&name, note.at).error(note.what, note.remedy));
     }
     for (key, value) in entries {
         let at = written_at(&name, key.at);
-        match (key.text(), value.text().filter(|_| value.value_type() == ValueType::Text)) {
-            (Some(key), Some(text)) => pairs.push(WrittenPair { key: key.into(), text: text.into(), at }),
+        match (
+            key.text(),
+            value
+                .text()
+                .filter(|_| value.value_type() == ValueType::Text),
+        ) {
+            (Some(key), Some(text)) => pairs.push(WrittenPair {
+                key: key.into(),
+                text: text.into(),
+                at,
+            }),
             (Some(key), None) => {
-                let what = format!("the source of {} is {}, not text", quoted(key), value.value_type().name());
-                problems.push(at.error(what, "write one source behind it, such as `header:x-user`"));
+                let what = format!(
+                    "the source of {} is {}, not text",
+                    quoted(key),
+                    value.value_type().name()
+                );
+                problems
+                    .push(at.error(what, "write one source behind it, such as `header:x-user`"));
             }
-            (None, _) => problems.push(at.error(format!("a key is {}, not text", key.value_type().name()), "write the key of a limit")),
+            (None, _) => problems.push(at.error(
+                format!("a key is {}, not text", key.value_type().name()),
+                "write the key of a limit",
+            )),
         }
     }
-    if problems.is_empty() { Ok(pairs) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(pairs)
+    } else {
+        Err(problems)
+    }
 }
 
 fn written_at(file: &Arc<str>, at: Position) -> WrittenAt {
-    WrittenAt { file: Arc::clone(file), line: at.line as usize, column: at.column as usize }
+    WrittenAt {
+        file: Arc::clone(file),
+        line: at.line as usize,
+        column: at.column as usize,
+    }
 }
 
 #[cfg(test)]
@@ -195,39 +289,73 @@ mod tests {
     use super::*;
 
     fn file(name: &str, text: &str) -> SourceText {
-        SourceText { name: name.to_owned(), text: text.into() }
+        SourceText {
+            name: name.to_owned(),
+            text: text.into(),
+        }
     }
 
     #[test]
     fn the_outline_has_what_the_files_say_and_where() {
-        let a = "domain: d\ndescriptors:\n- key: a\n  value: 0x10\n  descriptors:\n  - { value: 'b*', key: c, share_threshold: true, rate_limit: { unit: day } }\n";
-        let files =
-            [file("a", a), file("b", "domain: other\ndescriptors: [{ key: x }]"), file("c", "domain: d\ndescriptors: [{ key: e }]")];
+        let a = "domain: d\ndescriptors:\n- key: a\n  value: 0x10\n  descriptors:\n  - { value: \
+            'b*', key: c, share_threshold: true, rate_limit: { unit: day } }\n";
+        let files = [
+            file("a", a),
+            file("b", "domain: other\ndescriptors: [{ key: x }]"),
+            file("c", "domain: d\ndescriptors: [{ key: e }]"),
+        ];
         let all = outline(&files, "d");
         assert_eq!(
-            all.iter().map(|own| (&*own.key, own.value.as_deref(), own.has_limit)).collect::<Vec<_>>(),
+            all.iter()
+                .map(|own| (&*own.key, own.value.as_deref(), own.has_limit))
+                .collect::<Vec<_>>(),
             [("a", Some("0x10"), false), ("e", None, false)]
         );
         let below = &all[0].children[0];
-        assert_eq!((&*below.key, below.value.as_deref(), below.share_threshold, below.has_limit), ("c", Some("b*"), true, true));
-        assert_eq!(below.at, WrittenAt { file: "a".into(), line: 6, column: 25 });
+        assert_eq!(
+            (
+                &*below.key,
+                below.value.as_deref(),
+                below.share_threshold,
+                below.has_limit
+            ),
+            ("c", Some("b*"), true, true)
+        );
+        assert_eq!(
+            below.at,
+            WrittenAt {
+                file: "a".into(),
+                line: 6,
+                column: 25
+            }
+        );
         assert!(outline(&files, "none").is_empty());
     }
 
     #[test]
     fn a_map_of_texts_is_read_with_positions() {
-        let pairs = read_pairs(&file("m", "# sources\nuser: header:x-user\n'path': path\n")).expect("pairs");
-        let shown: Vec<_> = pairs.iter().map(|pair| (&*pair.key, &*pair.text, pair.at.line)).collect();
+        let pairs = read_pairs(&file("m", "# sources\nuser: header:x-user\n'path': path\n"))
+            .expect("pairs");
+        let shown: Vec<_> = pairs
+            .iter()
+            .map(|pair| (&*pair.key, &*pair.text, pair.at.line))
+            .collect();
         assert_eq!(shown, [("user", "header:x-user", 2), ("path", "path", 3)]);
         for (text, expected) in [
             ("", "m: error: the file is empty"),
             ("- a\n", "m: error: the file is a list"),
-            ("a: [b]\nc: 1\n", "m:1:1: error: the source of 'a' is a list, not text"),
+            (
+                "a: [b]\nc: 1\n",
+                "m:1:1: error: the source of 'a' is a list, not text",
+            ),
             ("a: b\na: c\n", "m:2:1: error: "),
             ("a: {", "m:"),
         ] {
             let problems = read_pairs(&file("m", text)).expect_err(text);
-            assert!(problems[0].to_string().starts_with(expected), "{text}: {problems:?}");
+            assert!(
+                problems[0].to_string().starts_with(expected),
+                "{text}: {problems:?}"
+            );
         }
     }
 }

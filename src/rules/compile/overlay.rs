@@ -1,7 +1,9 @@
-//! The overlay: options for limits of a control plane whose messages have no field for them, by domain and path of keys.
+//! The overlay: options for limits of a control plane whose messages have no field for them, by
+//! domain and path of keys.
 //!
-//! It is a file that looks like a file of limits without amounts. Every entry whose keys and values match adds what it says; of two that say the
-//! same, the one that stands first counts. What the control plane says itself is never changed.
+//! It is a file that looks like a file of limits without amounts. Every entry whose keys and values
+//! match adds what it says; of two that say the same, the one that stands first counts. What the
+//! control plane says itself is never changed.
 
 mod read;
 
@@ -86,7 +88,10 @@ struct OverlaidLimit {
 
 /// What an overlay switches on in a descriptor.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "they are fields of a descriptor")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are fields of a descriptor"
+)]
 pub(super) struct Switches {
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,
@@ -105,7 +110,9 @@ impl Overlay {
     /// A warning for each entry that is not among `used`, and is not below such a one.
     pub(in crate::rules) fn unused(&self, used: &HashSet<EntryNumber>) -> Vec<Problem> {
         let is_unused = |number: EntryNumber| !used.contains(&number);
-        let outermost = (0..).zip(&self.entries).filter(|&(number, entry)| is_unused(number) && !entry.above.is_some_and(is_unused));
+        let outermost = (0..)
+            .zip(&self.entries)
+            .filter(|&(number, entry)| is_unused(number) && !entry.above.is_some_and(is_unused));
         let problem = |entry: &Entry| Problem {
             severity: Severity::Warning,
             file: self.file.name.clone(),
@@ -122,9 +129,11 @@ impl Overlay {
 /// The overlay on the way down from the root of a domain to a descriptor, and what it adds there.
 #[derive(Default)]
 pub(super) struct Cursor<'o> {
-    /// For each level from the root on, the entries that may match it, and the defaults that entries above it give, first of these first.
+    /// For each level from the root on, the entries that may match it, and the defaults that
+    /// entries above it give, first of these first.
     stack: Vec<(Vec<&'o [OverlaidLevel]>, Vec<&'o Layer>)>,
-    /// The weakest layers, the strongest first: defaults of the domain, of the overlay, and of the process.
+    /// The weakest layers, the strongest first: defaults of the domain, of the overlay, and of the
+    /// process.
     base: Vec<&'o Layer>,
     pub(super) commit: Option<Commit>,
     pub(super) used: HashSet<EntryNumber>,
@@ -142,9 +151,16 @@ pub(super) struct Added<'o> {
 
 impl<'o> Cursor<'o> {
     /// At the root of the domain of that name.
-    pub(super) fn new(overlay: Option<&'o Overlay>, process: Option<&'o Layer>, domain: &str) -> Self {
+    pub(super) fn new(
+        overlay: Option<&'o Overlay>,
+        process: Option<&'o Layer>,
+        domain: &str,
+    ) -> Self {
         let mut cursor = Self::default();
-        let matching = overlay.into_iter().flat_map(|overlay| &overlay.domains).filter(|entry| entry.name.matches(domain.as_bytes()));
+        let matching = overlay
+            .into_iter()
+            .flat_map(|overlay| &overlay.domains)
+            .filter(|entry| entry.name.matches(domain.as_bytes()));
         let mut levels = Vec::new();
         for entry in matching {
             cursor.used.insert(entry.entry);
@@ -152,7 +168,12 @@ impl<'o> Cursor<'o> {
             cursor.base.extend(&entry.defaults);
             levels.push(&entry.levels[..]);
         }
-        cursor.base.extend(overlay.and_then(|overlay| overlay.defaults.as_ref()).into_iter().chain(process));
+        cursor.base.extend(
+            overlay
+                .and_then(|overlay| overlay.defaults.as_ref())
+                .into_iter()
+                .chain(process),
+        );
         if !levels.is_empty() {
             cursor.stack.push((levels, Vec::new()));
         }
@@ -161,7 +182,9 @@ impl<'o> Cursor<'o> {
 
     /// The failure policy of the whole domain.
     pub(super) fn on_store_failure(&self) -> Option<OnStoreFailure> {
-        self.base.iter().find_map(|layer| layer.fields.on_store_failure)
+        self.base
+            .iter()
+            .find_map(|layer| layer.fields.on_store_failure)
     }
 
     /// Goes down to a descriptor; [`Cursor::leave`] goes back.
@@ -171,11 +194,21 @@ impl<'o> Cursor<'o> {
         if let Some((levels, _)) = self.stack.last() {
             let value_text = value.unwrap_or_default().as_bytes();
             let is_match = |level: &&'o OverlaidLevel| {
-                level.key.matches(key.as_bytes()) && level.value.as_ref().is_none_or(|value| value.matches(value_text))
+                level.key.matches(key.as_bytes())
+                    && level
+                        .value
+                        .as_ref()
+                        .is_none_or(|value| value.matches(value_text))
             };
             let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
-            for level in levels.iter().flat_map(|levels| levels.iter()).filter(is_match) {
-                if (has_limit || level.limit.is_none()) && (is_pattern || !level.switches.share_threshold) {
+            for level in levels
+                .iter()
+                .flat_map(|levels| levels.iter())
+                .filter(is_match)
+            {
+                if (has_limit || level.limit.is_none())
+                    && (is_pattern || !level.switches.share_threshold)
+                {
                     self.used.insert(level.entry);
                 }
                 added.add(level, is_pattern);
@@ -184,7 +217,13 @@ impl<'o> Cursor<'o> {
             }
             self.stack.push((below, defaults));
         }
-        added.layers.extend(self.stack.iter().rev().flat_map(|(_, defaults)| defaults).chain(&self.base));
+        added.layers.extend(
+            self.stack
+                .iter()
+                .rev()
+                .flat_map(|(_, defaults)| defaults)
+                .chain(&self.base),
+        );
         added
     }
 
@@ -197,7 +236,13 @@ impl<'o> Cursor<'o> {
 
 impl<'o> Added<'o> {
     fn add(&mut self, level: &'o OverlaidLevel, is_pattern: bool) {
-        let Switches { shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold } = level.switches;
+        let Switches {
+            shadow_mode,
+            quota_mode,
+            detailed_metric,
+            value_to_metric,
+            share_threshold,
+        } = level.switches;
         self.switches.shadow_mode |= shadow_mode;
         self.switches.quota_mode |= quota_mode;
         self.switches.detailed_metric |= detailed_metric;
@@ -206,6 +251,8 @@ impl<'o> Added<'o> {
         let Some(limit) = &level.limit else { return };
         self.layers.push(&limit.layer);
         self.name = self.name.or(limit.name.as_deref());
-        self.unit_multiplier = self.unit_multiplier.or(limit.unit_multiplier.map(|multiplier| (multiplier, &limit.layer)));
+        self.unit_multiplier = self.unit_multiplier.or(limit
+            .unit_multiplier
+            .map(|multiplier| (multiplier, &limit.layer)));
     }
 }

@@ -35,10 +35,15 @@ impl Plans {
         self.by_name.get(name).ok_or_else(|| {
             let remedy = match fields::nearest(name, self.by_name.keys().map(AsRef::as_ref)) {
                 Some(near) => format!("write '{near}'"),
-                None if self.by_name.is_empty() => "write it below 'plans:' at the root of the file".to_owned(),
+                None if self.by_name.is_empty() => {
+                    "write it below 'plans:' at the root of the file".to_owned()
+                }
                 None => "write it below 'plans:', or the name of a plan that is there".to_owned(),
             };
-            (format!("there is no plan {} in this domain", quoted(name)), remedy)
+            (
+                format!("there is no plan {} in this domain", quoted(name)),
+                remedy,
+            )
         })
     }
 }
@@ -46,16 +51,25 @@ impl Plans {
 /// Reads the plans of a file.
 pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, plans: &mut Plans) {
     plans.is_invalid |= fields.meant("plans");
-    let Some(node) = fields.get("plans") else { return };
+    let Some(node) = fields.get("plans") else {
+        return;
+    };
     let Content::Mapping(entries) = &node.content else {
         let what = format!("'plans' is {}, not a map", node.value_type().name());
-        problems.error_at(node, what, "write the name of each plan below it, and below that 'unit: ' and 'requests_per_unit: '");
+        problems.error_at(
+            node,
+            what,
+            "write the name of each plan below it, and below that 'unit: ' and 'requests_per_unit: \
+             '",
+        );
         plans.is_invalid = true;
         return;
     };
     for (key, node) in entries {
         let name = fields::text(problems, key, "plans").filter(|name| !name.is_empty());
-        let Some(name) = name.filter(|name| name.len() <= LONGEST_PLAN && !name.chars().any(char::is_control)) else {
+        let Some(name) =
+            name.filter(|name| name.len() <= LONGEST_PLAN && !name.chars().any(char::is_control))
+        else {
             problems.error_at(
                 key,
                 "this cannot be the name of a plan",
@@ -66,7 +80,11 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, plans: &mut Pla
         };
         let at = problems.here(key.at);
         if let Some(first) = plans.by_name.get(name) {
-            let what = format!("the plan {} is already defined, in {}", quoted(name), problems.show(first.at));
+            let what = format!(
+                "the plan {} is already defined, in {}",
+                quoted(name),
+                problems.show(first.at)
+            );
             problems.error_at(key, what, "remove one of them");
             plans.is_invalid = true;
             continue;
@@ -86,7 +104,10 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, plans: &mut Pla
             Some(fields) => {
                 let name = fields::name(problems, fields);
                 let numbers = numbers::read(problems, fields, Problems::here);
-                Plan { numbers: numbers.map(|numbers| numbers.named(name)), at }
+                Plan {
+                    numbers: numbers.map(|numbers| numbers.named(name)),
+                    at,
+                }
             }
         };
         plans.by_name.insert(name.into(), plan);

@@ -13,7 +13,8 @@ pub(super) use crate::rules::source::{quoted, shown};
 /// Problems shown per file, so that a broken file of 16 MiB does not become gigabytes of messages.
 const MOST_PER_FILE: usize = 1_000;
 
-/// Problems shown per domain of a control plane, because there may be thousands of domains, and their problems are kept while they last.
+/// Problems shown per domain of a control plane, because there may be thousands of domains, and
+/// their problems are kept while they last.
 const MOST_PER_DOMAIN: usize = 20;
 
 /// How bad a problem is.
@@ -40,7 +41,8 @@ impl Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grade {
     Error,
-    /// The file says something else than its author meant, but envoyproxy/ratelimit accepts it: an error of `weir check` only.
+    /// The file says something else than its author meant, but envoyproxy/ratelimit accepts it: an
+    /// error of `weir check` only.
     Mistake,
     Warning,
 }
@@ -52,7 +54,8 @@ pub struct Problem {
     pub severity: Severity,
     /// The name of the file, as the caller passed it, or `resource` and the name of the resource.
     pub file: String,
-    /// In a resource, the keys and values from the root to the descriptor; empty for the whole resource, and in a file.
+    /// In a resource, the keys and values from the root to the descriptor; empty for the whole
+    /// resource, and in a file.
     pub path: String,
     /// From 1; 0 = the whole file.
     pub line: usize,
@@ -67,16 +70,29 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let severity = self.severity.name();
-        let (file, what, remedy) = (OneLine(&self.file), OneLine(&self.what), OneLine(&self.remedy));
+        let (file, what, remedy) = (
+            OneLine(&self.file),
+            OneLine(&self.what),
+            OneLine(&self.remedy),
+        );
         match self.line {
-            0 if !self.path.is_empty() => write!(formatter, "{file}: {}: {severity}: {what}; {remedy}", OneLine(&self.path)),
+            0 if !self.path.is_empty() => write!(
+                formatter,
+                "{file}: {}: {severity}: {what}; {remedy}",
+                OneLine(&self.path)
+            ),
             0 => write!(formatter, "{file}: {severity}: {what}; {remedy}"),
-            line => write!(formatter, "{file}:{line}:{}: {severity}: {what}; {remedy}", self.column),
+            line => write!(
+                formatter,
+                "{file}:{line}:{}: {severity}: {what}; {remedy}",
+                self.column
+            ),
         }
     }
 }
 
-/// A text with its control characters escaped, which would end the line or control a terminal: file names may contain any character.
+/// A text with its control characters escaped, which would end the line or control a terminal: file
+/// names may contain any character.
 pub(crate) struct OneLine<'a>(pub(crate) &'a str);
 
 impl fmt::Display for OneLine<'_> {
@@ -85,7 +101,9 @@ impl fmt::Display for OneLine<'_> {
         for c in self.0.chars() {
             match c {
                 // Line separators, and marks that change the direction of the text around them.
-                '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => write!(formatter, "{}", c.escape_unicode())?,
+                '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                    write!(formatter, "{}", c.escape_unicode())?;
+                }
                 c if c.is_control() => write!(formatter, "{}", c.escape_debug())?,
                 c => formatter.write_char(c)?,
             }
@@ -135,11 +153,21 @@ struct File {
 
 impl File {
     fn new(name: &str, resources: Option<Resources>) -> Self {
-        Self { name: name.into(), found: 0, unshown: 0, resources }
+        Self {
+            name: name.into(),
+            found: 0,
+            unshown: 0,
+            resources,
+        }
     }
 
     fn is_full(&self) -> bool {
-        self.found >= if self.resources.is_some() { MOST_PER_DOMAIN } else { MOST_PER_FILE }
+        self.found
+            >= if self.resources.is_some() {
+                MOST_PER_DOMAIN
+            } else {
+                MOST_PER_FILE
+            }
     }
 }
 
@@ -149,21 +177,33 @@ impl Problems {
         self.files.push(File::new(name, None));
     }
 
-    /// Begins a domain of a control plane: problems from now on are in these resources of it. A position in it is a descriptor, by its number.
+    /// Begins a domain of a control plane: problems from now on are in these resources of it. A
+    /// position in it is a descriptor, by its number.
     pub(super) fn open_domain(&mut self, resources: Resources) {
         self.files.push(File::new("", Some(resources)));
     }
 
     /// The resources of the current domain.
     pub(super) fn resources(&mut self) -> Option<&mut Resources> {
-        self.files.last_mut().and_then(|file| file.resources.as_mut())
+        self.files
+            .last_mut()
+            .and_then(|file| file.resources.as_mut())
     }
 
     /// Where a limit at a position in the current file, or domain of a control plane, is written.
     pub(super) fn origin(&self, at: Position) -> Origin {
         match self.files.last() {
-            Some(File { resources: Some(resources), .. }) => Origin { document: resources.document(at), line: 0 },
-            Some(file) => Origin { document: Arc::clone(&file.name), line: at.line },
+            Some(File {
+                resources: Some(resources),
+                ..
+            }) => Origin {
+                document: resources.document(at),
+                line: 0,
+            },
+            Some(file) => Origin {
+                document: Arc::clone(&file.name),
+                line: at.line,
+            },
             None => Origin::default(),
         }
     }
@@ -175,18 +215,27 @@ impl Problems {
 
     /// Whether a file has no errors.
     pub(super) fn is_clean(&self, file: Location) -> bool {
-        !self.found.iter().any(|(location, grade, ..)| location.file == file.file && *grade == Grade::Error)
+        !self
+            .found
+            .iter()
+            .any(|(location, grade, ..)| location.file == file.file && *grade == Grade::Error)
     }
 
     /// The location of a position in the current file.
     pub(super) fn here(&self, at: Position) -> Location {
-        Location { file: self.files.len().saturating_sub(1), at }
+        Location {
+            file: self.files.len().saturating_sub(1),
+            at,
+        }
     }
 
     /// The location as text: file and line, or resource and path.
     pub(super) fn show(&self, location: Location) -> String {
         match self.files.get(location.file) {
-            Some(File { resources: Some(resources), .. }) => {
+            Some(File {
+                resources: Some(resources),
+                ..
+            }) => {
                 let (resource, path) = resources.show(location.at);
                 format!("{resource}: {path}")
             }
@@ -196,43 +245,75 @@ impl Problems {
     }
 
     /// Adds an error in the current file.
-    pub(super) fn error(&mut self, at: Position, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn error(
+        &mut self,
+        at: Position,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.add(self.here(at), Grade::Error, what.into(), remedy.into());
     }
 
     /// The same, at a node.
-    pub(super) fn error_at(&mut self, node: &Node, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn error_at(
+        &mut self,
+        node: &Node,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.error(node.at, what, remedy);
     }
 
     /// Adds what is an error for `weir check`, and a warning when a service loads the file.
-    pub(super) fn mistake(&mut self, at: Position, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn mistake(
+        &mut self,
+        at: Position,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.add(self.here(at), Grade::Mistake, what.into(), remedy.into());
     }
 
     /// Adds a warning in the current file.
-    pub(super) fn warning(&mut self, at: Position, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn warning(
+        &mut self,
+        at: Position,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.warning_in(self.here(at), what, remedy);
     }
 
     /// The same, in any file.
-    pub(super) fn warning_in(&mut self, location: Location, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn warning_in(
+        &mut self,
+        location: Location,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.add(location, Grade::Warning, what.into(), remedy.into());
     }
 
     /// Adds an error in any file.
-    pub(super) fn error_in(&mut self, location: Location, what: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn error_in(
+        &mut self,
+        location: Location,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.add(location, Grade::Error, what.into(), remedy.into());
     }
 
-    /// Takes the problems of another list over, as problems of this file, with remedies as `word` puts them.
+    /// Takes the problems of another list over, as problems of this file, with remedies as `word`
+    /// puts them.
     pub(super) fn adopt(&mut self, file: Location, others: Self, word: impl Fn(String) -> String) {
         for (location, grade, what, remedy) in others.found {
             self.add(file.at(location.at), grade, what, word(remedy));
         }
     }
 
-    /// Whether the current file has so many problems that another one would only be counted, so that its message is not needed.
+    /// Whether the current file has so many problems that another one would only be counted, so
+    /// that its message is not needed.
     pub(super) fn is_full(&self) -> bool {
         self.files.last().is_some_and(File::is_full)
     }
@@ -250,7 +331,9 @@ impl Problems {
             Grade::Mistake => self.mistakes = true,
             Grade::Warning => self.warnings = true,
         }
-        let Some(file) = self.files.get_mut(location.file) else { return };
+        let Some(file) = self.files.get_mut(location.file) else {
+            return;
+        };
         if file.is_full() {
             file.unshown += 1;
         } else if self.reported.insert((location, what.clone())) {
@@ -265,34 +348,83 @@ impl Problems {
     }
 
     /// All problems in the order of files, lines and columns, and whether one of them is an error.
-    pub(super) fn finish(mut self, warnings_are_errors: bool, mistakes_are_errors: bool) -> (bool, Vec<Problem>) {
+    pub(super) fn finish(
+        mut self,
+        warnings_are_errors: bool,
+        mistakes_are_errors: bool,
+    ) -> (bool, Vec<Problem>) {
         let severity = |grade| match grade {
             Grade::Warning if !warnings_are_errors => Severity::Warning,
             Grade::Mistake if !mistakes_are_errors => Severity::Warning,
             Grade::Error | Grade::Mistake | Grade::Warning => Severity::Error,
         };
         let is_error = |grade| severity(grade) == Severity::Error;
-        let refused = self.errors || (self.mistakes && is_error(Grade::Mistake)) || (self.warnings && is_error(Grade::Warning));
-        let last = Position { line: u32::MAX, column: u32::MAX };
-        for (index, file) in self.files.iter().enumerate().filter(|(_, file)| file.unshown > 0) {
-            let of = if file.resources.is_some() { "domain" } else { "file" };
+        let refused = self.errors
+            || (self.mistakes && is_error(Grade::Mistake))
+            || (self.warnings && is_error(Grade::Warning));
+        let last = Position {
+            line: u32::MAX,
+            column: u32::MAX,
+        };
+        for (index, file) in self
+            .files
+            .iter()
+            .enumerate()
+            .filter(|(_, file)| file.unshown > 0)
+        {
+            let of = if file.resources.is_some() {
+                "domain"
+            } else {
+                "file"
+            };
             let what = format!("{} more problems in this {of} are not shown", file.unshown);
             let remedy = "correct these first".to_owned();
-            self.found.push((Location { file: index, at: last }, Grade::Warning, what, remedy));
+            self.found.push((
+                Location {
+                    file: index,
+                    at: last,
+                },
+                Grade::Warning,
+                what,
+                remedy,
+            ));
         }
         self.found.sort_by_key(|(location, ..)| *location);
         let files = self.files;
-        let problems = self.found.into_iter().map(|(location, grade, what, remedy)| {
-            let at = if location.at == last { Position::default() } else { location.at };
-            let severity = severity(grade);
-            let file = &files[location.file];
-            let Some(resources) = &file.resources else {
-                let (line, column) = (at.line as usize, at.column as usize);
-                return Problem { severity, file: file.name.to_string(), path: String::new(), line, column, what, remedy };
-            };
-            let (file, path) = resources.show(at);
-            Problem { severity, file, path, line: 0, column: 0, what, remedy }
-        });
+        let problems = self
+            .found
+            .into_iter()
+            .map(|(location, grade, what, remedy)| {
+                let at = if location.at == last {
+                    Position::default()
+                } else {
+                    location.at
+                };
+                let severity = severity(grade);
+                let file = &files[location.file];
+                let Some(resources) = &file.resources else {
+                    let (line, column) = (at.line as usize, at.column as usize);
+                    return Problem {
+                        severity,
+                        file: file.name.to_string(),
+                        path: String::new(),
+                        line,
+                        column,
+                        what,
+                        remedy,
+                    };
+                };
+                let (file, path) = resources.show(at);
+                Problem {
+                    severity,
+                    file,
+                    path,
+                    line: 0,
+                    column: 0,
+                    what,
+                    remedy,
+                }
+            });
         (refused, problems.collect())
     }
 }
@@ -303,8 +435,23 @@ mod tests {
 
     #[test]
     fn a_problem_is_one_line_whatever_a_file_is_called() {
-        let (file, what, remedy) = ("a\n\u{1b}[2J\u{202e}é.yaml".to_owned(), "wr\rong".to_owned(), "right".to_owned());
-        let problem = Problem { severity: Severity::Error, file, path: String::new(), line: 1, column: 2, what, remedy };
-        assert_eq!(problem.to_string(), "a\\n\\u{1b}[2J\\u{202e}é.yaml:1:2: error: wr\\rong; right");
+        let (file, what, remedy) = (
+            "a\n\u{1b}[2J\u{202e}é.yaml".to_owned(),
+            "wr\rong".to_owned(),
+            "right".to_owned(),
+        );
+        let problem = Problem {
+            severity: Severity::Error,
+            file,
+            path: String::new(),
+            line: 1,
+            column: 2,
+            what,
+            remedy,
+        };
+        assert_eq!(
+            problem.to_string(),
+            "a\\n\\u{1b}[2J\\u{202e}é.yaml:1:2: error: wr\\rong; right"
+        );
     }
 }

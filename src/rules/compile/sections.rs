@@ -42,16 +42,25 @@ impl Section {
     }
 
     pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
-        keys().filter(move |(_, sections)| sections.contains(&self)).map(|(key, _)| key)
+        keys()
+            .filter(move |(_, sections)| sections.contains(&self))
+            .map(|(key, _)| key)
     }
 
     pub(super) const fn format(self) -> Format {
         match self {
-            Self::Root | Self::Descriptor | Self::RateLimit | Self::Replaced | Self::Defaults | Self::Trial => Format::Files,
+            Self::Root
+            | Self::Descriptor
+            | Self::RateLimit
+            | Self::Replaced
+            | Self::Defaults
+            | Self::Trial => Format::Files,
             Self::Plan => Format::Plans,
             Self::Row => Format::Tables,
             Self::Weir => Format::Metadata,
-            Self::Overlay | Self::OverlayDomain | Self::OverlayDescriptor | Self::OverlayLimit => Format::Overlay,
+            Self::Overlay | Self::OverlayDomain | Self::OverlayDescriptor | Self::OverlayLimit => {
+                Format::Overlay
+            }
         }
     }
 
@@ -77,21 +86,36 @@ impl Section {
             Self::Descriptor | Self::OverlayDescriptor => "begin each descriptor with '- key: '",
             Self::Overlay => "begin the file with 'domains:' or 'defaults:'",
             Self::OverlayDomain => "begin each domain with '- domain: '",
-            Self::RateLimit | Self::Plan | Self::Row => "write 'unit: ' and 'requests_per_unit: ' below it",
+            Self::RateLimit | Self::Plan | Self::Row => {
+                "write 'unit: ' and 'requests_per_unit: ' below it"
+            }
             Self::Replaced => "write '- name: ' and the name of a limit",
             Self::Trial => "write 'requests_per_unit: ' and a number below it",
-            Self::Defaults | Self::Weir | Self::OverlayLimit => "write 'algorithm: ' and its options below it",
+            Self::Defaults | Self::Weir | Self::OverlayLimit => {
+                "write 'algorithm: ' and its options below it"
+            }
         }
     }
 
     /// All keys of the sections of the same format.
     pub(super) fn all_keys(self) -> impl Iterator<Item = &'static str> {
-        keys().filter(move |(_, sections)| sections.iter().any(|section| section.format() == self.format())).map(|(key, _)| key)
+        keys()
+            .filter(move |(_, sections)| {
+                sections
+                    .iter()
+                    .any(|section| section.format() == self.format())
+            })
+            .map(|(key, _)| key)
     }
 
     /// The key of that name, if a section of the same format has one.
     pub(super) fn known(self, name: &str) -> Option<(&'static str, &'static [Section])> {
-        keys().find(|(known, sections)| *known == name && sections.iter().any(|section| section.format() == self.format()))
+        keys().find(|(known, sections)| {
+            *known == name
+                && sections
+                    .iter()
+                    .any(|section| section.format() == self.format())
+        })
     }
 }
 
@@ -110,47 +134,162 @@ const KEYS: [(&str, &[Section]); 36] = [
     ("domain", &[Section::Root, Section::OverlayDomain]),
     ("domains", &[Section::Overlay]),
     ("key", &[Section::Descriptor, Section::OverlayDescriptor]),
-    ("value", &[Section::Descriptor, Section::Row, Section::OverlayDescriptor]),
+    (
+        "value",
+        &[
+            Section::Descriptor,
+            Section::Row,
+            Section::OverlayDescriptor,
+        ],
+    ),
     ("match", &[Section::Descriptor]),
     ("values", &[Section::Descriptor]),
     ("values_file", &[Section::Descriptor]),
     ("prefix", &[Section::Descriptor]),
     ("table", &[Section::Descriptor]),
     ("table_key", &[Section::Descriptor]),
-    ("rate_limit", &[Section::Descriptor, Section::OverlayDescriptor]),
-    ("shadow_mode", &[Section::Descriptor, Section::Plan, Section::Row, Section::OverlayDescriptor]),
-    ("quota_mode", &[Section::Descriptor, Section::OverlayDescriptor]),
-    ("detailed_metric", &[Section::Descriptor, Section::OverlayDescriptor]),
-    ("value_to_metric", &[Section::Descriptor, Section::Weir, Section::OverlayDescriptor]),
-    ("share_threshold", &[Section::Descriptor, Section::Weir, Section::OverlayDescriptor]),
+    (
+        "rate_limit",
+        &[Section::Descriptor, Section::OverlayDescriptor],
+    ),
+    (
+        "shadow_mode",
+        &[
+            Section::Descriptor,
+            Section::Plan,
+            Section::Row,
+            Section::OverlayDescriptor,
+        ],
+    ),
+    (
+        "quota_mode",
+        &[Section::Descriptor, Section::OverlayDescriptor],
+    ),
+    (
+        "detailed_metric",
+        &[Section::Descriptor, Section::OverlayDescriptor],
+    ),
+    (
+        "value_to_metric",
+        &[
+            Section::Descriptor,
+            Section::Weir,
+            Section::OverlayDescriptor,
+        ],
+    ),
+    (
+        "share_threshold",
+        &[
+            Section::Descriptor,
+            Section::Weir,
+            Section::OverlayDescriptor,
+        ],
+    ),
     ("metadata", &[Section::Descriptor]),
-    ("descriptors", &[Section::Root, Section::Descriptor, Section::OverlayDomain, Section::OverlayDescriptor]),
-    ("unit", &[Section::RateLimit, Section::Trial, Section::Plan, Section::Row]),
-    ("unit_multiplier", &[Section::RateLimit, Section::Trial, Section::Plan, Section::Row, Section::Weir, Section::OverlayLimit]),
-    ("requests_per_unit", &[Section::RateLimit, Section::Trial, Section::Plan, Section::Row]),
-    ("unlimited", &[Section::RateLimit, Section::Plan, Section::Row]),
+    (
+        "descriptors",
+        &[
+            Section::Root,
+            Section::Descriptor,
+            Section::OverlayDomain,
+            Section::OverlayDescriptor,
+        ],
+    ),
+    (
+        "unit",
+        &[
+            Section::RateLimit,
+            Section::Trial,
+            Section::Plan,
+            Section::Row,
+        ],
+    ),
+    (
+        "unit_multiplier",
+        &[
+            Section::RateLimit,
+            Section::Trial,
+            Section::Plan,
+            Section::Row,
+            Section::Weir,
+            Section::OverlayLimit,
+        ],
+    ),
+    (
+        "requests_per_unit",
+        &[
+            Section::RateLimit,
+            Section::Trial,
+            Section::Plan,
+            Section::Row,
+        ],
+    ),
+    (
+        "unlimited",
+        &[Section::RateLimit, Section::Plan, Section::Row],
+    ),
     ("plan", &[Section::RateLimit, Section::Row]),
-    ("name", &[Section::RateLimit, Section::Replaced, Section::Plan, Section::Row, Section::Weir, Section::OverlayLimit]),
+    (
+        "name",
+        &[
+            Section::RateLimit,
+            Section::Replaced,
+            Section::Plan,
+            Section::Row,
+            Section::Weir,
+            Section::OverlayLimit,
+        ],
+    ),
     ("replaces", &[Section::RateLimit]),
     ("trial", &[Section::RateLimit, Section::Weir]),
     ("algorithm", &OF_OPTIONS),
-    ("on_store_failure", &[Section::RateLimit, Section::Defaults, Section::Plan, Section::Row, Section::Weir, Section::OverlayLimit]),
+    (
+        "on_store_failure",
+        &[
+            Section::RateLimit,
+            Section::Defaults,
+            Section::Plan,
+            Section::Row,
+            Section::Weir,
+            Section::OverlayLimit,
+        ],
+    ),
     ("track_usage", &OF_USAGE),
     ("usage_interval", &OF_USAGE),
     ("usage_buckets", &OF_USAGE),
     ("usage_expiry", &OF_USAGE),
     ("usage_subjects", &OF_USAGE),
     ("plans", &[Section::Root]),
-    ("defaults", &[Section::Root, Section::Overlay, Section::OverlayDomain, Section::OverlayDescriptor]),
+    (
+        "defaults",
+        &[
+            Section::Root,
+            Section::Overlay,
+            Section::OverlayDomain,
+            Section::OverlayDescriptor,
+        ],
+    ),
     ("commit", &[Section::Root, Section::OverlayDomain]),
 ];
 
 /// The sections of what is recorded of a limit, which is the same for all of its plans.
-const OF_USAGE: [Section; 4] = [Section::RateLimit, Section::Defaults, Section::Weir, Section::OverlayLimit];
+const OF_USAGE: [Section; 4] = [
+    Section::RateLimit,
+    Section::Defaults,
+    Section::Weir,
+    Section::OverlayLimit,
+];
 
 /// The sections of an algorithm and its options.
-const OF_OPTIONS: [Section; 7] =
-    [Section::RateLimit, Section::Defaults, Section::Trial, Section::Plan, Section::Row, Section::Weir, Section::OverlayLimit];
+const OF_OPTIONS: [Section; 7] = [
+    Section::RateLimit,
+    Section::Defaults,
+    Section::Trial,
+    Section::Plan,
+    Section::Row,
+    Section::Weir,
+    Section::OverlayLimit,
+];
 
 /// All keys with the sections that they belong to.
 fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
@@ -158,7 +297,8 @@ fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
     KEYS.into_iter().chain(options)
 }
 
-/// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so that they are not tolerated anywhere.
+/// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so
+/// that they are not tolerated anywhere.
 pub(super) const OWN_KEYS: [&str; 19] = [
     "table",
     "table_key",

@@ -1,6 +1,7 @@
 //! `table`: reads what rows say, and makes the limits of a descriptor with a table, or with a plan.
 //!
-//! A table is read when its domain is complete, because its rows stand above the domain's defaults and plans. Rows that say the same are compiled once.
+//! A table is read when its domain is complete, because its rows stand above the domain's defaults
+//! and plans. Rows that say the same are compiled once.
 
 mod records;
 mod rows;
@@ -44,32 +45,50 @@ pub(super) struct PendingRows {
     pub(super) at: Location,
 }
 
-/// Reads which table a descriptor names; `None` without one, and an error, which is reported, where it cannot have it.
-pub(super) fn read(compiler: &mut Compiler<'_>, fields: &Fields<'_>, path: &[Level]) -> Option<Result<PendingTable, ()>> {
+/// Reads which table a descriptor names; `None` without one, and an error, which is reported, where
+/// it cannot have it.
+pub(super) fn read(
+    compiler: &mut Compiler<'_>,
+    fields: &Fields<'_>,
+    path: &[Level],
+) -> Option<Result<PendingTable, ()>> {
     let problems = &mut compiler.problems;
     let Some(node) = fields.get("table") else {
         if let Some(node) = fields.get("table_key") {
-            problems.error_at(node, "'table_key' needs 'table'", "write 'table: ' and the name of a file, or remove it");
+            problems.error_at(
+                node,
+                "'table_key' needs 'table'",
+                "write 'table: ' and the name of a file, or remove it",
+            );
             return Some(Err(()));
         }
         return fields.meant("table").then_some(Err(()));
     };
-    let Some(name) = fields::text(problems, node, "table") else { return Some(Err(())) };
+    let Some(name) = fields::text(problems, node, "table") else {
+        return Some(Err(()));
+    };
     if !data::is_table(name) {
         problems.error_at(
             node,
-            format!("the name of the table {} does not end in .csv", quoted(name)),
+            format!(
+                "the name of the table {} does not end in .csv",
+                quoted(name)
+            ),
             "give the file a name that ends in .csv",
         );
         return Some(Err(()));
     }
     let mut is_valid = true;
     if compiler.data.table(problems.name(), name).is_none() {
-        let what = format!("the folder of limits has no file {} beside this one", quoted(name));
+        let what = format!(
+            "the folder of limits has no file {} beside this one",
+            quoted(name)
+        );
         problems.error_at(
             node,
             what,
-            "create it with the line 'value,requests_per_unit' at its top, and set the path to the folder, not to one file",
+            "create it with the line 'value,requests_per_unit' at its top, and set the path to the \
+             folder, not to one file",
         );
         is_valid = false;
     }
@@ -79,8 +98,15 @@ pub(super) fn read(compiler: &mut Compiler<'_>, fields: &Fields<'_>, path: &[Lev
         match key.map(|key| path.iter().rposition(|level| *level.key == *key)) {
             Some(Some(found)) => level = found,
             Some(None) => {
-                let what = format!("no level from the root to this descriptor has the key {}", quoted(key.unwrap_or_default()));
-                problems.error_at(node, what, "write the key of this descriptor, or of one above it");
+                let what = format!(
+                    "no level from the root to this descriptor has the key {}",
+                    quoted(key.unwrap_or_default())
+                );
+                problems.error_at(
+                    node,
+                    what,
+                    "write the key of this descriptor, or of one above it",
+                );
                 is_valid = false;
             }
             None => is_valid = false,
@@ -91,24 +117,43 @@ pub(super) fn read(compiler: &mut Compiler<'_>, fields: &Fields<'_>, path: &[Lev
         is_valid = false;
     }
     let from = problems.name().into();
-    Some(if is_valid { Ok(PendingTable { from, name: name.into(), level, at: problems.here(node.at) }) } else { Err(()) })
+    Some(if is_valid {
+        Ok(PendingTable {
+            from,
+            name: name.into(),
+            level,
+            at: problems.here(node.at),
+        })
+    } else {
+        Err(())
+    })
 }
 
 /// Why rows cannot be those of a level's values.
 fn why_no_rows(level: &Level) -> Option<(&'static str, &'static str)> {
     if level.share_threshold {
         return Some((
-            "a table gives each value numbers of its own, and with 'share_threshold' they share a counter",
+            "a table gives each value numbers of its own, and with 'share_threshold' they share a \
+             counter",
             "remove one of them",
         ));
     }
     if level.matching.counts_addresses() {
-        let what = "rows are compared byte by byte, and an address has several spellings, which share a counter";
-        return Some((what, "write a descriptor for each network, or a 'match: set' of texts"));
+        let what = "rows are compared byte by byte, and an address has several spellings, which \
+            share a counter";
+        return Some((
+            what,
+            "write a descriptor for each network, or a 'match: set' of texts",
+        ));
     }
-    let is_one_value = level.value.as_ref().is_some_and(|value| level.matching == Matching::Text && !value.contains('*'));
-    is_one_value
-        .then_some(("the descriptor has one value, and a table is for many", "remove 'value', or write the numbers in 'rate_limit'"))
+    let is_one_value = level
+        .value
+        .as_ref()
+        .is_some_and(|value| level.matching == Matching::Text && !value.contains('*'));
+    is_one_value.then_some((
+        "the descriptor has one value, and a table is for many",
+        "remove 'value', or write the numbers in 'rate_limit'",
+    ))
 }
 
 /// What the limits of a descriptor are made with.
@@ -155,22 +200,30 @@ enum Whole {
 }
 
 impl<'a> Settling<'a, '_> {
-    /// The limits of a descriptor: that of its `rate_limit` or, in its place, of rows without a plan; and those of the plans that rows use.
-    /// The trial is that of values without a row.
+    /// The limits of a descriptor: that of its `rate_limit` or, in its place, of rows without a
+    /// plan; and those of the plans that rows use. The trial is that of values without a row.
     pub(super) fn limits(
         &mut self,
         pending: PendingRows,
         trial: Option<PendingTrial>,
         make: Box<MakeLimit>,
     ) -> Option<(Limit, Vec<Limit>)> {
-        let PendingRows { plan, numbers, has_default, table, at } = pending;
+        let PendingRows {
+            plan,
+            numbers,
+            has_default,
+            table,
+            at,
+        } = pending;
         let of_plan = match &plan {
             Some((at, name)) => Some(self.plan(name, *at)?),
             None => None,
         };
         if numbers.fields.is_concurrency() {
-            let (what, remedy) =
-                ("a concurrency limit has no table and no plan", "write the number in 'rate_limit', or another 'algorithm'");
+            let (what, remedy) = (
+                "a concurrency limit has no table and no plan",
+                "write the number in 'rate_limit', or another 'algorithm'",
+            );
             self.problems.error_in(at, what, remedy);
             return None;
         }
@@ -178,41 +231,83 @@ impl<'a> Settling<'a, '_> {
         if let Some(plan) = of_plan {
             chain.push(plan.numbers.as_ref()?);
         }
-        let whole = if table.is_some() { Whole::AboveRows } else { Whole::RateLimit };
-        let amount = if has_default { self.amount(&chain, at, whole)? } else { OwnAmount::Partial };
+        let whole = if table.is_some() {
+            Whole::AboveRows
+        } else {
+            Whole::RateLimit
+        };
+        let amount = if has_default {
+            self.amount(&chain, at, whole)?
+        } else {
+            OwnAmount::Partial
+        };
         let usage = match amount {
             OwnAmount::Complete(None) if table.is_none() => None,
-            _ => defaults::settle_usage(self.problems, (&numbers.fields, &numbers.keys, at), self.defaults)?,
+            _ => defaults::settle_usage(
+                self.problems,
+                (&numbers.fields, &numbers.keys, at),
+                self.defaults,
+            )?,
         };
         let trial = match trial {
             Some(trial) => Some(self.trial(trial, &chain, (at, usage))?),
             None => None,
         };
-        let shared = make(OfLimit { usage, trial, ..OfLimit::default() });
+        let shared = make(OfLimit {
+            usage,
+            trial,
+            ..OfLimit::default()
+        });
         let mut base = self.limit(&shared, (amount, plan.map(|(_, name)| name)), &chain);
-        let Some(named) = table else { return Some((base, Vec::new())) };
+        let Some(named) = table else {
+            return Some((base, Vec::new()));
+        };
         let file = self.data.table(&named.from, &named.name)?;
         let (rows, used) = rows::read(self, (&base, &chain), file)?;
         if rows.is_empty() && !has_default {
-            let what = format!("the table {} has no rows, and the descriptor no 'rate_limit': nothing is limited", quoted(&named.name));
-            self.problems.warning_in(named.at, what, "add rows, or a 'rate_limit' for values without a row");
+            let what = format!(
+                "the table {} has no rows, and the descriptor no 'rate_limit': nothing is limited",
+                quoted(&named.name)
+            );
+            self.problems.warning_in(
+                named.at,
+                what,
+                "add rows, or a 'rate_limit' for values without a row",
+            );
         }
-        let table = Arc::new(LimitTable::new(rows, named.level, base.id.limit, has_default));
+        let table = Arc::new(LimitTable::new(
+            rows,
+            named.level,
+            base.id.limit,
+            has_default,
+        ));
         let of_plans = used.into_iter().map(|used| Limit {
             id: LimitId::new(base.id.domain, used.limit),
             trial: None,
             table: Some(Arc::clone(&table)),
-            ..self.limit(&shared, (used.amount, Some(used.name)), &[used.numbers, &numbers])
+            ..self.limit(
+                &shared,
+                (used.amount, Some(used.name)),
+                &[used.numbers, &numbers],
+            )
         });
         let of_plans = of_plans.collect();
         base.table = Some(table);
         Some((base, of_plans))
     }
 
-    /// A limit of the descriptor: what its numbers do not say is what all limits of the descriptor share, or the domain's default.
-    fn limit(&self, shared: &Limit, (amount, plan): (OwnAmount, Option<Box<str>>), chain: &[&Numbers]) -> Limit {
+    /// A limit of the descriptor: what its numbers do not say is what all limits of the descriptor
+    /// share, or the domain's default.
+    fn limit(
+        &self,
+        shared: &Limit,
+        (amount, plan): (OwnAmount, Option<Box<str>>),
+        chain: &[&Numbers],
+    ) -> Limit {
         let (amount, is_by_rows) = amount.parts();
-        let on_store_failure = chain.iter().find_map(|numbers| numbers.fields.on_store_failure);
+        let on_store_failure = chain
+            .iter()
+            .find_map(|numbers| numbers.fields.on_store_failure);
         let name = chain.iter().find_map(|numbers| numbers.name.clone());
         Limit {
             amount,
@@ -220,7 +315,10 @@ impl<'a> Settling<'a, '_> {
             plan,
             shown: Limit::shown(name.as_deref(), &shared.levels),
             name,
-            shadow_mode: chain.iter().find_map(|numbers| numbers.shadow_mode).unwrap_or(shared.shadow_mode),
+            shadow_mode: chain
+                .iter()
+                .find_map(|numbers| numbers.shadow_mode)
+                .unwrap_or(shared.shadow_mode),
             on_store_failure: on_store_failure.or(self.defaults.on_store_failure()),
             ..shared.clone()
         }
@@ -240,26 +338,48 @@ impl<'a> Settling<'a, '_> {
         }
     }
 
-    /// What numbers that stand above each other come to; `None` if they make no limit, which is reported.
+    /// What numbers that stand above each other come to; `None` if they make no limit, which is
+    /// reported.
     fn amount(&mut self, chain: &[&Numbers], at: Location, whole: Whole) -> Option<OwnAmount> {
         match numbers::sum(chain) {
-            Sum::Unlimited { beside: Some(_) } | Sum::Lacks(_) if whole == Whole::Plan => Some(OwnAmount::Partial),
-            Sum::Unlimited { beside: Some((key, key_at)) } if whole != Whole::AboveRows => {
+            Sum::Unlimited { beside: Some(_) } | Sum::Lacks(_) if whole == Whole::Plan => {
+                Some(OwnAmount::Partial)
+            }
+            Sum::Unlimited {
+                beside: Some((key, key_at)),
+            } if whole != Whole::AboveRows => {
                 let (own, below) = match (whole, key_at) {
                     (Whole::RateLimit, _) => ("rate_limit", "its plan is"),
                     (_, Some(_)) => ("row", "its plan or the rate_limit is"),
                     (_, None) => ("plan of the row", "the rate_limit is"),
                 };
-                let what = format!("the {own} has '{key}' and no 'requests_per_unit', and {below} unlimited");
-                self.problems.error_in(key_at.unwrap_or(at), what, format!("write 'requests_per_unit' for a limit, or remove '{key}'"));
+                let what = format!(
+                    "the {own} has '{key}' and no 'requests_per_unit', and {below} unlimited"
+                );
+                self.problems.error_in(
+                    key_at.unwrap_or(at),
+                    what,
+                    format!("write 'requests_per_unit' for a limit, or remove '{key}'"),
+                );
                 None
             }
             Sum::Unlimited { .. } => Some(OwnAmount::Complete(None)),
-            Sum::Limited(rate) => self.settle(chain, rate, at).map(|settled| OwnAmount::Complete(Some(settled.amount))),
+            Sum::Limited(rate) => self
+                .settle(chain, rate, at)
+                .map(|settled| OwnAmount::Complete(Some(settled.amount))),
             Sum::Lacks(key) => {
-                let whole = if whole == Whole::Row { "the row" } else { "the rate_limit" };
-                let what = format!("{whole} has no '{key}', and neither has its plan or the descriptor");
-                self.problems.error_in(at, what, format!("write '{key}' here, in a plan or in 'rate_limit'"));
+                let whole = if whole == Whole::Row {
+                    "the row"
+                } else {
+                    "the rate_limit"
+                };
+                let what =
+                    format!("{whole} has no '{key}', and neither has its plan or the descriptor");
+                self.problems.error_in(
+                    at,
+                    what,
+                    format!("write '{key}' here, in a plan or in 'rate_limit'"),
+                );
                 None
             }
             Sum::TooLong(rate) => {
@@ -271,22 +391,49 @@ impl<'a> Settling<'a, '_> {
     }
 
     /// The trial beside these numbers.
-    fn trial(&mut self, trial: PendingTrial, chain: &[&Numbers], (at, usage): (Location, Option<usage::Settings>)) -> Option<Settled> {
+    fn trial(
+        &mut self,
+        trial: PendingTrial,
+        chain: &[&Numbers],
+        (at, usage): (Location, Option<usage::Settings>),
+    ) -> Option<Settled> {
         let real = match numbers::sum(chain) {
-            Sum::Limited(rate) => Some((rate, Settled { usage, ..self.settle(chain, rate, at)? })),
+            Sum::Limited(rate) => Some((
+                rate,
+                Settled {
+                    usage,
+                    ..self.settle(chain, rate, at)?
+                },
+            )),
             Sum::Unlimited { .. } | Sum::Lacks(_) | Sum::TooLong(_) => None,
         };
         if real.is_none() && trial.written.rate(None).is_none() {
-            let what = "the trial has no 'unit' or no 'requests_per_unit', and the limit beside it is unlimited";
-            self.problems.error_in(trial.at, what, "write both in the trial");
+            let what = "the trial has no 'unit' or no 'requests_per_unit', and the limit beside it \
+                is unlimited";
+            self.problems
+                .error_in(trial.at, what, "write both in the trial");
             return None;
         }
-        defaults::settle_trial(self.problems, trial, real.as_ref().map(|(rate, settled)| (*rate, settled)), self.defaults, self.process)
+        defaults::settle_trial(
+            self.problems,
+            trial,
+            real.as_ref().map(|(rate, settled)| (*rate, settled)),
+            self.defaults,
+            self.process,
+        )
     }
 
     fn settle(&mut self, chain: &[&Numbers], rate: Rate, at: Location) -> Option<Settled> {
         let (fields, below) = AlgorithmFields::of_chain(chain.iter().map(|numbers| numbers.fields));
-        let pending = PendingAmount { rate, fields, below, at, keys: numbers::keys(chain), layers: Vec::new(), has_last_value: false };
+        let pending = PendingAmount {
+            rate,
+            fields,
+            below,
+            at,
+            keys: numbers::keys(chain),
+            layers: Vec::new(),
+            has_last_value: false,
+        };
         defaults::settle_amount(self.problems, &pending, self.defaults, self.process)
     }
 }

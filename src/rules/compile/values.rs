@@ -1,4 +1,5 @@
-//! `values` and `values_file`: the list of values or networks that a descriptor matches, and a name for it.
+//! `values` and `values_file`: the list of values or networks that a descriptor matches, and a name
+//! for it.
 
 use sha2::{Digest, Sha256};
 
@@ -25,8 +26,16 @@ pub(super) fn list<'d>(
         (None, Some(node)) => {
             let name = fields::text(problems, node, "values_file")?;
             let Some(DataFile { values, at }) = data.find(problems.name(), name) else {
-                let what = format!("the folder of limits has no file {} beside this one", quoted(name));
-                problems.error_at(node, what, "create it with one value in each line, and set the path to the folder, not to one file");
+                let what = format!(
+                    "the folder of limits has no file {} beside this one",
+                    quoted(name)
+                );
+                problems.error_at(
+                    node,
+                    what,
+                    "create it with one value in each line, and set the path to the folder, not to \
+                     one file",
+                );
                 return None;
             };
             if !problems.is_clean(*at) {
@@ -35,14 +44,27 @@ pub(super) fn list<'d>(
             if values.is_empty() {
                 problems.warning(
                     node.at,
-                    format!("the file {} has no values: nothing matches this descriptor", quoted(name)),
+                    format!(
+                        "the file {} has no values: nothing matches this descriptor",
+                        quoted(name)
+                    ),
                     "add values, or remove the descriptor",
                 );
             }
-            Some((name.to_owned(), values.iter().map(|&(value, line)| (value, at.line(line))).collect()))
+            Some((
+                name.to_owned(),
+                values
+                    .iter()
+                    .map(|&(value, line)| (value, at.line(line)))
+                    .collect(),
+            ))
         }
         (Some(node), Some(_)) => {
-            problems.error_at(node, "'values' stands beside 'values_file'", "write one of them");
+            problems.error_at(
+                node,
+                "'values' stands beside 'values_file'",
+                "write one of them",
+            );
             None
         }
         (None, None) => {
@@ -56,27 +78,51 @@ pub(super) fn list<'d>(
     }
 }
 
-fn inline<'n>(problems: &mut Problems, node: &'n Node, what: &str) -> Option<Vec<(&'n str, Location)>> {
+fn inline<'n>(
+    problems: &mut Problems,
+    node: &'n Node,
+    what: &str,
+) -> Option<Vec<(&'n str, Location)>> {
     let Content::Sequence(items) = &node.content else {
-        problems.error_at(node, format!("'values' is {}, not a list", node.value_type().name()), "write 'values: [one, two]'");
+        problems.error_at(
+            node,
+            format!("'values' is {}, not a list", node.value_type().name()),
+            "write 'values: [one, two]'",
+        );
         return None;
     };
     if items.is_empty() {
-        problems.error_at(node, format!("there are no {what}"), "write one at least, or remove the descriptor");
+        problems.error_at(
+            node,
+            format!("there are no {what}"),
+            "write one at least, or remove the descriptor",
+        );
     }
-    let texts: Vec<_> =
-        items.iter().map(|item| fields::text(problems, item, "values").map(|text| (text, problems.here(item.at)))).collect();
+    let texts: Vec<_> = items
+        .iter()
+        .map(|item| {
+            fields::text(problems, item, "values").map(|text| (text, problems.here(item.at)))
+        })
+        .collect();
     let texts: Option<Vec<_>> = texts.into_iter().collect();
     texts.filter(|texts| !texts.is_empty())
 }
 
 /// The values themselves if they are few, and otherwise the first of them and a digest of all.
 fn name_of(values: &[(&str, Location)]) -> String {
-    let all = values.iter().map(|(value, _)| *value).collect::<Vec<_>>().join(",");
+    let all = values
+        .iter()
+        .map(|(value, _)| *value)
+        .collect::<Vec<_>>()
+        .join(",");
     if all.chars().nth(LONGEST_NAME).is_none() {
         return all;
     }
-    let digest: String = Sha256::digest(&all).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = Sha256::digest(&all)
+        .iter()
+        .take(6)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let begin: String = all.chars().take(LONGEST_NAME / 2).collect();
     format!("{begin}...{digest}")
 }

@@ -1,4 +1,5 @@
-//! What differs between the rows of two tables: how many were added, removed and changed, and the first of them.
+//! What differs between the rows of two tables: how many were added, removed and changed, and the
+//! first of them.
 
 use std::fmt;
 
@@ -38,18 +39,41 @@ struct Says<'r> {
     name: Option<&'r str>,
 }
 
-fn says<'r>(rules: &'r Rules, limit: &Limit, table: &'r LimitTable, row: RowNumber) -> Option<Says<'r>> {
+fn says<'r>(
+    rules: &'r Rules,
+    limit: &Limit,
+    table: &'r LimitTable,
+    row: RowNumber,
+) -> Option<Says<'r>> {
     let meaning = table.rows.meaning(row)?;
     let of_row = rules.limit(LimitId::new(limit.id.domain, meaning.limit));
-    let plan = of_row.plan.as_deref().filter(|_| meaning.limit != table.owner);
-    Some(Says { plan, meaning: RowMeaning { limit: 0, ..*meaning }, name: table.rows.name(row) })
+    let plan = of_row
+        .plan
+        .as_deref()
+        .filter(|_| meaning.limit != table.owner);
+    Some(Says {
+        plan,
+        meaning: RowMeaning {
+            limit: 0,
+            ..*meaning
+        },
+        name: table.rows.name(row),
+    })
 }
 
 impl ChangedRows {
-    /// Compares the rows of a limit in two sets of rules; `None` if both have the same, or one of them has no table of its own.
+    /// Compares the rows of a limit in two sets of rules; `None` if both have the same, or one of
+    /// them has no table of its own.
     pub(super) fn new(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Option<Self> {
         let (before, after) = (old.1.own_table()?, new.1.own_table()?);
-        let mut all = Self { limit: name_of(new.1), table: shown(after.rows.file()), added: 0, removed: 0, changed: 0, first: Vec::new() };
+        let mut all = Self {
+            limit: name_of(new.1),
+            table: shown(after.rows.file()),
+            added: 0,
+            removed: 0,
+            changed: 0,
+            first: Vec::new(),
+        };
         for row in after.rows.rows() {
             let value = after.rows.value(row);
             let Some(known) = before.rows.find(value) else {
@@ -59,7 +83,9 @@ impl ChangedRows {
             };
             if says(new.0, new.1, after, row) != says(old.0, old.1, before, known) {
                 all.changed += 1;
-                all.name(value, || format!("{} -> {}", text(old, before, known), text(new, after, row)));
+                all.name(value, || {
+                    format!("{} -> {}", text(old, before, known), text(new, after, row))
+                });
             }
         }
         for row in before.rows.rows() {
@@ -74,28 +100,63 @@ impl ChangedRows {
 
     fn name(&mut self, value: &[u8], what: impl FnOnce() -> String) {
         if self.first.len() < MOST_NAMED {
-            self.first.push(format!("{}: {}", shown(&String::from_utf8_lossy(value)), what()));
+            self.first.push(format!(
+                "{}: {}",
+                shown(&String::from_utf8_lossy(value)),
+                what()
+            ));
         }
     }
 }
 
 /// The amount of a row, its plan, and what else it says.
 fn text((rules, limit): (&Rules, &Limit), table: &LimitTable, row: RowNumber) -> String {
-    let of_row = table.rows.meaning(row).map_or(limit, |meaning| rules.limit(LimitId::new(limit.id.domain, meaning.limit)));
-    let in_force = LimitInForce { limit: of_row, row: Some(row) };
-    let mut text = in_force.amount().map_or_else(|| "unlimited".to_owned(), rate_of);
-    text.extend(of_row.plan.iter().map(|plan| format!(", plan {}", shown(plan))));
-    text.extend(table.rows.name(row).map(|name| format!(", name {}", shown(name))));
+    let of_row = table.rows.meaning(row).map_or(limit, |meaning| {
+        rules.limit(LimitId::new(limit.id.domain, meaning.limit))
+    });
+    let in_force = LimitInForce {
+        limit: of_row,
+        row: Some(row),
+    };
+    let mut text = in_force
+        .amount()
+        .map_or_else(|| "unlimited".to_owned(), rate_of);
+    text.extend(
+        of_row
+            .plan
+            .iter()
+            .map(|plan| format!(", plan {}", shown(plan))),
+    );
+    text.extend(
+        table
+            .rows
+            .name(row)
+            .map(|name| format!(", name {}", shown(name))),
+    );
     text.extend(in_force.shadow_mode().then_some(", shadow_mode"));
-    let policy = table.rows.meaning(row).and_then(|meaning| policy(meaning.on_store_failure?));
+    let policy = table
+        .rows
+        .meaning(row)
+        .and_then(|meaning| policy(meaning.on_store_failure?));
     text.extend(policy.map(|policy| format!(", on_store_failure {policy}")));
     text
 }
 
 impl fmt::Display for ChangedRows {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, table, added, removed, changed, first } = self;
-        write!(out, "{limit}: rows of {table}: {added} added, {removed} removed, {changed} changed: {}", first.join("; "))?;
+        let Self {
+            limit,
+            table,
+            added,
+            removed,
+            changed,
+            first,
+        } = self;
+        write!(
+            out,
+            "{limit}: rows of {table}: {added} added, {removed} removed, {changed} changed: {}",
+            first.join("; ")
+        )?;
         match added + removed + changed - first.len() {
             0 => Ok(()),
             more => write!(out, "; and {more} more"),

@@ -1,4 +1,5 @@
-//! Nodes that no file holds: limits of a control plane become the same tree that a file becomes, so that one compiler checks both.
+//! Nodes that no file holds: limits of a control plane become the same tree that a file becomes, so
+//! that one compiler checks both.
 
 use std::rc::Rc;
 
@@ -7,12 +8,26 @@ use super::{Content, Node, Pair, Position, Tag};
 impl Node {
     /// Text, whatever it looks like.
     pub(in crate::rules) fn of_text(at: Position, text: &str) -> Rc<Self> {
-        Self::of(at, Content::Scalar { text: text.into(), plain: false, tag: Tag::Text })
+        Self::of(
+            at,
+            Content::Scalar {
+                text: text.into(),
+                plain: false,
+                tag: Tag::Text,
+            },
+        )
     }
 
     /// What the text means without quotes: a number, a bool or null.
     pub(in crate::rules) fn of_plain(at: Position, text: impl Into<Box<str>>) -> Rc<Self> {
-        Self::of(at, Content::Scalar { text: text.into(), plain: true, tag: Tag::Implied })
+        Self::of(
+            at,
+            Content::Scalar {
+                text: text.into(),
+                plain: true,
+                tag: Tag::Implied,
+            },
+        )
     }
 
     /// A list.
@@ -27,6 +42,11 @@ impl Node {
 
     /// Size and height bound what aliases expand to, and no alias refers to such a node.
     fn of(at: Position, content: Content) -> Rc<Self> {
-        Rc::new(Self { at, content, size: 1, height: 0 })
+        Rc::new(Self {
+            at,
+            content,
+            size: 1,
+            height: 0,
+        })
     }
 }

@@ -1,7 +1,8 @@
 //! Parses bytes to a tree of nodes, with a bound on everything that a file can make large.
 //!
-//! The parser's events are pulled one by one, without recursion, so that a constant bounds the nesting and not the stack. The tree is at most
-//! [`DEEPEST`] levels deep, which makes recursion over it safe everywhere else.
+//! The parser's events are pulled one by one, without recursion, so that a constant bounds the
+//! nesting and not the stack. The tree is at most [`DEEPEST`] levels deep, which makes recursion
+//! over it safe everywhere else.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -9,7 +10,9 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag as RawTag};
 
-use super::{Content, Document, Node, Note, Pair, Position, Tag, ValueType, narrow, quoted, quotes};
+use super::{
+    Content, Document, Node, Note, Pair, Position, Tag, ValueType, narrow, quoted, quotes,
+};
 
 /// Bytes of one file. A limit of a hundred bytes each would still be 160,000 limits.
 const LARGEST_FILE: usize = 16 << 20;
@@ -17,12 +20,15 @@ const LARGEST_FILE: usize = 16 << 20;
 const DEEPEST: usize = 64;
 /// Nodes of one file, before aliases: bounds the memory that reading takes.
 const MOST_NODES: usize = 2_000_000;
-/// Commas and opening brackets of one file. The parser holds all tokens of a list or map in brackets until it knows whether that is a key,
-/// so that a bound on nodes would come too late for these: each can cost 800 bytes.
+/// Commas and opening brackets of one file. The parser holds all tokens of a list or map in
+/// brackets until it knows whether that is a key, so that a bound on nodes would come too late for
+/// these: each can cost 800 bytes.
 const MOST_IN_BRACKETS: usize = 500_000;
-/// Warnings of one file that are kept. Further ones are counted: each takes more bytes than the repeated key that it is about.
+/// Warnings of one file that are kept. Further ones are counted: each takes more bytes than the
+/// repeated key that it is about.
 const MOST_WARNINGS: usize = 1_000;
-/// Nodes that all aliases of a file expand to together, so that aliases of aliases cannot grow exponentially.
+/// Nodes that all aliases of a file expand to together, so that aliases of aliases cannot grow
+/// exponentially.
 const MOST_ALIASED: usize = 100_000;
 
 /// Reads the first document of a file.
@@ -49,17 +55,37 @@ pub(in crate::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
     if root.is_some()
         && let Some(Ok((Event::DocumentStart(_), span))) = parser.next_event()
     {
-        let what = "only the first document of a file is read, and the one that begins here is ignored".into();
-        builder.warn(|| Note { at: position(&span.start), what, remedy: "move it to a file of its own".into() });
+        let what =
+            "only the first document of a file is read, and the one that begins here is ignored"
+                .into();
+        builder.warn(|| Note {
+            at: position(&span.start),
+            what,
+            remedy: "move it to a file of its own".into(),
+        });
     }
-    Ok(Document { root, warnings: builder.warnings, further_warnings: builder.further_warnings })
+    Ok(Document {
+        root,
+        warnings: builder.warnings,
+        further_warnings: builder.further_warnings,
+    })
 }
 
 fn decode(bytes: &[u8]) -> Result<&str, Note> {
-    let whole = |what: String, remedy: &str| Note { at: Position::default(), what, remedy: remedy.into() };
+    let whole = |what: String, remedy: &str| Note {
+        at: Position::default(),
+        what,
+        remedy: remedy.into(),
+    };
     if bytes.len() > LARGEST_FILE {
-        let what = format!("the file has {} bytes, more than the maximum of {LARGEST_FILE}", bytes.len());
-        return Err(whole(what, "split it into several files, with MERGE_DOMAIN_CONFIG where they share a domain"));
+        let what = format!(
+            "the file has {} bytes, more than the maximum of {LARGEST_FILE}",
+            bytes.len()
+        );
+        return Err(whole(
+            what,
+            "split it into several files, with MERGE_DOMAIN_CONFIG where they share a domain",
+        ));
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return Err(whole("the file is UTF-16".into(), "save it as UTF-8"));
@@ -67,13 +93,32 @@ fn decode(bytes: &[u8]) -> Result<&str, Note> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
         let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
-        let at = Position { line: narrow(line), column: narrow(column) };
-        Note { at, what: "the file is not UTF-8 from here on".into(), remedy: "save it as UTF-8".into() }
+        let column = before
+            .rsplit('\n')
+            .next()
+            .map_or(0, |last| last.chars().count())
+            + 1;
+        let at = Position {
+            line: narrow(line),
+            column: narrow(column),
+        };
+        Note {
+            at,
+            what: "the file is not UTF-8 from here on".into(),
+            remedy: "save it as UTF-8".into(),
+        }
     })?;
-    if bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() > MOST_IN_BRACKETS {
+    if bytes
+        .iter()
+        .filter(|byte| matches!(byte, b',' | b'[' | b'{'))
+        .count()
+        > MOST_IN_BRACKETS
+    {
         let what = format!("the file has more than {MOST_IN_BRACKETS} commas and opening brackets");
-        return Err(whole(what, "write lists and maps on lines of their own, or split the file"));
+        return Err(whole(
+            what,
+            "write lists and maps on lines of their own, or split the file",
+        ));
     }
     Ok(text)
 }
@@ -91,7 +136,8 @@ struct Builder {
     further_warnings: usize,
 }
 
-/// A list or map whose end has not come yet. The children of a map are its keys and values by turns.
+/// A list or map whose end has not come yet. The children of a map are its keys and values by
+/// turns.
 struct Open {
     at: Position,
     anchor: usize,
@@ -104,14 +150,40 @@ impl Builder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.count_node(at)?;
-                let content = Content::Scalar { text: text.into(), plain: style == ScalarStyle::Plain, tag: tag_of(tag.as_ref()) };
-                self.finish(Node { at, content, size: 1, height: 0 }, anchor);
+                let content = Content::Scalar {
+                    text: text.into(),
+                    plain: style == ScalarStyle::Plain,
+                    tag: tag_of(tag.as_ref()),
+                };
+                self.finish(
+                    Node {
+                        at,
+                        content,
+                        size: 1,
+                        height: 0,
+                    },
+                    anchor,
+                );
             }
-            Event::SequenceStart(anchor, _) => self.begin(Open { at, anchor, is_mapping: false, children: Vec::new() })?,
-            Event::MappingStart(anchor, _) => self.begin(Open { at, anchor, is_mapping: true, children: Vec::new() })?,
+            Event::SequenceStart(anchor, _) => self.begin(Open {
+                at,
+                anchor,
+                is_mapping: false,
+                children: Vec::new(),
+            })?,
+            Event::MappingStart(anchor, _) => self.begin(Open {
+                at,
+                anchor,
+                is_mapping: true,
+                children: Vec::new(),
+            })?,
             Event::SequenceEnd | Event::MappingEnd => self.end()?,
             Event::Alias(anchor) => self.alias(anchor, at)?,
-            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentStart(_) | Event::DocumentEnd => {}
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd => {}
         }
         Ok(())
     }
@@ -126,7 +198,11 @@ impl Builder {
 
     fn count_node(&mut self, at: Position) -> Result<(), Note> {
         self.nodes += 1;
-        if self.nodes > MOST_NODES { Err(too_many(at)) } else { Ok(()) }
+        if self.nodes > MOST_NODES {
+            Err(too_many(at))
+        } else {
+            Ok(())
+        }
     }
 
     fn begin(&mut self, open: Open) -> Result<(), Note> {
@@ -139,28 +215,62 @@ impl Builder {
     }
 
     fn end(&mut self) -> Result<(), Note> {
-        let Some(Open { at, anchor, is_mapping, children }) = self.open.pop() else { return Ok(()) };
-        let size = children.iter().fold(1, |sum, child| child.size.saturating_add(sum));
+        let Some(Open {
+            at,
+            anchor,
+            is_mapping,
+            children,
+        }) = self.open.pop()
+        else {
+            return Ok(());
+        };
+        let size = children
+            .iter()
+            .fold(1, |sum, child| child.size.saturating_add(sum));
         let height = children.iter().map(|child| child.height).max().unwrap_or(0) + 1;
-        let content = if is_mapping { Content::Mapping(self.entries(children)?) } else { Content::Sequence(children) };
-        self.finish(Node { at, content, size, height }, anchor);
+        let content = if is_mapping {
+            Content::Mapping(self.entries(children)?)
+        } else {
+            Content::Sequence(children)
+        };
+        self.finish(
+            Node {
+                at,
+                content,
+                size,
+                height,
+            },
+            anchor,
+        );
         Ok(())
     }
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Note> {
         let Some(target) = self.anchors.get(&anchor) else {
             let what = "the alias is inside the node that it refers to".into();
-            return Err(Note { at, what, remedy: "write the node out, or move the anchor '&' to a node that is complete".into() });
+            return Err(Note {
+                at,
+                what,
+                remedy: "write the node out, or move the anchor '&' to a node that is complete"
+                    .into(),
+            });
         };
         self.aliased = self.aliased.saturating_add(target.size);
         if self.aliased > MOST_ALIASED {
             let what = format!("the aliases of this file expand to more than {MOST_ALIASED} nodes");
-            return Err(Note { at, what, remedy: "use fewer aliases, or split the file".into() });
+            return Err(Note {
+                at,
+                what,
+                remedy: "use fewer aliases, or split the file".into(),
+            });
         }
         if self.open.len() + target.height > DEEPEST {
             return Err(too_deep(at));
         }
-        let node = Node { at, ..Node::clone(target) };
+        let node = Node {
+            at,
+            ..Node::clone(target)
+        };
         self.finish(node, 0);
         Ok(())
     }
@@ -195,7 +305,10 @@ impl Builder {
                 let first = own[index].0.at.line;
                 self.warn(|| Note {
                     at: key.at,
-                    what: format!("the key {} occurs twice in one map, and the last one counts", quoted(name)),
+                    what: format!(
+                        "the key {} occurs twice in one map, and the last one counts",
+                        quoted(name)
+                    ),
                     remedy: format!("remove one of them; the first is in line {first}"),
                 });
                 own[index] = (key, value);
@@ -206,8 +319,15 @@ impl Builder {
         }
         let mut taken: HashSet<Box<str>> = indices.into_keys().collect();
         for source in merged {
-            let Content::Mapping(entries) = &source.content else { continue };
-            own.extend(entries.iter().filter(|(key, _)| key.text().is_none_or(|name| taken.insert(name.into()))).cloned());
+            let Content::Mapping(entries) = &source.content else {
+                continue;
+            };
+            own.extend(
+                entries
+                    .iter()
+                    .filter(|(key, _)| key.text().is_none_or(|name| taken.insert(name.into())))
+                    .cloned(),
+            );
         }
         Ok(own)
     }
@@ -222,14 +342,26 @@ fn is_merge(key: &Node) -> bool {
 fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
     let wrong = |node: &Node| Note {
         at: node.at,
-        what: format!("the merge key '<<' takes a map or a list of maps, not {}", node.value_type().name()),
-        remedy: "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' needs quotes".into(),
+        what: format!(
+            "the merge key '<<' takes a map or a list of maps, not {}",
+            node.value_type().name()
+        ),
+        remedy:
+            "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' needs quotes"
+                .into(),
     };
     match &value.content {
         Content::Mapping(_) => Ok(vec![Rc::clone(value)]),
-        Content::Sequence(items) => {
-            items.iter().map(|item| if item.value_type() == ValueType::Mapping { Ok(Rc::clone(item)) } else { Err(wrong(item)) }).collect()
-        }
+        Content::Sequence(items) => items
+            .iter()
+            .map(|item| {
+                if item.value_type() == ValueType::Mapping {
+                    Ok(Rc::clone(item))
+                } else {
+                    Err(wrong(item))
+                }
+            })
+            .collect(),
         Content::Scalar { .. } => Err(wrong(value)),
     }
 }
@@ -244,16 +376,27 @@ fn tag_of(tag: Option<&Cow<'_, RawTag>>) -> Tag {
 }
 
 fn position(mark: &Marker) -> Position {
-    Position { line: narrow(mark.line()), column: narrow(mark.col() + 1) }
+    Position {
+        line: narrow(mark.line()),
+        column: narrow(mark.col() + 1),
+    }
 }
 
 fn too_deep(at: Position) -> Note {
     let what = format!("lists and maps are nested more than {DEEPEST} levels deep");
-    Note { at, what, remedy: "write the limits with fewer levels".into() }
+    Note {
+        at,
+        what,
+        remedy: "write the limits with fewer levels".into(),
+    }
 }
 
 fn too_many(at: Position) -> Note {
-    Note { at, what: format!("the file has more than {MOST_NODES} values"), remedy: "split it into several files".into() }
+    Note {
+        at,
+        what: format!("the file has more than {MOST_NODES} values"),
+        remedy: "split it into several files".into(),
+    }
 }
 
 /// Explains the parser's message for the usual mistakes; other messages are passed on.
@@ -265,27 +408,76 @@ fn scan_error(text: &str, error: &ScanError) -> Note {
         return too_deep(at);
     }
     if let Some(quote) = quotes::unclosed(text).filter(|quote| *quote <= at) {
-        return Note { at: quote, what: "the quote that opens here is not closed".into(), remedy: "close the quote".into() };
+        return Note {
+            at: quote,
+            what: "the quote that opens here is not closed".into(),
+            remedy: "close the quote".into(),
+        };
     }
     let (what, remedy) = if said(&["unknown anchor"]) {
-        ("the alias names an anchor that is not defined", "define it with '&' before this alias; text that begins with '*' needs quotes")
-    } else if said(&["tabs disallowed", "tab cannot", "found a tab", "start with a tab"]) {
+        (
+            "the alias names an anchor that is not defined",
+            "define it with '&' before this alias; text that begins with '*' needs quotes",
+        )
+    } else if said(&[
+        "tabs disallowed",
+        "tab cannot",
+        "found a tab",
+        "start with a tab",
+    ]) {
         ("a tab, where only spaces are allowed", "indent with spaces")
     } else if said(&["unexpected end of stream"]) {
-        ("the quoted text that begins here has no end", "close the quotes")
-    } else if said(&["not allowed in this context", "simple key", "did not find expected key", "wrongly indented", "invalid indentation"]) {
-        ("this does not fit the text before it", "check the indentation here and in the lines before; text with ': ' needs quotes")
-    } else if said(&["expected ',' or", "expected node content", "misplaced bracket"]) {
-        ("a list or map in brackets is not complete", "check brackets and commas here and before")
+        (
+            "the quoted text that begins here has no end",
+            "close the quotes",
+        )
+    } else if said(&[
+        "not allowed in this context",
+        "simple key",
+        "did not find expected key",
+        "wrongly indented",
+        "invalid indentation",
+    ]) {
+        (
+            "this does not fit the text before it",
+            "check the indentation here and in the lines before; text with ': ' needs quotes",
+        )
+    } else if said(&[
+        "expected ',' or",
+        "expected node content",
+        "misplaced bracket",
+    ]) {
+        (
+            "a list or map in brackets is not complete",
+            "check brackets and commas here and before",
+        )
     } else if said(&["alphabetic or numeric", "unexpected character"]) {
-        ("text begins with a character that has a meaning in YAML", "put the text in quotes, as in value: \"*\"")
-    } else if said(&["unknown escape character", "expected hexadecimal", "Unicode character escape"]) {
-        ("the quoted text contains a '\\' that YAML does not know", "write it as '\\\\', or use single quotes")
+        (
+            "text begins with a character that has a meaning in YAML",
+            "put the text in quotes, as in value: \"*\"",
+        )
+    } else if said(&[
+        "unknown escape character",
+        "expected hexadecimal",
+        "Unicode character escape",
+    ]) {
+        (
+            "the quoted text contains a '\\' that YAML does not know",
+            "write it as '\\\\', or use single quotes",
+        )
     } else {
         let what = format!("this is not YAML: {}", info.escape_debug());
-        return Note { at, what, remedy: "check indentation, quotes and brackets here and in the lines before".into() };
+        return Note {
+            at,
+            what,
+            remedy: "check indentation, quotes and brackets here and in the lines before".into(),
+        };
     };
-    Note { at, what: what.into(), remedy: remedy.into() }
+    Note {
+        at,
+        what: what.into(),
+        remedy: remedy.into(),
+    }
 }
 
 #[cfg(test)]
@@ -293,12 +485,20 @@ mod tests {
     use super::*;
 
     fn root(text: &str) -> Rc<Node> {
-        read(text.as_bytes()).expect("reads").root.expect("has a root")
+        read(text.as_bytes())
+            .expect("reads")
+            .root
+            .expect("has a root")
     }
 
     fn entry<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
-        let Content::Mapping(entries) = &node.content else { return None };
-        entries.iter().find(|(key, _)| key.text() == Some(name)).map(|(_, value)| &**value)
+        let Content::Mapping(entries) = &node.content else {
+            return None;
+        };
+        entries
+            .iter()
+            .find(|(key, _)| key.text() == Some(name))
+            .map(|(_, value)| &**value)
     }
 
     #[test]
@@ -306,8 +506,13 @@ mod tests {
         let root = root("a: 1\nb:\n  - c: ü\n    d: \"x\"\n");
         let b = entry(&root, "b").expect("b");
         assert_eq!(b.at, Position { line: 3, column: 3 });
-        let Content::Sequence(items) = &b.content else { panic!("a list") };
-        assert_eq!(entry(&items[0], "d").expect("d").at, Position { line: 4, column: 8 });
+        let Content::Sequence(items) = &b.content else {
+            panic!("a list")
+        };
+        assert_eq!(
+            entry(&items[0], "d").expect("d").at,
+            Position { line: 4, column: 8 }
+        );
     }
 
     #[test]
@@ -319,10 +524,14 @@ mod tests {
 
     #[test]
     fn own_keys_win_over_merged_ones_wherever_they_stand() {
-        let root = root("x: &x {a: 1, b: 2}\ny: &y {b: 3, c: 4}\nz:\n  a: 9\n  <<: [*x, *y]\n  c: 8\n");
+        let root =
+            root("x: &x {a: 1, b: 2}\ny: &y {b: 3, c: 4}\nz:\n  a: 9\n  <<: [*x, *y]\n  c: 8\n");
         let z = entry(&root, "z").expect("z");
         let read = |name| entry(z, name).and_then(Node::read::<u32>);
-        assert_eq!((read("a"), read("b"), read("c")), (Some(9), Some(2), Some(8)));
+        assert_eq!(
+            (read("a"), read("b"), read("c")),
+            (Some(9), Some(2), Some(8))
+        );
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! Finds the quote that was not closed, in a file that is not YAML.
 //!
-//! The parser reads on to the next quote of the file and reports what stands behind that one, or its indentation, which is far from the mistake.
+//! The parser reads on to the next quote of the file and reports what stands behind that one, or
+//! its indentation, which is far from the mistake.
 
 use super::{Position, narrow};
 
-/// The first quote that opens a value or a key and is not closed: not at all, or only by a quote of a later line in front of more text.
+/// The first quote that opens a value or a key and is not closed: not at all, or only by a quote of
+/// a later line in front of more text.
 pub(super) fn unclosed(text: &str) -> Option<Position> {
     let mut line_start = 0;
     let mut line = 1;
     while line_start < text.len() {
-        let end = text[line_start..].find('\n').map_or(text.len(), |length| line_start + length);
+        let end = text[line_start..]
+            .find('\n')
+            .map_or(text.len(), |length| line_start + length);
         let mut at = line_start;
         // A quote opens a text only where a value or a key may begin: `it's` is text.
         let mut may_open = true;
@@ -26,15 +30,25 @@ pub(super) fn unclosed(text: &str) -> Option<Position> {
                     }
                     _ => {
                         let begin = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
-                        let column = text[begin..at].trim_start_matches('\u{feff}').chars().count() + 1;
-                        return Some(Position { line: narrow(line), column: narrow(column) });
+                        let column = text[begin..at]
+                            .trim_start_matches('\u{feff}')
+                            .chars()
+                            .count()
+                            + 1;
+                        return Some(Position {
+                            line: narrow(line),
+                            column: narrow(column),
+                        });
                     }
                 },
                 _ => {}
             }
             may_open = match byte {
                 b'[' | b'{' | b',' => true,
-                b':' | b'-' | b'?' => text.as_bytes().get(at + 1).is_some_and(u8::is_ascii_whitespace),
+                b':' | b'-' | b'?' => text
+                    .as_bytes()
+                    .get(at + 1)
+                    .is_some_and(u8::is_ascii_whitespace),
                 b' ' | b'\t' | 0xef | 0xbb | 0xbf => may_open,
                 _ => false,
             };
@@ -88,7 +102,10 @@ mod tests {
             ("- {key: 'a, value: b}\n- {key: 'c'}\n", Some((1, 9))),
             ("é: [\"a\", \"b]\n", Some((1, 10))),
             ("\u{feff}\"a: b\n", Some((1, 1))),
-            ("a: it's\nb: 5\" x\n# \"c\nd: 'it''s' # '\ne: \"\\\"\"\n", None),
+            (
+                "a: it's\nb: 5\" x\n# \"c\nd: 'it''s' # '\ne: \"\\\"\"\n",
+                None,
+            ),
             ("a: \"two\n  lines\" # \"\nb: ''\nc: \"\"\n", None),
             ("", None),
         ] {

@@ -1,7 +1,9 @@
-//! What a scalar means by the rules of YAML 1.1, as the Go service that Weir replaces reads it (yaml.v2).
+//! What a scalar means by the rules of YAML 1.1, as the Go service that Weir replaces reads it
+//! (yaml.v2).
 //!
-//! YAML 1.2 knows fewer words for bools and writes octal numbers in another way. Files that work there must mean the same here, so these
-//! rules are written out rather than taken from a YAML 1.2 library. Nothing in here knows what a scalar is used for.
+//! YAML 1.2 knows fewer words for bools and writes octal numbers in another way. Files that work
+//! there must mean the same here, so these rules are written out rather than taken from a YAML 1.2
+//! library. Nothing in here knows what a scalar is used for.
 
 /// A scalar, resolved.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,12 +26,21 @@ pub(super) enum Scalar {
 pub(super) fn resolve(text: &str) -> Scalar {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Scalar::Null,
-        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Scalar::Bool(true),
-        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => Scalar::Bool(false),
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            Scalar::Bool(true)
+        }
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            Scalar::Bool(false)
+        }
         ".nan" | ".NaN" | ".NAN" => Scalar::Float(f64::NAN),
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => Scalar::Float(f64::INFINITY),
         "-.inf" | "-.Inf" | "-.INF" => Scalar::Float(f64::NEG_INFINITY),
-        _ if text.starts_with(|first: char| first.is_ascii_digit() || matches!(first, '+' | '-' | '.')) => number(text),
+        _ if text.starts_with(|first: char| {
+            first.is_ascii_digit() || matches!(first, '+' | '-' | '.')
+        }) =>
+        {
+            number(text)
+        }
         _ => Scalar::Text,
     }
 }
@@ -39,7 +50,9 @@ pub(super) fn is_octal_by_zero(text: &str) -> bool {
     let digits = text.trim_start_matches(['+', '-']);
     digits.len() > 1
         && digits.starts_with('0')
-        && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_')
+        && digits
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'_')
         && matches!(resolve(text), Scalar::Int(_) | Scalar::Huge(_))
 }
 
@@ -47,7 +60,8 @@ fn number(text: &str) -> Scalar {
     if text.starts_with('.') {
         return float(text);
     }
-    // Underscores group digits, wherever they stand; what is no number without them stays the text that it is.
+    // Underscores group digits, wherever they stand; what is no number without them stays the text
+    // that it is.
     let plain: String = text.chars().filter(|&letter| letter != '_').collect();
     let (negative, digits) = match plain.as_bytes() {
         [b'-', ..] => (true, &plain[1..]),
@@ -62,11 +76,17 @@ fn number(text: &str) -> Scalar {
         _ => (digits, 10),
     };
     // from_str_radix would take a second sign.
-    let magnitude = digits.bytes().all(|byte| byte.is_ascii_alphanumeric()).then(|| u64::from_str_radix(digits, radix).ok()).flatten();
+    let magnitude = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric())
+        .then(|| u64::from_str_radix(digits, radix).ok())
+        .flatten();
     match magnitude {
         Some(magnitude) => match (negative, i64::try_from(magnitude)) {
             (false, Ok(int)) => Scalar::Int(int),
-            (true, _) if magnitude <= i64::MIN.unsigned_abs() => Scalar::Int(0i64.wrapping_sub_unsigned(magnitude)),
+            (true, _) if magnitude <= i64::MIN.unsigned_abs() => {
+                Scalar::Int(0i64.wrapping_sub_unsigned(magnitude))
+            }
             (false, Err(_)) => Scalar::Huge(magnitude),
             (true, _) => float(&plain),
         },
@@ -74,10 +94,15 @@ fn number(text: &str) -> Scalar {
     }
 }
 
-/// A decimal number with an optional fraction and exponent: `1.0`, `.5`, `1e3`, and `089`, which is no octal number.
+/// A decimal number with an optional fraction and exponent: `1.0`, `.5`, `1e3`, and `089`, which is
+/// no octal number.
 fn float(text: &str) -> Scalar {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).map_or((unsigned, None), |(mantissa, exponent)| (mantissa, Some(exponent)));
+    let (mantissa, exponent) = unsigned
+        .split_once(['e', 'E'])
+        .map_or((unsigned, None), |(mantissa, exponent)| {
+            (mantissa, Some(exponent))
+        });
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     let has_digits = !(whole.is_empty() && fraction.is_empty());
@@ -122,10 +147,19 @@ mod tests {
             ("08540", Scalar::Float(8540.0)),
             ("9223372036854775807", Scalar::Int(i64::MAX)),
             ("-9223372036854775808", Scalar::Int(i64::MIN)),
-            ("-9223372036854775809", Scalar::Float(-9_223_372_036_854_775_809.0)),
-            ("9223372036854775808", Scalar::Huge(9_223_372_036_854_775_808)),
+            (
+                "-9223372036854775809",
+                Scalar::Float(-9_223_372_036_854_775_809.0),
+            ),
+            (
+                "9223372036854775808",
+                Scalar::Huge(9_223_372_036_854_775_808),
+            ),
             ("0xFFFFFFFFFFFFFFFFF", Scalar::Text),
-            ("18446744073709551616", Scalar::Float(18_446_744_073_709_551_616.0)),
+            (
+                "18446744073709551616",
+                Scalar::Float(18_446_744_073_709_551_616.0),
+            ),
             ("1.0", Scalar::Float(1.0)),
             ("1.", Scalar::Float(1.0)),
             (".5", Scalar::Float(0.5)),
@@ -154,7 +188,15 @@ mod tests {
 
     #[test]
     fn a_leading_zero_makes_octal() {
-        for (text, octal) in [("010", true), ("-0_7", true), ("0", false), ("08", false), ("0x10", false), ("10", false), ("0o7", false)] {
+        for (text, octal) in [
+            ("010", true),
+            ("-0_7", true),
+            ("0", false),
+            ("08", false),
+            ("0x10", false),
+            ("10", false),
+            ("0o7", false),
+        ] {
             assert_eq!(is_octal_by_zero(text), octal, "{text:?}");
         }
     }

@@ -1,7 +1,9 @@
-//! What a level matches beside texts and wildcards: sets of values, networks, and regular expressions.
+//! What a level matches beside texts and wildcards: sets of values, networks, and regular
+//! expressions.
 //!
-//! Only levels that have some pay for them. A look-up takes one hash of the value for all sets of a key, one walk down a trie for all networks, and one
-//! search for all regular expressions, however many there are.
+//! Only levels that have some pay for them. A look-up takes one hash of the value for all sets of a
+//! key, one walk down a trie for all networks, and one search for all regular expressions, however
+//! many there are.
 
 use core::net::IpAddr;
 
@@ -64,7 +66,10 @@ impl<N: prefix_trie::Prefix> Networks<N> {
 
     /// One branch of each network that has all of this one, which may be an address.
     fn all(&self, network: &N) -> SmallVec<[BranchIndex; 2]> {
-        self.0.cover(network).map(|(_, owners)| owners.first).collect()
+        self.0
+            .cover(network)
+            .map(|(_, owners)| owners.first)
+            .collect()
     }
 
     /// Whether a network of the branch has the address.
@@ -83,7 +88,10 @@ impl<N: prefix_trie::Prefix> Networks<N> {
 
 impl Owners {
     const fn new(first: BranchIndex) -> Self {
-        Self { first, later: Vec::new() }
+        Self {
+            first,
+            later: Vec::new(),
+        }
     }
 
     /// Adds one, and returns the first.
@@ -113,19 +121,30 @@ impl Matchers {
 
     /// All branches, with key and text.
     pub(super) fn written(&self) -> impl Iterator<Item = (BranchIndex, &[u8], &str)> {
-        self.by_key.iter().flat_map(|(key, of_key)| of_key.written.iter().map(move |(branch, text)| (*branch, &**key, &**text)))
+        self.by_key.iter().flat_map(|(key, of_key)| {
+            of_key
+                .written
+                .iter()
+                .map(move |(branch, text)| (*branch, &**key, &**text))
+        })
     }
 
     /// Compiles the regular expressions of each key to one table, and returns the bytes of all.
     pub(super) fn compile(&mut self) -> Result<usize, TooLarge> {
-        self.by_key.values_mut().map(|of_key| of_key.regexes.compile()).sum()
+        self.by_key
+            .values_mut()
+            .map(|of_key| of_key.regexes.compile())
+            .sum()
     }
 }
 
 impl OfKey {
-    /// Adds a value of a set; an address by its canonical text. Returns the branch that has it already.
+    /// Adds a value of a set; an address by its canonical text. Returns the branch that has it
+    /// already.
     pub(super) fn add_value(&mut self, value: &str, branch: BranchIndex) -> Option<BranchIndex> {
-        let Some(address) = address::read(value.as_bytes()) else { return self.add_text(value.as_bytes(), branch) };
+        let Some(address) = address::read(value.as_bytes()) else {
+            return self.add_text(value.as_bytes(), branch);
+        };
         self.has_addresses = true;
         self.add_text(Text::new(address).bytes(), branch)
     }
@@ -139,7 +158,11 @@ impl OfKey {
     }
 
     /// Adds a network. Returns the branch that has it already.
-    pub(super) fn add_network(&mut self, network: IpNet, branch: BranchIndex) -> Option<BranchIndex> {
+    pub(super) fn add_network(
+        &mut self,
+        network: IpNet,
+        branch: BranchIndex,
+    ) -> Option<BranchIndex> {
         self.has_addresses = true;
         match network {
             IpNet::V4(network) => self.v4.add(network, branch),
@@ -156,14 +179,27 @@ impl OfKey {
         self.regexes.for_all()
     }
 
-    /// The exact value, if it is an address in another spelling; then the sets, then the network with the longest prefix.
-    pub(super) fn before_patterns(&self, value: &[u8], exact: impl FnOnce(&[u8]) -> Option<BranchIndex>) -> Option<BranchIndex> {
+    /// The exact value, if it is an address in another spelling; then the sets, then the network
+    /// with the longest prefix.
+    pub(super) fn before_patterns(
+        &self,
+        value: &[u8],
+        exact: impl FnOnce(&[u8]) -> Option<BranchIndex>,
+    ) -> Option<BranchIndex> {
         let set = |value: &[u8]| self.values.get(value).map(|owners| owners.first);
-        let address = if self.has_addresses { address::read(value) } else { None };
-        let Some(address) = address else { return set(value) };
+        let address = if self.has_addresses {
+            address::read(value)
+        } else {
+            None
+        };
+        let Some(address) = address else {
+            return set(value);
+        };
         let text = Text::new(address);
         let canonical = text.bytes();
-        exact(canonical).or_else(|| set(canonical)).or_else(|| self.network(address))
+        exact(canonical)
+            .or_else(|| set(canonical))
+            .or_else(|| self.network(address))
     }
 
     fn network(&self, address: IpAddr) -> Option<BranchIndex> {
@@ -189,9 +225,20 @@ impl OfKey {
 
     /// How a branch matches a value, whatever else does. Slow, for people who ask.
     pub(super) fn how(&self, branch: BranchIndex, value: &[u8]) -> Option<How> {
-        let address = if self.has_addresses { address::read(value) } else { None };
-        let in_set = |value: &[u8]| self.values.get(value).is_some_and(|owners| owners.has(branch));
-        if address.map_or_else(|| in_set(value), |address| in_set(Text::new(address).bytes())) {
+        let address = if self.has_addresses {
+            address::read(value)
+        } else {
+            None
+        };
+        let in_set = |value: &[u8]| {
+            self.values
+                .get(value)
+                .is_some_and(|owners| owners.has(branch))
+        };
+        if address.map_or_else(
+            || in_set(value),
+            |address| in_set(Text::new(address).bytes()),
+        ) {
             return Some(How::Set);
         }
         let in_network = match address {

@@ -1,4 +1,5 @@
-//! The order of precedence against a matcher that tries everything, and what is said of a look-up against the look-up.
+//! The order of precedence against a matcher that tries everything, and what is said of a look-up
+//! against the look-up.
 
 use core::net::IpAddr;
 
@@ -32,33 +33,48 @@ impl Kind {
     }
 
     fn add(&self, tree: &mut Tree, number: u32) {
-        let branch = Branch { limit: Some(LimitId::new(0, number)), children: Tree::default() };
+        let branch = Branch {
+            limit: Some(LimitId::new(0, number)),
+            children: Tree::default(),
+        };
         let text = self.text();
         let written = text.as_deref().unwrap_or_default();
         match self {
-            Self::Exact(_) | Self::Wildcard(_) | Self::Any => tree.add("ip", text.as_deref(), branch),
+            Self::Exact(_) | Self::Wildcard(_) | Self::Any => {
+                tree.add("ip", text.as_deref(), branch);
+            }
             Self::Set(values) => {
-                let values: Vec<Box<str>> = values.iter().map(|value| value.as_str().into()).collect();
+                let values: Vec<Box<str>> =
+                    values.iter().map(|value| value.as_str().into()).collect();
                 tree.add_matched("ip", written, Matched::Set(&values), branch);
             }
-            Self::Networks(networks) => drop(tree.add_matched("ip", written, Matched::Networks(networks), branch)),
-            Self::Regex(regex) => drop(tree.add_matched("ip", written, Matched::Regex(regex), branch)),
+            Self::Networks(networks) => {
+                drop(tree.add_matched("ip", written, Matched::Networks(networks), branch));
+            }
+            Self::Regex(regex) => {
+                drop(tree.add_matched("ip", written, Matched::Regex(regex), branch));
+            }
         }
     }
 }
 
 fn tree(kinds: &[Kind]) -> Tree {
     let mut tree = Tree::default();
-    (0..).zip(kinds).for_each(|(number, kind)| kind.add(&mut tree, number));
+    (0..)
+        .zip(kinds)
+        .for_each(|(number, kind)| kind.add(&mut tree, number));
     tree.compile_regexes().expect("small expressions");
     tree
 }
 
 fn address(text: &str) -> Option<IpAddr> {
-    text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
+    text.parse::<IpAddr>()
+        .ok()
+        .map(|address| address.to_canonical())
 }
 
-/// The number of the branch that the page says a value finds: it tries all of them, one step of the order after the other.
+/// The number of the branch that the page says a value finds: it tries all of them, one step of the
+/// order after the other.
 fn naive(kinds: &[Kind], value: &str) -> Option<usize> {
     let knows_addresses = kinds.iter().any(|kind| match kind {
         Kind::Set(values) => values.iter().any(|value| address(value).is_some()),
@@ -67,16 +83,24 @@ fn naive(kinds: &[Kind], value: &str) -> Option<usize> {
     });
     let found = address(value).filter(|_| knows_addresses);
     let canonical = found.map(|found| found.to_string());
-    let exact = |text: &str| kinds.iter().position(|kind| matches!(kind, Kind::Exact(own) if own == text));
+    let exact = |text: &str| {
+        kinds
+            .iter()
+            .position(|kind| matches!(kind, Kind::Exact(own) if own == text))
+    };
     let set = || {
         let is_it = |own: &String| own == value || (found.is_some() && address(own) == found);
-        kinds.iter().position(|kind| matches!(kind, Kind::Set(values) if values.iter().any(is_it)))
+        kinds
+            .iter()
+            .position(|kind| matches!(kind, Kind::Set(values) if values.iter().any(is_it)))
     };
     let network = || {
         let found = found?;
         let mut longest: Option<(u8, usize)> = None;
         for (number, kind) in kinds.iter().enumerate() {
-            let Kind::Networks(networks) = kind else { continue };
+            let Kind::Networks(networks) = kind else {
+                continue;
+            };
             for network in networks.iter().filter(|network| network.contains(&found)) {
                 if longest.is_none_or(|(bits, _)| network.prefix_len() > bits) {
                     longest = Some((network.prefix_len(), number));
@@ -88,7 +112,9 @@ fn naive(kinds: &[Kind], value: &str) -> Option<usize> {
     let pattern = || {
         kinds.iter().position(|kind| match kind {
             Kind::Wildcard(text) => super::matches(text, value.as_bytes()),
-            Kind::Regex(regex) => regex::Regex::new(&format!("^(?s:{regex})$")).expect("a regex").is_match(value),
+            Kind::Regex(regex) => regex::Regex::new(&format!("^(?s:{regex})$"))
+                .expect("a regex")
+                .is_match(value),
             _ => false,
         })
     };
@@ -112,7 +138,11 @@ fn value() -> impl Strategy<Value = String> {
 }
 
 fn network() -> impl Strategy<Value = IpNet> {
-    let cut = |text: String, bits: u8| IpNet::new(text.parse().expect("an address"), bits).expect("a network").trunc();
+    let cut = |text: String, bits: u8| {
+        IpNet::new(text.parse().expect("an address"), bits)
+            .expect("a network")
+            .trunc()
+    };
     prop_oneof![
         (0..3_u8, 0..4_u8, prop_oneof![0..=8_u8, 20..=32_u8])
             .prop_map(move |(third, fourth, bits)| cut(format!("10.0.{third}.{fourth}"), bits)),
@@ -123,10 +153,13 @@ fn network() -> impl Strategy<Value = IpNet> {
 
 fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![
-        value().prop_filter("no value", |value| !value.is_empty()).prop_map(Kind::Exact),
+        value()
+            .prop_filter("no value", |value| !value.is_empty())
+            .prop_map(Kind::Exact),
         prop::collection::vec(value(), 1..4).prop_map(Kind::Set),
         prop::collection::vec(network(), 1..4).prop_map(Kind::Networks),
-        prop::sample::select(vec!["a+", "[ab]*", "10\\..*", ".*:.*", ".*1", ".*", "b|ab"]).prop_map(Kind::Regex),
+        prop::sample::select(vec!["a+", "[ab]*", "10\\..*", ".*:.*", ".*1", ".*", "b|ab"])
+            .prop_map(Kind::Regex),
         prop::sample::select(vec!["a*", "*", "10.*", "*1", "*:*"]).prop_map(Kind::Wildcard),
         Just(Kind::Any),
     ]
@@ -149,11 +182,18 @@ fn kinds() -> impl Strategy<Value = Vec<Kind>> {
 }
 
 fn entry(value: &str) -> Entry<'_> {
-    Entry { key: b"ip", value: value.as_bytes() }
+    Entry {
+        key: b"ip",
+        value: value.as_bytes(),
+    }
 }
 
 fn number(tree: &Tree, value: &str) -> Option<usize> {
-    tree.branch(&entry(value)).and_then(|found| tree.branches.iter().position(|branch| std::ptr::eq(branch, found)))
+    tree.branch(&entry(value)).and_then(|found| {
+        tree.branches
+            .iter()
+            .position(|branch| std::ptr::eq(branch, found))
+    })
 }
 
 proptest! {
@@ -179,7 +219,8 @@ proptest! {
         }
     }
 
-    /// As for texts: each other branch alone in a tree matches if, and only if, it is called a later one.
+    /// As for texts: each other branch alone in a tree matches if, and only if, it is called a
+    /// later one.
     #[test]
     fn what_is_said_of_a_look_up_is_what_it_does(kinds in kinds(), value in value()) {
         let tree = tree(&kinds);
@@ -191,13 +232,15 @@ proptest! {
         prop_assert_eq!(matches!(trace.end, End::Limit(_)), found.is_some());
         prop_assert_eq!(trace.levels[0].passed.first.len() + usize::from(found.is_some()), kinds.len());
         for (written, why) in &trace.levels[0].passed.first {
-            let own = kinds.iter().find(|kind| kind.text() == written.value).expect("it is written");
+            let own = kinds.iter().find(|kind| kind.text() == written.value).expect("it is \
+                written");
             let matches = number(&self::tree(std::slice::from_ref(own)), &value).is_some();
             match why {
                 WhyNot::OtherValue => prop_assert!(!matches, "{written} {trace:?}"),
                 WhyNot::Later(how) => {
                     prop_assert!(matches, "{written} {trace:?}");
-                    prop_assert!(matched.is_some_and(|(_, best)| best <= how), "{written} {trace:?}");
+                    prop_assert!(matched.is_some_and(|(_, best)| best <= how), "{written} \
+                        {trace:?}");
                 }
             }
         }
@@ -225,7 +268,11 @@ fn each_kind_is_named() {
         ("11.0.0.1", How::AnyValue),
     ] {
         let trace = Tracer::new(&tree).trace(&[entry(value)]);
-        assert_eq!(trace.levels[0].matched.as_ref().map(|(_, how)| *how), Some(how), "{value}: {trace:?}");
+        assert_eq!(
+            trace.levels[0].matched.as_ref().map(|(_, how)| *how),
+            Some(how),
+            "{value}: {trace:?}"
+        );
     }
 }
 
@@ -240,10 +287,21 @@ fn a_look_up_allocates_nothing() {
         Kind::Any,
     ];
     let tree = tree(&kinds);
-    let values = ["user-77", "10.1.2.3", "::ffff:10.1.2.3", "2001:DB8::1", "bob@example", "none"];
+    let values = [
+        "user-77",
+        "10.1.2.3",
+        "::ffff:10.1.2.3",
+        "2001:DB8::1",
+        "bob@example",
+        "none",
+    ];
     for value in &values {
         assert!(number(&tree, value).is_some());
     }
-    let counted = allocation_counter::measure(|| values.iter().for_each(|value| assert!(tree.find(&[entry(value)]).is_some())));
+    let counted = allocation_counter::measure(|| {
+        values
+            .iter()
+            .for_each(|value| assert!(tree.find(&[entry(value)]).is_some()));
+    });
     assert_eq!(counted.count_total, 0);
 }

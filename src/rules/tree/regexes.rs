@@ -1,8 +1,11 @@
-//! The regular expressions of a level and key: one search tells which is the first that matches the whole value.
+//! The regular expressions of a level and key: one search tells which is the first that matches the
+//! whole value.
 //!
-//! They are compiled to one table of states, which a search walks with one step for each byte of the value: some nanoseconds, whatever the value and
-//! however many expressions there are. An automaton that makes its states when it meets them would take any expression, but clients choose the
-//! values: with 200 expressions, each new state cost as much as 10,000 steps. So expressions whose table is too large are refused.
+//! They are compiled to one table of states, which a search walks with one step for each byte of
+//! the value: some nanoseconds, whatever the value and however many expressions there are. An
+//! automaton that makes its states when it meets them would take any expression, but clients choose
+//! the values: with 200 expressions, each new state cost as much as 10,000 steps. So expressions
+//! whose table is too large are refused.
 
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::nfa::thompson;
@@ -14,10 +17,12 @@ use super::BranchIndex;
 /// Bytes of one regular expression, as it is written.
 pub(crate) const LONGEST: usize = 4 << 10;
 
-/// Bytes of the table of one regular expression: `\w+@\w+` of all letters of Unicode takes a third of a megabyte, and `.*a.{15}` is too large.
+/// Bytes of the table of one regular expression: `\w+@\w+` of all letters of Unicode takes a third
+/// of a megabyte, and `.*a.{15}` is too large.
 pub(crate) const LARGEST: usize = 2 << 20;
 
-/// Bytes of the table of all expressions of a level and key. A table grows with the product of expressions that begin with `.*`: ten such ones take 3 MiB.
+/// Bytes of the table of all expressions of a level and key. A table grows with the product of
+/// expressions that begin with `.*`: ten such ones take 3 MiB.
 pub(crate) const LARGEST_SET: usize = 8 << 20;
 
 /// Bytes of what a table is made of, which grows with the texts of the expressions.
@@ -50,13 +55,19 @@ impl Regexes {
     }
 
     pub(super) fn for_all(&self) -> Option<BranchIndex> {
-        self.all.iter().find(|(_, regex)| is_for_all(regex)).map(|&(branch, _)| branch)
+        self.all
+            .iter()
+            .find(|(_, regex)| is_for_all(regex))
+            .map(|&(branch, _)| branch)
     }
 
     /// Compiles all of them, and returns the bytes that they take.
     pub(super) fn compile(&mut self) -> Result<usize, TooLarge> {
-        let Some((last, _)) = self.all.last() else { return Ok(0) };
-        let compiled = build(self.all.iter().map(|(_, regex)| &**regex), LARGEST_SET).map_err(|_| TooLarge { branch: last.0 })?;
+        let Some((last, _)) = self.all.last() else {
+            return Ok(0);
+        };
+        let compiled = build(self.all.iter().map(|(_, regex)| &**regex), LARGEST_SET)
+            .map_err(|_| TooLarge { branch: last.0 })?;
         let bytes = compiled.memory_usage();
         self.compiled = Some(compiled);
         Ok(bytes)
@@ -91,35 +102,55 @@ pub(crate) fn is_match(regex: &str, value: &[u8]) -> bool {
 /// What is wrong with it, and how to correct it.
 pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
     if regex.len() > LONGEST {
-        return Err((format!("the regular expression has more than {LONGEST} bytes"), "write a shorter one, or a set of values"));
+        return Err((
+            format!("the regular expression has more than {LONGEST} bytes"),
+            "write a shorter one, or a set of values",
+        ));
     }
     // By itself first: a group that the expression closes is its own.
     if let Err(error) = syntax::parse_with(regex, &syntax_config()) {
-        return Err((format!("it is no regular expression: {}", last_line(&error.to_string())), "correct it; the syntax is that of RE2"));
+        return Err((
+            format!(
+                "it is no regular expression: {}",
+                last_line(&error.to_string())
+            ),
+            "correct it; the syntax is that of RE2",
+        ));
     }
     match build([regex].into_iter(), LARGEST) {
         Ok(_) => Ok(()),
         Err(BuildError::TooLarge) => {
-            let what = format!("the table of the regular expression needs more than {LARGEST} bytes");
+            let what =
+                format!("the table of the regular expression needs more than {LARGEST} bytes");
             Err((what, "repeat less often, or write [0-9A-Za-z_] for \\w"))
         }
-        Err(BuildError::Other(error)) if error.contains("word boundar") => {
-            Err(("a word boundary of all letters of Unicode has no table".to_owned(), "write (?-u:\\b) for ASCII letters"))
-        }
-        Err(BuildError::Other(error)) => {
-            Err((format!("it is no regular expression: {}", last_line(&error)), "correct it; the syntax is that of RE2"))
-        }
+        Err(BuildError::Other(error)) if error.contains("word boundar") => Err((
+            "a word boundary of all letters of Unicode has no table".to_owned(),
+            "write (?-u:\\b) for ASCII letters",
+        )),
+        Err(BuildError::Other(error)) => Err((
+            format!("it is no regular expression: {}", last_line(&error)),
+            "correct it; the syntax is that of RE2",
+        )),
     }
 }
 
 /// What a message says last, behind the expression and the marks below it.
 fn last_line(message: &str) -> &str {
-    let line = message.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    let line = message
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or_default()
+        .trim();
     line.strip_prefix("error: ").unwrap_or(line)
 }
 
 fn syntax_config() -> syntax::Config {
-    syntax::Config::new().utf8(false).dot_matches_new_line(true).nest_limit(DEEPEST)
+    syntax::Config::new()
+        .utf8(false)
+        .dot_matches_new_line(true)
+        .nest_limit(DEEPEST)
 }
 
 type Table = dense::DFA<Vec<u32>>;
@@ -133,10 +164,20 @@ enum BuildError {
 fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table, BuildError> {
     let whole: Vec<String> = all.map(|regex| format!("\\A(?:{regex})\\z")).collect();
     let nfa = thompson::Compiler::new()
-        .configure(thompson::Config::new().utf8(false).nfa_size_limit(Some(LARGEST_NFA)))
+        .configure(
+            thompson::Config::new()
+                .utf8(false)
+                .nfa_size_limit(Some(LARGEST_NFA)),
+        )
         .syntax(syntax_config())
         .build_many(&whole)
-        .map_err(|error| if error.size_limit().is_some() { BuildError::TooLarge } else { BuildError::Other(error.to_string()) })?;
+        .map_err(|error| {
+            if error.size_limit().is_some() {
+                BuildError::TooLarge
+            } else {
+                BuildError::Other(error.to_string())
+            }
+        })?;
     let config = dense::Config::new()
         .start_kind(StartKind::Anchored)
         .match_kind(MatchKind::LeftmostFirst)
@@ -145,12 +186,21 @@ fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table
     dense::Builder::new()
         .configure(config)
         .build_from_nfa(&nfa)
-        .map_err(|error| if error.is_size_limit_exceeded() { BuildError::TooLarge } else { BuildError::Other(error.to_string()) })
+        .map_err(|error| {
+            if error.is_size_limit_exceeded() {
+                BuildError::TooLarge
+            } else {
+                BuildError::Other(error.to_string())
+            }
+        })
 }
 
-/// The number of the first expression that matches the whole value. A table without bytes to stop at always has an answer.
+/// The number of the first expression that matches the whole value. A table without bytes to stop
+/// at always has an answer.
 fn search(table: &Table, value: &[u8]) -> Option<usize> {
-    let found = table.try_search_fwd(&Input::new(value).anchored(Anchored::Yes)).ok()?;
+    let found = table
+        .try_search_fwd(&Input::new(value).anchored(Anchored::Yes))
+        .ok()?;
     found.map(|found| found.pattern().as_usize())
 }
 
@@ -160,14 +210,23 @@ mod tests {
 
     fn set(all: &[&str]) -> Regexes {
         let mut set = Regexes::default();
-        all.iter().enumerate().for_each(|(index, regex)| set.add(regex, BranchIndex(index)));
+        all.iter()
+            .enumerate()
+            .for_each(|(index, regex)| set.add(regex, BranchIndex(index)));
         set.compile().expect("small expressions");
         set
     }
 
     #[test]
     fn the_first_that_matches_the_whole_value_is_found() {
-        let set = set(&["a", "a+", "(?i)b|bc", ".*c", "(?-u:\\b)x(?-u:\\b).*", "(?-u:\\xff)+"]);
+        let set = set(&[
+            "a",
+            "a+",
+            "(?i)b|bc",
+            ".*c",
+            "(?-u:\\b)x(?-u:\\b).*",
+            "(?-u:\\xff)+",
+        ]);
         for (value, expected) in [
             (&b"a"[..], Some(0)),
             (b"aa", Some(1)),
@@ -201,7 +260,13 @@ mod tests {
             (".*a.{15}", "bytes"),
             ("\\bx", "word boundary"),
             ("((a{100}){100}){100}", "bytes"),
-            (&"(".repeat(60).chars().chain(")".repeat(60).chars()).collect::<String>(), "nest"),
+            (
+                &"(".repeat(60)
+                    .chars()
+                    .chain(")".repeat(60).chars())
+                    .collect::<String>(),
+                "nest",
+            ),
             (&"a".repeat(LONGEST + 1), "bytes"),
         ] {
             let error = check(regex).expect_err(regex);

@@ -1,15 +1,19 @@
-//! Follows the header blocks of one connection, and rewrites the `|` of their `:authority` to a `+`.
+//! Follows the header blocks of one connection, and rewrites the `|` of their `:authority` to a
+//! `+`.
 //!
-//! The length of everything stays: a raw `|` is one byte, as is `+`, and Huffman's codes for both have 11 bits. So the block has no other length, an
-//! entry of the dynamic table has no other size, nothing else is evicted, and what refers to the entry later refers to the rewritten text.
+//! The length of everything stays: a raw `|` is one byte, as is `+`, and Huffman's codes for both
+//! have 11 bits. So the block has no other length, an entry of the dynamic table has no other size,
+//! nothing else is evicted, and what refers to the entry later refers to the rewritten text.
 //!
-//! Which values are `:authority` is known by following the names in the dynamic table. The other way, to rewrite the `|` of every value on such a
-//! connection, needs no table, but would also change trace headers: a `tracestate` may hold `|`, and spans would lose their place in other vendors'
-//! traces.
+//! Which values are `:authority` is known by following the names in the dynamic table. The other
+//! way, to rewrite the `|` of every value on such a connection, needs no table, but would also
+//! change trace headers: a `tracestate` may hold `|`, and spans would lose their place in other
+//! vendors' traces.
 //!
-//! Sizes and evictions need not be followed: an index counts from the newest entry, and entries leave the table at its other end. An entry that is
-//! too large to be stored takes all older ones with it, so that no index reaches it either. So the names of the newest entries suffice, as many as the
-//! table can hold.
+//! Sizes and evictions need not be followed: an index counts from the newest entry, and entries
+//! leave the table at its other end. An entry that is too large to be stored takes all older ones
+//! with it, so that no index reaches it either. So the names of the newest entries suffice, as many
+//! as the table can hold.
 //!
 //! | of a header field | handled |
 //! |---|---|
@@ -19,10 +23,11 @@
 //! | its value raw, or in Huffman's code | `|` becomes `+`, byte for byte or bit for bit |
 //! | an update of the table's size | skipped |
 //!
-//! HTTP/2 closes the connection where a block is malformed, or an index has no entry. So nothing is followed any more (see [`Malformed`]), or what is
-//! followed does not matter.
+//! HTTP/2 closes the connection where a block is malformed, or an index has no entry. So nothing is
+//! followed any more (see [`Malformed`]), or what is followed does not matter.
 //!
-//! Source: RFC 7541, sections 2.3 (indices), 4 (eviction), 5 (integers and strings) and 6 (representations), and appendix A (the static table).
+//! Source: RFC 7541, sections 2.3 (indices), 4 (eviction), 5 (integers and strings) and 6
+//! (representations), and appendix A (the static table).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -30,8 +35,9 @@ use std::ops::Range;
 use super::huffman;
 use crate::proto;
 
-/// The most entries of a dynamic table: the smallest have 32 bytes, and all together the 4,096 of SETTINGS_HEADER_TABLE_SIZE, of which HTTP/2 announces no
-/// other value than the default. Source: section 4.1.
+/// The most entries of a dynamic table: the smallest have 32 bytes, and all together the 4,096 of
+/// SETTINGS_HEADER_TABLE_SIZE, of which HTTP/2 announces no other value than the default. Source:
+/// section 4.1.
 const MAX_ENTRIES: usize = 4_096 / 32;
 
 /// The entries of the static table.
@@ -93,7 +99,13 @@ impl Names {
     }
 
     /// Follows a literal, and rewrites its value. Returns its name.
-    fn literal(&self, block: &mut [u8], at: &mut usize, prefix_bits: u8, seen: &mut Seen) -> Result<Name, Malformed> {
+    fn literal(
+        &self,
+        block: &mut [u8],
+        at: &mut usize,
+        prefix_bits: u8,
+        seen: &mut Seen,
+    ) -> Result<Name, Malformed> {
         let name = match integer(block, at, prefix_bits)? {
             0 => Text::read(block, at)?.name(block),
             1 => Name::Authority,
@@ -113,7 +125,10 @@ impl Names {
 
 /// Reads an integer whose first byte has so many bits for it. Source: section 5.1.
 fn integer(block: &[u8], at: &mut usize, prefix_bits: u8) -> Result<usize, Malformed> {
-    let (&first, rest) = block.get(*at..).and_then(<[u8]>::split_first).ok_or(Malformed)?;
+    let (&first, rest) = block
+        .get(*at..)
+        .and_then(<[u8]>::split_first)
+        .ok_or(Malformed)?;
     *at += 1;
     let mask = (1 << prefix_bits) - 1;
     let mut value = usize::from(first & mask);
@@ -143,7 +158,11 @@ impl Text {
         let length = integer(block, at, 7)?;
         let bytes = *at..*at + length;
         *at = bytes.end;
-        if bytes.end > block.len() { Err(Malformed) } else { Ok(Self { bytes, is_huffman }) }
+        if bytes.end > block.len() {
+            Err(Malformed)
+        } else {
+            Ok(Self { bytes, is_huffman })
+        }
     }
 
     fn name(&self, block: &[u8]) -> Name {
@@ -157,7 +176,11 @@ impl Text {
     /// Whether it is this text, which has only letters of [`huffman::symbol`].
     fn is(&self, block: &[u8], text: &[u8]) -> bool {
         let bytes = &block[self.bytes.clone()];
-        if self.is_huffman { huffman::is(bytes, text) } else { bytes == text }
+        if self.is_huffman {
+            huffman::is(bytes, text)
+        } else {
+            bytes == text
+        }
     }
 
     /// Rewrites each `|` to `+`. True: there was one.

@@ -1,12 +1,16 @@
 //! Strings in Huffman's code: their codes one after the other, and the rewriting of `|` in place.
 //!
-//! The code is canonical: codes of one length follow each other, and behind the longer ones of the same prefix. So the length of a code follows from the
-//! first bits of the text, and only letters with short codes, which names and paths consist of, need a table.
+//! The code is canonical: codes of one length follow each other, and behind the longer ones of the
+//! same prefix. So the length of a code follows from the first bits of the text, and only letters
+//! with short codes, which names and paths consist of, need a table.
 //!
 //! Source: RFC 7541, section 5.2 and appendix B.
 
 /// The code of `|`. That of `+` is 0x7fb: the last three bits are the opposite.
-const BAR: Code = Code { number: 0x7fc, bits: 11 };
+const BAR: Code = Code {
+    number: 0x7fc,
+    bits: 11,
+};
 const OPPOSITE_BITS: usize = 3;
 
 /// How many codes each length has, in bits. The last one of 30 bits is EOS.
@@ -53,7 +57,12 @@ const fn limits() -> [u64; LENGTHS.len()] {
 }
 
 /// The letters whose codes have up to 8 bits, in the order of their codes.
-const SHORT: [&[u8]; 4] = [b"012aceiost", b" %-./3456789=A_bdfghlmnpru", b":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz", b"&*,;XZ"];
+const SHORT: [&[u8]; 4] = [
+    b"012aceiost",
+    b" %-./3456789=A_bdfghlmnpru",
+    b":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz",
+    b"&*,;XZ",
+];
 
 /// The first codes of these lengths.
 const SHORT_FIRST: [u32; SHORT.len()] = [0x0, 0x14, 0x5c, 0xf8];
@@ -98,7 +107,11 @@ impl<'t> Codes<'t> {
     /// What follows is no padding: less than a byte of ones.
     fn end(&self) -> Result<(), Invalid> {
         let left = (self.text.len() * 8).saturating_sub(self.at);
-        if left < 8 && self.window() == u32::MAX { Ok(()) } else { Err(Invalid) }
+        if left < 8 && self.window() == u32::MAX {
+            Ok(())
+        } else {
+            Err(Invalid)
+        }
     }
 }
 
@@ -127,7 +140,11 @@ fn symbol(code: Code) -> Option<u8> {
 /// Whether the decoded text is this one, whose letters have codes of up to 8 bits.
 pub(super) fn is(text: &[u8], expected: &[u8]) -> bool {
     let mut codes = Codes::new(text);
-    expected.iter().all(|&letter| codes.next().and_then(symbol) == Some(letter)) && codes.next().is_none() && codes.end().is_ok()
+    expected
+        .iter()
+        .all(|&letter| codes.next().and_then(symbol) == Some(letter))
+        && codes.next().is_none()
+        && codes.end().is_ok()
 }
 
 /// Rewrites each `|` to `+`. True: there was one.
@@ -138,7 +155,9 @@ pub(super) fn rewrite(text: &mut [u8]) -> Result<bool, Invalid> {
     let (mut at, mut is_rewritten) = (0, false);
     loop {
         let mut codes = Codes { text, at };
-        let Some(code) = codes.next() else { return codes.end().map(|()| is_rewritten) };
+        let Some(code) = codes.next() else {
+            return codes.end().map(|()| is_rewritten);
+        };
         at = codes.at;
         if code == BAR {
             for bit in at - OPPOSITE_BITS..at {
@@ -199,7 +218,14 @@ mod tests {
 
     #[test]
     fn what_is_no_text_is_invalid() {
-        for text in [&b"\xff"[..], b"\xff\xff\xff\xff", b"\x18\xff\xff", b"\xff\xff\xff\xfc\x18", b"\x00\x00\x01", b"\xfe"] {
+        for text in [
+            &b"\xff"[..],
+            b"\xff\xff\xff\xff",
+            b"\x18\xff\xff",
+            b"\xff\xff\xff\xfc\x18",
+            b"\x00\x00\x01",
+            b"\xfe",
+        ] {
             assert_eq!(rewrite(&mut text.to_vec()), Err(Invalid), "{text:x?}");
         }
         assert_eq!(rewrite(&mut []), Ok(false));

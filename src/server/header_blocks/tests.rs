@@ -12,7 +12,9 @@ const BUDGET_BYTES: usize = 64 << 20;
 
 /// A frame of HTTP/2.
 pub(in crate::server) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("shorter than 16 MiB").to_be_bytes();
+    let length = u32::try_from(payload.len())
+        .expect("shorter than 16 MiB")
+        .to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
@@ -21,8 +23,14 @@ pub(in crate::server) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8])
 struct Chunks(Vec<Vec<u8>>);
 
 impl AsyncRead for Chunks {
-    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Some(next) = self.0.first_mut() else { return Poll::Pending };
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(next) = self.0.first_mut() else {
+            return Poll::Pending;
+        };
         let count = next.len().min(buffer.remaining());
         buffer.put_slice(&next.drain(..count).collect::<Vec<_>>());
         if next.is_empty() {
@@ -42,9 +50,16 @@ fn read(blocks: &mut HeaderBlocks<Chunks>, at_a_time: usize) -> io::Result<Vec<u
     loop {
         let mut bytes = vec![0; at_a_time];
         let mut buffer = ReadBuf::new(&mut bytes);
-        let Some(done) = poll_fn(|context| Pin::new(&mut *blocks).poll_read(context, &mut buffer)).now_or_never() else { return Ok(all) };
+        let Some(done) = poll_fn(|context| Pin::new(&mut *blocks).poll_read(context, &mut buffer))
+            .now_or_never()
+        else {
+            return Ok(all);
+        };
         done?;
-        assert!(!buffer.filled().is_empty(), "an empty read would be the end of the connection");
+        assert!(
+            !buffer.filled().is_empty(),
+            "an empty read would be the end of the connection"
+        );
         all.extend_from_slice(buffer.filled());
     }
 }
@@ -53,7 +68,11 @@ fn read(blocks: &mut HeaderBlocks<Chunks>, at_a_time: usize) -> io::Result<Vec<u
 fn block(stream: u32, lengths: &[usize]) -> Vec<u8> {
     let frames = lengths.iter().enumerate().map(|(index, &length)| {
         let kind = if index == 0 { HEADERS } else { CONTINUATION };
-        let flags = if index + 1 == lengths.len() { END_HEADERS } else { 0 };
+        let flags = if index + 1 == lengths.len() {
+            END_HEADERS
+        } else {
+            0
+        };
         frame(kind, flags, stream, &vec![7; length])
     });
     frames.collect::<Vec<_>>().concat()
@@ -74,7 +93,8 @@ fn cut(mut bytes: &[u8], lengths: &[usize]) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    /// Whatever the frames and however they arrive: what is read is what was sent up to the last block that is complete, and nothing stays held.
+    /// Whatever the frames and however they arrive: what is read is what was sent up to the last
+    /// block that is complete, and nothing stays held.
     #[test]
     fn bytes_pass_unchanged_up_to_an_unfinished_block(
         frames in prop::collection::vec((prop::collection::vec(0..600_usize, 1..5), any::<bool>()), 0..12),
@@ -103,22 +123,33 @@ proptest! {
     }
 }
 
-/// What violates the protocol goes on to h2, which closes the connection. Nothing may stay held, or h2 would wait for ever.
+/// What violates the protocol goes on to h2, which closes the connection. Nothing may stay held, or
+/// h2 would wait for ever.
 #[test]
 fn violations_pass() {
     let open = frame(HEADERS, 0, 1, &[7; 10]);
-    let too_many = (0..=MAX_CONTINUATIONS).map(|_| frame(CONTINUATION, 0, 1, b"x")).collect::<Vec<_>>().concat();
+    let too_many = (0..=MAX_CONTINUATIONS)
+        .map(|_| frame(CONTINUATION, 0, 1, b"x"))
+        .collect::<Vec<_>>()
+        .concat();
     let too_long = frame(CONTINUATION, 0, 1, &vec![7; MAX_FRAME_BYTES as usize + 1]);
     for (what, second) in [
         ("another frame within a block", frame(DATA, 0, 1, b"x")),
         ("another block within a block", block(3, &[5])),
         ("too many frames", too_many),
-        ("a frame that is too long", too_long[..FRAME_HEADER_BYTES].to_vec()),
+        (
+            "a frame that is too long",
+            too_long[..FRAME_HEADER_BYTES].to_vec(),
+        ),
     ] {
         let sent = [open.clone(), second].concat();
         let budget = Unfinished::new(BUDGET_BYTES);
         let mut blocks = blocks(vec![sent.clone()], &budget);
-        assert_eq!(read(&mut blocks, 1 << 20).expect("within the budget"), sent, "{what}");
+        assert_eq!(
+            read(&mut blocks, 1 << 20).expect("within the budget"),
+            sent,
+            "{what}"
+        );
         assert_eq!(budget.unused_bytes(), BUDGET_BYTES, "{what}");
     }
 }
@@ -130,19 +161,29 @@ fn the_oldest_block_ends_when_the_budget_is_used_up() {
     let [mut first, mut second, mut third] = [(); 3].map(|()| blocks(vec![start.clone()], &budget));
     assert_eq!(read(&mut first, 1 << 20).expect("within the budget"), b"");
     assert_eq!(read(&mut second, 1 << 20).expect("within the budget"), b"");
-    assert_eq!(read(&mut first, 1 << 20).expect_err("too much").kind(), io::ErrorKind::OutOfMemory);
+    assert_eq!(
+        read(&mut first, 1 << 20).expect_err("too much").kind(),
+        io::ErrorKind::OutOfMemory
+    );
     drop(second);
-    assert_eq!(read(&mut third, 1 << 20).expect("within the budget again"), b"");
+    assert_eq!(
+        read(&mut third, 1 << 20).expect("within the budget again"),
+        b""
+    );
     drop((first, third));
     assert_eq!(budget.unused_bytes(), 5 * FIRST_BYTES);
 }
 
-/// Each reading ends within a block, so that bytes are held all the time. They are never more than one block and one reading.
+/// Each reading ends within a block, so that bytes are held all the time. They are never more than
+/// one block and one reading.
 #[test]
 fn blocks_that_follow_each_other_take_the_memory_of_one() {
     let budget = Unfinished::new(6 * FIRST_BYTES);
     let sent = block(1, &[FIRST_BYTES, 100]).repeat(200);
     let mut blocks = blocks(cut(&sent, &[100, FIRST_BYTES]), &budget);
-    assert_eq!(read(&mut blocks, 1 << 20).expect("within the budget").len(), sent.len());
+    assert_eq!(
+        read(&mut blocks, 1 << 20).expect("within the budget").len(),
+        sent.len()
+    );
     assert_eq!(budget.unused_bytes(), 6 * FIRST_BYTES);
 }

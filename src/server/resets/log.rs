@@ -1,4 +1,5 @@
-//! One line a minute at most about the calls and connections that HTTP/2 ended: how many, by reason.
+//! One line a minute at most about the calls and connections that HTTP/2 ended: how many, by
+//! reason.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -35,11 +36,16 @@ pub async fn log(metrics: Arc<Metrics>) {
     loop {
         sleep(POLL).await;
         let http2 = metrics.http2();
-        if let Some(Line { calls, connections }) = log.observe(Instant::now(), http2.streams().collect(), http2.connections().collect()) {
+        if let Some(Line { calls, connections }) = log.observe(
+            Instant::now(),
+            http2.streams().collect(),
+            http2.connections().collect(),
+        ) {
             tracing::warn!(
                 calls,
                 connections,
-                "HTTP/2 ended calls or connections for errors of their clients; no limit was applied to these calls, and Envoy's failure mode decided"
+                "HTTP/2 ended calls or connections for errors of their clients; no limit was \
+                 applied to these calls, and Envoy's failure mode decided"
             );
         }
     }
@@ -47,11 +53,22 @@ pub async fn log(metrics: Arc<Metrics>) {
 
 impl Log {
     /// The line to write now.
-    fn observe(&mut self, now: Instant, calls: Vec<Ended>, connections: Vec<Ended>) -> Option<Line> {
-        if self.last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {
+    fn observe(
+        &mut self,
+        now: Instant,
+        calls: Vec<Ended>,
+        connections: Vec<Ended>,
+    ) -> Option<Line> {
+        if self
+            .last
+            .is_some_and(|last| now.saturating_duration_since(last) < INTERVAL)
+        {
             return None;
         }
-        let line = Line { calls: growth(&self.calls, &calls), connections: growth(&self.connections, &connections) };
+        let line = Line {
+            calls: growth(&self.calls, &calls),
+            connections: growth(&self.connections, &connections),
+        };
         if line.calls.is_empty() && line.connections.is_empty() {
             return None;
         }
@@ -64,7 +81,10 @@ impl Log {
 fn growth(before: &[Ended], now: &[Ended]) -> String {
     let mut text = String::new();
     for ended in now {
-        let before = before.iter().find(|before| before.reason == ended.reason).map_or(0, |before| before.count);
+        let before = before
+            .iter()
+            .find(|before| before.reason == ended.reason)
+            .map_or(0, |before| before.count);
         if ended.count > before {
             let comma = if text.is_empty() { "" } else { ", " };
             let _ = write!(text, "{comma}{} {}", ended.reason, ended.count - before);
@@ -83,7 +103,10 @@ mod tests {
 
     #[expect(clippy::unnecessary_wraps, reason = "what observe returns")]
     fn line(calls: &str, connections: &str) -> Option<Line> {
-        Some(Line { calls: calls.to_owned(), connections: connections.to_owned() })
+        Some(Line {
+            calls: calls.to_owned(),
+            connections: connections.to_owned(),
+        })
     }
 
     #[test]
@@ -91,13 +114,32 @@ mod tests {
         let (mut log, start) = (Log::default(), Instant::now());
         let mut at = |secs, calls: [u64; 2], connections: u64| {
             let calls = ended([("protocol_error", calls[0]), ("refused_stream", calls[1])]);
-            log.observe(start + Duration::from_secs(secs), calls, ended([("no_pong", connections)]))
+            log.observe(
+                start + Duration::from_secs(secs),
+                calls,
+                ended([("no_pong", connections)]),
+            )
         };
         assert_eq!(at(0, [0, 0], 0), None, "nothing has ended");
-        assert_eq!(at(1, [1, 0], 0), line("protocol_error 1", ""), "the first one at once");
-        assert_eq!([at(2, [900, 0], 0), at(60, [900, 5], 1)], [None, None], "the minute is not over");
-        assert_eq!(at(61, [900, 5], 1), line("protocol_error 899, refused_stream 5", "no_pong 1"));
-        assert_eq!([at(62, [900, 5], 1), at(500, [900, 5], 1)], [None, None], "nothing more has ended");
+        assert_eq!(
+            at(1, [1, 0], 0),
+            line("protocol_error 1", ""),
+            "the first one at once"
+        );
+        assert_eq!(
+            [at(2, [900, 0], 0), at(60, [900, 5], 1)],
+            [None, None],
+            "the minute is not over"
+        );
+        assert_eq!(
+            at(61, [900, 5], 1),
+            line("protocol_error 899, refused_stream 5", "no_pong 1")
+        );
+        assert_eq!(
+            [at(62, [900, 5], 1), at(500, [900, 5], 1)],
+            [None, None],
+            "nothing more has ended"
+        );
         assert_eq!(at(501, [900, 5], 2), line("", "no_pong 1"));
     }
 }

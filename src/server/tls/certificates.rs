@@ -1,7 +1,9 @@
-//! The certificate that Weir shows to its clients, and the authorities of its clients' certificates: from files, which may be replaced at any time.
+//! The certificate that Weir shows to its clients, and the authorities of its clients'
+//! certificates: from files, which may be replaced at any time.
 //!
-//! The files are polled, as files of limits are: that works for files that are rewritten and for the swap of `..data` in a Kubernetes volume. New files are
-//! used for new connections, when two polls found the same; open connections go on. Files that cannot be used change nothing.
+//! The files are polled, as files of limits are: that works for files that are rewritten and for
+//! the swap of `..data` in a Kubernetes volume. New files are used for new connections, when two
+//! polls found the same; open connections go on. Files that cannot be used change nothing.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,10 +19,12 @@ use crate::background;
 use crate::metrics::{Metrics, families};
 use crate::tls::{self, ClientVerifier, Identity, PemFile, SubjectName, TlsError};
 
-/// The time between two polls. New files are used after two polls at most, and two more while they are written.
+/// The time between two polls. New files are used after two polls at most, and two more while they
+/// are written.
 const POLL: Duration = Duration::from_millis(500);
 
-/// The protocol that Weir offers (RFC 9113, section 3.2). A client that offers none speaks HTTP/2 all the same: Envoy Gateway's Envoys offer none.
+/// The protocol that Weir offers (RFC 9113, section 3.2). A client that offers none speaks HTTP/2
+/// all the same: Envoy Gateway's Envoys offer none.
 const HTTP2: &[u8] = b"h2";
 
 /// What Weir shows to its clients, and what it wants to see.
@@ -62,7 +66,13 @@ impl Certificates {
     pub fn read(options: Options) -> Result<Arc<Self>, TlsError> {
         let current = Current::read(&options)?;
         let (reloaded, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Arc::new(Self { options, current: ArcSwap::from_pointee(current), reloaded, refused, is_last_refused: AtomicBool::new(false) }))
+        Ok(Arc::new(Self {
+            options,
+            current: ArcSwap::from_pointee(current),
+            reloaded,
+            refused,
+            is_last_refused: AtomicBool::new(false),
+        }))
     }
 
     /// The configuration for a new connection.
@@ -81,14 +91,22 @@ impl Certificates {
                 families::CERTIFICATE_RELOADS.count(&["refused"], count(&certificates.refused)),
                 families::CERTIFICATE_LAST_RELOAD_SUCCESSFUL.count(&[], u64::from(is_good)),
             ];
-            samples.extend(certificates.current.load().expiry.map(|expiry| families::CERTIFICATE_EXPIRY.count(&[], expiry)));
+            samples.extend(
+                certificates
+                    .current
+                    .load()
+                    .expiry
+                    .map(|expiry| families::CERTIFICATE_EXPIRY.count(&[], expiry)),
+            );
             samples
         }));
     }
 
     /// Logs the certificate, polls the files and uses changed ones, until the future is dropped.
     pub async fn watch(self: Arc<Self>) {
-        self.current.load().log("certificate of the gRPC port loaded");
+        self.current
+            .load()
+            .log("certificate of the gRPC port loaded");
         // Dropping this future drops `_alive`, which ends the thread.
         let (_alive, ended) = mpsc::sync_channel::<()>(0);
         let run = move || {
@@ -100,16 +118,25 @@ impl Certificates {
                 }
             }
         };
-        match std::thread::Builder::new().name("weir-certificates".to_owned()).spawn(run) {
+        match std::thread::Builder::new()
+            .name("weir-certificates".to_owned())
+            .spawn(run)
+        {
             Ok(_) => std::future::pending().await,
-            Err(error) => tracing::error!(%error, "cannot start the thread that watches the certificates; changes need a restart"),
+            Err(error) => {
+                tracing::error!(%error, "cannot start the thread that watches the certificates; \
+                    changes need a restart");
+            }
         }
     }
 
     fn reload(&self) {
         match Current::read(&self.options) {
             Ok(current) => {
-                current.log("certificate of the gRPC port replaced; open connections go on with the one before");
+                current.log(
+                    "certificate of the gRPC port replaced; open connections go on with the one \
+                     before",
+                );
                 self.current.store(Arc::new(current));
                 self.reloaded.fetch_add(1, Ordering::Relaxed);
                 self.is_last_refused.store(false, Ordering::Relaxed);
@@ -123,9 +150,20 @@ impl Certificates {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        let Options { identity, client_authorities, .. } = &self.options;
+        let Options {
+            identity,
+            client_authorities,
+            ..
+        } = &self.options;
         let mut hasher = DefaultHasher::new();
-        for file in [Some(&identity.certificate), Some(&identity.key), client_authorities.as_ref()].into_iter().flatten() {
+        for file in [
+            Some(&identity.certificate),
+            Some(&identity.key),
+            client_authorities.as_ref(),
+        ]
+        .into_iter()
+        .flatten()
+        {
             match file.bytes() {
                 Ok(bytes) => bytes.hash(&mut hasher),
                 Err(error) => error.to_string().hash(&mut hasher),
@@ -170,27 +208,52 @@ impl Current {
         let builder = match &options.client_authorities {
             None => builder.with_no_client_auth(),
             Some(file) => {
-                let unusable =
-                    |error| file.unusable(error, "write the certificates of the authorities that signed those of the clients".to_owned());
-                let verifier = ClientVerifier::try_new(tls::authorities(Some(file))?, options.client_name.clone(), provider);
-                builder.with_client_cert_verifier(Arc::new(verifier.map_err(|error| unusable(Error::General(error.to_string())))?))
+                let unusable = |error| {
+                    file.unusable(
+                        error,
+                        "write the certificates of the authorities that signed those of the clients"
+                            .to_owned(),
+                    )
+                };
+                let verifier = ClientVerifier::try_new(
+                    tls::authorities(Some(file))?,
+                    options.client_name.clone(),
+                    provider,
+                );
+                builder.with_client_cert_verifier(Arc::new(
+                    verifier.map_err(|error| unusable(Error::General(error.to_string())))?,
+                ))
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
         config.alpn_protocols = vec![HTTP2.to_vec()];
-        // Connections live for minutes, so that resuming sessions would save little. Without it, each connection verifies its client anew.
+        // Connections live for minutes, so that resuming sessions would save little. Without it,
+        // each connection verifies its client anew.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { config: Arc::new(config), expiry })
+        Ok(Self {
+            config: Arc::new(config),
+            expiry,
+        })
     }
 
-    #[expect(clippy::disallowed_methods, reason = "for a line of the log; no decision depends on it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "for a line of the log; no decision depends on it"
+    )]
     fn log(&self, message: &str) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let Some(expiry) = self.expiry else { return tracing::info!("{message}") };
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let Some(expiry) = self.expiry else {
+            return tracing::info!("{message}");
+        };
         let hours_left = expiry.saturating_sub(now) / 3_600;
         if expiry <= now {
-            tracing::error!("{message}; it has expired, and clients that verify it refuse it: renew it");
+            tracing::error!(
+                "{message}; it has expired, and clients that verify it refuse it: renew it"
+            );
         } else {
             tracing::info!(hours_left, "{message}");
         }
@@ -205,6 +268,9 @@ mod tests {
     fn changed_files_are_used_once_when_two_polls_found_the_same() {
         let mut watched = Watched::new(1);
         let used = [1, 1, 2, 3, 3, 3, 3, 1, 1].map(|found| watched.observe(found));
-        assert_eq!(used, [false, false, false, false, true, false, false, false, true]);
+        assert_eq!(
+            used,
+            [false, false, false, false, true, false, false, false, true]
+        );
     }
 }

@@ -1,8 +1,10 @@
 //! TLS handshakes, on threads of their own.
 //!
-//! Clients that do not finish theirs are bounded in time and in memory: when the memory is used up, the oldest handshake ends, as with all that clients
-//! leave unfinished. A well-behaved client needs a round trip or two, so that it is hardly ever the oldest. While clients begin more than the threads can
-//! sign, no more are accepted: the kernel keeps the new ones, which closing would hit as hard as those that attack.
+//! Clients that do not finish theirs are bounded in time and in memory: when the memory is used up,
+//! the oldest handshake ends, as with all that clients leave unfinished. A well-behaved client
+//! needs a round trip or two, so that it is hardly ever the oldest. While clients begin more than
+//! the threads can sign, no more are accepted: the kernel keeps the new ones, which closing would
+//! hit as hard as those that attack.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +16,9 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, yield_now};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible, ServerConnection};
+use tokio_rustls::rustls::{
+    AlertDescription, Error, InvalidMessage, PeerIncompatible, ServerConnection,
+};
 
 use super::certificates::Certificates;
 use crate::background;
@@ -27,16 +31,19 @@ use crate::server::stream::{Client, Stream};
 use crate::server::worker::Workers;
 use crate::tls::is_about_certificates;
 
-/// One thread for handshakes stands beside so many workers. It makes about a thousand a second with an RSA key of 2048 bits.
+/// One thread for handshakes stands beside so many workers. It makes about a thousand a second with
+/// an RSA key of 2048 bits.
 const WORKERS_PER_THREAD: usize = 4;
 
 /// Accepted connections that wait for such a thread at most: as many as it takes at a time.
 const MAX_WAITING: usize = 128;
 
-/// The time from the first byte to the end of a handshake. A client on another continent needs less than one second.
+/// The time from the first byte to the end of a handshake. A client on another continent needs less
+/// than one second.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
-/// What each unfinished handshake counts for, in bytes: rustls keeps at most 64 KiB of a message of a handshake, and its own state.
+/// What each unfinished handshake counts for, in bytes: rustls keeps at most 64 KiB of a message of
+/// a handshake, and its own state.
 const HANDSHAKE_BYTES: usize = 80 << 10;
 
 /// The first byte of TLS: a record with a message of a handshake (RFC 8446, section 5.1).
@@ -46,7 +53,8 @@ const TLS_HANDSHAKE: u8 = 0x16;
 const MAX_PLAINTEXT_BYTES: u64 = 64 * 1_024;
 
 /// The answer to HTTP/1 without TLS.
-const PLAINTEXT_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+const PLAINTEXT_ANSWER: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
     This port speaks gRPC inside TLS. Health, metrics and JSON are on the HTTP port.\n";
 
 /// How handshakes ended, for the metrics.
@@ -90,11 +98,21 @@ impl Handshakes {
     ) -> io::Result<Self> {
         let threads = workers.count().div_ceil(WORKERS_PER_THREAD).max(1);
         let outcomes = Outcomes::default();
-        let shared =
-            Shared { certificates, workers, unfinished, outcomes, complaints: Complaints::default(), metrics: Arc::clone(metrics) };
+        let shared = Shared {
+            certificates,
+            workers,
+            unfinished,
+            outcomes,
+            complaints: Complaints::default(),
+            metrics: Arc::clone(metrics),
+        };
         let shared = Arc::new(shared);
         let shown = Arc::downgrade(&shared);
-        metrics.register(Box::new(move || shown.upgrade().map_or_else(Vec::new, |shared| shared.outcomes.samples())));
+        metrics.register(Box::new(move || {
+            shown
+                .upgrade()
+                .map_or_else(Vec::new, |shared| shared.outcomes.samples())
+        }));
         let mut queues = Vec::with_capacity(threads);
         for index in 0..threads {
             let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -104,10 +122,15 @@ impl Handshakes {
                 background::lower_priority();
                 runtime.block_on(serve(incoming, shared));
             };
-            std::thread::Builder::new().name(format!("weir-tls-{index}")).spawn(run)?;
+            std::thread::Builder::new()
+                .name(format!("weir-tls-{index}"))
+                .spawn(run)?;
             queues.push(queue);
         }
-        Ok(Self { queues, next: AtomicUsize::new(0) })
+        Ok(Self {
+            queues,
+            next: AtomicUsize::new(0),
+        })
     }
 
     /// Waits until the queue of the next thread has space.
@@ -117,7 +140,8 @@ impl Handshakes {
         drop(self.queues[next].reserve().await);
     }
 
-    /// Hands a connection to the next thread in turn. False: its queue is full, and the connection is closed.
+    /// Hands a connection to the next thread in turn. False: its queue is full, and the connection
+    /// is closed.
     pub(in crate::server) fn begin(&self, connection: NewConnection) -> bool {
         let next = self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
         self.queues[next].try_send(connection).is_ok()
@@ -131,7 +155,8 @@ async fn serve(mut incoming: mpsc::Receiver<NewConnection>, shared: Arc<Shared>)
             received = incoming.recv() => match received {
                 Some(connection) => {
                     handshakes.spawn(shake_hands(connection, Arc::clone(&shared)));
-                    // Handshakes that can go on do so before a further one begins; otherwise all would be too old before one is done.
+                    // Handshakes that can go on do so before a further one begins; otherwise all
+                    // would be too old before one is done.
                     yield_now().await;
                 }
                 None => return,
@@ -152,7 +177,9 @@ impl Drop for Open<'_> {
 
 async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
     let NewConnection { stream, open, .. } = connection;
-    let Ok(mut stream) = Stream::attach(stream) else { return };
+    let Ok(mut stream) = Stream::attach(stream) else {
+        return;
+    };
     let outcomes = &shared.outcomes;
     outcomes.open.fetch_add(1, Ordering::Relaxed);
     let unfinished = Open(&outcomes.open);
@@ -160,14 +187,20 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
     let client = stream.client();
     let handshake = async {
         if is_plaintext(&stream).await? {
-            shared.complaints.report(Complaint::PlaintextToTls, client, "");
+            shared
+                .complaints
+                .report(Complaint::PlaintextToTls, client, "");
             stream.write_all(PLAINTEXT_ANSWER).await?;
             stream.shutdown().await?;
-            // Reads until the client closes: a close with unread bytes resets the connection, and the client would lose the answer.
+            // Reads until the client closes: a close with unread bytes resets the connection, and
+            // the client would lose the answer.
             copy(&mut (&mut stream).take(MAX_PLAINTEXT_BYTES), &mut sink()).await?;
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(TlsAcceptor::from(shared.certificates.config()).accept(stream).await?.into_inner())
+        Ok(TlsAcceptor::from(shared.certificates.config())
+            .accept(stream)
+            .await?
+            .into_inner())
     };
     let must_end = open.must_end();
     let handshake = async {
@@ -193,8 +226,15 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
 }
 
 fn hand_over(stream: Stream, session: ServerConnection, open: OpenConnection, shared: &Shared) {
-    let connection = |stream| NewConnection { stream, tls: Some(Box::new(session)), open };
-    if !stream.detach().is_ok_and(|stream| shared.workers.assign(connection(stream))) {
+    let connection = |stream| NewConnection {
+        stream,
+        tls: Some(Box::new(session)),
+        open,
+    };
+    if !stream
+        .detach()
+        .is_ok_and(|stream| shared.workers.assign(connection(stream)))
+    {
         shared.metrics.connection_refused();
     }
 }
@@ -210,28 +250,42 @@ async fn is_plaintext(stream: &Stream) -> io::Result<bool> {
 }
 
 impl Shared {
-    /// Reports why a handshake failed. A client that only disconnects, as a probe of the port does, is not reported.
+    /// Reports why a handshake failed. A client that only disconnects, as a probe of the port does,
+    /// is not reported.
     fn complain(&self, error: &io::Error, client: Client) {
-        let Some(error) = error.get_ref().and_then(|error| error.downcast_ref::<Error>()) else { return };
+        let Some(error) = error
+            .get_ref()
+            .and_then(|error| error.downcast_ref::<Error>())
+        else {
+            return;
+        };
         let complaint = match error {
             Error::InvalidMessage(InvalidMessage::InvalidContentType) => Complaint::PlaintextToTls,
             Error::NoCertificatesPresented => Complaint::NoClientCertificate,
             Error::InvalidCertificate(_) => Complaint::ClientCertificate,
-            Error::AlertReceived(AlertDescription::CloseNotify | AlertDescription::UserCanceled) => return,
-            Error::AlertReceived(alert) if is_about_certificates(*alert) => Complaint::RefusedByClient,
-            Error::NoApplicationProtocol => Complaint::NoHttp2,
-            Error::PeerIncompatible(PeerIncompatible::SupportedVersionsExtensionRequired | PeerIncompatible::Tls12NotOfferedOrEnabled) => {
-                Complaint::OldTls
+            Error::AlertReceived(
+                AlertDescription::CloseNotify | AlertDescription::UserCanceled,
+            ) => return,
+            Error::AlertReceived(alert) if is_about_certificates(*alert) => {
+                Complaint::RefusedByClient
             }
+            Error::NoApplicationProtocol => Complaint::NoHttp2,
+            Error::PeerIncompatible(
+                PeerIncompatible::SupportedVersionsExtensionRequired
+                | PeerIncompatible::Tls12NotOfferedOrEnabled,
+            ) => Complaint::OldTls,
             _ => Complaint::OtherHandshake,
         };
-        self.complaints.report(complaint, client, &error.to_string());
+        self.complaints
+            .report(complaint, client, &error.to_string());
     }
 }
 
 impl Outcomes {
     fn samples(&self) -> Vec<families::Sample> {
-        let of = |outcome: &str, cell: &AtomicU64| families::TLS_HANDSHAKES.count(&[outcome], cell.load(Ordering::Relaxed));
+        let of = |outcome: &str, cell: &AtomicU64| {
+            families::TLS_HANDSHAKES.count(&[outcome], cell.load(Ordering::Relaxed))
+        };
         vec![
             of("completed", &self.completed),
             of("failed", &self.failed),

@@ -1,7 +1,9 @@
 //! A connection inside TLS after its handshake: rustls's state on a worker's socket.
 //!
-//! The socket below measures how long bytes on the wire waited. What HTTP/2 reads was in such bytes, and the last bytes of a record decide when all of it
-//! is read: the measured wait stays a lower bound of that of each call. A turn may read one record (16 KiB) more than a turn without TLS.
+//! The socket below measures how long bytes on the wire waited. What HTTP/2 reads was in such
+//! bytes, and the last bytes of a record decide when all of it is read: the measured wait stays a
+//! lower bound of that of each call. A turn may read one record (16 KiB) more than a turn without
+//! TLS.
 
 use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::pin::Pin;
@@ -58,7 +60,11 @@ impl Write for Blocking<'_, '_> {
 
 impl TlsStream {
     pub(in crate::server) fn new(session: Box<ServerConnection>, socket: Socket) -> Self {
-        Self { session, socket, is_closing: false }
+        Self {
+            session,
+            socket,
+            is_closing: false,
+        }
     }
 
     pub(in crate::server) fn socket(&self) -> &Socket {
@@ -68,7 +74,10 @@ impl TlsStream {
     /// Sends what is encrypted.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
-            match self.session.write_tls(&mut Blocking { socket: &mut self.socket, context }) {
+            match self.session.write_tls(&mut Blocking {
+                socket: &mut self.socket,
+                context,
+            }) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
@@ -78,16 +87,21 @@ impl TlsStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads from the socket once, and decrypts the records that are complete. Ready with false at the end of the stream.
+    /// Reads from the socket once, and decrypts the records that are complete. Ready with false at
+    /// the end of the stream.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        match self.session.read_tls(&mut Blocking { socket: &mut self.socket, context }) {
+        match self.session.read_tls(&mut Blocking {
+            socket: &mut self.socket,
+            context,
+        }) {
             Ok(0) => return Poll::Ready(Ok(false)),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
             Err(error) => return Poll::Ready(Err(error)),
         }
         let processed = self.session.process_new_packets();
-        // An alert, or the answer to a change of keys. What cannot be sent now is sent before the next answer.
+        // An alert, or the answer to a change of keys. What cannot be sent now is sent before the
+        // next answer.
         let sent = self.poll_send(context);
         if let Err(error) = processed {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
@@ -100,7 +114,11 @@ impl TlsStream {
 }
 
 impl AsyncRead for TlsStream {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         loop {
             let mut decrypted = self.session.reader();
             match decrypted.fill_buf() {
@@ -122,7 +140,11 @@ impl AsyncRead for TlsStream {
 
 impl AsyncWrite for TlsStream {
     /// Takes bytes only when all before them are sent, so that no more than one write waits.
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         ready!(self.poll_send(context))?;
         let written = self.session.writer().write(bytes)?;
         match self.poll_send(context) {

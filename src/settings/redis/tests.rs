@@ -12,42 +12,99 @@ struct Cli {
 
 fn parse_flags(arguments: &[&str]) -> (Result<Backend, SettingError>, Vec<String>) {
     let mut warnings = Vec::new();
-    let flags = Cli::try_parse_from([&["weir"], arguments].concat()).expect("flags").flags;
+    let flags = Cli::try_parse_from([&["weir"], arguments].concat())
+        .expect("flags")
+        .flags;
     (flags.backend("", &mut warnings), warnings)
 }
 
 /// The options of the main deployment and of the one of limits per second.
 fn options(arguments: &[&str]) -> (Options, Option<Options>) {
     match parse_flags(arguments) {
-        (Ok(Backend::Redis { main, per_second }), warnings) if warnings.is_empty() => (main, per_second),
+        (Ok(Backend::Redis { main, per_second }), warnings) if warnings.is_empty() => {
+            (main, per_second)
+        }
         other => panic!("{arguments:?}: {other:?}"),
     }
 }
 
 #[test]
 fn limits_per_second_have_a_redis_of_their_own_if_it_is_set() {
-    let (main, per_second) = options(&["--redis-url", "a:1", "--redis-pool-size", "3", "--fixed-windows-by-script"]);
-    assert_eq!((main.topology.to_string().as_str(), main.pool_size.get(), main.expiry_jitter_secs), ("a:1", 3, 300));
+    let (main, per_second) = options(&[
+        "--redis-url",
+        "a:1",
+        "--redis-pool-size",
+        "3",
+        "--fixed-windows-by-script",
+    ]);
+    assert_eq!(
+        (
+            main.topology.to_string().as_str(),
+            main.pool_size.get(),
+            main.expiry_jitter_secs
+        ),
+        ("a:1", 3, 300)
+    );
     assert!(main.fixed_windows_by_script && main.tls.is_none() && per_second.is_none());
-    let two_deployments = "--redis-url=a:1 --redis-auth=x --redis-persecond --redis-persecond-url=m,b:2 --redis-persecond-type=SENTINEL \
-                 --redis-persecond-pool-size=4 --redis-persecond-auth=u:y --redis-persecond-sentinel-auth=z --redis-persecond-tls \
-                 --redis-persecond-socket-type=tcp --expiration-jitter-max-seconds=7";
+    let two_deployments = "--redis-url=a:1 --redis-auth=x --redis-persecond \
+        --redis-persecond-url=m,b:2 --redis-persecond-type=SENTINEL --redis-persecond-pool-size=4 \
+        --redis-persecond-auth=u:y --redis-persecond-sentinel-auth=z --redis-persecond-tls \
+        --redis-persecond-socket-type=tcp --expiration-jitter-max-seconds=7";
     let (main, per_second) = options(&two_deployments.split_whitespace().collect::<Vec<_>>());
     let per_second = per_second.expect("two");
-    assert_eq!((per_second.topology.to_string().as_str(), per_second.pool_size.get()), ("m, known to b:2", 4));
-    assert_eq!((main.pool_size.get(), main.expiry_jitter_secs, per_second.expiry_jitter_secs), (10, 7, 7));
-    assert_eq!((main.login.username.as_deref(), per_second.login.username.as_deref()), (None, Some("u")));
+    assert_eq!(
+        (
+            per_second.topology.to_string().as_str(),
+            per_second.pool_size.get()
+        ),
+        ("m, known to b:2", 4)
+    );
+    assert_eq!(
+        (
+            main.pool_size.get(),
+            main.expiry_jitter_secs,
+            per_second.expiry_jitter_secs
+        ),
+        (10, 7, 7)
+    );
+    assert_eq!(
+        (
+            main.login.username.as_deref(),
+            per_second.login.username.as_deref()
+        ),
+        (None, Some("u"))
+    );
     assert!(main.login.password.is_some() && per_second.sentinel_login.password.is_some());
     assert!(main.tls.is_none() && per_second.tls.is_some());
 }
 
 #[test]
 fn every_type_of_redis_is_parsed() {
-    for (kind, url, shown) in [("single", "a:1", "a:1"), ("Sentinel", "m,a:1", "m, known to a:1"), ("CLUSTER", "a:1,b:2", "a:1, b:2")] {
-        assert_eq!(options(&["--redis-type", kind, "--redis-url", url]).0.topology.to_string(), shown);
+    for (kind, url, shown) in [
+        ("single", "a:1", "a:1"),
+        ("Sentinel", "m,a:1", "m, known to a:1"),
+        ("CLUSTER", "a:1,b:2", "a:1, b:2"),
+    ] {
+        assert_eq!(
+            options(&["--redis-type", kind, "--redis-url", url])
+                .0
+                .topology
+                .to_string(),
+            shown
+        );
     }
     assert!(options(&["--redis-url", "rediss://a:1"]).0.tls.is_some());
-    assert!(options(&["--redis-url", "a:1", "--redis-tls", "--redis-tls-skip-hostname-verification"]).0.tls.is_some());
+    assert!(
+        options(&[
+            "--redis-url",
+            "a:1",
+            "--redis-tls",
+            "--redis-tls-skip-hostname-verification"
+        ])
+        .0
+        .tls
+        .is_some()
+    );
 }
 
 #[test]
@@ -56,18 +113,74 @@ fn errors_name_the_setting() {
         (&["--redis-url", "a"][..], "REDIS_URL: "),
         (&[], "BACKEND_TYPE=redis needs REDIS_URL"),
         (&["--redis-type", "cluster"], "REDIS_TYPE needs REDIS_URL"),
-        (&["--redis-type", "s3cret", "--redis-url", "a:1"], "REDIS_TYPE: "),
-        (&["--redis-socket-type", "s3cret", "--redis-url", "a:1"], "REDIS_SOCKET_TYPE: "),
-        (&["--redis-url", "a:1", "--redis-auth", "s3cret", "--redis-auth-file", "/f"], "REDIS_AUTH_FILE: "),
-        (&["--redis-url", "a:1", "--redis-auth-file", "/no/such/file"], "REDIS_AUTH_FILE: "),
-        (&["--redis-url", "/run/redis.sock", "--redis-tls"], "REDIS_TLS: "),
-        (&["--redis-url", "rediss://a:1", "--redis-tls-cacert", "/no/such/file"], "REDIS_TLS_CACERT: "),
-        (&["--redis-url", "rediss://a:1", "--redis-tls-client-key", "/no/such/file"], "REDIS_TLS_CLIENT_KEY needs "),
-        (&["--redis-url", "a:1", "--redis-persecond"], "REDIS_PERSECOND needs REDIS_PERSECOND_URL"),
-        (&["--redis-url", "a:1", "--redis-persecond", "--redis-persecond-url", "s3cret"], "REDIS_PERSECOND_URL: "),
+        (
+            &["--redis-type", "s3cret", "--redis-url", "a:1"],
+            "REDIS_TYPE: ",
+        ),
+        (
+            &["--redis-socket-type", "s3cret", "--redis-url", "a:1"],
+            "REDIS_SOCKET_TYPE: ",
+        ),
+        (
+            &[
+                "--redis-url",
+                "a:1",
+                "--redis-auth",
+                "s3cret",
+                "--redis-auth-file",
+                "/f",
+            ],
+            "REDIS_AUTH_FILE: ",
+        ),
+        (
+            &["--redis-url", "a:1", "--redis-auth-file", "/no/such/file"],
+            "REDIS_AUTH_FILE: ",
+        ),
+        (
+            &["--redis-url", "/run/redis.sock", "--redis-tls"],
+            "REDIS_TLS: ",
+        ),
+        (
+            &[
+                "--redis-url",
+                "rediss://a:1",
+                "--redis-tls-cacert",
+                "/no/such/file",
+            ],
+            "REDIS_TLS_CACERT: ",
+        ),
+        (
+            &[
+                "--redis-url",
+                "rediss://a:1",
+                "--redis-tls-client-key",
+                "/no/such/file",
+            ],
+            "REDIS_TLS_CLIENT_KEY needs ",
+        ),
+        (
+            &["--redis-url", "a:1", "--redis-persecond"],
+            "REDIS_PERSECOND needs REDIS_PERSECOND_URL",
+        ),
+        (
+            &[
+                "--redis-url",
+                "a:1",
+                "--redis-persecond",
+                "--redis-persecond-url",
+                "s3cret",
+            ],
+            "REDIS_PERSECOND_URL: ",
+        ),
     ] {
-        let error = parse_flags(arguments).0.expect_err("an invalid setting").to_string();
-        assert!(error.starts_with(start) && !error.contains("s3cret"), "{error}");
+        let error = parse_flags(arguments)
+            .0
+            .expect_err("an invalid setting")
+            .to_string();
+        assert!(
+            error.starts_with(start) && !error.contains("s3cret"),
+            "{error}"
+        );
     }
 }
 
@@ -79,10 +192,29 @@ fn settings_without_effect_are_reported_once() {
         warnings
     };
     assert!(warnings(&["--redis-tls-cacert", "", "--redis-persecond-type", "single"]).is_empty());
-    let reported = warnings(&["--redis-tls-cacert", "/ca", "--redis-tls-client-key", "/key"]);
+    let reported = warnings(&[
+        "--redis-tls-cacert",
+        "/ca",
+        "--redis-tls-client-key",
+        "/key",
+    ]);
     assert_eq!(reported.len(), 1);
-    assert!(reported[0].starts_with("REDIS_TLS_CACERT, REDIS_TLS_CLIENT_KEY have no effect: "), "{reported:?}");
-    assert_eq!(warnings(&["--redis-sentinel-auth", "s3cret"]), ["REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not sentinel"]);
-    let reported = warnings(&["--redis-persecond-url", "redis://:s3cret@b:2", "--redis-persecond-auth", "s3cret"]);
-    assert_eq!(reported, ["REDIS_PERSECOND_URL, REDIS_PERSECOND_AUTH have no effect: REDIS_PERSECOND is not true"]);
+    assert!(
+        reported[0].starts_with("REDIS_TLS_CACERT, REDIS_TLS_CLIENT_KEY have no effect: "),
+        "{reported:?}"
+    );
+    assert_eq!(
+        warnings(&["--redis-sentinel-auth", "s3cret"]),
+        ["REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not sentinel"]
+    );
+    let reported = warnings(&[
+        "--redis-persecond-url",
+        "redis://:s3cret@b:2",
+        "--redis-persecond-auth",
+        "s3cret",
+    ]);
+    assert_eq!(
+        reported,
+        ["REDIS_PERSECOND_URL, REDIS_PERSECOND_AUTH have no effect: REDIS_PERSECOND is not true"]
+    );
 }

@@ -1,8 +1,10 @@
 //! The memory of the tables: blocks of one size, and the pool that they come from and return to.
 //!
-//! Why not one allocation per table: freeing pieces of many sizes makes the allocator sort, join and return them to the system at times of its own,
-//! and the system zeroes fresh memory when it is first touched. Either can take milliseconds, and a request would wait for it. Here a block that
-//! one table frees fits every other table. [`Pool::maintain`] allocates blocks ahead and frees those that no table needs; requests must not call it.
+//! Why not one allocation per table: freeing pieces of many sizes makes the allocator sort, join
+//! and return them to the system at times of its own, and the system zeroes fresh memory when it is
+//! first touched. Either can take milliseconds, and a request would wait for it. Here a block that
+//! one table frees fits every other table. [`Pool::maintain`] allocates blocks ahead and frees
+//! those that no table needs; requests must not call it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -11,25 +13,30 @@ use smallvec::SmallVec;
 
 use super::entry::Entry;
 
-/// Slots of a block. A block is 4 KiB, so that the half-empty last block of a table is small beside its thousand keys.
+/// Slots of a block. A block is 4 KiB, so that the half-empty last block of a table is small beside
+/// its thousand keys.
 pub(super) const SLOTS: usize = 128;
 
 /// A piece of a table. In the pool it holds gaps only.
 pub(super) type Block = Box<[Entry; SLOTS]>;
 
-/// The blocks of one table. Those of a full shard stand inline beside its lock, because one more pointer to follow is a quarter of a look-up.
+/// The blocks of one table. Those of a full shard stand inline beside its lock, because one more
+/// pointer to follow is a quarter of a look-up.
 pub(super) type Blocks = SmallVec<[Block; 12]>;
 
-/// Blocks that a table no longer needs; usually so few that they need no allocation while a shard is locked.
+/// Blocks that a table no longer needs; usually so few that they need no allocation while a shard
+/// is locked.
 pub(super) type FreedBlocks = SmallVec<[Block; 16]>;
 
 /// The pool keeps one block ready for so many in use.
 const ONE_READY_OF: usize = 16;
 
-/// The most blocks that are kept ready: 2 MiB, for fifty thousand new keys between two calls of [`Pool::maintain`].
+/// The most blocks that are kept ready: 2 MiB, for fifty thousand new keys between two calls of
+/// [`Pool::maintain`].
 const MAX_READY: usize = 512;
 
-/// The most blocks that one call of [`Pool::maintain`] allocates or frees, because its thread has other work.
+/// The most blocks that one call of [`Pool::maintain`] allocates or frees, because its thread has
+/// other work.
 const MAX_AT_ONCE: usize = 64;
 
 /// Blocks that are ready for tables.
@@ -43,7 +50,8 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Adds `count` blocks to those of a table. Never waits: when the pool is empty or its lock is taken, allocates them.
+    /// Adds `count` blocks to those of a table. Never waits: when the pool is empty or its lock is
+    /// taken, allocates them.
     pub(super) fn take(&self, count: usize, blocks: &mut Blocks) {
         self.used.fetch_add(count, Ordering::Relaxed);
         let wanted = blocks.len() + count;
@@ -70,12 +78,22 @@ impl Pool {
         self.add(freed);
     }
 
-    /// Brings the number of ready blocks nearer to its target: allocates blocks, or returns them to the allocator.
+    /// Brings the number of ready blocks nearer to its target: allocates blocks, or returns them to
+    /// the allocator.
     pub(super) fn maintain(&self) {
-        let (wanted, len) = ((self.used.load(Ordering::Relaxed) / ONE_READY_OF).min(MAX_READY), self.len.load(Ordering::Relaxed));
+        let (wanted, len) = (
+            (self.used.load(Ordering::Relaxed) / ONE_READY_OF).min(MAX_READY),
+            self.len.load(Ordering::Relaxed),
+        );
         if len < wanted {
-            // A new block is written at once, so that its pages are mapped before a request needs them.
-            self.add((len..wanted).take(MAX_AT_ONCE).map(|_| new()).collect::<Vec<_>>());
+            // A new block is written at once, so that its pages are mapped before a request needs
+            // them.
+            self.add(
+                (len..wanted)
+                    .take(MAX_AT_ONCE)
+                    .map(|_| new())
+                    .collect::<Vec<_>>(),
+            );
         } else if len > 2 * wanted {
             // Up to twice the target stay, because the number of blocks in use goes up and down.
             drop(self.take_surplus(wanted));
@@ -85,7 +103,10 @@ impl Pool {
     /// The number of ready blocks.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.ready
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
     }
 
     fn add(&self, blocks: impl IntoIterator<Item = Block>) {
@@ -98,7 +119,10 @@ impl Pool {
     fn take_surplus(&self, wanted: usize) -> Vec<Block> {
         let mut surplus = Vec::with_capacity(MAX_AT_ONCE);
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        let rest = ready.len().saturating_sub(MAX_AT_ONCE).max(wanted.min(ready.len()));
+        let rest = ready
+            .len()
+            .saturating_sub(MAX_AT_ONCE)
+            .max(wanted.min(ready.len()));
         surplus.extend(ready.drain(rest..));
         self.len.store(ready.len(), Ordering::Relaxed);
         surplus

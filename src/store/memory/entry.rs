@@ -13,7 +13,10 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) const GAP: Self = Self { key: 0, packed: Packed::EMPTY };
+    pub(super) const GAP: Self = Self {
+        key: 0,
+        packed: Packed::EMPTY,
+    };
 
     pub(super) const fn is_gap(&self) -> bool {
         self.key == 0

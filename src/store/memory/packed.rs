@@ -1,12 +1,13 @@
 //! A state in two words: what makes an entry of the memory store small.
 //!
-//! Every algorithm but the logs and the rings keeps a time and one or two numbers. The time is stored in microseconds, so that it also says
-//! when the state has recovered, whatever the algorithm. The algorithm, its window and its tick need no space: they are part of the key, so that
-//! every look-up knows them.
+//! Every algorithm but the logs and the rings keeps a time and one or two numbers. The time is
+//! stored in microseconds, so that it also says when the state has recovered, whatever the
+//! algorithm. The algorithm, its window and its tick need no space: they are part of the key, so
+//! that every look-up knows them.
 //!
-//! A state is never rounded. One that does not fit (a count above 2^32 in a pair, a time after the year 2112) is not packed; it is kept in
-//! `unpacked`, as logs are. Only the time of recovery is rounded, upwards, by an eighth of the wait at most, because it is for garbage collection
-//! alone.
+//! A state is never rounded. One that does not fit (a count above 2^32 in a pair, a time after the
+//! year 2112) is not packed; it is kept in `unpacked`, as logs are. Only the time of recovery is
+//! rounded, upwards, by an eighth of the wait at most, because it is for garbage collection alone.
 
 use super::unpacked::UnpackedIndex;
 use crate::algorithm::{Algorithm, State, TABLE};
@@ -14,16 +15,17 @@ use crate::time::{Micros, Span};
 
 /// A state in two words.
 ///
-/// `when` holds, from the highest bit down, a time in microseconds (52 bits), how much later than that the state has recovered
-/// ([`LATER_BITS`]), and a mark ([`MARK_BITS`]) of the algorithm whose [`Algorithm::pack`] gave the time and `number`.
+/// `when` holds, from the highest bit down, a time in microseconds (52 bits), how much later than
+/// that the state has recovered ([`LATER_BITS`]), and a mark ([`MARK_BITS`]) of the algorithm whose
+/// [`Algorithm::pack`] gave the time and `number`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     when: u64,
     number: u64,
 }
 
-/// The mark of a reference: `number` is the index of an unpacked state, and the time is when it recovers. All other marks are those of
-/// algorithms.
+/// The mark of a reference: `number` is the index of an unpacked state, and the time is when it
+/// recovers. All other marks are those of algorithms.
 const UNPACKED: u64 = 0;
 
 /// The mark of an algorithm's states.
@@ -52,7 +54,12 @@ impl Packed {
 
     /// A reference to an unpacked state.
     pub(super) fn reference(index: UnpackedIndex, recovers: Micros) -> Self {
-        Self::assemble(UNPACKED, recovers.0.min(LATEST), recovers, u64::from(index.0))
+        Self::assemble(
+            UNPACKED,
+            recovers.0.min(LATEST),
+            recovers,
+            u64::from(index.0),
+        )
     }
 
     /// The index of the unpacked state that this refers to; `None` if the state is packed.
@@ -62,12 +69,19 @@ impl Packed {
 
     /// The same reference with another index.
     pub(super) const fn with_index(self, index: UnpackedIndex) -> Self {
-        Self { number: index.0 as u64, ..self }
+        Self {
+            number: index.0 as u64,
+            ..self
+        }
     }
 
     /// The packed state; `None` if another algorithm wrote it.
     pub(super) fn state(self, algorithm: &Algorithm) -> Option<State> {
-        if self.mark() == mark_of(algorithm) { algorithm.unpack(self.time(), self.number) } else { None }
+        if self.mark() == mark_of(algorithm) {
+            algorithm.unpack(self.time(), self.number)
+        } else {
+            None
+        }
     }
 
     /// When the state means the same as a missing one, rounded up.
@@ -79,7 +93,10 @@ impl Packed {
     /// `time` must not be above [`LATEST`].
     fn assemble(mark: u64, time: u64, recovers: Micros, number: u64) -> Self {
         let later = shorten(recovers.since(Micros(time)).micros());
-        Self { when: (((time << LATER_BITS) | later) << MARK_BITS) | mark, number }
+        Self {
+            when: (((time << LATER_BITS) | later) << MARK_BITS) | mark,
+            number,
+        }
     }
 
     const fn time(self) -> u64 {
@@ -94,10 +111,15 @@ impl Packed {
 /// Bits of a shortened number after its highest set bit.
 const FRACTION_BITS: u32 = 3;
 
-/// A number in [`LATER_BITS`] bits, rounded up: an exponent and a fraction, as in a floating-point number. Below 8 it is the number itself.
+/// A number in [`LATER_BITS`] bits, rounded up: an exponent and a fraction, as in a floating-point
+/// number. Below 8 it is the number itself.
 const fn shorten(number: u64) -> u64 {
-    let Some(highest) = number.checked_ilog2() else { return 0 };
-    let Some(exponent) = highest.checked_sub(FRACTION_BITS) else { return number };
+    let Some(highest) = number.checked_ilog2() else {
+        return 0;
+    };
+    let Some(exponent) = highest.checked_sub(FRACTION_BITS) else {
+        return number;
+    };
     let fraction = (number >> exponent) & ((1 << FRACTION_BITS) - 1);
     let is_cut = number & ((1 << exponent) - 1) != 0;
     // Adding one to the largest fraction carries into the exponent, which is right.

@@ -1,6 +1,7 @@
 //! One shard: a table of packed states, and beside it those that cannot be packed.
 //!
-//! Everything here runs under the shard's lock, in time proportional to the shard's few keys at most.
+//! Everything here runs under the shard's lock, in time proportional to the shard's few keys at
+//! most.
 
 use super::blocks::{FreedBlocks, Pool};
 use super::entry::{Entry, Fingerprint};
@@ -34,7 +35,8 @@ impl Shard {
         self.table.find(key)
     }
 
-    /// Takes the state out of a slot; [`Shard::put_back`] or [`Shard::replace`] has to follow. `None` if another algorithm wrote the state.
+    /// Takes the state out of a slot; [`Shard::put_back`] or [`Shard::replace`] has to follow.
+    /// `None` if another algorithm wrote the state.
     pub(super) fn take(&mut self, slot: usize, algorithm: &Algorithm) -> Option<State> {
         let packed = self.table.get(slot);
         match (packed.unpacked_index(), &mut self.unpacked) {
@@ -54,7 +56,9 @@ impl Shard {
 
     /// Ends a step that changed nothing.
     pub(super) fn put_back(&mut self, slot: usize, state: State) {
-        if let (Some(index), Some(unpacked)) = (self.table.get(slot).unpacked_index(), &mut self.unpacked) {
+        if let (Some(index), Some(unpacked)) =
+            (self.table.get(slot).unpacked_index(), &mut self.unpacked)
+        {
             unpacked.put_back(index, state);
         }
     }
@@ -62,16 +66,18 @@ impl Shard {
     /// Ends a step that changed the state.
     pub(super) fn replace(&mut self, slot: usize, change: Change<'_>) {
         let packed = match (self.table.get(slot).unpacked_index(), &mut self.unpacked) {
-            (Some(index), Some(unpacked)) => match Packed::new(&change.state, change.algorithm, change.recovers) {
-                Some(packed) => {
-                    unpacked.remove(index);
-                    packed
+            (Some(index), Some(unpacked)) => {
+                match Packed::new(&change.state, change.algorithm, change.recovers) {
+                    Some(packed) => {
+                        unpacked.remove(index);
+                        packed
+                    }
+                    None => {
+                        unpacked.put_back(index, change.state);
+                        Packed::reference(index, change.recovers)
+                    }
                 }
-                None => {
-                    unpacked.put_back(index, change.state);
-                    Packed::reference(index, change.recovers)
-                }
-            },
+            }
             _ => self.pack(change),
         };
         self.table.set(slot, packed);
@@ -92,30 +98,44 @@ impl Shard {
 
     /// Removes a key. Returns whether it was there.
     pub(super) fn remove(&mut self, key: Fingerprint) -> bool {
-        let removed = self.table.find(key).map(|slot| self.table.remove(slot).packed);
+        let removed = self
+            .table
+            .find(key)
+            .map(|slot| self.table.remove(slot).packed);
         remove_unpacked(&mut self.unpacked, removed);
         removed.is_some()
     }
 
     /// The bytes of the unpacked states.
     pub(super) fn unpacked_bytes(&self) -> usize {
-        self.unpacked.as_ref().map_or(0, |unpacked| unpacked.bytes())
+        self.unpacked
+            .as_ref()
+            .map_or(0, |unpacked| unpacked.bytes())
     }
 
-    /// Evicts, of `sample` keys that may go and that chance selects, the one that recovers soonest, because least is lost with it. Returns false if the
-    /// shard has none.
+    /// Evicts, of `sample` keys that may go and that chance selects, the one that recovers soonest,
+    /// because least is lost with it. Returns false if the shard has none.
     pub(super) fn evict_one_of(&mut self, sample: usize, may_go: impl Fn(Packed) -> bool) -> bool {
-        let soonest = self.table.soonest_of(sample, fastrand::usize(..self.table.slots().max(1)), may_go);
+        let soonest =
+            self.table
+                .soonest_of(sample, fastrand::usize(..self.table.slots().max(1)), may_go);
         let removed = soonest.map(|slot| self.table.remove(slot));
         remove_unpacked(&mut self.unpacked, removed.map(|entry| entry.packed));
         removed.is_some()
     }
 
-    /// Removes the keys that have recovered at `now`, and returns how many they were. Blocks that the table no longer needs go to `freed`.
+    /// Removes the keys that have recovered at `now`, and returns how many they were. Blocks that
+    /// the table no longer needs go to `freed`.
     pub(super) fn sweep(&mut self, now: Micros, freed: &mut FreedBlocks) -> usize {
         let before = self.table.len();
-        self.table.sweep(now, freed, |packed| remove_unpacked(&mut self.unpacked, Some(packed)));
-        if self.unpacked.as_ref().is_some_and(|unpacked| unpacked.is_sparse()) {
+        self.table.sweep(now, freed, |packed| {
+            remove_unpacked(&mut self.unpacked, Some(packed));
+        });
+        if self
+            .unpacked
+            .as_ref()
+            .is_some_and(|unpacked| unpacked.is_sparse())
+        {
             self.compact();
         }
         before - self.table.len()
@@ -123,10 +143,13 @@ impl Shard {
 
     /// Moves the unpacked states together, and frees the memory between them.
     fn compact(&mut self) {
-        let Some(mut sparse) = self.unpacked.take() else { return };
+        let Some(mut sparse) = self.unpacked.take() else {
+            return;
+        };
         for packed in self.table.packed_mut() {
             if let Some(index) = packed.unpacked_index() {
-                *packed = packed.with_index(sparse.move_to(self.unpacked.get_or_insert_default(), index));
+                *packed =
+                    packed.with_index(sparse.move_to(self.unpacked.get_or_insert_default(), index));
             }
         }
     }

@@ -1,28 +1,34 @@
-//! The entries of one shard: a hash table with linear probing in key order, without a pointer, a flag or an allocation per entry.
+//! The entries of one shard: a hash table with linear probing in key order, without a pointer, a
+//! flag or an allocation per entry.
 //!
-//! The entries are sorted by key, with gaps between them. The home slot of a key is proportional to its upper half. Keys are hashes and
-//! evenly distributed, so that a key is found within a few slots of its home, most often in the same cache line. An insertion moves the entries
-//! behind it up to the next gap.
+//! The entries are sorted by key, with gaps between them. The home slot of a key is proportional to
+//! its upper half. Keys are hashes and evenly distributed, so that a key is found within a few
+//! slots of its home, most often in the same cache line. An insertion moves the entries behind it
+//! up to the next gap.
 //!
-//! Why not hashbrown: it doubles, so that half of it may be empty, and its control byte per bucket and allocation overhead are a tenth of what
-//! Weir keeps. This table grows by a quarter and in place, and gives any slot by its number, which is what sampling for eviction needs.
+//! Why not hashbrown: it doubles, so that half of it may be empty, and its control byte per bucket
+//! and allocation overhead are a tenth of what Weir keeps. This table grows by a quarter and in
+//! place, and gives any slot by its number, which is what sampling for eviction needs.
 //!
-//! The slots are in blocks of one size (see [`super::blocks`]). Growing appends blocks and spreads the entries, shrinking is the reverse. Nothing
-//! is copied to fresh memory, and the allocator is not called while the pool has blocks.
+//! The slots are in blocks of one size (see [`super::blocks`]). Growing appends blocks and spreads
+//! the entries, shrinking is the reverse. Nothing is copied to fresh memory, and the allocator is
+//! not called while the pool has blocks.
 
 use super::blocks::{Blocks, FreedBlocks, Pool, SLOTS};
 use super::entry::{Entry, Fingerprint};
 use super::packed::Packed;
 use crate::time::Micros;
 
-/// The table. Invariant: every entry is at its home slot or behind it with no gap between, and behind all smaller keys.
+/// The table. Invariant: every entry is at its home slot or behind it with no gap between, and
+/// behind all smaller keys.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     blocks: Blocks,
     len: usize,
 }
 
-/// At most so many slots lie behind the last home, for entries that are moved up. A table that needs more of them grows a little early.
+/// At most so many slots lie behind the last home, for entries that are moved up. A table that
+/// needs more of them grows a little early.
 const MAX_OVERFLOW_SLOTS: usize = 16;
 
 impl Table {
@@ -56,8 +62,12 @@ impl Table {
     }
 
     fn try_insert(&mut self, entry: Entry) -> bool {
-        let Some(slot) = self.first_not_before(entry.key) else { return false };
-        let Some(gap) = self.first(slot, Entry::is_gap) else { return false };
+        let Some(slot) = self.first_not_before(entry.key) else {
+            return false;
+        };
+        let Some(gap) = self.first(slot, Entry::is_gap) else {
+            return false;
+        };
         self.shift_up(slot, gap);
         *self.at_mut(slot) = entry;
         true
@@ -68,15 +78,23 @@ impl Table {
         let homes = homes(self.slots());
         let removed = *self.at(slot);
         let is_home = |&at: &usize| self.at(at).is_gap() || home(self.at(at).key, homes) == at;
-        let end = (slot + 1..self.slots()).find(is_home).unwrap_or(self.slots());
+        let end = (slot + 1..self.slots())
+            .find(is_home)
+            .unwrap_or(self.slots());
         self.shift_down(slot, end);
         *self.at_mut(end - 1) = Entry::GAP;
         self.len -= 1;
         removed
     }
 
-    /// The slot of the entry that recovers soonest, of the first `sample` that may go from the slot `from` on; the first slot follows the last.
-    pub(super) fn soonest_of(&self, sample: usize, from: usize, may_go: impl Fn(Packed) -> bool) -> Option<usize> {
+    /// The slot of the entry that recovers soonest, of the first `sample` that may go from the slot
+    /// `from` on; the first slot follows the last.
+    pub(super) fn soonest_of(
+        &self,
+        sample: usize,
+        from: usize,
+        may_go: impl Fn(Packed) -> bool,
+    ) -> Option<usize> {
         let slots = (from..self.slots()).chain(0..from.min(self.slots()));
         slots
             .filter(|&slot| !self.at(slot).is_gap() && may_go(self.get(slot)))
@@ -89,11 +107,17 @@ impl Table {
         self.blocks.len() * SLOTS
     }
 
-    /// Removes the entries that have recovered at `now`, calls `removed` with each, and moves the others towards their homes. Blocks that the
-    /// table no longer needs go to `freed`.
-    pub(super) fn sweep(&mut self, now: Micros, freed: &mut FreedBlocks, mut removed: impl FnMut(Packed)) {
+    /// Removes the entries that have recovered at `now`, calls `removed` with each, and moves the
+    /// others towards their homes. Blocks that the table no longer needs go to `freed`.
+    pub(super) fn sweep(
+        &mut self,
+        now: Micros,
+        freed: &mut FreedBlocks,
+        mut removed: impl FnMut(Packed),
+    ) {
         let has_recovered = |entry: &Entry| !entry.is_gap() && entry.packed.recovers() <= now;
-        // Usually none has, and then nothing is written. Keys that were evicted may have left space.
+        // Usually none has, and then nothing is written. Keys that were evicted may have left
+        // space.
         let first = self.first(0, has_recovered).unwrap_or(self.slots());
         let mut gone = 0;
         let all_fit = self.move_home(first, first, |entry| {
@@ -104,7 +128,10 @@ impl Table {
             }
             !goes
         });
-        debug_assert!(all_fit, "an entry that moves towards its home never ends behind its old slot");
+        debug_assert!(
+            all_fit,
+            "an entry that moves towards its home never ends behind its old slot"
+        );
         self.len -= gone;
         if self.len < self.slots() / 4 {
             self.shrink(freed);
@@ -113,7 +140,11 @@ impl Table {
 
     /// All states.
     pub(super) fn packed_mut(&mut self) -> impl Iterator<Item = &mut Packed> {
-        self.blocks.iter_mut().flat_map(|block| block.iter_mut()).filter(|entry| !entry.is_gap()).map(|entry| &mut entry.packed)
+        self.blocks
+            .iter_mut()
+            .flat_map(|block| block.iter_mut())
+            .filter(|entry| !entry.is_gap())
+            .map(|entry| &mut entry.packed)
     }
 
     /// Grows by a quarter, or by more when the entries crowd at the end by chance.
@@ -147,8 +178,8 @@ impl Table {
         }
     }
 
-    /// Moves all entries to their homes among the present slots. Returns false if they do not all fit behind their homes: nothing is lost, but
-    /// the table needs more slots.
+    /// Moves all entries to their homes among the present slots. Returns false if they do not all
+    /// fit behind their homes: nothing is lost, but the table needs more slots.
     fn spread(&mut self) -> bool {
         let mut begin = self.slots();
         for slot in (0..self.slots()).rev() {
@@ -161,9 +192,15 @@ impl Table {
         self.move_home(begin, 0, |_| true)
     }
 
-    /// Moves each entry from the slot `first` on down to its home or to the next free slot behind it, and drops those for which `stays` is
-    /// false. `next` is the first slot that may be used. Returns false at an entry whose new slot would lie behind its present one.
-    fn move_home(&mut self, first: usize, mut next: usize, mut stays: impl FnMut(&Entry) -> bool) -> bool {
+    /// Moves each entry from the slot `first` on down to its home or to the next free slot behind
+    /// it, and drops those for which `stays` is false. `next` is the first slot that may be used.
+    /// Returns false at an entry whose new slot would lie behind its present one.
+    fn move_home(
+        &mut self,
+        first: usize,
+        mut next: usize,
+        mut stays: impl FnMut(&Entry) -> bool,
+    ) -> bool {
         let homes = homes(self.slots());
         for slot in first..self.slots() {
             let entry = std::mem::take(self.at_mut(slot));
@@ -183,7 +220,9 @@ impl Table {
 
     /// The slot of a key, or the slot to insert it at; `None` if that lies behind the last slot.
     fn first_not_before(&self, key: Fingerprint) -> Option<usize> {
-        self.first(home(key, homes(self.slots())), |entry| entry.is_gap() || entry.key >= key)
+        self.first(home(key, homes(self.slots())), |entry| {
+            entry.is_gap() || entry.key >= key
+        })
     }
 
     /// The first slot from `from` on whose entry matches.
@@ -242,10 +281,16 @@ impl Table {
 /// How many of the slots are home slots.
 const fn homes(slots: usize) -> usize {
     let behind = slots / 8;
-    slots - if behind < MAX_OVERFLOW_SLOTS { behind } else { MAX_OVERFLOW_SLOTS }
+    slots
+        - if behind < MAX_OVERFLOW_SLOTS {
+            behind
+        } else {
+            MAX_OVERFLOW_SLOTS
+        }
 }
 
-/// The home slot, in proportion to the upper half of the key: a larger key never has a smaller home.
+/// The home slot, in proportion to the upper half of the key: a larger key never has a smaller
+/// home.
 const fn home(key: Fingerprint, homes: usize) -> usize {
     (((key >> 64) * homes as u128) >> 64) as usize
 }

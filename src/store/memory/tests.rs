@@ -10,37 +10,72 @@ use crate::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
 use crate::plan::Modes;
 use crate::time::{Period, Rate, Span, Unit};
 
-const START: Arrival = Arrival { now: Micros(1_800_000_000_000_000), max_hold: Span::ZERO };
+const START: Arrival = Arrival {
+    now: Micros(1_800_000_000_000_000),
+    max_hold: Span::ZERO,
+};
 
 fn check(limit: u64, secs: u64) -> Check {
-    let fixed = FixedWindow { limit, window: Period::Even(Span::from_secs(secs)), count_denied: true };
+    let fixed = FixedWindow {
+        limit,
+        window: Period::Even(Span::from_secs(secs)),
+        count_denied: true,
+    };
     Check::new(Algorithm::FixedWindow(fixed), 1, Modes::default())
 }
 
 #[test]
 fn a_full_store_forgets_and_never_refuses() {
-    let memory = Memory::new(Options { max_keys: 1_000, ..Default::default() });
+    let memory = Memory::new(Options {
+        max_keys: 1_000,
+        ..Default::default()
+    });
     for key in 0..5_000_u32 {
-        assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed);
+        assert!(
+            memory
+                .check(&key.to_be_bytes(), &check(1, 60), START)
+                .allowed
+        );
     }
     let size = memory.size();
     assert_eq!((size.keys, size.evicted), (1_000, 4_000));
-    let held: usize = (0..memory.shards()).map(|_| memory.sweep(Micros(u64::MAX))).sum();
-    assert_eq!((held, memory.size().keys), (1_000, 0), "what is counted is what is there");
+    let held: usize = (0..memory.shards())
+        .map(|_| memory.sweep(Micros(u64::MAX)))
+        .sum();
+    assert_eq!(
+        (held, memory.size().keys),
+        (1_000, 0),
+        "what is counted is what is there"
+    );
 }
 
 fn places() -> Algorithm {
-    let options =
-        crate::algorithm::Options { kind: AlgorithmKind::Concurrency, max_duration: Some(Span::from_secs(60)), ..Default::default() };
-    Algorithm::try_new(&Rate { requests_per_unit: 1_000, unit: Unit::None, unit_multiplier: 1 }, &options).expect("a limit")
+    let options = crate::algorithm::Options {
+        kind: AlgorithmKind::Concurrency,
+        max_duration: Some(Span::from_secs(60)),
+        ..Default::default()
+    };
+    Algorithm::try_new(
+        &Rate {
+            requests_per_unit: 1_000,
+            unit: Unit::None,
+            unit_multiplier: 1,
+        },
+        &options,
+    )
+    .expect("a limit")
 }
 
-/// Clients choose the values of every algorithm: what the store counts is at least what is allocated, and stays within the bound.
+/// Clients choose the values of every algorithm: what the store counts is at least what is
+/// allocated, and stays within the bound.
 #[test]
 fn a_store_is_full_in_bytes_too() {
     const MAX: usize = 2 << 20;
     for (name, algorithm) in algorithms().chain([("concurrency", places())]) {
-        let memory = Memory::new(Options { max_bytes: MAX, ..Default::default() });
+        let memory = Memory::new(Options {
+            max_bytes: MAX,
+            ..Default::default()
+        });
         let mut most = 0;
         let held = measure(|| {
             for key in 0..65_000_u32 {
@@ -50,45 +85,93 @@ fn a_store_is_full_in_bytes_too() {
             }
         });
         let size = memory.size();
-        assert!(most < MAX && size.bytes > MAX * 4 / 5 && size.evicted > 0, "{name}: {most} bytes, {size:?}");
-        assert!((MAX * 3 / 4..MAX).contains(&(held.bytes_current as usize)), "{name}: {held:?}, {size:?}");
+        assert!(
+            most < MAX && size.bytes > MAX * 4 / 5 && size.evicted > 0,
+            "{name}: {most} bytes, {size:?}"
+        );
+        assert!(
+            (MAX * 3 / 4..MAX).contains(&(held.bytes_current as usize)),
+            "{name}: {held:?}, {size:?}"
+        );
         for _ in 0..memory.shards() {
             memory.sweep(Micros(u64::MAX));
         }
-        assert_eq!((memory.size().keys, memory.size().bytes), (0, 0), "{name}: nothing is left");
+        assert_eq!(
+            (memory.size().keys, memory.size().bytes),
+            (0, 0),
+            "{name}: nothing is left"
+        );
     }
 }
 
-/// A key that grows while the store is full makes room, and takes it from others of its kind, not from all that is small.
+/// A key that grows while the store is full makes room, and takes it from others of its kind, not
+/// from all that is small.
 #[test]
 fn what_grows_displaces_its_own_kind() {
     const MAX: usize = 4 << 20;
-    let rate = Rate { requests_per_unit: 100_000, unit: Unit::Day, unit_multiplier: 1 };
-    let log = crate::algorithm::Options { kind: AlgorithmKind::SlidingWindowLog, ..Default::default() };
+    let rate = Rate {
+        requests_per_unit: 100_000,
+        unit: Unit::Day,
+        unit_multiplier: 1,
+    };
+    let log = crate::algorithm::Options {
+        kind: AlgorithmKind::SlidingWindowLog,
+        ..Default::default()
+    };
     for large in [Algorithm::try_new(&rate, &log).expect("a limit"), places()] {
-        let memory = Memory::new(Options { max_bytes: MAX, ..Default::default() });
-        let small = |key: u32| memory.check(&[&b"small"[..], &key.to_be_bytes()].concat(), &check(1, 86_400), START).allowed;
+        let memory = Memory::new(Options {
+            max_bytes: MAX,
+            ..Default::default()
+        });
+        let small = |key: u32| {
+            memory
+                .check(
+                    &[&b"small"[..], &key.to_be_bytes()].concat(),
+                    &check(1, 86_400),
+                    START,
+                )
+                .allowed
+        };
         assert!((0..30_000).all(small), "they take less than half");
         for hit in 0..200_000_u64 {
-            let at = Arrival { now: Micros(START.now.0 + hit), ..START };
-            let _ = memory.check(&(hit % 400).to_be_bytes(), &Check::new(large.asked_by(&hit.to_be_bytes()), 1, Modes::default()), at);
+            let at = Arrival {
+                now: Micros(START.now.0 + hit),
+                ..START
+            };
+            let _ = memory.check(
+                &(hit % 400).to_be_bytes(),
+                &Check::new(large.asked_by(&hit.to_be_bytes()), 1, Modes::default()),
+                at,
+            );
             assert!(memory.size().bytes <= MAX, "{:?}", memory.size());
         }
         let left = (0..30_000).filter(|&key| !small(key)).count();
-        assert!(memory.size().evicted > 0 && left == 30_000, "{left} small keys are left, {:?}", memory.size());
+        assert!(
+            memory.size().evicted > 0 && left == 30_000,
+            "{left} small keys are left, {:?}",
+            memory.size()
+        );
     }
 }
 
 #[test]
 fn what_recovers_soonest_goes_first() {
-    let memory = Memory::new(Options { max_keys: SAMPLE, ..Default::default() });
+    let memory = Memory::new(Options {
+        max_keys: SAMPLE,
+        ..Default::default()
+    });
     for key in 0..SAMPLE as u32 - 1 {
         memory.check(&key.to_be_bytes(), &check(1, 3_600), START);
     }
     memory.check(b"soon", &check(1, 1), START);
     memory.check(b"one more", &check(1, 3_600), START);
     for key in 0..SAMPLE as u32 - 1 {
-        assert!(!memory.check(&key.to_be_bytes(), &check(1, 3_600), START).allowed, "key {key} was forgotten");
+        assert!(
+            !memory
+                .check(&key.to_be_bytes(), &check(1, 3_600), START)
+                .allowed,
+            "key {key} was forgotten"
+        );
     }
 }
 
@@ -96,22 +179,40 @@ fn what_recovers_soonest_goes_first() {
 fn sweeping_removes_what_recovered_and_nothing_else() {
     let memory = Memory::new(Options::default());
     for key in 0..10_000_u32 {
-        memory.check(&key.to_be_bytes(), &check(1, if key % 2 == 0 { 60 } else { 3_600 }), START);
+        memory.check(
+            &key.to_be_bytes(),
+            &check(1, if key % 2 == 0 { 60 } else { 3_600 }),
+            START,
+        );
     }
     let later = START.now + Span::from_secs(60);
     let swept: usize = (0..memory.shards()).map(|_| memory.sweep(later)).sum();
     assert_eq!(swept, 5_000);
     assert_eq!(memory.size().keys, 5_000);
-    assert!(!memory.check(&1_u32.to_be_bytes(), &check(1, 3_600), START).allowed);
+    assert!(
+        !memory
+            .check(&1_u32.to_be_bytes(), &check(1, 3_600), START)
+            .allowed
+    );
 }
 
 #[test]
 fn many_threads_on_one_key_get_exactly_the_limit() {
     let memory = Memory::new(Options::default());
     let admitted: usize = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| (0..1_000).filter(|_| memory.check(b"one", &check(1_000, 60), START).allowed).count())).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    (0..1_000)
+                        .filter(|_| memory.check(b"one", &check(1_000, 60), START).allowed)
+                        .count()
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .sum()
     });
     assert_eq!(admitted, 1_000);
 }
@@ -119,7 +220,10 @@ fn many_threads_on_one_key_get_exactly_the_limit() {
 /// One call locks one shard, and no shard holds much more than its part.
 #[test]
 fn a_sweep_takes_a_small_part_at_a_time() {
-    let memory = Memory::new(Options { max_keys: 100_000, ..Default::default() });
+    let memory = Memory::new(Options {
+        max_keys: 100_000,
+        ..Default::default()
+    });
     for key in 0..100_000_u32 {
         memory.check(&key.to_be_bytes(), &check(1, 60), START);
     }
@@ -131,8 +235,19 @@ fn a_sweep_takes_a_small_part_at_a_time() {
 
 #[test]
 fn swept_blocks_are_freed_and_none_is_kept_without_need() {
-    let memory = Memory::new(Options { max_keys: 100_000, ..Default::default() });
-    let fill = || (0..100_000_u32).for_each(|key| assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed));
+    let memory = Memory::new(Options {
+        max_keys: 100_000,
+        ..Default::default()
+    });
+    let fill = || {
+        (0..100_000_u32).for_each(|key| {
+            assert!(
+                memory
+                    .check(&key.to_be_bytes(), &check(1, 60), START)
+                    .allowed
+            );
+        });
+    };
     let sweep = || {
         for _ in 0..memory.shards() {
             memory.sweep(Micros(u64::MAX));
@@ -147,20 +262,36 @@ fn swept_blocks_are_freed_and_none_is_kept_without_need() {
     assert!(info.bytes_current < 100_000, "{} bytes", info.bytes_current);
 }
 
-/// What makes a request wait is the allocator: it is asked for what had not been ready, and not to take anything back.
+/// What makes a request wait is the allocator: it is asked for what had not been ready, and not to
+/// take anything back.
 #[test]
 fn what_was_swept_is_used_again() {
-    let memory = Memory::new(Options { max_keys: 100_000, ..Default::default() });
-    let fill = || (0..100_000_u32).for_each(|key| assert!(memory.check(&key.to_be_bytes(), &check(1, 60), START).allowed));
+    let memory = Memory::new(Options {
+        max_keys: 100_000,
+        ..Default::default()
+    });
+    let fill = || {
+        (0..100_000_u32).for_each(|key| {
+            assert!(
+                memory
+                    .check(&key.to_be_bytes(), &check(1, 60), START)
+                    .allowed
+            );
+        });
+    };
     let first = measure(fill).count_total;
     for _ in 0..memory.shards() {
         memory.sweep(Micros(u64::MAX));
     }
     let second = measure(fill).count_total;
-    assert!(first > 500 && second < 100, "{first} allocations, then {second}");
+    assert!(
+        first > 500 && second < 100,
+        "{first} allocations, then {second}"
+    );
 }
 
-/// Bytes that are allocated and not freed for so many keys with a hit each, those of the empty store left out.
+/// Bytes that are allocated and not freed for so many keys with a hit each, those of the empty
+/// store left out.
 fn bytes_per_key(check: &Check, keys: u32) -> f64 {
     let memory = Memory::new(Options::default());
     let info = measure(|| {
@@ -173,11 +304,16 @@ fn bytes_per_key(check: &Check, keys: u32) -> f64 {
 
 #[test]
 fn a_key_takes_few_bytes_however_many_there_are() {
-    for keys in [50_000, 100_000, 150_000, 300_000, 500_000, 700_000, 1_000_000] {
+    for keys in [
+        50_000, 100_000, 150_000, 300_000, 500_000, 700_000, 1_000_000,
+    ] {
         let bytes = bytes_per_key(&check(1, 60), keys);
         // A nearly empty store has nearly empty blocks, a few megabytes of them at most.
         let most = if keys < 200_000 { 90.0 } else { 50.0 };
-        assert!((32.0..most).contains(&bytes), "{bytes} bytes each of {keys}");
+        assert!(
+            (32.0..most).contains(&bytes),
+            "{bytes} bytes each of {keys}"
+        );
     }
 }
 
@@ -204,11 +340,20 @@ fn an_empty_store_is_small() {
 }
 
 fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
-    let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
-    AlgorithmKind::OVER_TIME.into_iter().map(move |(name, kind)| {
-        let options = crate::algorithm::Options { kind, ..Default::default() };
-        (name, Algorithm::try_new(&rate, &options).expect("a limit"))
-    })
+    let rate = Rate {
+        requests_per_unit: 5,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    };
+    AlgorithmKind::OVER_TIME
+        .into_iter()
+        .map(move |(name, kind)| {
+            let options = crate::algorithm::Options {
+                kind,
+                ..Default::default()
+            };
+            (name, Algorithm::try_new(&rate, &options).expect("a limit"))
+        })
 }
 
 proptest! {
@@ -244,10 +389,18 @@ fn few_holders_are_as_exact_as_many() {
         let hits = [1, -1, 2, 0, 1, -1][(call / 7 % 6) as usize];
         let algorithm = places().asked_by(&[(call * 7_919 % (1 + call / 200)) as u8]);
         let step = algorithm.step(state.take(), at, hits);
-        assert_eq!(memory.check(b"one", &Check::new(algorithm, hits, Modes::default()), at), step.verdict, "call {call}");
+        assert_eq!(
+            memory.check(b"one", &Check::new(algorithm, hits, Modes::default()), at),
+            step.verdict,
+            "call {call}"
+        );
         state = step.state;
         assert_eq!(memory.state(b"one", &algorithm), state, "call {call}");
-        let holders = if let Some(State::Holders(holders)) = &state { holders.iter().count() } else { 0 };
+        let holders = if let Some(State::Holders(holders)) = &state {
+            holders.iter().count()
+        } else {
+            0
+        };
         most = most.max(holders);
     }
     assert!(most > 10, "{most} holders");
@@ -256,13 +409,38 @@ fn few_holders_are_as_exact_as_many() {
 /// More than 2^32 hits do not fit beside another number: such a state goes aside, and comes back.
 #[test]
 fn what_is_too_large_to_be_packed_is_as_exact() {
-    let rate = Rate { requests_per_unit: u32::MAX.into(), unit: Unit::Minute, unit_multiplier: 1 };
-    let options = crate::algorithm::Options { kind: AlgorithmKind::SlidingWindowCounter, count_denied: Some(true), ..Default::default() };
+    let rate = Rate {
+        requests_per_unit: u32::MAX.into(),
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    };
+    let options = crate::algorithm::Options {
+        kind: AlgorithmKind::SlidingWindowCounter,
+        count_denied: Some(true),
+        ..Default::default()
+    };
     let algorithm = Algorithm::try_new(&rate, &options).expect("a limit");
     let (memory, mut state) = (Memory::new(Options::default()), None);
-    for hits in [i64::from(u32::MAX), 5, i64::from(u32::MAX), 0, -i64::from(u32::MAX), -7, 0, 1] {
+    for hits in [
+        i64::from(u32::MAX),
+        5,
+        i64::from(u32::MAX),
+        0,
+        -i64::from(u32::MAX),
+        -7,
+        0,
+        1,
+    ] {
         let step = algorithm.step(state.take(), START, hits);
-        assert_eq!(memory.check(b"many", &Check::new(algorithm, hits, Modes::default()), START), step.verdict, "{hits}");
+        assert_eq!(
+            memory.check(
+                b"many",
+                &Check::new(algorithm, hits, Modes::default()),
+                START
+            ),
+            step.verdict,
+            "{hits}"
+        );
         state = step.state;
     }
 }

@@ -1,6 +1,8 @@
-//! The states of a shard that do not fit into two words: logs, rings, holders, and the few whose numbers are too large.
+//! The states of a shard that do not fit into two words: logs, rings, holders, and the few whose
+//! numbers are too large.
 //!
-//! A table entry refers to such a state by its index. The index of a removed state is used again for the next one.
+//! A table entry refers to such a state by its index. The index of a removed state is used again
+//! for the next one.
 
 use crate::algorithm::State;
 use crate::algorithm::concurrency::{Holder, HolderId, Holders};
@@ -67,7 +69,12 @@ impl UnpackedStates {
     }
 
     pub(super) fn remove(&mut self, index: UnpackedIndex) {
-        self.set(index, Cell::Free { next: self.first_free });
+        self.set(
+            index,
+            Cell::Free {
+                next: self.first_free,
+            },
+        );
         self.first_free = Some(index);
         self.used -= 1;
     }
@@ -101,7 +108,9 @@ impl UnpackedStates {
         }
         self.bytes += cell.bytes();
         self.cells.push(cell);
-        UnpackedIndex(u32::try_from(self.cells.len() - 1).expect("a shard holds fewer than 2^32 keys"))
+        UnpackedIndex(
+            u32::try_from(self.cells.len() - 1).expect("a shard holds fewer than 2^32 keys"),
+        )
     }
 }
 
@@ -110,7 +119,9 @@ impl From<State> for Cell {
         match state {
             State::Log(log) => Self::Log(log),
             State::Buckets(ring) => Self::Buckets(ring),
-            State::Holders(holders) if holders.iter().nth(FEW).is_none() && holders.tombstones().next().is_none() => {
+            State::Holders(holders)
+                if holders.iter().nth(FEW).is_none() && holders.tombstones().next().is_none() =>
+            {
                 Self::FewHolders(holders.iter().collect())
             }
             State::Holders(holders) => Self::Holders(holders),
@@ -134,8 +145,12 @@ impl Cell {
     /// The bytes that its state takes.
     fn bytes(&self) -> usize {
         match self {
-            Self::Log(log) => allocated(size_of::<Log>()) + allocated(log.entries.capacity() * size_of::<Entry>()),
-            Self::Buckets(ring) => allocated(size_of::<Ring>()) + allocated(size_of_val(&*ring.counts)),
+            Self::Log(log) => {
+                allocated(size_of::<Log>()) + allocated(log.entries.capacity() * size_of::<Entry>())
+            }
+            Self::Buckets(ring) => {
+                allocated(size_of::<Ring>()) + allocated(size_of_val(&*ring.counts))
+            }
             Self::Holders(holders) => allocated(holders.bytes()),
             Self::FewHolders(few) => allocated(size_of_val(&**few)),
             Self::Other(_) => allocated(size_of::<State>()),

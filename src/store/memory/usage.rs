@@ -1,7 +1,8 @@
 //! The usage records of the memory store: a table beside the counters, bounded in bytes.
 //!
-//! When it is full, the record that was idle for longest is dropped. It is made of many small tables, each behind a mutex that is held for one step, and
-//! for a walk over its records when it is swept or searched: at most a quarter of a megabyte by default.
+//! When it is full, the record that was idle for longest is dropped. It is made of many small
+//! tables, each behind a mutex that is held for one step, and for a walk over its records when it
+//! is swept or searched: at most a quarter of a megabyte by default.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -86,8 +87,16 @@ impl UsageRecords {
 
     /// Adds hits to the record under a key, and drops others while there are too many bytes.
     pub(super) fn record(&self, key: &[u8], tracking: &Arc<Tracking>, now: Micros, hits: Hits) {
-        let tables =
-            self.tables.get_or_init(|| (0..TABLES).map(|_| Mutex::new(Table { records: LruCache::unbounded(), bytes: 0 })).collect());
+        let tables = self.tables.get_or_init(|| {
+            (0..TABLES)
+                .map(|_| {
+                    Mutex::new(Table {
+                        records: LruCache::unbounded(),
+                        bytes: 0,
+                    })
+                })
+                .collect()
+        });
         let mut table = lock(&tables[self.table(key)]);
         let (bytes, records) = (table.bytes, table.records.len());
         match table.records.get_mut(key) {
@@ -101,7 +110,10 @@ impl UsageRecords {
                 table.bytes = table.bytes - before + after;
             }
             _ => {
-                let entry = Entry { tracking: Arc::clone(tracking), record: Record::step(None, &tracking.settings, now, hits) };
+                let entry = Entry {
+                    tracking: Arc::clone(tracking),
+                    record: Record::step(None, &tracking.settings, now, hits),
+                };
                 table.bytes += entry.bytes(key);
                 if let Some(expired) = table.records.put(key.into(), entry) {
                     table.bytes -= expired.bytes(key);
@@ -111,7 +123,9 @@ impl UsageRecords {
         let mut evicted = 0;
         // The one that was just written stays, however large it is.
         while table.bytes > self.max_bytes / TABLES && table.records.len() > 1 {
-            let Some((key, entry)) = table.records.pop_lru() else { break };
+            let Some((key, entry)) = table.records.pop_lru() else {
+                break;
+            };
             table.bytes -= entry.bytes(&key);
             evicted += 1;
         }
@@ -122,10 +136,15 @@ impl UsageRecords {
     /// A copy of the record under a key.
     pub(super) fn get(&self, key: &[u8], now: Micros) -> Option<Record> {
         let table = lock(&self.tables.get()?[self.table(key)]);
-        table.records.peek(key).filter(|entry| !entry.is_expired(now)).map(|entry| entry.record.clone())
+        table
+            .records
+            .peek(key)
+            .filter(|entry| !entry.is_expired(now))
+            .map(|entry| entry.record.clone())
     }
 
-    /// Records of a limit in this order, at most `count` from `offset` on, each with its subject; and how many its list has.
+    /// Records of a limit in this order, at most `count` from `offset` on, each with its subject;
+    /// and how many its list has.
     pub(super) fn top(
         &self,
         tracking: &Tracking,
@@ -133,19 +152,30 @@ impl UsageRecords {
         (offset, count): (usize, usize),
         now: Micros,
     ) -> (Vec<(Vec<u8>, Record)>, usize) {
-        let (wanted, mut total) = (offset.saturating_add(count).min(tracking.settings.subjects as usize), 0);
+        let (wanted, mut total) = (
+            offset
+                .saturating_add(count)
+                .min(tracking.settings.subjects as usize),
+            0,
+        );
         let mut best: BinaryHeap<Reverse<Listed>> = BinaryHeap::new();
         for table in self.tables.get().into_iter().flatten() {
             let table = lock(table);
             let of_limit = |entry: &Entry| entry.tracking.is_same_limit(tracking);
-            for (key, entry) in table.records.iter().filter(|(_, entry)| of_limit(entry) && !entry.is_expired(now)) {
+            for (key, entry) in table
+                .records
+                .iter()
+                .filter(|(_, entry)| of_limit(entry) && !entry.is_expired(now))
+            {
                 let summary = entry.record.summary();
                 if !order.lists(&summary) {
                     continue;
                 }
                 total += 1;
                 let (score, subject) = (order.score(&summary), key::subject(key));
-                let is_better = best.peek().is_none_or(|Reverse((worst, of, _))| (score, subject) > (*worst, of));
+                let is_better = best
+                    .peek()
+                    .is_none_or(|Reverse((worst, of, _))| (score, subject) > (*worst, of));
                 if best.len() < wanted || is_better {
                     best.push(Reverse((score, subject.into(), key.clone())));
                 }
@@ -155,20 +185,34 @@ impl UsageRecords {
             }
         }
         let best = best.into_sorted_vec().into_iter().skip(offset);
-        let record = |Reverse((_, subject, key)): Reverse<Listed>| Some((subject.into_vec(), self.get(&key, now)?));
-        (best.filter_map(record).collect(), total.min(tracking.settings.subjects as usize))
+        let record = |Reverse((_, subject, key)): Reverse<Listed>| {
+            Some((subject.into_vec(), self.get(&key, now)?))
+        };
+        (
+            best.filter_map(record).collect(),
+            total.min(tracking.settings.subjects as usize),
+        )
     }
 
     /// Removes the expired records of the part `part` of so many `parts`.
     pub(super) fn sweep(&self, part: usize, parts: usize, now: Micros) {
-        let Some(tables) = self.tables.get() else { return };
-        tables[part * TABLES / parts..(part + 1) * TABLES / parts].iter().for_each(|table| self.sweep_table(table, now));
+        let Some(tables) = self.tables.get() else {
+            return;
+        };
+        tables[part * TABLES / parts..(part + 1) * TABLES / parts]
+            .iter()
+            .for_each(|table| self.sweep_table(table, now));
     }
 
     fn sweep_table(&self, table: &Mutex<Table>, now: Micros) {
         let mut table = lock(table);
         let (bytes, records) = (table.bytes, table.records.len());
-        let expired: Vec<_> = table.records.iter().filter(|(_, entry)| entry.is_expired(now)).map(|(key, _)| key.clone()).collect();
+        let expired: Vec<_> = table
+            .records
+            .iter()
+            .filter(|(_, entry)| entry.is_expired(now))
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in expired {
             if let Some(entry) = table.records.pop(&key) {
                 table.bytes -= entry.bytes(&key);
@@ -185,10 +229,13 @@ impl UsageRecords {
         }
     }
 
-    /// Brings the sums up to date after a change of one table. They are never below zero as a whole, because each change is under the table's lock.
+    /// Brings the sums up to date after a change of one table. They are never below zero as a
+    /// whole, because each change is under the table's lock.
     fn changed(&self, bytes: usize, records: usize, table: &Table) {
-        self.bytes.fetch_add(table.bytes.wrapping_sub(bytes), Ordering::Relaxed);
-        self.records.fetch_add(table.records.len().wrapping_sub(records), Ordering::Relaxed);
+        self.bytes
+            .fetch_add(table.bytes.wrapping_sub(bytes), Ordering::Relaxed);
+        self.records
+            .fetch_add(table.records.len().wrapping_sub(records), Ordering::Relaxed);
     }
 
     fn table(&self, key: &[u8]) -> usize {
@@ -207,10 +254,19 @@ mod tests {
     use crate::time::Span;
     use crate::usage::Settings;
 
-    const ONE: Hits = Hits { asked: 1, refused: 0, given_back: 0 };
+    const ONE: Hits = Hits {
+        asked: 1,
+        refused: 0,
+        given_back: 0,
+    };
 
     fn tracking() -> Arc<Tracking> {
-        Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into(), is_trial: false })
+        Arc::new(Tracking {
+            settings: Settings::default(),
+            domain: "d".into(),
+            levels: [].into(),
+            is_trial: false,
+        })
     }
 
     #[test]
@@ -218,37 +274,88 @@ mod tests {
         let (records, tracking) = (UsageRecords::new(1 << 20), tracking());
         let now = |number: u64| Micros(1_000_000_000 + number);
         for number in 0..50_000u64 {
-            records.record(format!("w1{{d|user={number}}}us").as_bytes(), &tracking, now(number), ONE);
+            records.record(
+                format!("w1{{d|user={number}}}us").as_bytes(),
+                &tracking,
+                now(number),
+                ONE,
+            );
             records.record(b"w1{d|user=busy}us", &tracking, now(number), ONE);
             let size = records.size();
             assert!(size.bytes <= 1 << 20, "{size:?}");
         }
         let size = records.size();
-        assert!(size.records > 1_000 && size.evicted == 50_001 - size.records as u64, "{size:?}");
-        assert_eq!(records.get(b"w1{d|user=busy}us", now(50_000)).expect("the busy one is kept").total.asked, 50_000);
-        let is_kept = |number: u64| records.get(format!("w1{{d|user={number}}}us").as_bytes(), now(50_000)).is_some();
-        assert!((49_900..50_000).all(is_kept) && !(0..10_000).any(is_kept), "the newest are kept");
+        assert!(
+            size.records > 1_000 && size.evicted == 50_001 - size.records as u64,
+            "{size:?}"
+        );
+        assert_eq!(
+            records
+                .get(b"w1{d|user=busy}us", now(50_000))
+                .expect("the busy one is kept")
+                .total
+                .asked,
+            50_000
+        );
+        let is_kept = |number: u64| {
+            records
+                .get(format!("w1{{d|user={number}}}us").as_bytes(), now(50_000))
+                .is_some()
+        };
+        assert!(
+            (49_900..50_000).all(is_kept) && !(0..10_000).any(is_kept),
+            "the newest are kept"
+        );
     }
 
     #[test]
     fn the_top_of_a_limit_is_in_order_and_has_pages() {
         let records = UsageRecords::new(1 << 20);
-        let other = Arc::new(Tracking { domain: "other".into(), ..Tracking::clone(&tracking()) });
+        let other = Arc::new(Tracking {
+            domain: "other".into(),
+            ..Tracking::clone(&tracking())
+        });
         for number in 1..=30u64 {
-            let hits = Hits { asked: number, refused: 30 - number, given_back: 0 };
-            records.record(format!("w1{{d|user={number}}}us").as_bytes(), &tracking(), Micros(number), hits);
-            records.record(format!("w1{{other|user={number}}}us").as_bytes(), &other, Micros(number), hits);
+            let hits = Hits {
+                asked: number,
+                refused: 30 - number,
+                given_back: 0,
+            };
+            records.record(
+                format!("w1{{d|user={number}}}us").as_bytes(),
+                &tracking(),
+                Micros(number),
+                hits,
+            );
+            records.record(
+                format!("w1{{other|user={number}}}us").as_bytes(),
+                &other,
+                Micros(number),
+                hits,
+            );
         }
         let top = |order, range| {
             let (found, total) = records.top(&tracking(), order, range, Micros(100));
             assert_eq!(total, if order == Order::Refused { 29 } else { 30 });
-            found.into_iter().map(|(subject, record)| (String::from_utf8(subject).expect("text"), record.total.asked)).collect::<Vec<_>>()
+            found
+                .into_iter()
+                .map(|(subject, record)| {
+                    (
+                        String::from_utf8(subject).expect("text"),
+                        record.total.asked,
+                    )
+                })
+                .collect::<Vec<_>>()
         };
         let subject = |number: u64| (format!("d|user={number}"), number);
         assert_eq!(top(Order::Total, (0, 3)), [30, 29, 28].map(subject));
         assert_eq!(top(Order::Total, (28, 5)), [2, 1].map(subject));
         assert_eq!(top(Order::Refused, (0, 2)), [1, 2].map(subject));
-        assert_eq!(top(Order::Refused, (27, 5)), [28, 29].map(subject), "one was never refused");
+        assert_eq!(
+            top(Order::Refused, (27, 5)),
+            [28, 29].map(subject),
+            "one was never refused"
+        );
         assert_eq!(top(Order::LastSeen, (1, 2)), [29, 28].map(subject));
         assert!(top(Order::FirstSeen, (30, 2)).is_empty());
     }
@@ -265,12 +372,25 @@ mod tests {
         let later = after(Span::from_micros(life.micros() + 1));
         assert!(records.get(b"one", later).is_none());
         records.record(b"one", &tracking, later, ONE);
-        assert_eq!(records.get(b"one", later).expect("a new one").first_seen, later);
+        assert_eq!(
+            records.get(b"one", later).expect("a new one").first_seen,
+            later
+        );
         assert_eq!(records.size().records, 2);
         (0..16).for_each(|part| records.sweep(part, 16, later));
         assert_eq!(records.size().records, 1);
         let size = records.size();
         (0..1_024).for_each(|part| records.sweep(part, 1_024, later + Span::from_secs(86_400)));
-        assert_eq!((size.evicted, records.size()), (0, UsageSize { records: 0, bytes: 0, evicted: 0 }));
+        assert_eq!(
+            (size.evicted, records.size()),
+            (
+                0,
+                UsageSize {
+                    records: 0,
+                    bytes: 0,
+                    evicted: 0
+                }
+            )
+        );
     }
 }

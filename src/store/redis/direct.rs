@@ -1,7 +1,9 @@
-//! Commands outside the request path: for what operators ask and change, and for what is written behind the answers.
+//! Commands outside the request path: for what operators ask and change, and for what is written
+//! behind the answers.
 //!
-//! They have connections of their own, so that they delay no request, and tell no circuit breaker anything. The caller gives a key: all commands of a
-//! query have to be about its slot. Replies of one query may have a megabyte together; long values are read in parts (HSCAN, ZRANGE).
+//! They have connections of their own, so that they delay no request, and tell no circuit breaker
+//! anything. The caller gives a key: all commands of a query have to be about its slot. Replies of
+//! one query may have a megabyte together; long values are read in parts (HSCAN, ZRANGE).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +21,8 @@ use super::wire::hash_slot::Redirect;
 use crate::breaker::State;
 use crate::verdict::StoreError;
 
-/// Idle connections at most. A query that finds none opens one, and one too many is closed after it.
+/// Idle connections at most. A query that finds none opens one, and one too many is closed after
+/// it.
 const MAX_IDLE: usize = 16;
 
 /// A client of one deployment for the control thread.
@@ -32,14 +35,17 @@ pub struct Direct {
 struct Idle {
     /// The id of its node.
     node: u64,
-    /// Where it leads to: after a failover the node has moved, and the server there may still take writes.
+    /// Where it leads to: after a failover the node has moved, and the server there may still take
+    /// writes.
     location: Arc<Location>,
     connection: Connection,
 }
 
 impl fmt::Debug for Direct {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Direct").field("deployment", &self.deployment).finish_non_exhaustive()
+        out.debug_struct("Direct")
+            .field("deployment", &self.deployment)
+            .finish_non_exhaustive()
     }
 }
 
@@ -47,26 +53,42 @@ impl Direct {
     /// A client that connects with its first query. All queries have to be made in one runtime.
     #[must_use]
     pub fn new(deployment: Arc<Deployment>) -> Self {
-        Self { deployment, idle: Mutex::default() }
+        Self {
+            deployment,
+            idle: Mutex::default(),
+        }
     }
 
-    /// Sends the commands that `write` writes to the owner of `key`, and returns a reply to each. An error of one command is a
-    /// [`Value::ServerError`] in its place. Where the slot has moved, all commands are sent once more, to its new owner.
+    /// Sends the commands that `write` writes to the owner of `key`, and returns a reply to each.
+    /// An error of one command is a [`Value::ServerError`] in its place. Where the slot has moved,
+    /// all commands are sent once more, to its new owner.
     ///
     /// # Errors
-    /// `NotExecuted` if no command ran: the server cannot be reached, its circuit is open, or the slot is moving. `Unknown` if some may have run.
+    /// `NotExecuted` if no command ran: the server cannot be reached, its circuit is open, or the
+    /// slot is moving. `Unknown` if some may have run.
     pub(crate) async fn query(
         &self,
         key: &[u8],
         deadline: Instant,
         mut write: impl FnMut(&mut CommandBuffer),
     ) -> Result<Vec<Value>, StoreError> {
-        let owner = Arc::clone(self.deployment.map_by(deadline).await.owner(key).map_err(StoreError::NotExecuted)?);
+        let owner = Arc::clone(
+            self.deployment
+                .map_by(deadline)
+                .await
+                .owner(key)
+                .map_err(StoreError::NotExecuted)?,
+        );
         let replies = self.query_node(&owner, deadline, &mut write).await?;
-        let Some(redirect) = redirect(&replies) else { return Ok(replies) };
+        let Some(redirect) = redirect(&replies) else {
+            return Ok(replies);
+        };
         let address = owner.location().map(|location| location.address.clone());
         match Route::new(&redirect, address.as_ref()) {
-            Route::Moved { slot, to } => self.query_node(&self.deployment.moved(slot, &to), deadline, &mut write).await,
+            Route::Moved { slot, to } => {
+                self.query_node(&self.deployment.moved(slot, &to), deadline, &mut write)
+                    .await
+            }
             // ASKING is for one command. A slot has migrated soon.
             Route::Ask { .. } | Route::ByKey => Err(StoreError::NotExecuted(error::TRY_AGAIN)),
         }
@@ -93,7 +115,11 @@ impl Direct {
         let replies = connection.query(deadline).await?.to_vec();
         let mut idle = self.idle();
         if connection.is_reusable() && idle.len() < MAX_IDLE {
-            idle.push(Idle { node: node.id, location, connection });
+            idle.push(Idle {
+                node: node.id,
+                location,
+                connection,
+            });
         }
         Ok(replies)
     }
@@ -102,7 +128,11 @@ impl Direct {
     fn idle_connection(&self, node: &Node) -> Option<(Connection, Arc<Location>)> {
         let mut idle = self.idle();
         while let Some(index) = idle.iter().position(|idle| idle.node == node.id) {
-            let Idle { location, mut connection, .. } = idle.swap_remove(index);
+            let Idle {
+                location,
+                mut connection,
+                ..
+            } = idle.swap_remove(index);
             if node.is_at(&location) && !connection.is_old() && connection.is_quiet() {
                 return Some((connection, location));
             }
@@ -118,7 +148,9 @@ impl Direct {
 /// Where the slot of the commands has moved, if no command ran because of that.
 fn redirect(replies: &[Value]) -> Option<Redirect> {
     let read = |reply: &Value| match reply {
-        Value::ServerError(error) => Redirect::read(format!("{} {}", error.code(), error.details().unwrap_or_default()).as_bytes()),
+        Value::ServerError(error) => Redirect::read(
+            format!("{} {}", error.code(), error.details().unwrap_or_default()).as_bytes(),
+        ),
         _ => None,
     };
     let redirects: Option<Vec<_>> = replies.iter().map(read).collect();
@@ -135,9 +167,17 @@ mod tests {
         let reply = |line: &str| parse_redis_value(line.as_bytes()).expect("a reply");
         let moved = || reply("-MOVED 3999 10.0.0.1:6381\r\n");
         let to = redirect(&[moved(), moved()]).expect("a redirect");
-        assert_eq!((to.slot, &*to.host, to.port, to.is_ask), (3_999, "10.0.0.1", 6_381, false));
+        assert_eq!(
+            (to.slot, &*to.host, to.port, to.is_ask),
+            (3_999, "10.0.0.1", 6_381, false)
+        );
         assert!(redirect(&[reply("-ASK 1 [::1]:7000\r\n")]).is_some_and(|to| to.is_ask));
-        for replies in [vec![], vec![moved(), reply("+OK\r\n")], vec![reply("-ERR MOVED 1 h:1\r\n")], vec![reply("$-1\r\n")]] {
+        for replies in [
+            vec![],
+            vec![moved(), reply("+OK\r\n")],
+            vec![reply("-ERR MOVED 1 h:1\r\n")],
+            vec![reply("$-1\r\n")],
+        ] {
             assert!(redirect(&replies).is_none(), "{replies:?}");
         }
     }

@@ -1,10 +1,13 @@
-//! The table of errors of Redis and of the connections to it: for each error its name, whether the command ran, and what an operator can do.
+//! The table of errors of Redis and of the connections to it: for each error its name, whether the
+//! command ran, and what an operator can do.
 //!
-//! A retry is safe only after an error that proves that the command did not run, and a circuit breaker must not open for an error that concerns one
-//! key. Both are decided here, in one place, and tested against the error lines of a real server.
+//! A retry is safe only after an error that proves that the command did not run, and a circuit
+//! breaker must not open for an error that concerns one key. Both are decided here, in one place,
+//! and tested against the error lines of a real server.
 //!
-//! The names are label values of metrics (`error="..."`), and must not change. The text that a server sends must not be logged or passed on,
-//! because it may repeat what Weir sent, which may have been a password.
+//! The names are label values of metrics (`error="..."`), and must not change. The text that a
+//! server sends must not be logged or passed on, because it may repeat what Weir sent, which may
+//! have been a password.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,13 +71,15 @@ pub(crate) const RANGE: &str = "range";
 /// An INCRBY would overflow 64 bits. The batch turns this error into a verdict: over the limit.
 pub(crate) const OVERFLOW: &str = "overflow";
 
-const MISSING_PERMISSION: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, \
-                       PEXPIRE, EVALSHA and EVAL on the keys of Weir";
+const MISSING_PERMISSION: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, \
+    EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, EVALSHA and EVAL on the keys of \
+    Weir";
 
-const CLUSTER_NODE: &str =
-    "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow";
+const CLUSTER_NODE: &str = "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is \
+    set, the slot moved again before Weir could follow";
 
-const REFUSED_LOGIN: &str = "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL";
+const REFUSED_LOGIN: &str =
+    "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL";
 
 const NO_DATABASE: &str = "Redis has no database of that number: check the end of REDIS_URL";
 
@@ -106,7 +111,10 @@ impl Failure {
 
 impl From<&ConnectError> for Failure {
     fn from(error: &ConnectError) -> Self {
-        Self { error: error.name, cause: error.cause.as_deref().map(Arc::from) }
+        Self {
+            error: error.name,
+            cause: error.cause.as_deref().map(Arc::from),
+        }
     }
 }
 
@@ -115,21 +123,30 @@ impl From<&ConnectError> for Failure {
 pub(crate) struct ConnectError {
     /// The name of the error in the table.
     pub(crate) name: &'static str,
-    /// For the log: the message of the operating system or of TLS, or a hint by Weir; never text of the server.
+    /// For the log: the message of the operating system or of TLS, or a hint by Weir; never text of
+    /// the server.
     pub(crate) cause: Option<String>,
 }
 
 impl ConnectError {
     /// The same error, with the address of the one of several servers in its cause.
     pub(crate) fn of(self, server: &impl fmt::Display) -> Self {
-        let cause = self.cause.map_or_else(|| server.to_string(), |cause| format!("{server}: {cause}"));
-        Self { cause: Some(cause), ..self }
+        let cause = self
+            .cause
+            .map_or_else(|| server.to_string(), |cause| format!("{server}: {cause}"));
+        Self {
+            cause: Some(cause),
+            ..self
+        }
     }
 }
 
 impl From<StoreError> for ConnectError {
     fn from(error: StoreError) -> Self {
-        Self { name: name(error), cause: None }
+        Self {
+            name: name(error),
+            cause: None,
+        }
     }
 }
 
@@ -159,7 +176,15 @@ const fn kind(
     outcome: fn(&'static str) -> StoreError,
     meaning: &'static str,
 ) -> ErrorKind {
-    ErrorKind { code, text, name, outcome, breaks_connection: false, is_config: false, meaning }
+    ErrorKind {
+        code,
+        text,
+        name,
+        outcome,
+        breaks_connection: false,
+        is_config: false,
+        meaning,
+    }
 }
 
 const fn breaking(mut kind: ErrorKind) -> ErrorKind {
@@ -177,13 +202,55 @@ use StoreError::{Data, NotExecuted, Unknown};
 /// The first row that matches counts.
 static KINDS: [ErrorKind; 45] = [
     // Error replies of a server.
-    kind("NOSCRIPT", "", NO_SCRIPT, NotExecuted, "Redis did not know the script although its text was sent"),
-    kind("LOADING", "", "loading", NotExecuted, "Redis is loading its data set, and will answer when it is loaded"),
-    kind("BUSY", "", "busy", NotExecuted, "a slow script blocks Redis: find the client that runs it"),
-    kind("OOM", "", "oom", NotExecuted, "Redis is out of memory (maxmemory) and may not evict keys: raise maxmemory"),
-    kind("MISCONF", "", "misconf", NotExecuted, "Redis refuses writes because it cannot save to disk: read its log"),
-    kind("NOREPLICAS", "", "noreplicas", NotExecuted, "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)"),
-    breaking(kind("READONLY", "", READONLY, NotExecuted, "this Redis is a replica: connect to the primary")),
+    kind(
+        "NOSCRIPT",
+        "",
+        NO_SCRIPT,
+        NotExecuted,
+        "Redis did not know the script although its text was sent",
+    ),
+    kind(
+        "LOADING",
+        "",
+        "loading",
+        NotExecuted,
+        "Redis is loading its data set, and will answer when it is loaded",
+    ),
+    kind(
+        "BUSY",
+        "",
+        "busy",
+        NotExecuted,
+        "a slow script blocks Redis: find the client that runs it",
+    ),
+    kind(
+        "OOM",
+        "",
+        "oom",
+        NotExecuted,
+        "Redis is out of memory (maxmemory) and may not evict keys: raise maxmemory",
+    ),
+    kind(
+        "MISCONF",
+        "",
+        "misconf",
+        NotExecuted,
+        "Redis refuses writes because it cannot save to disk: read its log",
+    ),
+    kind(
+        "NOREPLICAS",
+        "",
+        "noreplicas",
+        NotExecuted,
+        "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)",
+    ),
+    breaking(kind(
+        "READONLY",
+        "",
+        READONLY,
+        NotExecuted,
+        "this Redis is a replica: connect to the primary",
+    )),
     breaking(kind(
         "MASTERDOWN",
         "",
@@ -191,17 +258,71 @@ static KINDS: [ErrorKind; 45] = [
         NotExecuted,
         "this Redis is a replica without a link to its primary: connect to the primary",
     )),
-    config(breaking(kind("NOAUTH", "", AUTH, NotExecuted, REFUSED_LOGIN))),
-    config(breaking(kind("WRONGPASS", "", AUTH, NotExecuted, REFUSED_LOGIN))),
-    config(breaking(kind("ERR", "AUTH <password>", AUTH, NotExecuted, REFUSED_LOGIN))),
-    config(kind("ERR", "invalid password", AUTH, NotExecuted, REFUSED_LOGIN)),
-    config(kind("NOPERM", "", NO_PERMISSION, NotExecuted, MISSING_PERMISSION)),
+    config(breaking(kind(
+        "NOAUTH",
+        "",
+        AUTH,
+        NotExecuted,
+        REFUSED_LOGIN,
+    ))),
+    config(breaking(kind(
+        "WRONGPASS",
+        "",
+        AUTH,
+        NotExecuted,
+        REFUSED_LOGIN,
+    ))),
+    config(breaking(kind(
+        "ERR",
+        "AUTH <password>",
+        AUTH,
+        NotExecuted,
+        REFUSED_LOGIN,
+    ))),
+    config(kind(
+        "ERR",
+        "invalid password",
+        AUTH,
+        NotExecuted,
+        REFUSED_LOGIN,
+    )),
+    config(kind(
+        "NOPERM",
+        "",
+        NO_PERMISSION,
+        NotExecuted,
+        MISSING_PERMISSION,
+    )),
     // Raised inside a script, which may have written before with a command that is permitted.
-    config(kind("ERR", "executing the script can't", NO_PERMISSION, Unknown, MISSING_PERMISSION)),
+    config(kind(
+        "ERR",
+        "executing the script can't",
+        NO_PERMISSION,
+        Unknown,
+        MISSING_PERMISSION,
+    )),
     // The same since Redis 7.2.
-    config(kind("ERR", "ACL failure in script", NO_PERMISSION, Unknown, MISSING_PERMISSION)),
-    config(kind("ERR", "unknown command", UNSUPPORTED, NotExecuted, "the server does not know MULTI, TIME or EVALSHA, which Weir needs")),
-    config(kind("ERR", "cluster support disabled", "no_cluster", NotExecuted, "this Redis is no cluster: set REDIS_TYPE=single")),
+    config(kind(
+        "ERR",
+        "ACL failure in script",
+        NO_PERMISSION,
+        Unknown,
+        MISSING_PERMISSION,
+    )),
+    config(kind(
+        "ERR",
+        "unknown command",
+        UNSUPPORTED,
+        NotExecuted,
+        "the server does not know MULTI, TIME or EVALSHA, which Weir needs",
+    )),
+    config(kind(
+        "ERR",
+        "cluster support disabled",
+        "no_cluster",
+        NotExecuted,
+        "this Redis is no cluster: set REDIS_TYPE=single",
+    )),
     config(kind(
         "DENIED",
         "",
@@ -209,59 +330,160 @@ static KINDS: [ErrorKind; 45] = [
         NotExecuted,
         "Redis is in protected mode: set a password in Redis, or bind it to a network interface",
     )),
-    kind("ERR", "max number of clients", "maxclients", NotExecuted, "Redis accepts no more connections: raise its maxclients"),
+    kind(
+        "ERR",
+        "max number of clients",
+        "maxclients",
+        NotExecuted,
+        "Redis accepts no more connections: raise its maxclients",
+    ),
     config(kind("ERR", "DB index", DATABASE, NotExecuted, NO_DATABASE)),
     kind("MOVED", "", MOVED, NotExecuted, CLUSTER_NODE),
     kind("ASK", "", ASK, NotExecuted, CLUSTER_NODE),
     kind("CROSSSLOT", "", "crossslot", NotExecuted, CLUSTER_NODE),
-    kind("CLUSTERDOWN", "", CLUSTER_DOWN, NotExecuted, "the Redis cluster is down, or no node owns the slot"),
-    kind("TRYAGAIN", "", TRY_AGAIN, NotExecuted, "the Redis cluster is migrating a slot"),
-    kind("LATE", "", LATE, NotExecuted, "Redis ran a script after its caller's deadline; nothing was counted"),
-    kind("EXECABORT", "", EXEC_ABORT, NotExecuted, "Redis discarded a transaction"),
-    kind("WRONGTYPE", "", "wrongtype", Data, "the value of a counter's key is not a counter: another program writes under the same prefix"),
+    kind(
+        "CLUSTERDOWN",
+        "",
+        CLUSTER_DOWN,
+        NotExecuted,
+        "the Redis cluster is down, or no node owns the slot",
+    ),
+    kind(
+        "TRYAGAIN",
+        "",
+        TRY_AGAIN,
+        NotExecuted,
+        "the Redis cluster is migrating a slot",
+    ),
+    kind(
+        "LATE",
+        "",
+        LATE,
+        NotExecuted,
+        "Redis ran a script after its caller's deadline; nothing was counted",
+    ),
+    kind(
+        "EXECABORT",
+        "",
+        EXEC_ABORT,
+        NotExecuted,
+        "Redis discarded a transaction",
+    ),
+    kind(
+        "WRONGTYPE",
+        "",
+        "wrongtype",
+        Data,
+        "the value of a counter's key is not a counter: another program writes under the same \
+         prefix",
+    ),
     kind(
         "ERR",
         "not an integer",
         NOT_AN_INTEGER,
         Data,
-        "the value of a counter's key is not a counter: another program writes under the same prefix",
+        "the value of a counter's key is not a counter: another program writes under the same \
+         prefix",
     ),
-    kind("ERR", "would overflow", OVERFLOW, Data, "a counter has the largest value that Redis can count to"),
+    kind(
+        "ERR",
+        "would overflow",
+        OVERFLOW,
+        Data,
+        "a counter has the largest value that Redis can count to",
+    ),
     // Errors that Weir notices itself; no server sends an empty code.
-    kind("", TIMEOUT, TIMEOUT, Unknown, "Redis did not answer in time"),
+    kind(
+        "",
+        TIMEOUT,
+        TIMEOUT,
+        Unknown,
+        "Redis did not answer in time",
+    ),
     kind(
         "",
         DNS,
         DNS,
         NotExecuted,
-        "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS server that this machine uses",
+        "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS \
+         server that this machine uses",
     ),
-    kind("", CONNECT, CONNECT, NotExecuted, "no connection to Redis: check that it runs and that REDIS_URL is right"),
-    kind("", CONNECT_TIMEOUT, CONNECT_TIMEOUT, NotExecuted, "no connection to Redis in time: Redis hangs, or the network drops packets"),
+    kind(
+        "",
+        CONNECT,
+        CONNECT,
+        NotExecuted,
+        "no connection to Redis: check that it runs and that REDIS_URL is right",
+    ),
+    kind(
+        "",
+        CONNECT_TIMEOUT,
+        CONNECT_TIMEOUT,
+        NotExecuted,
+        "no connection to Redis in time: Redis hangs, or the network drops packets",
+    ),
     kind("", IO, IO, Unknown, "a connection to Redis broke"),
-    kind("", IDLE_CLOSED, IDLE_CLOSED, NotExecuted, "Redis closed a connection that was idle"),
+    kind(
+        "",
+        IDLE_CLOSED,
+        IDLE_CLOSED,
+        NotExecuted,
+        "Redis closed a connection that was idle",
+    ),
     breaking(kind(
         "",
         PROTOCOL,
         PROTOCOL,
         Unknown,
-        "a reply does not follow the Redis protocol: check what listens at the address of REDIS_URL",
+        "a reply does not follow the Redis protocol: check what listens at the address of \
+         REDIS_URL",
     )),
     config(kind("", AUTH, AUTH, NotExecuted, REFUSED_LOGIN)),
-    kind("", NO_PRIMARY, NO_PRIMARY, NotExecuted, "no Sentinel or cluster node has named the primaries: check REDIS_URL and REDIS_TYPE"),
-    kind("", QUEUE_FULL, QUEUE_FULL, NotExecuted, "more requests wait for Redis than it can answer in time: it is too slow for this load"),
-    kind("", RANGE, RANGE, Data, "a counter is below zero: another program writes under the same prefix"),
+    kind(
+        "",
+        NO_PRIMARY,
+        NO_PRIMARY,
+        NotExecuted,
+        "no Sentinel or cluster node has named the primaries: check REDIS_URL and REDIS_TYPE",
+    ),
+    kind(
+        "",
+        QUEUE_FULL,
+        QUEUE_FULL,
+        NotExecuted,
+        "more requests wait for Redis than it can answer in time: it is too slow for this load",
+    ),
+    kind(
+        "",
+        RANGE,
+        RANGE,
+        Data,
+        "a counter is below zero: another program writes under the same prefix",
+    ),
     config(kind(
         "",
         TLS_CERTIFICATE,
         TLS_CERTIFICATE,
         NotExecuted,
-        "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and dates of Redis's certificate",
+        "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and \
+         dates of Redis's certificate",
     )),
-    config(kind("", TLS, TLS, NotExecuted, "TLS to Redis fails: check REDIS_TLS, and that the port of REDIS_URL speaks TLS")),
+    config(kind(
+        "",
+        TLS,
+        TLS,
+        NotExecuted,
+        "TLS to Redis fails: check REDIS_TLS, and that the port of REDIS_URL speaks TLS",
+    )),
     config(kind("", DATABASE, DATABASE, NotExecuted, NO_DATABASE)),
     // Any other error, and those of future versions.
-    kind("", "", SERVER_ERROR, Unknown, "Redis answered with an error that Weir does not know"),
+    kind(
+        "",
+        "",
+        SERVER_ERROR,
+        Unknown,
+        "Redis answered with an error that Weir does not know",
+    ),
 ];
 
 impl ErrorKind {
@@ -289,34 +511,52 @@ fn find(code: &str, text: &str) -> &'static ErrorKind {
         return classify_line(cause.as_bytes());
     }
     let last = &KINDS[KINDS.len() - 1];
-    KINDS.iter().find(|kind| kind.code == code && !code.is_empty() && text.contains(kind.text)).unwrap_or(last)
+    KINDS
+        .iter()
+        .find(|kind| kind.code == code && !code.is_empty() && text.contains(kind.text))
+        .unwrap_or(last)
 }
 
 /// Whether a connection that returned this error has to be closed.
 pub(crate) fn breaks_connection(error: StoreError) -> bool {
-    KINDS.iter().any(|kind| kind.breaks_connection && kind.name == name(error))
+    KINDS
+        .iter()
+        .any(|kind| kind.breaks_connection && kind.name == name(error))
 }
 
-/// The kind of failure that the circuit breaker of the server counts for this error. `None` for errors that say nothing about the server as a whole:
-/// those of one key or one command, redirects, and errors that Weir causes itself.
+/// The kind of failure that the circuit breaker of the server counts for this error. `None` for
+/// errors that say nothing about the server as a whole: those of one key or one command, redirects,
+/// and errors that Weir causes itself.
 pub(crate) fn server_failure(error: StoreError) -> Option<Why> {
     match error {
         Data(_) => None,
-        NotExecuted(NO_SCRIPT | MOVED | ASK | TRY_AGAIN | LATE | EXEC_ABORT | QUEUE_FULL | IDLE_CLOSED) => None,
-        // One algorithm may need a permission that the others do not need. The monitor reports what is missing.
+        NotExecuted(
+            NO_SCRIPT | MOVED | ASK | TRY_AGAIN | LATE | EXEC_ABORT | QUEUE_FULL | IDLE_CLOSED,
+        ) => None,
+        // One algorithm may need a permission that the others do not need. The monitor reports what
+        // is missing.
         NotExecuted(NO_PERMISSION | UNSUPPORTED) | Unknown(NO_PERMISSION) => None,
         NotExecuted(name) | Unknown(name) => Some(failure_kind(name)),
     }
 }
 
-/// The kind of failure that the circuit breaker counts when no connection can be opened, by the name of the error.
+/// The kind of failure that the circuit breaker counts when no connection can be opened, by the
+/// name of the error.
 pub(crate) fn failure_kind(name: &str) -> Why {
-    if is_config(name) { Why::Config } else { Why::Outage }
+    if is_config(name) {
+        Why::Config
+    } else {
+        Why::Outage
+    }
 }
 
-/// Whether a retry is safe and useful: the command certainly did not run, and may run when it is sent once more.
+/// Whether a retry is safe and useful: the command certainly did not run, and may run when it is
+/// sent once more.
 pub(crate) fn is_retryable(error: StoreError) -> bool {
-    matches!(error, NotExecuted(MOVED | ASK | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED))
+    matches!(
+        error,
+        NotExecuted(MOVED | ASK | TRY_AGAIN | READONLY | EXEC_ABORT | IO | IDLE_CLOSED)
+    )
 }
 
 /// Whether an operator has to change a setting before errors of this name end.
@@ -332,20 +572,29 @@ pub(crate) fn name(error: StoreError) -> &'static str {
 
 /// The cause and the remedy of errors of this name, for the log.
 pub(crate) fn meaning(name: &str) -> &'static str {
-    KINDS.iter().find(|kind| kind.name == name).map_or("", |kind| kind.meaning)
+    KINDS
+        .iter()
+        .find(|kind| kind.name == name)
+        .map_or("", |kind| kind.meaning)
 }
 
-/// What the caller of a request that failed with this error may read: no address, no setting and no text of the server.
+/// What the caller of a request that failed with this error may read: no address, no setting and no
+/// text of the server.
 pub(crate) fn for_callers(error: StoreError) -> &'static str {
     match name(error) {
         _ if matches!(error, Data(_)) => "a counter in Redis cannot be read",
-        CONNECT | DNS | IO | IDLE_CLOSED | NO_PRIMARY | TLS | TLS_CERTIFICATE | PROTOCOL | "maxclients" => "Redis cannot be reached",
+        CONNECT | DNS | IO | IDLE_CLOSED | NO_PRIMARY | TLS | TLS_CERTIFICATE | PROTOCOL
+        | "maxclients" => "Redis cannot be reached",
         TIMEOUT | CONNECT_TIMEOUT | LATE | "busy" => "Redis did not answer in time",
         QUEUE_FULL => "Redis is too slow for this load",
         "loading" => "Redis is loading its data",
-        AUTH | NO_PERMISSION | UNSUPPORTED | DATABASE | "no_cluster" | "denied" => "Redis refuses the requests of Weir",
+        AUTH | NO_PERMISSION | UNSUPPORTED | DATABASE | "no_cluster" | "denied" => {
+            "Redis refuses the requests of Weir"
+        }
         "oom" | "misconf" | "noreplicas" | READONLY | "masterdown" => "Redis refuses writes",
-        CLUSTER_DOWN | MOVED | ASK | TRY_AGAIN | "crossslot" => "the Redis cluster has no server for the counter",
+        CLUSTER_DOWN | MOVED | ASK | TRY_AGAIN | "crossslot" => {
+            "the Redis cluster has no server for the counter"
+        }
         _ => "Redis answered with an error",
     }
 }
@@ -381,19 +630,39 @@ impl ErrorCounters {
     }
 
     fn with_counter(&self, name: &'static str, change: impl FnOnce(&mut ErrorCounter)) {
-        change(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default());
+        change(
+            self.0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .entry(name)
+                .or_default(),
+        );
     }
 
     /// All counts since the start, by name.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
         let error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        error_counters.iter().map(|(&name, counter)| (name, counter.count)).collect()
+        error_counters
+            .iter()
+            .map(|(&name, counter)| (name, counter.count))
+            .collect()
     }
 
     /// All counts since the start, each with the cause of the latest such error.
     pub(crate) fn failures(&self) -> Vec<(Failure, u64)> {
         let error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        error_counters.iter().map(|(&error, counter)| (Failure { error, cause: counter.cause.clone() }, counter.count)).collect()
+        error_counters
+            .iter()
+            .map(|(&error, counter)| {
+                (
+                    Failure {
+                        error,
+                        cause: counter.cause.clone(),
+                    },
+                    counter.count,
+                )
+            })
+            .collect()
     }
 }
 
@@ -407,49 +676,120 @@ mod tests {
     #[test]
     fn captured_error_lines_have_the_right_outcome() {
         let table = [
-            ("NOSCRIPT No matching script. Please use EVAL.", NotExecuted("noscript")),
-            ("LOADING Redis is loading the dataset in memory", NotExecuted("loading")),
-            ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", NotExecuted("busy")),
-            ("OOM command not allowed when used memory > 'maxmemory'.", NotExecuted("oom")),
-            ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", NotExecuted("misconf")),
-            ("NOREPLICAS Not enough good replicas to write.", NotExecuted("noreplicas")),
-            ("READONLY You can't write against a read only replica.", NotExecuted("readonly")),
-            ("MASTERDOWN Connection with MASTER is down and replica-serve-stale-data is set to 'no'.", NotExecuted("masterdown")),
-            ("NOAUTH Authentication required.", NotExecuted("auth")),
-            ("WRONGPASS invalid username-password pair or user is disabled.", NotExecuted("auth")),
             (
-                "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+                "NOSCRIPT No matching script. Please use EVAL.",
+                NotExecuted("noscript"),
+            ),
+            (
+                "LOADING Redis is loading the dataset in memory",
+                NotExecuted("loading"),
+            ),
+            (
+                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN \
+                 NOSAVE.",
+                NotExecuted("busy"),
+            ),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                NotExecuted("oom"),
+            ),
+            (
+                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to \
+                 persist to disk.",
+                NotExecuted("misconf"),
+            ),
+            (
+                "NOREPLICAS Not enough good replicas to write.",
+                NotExecuted("noreplicas"),
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                NotExecuted("readonly"),
+            ),
+            (
+                "MASTERDOWN Connection with MASTER is down and replica-serve-stale-data is set to \
+                 'no'.",
+                NotExecuted("masterdown"),
+            ),
+            ("NOAUTH Authentication required.", NotExecuted("auth")),
+            (
+                "WRONGPASS invalid username-password pair or user is disabled.",
                 NotExecuted("auth"),
             ),
-            ("NOPERM this user has no permissions to run the 'incrby' command", NotExecuted("noperm")),
+            (
+                "ERR AUTH <password> called without any password configured for the default user. \
+                 Are you sure your configuration is correct?",
+                NotExecuted("auth"),
+            ),
+            (
+                "NOPERM this user has no permissions to run the 'incrby' command",
+                NotExecuted("noperm"),
+            ),
             (
                 // Redis 7.0, and 7.2 and newer.
-                "ERR The user executing the script can't run this command or subcommand script: 5f, on @user_script:1.",
+                "ERR The user executing the script can't run this command or subcommand script: \
+                 5f, on @user_script:1.",
                 Unknown("noperm"),
             ),
             (
-                "ERR ACL failure in script: User weir has no permissions to run the 'get' command script: 5f, on @user_script:1.",
+                "ERR ACL failure in script: User weir has no permissions to run the 'get' command \
+                 script: 5f, on @user_script:1.",
                 Unknown("noperm"),
             ),
-            ("ERR unknown command 'EVALSHA', with args beginning with: 'x' ", NotExecuted("unsupported")),
-            ("ERR max number of clients reached", NotExecuted("maxclients")),
+            (
+                "ERR unknown command 'EVALSHA', with args beginning with: 'x' ",
+                NotExecuted("unsupported"),
+            ),
+            (
+                "ERR max number of clients reached",
+                NotExecuted("maxclients"),
+            ),
             ("ERR DB index is out of range", NotExecuted("database")),
             ("MOVED 3999 127.0.0.1:6381", NotExecuted("moved")),
             ("ASK 3999 127.0.0.1:6381", NotExecuted("ask")),
-            ("CROSSSLOT Keys in request don't hash to the same slot", NotExecuted("crossslot")),
-            ("CLUSTERDOWN The cluster is down", NotExecuted("clusterdown")),
-            ("TRYAGAIN Multiple keys request during rehashing of slot", NotExecuted("tryagain")),
-            ("EXECABORT Transaction discarded because of previous errors.", NotExecuted("execabort")),
-            ("EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.", NotExecuted("oom")),
-            ("WRONGTYPE Operation against a key holding the wrong kind of value", Data("wrongtype")),
-            ("ERR value is not an integer or out of range", Data("not_an_integer")),
-            ("ERR increment or decrement would overflow", Data("overflow")),
+            (
+                "CROSSSLOT Keys in request don't hash to the same slot",
+                NotExecuted("crossslot"),
+            ),
+            (
+                "CLUSTERDOWN The cluster is down",
+                NotExecuted("clusterdown"),
+            ),
+            (
+                "TRYAGAIN Multiple keys request during rehashing of slot",
+                NotExecuted("tryagain"),
+            ),
+            (
+                "EXECABORT Transaction discarded because of previous errors.",
+                NotExecuted("execabort"),
+            ),
+            (
+                "EXECABORT Transaction discarded because of: OOM command not allowed when used \
+                 memory > 'maxmemory'.",
+                NotExecuted("oom"),
+            ),
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                Data("wrongtype"),
+            ),
+            (
+                "ERR value is not an integer or out of range",
+                Data("not_an_integer"),
+            ),
+            (
+                "ERR increment or decrement would overflow",
+                Data("overflow"),
+            ),
             ("ERR something new", Unknown("server_error")),
             ("FUTURE error", Unknown("server_error")),
             ("", Unknown("server_error")),
         ];
         for (line, expected) in table {
-            let Ok(Value::ServerError(error)) = parse_redis_value(format!("-{line}\r\n").as_bytes()) else { panic!("{line}") };
+            let Ok(Value::ServerError(error)) =
+                parse_redis_value(format!("-{line}\r\n").as_bytes())
+            else {
+                panic!("{line}")
+            };
             assert_eq!(classify(&error).error(), expected, "{line}");
             assert_eq!(classify_line(line.as_bytes()).error(), expected, "{line}");
         }
@@ -458,19 +798,44 @@ mod tests {
     #[test]
     fn every_kind_has_a_name_and_a_meaning() {
         for kind in &KINDS {
-            assert!(!kind.name.is_empty() && !meaning(kind.name).is_empty(), "{kind:?}");
+            assert!(
+                !kind.name.is_empty() && !meaning(kind.name).is_empty(),
+                "{kind:?}"
+            );
         }
-        for (name, breaks) in [("readonly", true), ("masterdown", true), ("auth", true), ("loading", false), ("oom", false)] {
+        for (name, breaks) in [
+            ("readonly", true),
+            ("masterdown", true),
+            ("auth", true),
+            ("loading", false),
+            ("oom", false),
+        ] {
             assert_eq!(breaks_connection(NotExecuted(name)), breaks, "{name}");
         }
     }
 
     #[test]
     fn errors_that_an_operator_has_to_mend_are_marked() {
-        let mut marked: Vec<_> = KINDS.iter().map(|kind| kind.name).filter(|name| is_config(name)).collect();
+        let mut marked: Vec<_> = KINDS
+            .iter()
+            .map(|kind| kind.name)
+            .filter(|name| is_config(name))
+            .collect();
         marked.sort_unstable();
         marked.dedup();
-        assert_eq!(marked, ["auth", "database", "denied", "no_cluster", "noperm", "tls", "tls_certificate", "unsupported"]);
+        assert_eq!(
+            marked,
+            [
+                "auth",
+                "database",
+                "denied",
+                "no_cluster",
+                "noperm",
+                "tls",
+                "tls_certificate",
+                "unsupported"
+            ]
+        );
         // All rows of a name agree.
         for kind in &KINDS {
             assert_eq!(kind.is_config, is_config(kind.name), "{kind:?}");
@@ -484,10 +849,19 @@ mod tests {
             error_counters.record(IO);
         }
         for cause in ["first", "second"] {
-            error_counters.record_failed_connect(&ConnectError { name: CONNECT, cause: Some(cause.to_owned()) });
+            error_counters.record_failed_connect(&ConnectError {
+                name: CONNECT,
+                cause: Some(cause.to_owned()),
+            });
         }
         assert_eq!(error_counters.counts(), [(CONNECT, 2), (IO, 1_000)]);
-        let connect = Failure { error: CONNECT, cause: Some("second".into()) };
-        assert_eq!(error_counters.failures(), [(connect, 2), (Failure::new(IO), 1_000)]);
+        let connect = Failure {
+            error: CONNECT,
+            cause: Some("second".into()),
+        };
+        assert_eq!(
+            error_counters.failures(),
+            [(connect, 2), (Failure::new(IO), 1_000)]
+        );
     }
 }

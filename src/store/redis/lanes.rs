@@ -1,11 +1,14 @@
 //! The queue and the lanes of one worker for one server: requests are batched without a timer.
 //!
-//! Requests wait in a bounded queue. A lane is a task that holds a connection of the pool: it takes the waiting requests, sends them in one write,
-//! distributes the answers, and repeats until the queue is empty. Batching needs no timer: while all lanes are busy the next batch grows, and a
-//! request that finds a lane free is sent at once. A request that was cancelled or is past its deadline is never sent.
+//! Requests wait in a bounded queue. A lane is a task that holds a connection of the pool: it takes
+//! the waiting requests, sends them in one write, distributes the answers, and repeats until the
+//! queue is empty. Batching needs no timer: while all lanes are busy the next batch grows, and a
+//! request that finds a lane free is sent at once. A request that was cancelled or is past its
+//! deadline is never sent.
 //!
-//! A lane never sends anything a second time, except a script that Redis did not know, or that it refused as late because its clock had jumped. It
-//! never decides what a failed request is answered.
+//! A lane never sends anything a second time, except a script that Redis did not know, or that it
+//! refused as late because its clock had jumped. It never decides what a failed request is
+//! answered.
 
 mod pool;
 
@@ -25,14 +28,17 @@ use crate::store::redis::usage::queue::UsageQueue;
 use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work, WorkReply};
 use crate::verdict::StoreError;
 
-/// The checks that have to wait before a further lane starts for a server that is far. For one that is near it is a full batch.
+/// The checks that have to wait before a further lane starts for a server that is far. For one that
+/// is near it is a full batch.
 const MIN_CHECKS_FAR: usize = 16;
 
-/// The most checks of a batch, unless a single request has more. A script takes about 4 µs per check, and must not block Redis for more than half a
-/// millisecond. Here and below, a check with usage counts as several: see [`weight`].
+/// The most checks of a batch, unless a single request has more. A script takes about 4 µs per
+/// check, and must not block Redis for more than half a millisecond. Here and below, a check with
+/// usage counts as several: see [`weight`].
 pub const MAX_BATCH_CHECKS: usize = 96;
 
-/// What a check with `track_usage` weighs: it takes Redis three times as long as another, because its record is read and written besides.
+/// What a check with `track_usage` weighs: it takes Redis three times as long as another, because
+/// its record is read and written besides.
 pub const TRACKED_WEIGHT: usize = 3;
 
 /// This many checks under way keep any server busy all the time, unless it is very far.
@@ -81,11 +87,22 @@ struct QueuedWork {
 }
 
 impl Lanes {
-    /// An empty queue for `node`. The first request opens the first connection. Must be used in the runtime that it was created in, because its
-    /// connections and tasks belong to it.
-    pub(super) fn new(node: &Arc<Node>, batch_options: BatchOptions, usage: &Arc<UsageQueue>) -> Self {
+    /// An empty queue for `node`. The first request opens the first connection. Must be used in the
+    /// runtime that it was created in, because its connections and tasks belong to it.
+    pub(super) fn new(
+        node: &Arc<Node>,
+        batch_options: BatchOptions,
+        usage: &Arc<UsageQueue>,
+    ) -> Self {
         let (round_trips, usage) = (node.round_trips.row(), Arc::clone(usage));
-        Self(Arc::new(Inner { node: Arc::clone(node), pool: Pool::new(node), batch_options, round_trips, usage, queue: Mutex::default() }))
+        Self(Arc::new(Inner {
+            node: Arc::clone(node),
+            pool: Pool::new(node),
+            batch_options,
+            round_trips,
+            usage,
+            queue: Mutex::default(),
+        }))
     }
 
     /// The server.
@@ -93,11 +110,16 @@ impl Lanes {
         &self.0.node
     }
 
-    /// Queues work, and starts a lane if one is due. Dropping the receiver cancels the work if it was not sent yet.
+    /// Queues work, and starts a lane if one is due. Dropping the receiver cancels the work if it
+    /// was not sent yet.
     ///
     /// # Errors
-    /// `NotExecuted("queue_full")` when the queue is full, or so long that the wait would take more than half of the time left until the deadline.
-    #[expect(clippy::disallowed_methods, reason = "a lane ends when the queue is empty, or with its runtime")]
+    /// `NotExecuted("queue_full")` when the queue is full, or so long that the wait would take more
+    /// than half of the time left until the deadline.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a lane ends when the queue is empty, or with its runtime"
+    )]
     pub(super) fn send(&self, work: Work) -> Result<oneshot::Receiver<WorkReply>, StoreError> {
         let (reply, receiver) = oneshot::channel();
         let weight = weight(&work);
@@ -107,14 +129,32 @@ impl Lanes {
         if is_full || rtt.is_queue_too_long(queue.batches(), work.budget, since) {
             return Err(StoreError::NotExecuted(error::QUEUE_FULL));
         }
-        // A request that cannot wait for the reply to a batch under way may start a lane for itself alone.
-        let min_checks = if rtt.is_deadline_too_close(work.budget, since) { 1 } else { self.0.min_checks() };
-        queue.push(QueuedWork { work, weight, since, reply });
+        // A request that cannot wait for the reply to a batch under way may start a lane for itself
+        // alone.
+        let min_checks = if rtt.is_deadline_too_close(work.budget, since) {
+            1
+        } else {
+            self.0.min_checks()
+        };
+        queue.push(QueuedWork {
+            work,
+            weight,
+            since,
+            reply,
+        });
         if self.0.should_run(queue.busy + 1, min_checks, &queue, since) {
             queue.busy += 1;
             drop(queue);
             // The task runs after those that are ready now, so that their requests join its batch.
-            tokio::spawn(RunningLane { inner: Arc::clone(&self.0), is_busy: true, is_connected: false, since: None }.run());
+            tokio::spawn(
+                RunningLane {
+                    inner: Arc::clone(&self.0),
+                    is_busy: true,
+                    is_connected: false,
+                    since: None,
+                }
+                .run(),
+            );
         }
         Ok(receiver)
     }
@@ -131,8 +171,16 @@ impl Lanes {
 
 /// The number of usual checks that take Redis as long as this work.
 fn weight(work: &Work) -> usize {
-    let is_picked = |index: CheckIndex| work.picked.binary_search_by_key(&index.0, |picked| picked.0).is_ok();
-    let tracked = work.checks.all_tracking().filter(|&(index, _)| is_picked(index)).count();
+    let is_picked = |index: CheckIndex| {
+        work.picked
+            .binary_search_by_key(&index.0, |picked| picked.0)
+            .is_ok()
+    };
+    let tracked = work
+        .checks
+        .all_tracking()
+        .filter(|&(index, _)| is_picked(index))
+        .count();
     work.picked.len() + (TRACKED_WEIGHT - 1) * tracked
 }
 
@@ -152,15 +200,17 @@ impl Queue {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Moves the next batch to `taken`, in the order of arrival. Work that was cancelled or is past its deadline is dropped. Returns how many those
-    /// were.
+    /// Moves the next batch to `taken`, in the order of arrival. Work that was cancelled or is past
+    /// its deadline is dropped. Returns how many those were.
     fn take(&mut self, taken: &mut Vec<QueuedWork>, now: Instant) -> u64 {
         let (mut weight, mut abandoned) = (0, 0);
         while let Some(next) = self.waiting.front().map(|entry| entry.weight) {
             if weight > 0 && weight + next > MAX_BATCH_CHECKS {
                 break;
             }
-            let Some(entry) = self.waiting.pop_front() else { break };
+            let Some(entry) = self.waiting.pop_front() else {
+                break;
+            };
             self.weight -= next;
             if !entry.reply.is_closed() && entry.work.budget.deadline > now {
                 weight += next;
@@ -185,13 +235,15 @@ impl Queue {
 
 impl Inner {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // No code that changes the queue can panic in between, so that a poisoned lock holds a valid queue.
+        // No code that changes the queue can panic in between, so that a poisoned lock holds a
+        // valid queue.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lanes that run for a single waiting check; a further lane needs [`Inner::min_checks`]. A near server has one, because waiting for its reply
-    /// makes larger batches, which cost least (measured). A farther server has two, so that a request need not wait for a whole round trip. Each
-    /// overdue batch adds one, because the delay may affect its connection only.
+    /// The lanes that run for a single waiting check; a further lane needs [`Inner::min_checks`]. A
+    /// near server has one, because waiting for its reply makes larger batches, which cost least
+    /// (measured). A farther server has two, so that a request need not wait for a whole round
+    /// trip. Each overdue batch adds one, because the delay may affect its connection only.
     fn unconditional_lanes(&self, queue: &Queue, now: Instant) -> u32 {
         self.base_lanes() + self.overdue_batches(queue, now)
     }
@@ -201,14 +253,27 @@ impl Inner {
     }
 
     fn overdue_batches(&self, queue: &Queue, now: Instant) -> u32 {
-        queue.under_way.iter().map(|&(since, _)| u32::from(self.node.rtt.is_overdue(since, now))).sum()
+        queue
+            .under_way
+            .iter()
+            .map(|&(since, _)| u32::from(self.node.rtt.is_overdue(since, now)))
+            .sum()
     }
 
-    /// The most lanes: the size of the pool. When 192 checks are under way and a reply takes more than a quarter of a request's time, the server is
-    /// overloaded, and the batch of another lane would only wait inside of it.
+    /// The most lanes: the size of the pool. When 192 checks are under way and a reply takes more
+    /// than a quarter of a request's time, the server is overloaded, and the batch of another lane
+    /// would only wait inside of it.
     fn max_lanes(&self, queue: &Queue, now: Instant) -> u32 {
         let under_way: usize = queue.under_way.iter().map(|&(_, weight)| weight).sum();
-        let is_slow = |entry: &QueuedWork| self.node.rtt.is_slow_for(entry.work.budget.deadline.saturating_duration_since(entry.since));
+        let is_slow = |entry: &QueuedWork| {
+            self.node.rtt.is_slow_for(
+                entry
+                    .work
+                    .budget
+                    .deadline
+                    .saturating_duration_since(entry.since),
+            )
+        };
         let lanes = self.node.options().pool_size.get();
         if under_way >= SATURATING_CHECKS && queue.waiting.front().is_some_and(is_slow) {
             // All batches may be overdue then, which is no reason for more than one further lane.
@@ -227,7 +292,11 @@ impl Inner {
 
     /// The waiting checks that a further lane needs.
     fn min_checks(&self) -> usize {
-        if self.node.rtt.is_near() { MAX_BATCH_CHECKS } else { MIN_CHECKS_FAR }
+        if self.node.rtt.is_near() {
+            MAX_BATCH_CHECKS
+        } else {
+            MIN_CHECKS_FAR
+        }
     }
 
     /// Moves the next batch to `taken`; nothing when more lanes run than there should be.
@@ -243,16 +312,25 @@ impl Inner {
     /// Sends a batch for `taken`, which it empties, and distributes the answers.
     async fn exchange(&self, connection: &mut Connection, taken: &mut Vec<QueuedWork>) {
         let at = Instant::now();
-        // Every handshake sets the clock, so that it can be read here, unless it shows a time before 1970 or the server has just moved.
+        // Every handshake sets the clock, so that it can be read here, unless it shows a time
+        // before 1970 or the server has just moved.
         let Some(time) = self.node.clock().read(at) else {
             connection.give_up();
             return self.refuse(taken.drain(..), error::PROTOCOL);
         };
         let (replies, needs_expire) = {
-            let batch =
-                Batch::new(taken.iter().map(|entry| &entry.work), self.batch_options, ClockReading { time, at }, connection.known_ttls());
+            let batch = Batch::new(
+                taken.iter().map(|entry| &entry.work),
+                self.batch_options,
+                ClockReading { time, at },
+                connection.known_ttls(),
+            );
             let mut replies = batch.unanswered();
-            let deadline = taken.iter().map(|entry| entry.work.budget.deadline).max().unwrap_or(at);
+            let deadline = taken
+                .iter()
+                .map(|entry| entry.work.budget.deadline)
+                .max()
+                .unwrap_or(at);
             self.send(connection, &batch, deadline, &mut replies).await;
             if let Some(again) = batch.calls_to_resend(&replies) {
                 self.send(connection, &again, deadline, &mut replies).await;
@@ -260,7 +338,10 @@ impl Inner {
             // The reply that refused them as late has renewed the estimate of the clock.
             let clock_reading = || {
                 let at = Instant::now();
-                Some(ClockReading { time: self.node.clock().read(at)?, at })
+                Some(ClockReading {
+                    time: self.node.clock().read(at)?,
+                    at,
+                })
             };
             if let Some(again) = batch.calls_that_were_not_late(&replies, clock_reading) {
                 self.send(connection, &again, deadline, &mut replies).await;
@@ -275,11 +356,15 @@ impl Inner {
         let mut usage = Vec::new();
         for (entry, mut reply) in taken.drain(..).zip(replies) {
             if !reply.usage.is_empty() {
-                usage.push((Arc::clone(&entry.work.checks), std::mem::take(&mut reply.usage)));
+                usage.push((
+                    Arc::clone(&entry.work.checks),
+                    std::mem::take(&mut reply.usage),
+                ));
             }
             let mut with_this = outcome;
             with_this.add(&reply, entry.since, entry.work.budget);
-            // A request that was cancelled at its deadline was reported to the node as timed out already.
+            // A request that was cancelled at its deadline was reported to the node as timed out
+            // already.
             if entry.reply.send(reply).is_ok() {
                 outcome = with_this;
             }
@@ -288,19 +373,29 @@ impl Inner {
         for (checks, summaries) in usage {
             for (index, summary) in summaries {
                 if let Some(tracking) = checks.tracking(index) {
-                    self.usage.note(checks.key(&checks[index]), tracking, summary);
+                    self.usage
+                        .note(checks.key(&checks[index]), tracking, summary);
                 }
             }
         }
         if needs_expire {
-            // The answers are sent, and no request waits for this. If the connection breaks here, the counter keeps no TTL until another connection
-            // counts on it, and stays for ever if none does.
-            let _ = connection.exchange(Instant::now() + self.node.options().connect_timeout).await;
+            // The answers are sent, and no request waits for this. If the connection breaks here,
+            // the counter keeps no TTL until another connection counts on it, and stays for ever if
+            // none does.
+            let _ = connection
+                .exchange(Instant::now() + self.node.options().connect_timeout)
+                .await;
         }
     }
 
     /// Sends a batch, and fills `replies`.
-    async fn send(&self, connection: &mut Connection, batch: &Batch<'_>, deadline: Instant, replies: &mut [WorkReply]) {
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        batch: &Batch<'_>,
+        deadline: Instant,
+        replies: &mut [WorkReply],
+    ) {
         let began = Instant::now();
         batch.write(connection.outgoing());
         match connection.exchange(deadline).await {
@@ -310,11 +405,19 @@ impl Inner {
                 self.round_trips.record(took);
                 batch.read(values, replies);
                 self.node.counters.answered(replies.len());
-                let now = replies.iter().map(|reply| reply.now).max().unwrap_or_default();
+                let now = replies
+                    .iter()
+                    .map(|reply| reply.now)
+                    .max()
+                    .unwrap_or_default();
                 if now.0 > 0 {
                     self.node.clock().observe(now, Instant::now());
                 }
-                if replies.iter().flat_map(|reply| &reply.answers).any(|answer| answer.is_err_and(error::breaks_connection)) {
+                if replies
+                    .iter()
+                    .flat_map(|reply| &reply.answers)
+                    .any(|answer| answer.is_err_and(error::breaks_connection))
+                {
                     connection.give_up();
                 }
             }
@@ -324,10 +427,18 @@ impl Inner {
 
     /// Answers work that gets no connection with an error of this name.
     fn refuse(&self, work: impl Iterator<Item = QueuedWork>, name: &'static str) {
-        let answer =
-            |entry: QueuedWork| entry.reply.send(WorkReply::failed(entry.work.picked.len(), StoreError::NotExecuted(name))).is_ok();
+        let answer = |entry: QueuedWork| {
+            entry
+                .reply
+                .send(WorkReply::failed(
+                    entry.work.picked.len(),
+                    StoreError::NotExecuted(name),
+                ))
+                .is_ok()
+        };
         let answered = work.map(answer).filter(|&is_answered| is_answered).count();
-        self.node.record_failed(u32::try_from(answered).unwrap_or(u32::MAX), name);
+        self.node
+            .record_failed(u32::try_from(answered).unwrap_or(u32::MAX), name);
     }
 }
 
@@ -372,16 +483,23 @@ impl RunningLane {
                     let mut queue = inner.queue();
                     // If another lane has a connection, it sends the waiting work.
                     let is_alone = queue.connected == 0;
-                    let waiting = if is_alone { queue.take_all() } else { VecDeque::new() };
+                    let waiting = if is_alone {
+                        queue.take_all()
+                    } else {
+                        VecDeque::new()
+                    };
                     drop(queue);
                     inner.refuse(waiting.into_iter(), name);
                     is_alone
                 }
             };
-            // Decided and counted under one lock, so that the next request sees that this lane has ended.
+            // Decided and counted under one lock, so that the next request sees that this lane has
+            // ended.
             let mut queue = inner.queue();
             queue.connected -= u32::from(std::mem::take(&mut self.is_connected));
-            if !is_needed || !inner.should_run(queue.busy, inner.min_checks(), &queue, Instant::now()) {
+            if !is_needed
+                || !inner.should_run(queue.busy, inner.min_checks(), &queue, Instant::now())
+            {
                 queue.busy -= 1;
                 self.is_busy = false;
                 return;

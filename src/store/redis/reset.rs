@@ -1,8 +1,10 @@
 //! The reset of a counter: an operator lets a key count from zero.
 //!
-//! The key is deleted, which means the same as a recovered one for every algorithm. A connection that knows its TTL finds a count from zero with the
-//! next hit, and sets the TTL again. The counters of a fixed window have the number of the window in their keys: those of the windows before and after
-//! the one of Redis's clock are deleted too, because a replica's estimate of that clock may still be, or be already, in one of them.
+//! The key is deleted, which means the same as a recovered one for every algorithm. A connection
+//! that knows its TTL finds a count from zero with the next hit, and sets the TTL again. The
+//! counters of a fixed window have the number of the window in their keys: those of the windows
+//! before and after the one of Redis's clock are deleted too, because a replica's estimate of that
+//! clock may still be, or be already, in one of them.
 
 use bb8_redis::redis::Value;
 use tokio::time::Instant;
@@ -20,17 +22,32 @@ impl Redis {
     ///
     /// # Errors
     /// It was not deleted, or perhaps it was.
-    pub async fn reset(&self, checks: &Checks, index: CheckIndex, deadline: Instant) -> Result<bool, StoreError> {
+    pub async fn reset(
+        &self,
+        checks: &Checks,
+        index: CheckIndex,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         let check = &checks[index];
-        let direct = Direct::new(std::sync::Arc::clone(&self.worker_lanes(checks, index).deployment));
+        let direct = Direct::new(std::sync::Arc::clone(
+            &self.worker_lanes(checks, index).deployment,
+        ));
         let owner = checks.key(check);
         let mut keys = Vec::new();
         if let Algorithm::FixedWindow(fixed) = &check.algorithm {
-            let time = direct.query(owner, deadline, |out| out.push([b"TIME"])).await?;
+            let time = direct
+                .query(owner, deadline, |out| out.push([b"TIME"]))
+                .await?;
             let now = micros(time.first()).ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
             let number = fixed.number(now);
             // An instant in each of the three windows.
-            let before = Micros(fixed.window.end(number.saturating_sub(1)).0.saturating_sub(1));
+            let before = Micros(
+                fixed
+                    .window
+                    .end(number.saturating_sub(1))
+                    .0
+                    .saturating_sub(1),
+            );
             for instant in [before, now, fixed.end(number) + Span::from_micros(1)] {
                 let mut key = Vec::new();
                 write_key(checks, check, instant, &mut key);
@@ -49,7 +66,9 @@ impl Redis {
         });
         match replies.await?.first() {
             Some(Value::Int(deleted)) => Ok(*deleted > 0),
-            Some(Value::ServerError(error)) if error.code() == "NOPERM" => Err(StoreError::NotExecuted(NO_RIGHT)),
+            Some(Value::ServerError(error)) if error.code() == "NOPERM" => {
+                Err(StoreError::NotExecuted(NO_RIGHT))
+            }
             Some(Value::ServerError(_)) => Err(StoreError::NotExecuted(REFUSED)),
             _ => Err(StoreError::Unknown(error::PROTOCOL)),
         }
@@ -62,11 +81,19 @@ const REFUSED: &str = "Redis refuses DEL; its log or `weir_redis_errors_total` m
 
 /// Reads a reply to TIME.
 fn micros(reply: Option<&Value>) -> Option<Micros> {
-    let Some(Value::Array(parts)) = reply else { return None };
+    let Some(Value::Array(parts)) = reply else {
+        return None;
+    };
     let number = |part: &Value| match part {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse::<u64>().ok(),
         _ => None,
     };
-    let [secs, micros] = &parts[..] else { return None };
-    Some(Micros(number(secs)?.checked_mul(1_000_000)?.checked_add(number(micros)?)?))
+    let [secs, micros] = &parts[..] else {
+        return None;
+    };
+    Some(Micros(
+        number(secs)?
+            .checked_mul(1_000_000)?
+            .checked_add(number(micros)?)?,
+    ))
 }

@@ -1,12 +1,17 @@
-//! An estimate of how long one server takes to answer a batch, shared by all threads of the process.
+//! An estimate of how long one server takes to answer a batch, shared by all threads of the
+//! process.
 //!
-//! The lanes use it to choose how many batches are under way at a time, and to refuse requests that would wait for too long.
+//! The lanes use it to choose how many batches are under way at a time, and to refuse requests that
+//! would wait for too long.
 //!
-//! A sample is the time from the encoding of a batch to its last reply, and so includes the server's work. The mean is an exponentially weighted
-//! moving average in which the newest sample weighs 1/8: the formula and the gain of SRTT in RFC 6298, section 2. Nothing else of that RFC is used:
-//! there is no variance and no retransmission timeout. The minimum follows a faster sample at once, and rises by at most 1/16 and 1 µs per slower one.
+//! A sample is the time from the encoding of a batch to its last reply, and so includes the
+//! server's work. The mean is an exponentially weighted moving average in which the newest sample
+//! weighs 1/8: the formula and the gain of SRTT in RFC 6298, section 2. Nothing else of that RFC is
+//! used: there is no variance and no retransmission timeout. The minimum follows a faster sample at
+//! once, and rises by at most 1/16 and 1 µs per slower one.
 //!
-//! Threads update both without a lock, so that a sample may be lost. Nothing here may be used where a lost sample would matter.
+//! Threads update both without a lock, so that a sample may be lost. Nothing here may be used where
+//! a lost sample would matter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,11 +28,13 @@ const OVERDUE_FACTOR: u32 = 4;
 /// No batch is overdue sooner than this.
 const MIN_OVERDUE: Duration = Duration::from_millis(5);
 
-/// The mean and the minimum response time of a server, in microseconds; both are 0 before the first sample.
+/// The mean and the minimum response time of a server, in microseconds; both are 0 before the first
+/// sample.
 #[derive(Debug, Default)]
 pub(crate) struct RttEstimator {
     mean_micros: AtomicU64,
-    /// Close to the network's round trip; the mean also contains the time that this process was busy with other work.
+    /// Close to the network's round trip; the mean also contains the time that this process was
+    /// busy with other work.
     min_micros: AtomicU64,
 }
 
@@ -37,18 +44,26 @@ impl RttEstimator {
         let new = u64::try_from(sample.as_micros()).unwrap_or(u64::MAX);
         let or_first = |old: u64, next: u64| if old == 0 { new } else { next };
         let mean = self.mean_micros.load(Ordering::Relaxed);
-        self.mean_micros.store(or_first(mean, mean - mean / 8 + new / 8), Ordering::Relaxed);
+        self.mean_micros
+            .store(or_first(mean, mean - mean / 8 + new / 8), Ordering::Relaxed);
         let min = self.min_micros.load(Ordering::Relaxed);
-        // It rises slowly, so that one fast sample among many slow ones keeps it low, and a longer round trip is still noticed.
-        self.min_micros.store(or_first(min, new.min(min + min / 16 + 1)), Ordering::Relaxed);
+        // It rises slowly, so that one fast sample among many slow ones keeps it low, and a longer
+        // round trip is still noticed.
+        self.min_micros.store(
+            or_first(min, new.min(min + min / 16 + 1)),
+            Ordering::Relaxed,
+        );
     }
 
-    /// Whether the minimum is below 1 ms: the round trip is short, however busy this process is. True before the first sample.
+    /// Whether the minimum is below 1 ms: the round trip is short, however busy this process is.
+    /// True before the first sample.
     pub(crate) fn is_near(&self) -> bool {
-        self.min_micros.load(Ordering::Relaxed) < u64::try_from(NEAR.as_micros()).unwrap_or(u64::MAX)
+        self.min_micros.load(Ordering::Relaxed)
+            < u64::try_from(NEAR.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Whether less than 2.5 times the mean is left until the deadline: too little to wait for the reply to a batch under way first.
+    /// Whether less than 2.5 times the mean is left until the deadline: too little to wait for the
+    /// reply to a batch under way first.
     pub(crate) fn is_deadline_too_close(&self, budget: Budget, now: Instant) -> bool {
         budget.deadline.saturating_duration_since(now) < self.mean().saturating_mul(5) / 2
     }
@@ -58,16 +73,21 @@ impl RttEstimator {
         self.mean() > time / 4
     }
 
-    /// Whether `batches` earlier batches (the one under way among them) and the request's own would together take more than half of the time left
-    /// until the deadline, at the mean. False without earlier batches: at least one request has to be sent so that a faster server is noticed.
+    /// Whether `batches` earlier batches (the one under way among them) and the request's own would
+    /// together take more than half of the time left until the deadline, at the mean. False without
+    /// earlier batches: at least one request has to be sent so that a faster server is noticed.
     pub(crate) fn is_queue_too_long(&self, batches: u32, budget: Budget, now: Instant) -> bool {
-        batches > 0 && budget.deadline.saturating_duration_since(now) / 2 < self.mean().saturating_mul(batches + 1)
+        batches > 0
+            && budget.deadline.saturating_duration_since(now) / 2
+                < self.mean().saturating_mul(batches + 1)
     }
 
-    /// Whether a batch that was sent at `since` is overdue: it has taken more than four times the mean, and more than 5 ms. A lost packet may hold
-    /// up its connection; other connections may be faster.
+    /// Whether a batch that was sent at `since` is overdue: it has taken more than four times the
+    /// mean, and more than 5 ms. A lost packet may hold up its connection; other connections may be
+    /// faster.
     pub(crate) fn is_overdue(&self, since: Instant, now: Instant) -> bool {
-        now.saturating_duration_since(since) > self.mean().saturating_mul(OVERDUE_FACTOR).max(MIN_OVERDUE)
+        now.saturating_duration_since(since)
+            > self.mean().saturating_mul(OVERDUE_FACTOR).max(MIN_OVERDUE)
     }
 
     fn mean(&self) -> Duration {

@@ -26,7 +26,10 @@ struct Compared {
 
 impl Compared {
     fn new(bytes: usize) -> Self {
-        Self { sketch: Sketch::new(bytes, MAX_TEXT), exact: HashMap::new() }
+        Self {
+            sketch: Sketch::new(bytes, MAX_TEXT),
+            exact: HashMap::new(),
+        }
     }
 
     fn add(&mut self, subject: u64, hits: u64, others: u64) {
@@ -53,12 +56,23 @@ impl Compared {
         let of = |counter: &Counter| {
             let (head, tail) = self.sketch.text(counter);
             assert_eq!(head, b"head");
-            let subject = str::from_utf8(tail).expect("digits").parse().expect("a number");
-            assert_eq!(fingerprint(subject), counter.fingerprint, "the text is that of the counter");
+            let subject = str::from_utf8(tail)
+                .expect("digits")
+                .parse()
+                .expect("a number");
+            assert_eq!(
+                fingerprint(subject),
+                counter.fingerprint,
+                "the text is that of the counter"
+            );
             (subject, *counter)
         };
         let counters: HashMap<_, _> = self.sketch.counters().iter().map(of).collect();
-        assert_eq!(counters.len(), self.sketch.counters().len(), "no subject has two counters");
+        assert_eq!(
+            counters.len(),
+            self.sketch.counters().len(),
+            "no subject has two counters"
+        );
         counters
     }
 
@@ -70,12 +84,21 @@ impl Compared {
         for (subject, &(hits, others)) in &self.exact {
             let Some(counter) = counters.get(subject) else {
                 let at_most = self.sketch.error_of(fingerprint(*subject));
-                assert!(hits <= at_most && at_most <= error, "{subject} had {hits} hits and has no counter; at most {at_most} of {error}");
+                assert!(
+                    hits <= at_most && at_most <= error,
+                    "{subject} had {hits} hits and has no counter; at most {at_most} of {error}"
+                );
                 continue;
             };
-            assert!(counter.count <= hits && hits <= counter.count + counter.missed, "{subject}: {hits} hits, {counter:?}");
+            assert!(
+                counter.count <= hits && hits <= counter.count + counter.missed,
+                "{subject}: {hits} hits, {counter:?}"
+            );
             assert!(counter.missed <= error, "{counter:?}, error {error}");
-            assert!(counter.others <= others && others <= counter.others + counter.missed, "{subject}: {others} others, {counter:?}");
+            assert!(
+                counter.others <= others && others <= counter.others + counter.missed,
+                "{subject}: {others} others, {counter:?}"
+            );
         }
         let limit = self.sketch.counters.capacity();
         if self.exact.len() <= limit {
@@ -98,7 +121,10 @@ impl Zipf {
             *sum += weight;
             Some(*sum)
         });
-        Self { sums: sums.collect(), random: fastrand::Rng::with_seed(seed) }
+        Self {
+            sums: sums.collect(),
+            random: fastrand::Rng::with_seed(seed),
+        }
     }
 
     fn next(&mut self) -> u64 {
@@ -108,7 +134,8 @@ impl Zipf {
     }
 }
 
-/// The heaviest ten are among those with counters, in an order that is right up to the error, and the counts are what they are said to be.
+/// The heaviest ten are among those with counters, in an order that is right up to the error, and
+/// the counts are what they are said to be.
 #[test]
 fn the_heaviest_of_zipf_traffic_are_found_and_each_count_is_within_its_error() {
     for exponent in [0.6, 0.8, 1.0, 1.2, 1.6] {
@@ -120,13 +147,25 @@ fn the_heaviest_of_zipf_traffic_are_found_and_each_count_is_within_its_error() {
             }
             compared.check();
             let counters = compared.counters();
-            let mut heaviest: Vec<_> = compared.exact.iter().map(|(&subject, &(hits, _))| (hits, subject)).collect();
+            let mut heaviest: Vec<_> = compared
+                .exact
+                .iter()
+                .map(|(&subject, &(hits, _))| (hits, subject))
+                .collect();
             heaviest.sort_unstable_by(|one, other| other.cmp(one));
             if exponent >= 1.0 {
                 let found = |(_, subject): &&(u64, u64)| counters.contains_key(subject);
-                assert_eq!(heaviest.iter().take(10).filter(found).count(), 10, "exponent {exponent}, seed {seed}");
+                assert_eq!(
+                    heaviest.iter().take(10).filter(found).count(),
+                    10,
+                    "exponent {exponent}, seed {seed}"
+                );
             }
-            assert!(compared.sketch.error() <= 100, "exponent {exponent}: {} of 100,000", compared.sketch.error());
+            assert!(
+                compared.sketch.error() <= 100,
+                "exponent {exponent}: {} of 100,000",
+                compared.sketch.error()
+            );
         }
     }
 }
@@ -134,7 +173,12 @@ fn the_heaviest_of_zipf_traffic_are_found_and_each_count_is_within_its_error() {
 /// Each pane of a window has its own sketch, of another size; so have the threads of a process.
 #[test]
 fn merged_sketches_keep_the_bound() {
-    for (seed, sizes) in (0..12).zip(SIZES.into_iter().cycle().zip(SIZES.into_iter().rev().cycle())) {
+    for (seed, sizes) in (0..12).zip(
+        SIZES
+            .into_iter()
+            .cycle()
+            .zip(SIZES.into_iter().rev().cycle()),
+    ) {
         let mut zipf = Zipf::new(20_000, 1.0, seed);
         let mut all = Compared::new(SIZES[0]);
         let mut parts = 0_u64;
@@ -153,12 +197,21 @@ fn merged_sketches_keep_the_bound() {
         let counters = all.counters();
         for (subject, &(hits, _)) in &all.exact {
             match counters.get(subject) {
-                Some(counter) => assert!(counter.count <= hits && hits <= counter.count + counter.missed, "{subject}: {hits}, {counter:?}"),
+                Some(counter) => assert!(
+                    counter.count <= hits && hits <= counter.count + counter.missed,
+                    "{subject}: {hits}, {counter:?}"
+                ),
                 None => assert!(hits <= all.sketch.error()),
             }
         }
-        assert!(all.sketch.error() <= parts + 2 * all.sketch.total() / 1_024, "the errors are added up");
-        let heaviest = counters.values().max_by_key(|counter| counter.count).expect("counters");
+        assert!(
+            all.sketch.error() <= parts + 2 * all.sketch.total() / 1_024,
+            "the errors are added up"
+        );
+        let heaviest = counters
+            .values()
+            .max_by_key(|counter| counter.count)
+            .expect("counters");
         assert_eq!(heaviest.fingerprint, fingerprint(1));
     }
 }
@@ -175,19 +228,34 @@ fn a_subject_that_both_sketches_count_from_their_start_lacks_nothing() {
     let mut all = part(SIZES[1]);
     all.merge(&part(SIZES[2]));
     let counter = all.counters()[&0];
-    assert_eq!((counter.count, counter.missed), (2_000, 0), "although others may lack {}", all.sketch.error());
+    assert_eq!(
+        (counter.count, counter.missed),
+        (2_000, 0),
+        "although others may lack {}",
+        all.sketch.error()
+    );
 }
 
 /// Workers and windows may have different sizes, either way round.
 #[test]
 fn a_larger_sketch_is_merged_into_a_smaller_one() {
-    let (mut large, mut small) = (Sketch::new(SIZES[0], MAX_TEXT), Sketch::new(SIZES[2], MAX_TEXT));
+    let (mut large, mut small) = (
+        Sketch::new(SIZES[0], MAX_TEXT),
+        Sketch::new(SIZES[2], MAX_TEXT),
+    );
     let slots = small.sums.len();
     large.sums[3 * slots + 5] = 100;
     small.merge(&large);
-    assert_eq!((small.sums[5], small.sums.iter().sum()), (100, 100_u64), "the slots of a larger one share slots");
+    assert_eq!(
+        (small.sums[5], small.sums.iter().sum()),
+        (100, 100_u64),
+        "the slots of a larger one share slots"
+    );
     large.merge(&small);
-    assert_eq!((large.sums[5], large.sums[3 * slots + 5], large.sums[6]), (100, 200, 0));
+    assert_eq!(
+        (large.sums[5], large.sums[3 * slots + 5], large.sums[6]),
+        (100, 200, 0)
+    );
     let mut all = Compared::new(SIZES[2]);
     for first in [0, 7_000] {
         let mut part = Compared::new(SIZES[0]);
@@ -214,16 +282,28 @@ fn hits_of_unknown_subjects_are_an_error_of_all() {
     compared.sketch.add_unknown(3);
     compared.add(2, 7, 0);
     let counters = compared.counters();
-    assert_eq!((counters[&1].missed, counters[&2].missed), (3, 3), "those hits may have been of either");
+    assert_eq!(
+        (counters[&1].missed, counters[&2].missed),
+        (3, 3),
+        "those hits may have been of either"
+    );
     assert_eq!((compared.sketch.error(), compared.sketch.total()), (3, 15));
     compared.sketch.clear();
-    assert_eq!((compared.sketch.error(), compared.sketch.total(), compared.sketch.counters().len()), (0, 0, 0));
+    assert_eq!(
+        (
+            compared.sketch.error(),
+            compared.sketch.total(),
+            compared.sketch.counters().len()
+        ),
+        (0, 0, 0)
+    );
     compared.exact.clear();
     compared.add(1, 1, 1);
     compared.check();
 }
 
-/// A hostile client: subjects that never come again, each with the longest text, between hits of one that does.
+/// A hostile client: subjects that never come again, each with the longest text, between hits of
+/// one that does.
 #[test]
 fn endless_new_subjects_take_no_memory_and_do_not_hide_the_heaviest() {
     for size in SIZES {
@@ -245,14 +325,26 @@ fn endless_new_subjects_take_no_memory_and_do_not_hide_the_heaviest() {
             }
         });
         assert_eq!(allocated.count_total, 0);
-        assert_eq!((sketch.counters.capacity(), sketch.texts.capacity()), capacities);
-        let bytes = capacities.0 * size_of::<Counter>() + capacities.1 + sketch.index.len() * size_of::<u16>();
+        assert_eq!(
+            (sketch.counters.capacity(), sketch.texts.capacity()),
+            capacities
+        );
+        let bytes = capacities.0 * size_of::<Counter>()
+            + capacities.1
+            + sketch.index.len() * size_of::<u16>();
         assert!(bytes <= size, "{bytes} of {size}");
-        let counter = sketch.counters().iter().find(|counter| counter.fingerprint == 0);
+        let counter = sketch
+            .counters()
+            .iter()
+            .find(|counter| counter.fingerprint == 0);
         let counter = counter.expect("an eighth of all hits");
         assert!(counter.count <= own && own <= counter.count + counter.missed);
         // A slot of an even stream has 64 hits where there are 4,096 slots.
-        assert!(size < SIZES[0] || sketch.error() <= 200, "{} of 300,000", sketch.error());
+        assert!(
+            size < SIZES[0] || sketch.error() <= 200,
+            "{} of 300,000",
+            sketch.error()
+        );
     }
 }
 
@@ -266,12 +358,17 @@ fn a_long_text_makes_room_for_itself() {
             (length, 0)
         });
         assert!(sketch.texts.len() <= 40_000);
-        let written: usize = sketch.counters().iter().map(|counter| sketch.text(counter).0.len()).sum();
+        let written: usize = sketch
+            .counters()
+            .iter()
+            .map(|counter| sketch.text(counter).0.len())
+            .sum();
         assert_eq!(written, sketch.texts.len());
     }
 }
 
-/// What happens to a sketch: subjects with hits, and merges with what another one has counted since the last.
+/// What happens to a sketch: subjects with hits, and merges with what another one has counted since
+/// the last.
 fn stream() -> impl Strategy<Value = Vec<(u64, u64, bool)>> {
     // Most subjects come seldom, some often, and some hits are very heavy.
     let subject = prop_oneof![3 => 0..2_000_u64, 2 => 0..40_u64];

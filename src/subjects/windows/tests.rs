@@ -20,7 +20,10 @@ fn add(windows: &mut Windows, now: u64, subject: u64, hits: u64) {
 
 /// The total of a window and the seconds that it covers.
 fn total(view: &View<'_>) -> (u64, u64) {
-    (view.panes.iter().map(|pane| pane.hits.total()).sum(), view.covers.as_secs())
+    (
+        view.panes.iter().map(|pane| pane.hits.total()).sum(),
+        view.covers.as_secs(),
+    )
 }
 
 #[test]
@@ -53,7 +56,11 @@ fn the_time_that_is_shown_is_the_time_that_was_counted() {
         windows.open().hits.add(1, second(now), 0, text);
         for view in [windows.minute(secs(now)), windows.hour(secs(now))] {
             let (hits, covers) = total(&view);
-            assert_eq!(hits, (now - covers..=now).map(second).sum::<u64>(), "{now}: {covers}");
+            assert_eq!(
+                hits,
+                (now - covers..=now).map(second).sum::<u64>(),
+                "{now}: {covers}"
+            );
         }
     }
 }
@@ -62,9 +69,23 @@ fn the_time_that_is_shown_is_the_time_that_was_counted() {
 fn what_a_pane_counted_is_gone_after_its_window() {
     let mut windows = Windows::new(BYTES);
     add(&mut windows, 5, 1, 100);
-    for (now, minute, hour) in [(5, 100, 100), (69, 100, 100), (70, 0, 100), (600, 0, 100), (4_199, 0, 100), (4_200, 0, 0)] {
+    for (now, minute, hour) in [
+        (5, 100, 100),
+        (69, 100, 100),
+        (70, 0, 100),
+        (600, 0, 100),
+        (4_199, 0, 100),
+        (4_200, 0, 0),
+    ] {
         windows.advance(secs(now));
-        assert_eq!((total(&windows.minute(secs(now))).0, total(&windows.hour(secs(now))).0), (minute, hour), "{now}");
+        assert_eq!(
+            (
+                total(&windows.minute(secs(now))).0,
+                total(&windows.hour(secs(now))).0
+            ),
+            (minute, hour),
+            "{now}"
+        );
     }
 }
 

@@ -1,13 +1,15 @@
 //! The windows that a thread has found last, so that most requests cost no look into a time zone.
 //!
-//! A window that was found before is the same as one that is found again: [`super::Calendar`] stays a pure function.
+//! A window that was found before is the same as one that is found again: [`super::Calendar`] stays
+//! a pure function.
 
 use std::cell::Cell;
 
 use super::Calendar;
 use crate::time::Window;
 
-/// Windows of one thread, 2.5 KiB: one for each calendar of most configurations. Two that share a slot take turns in it.
+/// Windows of one thread, 2.5 KiB: one for each calendar of most configurations. Two that share a
+/// slot take turns in it.
 const SLOTS: usize = 64;
 
 type Slot = Cell<Option<(Calendar, Window)>>;
@@ -17,7 +19,11 @@ thread_local! {
 }
 
 /// The last window of a calendar if it is the one that is sought, or else what `find` finds.
-pub(super) fn window(calendar: Calendar, is_sought: impl Fn(&Window) -> bool, find: impl FnOnce() -> Window) -> Window {
+pub(super) fn window(
+    calendar: Calendar,
+    is_sought: impl Fn(&Window) -> bool,
+    find: impl FnOnce() -> Window,
+) -> Window {
     RECENT.with(|slots| {
         let slot = &slots[slot(calendar)];
         match slot.get() {
@@ -35,9 +41,12 @@ fn slot(calendar: Calendar) -> usize {
     let days = match calendar.days {
         super::Days::Every => 0,
         super::Days::Weekly(days) => 1 + u64::from(days),
-        super::Days::Months { count, first, day } => 512 * u64::from(count) + 32 * u64::from(first) + u64::from(day),
+        super::Days::Months { count, first, day } => {
+            512 * u64::from(count) + 32 * u64::from(first) + u64::from(day)
+        }
     };
     let bits = u64::from(calendar.time_secs) << 32 | days << 16 | calendar.zone.index();
-    // The upper bits of a product depend on all bits (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+    // The upper bits of a product depend on all bits (Knuth, The Art of Computer Programming,
+    // volume 3, section 6.4).
     (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOTS.ilog2())) as usize
 }

@@ -1,15 +1,28 @@
-//! Properties of calendars; `tests/it/calendars.rs` compares their windows with those of another implementation.
+//! Properties of calendars; `tests/it/calendars.rs` compares their windows with those of another
+//! implementation.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::time::{Period, WEEKDAYS};
 
-const UNITS: [Unit; 5] = [Unit::Day, Unit::Week, Unit::Month, Unit::Quarter, Unit::Year];
+const UNITS: [Unit; 5] = [
+    Unit::Day,
+    Unit::Week,
+    Unit::Month,
+    Unit::Quarter,
+    Unit::Year,
+];
 
 fn calendar(unit: Unit, zone: &str, anchor: Option<&str>) -> Calendar {
     let zone = Zone::named(zone).unwrap_or_else(|| panic!("no zone {zone}"));
-    Calendar::new(unit, zone, Weekday::Monday, anchor.map(|text| text.parse().expect("an anchor"))).expect("a calendar")
+    Calendar::new(
+        unit,
+        zone,
+        Weekday::Monday,
+        anchor.map(|text| text.parse().expect("an anchor")),
+    )
+    .expect("a calendar")
 }
 
 fn at(text: &str) -> Micros {
@@ -26,23 +39,47 @@ fn tag(calendar: Calendar) -> String {
 /// Any calendar.
 fn calendars() -> impl Strategy<Value = Calendar> {
     let names: Vec<&str> = Zone::names().collect();
-    let anchor = prop::option::of((1..=12_i8, 1..=31_i8, prop::option::of(0..86_400_u32)).prop_map(|(month, day, secs)| {
-        let first = Date::constant(2024, month, 1);
-        let date = first.with().day(day.min(first.days_in_month())).build().expect("a day");
-        let time = secs.map_or_else(String::new, |secs| format!("T{:02}:{:02}:{:02}", secs / 3_600, secs / 60 % 60, secs % 60));
-        format!("{date}{time}").parse().expect("an anchor")
-    }));
+    let anchor = prop::option::of(
+        (1..=12_i8, 1..=31_i8, prop::option::of(0..86_400_u32)).prop_map(|(month, day, secs)| {
+            let first = Date::constant(2024, month, 1);
+            let date = first
+                .with()
+                .day(day.min(first.days_in_month()))
+                .build()
+                .expect("a day");
+            let time = secs.map_or_else(String::new, |secs| {
+                format!(
+                    "T{:02}:{:02}:{:02}",
+                    secs / 3_600,
+                    secs / 60 % 60,
+                    secs % 60
+                )
+            });
+            format!("{date}{time}").parse().expect("an anchor")
+        }),
+    );
     let week_starts = prop::sample::select(WEEKDAYS.map(|(_, day)| day).to_vec());
-    (prop::sample::select(UNITS.to_vec()), prop::sample::select(names), week_starts, anchor).prop_map(
-        |(unit, zone, week_starts, anchor)| {
-            Calendar::new(unit, Zone::named(zone).expect("a zone"), week_starts, anchor).expect("a calendar")
-        },
+    (
+        prop::sample::select(UNITS.to_vec()),
+        prop::sample::select(names),
+        week_starts,
+        anchor,
     )
+        .prop_map(|(unit, zone, week_starts, anchor)| {
+            Calendar::new(
+                unit,
+                Zone::named(zone).expect("a zone"),
+                week_starts,
+                anchor,
+            )
+            .expect("a calendar")
+        })
 }
 
 /// Instants of the years in which zones changed their rules, of the far future, and any others.
 fn instants() -> impl Strategy<Value = Micros> {
-    let secs = |range: std::ops::Range<u64>| range.prop_map(|secs| Micros(secs * MICROS_PER_SECOND));
+    let secs =
+        |range: std::ops::Range<u64>| range.prop_map(|secs| Micros(secs * MICROS_PER_SECOND));
     prop_oneof![4 => secs(0..4_102_444_800), 1 => secs(0..400_000_000_000), 1 => any::<u64>().prop_map(Micros)]
 }
 
@@ -52,7 +89,8 @@ proptest! {
     #[test]
     fn windows_follow_each_other_and_contain_their_instants(calendar in calendars(), now in instants()) {
         let window = calendar.window_at(now);
-        prop_assert!(window.begin <= now && (now < window.end || now.0 == u64::MAX), "{calendar:?} {window:?}");
+        prop_assert!(window.begin <= now && (now < window.end || now.0 == u64::MAX), "{calendar:?} \
+            {window:?}");
         prop_assert_eq!(calendar.window(window.number), window);
         prop_assert_eq!(calendar.window(window.number + 1).begin, window.end);
         if window.begin.0 > 0 {
@@ -108,13 +146,43 @@ proptest! {
 fn tags_read_well() {
     for (unit, zone, anchor, expected) in [
         (Unit::Day, "Europe/Berlin", None, "day@Europe/Berlin"),
-        (Unit::Day, "europe/berlin", Some("2026-03-31T06:00"), "day-0600@Europe/Berlin"),
+        (
+            Unit::Day,
+            "europe/berlin",
+            Some("2026-03-31T06:00"),
+            "day-0600@Europe/Berlin",
+        ),
         (Unit::Week, "UTC", None, "week-mon@UTC"),
-        (Unit::Week, "UTC", Some("2026-03-31T06:00:30"), "week-tue-060030@UTC"),
-        (Unit::Month, "Etc/GMT+12", Some("2026-03-31"), "month-31@Etc/GMT+12"),
-        (Unit::Quarter, "UTC", Some("2026-11-30T06:00"), "quarter-0230-0600@UTC"),
-        (Unit::Quarter, "Europe/Berlin", None, "quarter-0101@Europe/Berlin"),
-        (Unit::Year, "America/Port-au-Prince", Some("2024-02-29"), "year-0229@America/Port-au-Prince"),
+        (
+            Unit::Week,
+            "UTC",
+            Some("2026-03-31T06:00:30"),
+            "week-tue-060030@UTC",
+        ),
+        (
+            Unit::Month,
+            "Etc/GMT+12",
+            Some("2026-03-31"),
+            "month-31@Etc/GMT+12",
+        ),
+        (
+            Unit::Quarter,
+            "UTC",
+            Some("2026-11-30T06:00"),
+            "quarter-0230-0600@UTC",
+        ),
+        (
+            Unit::Quarter,
+            "Europe/Berlin",
+            None,
+            "quarter-0101@Europe/Berlin",
+        ),
+        (
+            Unit::Year,
+            "America/Port-au-Prince",
+            Some("2024-02-29"),
+            "year-0229@America/Port-au-Prince",
+        ),
     ] {
         assert_eq!(tag(calendar(unit, zone, anchor)), expected);
     }
@@ -125,7 +193,11 @@ fn tags_read_well() {
         (Unit::Month, "2026-01-01"),
         (Unit::Quarter, "2026-12-15"),
     ];
-    let shown = anchors.map(|(unit, anchor)| calendar(unit, "UTC", Some(anchor)).anchor().unwrap_or_default());
+    let shown = anchors.map(|(unit, anchor)| {
+        calendar(unit, "UTC", Some(anchor))
+            .anchor()
+            .unwrap_or_default()
+    });
     assert_eq!(shown, ["day 31 at 06:00", "12-24", "06:00", "", "03-15"]);
 }
 
@@ -159,18 +231,37 @@ fn days_are_as_long_as_the_clocks_make_them() {
         ("Pacific/Apia", "2011-12-29T12:00Z", 24.0),
         ("Pacific/Apia", "2011-12-30T12:00Z", 24.0),
     ] {
-        assert!((hours(zone, instant) - expected).abs() < 1e-9, "{zone} {instant}: {} hours", hours(zone, instant));
+        assert!(
+            (hours(zone, instant) - expected).abs() < 1e-9,
+            "{zone} {instant}: {} hours",
+            hours(zone, instant)
+        );
     }
     // At 02:31 UTC it was 00:01 there, and 23:01 of the day before once more.
     let johns = calendar(Unit::Day, "America/St_Johns", None);
-    let [before, first, again, later] =
-        ["2010-11-07T02:29:59Z", "2010-11-07T02:30:00Z", "2010-11-07T02:45:00Z", "2010-11-07T12:00:00Z"].map(|text| johns.find(at(text)));
+    let [before, first, again, later] = [
+        "2010-11-07T02:29:59Z",
+        "2010-11-07T02:30:00Z",
+        "2010-11-07T02:45:00Z",
+        "2010-11-07T12:00:00Z",
+    ]
+    .map(|text| johns.find(at(text)));
     assert_eq!((before.end, first, again), (first.begin, later, later));
     let apia = calendar(Unit::Day, "Pacific/Apia", None);
-    let (thursday, saturday) = (apia.window_at(at("2011-12-29T12:00-10:00")), apia.window_at(at("2011-12-31T12:00+14:00")));
-    assert_eq!((thursday.end, thursday.number + 2), (saturday.begin, saturday.number));
+    let (thursday, saturday) = (
+        apia.window_at(at("2011-12-29T12:00-10:00")),
+        apia.window_at(at("2011-12-31T12:00+14:00")),
+    );
+    assert_eq!(
+        (thursday.end, thursday.number + 2),
+        (saturday.begin, saturday.number)
+    );
     let friday = apia.window(thursday.number + 1);
-    assert_eq!((friday.begin, friday.end), (thursday.end, thursday.end), "a day without an instant");
+    assert_eq!(
+        (friday.begin, friday.end),
+        (thursday.end, thursday.end),
+        "a day without an instant"
+    );
 }
 
 #[test]
@@ -179,16 +270,40 @@ fn an_anchor_beyond_the_end_of_a_month_is_its_last_day() {
         let calendar = calendar(unit, "Europe/Berlin", Some(anchor));
         let first = calendar.window_at(at(from)).number;
         let zone = Zone::named("Europe/Berlin").expect("a zone");
-        let local = |window: Window| zone.rules().to_datetime(Timestamp::from_microsecond(window.begin.0.cast_signed()).expect("in range"));
-        (first..first + count).map(|number| local(calendar.window(number)).strftime("%F %R").to_string()).collect::<Vec<_>>()
+        let local = |window: Window| {
+            zone.rules().to_datetime(
+                Timestamp::from_microsecond(window.begin.0.cast_signed()).expect("in range"),
+            )
+        };
+        (first..first + count)
+            .map(|number| local(calendar.window(number)).strftime("%F %R").to_string())
+            .collect::<Vec<_>>()
     };
     assert_eq!(
         begins(Unit::Month, "2026-03-31", "2026-01-31T12:00Z", 5),
-        ["2026-01-31 00:00", "2026-02-28 00:00", "2026-03-31 00:00", "2026-04-30 00:00", "2026-05-31 00:00"]
+        [
+            "2026-01-31 00:00",
+            "2026-02-28 00:00",
+            "2026-03-31 00:00",
+            "2026-04-30 00:00",
+            "2026-05-31 00:00"
+        ]
     );
-    assert_eq!(begins(Unit::Year, "2024-02-29T06:30", "2027-03-01T12:00Z", 2), ["2027-02-28 06:30", "2028-02-29 06:30"]);
-    assert_eq!(begins(Unit::Week, "2026-11-20", "2026-11-23T12:00Z", 2), ["2026-11-20 00:00", "2026-11-27 00:00"]);
+    assert_eq!(
+        begins(Unit::Year, "2024-02-29T06:30", "2027-03-01T12:00Z", 2),
+        ["2027-02-28 06:30", "2028-02-29 06:30"]
+    );
+    assert_eq!(
+        begins(Unit::Week, "2026-11-20", "2026-11-23T12:00Z", 2),
+        ["2026-11-20 00:00", "2026-11-27 00:00"]
+    );
     // 02:30 does not exist on 29 March.
-    assert_eq!(begins(Unit::Day, "2026-01-01T02:30", "2026-03-28T12:00Z", 3), ["2026-03-28 02:30", "2026-03-29 03:00", "2026-03-30 02:30"]);
-    assert!(matches!(Period::of_calendar(calendar(Unit::Month, "UTC", Some("2026-05-01"))), Period::Months(_)));
+    assert_eq!(
+        begins(Unit::Day, "2026-01-01T02:30", "2026-03-28T12:00Z", 3),
+        ["2026-03-28 02:30", "2026-03-29 03:00", "2026-03-30 02:30"]
+    );
+    assert!(matches!(
+        Period::of_calendar(calendar(Unit::Month, "UTC", Some("2026-05-01"))),
+        Period::Months(_)
+    ));
 }

@@ -34,9 +34,15 @@ for answer in given['answers']:
 impl Answers {
     /// Adds an answer: the method in lower case, and the path.
     pub fn add(&mut self, method: &str, path: &str, answer: &Response) {
-        let body: Value = serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body));
-        assert_eq!(answer.header("content-type"), Some("application/json"), "{path}");
-        self.0.push(json!({ "method": method, "path": path, "status": answer.status, "body": body }));
+        let body: Value = serde_json::from_str(&answer.body)
+            .unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body));
+        assert_eq!(
+            answer.header("content-type"),
+            Some("application/json"),
+            "{path}"
+        );
+        self.0
+            .push(json!({ "method": method, "path": path, "status": answer.status, "body": body }));
     }
 
     /// Compares all of them with the description.
@@ -52,9 +58,19 @@ impl Answers {
 
 fn violations(document: &Value, answers: &[Value]) -> String {
     let mut python = Command::new(tools::kubernetes_validate().with_file_name("python"));
-    let mut python = python.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python runs");
+    let mut python = python
+        .args(["-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python runs");
     let given = json!({ "document": document, "answers": answers }).to_string();
-    python.stdin.take().expect("piped").write_all(given.as_bytes()).expect("read");
+    python
+        .stdin
+        .take()
+        .expect("piped")
+        .write_all(given.as_bytes())
+        .expect("read");
     let output = python.wait_with_output().expect("python ends");
     assert!(output.status.success());
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -1,15 +1,24 @@
-//! What a screen reader says, and what eyes can read: names, captions, headings, contrast, and narrow windows.
+//! What a screen reader says, and what eyes can read: names, captions, headings, contrast, and
+//! narrow windows.
 
 use serde_json::json;
 
 use super::{Desk, HOSTILE};
 
-const VIEWS: [&str; 6] = ["overview", "subjects", "limits", "explain", "usage", "overrides"];
+const VIEWS: [&str; 6] = [
+    "overview",
+    "subjects",
+    "limits",
+    "explain",
+    "usage",
+    "overrides",
+];
 
 /// The contrast of normal text. Source: W3C, "Web Content Accessibility Guidelines 2.2", 1.4.3.
 const CONTRAST: f64 = 4.5;
 
-/// Texts with less contrast than `CONTRAST`, and how many texts there are. The formula is that of the guidelines' "contrast ratio".
+/// Texts with less contrast than `CONTRAST`, and how many texts there are. The formula is that of
+/// the guidelines' "contrast ratio".
 const LOW_CONTRAST: &str = "
     const channel = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
     const luminance = ([red, green, blue]) => 0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
@@ -75,9 +84,12 @@ const NAMED: [&str; 14] = [
     "textbox",
 ];
 
-/// The roles of nodes without a name, as the browser computes them for screen readers; and how many have one.
+/// The roles of nodes without a name, as the browser computes them for screen readers; and how many
+/// have one.
 fn unnamed(desk: &Desk) -> (Vec<String>, usize) {
-    let tree = desk.browser.devtools("Accessibility.getFullAXTree", &json!({}));
+    let tree = desk
+        .browser
+        .devtools("Accessibility.getFullAXTree", &json!({}));
     let (mut without, mut with) = (Vec::new(), 0);
     for node in tree["nodes"].as_array().expect("nodes") {
         let role = node["role"]["value"].as_str().unwrap_or_default();
@@ -95,11 +107,24 @@ fn unnamed(desk: &Desk) -> (Vec<String>, usize) {
 fn check(desk: &Desk, what: &str) {
     assert_eq!(desk.browser.run(STRUCTURE), json!([]), "{what}");
     let (without, with) = unnamed(desk);
-    assert!(without.is_empty() && with > 3, "{what}: {with} named, without a name: {without:?}");
-    let found = desk.browser.run(&LOW_CONTRAST.replace("MINIMUM", &CONTRAST.to_string()));
-    assert!(found[0].as_u64() > Some(20) && found[1] == json!([]), "{what}: {found}");
-    let size = desk.browser.run("return [document.documentElement.scrollWidth, document.documentElement.clientWidth]");
-    assert!(size[0].as_u64() <= size[1].as_u64(), "{what}: {size} is wider than the window");
+    assert!(
+        without.is_empty() && with > 3,
+        "{what}: {with} named, without a name: {without:?}"
+    );
+    let found = desk
+        .browser
+        .run(&LOW_CONTRAST.replace("MINIMUM", &CONTRAST.to_string()));
+    assert!(
+        found[0].as_u64() > Some(20) && found[1] == json!([]),
+        "{what}: {found}"
+    );
+    let size = desk
+        .browser
+        .run("return [document.documentElement.scrollWidth, document.documentElement.clientWidth]");
+    assert!(
+        size[0].as_u64() <= size[1].as_u64(),
+        "{what}: {size} is wider than the window"
+    );
 }
 
 #[tokio::test]
@@ -113,13 +138,15 @@ async fn every_view_can_be_read_in_both_schemes_and_in_narrow_windows() {
         desk.browser.prefer(scheme);
         desk.browser.resize(width, 900);
         desk.open("overview");
-        desk.browser.wait_for("document.querySelectorAll('tbody tr').length > 3");
+        desk.browser
+            .wait_for("document.querySelectorAll('tbody tr').length > 3");
         for view in VIEWS {
             let title = format!("{}{}", view[..1].to_uppercase(), &view[1..]);
             desk.go(&title);
             if view == "explain" {
                 desk.browser.type_into("(//main//input)[1]", "shop");
-                desk.browser.type_into("(//main//fieldset//input)[1]", "user");
+                desk.browser
+                    .type_into("(//main//fieldset//input)[1]", "user");
                 desk.browser.press_button("Explain");
                 desk.browser.wait_for_text("Live state");
             }
@@ -127,12 +154,17 @@ async fn every_view_can_be_read_in_both_schemes_and_in_narrow_windows() {
             check(&desk, &format!("{view}, {scheme}, {width} px"));
         }
         desk.browser.press_button("Enter token");
-        desk.browser.wait_for("document.querySelector('dialog')?.open");
+        desk.browser
+            .wait_for("document.querySelector('dialog')?.open");
         check(&desk, &format!("the dialog, {scheme}, {width} px"));
         desk.browser.type_into("dialog input", super::TOKEN);
         desk.browser.click("dialog button[type=submit]");
-        desk.browser.wait_for("document.querySelector('main form').checkVisibility()");
-        check(&desk, &format!("the form of overrides, {scheme}, {width} px"));
+        desk.browser
+            .wait_for("document.querySelector('main form').checkVisibility()");
+        check(
+            &desk,
+            &format!("the form of overrides, {scheme}, {width} px"),
+        );
     }
 }
 
@@ -143,13 +175,24 @@ async fn planted_mistakes_are_found() {
     desk.open("explain");
     check(&desk, "as it is");
     desk.browser.run(
-        "const main = document.querySelector('main'); \
-         const add = (name, text) => { const one = document.createElement(name); one.textContent = text; main.append(one); return one; }; \
-         add('h1', 'another'); add('table', 'x'); add('button', ''); add('input', ''); add('p', 'pale').style.color = '#999';",
+        "const main = document.querySelector('main'); const add = (name, text) => { const one = \
+         document.createElement(name); one.textContent = text; main.append(one); return one; }; \
+         add('h1', 'another'); add('table', 'x'); add('button', ''); add('input', ''); add('p', \
+         'pale').style.color = '#999';",
     );
-    assert_eq!(desk.browser.run(STRUCTURE), json!(["not one h1", "a table without a caption"]));
+    assert_eq!(
+        desk.browser.run(STRUCTURE),
+        json!(["not one h1", "a table without a caption"])
+    );
     let (without, _) = unnamed(&desk);
-    assert!(["button", "textbox"].iter().all(|role| without.iter().any(|one| one.starts_with(role))), "{without:?}");
-    let low = desk.browser.run(&LOW_CONTRAST.replace("MINIMUM", &CONTRAST.to_string()));
+    assert!(
+        ["button", "textbox"]
+            .iter()
+            .all(|role| without.iter().any(|one| one.starts_with(role))),
+        "{without:?}"
+    );
+    let low = desk
+        .browser
+        .run(&LOW_CONTRAST.replace("MINIMUM", &CONTRAST.to_string()));
     assert_eq!(low[1][0][0], "pale");
 }

@@ -5,10 +5,10 @@ use crate::support::browser::{ENTER, TAB};
 
 /// What has the focus: its text or label; fails if nothing shows that it has.
 fn focused(desk: &Desk) -> String {
-    let script = "const one = document.activeElement; \
-        const style = getComputedStyle(one); \
-        const name = one.labels?.[0]?.textContent ?? one.getAttribute('aria-label') ?? one.textContent.trim(); \
-        return [name, one.matches('h2, main, body') || (style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2)]";
+    let script = "const one = document.activeElement; const style = getComputedStyle(one); const \
+        name = one.labels?.[0]?.textContent ?? one.getAttribute('aria-label') ?? \
+        one.textContent.trim(); return [name, one.matches('h2, main, body') || (style.outlineStyle \
+        !== 'none' && parseFloat(style.outlineWidth) >= 2)]";
     let found = desk.browser.run(script);
     let name = found[0].as_str().expect("a name").to_owned();
     assert_eq!(found[1], true, "{name} has the focus and does not show it");
@@ -37,7 +37,10 @@ async fn a_request_is_explained_without_a_mouse() {
     assert_eq!(focused(&desk), "Skip to content");
     tab_to(&desk, "Explain");
     desk.browser.keys(&[ENTER]);
-    desk.browser.wait_for("document.activeElement.matches('main h2') && document.activeElement.textContent === 'Explain'");
+    desk.browser.wait_for(
+        "document.activeElement.matches('main h2') && document.activeElement.textContent === \
+         'Explain'",
+    );
     tab_to(&desk, "Domain");
     desk.browser.keys(&["shop"]);
     tab_to(&desk, "Key");
@@ -53,13 +56,17 @@ async fn a_request_is_explained_without_a_mouse() {
     assert_eq!(focused(&desk), "Key");
     tab_to(&desk, "Override");
     desk.browser.keys(&[ENTER]);
-    desk.browser.wait_for("document.activeElement.matches('main h2') && document.activeElement.textContent === 'Overrides'");
+    desk.browser.wait_for(
+        "document.activeElement.matches('main h2') && document.activeElement.textContent === \
+         'Overrides'",
+    );
     // A dialog takes the focus, and gives it back.
     tab_to(&desk, "Enter token");
     desk.browser.keys(&[ENTER]);
     assert_eq!(focused(&desk), "Token");
     desk.browser.keys(&["\u{e00c}"]);
-    desk.browser.wait_for("document.querySelector('dialog') === null");
+    desk.browser
+        .wait_for("document.querySelector('dialog') === null");
     assert_eq!(focused(&desk), "Enter token");
     desk.browser.keys(&[ENTER, super::TOKEN, ENTER]);
     desk.browser.wait_for_text("Changes as ann");

@@ -9,24 +9,37 @@ use crate::support::{RedisServer, descriptor, request};
 async fn redis_and_its_circuit_are_shown_and_so_is_their_outage() {
     let mut redis = RedisServer::start();
     let desk = Desk::start(&[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "200ms")]);
-    assert_eq!(desk.hit("shop", &[("user", "42")], 5).await, [1, 1, 1, 2, 2]);
+    assert_eq!(
+        desk.hit("shop", &[("user", "42")], 5).await,
+        [1, 1, 1, 2, 2]
+    );
     desk.open("overview");
-    let row = "[...document.querySelectorAll('tbody tr')].find((row) => row.textContent.includes('127.0.0.1:'))";
-    desk.browser.wait_for(&format!("({row})?.innerText.includes('closed') && ({row}).innerText.includes('up')"));
+    let row = "[...document.querySelectorAll('tbody tr')].find((row) => \
+        row.textContent.includes('127.0.0.1:'))";
+    desk.browser.wait_for(&format!(
+        "({row})?.innerText.includes('closed') && ({row}).innerText.includes('up')"
+    ));
     redis.kill();
     // A circuit opens when calls fail for a while.
     let mut client = desk.weir.client().await;
     let asking = tokio::spawn(async move {
         loop {
-            let _ = client.should_rate_limit(request("shop", vec![descriptor(&[("user", "42")])])).await;
+            let _ = client
+                .should_rate_limit(request("shop", vec![descriptor(&[("user", "42")])]))
+                .await;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
-    desk.browser.wait_for(&format!("({row})?.querySelector('.bad')?.textContent === 'open'"));
+    desk.browser.wait_for(&format!(
+        "({row})?.querySelector('.bad')?.textContent === 'open'"
+    ));
     asking.abort();
-    desk.browser.wait_for("document.getElementById('health').textContent.includes('Redis is away: 127.0.0.1:')");
+    desk.browser.wait_for(
+        "document.getElementById('health').textContent.includes('Redis is away: 127.0.0.1:')",
+    );
     assert_eq!(
-        desk.browser.run("return document.querySelector('.top.outage .health.bad') !== null"),
+        desk.browser
+            .run("return document.querySelector('.top.outage .health.bad') !== null"),
         true,
         "the header has the colour of an outage"
     );
@@ -38,14 +51,19 @@ async fn a_service_that_does_not_answer_is_said_and_the_page_recovers() {
     let desk = Desk::start(&[]);
     desk.open("overview");
     desk.weir.signal("STOP");
-    desk.browser.wait_for_text("Weir does not answer (no answer within 8 s). What is shown is of ");
+    desk.browser
+        .wait_for_text("Weir does not answer (no answer within 8 s). What is shown is of ");
     assert_eq!(
-        desk.browser.run("return document.getElementById('announcements').textContent"),
+        desk.browser
+            .run("return document.getElementById('announcements').textContent"),
         "Weir does not answer (no answer within 8 s)."
     );
     desk.weir.signal("CONT");
     desk.browser.press_button("Try now");
-    desk.browser.wait_for("document.getElementById('banner').hidden && document.getElementById('health').textContent === 'Healthy'");
+    desk.browser.wait_for(
+        "document.getElementById('banner').hidden && document.getElementById('health').textContent \
+         === 'Healthy'",
+    );
 }
 
 /// What is not turned on says how to turn it on.
@@ -53,6 +71,11 @@ async fn a_service_that_does_not_answer_is_said_and_the_page_recovers() {
 async fn a_process_without_tokens_says_how_to_allow_changes() {
     let desk = Desk::start(&[("ADMIN_TOKEN_FILE", "")]);
     desk.open("overrides");
-    desk.browser.wait_for_text("This process accepts no changes. Set ADMIN_TOKEN_FILE");
-    assert_eq!(desk.browser.run("return document.querySelector('main form').checkVisibility()"), false);
+    desk.browser
+        .wait_for_text("This process accepts no changes. Set ADMIN_TOKEN_FILE");
+    assert_eq!(
+        desk.browser
+            .run("return document.querySelector('main form').checkVisibility()"),
+        false
+    );
 }

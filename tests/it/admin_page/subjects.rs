@@ -1,4 +1,5 @@
-//! Who is limited, how much they use, and what an operator does about it: from a row of a list, by clicks.
+//! Who is limited, how much they use, and what an operator does about it: from a row of a list, by
+//! clicks.
 
 use serde_json::json;
 
@@ -10,14 +11,15 @@ const OVER_LIMIT: i32 = 2;
 
 /// Clicks a button of the row whose subject has this text, in the view that is shown.
 fn press_in_row(desk: &Desk, subject: &str, button: &str) {
-    // Marks the button for the click, because an XPath has no way to write every text. Views that are not shown keep their old marks.
+    // Marks the button for the click, because an XPath has no way to write every text. Views that
+    // are not shown keep their old marks.
     let mark = format!(
-        "[...document.querySelectorAll('main tbody tr')].filter((row) => row.checkVisibility()).some((row) => {{ \
-           if (row.querySelector('.entries')?.textContent !== {}) return false; \
-           const found = [...row.querySelectorAll('button')].find((one) => one.textContent === {}); \
-           document.querySelectorAll('[data-test]').forEach((old) => old.removeAttribute('data-test')); \
-           found?.setAttribute('data-test', 'this'); \
-           return found !== undefined; }})",
+        "[...document.querySelectorAll('main tbody tr')].filter((row) => \
+         row.checkVisibility()).some((row) => {{ if (row.querySelector('.entries')?.textContent \
+         !== {}) return false; const found = [...row.querySelectorAll('button')].find((one) => \
+         one.textContent === {}); document.querySelectorAll('[data-test]').forEach((old) => \
+         old.removeAttribute('data-test')); found?.setAttribute('data-test', 'this'); return found \
+         !== undefined; }})",
         json!(subject),
         json!(button)
     );
@@ -28,40 +30,61 @@ fn press_in_row(desk: &Desk, subject: &str, button: &str) {
 /// The text of a row's cell, by its subject.
 fn cell(desk: &Desk, subject: &str, column: usize) -> String {
     let row = format!(
-        "[...document.querySelectorAll('main tbody tr')].find((row) => row.querySelector('.entries')?.textContent === {})",
+        "[...document.querySelectorAll('main tbody tr')].find((row) => \
+         row.querySelector('.entries')?.textContent === {})",
         json!(subject)
     );
     desk.browser.wait_for(&row.replace(".find(", ".some("));
-    desk.browser.run(&format!("return {row}.cells[{column}].textContent")).as_str().expect("a text").to_owned()
+    desk.browser
+        .run(&format!("return {row}.cells[{column}].textContent"))
+        .as_str()
+        .expect("a text")
+        .to_owned()
 }
 
 /// Chooses a kind of change in the form.
 fn choose(desk: &Desk, kind: &str) {
-    desk.browser.click(&format!("//label[starts-with(normalize-space(), '{kind}:')]"));
+    desk.browser.click(&format!(
+        "//label[starts-with(normalize-space(), '{kind}:')]"
+    ));
 }
 
 #[tokio::test]
 async fn a_refused_customer_is_found_and_let_in_and_a_hostile_one_is_blocked() {
     let desk = Desk::start(&[]);
-    assert_eq!(desk.hit("shop", &[("user", "42")], 5).await, [OK, OK, OK, OVER_LIMIT, OVER_LIMIT]);
+    assert_eq!(
+        desk.hit("shop", &[("user", "42")], 5).await,
+        [OK, OK, OK, OVER_LIMIT, OVER_LIMIT]
+    );
     for value in HOSTILE {
         assert_eq!(desk.hit("shop", &[("user", value)], 1).await, [OK]);
     }
     desk.open("subjects");
     desk.browser.click("//select/option[@value='hits']");
-    assert_eq!([cell(&desk, "user=42", 1), cell(&desk, "user=42", 2)], ["5", "2"]);
+    assert_eq!(
+        [cell(&desk, "user=42", 1), cell(&desk, "user=42", 2)],
+        ["5", "2"]
+    );
     // Raise, from the row.
     press_in_row(&desk, "user=42", "Override");
-    desk.browser.wait_for_text("Changes need a token of the file that");
+    desk.browser
+        .wait_for_text("Changes need a token of the file that");
     desk.enter_token(TOKEN);
-    desk.browser.wait_for("document.querySelector('main form').checkVisibility()");
+    desk.browser
+        .wait_for("document.querySelector('main form').checkVisibility()");
     choose(&desk, "Raise");
-    desk.browser.wait_for_text("The limit shop.user allows 3 per year.");
+    desk.browser
+        .wait_for_text("The limit shop.user allows 3 per year.");
     desk.browser.type_into("input[type=number]", "100");
-    desk.browser.wait_for_text("Weir allows user=42 in the domain shop 100 per year, until ");
-    desk.browser.type_into("//label[text()='Reason']/following-sibling::input", "ticket 7 <b>");
+    desk.browser
+        .wait_for_text("Weir allows user=42 in the domain shop 100 per year, until ");
+    desk.browser.type_into(
+        "//label[text()='Reason']/following-sibling::input",
+        "ticket 7 <b>",
+    );
     desk.browser.press_button("Raise");
-    desk.browser.wait_for_text("Raised to 100 per year: user=42 until ");
+    desk.browser
+        .wait_for_text("Raised to 100 per year: user=42 until ");
     desk.browser.wait_for_text("ticket 7 <b>");
     assert_eq!(desk.hit("shop", &[("user", "42")], 2).await, [OK, OK]);
     // Remove it: the dialog can be left, and then accepted.
@@ -82,22 +105,39 @@ async fn a_refused_customer_is_found_and_let_in_and_a_hostile_one_is_blocked() {
     desk.browser.wait_for_text("1 of 1 counters began anew.");
     assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
     // A value with control characters is blocked as it is, although a text field cannot hold it.
-    for (value, shown) in [(HOSTILE[0], HOSTILE[0]), (HOSTILE[3], "\\u{202e}gnp.evil\\u{2066}\\0\\n\\t\\u{85}\\u{200b}")] {
+    for (value, shown) in [
+        (HOSTILE[0], HOSTILE[0]),
+        (
+            HOSTILE[3],
+            "\\u{202e}gnp.evil\\u{2066}\\0\\n\\t\\u{85}\\u{200b}",
+        ),
+    ] {
         desk.go("Subjects");
         press_in_row(&desk, &format!("user={shown}"), "Override");
         choose(&desk, "Block");
         desk.browser.press_button("Block");
-        desk.browser.wait_for_text(&format!("Blocked: user={shown}"));
-        assert_eq!(desk.hit("shop", &[("user", value)], 1).await, [OVER_LIMIT], "{shown}");
+        desk.browser
+            .wait_for_text(&format!("Blocked: user={shown}"));
+        assert_eq!(
+            desk.hit("shop", &[("user", value)], 1).await,
+            [OVER_LIMIT],
+            "{shown}"
+        );
     }
     // Who has an override is marked wherever it is listed.
     desk.go("Subjects");
-    let tag = "[...document.querySelectorAll('main tbody tr')].filter((row) => row.checkVisibility() && row.querySelector('.tag')?.textContent === 'blocked').length";
+    let tag = "[...document.querySelectorAll('main tbody tr')].filter((row) => \
+        row.checkVisibility() && row.querySelector('.tag')?.textContent === 'blocked').length";
     desk.browser.wait_for(&format!("({tag}) === 2"));
     desk.go("Usage");
     desk.browser.wait_for(&format!("({tag}) === 2"));
     desk.check_clean();
-    let logged = desk.weir.logs().into_iter().filter(|line| line.contains("\"ann\"")).count();
+    let logged = desk
+        .weir
+        .logs()
+        .into_iter()
+        .filter(|line| line.contains("\"ann\""))
+        .count();
     assert!(logged >= 5, "each change is logged with its name");
 }
 
@@ -108,14 +148,20 @@ async fn an_override_of_any_value_asks_first_and_one_can_be_set_in_redis() {
     assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
     desk.open("overrides");
     desk.enter_token(TOKEN);
-    desk.browser.wait_for("document.querySelector('main form').checkVisibility()");
-    desk.browser.type_into("//label[text()='Domain']/following-sibling::input", "shop");
-    desk.browser.type_into("//label[text()='Key']/following-sibling::input", "user");
-    desk.browser.click("//label[contains(@class, 'check')]/input");
+    desk.browser
+        .wait_for("document.querySelector('main form').checkVisibility()");
+    desk.browser
+        .type_into("//label[text()='Domain']/following-sibling::input", "shop");
+    desk.browser
+        .type_into("//label[text()='Key']/following-sibling::input", "user");
+    desk.browser
+        .click("//label[contains(@class, 'check')]/input");
     choose(&desk, "Block");
-    desk.browser.wait_for_text("Weir refuses every request with user=any value in the domain shop, until ");
+    desk.browser
+        .wait_for_text("Weir refuses every request with user=any value in the domain shop, until ");
     desk.browser.press_button("Block");
-    desk.browser.wait_for_text("This is for more than one value. Go on?");
+    desk.browser
+        .wait_for_text("This is for more than one value. Go on?");
     desk.browser.click("//dialog//button[text()='Cancel']");
     assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
     desk.browser.press_button("Block");
@@ -136,11 +182,17 @@ async fn an_override_of_any_value_asks_first_and_one_can_be_set_in_redis() {
     // What is wrong is said beside the form, and the form keeps what was entered.
     choose(&desk, "Raise");
     desk.browser.type_into("input[type=number]", "5");
-    desk.browser.click("//label[text()='per']/following-sibling::select/option[@value='minute']");
+    desk.browser
+        .click("//label[text()='per']/following-sibling::select/option[@value='minute']");
     desk.browser.press_button("Raise");
     desk.browser.click("//dialog//button[text()='Raise']");
-    desk.browser.wait_for_text("can be raised in its own unit only");
-    assert_eq!(desk.browser.run("return document.querySelector('input[type=number]').value"), "5");
+    desk.browser
+        .wait_for_text("can be raised in its own unit only");
+    assert_eq!(
+        desk.browser
+            .run("return document.querySelector('input[type=number]').value"),
+        "5"
+    );
 }
 
 /// Nothing is chosen for an operator who has not chosen, and no key of the keyboard sends a change.
@@ -155,9 +207,15 @@ async fn enter_in_a_field_changes_nothing() {
     desk.browser.wait_for_text("Choose what to do");
     let chosen = "return document.querySelectorAll('main input[type=radio]:checked').length";
     assert_eq!(desk.browser.run(chosen), 0);
-    desk.browser.type_into("//label[text()='Value']/following-sibling::input", "42\u{e007}");
+    desk.browser.type_into(
+        "//label[text()='Value']/following-sibling::input",
+        "42\u{e007}",
+    );
     choose(&desk, "Block");
-    desk.browser.type_into("//label[text()='Reason']/following-sibling::input", "why\u{e007}");
+    desk.browser.type_into(
+        "//label[text()='Reason']/following-sibling::input",
+        "why\u{e007}",
+    );
     std::thread::sleep(std::time::Duration::from_millis(500));
     desk.browser.wait_for_text("No overrides are in force.");
     assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OK]);
@@ -166,7 +224,8 @@ async fn enter_in_a_field_changes_nothing() {
     press_in_row(&desk, "user=42", "Override");
     assert_eq!(desk.browser.run(chosen), 0);
     // A domain that no limit has is a mistake, unless the operator says that it is none.
-    desk.browser.type_into("//label[text()='Domain']/following-sibling::input", "shopp");
+    desk.browser
+        .type_into("//label[text()='Domain']/following-sibling::input", "shopp");
     choose(&desk, "Block");
     desk.browser.press_button("Block");
     desk.browser.wait_for_text("did you mean shop");
@@ -184,11 +243,21 @@ async fn an_address_opens_the_same_subject() {
         desk.browser.click("//select/option[@value='hits']");
         press_in_row(&desk, &format!("user={value}"), "Usage");
         desk.browser.wait_for_text("shop.user");
-        let address = desk.browser.run("return location.hash").as_str().expect("a text").to_owned();
-        assert!(address.starts_with("#usage?domain=shop&subject=shop"), "{address}");
+        let address = desk
+            .browser
+            .run("return location.hash")
+            .as_str()
+            .expect("a text")
+            .to_owned();
+        assert!(
+            address.starts_with("#usage?domain=shop&subject=shop"),
+            "{address}"
+        );
         desk.open(&address[1..]);
-        desk.browser
-            .wait_for(&format!("document.querySelector('main section h3 .entries')?.textContent === {}", json!(format!("user={value}"))));
+        desk.browser.wait_for(&format!(
+            "document.querySelector('main section h3 .entries')?.textContent === {}",
+            json!(format!("user={value}"))
+        ));
         desk.browser.wait_for_text("Hits\n1");
     }
     desk.open("limits?search=login");
@@ -211,13 +280,26 @@ async fn a_client_called_star_is_blocked_alone() {
         desk.go("Subjects");
         press_in_row(&desk, &format!("user={value}"), "Override");
         choose(&desk, "Block");
-        desk.browser.wait_for_text(&format!("Weir refuses every request with user={written} in the domain shop, until "));
+        desk.browser.wait_for_text(&format!(
+            "Weir refuses every request with user={written} in the domain shop, until "
+        ));
         // There is no question, because it is one client.
         desk.browser.press_button("Block");
-        desk.browser.wait_for_text(&format!("Blocked: user={written} until "));
+        desk.browser
+            .wait_for_text(&format!("Blocked: user={written} until "));
     }
-    for (value, expected) in [("*", OVER_LIMIT), ("\\*", OVER_LIMIT), ("42", OK), ("", OK), ("x*", OK)] {
-        assert_eq!(desk.hit("shop", &[("user", value)], 1).await, [expected], "{value}");
+    for (value, expected) in [
+        ("*", OVER_LIMIT),
+        ("\\*", OVER_LIMIT),
+        ("42", OK),
+        ("", OK),
+        ("x*", OK),
+    ] {
+        assert_eq!(
+            desk.hit("shop", &[("user", value)], 1).await,
+            [expected],
+            "{value}"
+        );
     }
     // Reset is read the same way.
     desk.browser.press_button("Undo");
@@ -227,14 +309,17 @@ async fn a_client_called_star_is_blocked_alone() {
     choose(&desk, "Reset");
     desk.browser.press_button("Reset");
     desk.browser.click("//dialog//button[text()='Reset']");
-    desk.browser.wait_for_text("Reset: user=\\\\\\*. 1 of 1 counters began anew.");
+    desk.browser
+        .wait_for_text("Reset: user=\\\\\\*. 1 of 1 counters began anew.");
     // A star that the operator writes stands for any text, and is asked about first.
     desk.go("Subjects");
     press_in_row(&desk, "user=42", "Override");
-    desk.browser.type_into("//label[text()='Value']/following-sibling::input", "4*");
+    desk.browser
+        .type_into("//label[text()='Value']/following-sibling::input", "4*");
     choose(&desk, "Block");
     desk.browser.press_button("Block");
-    desk.browser.wait_for_text("This is for more than one value. Go on?");
+    desk.browser
+        .wait_for_text("This is for more than one value. Go on?");
     desk.check_clean();
 }
 
@@ -243,17 +328,26 @@ async fn a_client_called_star_is_blocked_alone() {
 async fn a_long_value_is_blocked_and_reset_by_its_digest() {
     let desk = Desk::start(&[]);
     let (ann, bob) = ("ann".repeat(100), "bob".repeat(100));
-    assert_eq!(desk.hit("shop", &[("user", &ann)], 4).await, [OK, OK, OK, OVER_LIMIT]);
+    assert_eq!(
+        desk.hit("shop", &[("user", &ann)], 4).await,
+        [OK, OK, OK, OVER_LIMIT]
+    );
     assert_eq!(desk.hit("shop", &[("user", &bob)], 1).await, [OK]);
     desk.open("subjects");
     desk.enter_token(TOKEN);
-    let digest = desk.browser.wait_for("document.querySelector('main tbody .entries')?.textContent").as_str().expect("a text").to_owned();
+    let digest = desk
+        .browser
+        .wait_for("document.querySelector('main tbody .entries')?.textContent")
+        .as_str()
+        .expect("a text")
+        .to_owned();
     assert!(digest.starts_with("user=sha256:"), "{digest}");
     press_in_row(&desk, &digest, "Usage");
     desk.browser.wait_for_text("Refused hits\n1");
     desk.go("Subjects");
     press_in_row(&desk, &digest, "Override");
-    desk.browser.wait_for_text("Weir knows this long value by its digest.");
+    desk.browser
+        .wait_for_text("Weir knows this long value by its digest.");
     choose(&desk, "Reset");
     desk.browser.press_button("Reset");
     desk.browser.click("//dialog//button[text()='Reset']");
@@ -261,10 +355,18 @@ async fn a_long_value_is_blocked_and_reset_by_its_digest() {
     assert_eq!(desk.hit("shop", &[("user", &ann)], 1).await, [OK]);
     choose(&desk, "Block");
     desk.browser.press_button("Block");
-    desk.browser.wait_for_text(&format!("Blocked: {digest} until "));
-    assert_eq!([desk.hit("shop", &[("user", &ann)], 1).await, desk.hit("shop", &[("user", &bob)], 1).await], [[OVER_LIMIT], [OK]]);
+    desk.browser
+        .wait_for_text(&format!("Blocked: {digest} until "));
+    assert_eq!(
+        [
+            desk.hit("shop", &[("user", &ann)], 1).await,
+            desk.hit("shop", &[("user", &bob)], 1).await
+        ],
+        [[OVER_LIMIT], [OK]]
+    );
     // What is edited is what was typed, and no longer that subject.
-    desk.browser.type_into("//label[text()='Value']/following-sibling::input", "bob*");
+    desk.browser
+        .type_into("//label[text()='Value']/following-sibling::input", "bob*");
     desk.browser.press_button("Block");
     desk.browser.click("//dialog//button[text()='Block']");
     desk.browser.wait_for_text("Blocked: user=bob* until ");
@@ -273,7 +375,8 @@ async fn a_long_value_is_blocked_and_reset_by_its_digest() {
     // Explain needs the value. The browser's console has the answer's status.
     desk.go("Subjects");
     press_in_row(&desk, &digest, "Explain");
-    desk.browser.wait_for_text("by its digest only; write the entries with the whole value");
+    desk.browser
+        .wait_for_text("by its digest only; write the entries with the whole value");
 }
 
 #[tokio::test]
@@ -286,14 +389,30 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
     assert_eq!(shown("user=42"), ["5", "2"]);
     assert_eq!(shown(&format!("user={}", HOSTILE[1])), ["2", "0"]);
     press_in_row(&desk, "user=42", "Usage");
-    let facts =
-        "[...document.querySelectorAll('.facts div')].map((one) => one.children[0].textContent + ' ' + one.children[1].textContent)";
-    let facts = desk.browser.wait_for(&format!("({facts}).length > 4 && {facts}"));
-    let facts: Vec<_> = facts.as_array().expect("facts").iter().filter_map(|one| one.as_str()).collect();
-    assert!(facts.starts_with(&["Limit shop.user", "Hits 5", "Refused hits 2"]), "{facts:?}");
-    let label = desk.browser.wait_for("document.querySelector('svg.plot path.over_limit')?.getAttribute('d') && document.querySelector('svg.plot').getAttribute('aria-label')");
+    let facts = "[...document.querySelectorAll('.facts div')].map((one) => \
+        one.children[0].textContent + ' ' + one.children[1].textContent)";
+    let facts = desk
+        .browser
+        .wait_for(&format!("({facts}).length > 4 && {facts}"));
+    let facts: Vec<_> = facts
+        .as_array()
+        .expect("facts")
+        .iter()
+        .filter_map(|one| one.as_str())
+        .collect();
     assert!(
-        label.as_str().is_some_and(|label| label.contains("Hits of user=42 in intervals of ") && label.contains(": 5 hits, 2 refused.")),
+        facts.starts_with(&["Limit shop.user", "Hits 5", "Refused hits 2"]),
+        "{facts:?}"
+    );
+    let label = desk.browser.wait_for(
+        "document.querySelector('svg.plot path.over_limit')?.getAttribute('d') && \
+         document.querySelector('svg.plot').getAttribute('aria-label')",
+    );
+    assert!(
+        label
+            .as_str()
+            .is_some_and(|label| label.contains("Hits of user=42 in intervals of ")
+                && label.contains(": 5 hits, 2 refused.")),
         "{label}"
     );
     // What counts against the limit, by its periods.
@@ -301,8 +420,12 @@ async fn usage_is_shown_with_its_series_and_by_subject() {
     desk.browser.wait_for_text("100 %");
     // The picture as a table, by the keyboard's key for it.
     desk.browser.click("//summary[text()='Figures']");
-    let sums = "[1, 2].map((column) => [...document.querySelectorAll('details tbody tr')].reduce((sum, row) => sum + Number(row.cells[column].textContent), 0))";
-    assert_eq!(desk.browser.wait_for(&format!("{sums}[0] > 0 && {sums}")), json!([5, 2]));
+    let sums = "[1, 2].map((column) => [...document.querySelectorAll('details tbody \
+        tr')].reduce((sum, row) => sum + Number(row.cells[column].textContent), 0))";
+    assert_eq!(
+        desk.browser.wait_for(&format!("{sums}[0] > 0 && {sums}")),
+        json!([5, 2])
+    );
     // It follows.
     desk.hit("shop", &[("user", "42")], 1).await;
     desk.browser.wait_for_text("Hits\n6");
@@ -315,9 +438,11 @@ async fn what_no_limit_matches_is_shown_and_explained() {
     desk.hit("shop", &[("nothing", HOSTILE[0])], 1).await;
     desk.hit("shopp", &[("user", "1")], 1).await;
     desk.open("subjects");
-    desk.browser.wait_for_text("shopp: no file defines this domain");
+    desk.browser
+        .wait_for_text("shopp: no file defines this domain");
     press_in_row(&desk, &format!("nothing={}", HOSTILE[0]), "Explain");
-    desk.browser.wait_for_text("not limited: no branch matches the entry nothing=");
+    desk.browser
+        .wait_for_text("not limited: no branch matches the entry nothing=");
     desk.check_clean();
 }
 
@@ -328,13 +453,18 @@ async fn rows_do_not_move_under_the_pointer() {
     desk.hit("shop", &[("user", "first")], 5).await;
     desk.open("subjects");
     assert_eq!(cell(&desk, "user=first", 2), "2");
-    let order = "[...document.querySelectorAll('main tbody')][0].innerText.match(/user=\\w+/g).join(' ')";
-    desk.browser.run("document.querySelector('main tbody button').focus()");
+    let order =
+        "[...document.querySelectorAll('main tbody')][0].innerText.match(/user=\\w+/g).join(' ')";
+    desk.browser
+        .run("document.querySelector('main tbody button').focus()");
     desk.hit("shop", &[("user", "second")], 50).await;
     desk.hit("shop", &[("user", "first")], 1).await;
     desk.browser.wait_for_text("Order held while you use it.");
-    desk.browser.wait_for("[...document.querySelectorAll('main tbody tr')][0].cells[2].textContent === '3'");
+    desk.browser.wait_for(
+        "[...document.querySelectorAll('main tbody tr')][0].cells[2].textContent === '3'",
+    );
     assert_eq!(desk.browser.run(&format!("return {order}")), "user=first");
     desk.browser.run("document.activeElement.blur()");
-    desk.browser.wait_for(&format!("{order} === 'user=second user=first'"));
+    desk.browser
+        .wait_for(&format!("{order} === 'user=second user=first'"));
 }

@@ -6,38 +6,74 @@ use super::{Desk, HOSTILE};
 use crate::support::tools;
 
 /// The files of the page in the repository, by their addresses.
-const FILES: [(&str, &str); 3] = [("/admin", "page.html"), ("/admin/main.js", "main.js"), ("/admin/page.css", "page.css")];
+const FILES: [(&str, &str); 3] = [
+    ("/admin", "page.html"),
+    ("/admin/main.js", "main.js"),
+    ("/admin/page.css", "page.css"),
+];
 
-/// The number in a row of a table: the first row whose header begins with `header`, and the column from 1 on.
+/// The number in a row of a table: the first row whose header begins with `header`, and the column
+/// from 1 on.
 fn figure(desk: &Desk, header: &str, column: usize) -> String {
     let script = format!(
-        "const row = [...document.querySelectorAll('tbody tr')].find((row) => row.cells[0].innerText.startsWith({})); \
-         return row === undefined ? '' : row.cells[{column}].textContent",
+        "const row = [...document.querySelectorAll('tbody tr')].find((row) => \
+         row.cells[0].innerText.startsWith({})); return row === undefined ? '' : \
+         row.cells[{column}].textContent",
         json!(header)
     );
-    desk.browser.run(&script).as_str().unwrap_or_default().to_owned()
+    desk.browser
+        .run(&script)
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 #[tokio::test]
 async fn the_overview_shows_decisions_and_limits_and_follows_them() {
     let desk = Desk::start(&[]);
-    assert_eq!(desk.hit("shop", &[("user", "42")], 5).await, [1, 1, 1, 2, 2]);
+    assert_eq!(
+        desk.hit("shop", &[("user", "42")], 5).await,
+        [1, 1, 1, 2, 2]
+    );
     desk.hit("blog", &[("all", "x")], 2).await;
     desk.open("overview");
-    desk.browser.wait_for_text("No Redis: counters are in the memory of this process.");
-    for (header, total) in [("Allowed", "3"), ("Refused", "2"), ("Unlimited", "2"), ("shop.user", "5"), ("blog.all", "2")] {
+    desk.browser
+        .wait_for_text("No Redis: counters are in the memory of this process.");
+    for (header, total) in [
+        ("Allowed", "3"),
+        ("Refused", "2"),
+        ("Unlimited", "2"),
+        ("shop.user", "5"),
+        ("blog.all", "2"),
+    ] {
         desk.browser.wait_for_text(header);
         assert_eq!(figure(&desk, header, 3), total, "{header}");
     }
-    let status = desk.browser.run("return document.getElementById('process').textContent");
+    let status = desk
+        .browser
+        .run("return document.getElementById('process').textContent");
     let status = status.as_str().expect("a text");
-    assert!(status.contains("store memory · up ") && status.contains("5 limits in 2 domains · configuration 1"), "{status}");
+    assert!(
+        status.contains("store memory · up ")
+            && status.contains("5 limits in 2 domains · configuration 1"),
+        "{status}"
+    );
     // Without a reload: the totals, the rates and the picture follow.
     assert_eq!(desk.hit("shop", &[("user", "43")], 40).await.len(), 40);
-    desk.browser.wait_for("[...document.querySelectorAll('tbody tr')].some((row) => row.cells[0].innerText === 'Refused' && row.cells[3].textContent === '39' && Number(row.cells[1].textContent) > 0)");
-    let picture = desk.browser.wait_for("document.querySelector('svg.plot path.over_limit')?.getAttribute('d') && document.querySelector('svg.plot').getAttribute('aria-label')");
+    desk.browser.wait_for(
+        "[...document.querySelectorAll('tbody tr')].some((row) => row.cells[0].innerText === \
+         'Refused' && row.cells[3].textContent === '39' && Number(row.cells[1].textContent) > 0)",
+    );
+    let picture = desk.browser.wait_for(
+        "document.querySelector('svg.plot path.over_limit')?.getAttribute('d') && \
+         document.querySelector('svg.plot').getAttribute('aria-label')",
+    );
     let label = picture.as_str().expect("a text");
-    assert!(label.contains("Decisions a second of the last 5 minutes. Now: Allowed ") && label.contains("Refused "), "{label}");
+    assert!(
+        label.contains("Decisions a second of the last 5 minutes. Now: Allowed ")
+            && label.contains("Refused "),
+        "{label}"
+    );
     desk.check_clean();
 }
 
@@ -53,7 +89,8 @@ async fn limits_are_a_tree_with_search_and_the_place_in_the_file() {
         "user 3 per year track usage tenants/shop.yaml:3",
         "remote_address 50 per year algorithm token_bucket, burst 10 tenants/shop.yaml:8",
         "path=/log* 1,000 per 2 hours shadow tenants/shop.yaml:10",
-        "<img src=x onerror=document.title='pwned'>=\"'><script>document.title='pwned'</script> 7 per year",
+        "<img src=x onerror=document.title='pwned'>=\"'><script>document.title='pwned'</script> 7 \
+         per year",
         "all unlimited blog.yaml:3",
     ] {
         assert!(shown.contains(line), "{line} in {shown}");
@@ -62,18 +99,30 @@ async fn limits_are_a_tree_with_search_and_the_place_in_the_file() {
     desk.browser.wait_for_text("3 limits match");
     desk.browser.type_into("input[type=search]", "shop.path");
     desk.browser.wait_for_text("2 limits match");
-    assert_eq!(desk.browser.wait_for("document.querySelectorAll('.leaf').length"), 2);
+    assert_eq!(
+        desk.browser
+            .wait_for("document.querySelectorAll('.leaf').length"),
+        2
+    );
     // A reload shows by itself.
     std::fs::write(
         desk.weir.config_dir().join("blog.yaml"),
-        "domain: shop.pathology\ndescriptors:\n  - { key: k, rate_limit: { unit: day, requests_per_unit: 1 } }\n",
+        "domain: shop.pathology\ndescriptors:\n  - { key: k, rate_limit: { unit: day, \
+         requests_per_unit: 1 } }\n",
     )
     .expect("written");
     desk.browser.wait_for_text("3 limits match");
     // A limit that needs a value leads to a form that waits for it.
-    desk.browser.press_button("Explain: shop.path_/login.remote_address");
-    let filled = desk.browser.wait_for("[...document.querySelectorAll('main input:not([type=checkbox])')].map((field) => field.value)");
-    assert_eq!(filled, json!(["shop", "path", "/login", "remote_address", ""]));
+    desk.browser
+        .press_button("Explain: shop.path_/login.remote_address");
+    let filled = desk.browser.wait_for(
+        "[...document.querySelectorAll('main input:not([type=checkbox])')].map((field) => \
+         field.value)",
+    );
+    assert_eq!(
+        filled,
+        json!(["shop", "path", "/login", "remote_address", ""])
+    );
     desk.check_clean();
 }
 
@@ -86,18 +135,31 @@ async fn a_request_is_explained_with_its_live_state() {
     desk.browser.type_into(&format!("{fields}[2]"), "path");
     desk.browser.type_into(&format!("{fields}[3]"), "/login");
     desk.browser.press_button("Add entry");
-    desk.browser.type_into(&format!("{fields}[4]"), "remote_address");
+    desk.browser
+        .type_into(&format!("{fields}[4]"), "remote_address");
     desk.browser.type_into(&format!("{fields}[5]"), HOSTILE[0]);
     desk.browser.press_button("Explain");
-    for text in
-        ["Limited", "exact value", "match later, so not used: path=/log*", "any value", "tenants/shop.yaml:8", "token_bucket", HOSTILE[0]]
-    {
+    for text in [
+        "Limited",
+        "exact value",
+        "match later, so not used: path=/log*",
+        "any value",
+        "tenants/shop.yaml:8",
+        "token_bucket",
+        HOSTILE[0],
+    ] {
         desk.browser.wait_for_text(text);
     }
     // The live state follows, and nothing is counted by looking.
-    let used = "[...document.querySelectorAll('.facts div')].find((one) => one.innerText.startsWith('Used'))?.lastChild.textContent";
+    let used = "[...document.querySelectorAll('.facts div')].find((one) => \
+        one.innerText.startsWith('Used'))?.lastChild.textContent";
     assert_eq!(desk.browser.wait_for(used), "0");
-    desk.hit("shop", &[("path", "/login"), ("remote_address", HOSTILE[0])], 4).await;
+    desk.hit(
+        "shop",
+        &[("path", "/login"), ("remote_address", HOSTILE[0])],
+        4,
+    )
+    .await;
     desk.browser.wait_for(&format!("({used}) === '4'"));
     // Why nothing applies.
     desk.browser.press_button("Remove entry 2");
@@ -106,7 +168,8 @@ async fn a_request_is_explained_with_its_live_state() {
     desk.browser.wait_for_text("Not limited");
     desk.browser.type_into(&format!("{fields}[1]"), "shopp");
     desk.browser.press_button("Explain");
-    desk.browser.wait_for_text("no file defines the domain shopp");
+    desk.browser
+        .wait_for_text("no file defines the domain shopp");
     desk.check_clean();
 }
 
@@ -114,24 +177,45 @@ async fn a_request_is_explained_with_its_live_state() {
 async fn changes_need_a_token_which_is_kept_in_memory() {
     let desk = Desk::start(&[]);
     desk.open("overrides");
-    desk.browser.wait_for_text("Changes need a token of the file that");
-    assert_eq!(desk.browser.run("return document.querySelector('main form').checkVisibility()"), false);
+    desk.browser
+        .wait_for_text("Changes need a token of the file that");
+    assert_eq!(
+        desk.browser
+            .run("return document.querySelector('main form').checkVisibility()"),
+        false
+    );
     desk.enter_token("0123456789abcdef0123456789abcdeF");
-    desk.browser.wait_for_text("ADMIN_TOKEN_FILE has no such token");
-    assert!(desk.browser.console().iter().all(|line| line.contains("401")), "a refusal is in the console");
-    desk.browser.type_into("dialog input", &format!("ann:{}", super::TOKEN));
+    desk.browser
+        .wait_for_text("ADMIN_TOKEN_FILE has no such token");
+    assert!(
+        desk.browser
+            .console()
+            .iter()
+            .all(|line| line.contains("401")),
+        "a refusal is in the console"
+    );
+    desk.browser
+        .type_into("dialog input", &format!("ann:{}", super::TOKEN));
     desk.browser.click("dialog button[type=submit]");
     desk.browser.wait_for_text("Changes as ann");
-    desk.browser.wait_for("document.querySelector('main form').checkVisibility() && document.querySelector('dialog') === null");
-    let kept = desk.browser.run("return [document.cookie, localStorage.length, sessionStorage.length]");
+    desk.browser.wait_for(
+        "document.querySelector('main form').checkVisibility() && document.querySelector('dialog') \
+         === null",
+    );
+    let kept = desk
+        .browser
+        .run("return [document.cookie, localStorage.length, sessionStorage.length]");
     assert_eq!(kept, json!(["", 0, 0]));
-    let seen = desk.browser.run("return location.href + document.documentElement.outerHTML");
+    let seen = desk
+        .browser
+        .run("return location.href + document.documentElement.outerHTML");
     assert!(!seen.as_str().expect("a text").contains("0123456789abcdef"));
     for (_, url) in desk.browser.requests() {
         assert!(!url.contains("0123456789"), "{url}");
     }
     desk.browser.press_button("Forget token");
-    desk.browser.wait_for("!document.querySelector('main form').checkVisibility()");
+    desk.browser
+        .wait_for("!document.querySelector('main form').checkVisibility()");
     // A page that is loaded again has none.
     desk.enter_token(super::TOKEN);
     desk.browser.wait_for_text("Changes as ann");
@@ -151,7 +235,10 @@ async fn what_is_not_shown_is_not_asked_for() {
         .into_iter()
         .map(|(method, url)| format!("{method} {}", url.rsplit('/').next().unwrap_or_default()))
         .collect();
-    assert!((1..=3).contains(&asked.len()) && asked.iter().all(|one| one == "GET status"), "{asked:?}");
+    assert!(
+        (1..=3).contains(&asked.len()) && asked.iter().all(|one| one == "GET status"),
+        "{asked:?}"
+    );
     desk.browser.press_button("Pause");
     desk.browser.requests();
     std::thread::sleep(std::time::Duration::from_secs(3));
@@ -167,7 +254,11 @@ async fn the_files_are_those_of_the_repository_with_a_strict_policy() {
     let address = weir.listener("debug");
     for (path, file) in FILES {
         let page = crate::support::http_client::get(address, path);
-        assert_eq!((page.status, page.body), (200, tools::file(&format!("src/admin/page/{file}"))), "{path}");
+        assert_eq!(
+            (page.status, page.body),
+            (200, tools::file(&format!("src/admin/page/{file}"))),
+            "{path}"
+        );
         let page = crate::support::http_client::get(address, path);
         let policy = page.header("content-security-policy").expect("a policy");
         for directive in [
@@ -180,7 +271,10 @@ async fn the_files_are_those_of_the_repository_with_a_strict_policy() {
         ] {
             assert!(policy.split("; ").any(|one| one == directive), "{policy}");
         }
-        assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+        assert!(
+            !policy.contains("unsafe") && !policy.contains('*'),
+            "{policy}"
+        );
         assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
         assert_eq!(page.header("referrer-policy"), Some("no-referrer"));
         assert_eq!(page.header("cache-control"), Some("no-store"));

@@ -1,4 +1,5 @@
-//! `weir check`: problems with their positions, comparison with other files, and output for programs.
+//! `weir check`: problems with their positions, comparison with other files, and output for
+//! programs.
 
 use std::fs;
 use std::path::Path;
@@ -9,131 +10,258 @@ use crate::support::Weir;
 #[test]
 fn check_prints_every_problem_with_its_position() {
     let (_folder, path) = folder_with(&[
-        ("a.yaml", "domain: d\ndescriptors:\n- key: a\n  ratelimit: { unit: day }\n- value: x\n"),
-        ("b.yaml", "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: minute, requests_per_unit: many }\n"),
+        (
+            "a.yaml",
+            "domain: d\ndescriptors:\n- key: a\n  ratelimit: { unit: day }\n- value: x\n",
+        ),
+        (
+            "b.yaml",
+            "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: minute, requests_per_unit: \
+             many }\n",
+        ),
     ]);
     let output = weir(&["check", &path], &[]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
-    for position in ["a.yaml:4:3: error: ", "a.yaml:5:3: error: ", "b.yaml:1:9: error: ", "b.yaml:4:"] {
+    for position in [
+        "a.yaml:4:3: error: ",
+        "a.yaml:5:3: error: ",
+        "b.yaml:1:9: error: ",
+        "b.yaml:4:",
+    ] {
         assert!(text.contains(position), "{position} is not in:\n{text}");
     }
     assert!(text.contains("rate_limit"), "the nearest right name");
-    assert!(text.lines().last().is_some_and(|line| line.contains("4 errors")), "{text}");
+    assert!(
+        text.lines()
+            .last()
+            .is_some_and(|line| line.contains("4 errors")),
+        "{text}"
+    );
 }
 
 #[test]
 fn strict_turns_warnings_into_errors() {
-    let text = "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: day, requests_per_unit: 1, shadow_mode: true }\n";
+    let text = "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: day, requests_per_unit: \
+        1, shadow_mode: true }\n";
     let (_folder, path) = folder_with(&[("a.yaml", text)]);
     let lenient = weir(&["check", &path], &[]);
     assert!(lenient.status.success(), "{}", stdout(&lenient));
-    assert!(stdout(&lenient).contains("a.yaml:4:") && stdout(&lenient).contains("1 warning"), "{}", stdout(&lenient));
-    assert_eq!(weir(&["check", "--strict", &path], &[]).status.code(), Some(1));
+    assert!(
+        stdout(&lenient).contains("a.yaml:4:") && stdout(&lenient).contains("1 warning"),
+        "{}",
+        stdout(&lenient)
+    );
+    assert_eq!(
+        weir(&["check", "--strict", &path], &[]).status.code(),
+        Some(1)
+    );
 }
 
 #[test]
 fn the_examples_have_no_problems() {
     let output = weir(&["check", "--strict"], &[]);
     assert!(output.status.success(), "{}", stdout(&output));
-    assert!(stdout(&output).lines().last().is_some_and(|line| line.starts_with("ok: ")), "{}", stdout(&output));
-    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("config")).expect("config/") {
+    assert!(
+        stdout(&output)
+            .lines()
+            .last()
+            .is_some_and(|line| line.starts_with("ok: ")),
+        "{}",
+        stdout(&output)
+    );
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("config")).expect("config/")
+    {
         let path = file.expect("a file").path();
         if path.ends_with("README.md") {
             continue;
         }
         let output = weir(&["check", "--strict", &path.to_string_lossy()], &[]);
-        assert!(output.status.success(), "{}: {}", path.display(), stdout(&output));
+        assert!(
+            output.status.success(),
+            "{}: {}",
+            path.display(),
+            stdout(&output)
+        );
     }
 }
 
 #[test]
 fn check_refuses_what_serve_tolerates_and_shows_the_line() {
-    let text = "domain: d\ndescriptors:\n- key: a\n  unit: day\n- key: b\n  rate_limit: { unit: day }\n";
+    let text =
+        "domain: d\ndescriptors:\n- key: a\n  unit: day\n- key: b\n  rate_limit: { unit: day }\n";
     let (_folder, path) = folder_with(&[("a.yaml", text)]);
     let output = weir(&["check", &path], &[]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
     let expected = format!(
-        "{path}/a.yaml:4:3: error: 'unit' stands beside 'key' and is ignored; indent it below 'rate_limit'\n    4 |   unit: day\n      |   ^\n\
-         {path}/a.yaml:6:15: error: 'requests_per_unit' is missing, which means 0: every request is refused; write 'requests_per_unit: ' and a \
-         number, even if it is 0\n    6 |   rate_limit: {{ unit: day }}\n      |               ^\n2 errors, 0 warnings\n"
+        "{path}/a.yaml:4:3: error: 'unit' stands beside 'key' and is ignored; indent it below \
+         'rate_limit'\n    4 |   unit: day\n      |   ^\n\
+         {path}/a.yaml:6:15: error: 'requests_per_unit' is missing, which means 0: every request \
+         is refused; write 'requests_per_unit: ' and a number, even if it is 0\n    6 |   \
+         rate_limit: {{ unit: day }}\n      |               ^\n2 errors, 0 warnings\n"
     );
     assert_eq!(stdout(&output), expected);
     let weir = Weir::start(&[("a.yaml", text)], &[]);
     let log = weir.logs().join("\n");
-    assert!(log.contains(r#""warn","@message":"a.yaml:4:3: warning: 'unit' stands beside"#), "a service tolerates it: {log}");
+    assert!(
+        log.contains(r#""warn","@message":"a.yaml:4:3: warning: 'unit' stands beside"#),
+        "a service tolerates it: {log}"
+    );
     assert!(log.contains("limits loaded"), "{log}");
 }
 
 #[test]
 fn backups_are_skipped_with_a_line() {
-    let limits = "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]\n";
-    let files = ["a.yaml", "a.yaml~", "b.yaml.bak", "c.yaml.swp", "README.md"].map(|name| (name, limits));
+    let limits =
+        "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]\n";
+    let files =
+        ["a.yaml", "a.yaml~", "b.yaml.bak", "c.yaml.swp", "README.md"].map(|name| (name, limits));
     let (_folder, path) = folder_with(&files);
     let output = weir(&["check", "--strict", &path], &[]);
-    let skipped = |name: &str| format!("{path}/{name}: skipped: a README and backup files hold no limits\n");
-    let expected = ["README.md", "a.yaml~", "b.yaml.bak", "c.yaml.swp"].map(skipped).concat() + "ok: 1 limit in 1 domain\n";
+    let skipped =
+        |name: &str| format!("{path}/{name}: skipped: a README and backup files hold no limits\n");
+    let expected = ["README.md", "a.yaml~", "b.yaml.bak", "c.yaml.swp"]
+        .map(skipped)
+        .concat()
+        + "ok: 1 limit in 1 domain\n";
     assert_eq!(stdout(&output), expected);
     let output = weir(&["check", &format!("{path}/b.yaml.bak")], &[]);
-    assert_eq!(stdout(&output), "ok: 1 limit in 1 domain\n", "a file that the path names is read");
+    assert_eq!(
+        stdout(&output),
+        "ok: 1 limit in 1 domain\n",
+        "a file that the path names is read"
+    );
     let weir = Weir::start(&files, &[]);
     let log = weir.logs().join("\n");
-    assert!(log.contains("files without limits are skipped (a README, backup files): README.md, a.yaml~, b.yaml.bak, c.yaml.swp"), "{log}");
+    assert!(
+        log.contains(
+            "files without limits are skipped (a README, backup files): README.md, a.yaml~, \
+             b.yaml.bak, c.yaml.swp"
+        ),
+        "{log}"
+    );
 }
 
 #[test]
 fn check_prints_json_for_programs() {
-    let limits = "domain: d\ndescriptors:\n- key: a\n  value: 10.0.0.0/8\n  rate_limit: { unit: day, requests_per_unit: 1 }\n";
+    let limits = "domain: d\ndescriptors:\n- key: a\n  value: 10.0.0.0/8\n  rate_limit: { unit: \
+        day, requests_per_unit: 1 }\n";
     let (folder, path) = folder_with(&[("a.yaml", limits), ("README", "")]);
     let json = |arguments: &[&str]| {
-        let output = weir(&[&["check", "--format", "json", &path], arguments].concat(), &[]);
+        let output = weir(
+            &[&["check", "--format", "json", &path], arguments].concat(),
+            &[],
+        );
         let text = stdout(&output);
         assert_eq!(text.lines().count(), 1, "{text}");
-        (output.status.code(), serde_json::from_str::<serde_json::Value>(&text).expect("JSON"))
+        (
+            output.status.code(),
+            serde_json::from_str::<serde_json::Value>(&text).expect("JSON"),
+        )
     };
     let (code, found) = json(&[]);
     let problem = &found["problems"][0];
     assert_eq!(code, Some(0));
-    assert_eq!((problem["line"].as_u64(), problem["column"].as_u64(), problem["severity"].as_str()), (Some(4), Some(10), Some("warning")));
+    assert_eq!(
+        (
+            problem["line"].as_u64(),
+            problem["column"].as_u64(),
+            problem["severity"].as_str()
+        ),
+        (Some(4), Some(10), Some("warning"))
+    );
     assert_eq!(problem["file"], format!("{path}/a.yaml"));
-    assert!(problem["what"].as_str().is_some_and(|what| what.contains("looks like a block of addresses")), "{found}");
-    assert!(problem["remedy"].as_str().is_some_and(|remedy| remedy.contains("match: cidr")), "{found}");
-    assert_eq!(found["skipped"], serde_json::json!([format!("{path}/README")]));
-    assert_eq!(found["summary"], serde_json::json!({"ok": true, "errors": 0, "warnings": 1, "limits": 1, "domains": 1}));
+    assert!(
+        problem["what"]
+            .as_str()
+            .is_some_and(|what| what.contains("looks like a block of addresses")),
+        "{found}"
+    );
+    assert!(
+        problem["remedy"]
+            .as_str()
+            .is_some_and(|remedy| remedy.contains("match: cidr")),
+        "{found}"
+    );
+    assert_eq!(
+        found["skipped"],
+        serde_json::json!([format!("{path}/README")])
+    );
+    assert_eq!(
+        found["summary"],
+        serde_json::json!({"ok": true, "errors": 0, "warnings": 1, "limits": 1, "domains": 1})
+    );
     let (code, found) = json(&["--strict"]);
-    assert_eq!((code, found["problems"][0]["severity"].as_str()), (Some(1), Some("error")));
-    assert_eq!(found["summary"], serde_json::json!({"ok": false, "errors": 1, "warnings": 0, "limits": null, "domains": null}));
+    assert_eq!(
+        (code, found["problems"][0]["severity"].as_str()),
+        (Some(1), Some("error"))
+    );
+    assert_eq!(
+        found["summary"],
+        serde_json::json!({"ok": false, "errors": 1, "warnings": 0, "limits": null, "domains": null})
+    );
     fs::write(folder.path().join("a.yaml"), "# nothing\n").expect("written");
     let (_, found) = json(&[]);
     assert_eq!(
-        (&found["problems"][0]["line"], found["problems"][0]["what"].as_str()),
-        (&serde_json::Value::Null, Some("the file holds only comments"))
+        (
+            &found["problems"][0]["line"],
+            found["problems"][0]["what"].as_str()
+        ),
+        (
+            &serde_json::Value::Null,
+            Some("the file holds only comments")
+        )
     );
 }
 
 #[test]
 fn check_reads_an_overlay() {
     let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("overlay.yaml").to_string_lossy().into_owned();
+    let file = folder
+        .path()
+        .join("overlay.yaml")
+        .to_string_lossy()
+        .into_owned();
     let check = |text: &str, more: &[&str]| {
         fs::write(&file, text).expect("written");
         weir(&[&["check", "--overlay", &file], more].concat(), &[])
     };
-    let right = "domains:\n- domain: d\n  descriptors:\n  - key: k\n    rate_limit: { algorithm: token_bucket, burst: 5 }\n";
+    let right = "domains:\n- domain: d\n  descriptors:\n  - key: k\n    rate_limit: { algorithm: \
+        token_bucket, burst: 5 }\n";
     let output = check(right, &["--strict"]);
-    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "ok: an overlay of 2 entries\n".to_owned()));
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(0), "ok: an overlay of 2 entries\n".to_owned())
+    );
     let output = check(&right.replace("burst", "brust"), &[]);
     let expected = format!(
-        "{file}:5:44: error: unknown key 'brust' in rate_limit; write 'burst'\n    5 |     rate_limit: {{ algorithm: token_bucket, brust: 5 }}\n      \
+        "{file}:5:44: error: unknown key 'brust' in rate_limit; write 'burst'\n    5 |     \
+         rate_limit: {{ algorithm: token_bucket, brust: 5 }}\n      \
          |                                            ^\n1 error, 0 warnings\n"
     );
     assert_eq!((output.status.code(), stdout(&output)), (Some(1), expected));
     let output = check("", &["--format", "json"]);
     let found: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
-    assert_eq!((&found["summary"]["ok"], &found["summary"]["warnings"]), (&true.into(), &1.into()));
-    let of_folder = weir(&["check", "--overlay", &folder.path().to_string_lossy()], &[]);
-    assert!(of_folder.status.code() == Some(1) && stdout(&of_folder).contains("an overlay is one file"), "{}", stdout(&of_folder));
-    assert_eq!(weir(&["check", "config", "--overlay", &file], &[]).status.code(), Some(2), "not both");
+    assert_eq!(
+        (&found["summary"]["ok"], &found["summary"]["warnings"]),
+        (&true.into(), &1.into())
+    );
+    let of_folder = weir(
+        &["check", "--overlay", &folder.path().to_string_lossy()],
+        &[],
+    );
+    assert!(
+        of_folder.status.code() == Some(1) && stdout(&of_folder).contains("an overlay is one file"),
+        "{}",
+        stdout(&of_folder)
+    );
+    assert_eq!(
+        weir(&["check", "config", "--overlay", &file], &[])
+            .status
+            .code(),
+        Some(2),
+        "not both"
+    );
 }
 
 #[test]
@@ -144,15 +272,49 @@ fn check_compares_with_other_files() {
         fs::write(folder.path().join(name).join("a.yaml"), text).expect("written");
         folder.path().join(name).to_string_lossy().into_owned()
     };
-    let limit = |key: &str, per_day: u32| format!("- key: {key}\n  rate_limit: {{ unit: day, requests_per_unit: {per_day} }}\n");
+    let limit = |key: &str, per_day: u32| {
+        format!("- key: {key}\n  rate_limit: {{ unit: day, requests_per_unit: {per_day} }}\n")
+    };
     let head = "domain: d\ndescriptors:\n";
-    let old = write("old", &[head, &limit("kept", 1), &limit("changed", 1), &limit("removed", 1)].concat());
-    let new = write("new", &[head, &limit("kept", 1), &limit("changed", 2), &limit("added", 1)].concat());
+    let old = write(
+        "old",
+        &[
+            head,
+            &limit("kept", 1),
+            &limit("changed", 1),
+            &limit("removed", 1),
+        ]
+        .concat(),
+    );
+    let new = write(
+        "new",
+        &[
+            head,
+            &limit("kept", 1),
+            &limit("changed", 2),
+            &limit("added", 1),
+        ]
+        .concat(),
+    );
     let output = weir(&["check", &new, "--diff", &old], &[]);
-    let expected = "added: d.added (1 per day)\nremoved: d.removed (1 per day)\nchanged: d.changed: rate 1 per day -> 2 per day\n\
+    let expected = "added: d.added (1 per day)\nremoved: d.removed (1 per day)\nchanged: \
+        d.changed: rate 1 per day -> 2 per day\n\
                     ok: 3 limits in 1 domain; 1 added, 1 removed, 1 changed\n";
-    assert_eq!((output.status.code(), stdout(&output)), (Some(0), expected.to_owned()));
-    let output = weir(&["check", &new, "--diff", &format!("{old}/a.yaml"), "--format", "json"], &[]);
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(0), expected.to_owned())
+    );
+    let output = weir(
+        &[
+            "check",
+            &new,
+            "--diff",
+            &format!("{old}/a.yaml"),
+            "--format",
+            "json",
+        ],
+        &[],
+    );
     let found: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     let diff = serde_json::json!({
         "added": [{"limit": "d.added", "amount": "1 per day"}],
@@ -161,16 +323,34 @@ fn check_compares_with_other_files() {
     });
     assert_eq!(found["diff"], diff);
     let same = weir(&["check", &new, "--diff", &new], &[]);
-    assert_eq!(stdout(&same), "ok: 3 limits in 1 domain; 0 added, 0 removed, 0 changed\n");
-    // Old files that a service would have refused cannot be compared with; those of which it warns can.
+    assert_eq!(
+        stdout(&same),
+        "ok: 3 limits in 1 domain; 0 added, 0 removed, 0 changed\n"
+    );
+    // Old files that a service would have refused cannot be compared with; those of which it warns
+    // can.
     let broken = write("broken", "domain: d\ndescriptors:\n- kye: a\n");
     let output = weir(&["check", &new, "--diff", &broken], &[]);
     assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
-    assert!(stdout(&output).contains("broken/a.yaml:3:3: error: "), "{}", stdout(&output));
-    let tolerated = write("tolerated", "domain: d\ndescriptors:\n- key: kept\n  unit: day\n");
+    assert!(
+        stdout(&output).contains("broken/a.yaml:3:3: error: "),
+        "{}",
+        stdout(&output)
+    );
+    let tolerated = write(
+        "tolerated",
+        "domain: d\ndescriptors:\n- key: kept\n  unit: day\n",
+    );
     let output = weir(&["check", &new, "--strict", "--diff", &tolerated], &[]);
-    assert!(stdout(&output).ends_with("; 3 added, 0 removed, 0 changed\n"), "{}", stdout(&output));
-    assert_eq!(weir(&["check", &broken, "--diff", &new], &[]).status.code(), Some(1));
+    assert!(
+        stdout(&output).ends_with("; 3 added, 0 removed, 0 changed\n"),
+        "{}",
+        stdout(&output)
+    );
+    assert_eq!(
+        weir(&["check", &broken, "--diff", &new], &[]).status.code(),
+        Some(1)
+    );
 }
 
 #[test]
@@ -178,23 +358,60 @@ fn check_reads_the_settings_of_serve_and_names_files_relative_to_the_current_fol
     let (folder, path) = folder_with(&[]);
     let check = |environment: &[(&str, &str)]| weir(&["check", &path], environment);
     let output = check(&[]);
-    assert_eq!(output.status.code(), Some(1), "an empty folder limits nothing");
-    assert!(stdout(&output).starts_with(&format!("{path}: error: there are no files of limits")), "{}", stdout(&output));
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "an empty folder limits nothing"
+    );
+    assert!(
+        stdout(&output).starts_with(&format!("{path}: error: there are no files of limits")),
+        "{}",
+        stdout(&output)
+    );
 
-    let limits = |key: &str| format!("domain: d\ndescriptors: [{{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}]\n");
+    let limits = |key: &str| {
+        format!(
+            "domain: d\ndescriptors: [{{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: \
+             1 }} }}]\n"
+        )
+    };
     fs::write(folder.path().join("a.yaml"), limits("a")).expect("written");
     assert_eq!(stdout(&check(&[])), "ok: 1 limit in 1 domain\n");
     fs::write(folder.path().join("b.yaml"), limits("b")).expect("written");
     let output = check(&[]);
-    assert!(stdout(&output).starts_with(&format!("{path}/b.yaml:1:")), "{}", stdout(&output));
-    assert_eq!(stdout(&check(&[("MERGE_DOMAIN_CONFIG", "true")])), "ok: 2 limits in 1 domain\n");
-    assert_eq!(stdout(&weir(&["check", "--merge-domain-config", &path], &[])), "ok: 2 limits in 1 domain\n");
+    assert!(
+        stdout(&output).starts_with(&format!("{path}/b.yaml:1:")),
+        "{}",
+        stdout(&output)
+    );
+    assert_eq!(
+        stdout(&check(&[("MERGE_DOMAIN_CONFIG", "true")])),
+        "ok: 2 limits in 1 domain\n"
+    );
+    assert_eq!(
+        stdout(&weir(&["check", "--merge-domain-config", &path], &[])),
+        "ok: 2 limits in 1 domain\n"
+    );
 
     fs::write(folder.path().join(".c\n.yaml"), "domain: [").expect("written");
-    assert!(check(&[("MERGE_DOMAIN_CONFIG", "true")]).status.success(), "names that begin with a dot are not read");
-    let output = check(&[("MERGE_DOMAIN_CONFIG", "true"), ("RUNTIME_IGNOREDOTFILES", "false")]);
-    assert!(stdout(&output).starts_with(&format!("{path}/.c\\n.yaml:")), "{}", stdout(&output));
+    assert!(
+        check(&[("MERGE_DOMAIN_CONFIG", "true")]).status.success(),
+        "names that begin with a dot are not read"
+    );
+    let output = check(&[
+        ("MERGE_DOMAIN_CONFIG", "true"),
+        ("RUNTIME_IGNOREDOTFILES", "false"),
+    ]);
+    assert!(
+        stdout(&output).starts_with(&format!("{path}/.c\\n.yaml:")),
+        "{}",
+        stdout(&output)
+    );
     let file = folder.path().join(".c\n.yaml");
     let output = weir(&["check", &file.to_string_lossy()], &[]);
-    assert!(stdout(&output).starts_with(&format!("{path}/.c\\n.yaml:")), "{}", stdout(&output));
+    assert!(
+        stdout(&output).starts_with(&format!("{path}/.c\\n.yaml:")),
+        "{}",
+        stdout(&output)
+    );
 }

@@ -1,4 +1,5 @@
-//! `weir envoy`: its errors and its arguments. `deploy/generated.rs` gives what it prints to a real Envoy.
+//! `weir envoy`: its errors and its arguments. `deploy/generated.rs` gives what it prints to a real
+//! Envoy.
 
 use super::{folder_with, stderr, stdout, weir};
 
@@ -11,21 +12,34 @@ descriptors:
   rate_limit: { unit: second, requests_per_unit: 1, algorithm: leaky_bucket, max_delay: 1500ms }
 ";
 
-const FROM: [&str; 2] = ["--from=remote_address=remote-address", "--from=upstream=generic-key"];
+const FROM: [&str; 2] = [
+    "--from=remote_address=remote-address",
+    "--from=upstream=generic-key",
+];
 
 #[test]
 fn every_key_without_a_source_is_named_with_its_position() {
     let (_folder, path) = folder_with(&[("a.yaml", LIMITS)]);
     let output = weir(&["envoy", &path], &[]);
-    assert_eq!((output.status.code(), stdout(&output)), (Some(1), String::new()));
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(1), String::new())
+    );
     let text = stderr(&output);
     let first = format!(
-        "{path}/a.yaml:3:8: error: the key 'remote_address' has no source; say where Envoy takes it from, such as --from remote_address=remote-address; "
+        "{path}/a.yaml:3:8: error: the key 'remote_address' has no source; say where Envoy takes \
+         it from, such as --from remote_address=remote-address; "
     );
     let second = format!("{path}/a.yaml:5:8: error: the key 'upstream' has no source; ");
     let lines: Vec<_> = text.lines().collect();
-    assert!(lines.len() == 3 && lines[0].starts_with(&first) && lines[1].starts_with(&second), "{text}");
-    assert_eq!(lines[2], "weir: nothing is printed, because Envoy would not send what the files limit");
+    assert!(
+        lines.len() == 3 && lines[0].starts_with(&first) && lines[1].starts_with(&second),
+        "{text}"
+    );
+    assert_eq!(
+        lines[2],
+        "weir: nothing is printed, because Envoy would not send what the files limit"
+    );
 }
 
 #[test]
@@ -33,24 +47,59 @@ fn files_with_mistakes_and_unknown_domains_are_refused() {
     let other = LIMITS.replace("domain: d", "domain: e");
     let (_folder, path) = folder_with(&[("a.yaml", LIMITS), ("b.yaml", &other)]);
     for (arguments, expected) in [
-        (&["envoy", &path][..], "weir: say which domain: --domain d or --domain e\n"),
-        (&["envoy", "--domain", "x", &path], "weir: no file has the domain `x`; there are d, e\n"),
+        (
+            &["envoy", &path][..],
+            "weir: say which domain: --domain d or --domain e\n",
+        ),
+        (
+            &["envoy", "--domain", "x", &path],
+            "weir: no file has the domain `x`; there are d, e\n",
+        ),
         (
             &["envoy", "--from", "user", &path],
-            "weir: invalid value 'user' for '--from <KEY=SOURCE>': write KEY=SOURCE, such as user=header:x-user; ",
+            "weir: invalid value 'user' for '--from <KEY=SOURCE>': write KEY=SOURCE, such as \
+             user=header:x-user; ",
         ),
-        (&["envoy", "--from", "user=haeder:x", &path], "`haeder` is no source; did you mean `header`?"),
+        (
+            &["envoy", "--from", "user=haeder:x", &path],
+            "`haeder` is no source; did you mean `header`?",
+        ),
         (&["envoy", "--service", "x", &path], "write HOST:PORT"),
         (&["envoy", "--selector", "x", &path], "write LABEL=VALUE"),
-        (&["envoy", "-d", "d", FROM[0], FROM[1], "--timeout-ms", "1500", &path], "delays requests by up to 1500 ms; say --timeout-ms 1600"),
+        (
+            &[
+                "envoy",
+                "-d",
+                "d",
+                FROM[0],
+                FROM[1],
+                "--timeout-ms",
+                "1500",
+                &path,
+            ],
+            "delays requests by up to 1500 ms; say --timeout-ms 1600",
+        ),
     ] {
         let output = weir(arguments, &[]);
-        assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()), "{arguments:?}");
-        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(
+            (output.status.code(), stdout(&output)),
+            (Some(2), String::new()),
+            "{arguments:?}"
+        );
+        assert!(
+            stderr(&output).contains(expected),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
     }
     let (_folder, path) = folder_with(&[("a.yaml", "domain: d\ndescriptors:\n- kye: a\n")]);
     let output = weir(&["envoy", &path], &[]);
-    assert!(output.status.code() == Some(1) && stderr(&output).starts_with(&format!("{path}/a.yaml:3:3: error: ")), "{}", stderr(&output));
+    assert!(
+        output.status.code() == Some(1)
+            && stderr(&output).starts_with(&format!("{path}/a.yaml:3:3: error: ")),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -62,26 +111,51 @@ descriptors:
       - { key: request, rate_limit: { algorithm: concurrency, requests_per_unit: 5, max_duration: 1m } }
 ";
     let (_folder, path) = folder_with(&[("a.yaml", limits)]);
-    let from = ["--from=user=header:x-user", "--from=request=header:x-stream-id"];
-    let print = |attach: &str| weir(&[&["envoy"], &from[..], &["--attach", attach, path.as_str()]].concat(), &[]);
+    let from = [
+        "--from=user=header:x-user",
+        "--from=request=header:x-stream-id",
+    ];
+    let print = |attach: &str| {
+        weir(
+            &[&["envoy"], &from[..], &["--attach", attach, path.as_str()]].concat(),
+            &[],
+        )
+    };
     for attach in ["filter", "route"] {
         let text = stdout(&print(attach));
-        let (acquire, release) = text.split_once("# the same when the request has ended\n").unwrap_or_else(|| panic!("{text}"));
+        let (acquire, release) = text
+            .split_once("# the same when the request has ended\n")
+            .unwrap_or_else(|| panic!("{text}"));
         for (part, is_release) in [(acquire, false), (release, true)] {
             assert!(part.contains("header_name: x-stream-id"), "{text}");
-            assert_eq!(part.contains("is_negative_hits: true") && part.contains("apply_on_stream_done: true"), is_release, "{text}");
+            assert_eq!(
+                part.contains("is_negative_hits: true")
+                    && part.contains("apply_on_stream_done: true"),
+                is_release,
+                "{text}"
+            );
         }
-        assert!(text.contains("header_mutation writes %STREAM_ID%"), "{text}");
+        assert!(
+            text.contains("header_mutation writes %STREAM_ID%"),
+            "{text}"
+        );
     }
     let output = print("virtual-host");
-    assert!(!output.status.success() && stderr(&output).contains("--attach filter"), "{}", stderr(&output));
+    assert!(
+        !output.status.success() && stderr(&output).contains("--attach filter"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn the_output_says_what_it_is_for() {
     let (_folder, path) = folder_with(&[("a.yaml", LIMITS)]);
     let print = |more: &[&str]| {
-        let output = weir(&[&["envoy"], &FROM[..], more, &[path.as_str()]].concat(), &[]);
+        let output = weir(
+            &[&["envoy"], &FROM[..], more, &[path.as_str()]].concat(),
+            &[],
+        );
         assert!(output.status.success(), "{}", stderr(&output));
         stdout(&output)
     };
@@ -98,7 +172,16 @@ fn the_output_says_what_it_is_for() {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     assert!(print(&[]).contains("type: STATIC\n"));
-    let text = print(&["--for", "istio", "--context", "sidecar", "--namespace", "shop", "--selector", "app=shop"]);
+    let text = print(&[
+        "--for",
+        "istio",
+        "--context",
+        "sidecar",
+        "--namespace",
+        "shop",
+        "--selector",
+        "app=shop",
+    ]);
     for expected in [
         "kind: EnvoyFilter\n",
         "namespace: shop\n",

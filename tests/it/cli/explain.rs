@@ -22,14 +22,32 @@ descriptors:
 
 fn explain(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let (_folder, path) = folder_with(&[("shop.yaml", FILE)]);
-    let output = weir(&[&["explain", "--config", &path], arguments].concat(), environment);
+    let output = weir(
+        &[&["explain", "--config", &path], arguments].concat(),
+        environment,
+    );
     assert!(output.status.success(), "{}", stderr(&output));
     stdout(&output)
 }
 
 #[test]
 fn every_level_says_what_matches_and_what_does_not() {
-    let text = explain(&["-d", "shop", "user=vip-ann", ",", "user=vip-bob", ",", "user=eve", "path=/pay", ",", "user=eve", "path=/x"], &[]);
+    let text = explain(
+        &[
+            "-d",
+            "shop",
+            "user=vip-ann",
+            ",",
+            "user=vip-bob",
+            ",",
+            "user=eve",
+            "path=/pay",
+            ",",
+            "user=eve",
+            "path=/x",
+        ],
+        &[],
+    );
     let expected = "\
 user=vip-ann: 100 per minute
   user=vip-ann  matches user=vip-* (pattern); later, so not used: user; not: user=vip-bob
@@ -55,18 +73,45 @@ user=eve path=/x: not limited: no branch matches the entry path=/x; its level ha
 
 #[test]
 fn shadow_replaced_and_unknown_are_said() {
-    let text = explain(&["-d", "shop", "user=eve"], &[("CACHE_KEY_PREFIX", "edge:")]);
-    assert!(text.starts_with("user=eve: 10 per minute, never refused (shadow_mode)\n"), "{text}");
-    assert!(text.contains("  counter  edge:w1{shop|user=eve}fw60\n"), "{text}");
-    let text = explain(&["-d", "shop", "user=eve", ",", "user=eve", "path=/pay"], &[]);
-    assert!(text.starts_with("user=eve: not limited: replaced by shop.user.path_/pay (shop.yaml:13)\n"), "{text}");
+    let text = explain(
+        &["-d", "shop", "user=eve"],
+        &[("CACHE_KEY_PREFIX", "edge:")],
+    );
+    assert!(
+        text.starts_with("user=eve: 10 per minute, never refused (shadow_mode)\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("  counter  edge:w1{shop|user=eve}fw60\n"),
+        "{text}"
+    );
+    let text = explain(
+        &["-d", "shop", "user=eve", ",", "user=eve", "path=/pay"],
+        &[],
+    );
+    assert!(
+        text.starts_with("user=eve: not limited: replaced by shop.user.path_/pay (shop.yaml:13)\n"),
+        "{text}"
+    );
     let (_folder, path) = folder_with(&[("shop.yaml", FILE)]);
-    let output = weir(&["explain", "--config", &path, "-d", "shopp", "user=eve"], &[]);
-    assert_eq!(output.status.code(), Some(1), "as in all commands that get an unknown domain");
+    let output = weir(
+        &["explain", "--config", &path, "-d", "shopp", "user=eve"],
+        &[],
+    );
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "as in all commands that get an unknown domain"
+    );
     let text = stdout(&output);
-    assert_eq!(text, "user=eve: not limited: no file defines the domain shopp; there are: shop (did you mean shop?)\n");
+    assert_eq!(
+        text,
+        "user=eve: not limited: no file defines the domain shopp; there are: shop (did you mean \
+         shop?)\n"
+    );
     let text = explain(&["-d", "shop", "path=/pay"], &[]);
-    let first = "path=/pay: not limited: no branch matches the entry path=/pay; its level has the keys user\n";
+    let first = "path=/pay: not limited: no branch matches the entry path=/pay; its level has the \
+        keys user\n";
     assert_eq!(text, format!("{first}  path=/pay  matches nothing\n"));
 }
 
@@ -83,35 +128,117 @@ fn json_is_for_programs_and_may_be_the_request() {
     ]);
     let limits = format!("{path}/shop.yaml");
     let request = format!("{path}/request.txt");
-    let output = weir(&["explain", "--config", &limits, "--json", &request, "--format", "json"], &[]);
+    let output = weir(
+        &[
+            "explain", "--config", &limits, "--json", &request, "--format", "json",
+        ],
+        &[],
+    );
     assert!(output.status.success(), "{}", stderr(&output));
     let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).expect("JSON");
     assert_eq!(answer["domain"], "shop");
-    let [first, second] = &answer["descriptors"].as_array().expect("a list")[..] else { panic!("{answer}") };
-    assert_eq!((&first["outcome"], &first["limit"]["path"]), (&"checked".into(), &"shop.user".into()));
-    assert_eq!((&first["levels"][0]["matched"], &first["levels"][0]["how"]), (&"user".into(), &"any value".into()));
+    let [first, second] = &answer["descriptors"].as_array().expect("a list")[..] else {
+        panic!("{answer}")
+    };
+    assert_eq!(
+        (&first["outcome"], &first["limit"]["path"]),
+        (&"checked".into(), &"shop.user".into())
+    );
+    assert_eq!(
+        (&first["levels"][0]["matched"], &first["levels"][0]["how"]),
+        (&"user".into(), &"any value".into())
+    );
     assert_eq!(first["limit"]["fields"]["rate"], "10 per minute");
-    assert_eq!((&second["outcome"], &second["reason"]), (&"checked".into(), &"the request brings a limit along".into()));
+    assert_eq!(
+        (&second["outcome"], &second["reason"]),
+        (
+            &"checked".into(),
+            &"the request brings a limit along".into()
+        )
+    );
     assert_eq!(second["counter"], "w1{shop|user=b}fw3600");
-    let text = stdout(&weir(&["explain", "--config", &limits, "--json", &request], &[]));
-    assert!(!text.contains('\u{1b}') && text.contains("\\u{1b}[2J"), "{text}");
+    let text = stdout(&weir(
+        &["explain", "--config", &limits, "--json", &request],
+        &[],
+    ));
+    assert!(
+        !text.contains('\u{1b}') && text.contains("\\u{1b}[2J"),
+        "{text}"
+    );
 }
 
 #[test]
 fn what_cannot_be_explained_is_an_error() {
-    let (_folder, path) = folder_with(&[("bad.yaml", "domain: d\ndescriptors: 3\n"), ("bad.txt", "{"), ("good.yaml", FILE)]);
+    let (_folder, path) = folder_with(&[
+        ("bad.yaml", "domain: d\ndescriptors: 3\n"),
+        ("bad.txt", "{"),
+        ("good.yaml", FILE),
+    ]);
     for (arguments, code, what) in [
         (&["explain", "user=a"][..], 2, "--domain"),
         (&["explain", "-d", "demo"], 2, "KEY=VALUE"),
-        (&["explain", "-d", "demo", "user"], 2, "`user` is not an entry; write key=value"),
-        (&["explain", "-d", "demo", "user=a", ","], 2, "a descriptor has no entries"),
-        (&["explain", "-d", "", "user=a", "--config", &format!("{path}/good.yaml")], 2, "domain must not be empty"),
-        (&["explain", "--json", "/nonexistent"], 1, "/nonexistent cannot be read"),
-        (&["explain", "--json", &format!("{path}/bad.txt"), "--config", &format!("{path}/good.yaml")], 2, "EOF"),
-        (&["explain", "-d", "demo", "user=a", "--config", &format!("{path}/bad.yaml")], 1, "bad.yaml"),
+        (
+            &["explain", "-d", "demo", "user"],
+            2,
+            "`user` is not an entry; write key=value",
+        ),
+        (
+            &["explain", "-d", "demo", "user=a", ","],
+            2,
+            "a descriptor has no entries",
+        ),
+        (
+            &[
+                "explain",
+                "-d",
+                "",
+                "user=a",
+                "--config",
+                &format!("{path}/good.yaml"),
+            ],
+            2,
+            "domain must not be empty",
+        ),
+        (
+            &["explain", "--json", "/nonexistent"],
+            1,
+            "/nonexistent cannot be read",
+        ),
+        (
+            &[
+                "explain",
+                "--json",
+                &format!("{path}/bad.txt"),
+                "--config",
+                &format!("{path}/good.yaml"),
+            ],
+            2,
+            "EOF",
+        ),
+        (
+            &[
+                "explain",
+                "-d",
+                "demo",
+                "user=a",
+                "--config",
+                &format!("{path}/bad.yaml"),
+            ],
+            1,
+            "bad.yaml",
+        ),
     ] {
         let output = weir(arguments, &[]);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(what), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains(what),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
     }
 }

@@ -7,32 +7,84 @@ use crate::support::{self, Weir};
 fn hit_prints_json_for_programs() {
     let service = Weir::start(support::DEMO, &[]);
     let address = service.grpc_addr().to_string();
-    let output = weir(&["hit", "-d", "demo", "--address", &address, "--format", "json", "-n", "3", "year=1", ",", "x=y"], &[]);
+    let output = weir(
+        &[
+            "hit",
+            "-d",
+            "demo",
+            "--address",
+            &address,
+            "--format",
+            "json",
+            "-n",
+            "3",
+            "year=1",
+            ",",
+            "x=y",
+        ],
+        &[],
+    );
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
-    let answers: Vec<serde_json::Value> = stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert_eq!(answers.iter().map(|answer| answer["code"].as_str().expect("text")).collect::<Vec<_>>(), ["OK", "OK", "OVER_LIMIT"]);
+    let answers: Vec<serde_json::Value> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(
+        answers
+            .iter()
+            .map(|answer| answer["code"].as_str().expect("text"))
+            .collect::<Vec<_>>(),
+        ["OK", "OK", "OVER_LIMIT"]
+    );
     let first = &answers[0]["descriptors"][0];
-    assert_eq!(first["entries"], serde_json::json!([{"key": "year", "value": "1"}]));
-    assert_eq!(first["limit"], serde_json::json!({"name": "yearly", "requests_per_unit": 2, "unit": "year", "unit_multiplier": 1}));
-    assert_eq!((first["code"].as_str(), first["remaining"].as_u64()), (Some("OK"), Some(1)));
-    assert!(first["resets_in_seconds"].as_u64().is_some_and(|seconds| seconds > 0), "{first}");
+    assert_eq!(
+        first["entries"],
+        serde_json::json!([{"key": "year", "value": "1"}])
+    );
+    assert_eq!(
+        first["limit"],
+        serde_json::json!({"name": "yearly", "requests_per_unit": 2, "unit": "year", "unit_multiplier": 1})
+    );
+    assert_eq!(
+        (first["code"].as_str(), first["remaining"].as_u64()),
+        (Some("OK"), Some(1))
+    );
+    assert!(
+        first["resets_in_seconds"]
+            .as_u64()
+            .is_some_and(|seconds| seconds > 0),
+        "{first}"
+    );
     let without = &answers[0]["descriptors"][1];
-    assert_eq!((&without["limit"], &without["remaining"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+    assert_eq!(
+        (&without["limit"], &without["remaining"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
 }
 
 #[tokio::test]
 async fn hit_ends_when_its_output_is_closed_and_names_the_wrong_port() {
     let service = Weir::start(support::DEMO, &[]);
-    let (grpc, http) = (service.grpc_addr().to_string(), service.http_addr().to_string());
-    let (code, text) =
-        shell(&format!("\"$weir\" hit -d demo a=b --address {grpc} -n 4000000000 | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"));
+    let (grpc, http) = (
+        service.grpc_addr().to_string(),
+        service.http_addr().to_string(),
+    );
+    let (code, text) = shell(&format!(
+        "\"$weir\" hit -d demo a=b --address {grpc} -n 4000000000 | head -1 >/dev/null; exit \
+         ${{PIPESTATUS[0]}}"
+    ));
     assert_eq!((code, text.as_str()), (Some(0), ""));
     let output = weir(&["hit", "-d", "demo", "a=b", "--address", &http], &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains(&format!("what listens at {http} does not speak gRPC")), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains(&format!("what listens at {http} does not speak gRPC")),
+        "{}",
+        stderr(&output)
+    );
 }
 
-/// Where a key can take more hits at once than a window has, the limit beside what is left is that capacity, at the same rate.
+/// Where a key can take more hits at once than a window has, the limit beside what is left is that
+/// capacity, at the same rate.
 #[tokio::test]
 async fn hit_prints_bursts_against_their_capacity() {
     const LIMITS: &str = "
@@ -49,8 +101,25 @@ descriptors:
         ("small", "1", "2 of 10 per year left"),
         ("queue", "1", "50 of 51 per 306 minutes left"),
     ] {
-        let output = weir(&["hit", "--domain", "bursts", "--address", &address, &format!("{key}=1"), "--hits", hits], &[]);
-        assert!(stdout(&output).contains(left), "{}{}", stdout(&output), stderr(&output));
+        let output = weir(
+            &[
+                "hit",
+                "--domain",
+                "bursts",
+                "--address",
+                &address,
+                &format!("{key}=1"),
+                "--hits",
+                hits,
+            ],
+            &[],
+        );
+        assert!(
+            stdout(&output).contains(left),
+            "{}{}",
+            stdout(&output),
+            stderr(&output)
+        );
     }
 }
 
@@ -58,20 +127,48 @@ descriptors:
 async fn hit_prints_what_was_decided() {
     let service = Weir::start(support::DEMO, &[]);
     let address = service.grpc_addr().to_string();
-    let hit = |more: &[&str]| weir(&[&["hit", "--domain", "demo", "--address", &address][..], more].concat(), &[]);
+    let hit = |more: &[&str]| {
+        weir(
+            &[
+                &["hit", "--domain", "demo", "--address", &address][..],
+                more,
+            ]
+            .concat(),
+            &[],
+        )
+    };
 
     let output = hit(&["year=1", "--count", "3"]);
     let text = stdout(&output);
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{}{}", text, stderr(&output));
-    assert!(lines[0].starts_with("OK          year=1: 1 of 2 per year left (yearly), resets in "), "{text}");
-    assert!(lines[2].starts_with("OVER_LIMIT  year=1: 0 of 2 per year left (yearly), resets in "), "{text}");
+    assert!(
+        lines[0].starts_with("OK          year=1: 1 of 2 per year left (yearly), resets in "),
+        "{text}"
+    );
+    assert!(
+        lines[2].starts_with("OVER_LIMIT  year=1: 0 of 2 per year left (yearly), resets in "),
+        "{text}"
+    );
     assert_eq!(output.status.code(), Some(3));
 
-    assert!(stdout(&hit(&["year=2", "--hits", "0"])).contains("2 of 2"), "a look");
+    assert!(
+        stdout(&hit(&["year=2", "--hits", "0"])).contains("2 of 2"),
+        "a look"
+    );
     hit(&["year=2", "--hits", "2"]);
-    assert!(stdout(&hit(&["year=2", "--hits", "-1"])).contains("1 of 2"), "one given back");
+    assert!(
+        stdout(&hit(&["year=2", "--hits", "-1"])).contains("1 of 2"),
+        "one given back"
+    );
     let several = stdout(&hit(&["year=3", ",", "unknown=key"]));
-    assert_eq!(several.lines().map(|line| line.split_whitespace().next()).collect::<Vec<_>>(), [Some("OK"); 3], "{several}");
+    assert_eq!(
+        several
+            .lines()
+            .map(|line| line.split_whitespace().next())
+            .collect::<Vec<_>>(),
+        [Some("OK"); 3],
+        "{several}"
+    );
     assert!(several.contains("unknown=key: no limit"), "{several}");
 }

@@ -9,40 +9,141 @@ use crate::support::{self, Weir};
 fn an_error_is_one_line_and_an_exit_code() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
-    let invalid = "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: secnod, requests_per_unit: 1 } }]\n";
+    let invalid = "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: secnod, \
+        requests_per_unit: 1 } }]\n";
     let (_folder, path) = folder_with(&[("bad.yaml", invalid)]);
     let [bad, missing] = ["bad.yaml", "missing"].map(|name| format!("{path}/{name}"));
-    let local = ["--host", "127.0.0.1", "--grpc-host", "127.0.0.1", "--port", "0"];
-    let serve = |more: &[&str], environment: &[(&str, &str)]| weir(&[&local[..], more].concat(), environment);
+    let local = [
+        "--host",
+        "127.0.0.1",
+        "--grpc-host",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ];
+    let serve = |more: &[&str], environment: &[(&str, &str)]| {
+        weir(&[&local[..], more].concat(), environment)
+    };
     for (output, code, hint) in [
-        (weir(&["--grcp-port", "1"], &[]), 2, "did you mean `--grpc-port`?"),
+        (
+            weir(&["--grcp-port", "1"], &[]),
+            2,
+            "did you mean `--grpc-port`?",
+        ),
         (weir(&["sevre"], &[]), 2, "did you mean `serve`?"),
         (weir(&["--grpc-port", "none"], &[]), 2, "--grpc-port"),
         (weir(&[], &[("GRPC_PORT", "70000")]), 2, "70000"),
-        (weir(&[], &[("SHADOW_MODE", "perhaps")]), 2, "write true or false"),
+        (
+            weir(&[], &[("SHADOW_MODE", "perhaps")]),
+            2,
+            "write true or false",
+        ),
         (weir(&[], &[("BACKEND_TYPE", "redis")]), 2, "REDIS_URL"),
-        (weir(&[], &[("BACKEND_TYPE", "memcache")]), 2, "BACKEND_TYPE=memcache: memcached cannot"),
-        (weir(&[], &[("REDIS_URL", "redis://:hunter2@:x")]), 2, "REDIS_URL"),
-        (weir(&[], &[("GRPC_SERVER_USE_TLS", "true")]), 2, "GRPC_SERVER_USE_TLS"),
-        (serve(&["--grpc-port", &port], &[]), 1, "stop what uses the port"),
-        (serve(&["--grpc-port", "0", "--config", &missing], &[]), 1, "missing"),
-        (weir(&["hit"], &[]), 2, "not provided: --domain <DOMAIN> <KEY=VALUE>..."),
-        (weir(&["hit", "-d", "d", "a=b", "--address", "localhost"], &[]), 2, "write HOST:PORT"),
-        (weir(&["hit", "-d", "d", "a=b", "--address", "::1:8081"], &[]), 2, "[::1]:8081"),
-        (weir(&["hit", "-d", "d", "a=b", "--timeout-ms", "0"], &[]), 2, "1..="),
+        (
+            weir(&[], &[("BACKEND_TYPE", "memcache")]),
+            2,
+            "BACKEND_TYPE=memcache: memcached cannot",
+        ),
+        (
+            weir(&[], &[("REDIS_URL", "redis://:hunter2@:x")]),
+            2,
+            "REDIS_URL",
+        ),
+        (
+            weir(&[], &[("GRPC_SERVER_USE_TLS", "true")]),
+            2,
+            "GRPC_SERVER_USE_TLS",
+        ),
+        (
+            serve(&["--grpc-port", &port], &[]),
+            1,
+            "stop what uses the port",
+        ),
+        (
+            serve(&["--grpc-port", "0", "--config", &missing], &[]),
+            1,
+            "missing",
+        ),
+        (
+            weir(&["hit"], &[]),
+            2,
+            "not provided: --domain <DOMAIN> <KEY=VALUE>...",
+        ),
+        (
+            weir(&["hit", "-d", "d", "a=b", "--address", "localhost"], &[]),
+            2,
+            "write HOST:PORT",
+        ),
+        (
+            weir(&["hit", "-d", "d", "a=b", "--address", "::1:8081"], &[]),
+            2,
+            "[::1]:8081",
+        ),
+        (
+            weir(&["hit", "-d", "d", "a=b", "--timeout-ms", "0"], &[]),
+            2,
+            "1..=",
+        ),
         (weir(&[], &[("STORE_TIMEOUT", "0")]), 2, "write 1ms to 1h"),
-        (weir(&[], &[("REDIS_TYPE", "cluster")]), 2, "REDIS_TYPE needs REDIS_URL"),
-        (weir(&[], &[("REDIS_URL", "h:1"), ("REDIS_AUTH", "hunter2"), ("REDIS_AUTH_FILE", "/f")]), 2, "REDIS_AUTH_FILE"),
-        (weir(&[], &[("REDIS_URL", "rediss://:hunter2@h"), ("REDIS_TLS_CACERT", "/no/such")]), 2, "REDIS_TLS_CACERT: /no/such"),
-        (weir(&["hit", "--domain", "d", "no-entry"], &[]), 2, "write key=value"),
-        (weir(&["hit", "--domain", "d", "a=b", ","], &[]), 2, "on both sides"),
-        (weir(&["health", "--port", "0"], &[]), 2, "0 is any free port"),
+        (
+            weir(&[], &[("REDIS_TYPE", "cluster")]),
+            2,
+            "REDIS_TYPE needs REDIS_URL",
+        ),
+        (
+            weir(
+                &[],
+                &[
+                    ("REDIS_URL", "h:1"),
+                    ("REDIS_AUTH", "hunter2"),
+                    ("REDIS_AUTH_FILE", "/f"),
+                ],
+            ),
+            2,
+            "REDIS_AUTH_FILE",
+        ),
+        (
+            weir(
+                &[],
+                &[
+                    ("REDIS_URL", "rediss://:hunter2@h"),
+                    ("REDIS_TLS_CACERT", "/no/such"),
+                ],
+            ),
+            2,
+            "REDIS_TLS_CACERT: /no/such",
+        ),
+        (
+            weir(&["hit", "--domain", "d", "no-entry"], &[]),
+            2,
+            "write key=value",
+        ),
+        (
+            weir(&["hit", "--domain", "d", "a=b", ","], &[]),
+            2,
+            "on both sides",
+        ),
+        (
+            weir(&["health", "--port", "0"], &[]),
+            2,
+            "0 is any free port",
+        ),
         (weir(&["help", "sevre"], &[]), 2, "sevre"),
         (weir(&["completions", "tcsh"], &[]), 2, "bash"),
-        (weir(&["hit", "--domain", "d", "a=b", "--address", "127.0.0.1:1"], &[]), 1, "is `weir serve` running?"),
+        (
+            weir(
+                &["hit", "--domain", "d", "a=b", "--address", "127.0.0.1:1"],
+                &[],
+            ),
+            1,
+            "is `weir serve` running?",
+        ),
     ] {
         let text = stderr(&output);
-        let own: Vec<_> = text.lines().filter(|line| line.starts_with("weir: ")).collect();
+        let own: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with("weir: "))
+            .collect();
         assert_eq!(output.status.code(), Some(code), "{text}");
         assert_eq!(own.len(), 1, "{text}");
         assert!(text.contains(hint), "{hint} is not in: {text}");
@@ -50,10 +151,19 @@ fn an_error_is_one_line_and_an_exit_code() {
         assert!(!text.contains("panicked"), "{text}");
     }
     let output = weir(&[], &[("LOG_LEVEL", "=bogus=")]);
-    assert_eq!(stderr(&output).matches("=bogus=").count(), 1, "reported once: {}", stderr(&output));
+    assert_eq!(
+        stderr(&output).matches("=bogus=").count(),
+        1,
+        "reported once: {}",
+        stderr(&output)
+    );
     let output = serve(&["--grpc-port", "0", "--config", &bad], &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("bad.yaml:2:"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("bad.yaml:2:"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// Log collectors read JSON from the first line on, also when the service does not start.
@@ -61,31 +171,98 @@ fn an_error_is_one_line_and_an_exit_code() {
 fn errors_of_the_start_are_one_line_of_json_where_the_log_is() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
-    let invalid = "domain: d\ndescriptors:\n- kye: a\n- key: b\n  rate_limit: { unit: secnod, requests_per_unit: 1 }\n";
+    let invalid = "domain: d\ndescriptors:\n- kye: a\n- key: b\n  rate_limit: { unit: secnod, \
+        requests_per_unit: 1 }\n";
     let (_folder, path) = folder_with(&[("bad.yaml", invalid)]);
     let bad = format!("{path}/bad.yaml");
     let json = [("LOG_FORMAT", "json")];
-    let local = ["--host", "127.0.0.1", "--grpc-host", "127.0.0.1", "--port", "0"];
+    let local = [
+        "--host",
+        "127.0.0.1",
+        "--grpc-host",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ];
     for (output, code, hint) in [
-        (weir(&["--grcp-port", "1"], &json), 2, "did you mean `--grpc-port`?"),
-        (weir(&["serve", "--grcp-port", "1"], &json), 2, "did you mean `--grpc-port`?"),
-        (weir(&["--log-format", "json", "--grpc-port", "none"], &[("LOG_FORMAT", "text")]), 2, "--grpc-port"),
-        (weir(&["--log-format=JSON"], &[("BACKEND_TYPE", "memcache")]), 2, "BACKEND_TYPE=memcache"),
-        (weir(&[], &[json[0], ("LOG_LEVEL", "=bogus=")]), 1, "=bogus="),
-        (weir(&[&local[..], &["--grpc-port", &port]].concat(), &json), 1, "stop what uses the port"),
-        (weir(&[&local[..], &["--grpc-port", "0", "--config", &bad]].concat(), &json), 1, "the limit files cannot be used"),
+        (
+            weir(&["--grcp-port", "1"], &json),
+            2,
+            "did you mean `--grpc-port`?",
+        ),
+        (
+            weir(&["serve", "--grcp-port", "1"], &json),
+            2,
+            "did you mean `--grpc-port`?",
+        ),
+        (
+            weir(
+                &["--log-format", "json", "--grpc-port", "none"],
+                &[("LOG_FORMAT", "text")],
+            ),
+            2,
+            "--grpc-port",
+        ),
+        (
+            weir(&["--log-format=JSON"], &[("BACKEND_TYPE", "memcache")]),
+            2,
+            "BACKEND_TYPE=memcache",
+        ),
+        (
+            weir(&[], &[json[0], ("LOG_LEVEL", "=bogus=")]),
+            1,
+            "=bogus=",
+        ),
+        (
+            weir(&[&local[..], &["--grpc-port", &port]].concat(), &json),
+            1,
+            "stop what uses the port",
+        ),
+        (
+            weir(
+                &[&local[..], &["--grpc-port", "0", "--config", &bad]].concat(),
+                &json,
+            ),
+            1,
+            "the limit files cannot be used",
+        ),
     ] {
         let text = stderr(&output);
-        let lines: Vec<serde_json::Value> =
-            text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text}"))).collect();
-        let errors: Vec<_> = lines.iter().filter(|line| line["level"] == "error").collect();
-        assert_eq!((output.status.code(), errors.len()), (Some(code), 1), "{text}");
+        let lines: Vec<serde_json::Value> = text
+            .lines()
+            .map(|line| {
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text}"))
+            })
+            .collect();
+        let errors: Vec<_> = lines
+            .iter()
+            .filter(|line| line["level"] == "error")
+            .collect();
+        assert_eq!(
+            (output.status.code(), errors.len()),
+            (Some(code), 1),
+            "{text}"
+        );
         let error = errors[0];
-        assert!(error["@timestamp"].as_str().is_some_and(|time| time.starts_with("20")), "{text}");
+        assert!(
+            error["@timestamp"]
+                .as_str()
+                .is_some_and(|time| time.starts_with("20")),
+            "{text}"
+        );
         let message = error["@message"].as_str().expect("text");
-        assert!(message.starts_with("weir cannot start: ") && message.contains(hint), "{text}");
-        let problems: Vec<_> = error["problems"].as_array().into_iter().flatten().filter_map(|problem| problem.as_str()).collect();
-        let are_listed = problems.len() >= 2 && problems.iter().all(|problem| problem.contains("bad.yaml:"));
+        assert!(
+            message.starts_with("weir cannot start: ") && message.contains(hint),
+            "{text}"
+        );
+        let problems: Vec<_> = error["problems"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|problem| problem.as_str())
+            .collect();
+        let are_listed =
+            problems.len() >= 2 && problems.iter().all(|problem| problem.contains("bad.yaml:"));
         assert_eq!(are_listed, message.contains("limit files"), "{text}");
     }
     // Other commands write no log.
@@ -100,8 +277,17 @@ async fn the_process_ends_on_sigterm() {
     weir.signal("TERM");
     weir.wait_for_log("unhealthy from now on").await;
     assert_eq!(weir.get("/healthcheck").0, 500);
-    client.should_rate_limit(support::request("demo", vec![support::descriptor(&[("a", "b")])])).await.expect("still served");
-    assert!(ends_soon(weir).await, "open connections do not delay the end");
+    client
+        .should_rate_limit(support::request(
+            "demo",
+            vec![support::descriptor(&[("a", "b")])],
+        ))
+        .await
+        .expect("still served");
+    assert!(
+        ends_soon(weir).await,
+        "open connections do not delay the end"
+    );
 }
 
 /// A stream of `Health/Watch` never ends by itself; it must not delay the end of the process.
@@ -109,9 +295,23 @@ async fn the_process_ends_on_sigterm() {
 async fn a_health_watch_does_not_delay_the_end() {
     use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
     let weir = Weir::start(support::DEMO, &[("DRAIN_DELAY", "0s")]);
-    let mut watch = HealthClient::new(weir.channel().await).watch(HealthCheckRequest::default()).await.expect("a stream").into_inner();
-    assert_eq!(watch.message().await.expect("an answer").expect("one").status, 1, "SERVING");
-    let silent = std::net::TcpStream::connect(weir.grpc_addr()).expect("a connection that says nothing");
+    let mut watch = HealthClient::new(weir.channel().await)
+        .watch(HealthCheckRequest::default())
+        .await
+        .expect("a stream")
+        .into_inner();
+    assert_eq!(
+        watch
+            .message()
+            .await
+            .expect("an answer")
+            .expect("one")
+            .status,
+        1,
+        "SERVING"
+    );
+    let silent =
+        std::net::TcpStream::connect(weir.grpc_addr()).expect("a connection that says nothing");
     weir.signal("HUP");
     let mut last = 1;
     while let Ok(Some(answer)) = watch.message().await {
@@ -127,7 +327,11 @@ async fn further_signals_skip_the_drain_delay_and_the_grace_period() {
     let weir = Weir::start(support::DEMO, &[]);
     // A request that never arrives whole keeps its connection busy.
     let mut busy = std::net::TcpStream::connect(weir.http_addr()).expect("a connection");
-    std::io::Write::write_all(&mut busy, b"POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{").expect("half a request");
+    std::io::Write::write_all(
+        &mut busy,
+        b"POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{",
+    )
+    .expect("half a request");
     weir.signal("TERM");
     weir.wait_for_log("unhealthy from now on").await;
     weir.signal("TERM");
@@ -137,10 +341,12 @@ async fn further_signals_skip_the_drain_delay_and_the_grace_period() {
     assert!(ends_soon(weir).await, "it waited for no connection");
 }
 
-/// Whether the process ends within six seconds; its grace period for requests in flight is ten. The test's clients keep running meanwhile, so
-/// that they see the connections close.
+/// Whether the process ends within six seconds; its grace period for requests in flight is ten. The
+/// test's clients keep running meanwhile, so that they see the connections close.
 async fn ends_soon(mut weir: Weir) -> bool {
     let began = std::time::Instant::now();
-    let ended = tokio::task::spawn_blocking(move || weir.wait()).await.expect("no panic");
+    let ended = tokio::task::spawn_blocking(move || weir.wait())
+        .await
+        .expect("no panic");
     ended.success() && began.elapsed() < std::time::Duration::from_secs(6)
 }

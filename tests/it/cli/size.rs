@@ -6,7 +6,11 @@ use super::{stderr, stdout, weir};
 
 fn json(arguments: &[&str]) -> Value {
     let output = weir(&[&["size", "--format", "json"], arguments].concat(), &[]);
-    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        stderr(&output)
+    );
     let text = stdout(&output);
     assert_eq!(text.matches('\n').count(), 1, "one object on one line");
     serde_json::from_str(&text).expect("JSON")
@@ -14,14 +18,32 @@ fn json(arguments: &[&str]) -> Value {
 
 /// The value of a figure, such as `/weir/replicas`.
 fn value(report: &Value, path: &str) -> f64 {
-    let figure = report.pointer(&format!("/figures{path}")).unwrap_or_else(|| panic!("no {path} in {report}"));
-    assert!(figure["assumption"].as_str().is_some_and(|text| text.len() > 10), "{path} has no assumption: {figure}");
-    figure["value"].as_f64().unwrap_or_else(|| panic!("{path} is no number: {figure}"))
+    let figure = report
+        .pointer(&format!("/figures{path}"))
+        .unwrap_or_else(|| panic!("no {path} in {report}"));
+    assert!(
+        figure["assumption"]
+            .as_str()
+            .is_some_and(|text| text.len() > 10),
+        "{path} has no assumption: {figure}"
+    );
+    figure["value"]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{path} is no number: {figure}"))
 }
 
 #[test]
 fn programs_get_every_figure_with_its_assumption() {
-    let report = json(&["--rate", "50k", "--keys", "2M", "--algorithm", "token_bucket", "--redis", "cluster"]);
+    let report = json(&[
+        "--rate",
+        "50k",
+        "--keys",
+        "2M",
+        "--algorithm",
+        "token_bucket",
+        "--redis",
+        "cluster",
+    ]);
     assert_eq!(report["fits"], true);
     for (section, figures) in report["figures"].as_object().expect("sections") {
         for name in figures.as_object().expect("figures").keys() {
@@ -29,19 +51,50 @@ fn programs_get_every_figure_with_its_assumption() {
         }
     }
     assert_eq!(value(&report, "/weir/requests_per_second"), 50_000.0);
-    assert!(value(&report, "/weir/replicas") >= 2.0, "one may be missing");
-    assert!(value(&report, "/redis/servers") >= 3.0, "a cluster has three primaries at least");
+    assert!(
+        value(&report, "/weir/replicas") >= 2.0,
+        "one may be missing"
+    );
+    assert!(
+        value(&report, "/redis/servers") >= 3.0,
+        "a cluster has three primaries at least"
+    );
     let used = value(&report, "/redis/used_memory_bytes") * value(&report, "/redis/servers");
     let bytes = value(&report, "/redis/bytes_per_key");
-    assert!((used / (2e6 * bytes) - 1.0).abs() < 0.01, "{used} bytes, {bytes} of a key");
+    assert!(
+        (used / (2e6 * bytes) - 1.0).abs() < 0.01,
+        "{used} bytes, {bytes} of a key"
+    );
     let bounds = report["bounds"].as_array().expect("bounds");
-    assert!(bounds.len() > 2 && bounds.iter().all(|bound| bound["reached_at"].as_f64().is_some_and(|rate| rate >= 50_000.0)), "{bounds:?}");
-    assert!(bounds.iter().all(|bound| bound["remedy"].as_str().is_some_and(|text| !text.is_empty())));
+    assert!(
+        bounds.len() > 2
+            && bounds.iter().all(|bound| bound["reached_at"]
+                .as_f64()
+                .is_some_and(|rate| rate >= 50_000.0)),
+        "{bounds:?}"
+    );
+    assert!(bounds.iter().all(|bound| {
+        bound["remedy"]
+            .as_str()
+            .is_some_and(|text| !text.is_empty())
+    }));
 }
 
 #[test]
 fn people_get_the_same_figures() {
-    let arguments = ["--rate", "250k", "--keys", "3M", "--descriptors", "2", "--redis", "sentinel", "--per-second", "40%", "--local"];
+    let arguments = [
+        "--rate",
+        "250k",
+        "--keys",
+        "3M",
+        "--descriptors",
+        "2",
+        "--redis",
+        "sentinel",
+        "--per-second",
+        "40%",
+        "--local",
+    ];
     let text = stdout(&weir(&[&["size"][..], &arguments].concat(), &[]));
     let report = json(&arguments);
     for (section, name, label) in [
@@ -52,59 +105,128 @@ fn people_get_the_same_figures() {
         ("redis_persecond", "decisions_per_second", "decisions/s"),
     ] {
         let value = format!("{:.0}", value(&report, &format!("/{section}/{name}")));
-        let shown =
-            text.lines().any(|line| line.trim().starts_with(label) && line.replace(',', "").split_whitespace().any(|word| word == value));
+        let shown = text.lines().any(|line| {
+            line.trim().starts_with(label)
+                && line
+                    .replace(',', "")
+                    .split_whitespace()
+                    .any(|word| word == value)
+        });
         assert!(shown, "{label} {value} is not in:\n{text}");
     }
     assert_eq!(value(&report, "/weir/requests_per_second"), 125_000.0);
     assert_eq!(
-        (value(&report, "/redis/decisions_per_second"), value(&report, "/redis_persecond/decisions_per_second")),
+        (
+            value(&report, "/redis/decisions_per_second"),
+            value(&report, "/redis_persecond/decisions_per_second")
+        ),
         (150_000.0, 100_000.0)
     );
 }
 
 #[test]
 fn a_deployment_that_is_too_small_is_marked() {
-    let arguments = ["--rate", "10M", "--keys", "1M", "--algorithm", "token_bucket", "--redis", "single"];
+    let arguments = [
+        "--rate",
+        "10M",
+        "--keys",
+        "1M",
+        "--algorithm",
+        "token_bucket",
+        "--redis",
+        "single",
+    ];
     let report = json(&arguments);
     assert_eq!(report["fits"], false);
     let first = &report["bounds"][0];
     assert_eq!(first["resource"], "CPU of Redis");
     assert!(
         first["reached_at"].as_f64().is_some_and(|rate| rate < 10e6)
-            && first["remedy"].as_str().is_some_and(|text| text.contains("--redis cluster"))
+            && first["remedy"]
+                .as_str()
+                .is_some_and(|text| text.contains("--redis cluster"))
     );
     let output = weir(&[&["size"][..], &arguments].concat(), &[]);
-    assert!(output.status.success(), "the answer is that it does not fit");
-    assert!(stdout(&output).contains("TOO SMALL: Redis Cluster"), "{}", stdout(&output));
+    assert!(
+        output.status.success(),
+        "the answer is that it does not fit"
+    );
+    assert!(
+        stdout(&output).contains("TOO SMALL: Redis Cluster"),
+        "{}",
+        stdout(&output)
+    );
 }
 
 #[test]
 fn counters_in_memory_have_one_process() {
     let report = json(&["--rate", "50k", "--keys", "2M", "--redis", "none"]);
-    assert_eq!((value(&report, "/weir/replicas"), report.pointer("/figures/redis")), (1.0, None));
+    assert_eq!(
+        (
+            value(&report, "/weir/replicas"),
+            report.pointer("/figures/redis")
+        ),
+        (1.0, None)
+    );
     assert!(value(&report, "/weir/memory_max_keys") > 2e6);
-    let remedies: Vec<_> = report["bounds"].as_array().expect("bounds").iter().map(|bound| bound["remedy"].to_string()).collect();
-    assert!(remedies.len() > 1 && !remedies.iter().any(|remedy| remedy.contains("more replicas")), "{remedies:?}");
+    let remedies: Vec<_> = report["bounds"]
+        .as_array()
+        .expect("bounds")
+        .iter()
+        .map(|bound| bound["remedy"].to_string())
+        .collect();
+    assert!(
+        remedies.len() > 1
+            && !remedies
+                .iter()
+                .any(|remedy| remedy.contains("more replicas")),
+        "{remedies:?}"
+    );
 }
 
 #[test]
 fn usage_has_its_memory_and_lowers_the_capacity() {
-    let load = ["--rate", "50k", "--keys", "2M", "--algorithm", "token_bucket"];
-    let [without, with, larger] = [&[][..], &["--usage"], &["--usage", "--subjects", "20M", "--usage-buckets", "1000"]]
-        .map(|usage| json(&[&load[..], usage].concat()));
+    let load = [
+        "--rate",
+        "50k",
+        "--keys",
+        "2M",
+        "--algorithm",
+        "token_bucket",
+    ];
+    let [without, with, larger] = [
+        &[][..],
+        &["--usage"],
+        &["--usage", "--subjects", "20M", "--usage-buckets", "1000"],
+    ]
+    .map(|usage| json(&[&load[..], usage].concat()));
     assert_eq!(without.pointer("/figures/redis/usage_records"), None);
     let of = |report: &Value, name: &str| value(report, &format!("/redis/{name}"));
     assert!(of(&with, "capacity_per_server") < of(&without, "capacity_per_server"));
-    assert_eq!((of(&with, "usage_records"), of(&larger, "usage_records")), (2e6, 2e7));
-    assert!(of(&larger, "bytes_per_usage_record") > of(&with, "bytes_per_usage_record") && of(&with, "usage_list_cores") > 0.0);
+    assert_eq!(
+        (of(&with, "usage_records"), of(&larger, "usage_records")),
+        (2e6, 2e7)
+    );
+    assert!(
+        of(&larger, "bytes_per_usage_record") > of(&with, "bytes_per_usage_record")
+            && of(&with, "usage_list_cores") > 0.0
+    );
     let records = 2e6 * of(&with, "bytes_per_usage_record") + of(&with, "usage_list_bytes");
     let more = of(&with, "used_memory_bytes") - of(&without, "used_memory_bytes");
-    assert!((more / records - 1.0).abs() < 0.01, "{more} bytes more, {records} of usage");
+    assert!(
+        (more / records - 1.0).abs() < 0.01,
+        "{more} bytes more, {records} of usage"
+    );
     let in_memory = json(&[&load[..], &["--usage", "--redis", "none"]].concat());
-    assert!(value(&in_memory, "/weir/memory_usage_bytes") > 2e6 * 1_000.0, "{in_memory}");
+    assert!(
+        value(&in_memory, "/weir/memory_usage_bytes") > 2e6 * 1_000.0,
+        "{in_memory}"
+    );
     let text = stdout(&weir(&[&["size"], &load[..], &["--usage"]].concat(), &[]));
-    assert!(text.starts_with("50,000 decisions/s by token_bucket with usage, "), "{text}");
+    assert!(
+        text.starts_with("50,000 decisions/s by token_bucket with usage, "),
+        "{text}"
+    );
 }
 
 #[test]
@@ -112,14 +234,29 @@ fn mistakes_are_errors_with_a_remedy() {
     let good = ["--rate", "50k", "--keys", "2M"];
     for (arguments, parts) in [
         (&[][..], &["--rate", "--keys", "required"][..]),
-        (&["--rate", "0", "--keys", "1"], &["'0'", "--rate", "write 1 to 1G"]),
-        (&["--rate", "-5k", "--keys", "1"], &["'-5k'", "such as 500, 50k"]),
-        (&["--rate", "5m", "--keys", "1"], &["'5m'", "M for millions"]),
+        (
+            &["--rate", "0", "--keys", "1"],
+            &["'0'", "--rate", "write 1 to 1G"],
+        ),
+        (
+            &["--rate", "-5k", "--keys", "1"],
+            &["'-5k'", "such as 500, 50k"],
+        ),
+        (
+            &["--rate", "5m", "--keys", "1"],
+            &["'5m'", "M for millions"],
+        ),
         (&["--rate", "5x", "--keys", "1"], &["'x' is no suffix"]),
         (&["--rate", "1e6", "--keys", "1"], &["'1e6'"]),
         (&["--rate", "2G", "--keys", "1"], &["write 1 to 1G"]),
-        (&["--rate", "1", "--keys", "101G"], &["--keys", "write 1 to 100G"]),
-        (&["--rate", "1", "--keys", "0"], &["--keys", "write 1 to 100G"]),
+        (
+            &["--rate", "1", "--keys", "101G"],
+            &["--keys", "write 1 to 100G"],
+        ),
+        (
+            &["--rate", "1", "--keys", "0"],
+            &["--keys", "write 1 to 100G"],
+        ),
         (&["--descriptors", "0"], &["--descriptors", "1..=256"]),
         (&["--descriptors", "-1"], &["--descriptors"]),
         (&["--algorithm", "gcra"], &["gcra", "token_bucket"]),
@@ -134,23 +271,50 @@ fn mistakes_are_errors_with_a_remedy() {
         (&["--workers", "2000"], &["--workers"]),
         (&["--cpu-factor", "0"], &["write 0.05 to 20"]),
         (&["--headless"], &["--envoys"]),
-        (&["--redis", "none", "--per-second", "50%"], &["--per-second", "--redis single"]),
-        (&["--redis", "none", "--redis-tls"], &["--redis-tls", "leave"]),
+        (
+            &["--redis", "none", "--per-second", "50%"],
+            &["--per-second", "--redis single"],
+        ),
+        (
+            &["--redis", "none", "--redis-tls"],
+            &["--redis-tls", "leave"],
+        ),
         (&["--redis", "none", "--local"], &["--local"]),
-        (&["--rate", "10", "--keys", "1", "--descriptors", "16"], &["--rate counts decisions"]),
+        (
+            &["--rate", "10", "--keys", "1", "--descriptors", "16"],
+            &["--rate counts decisions"],
+        ),
         (&["--replicas", "3"], &["--replicas"]),
         (&["--subjects", "5"], &["--usage"]),
         (&["--usage-buckets", "5"], &["--usage"]),
-        (&["--usage", "--subjects", "0"], &["--subjects", "write 1 to 100G"]),
-        (&["--usage", "--usage-buckets", "1001"], &["--usage-buckets", "1..=1000"]),
+        (
+            &["--usage", "--subjects", "0"],
+            &["--subjects", "write 1 to 100G"],
+        ),
+        (
+            &["--usage", "--usage-buckets", "1001"],
+            &["--usage-buckets", "1..=1000"],
+        ),
     ] {
         let has_load = arguments.contains(&"--rate") || arguments.is_empty();
-        let all = [&["size"][..], if has_load { &[][..] } else { &good }, arguments].concat();
+        let all = [
+            &["size"][..],
+            if has_load { &[][..] } else { &good },
+            arguments,
+        ]
+        .concat();
         let output = weir(&all, &[]);
         let text = stderr(&output);
-        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""), "{all:?}: {text}");
+        assert_eq!(
+            (output.status.code(), stdout(&output).as_str()),
+            (Some(2), ""),
+            "{all:?}: {text}"
+        );
         assert_eq!(text.matches('\n').count(), 1, "{all:?}: one line: {text}");
-        assert!(parts.iter().all(|part| text.contains(part)), "{all:?}: {text} lacks one of {parts:?}");
+        assert!(
+            parts.iter().all(|part| text.contains(part)),
+            "{all:?}: {text} lacks one of {parts:?}"
+        );
     }
 }
 
@@ -187,7 +351,20 @@ fn extremes_are_answered() {
             "--cpu-factor",
             "20",
         ],
-        &["--rate", "1G", "--keys", "100G", "--per-second", "99%", "--cached", "99%", "--redis-rtt", "500ms", "--redis-tls", "--tls"],
+        &[
+            "--rate",
+            "1G",
+            "--keys",
+            "100G",
+            "--per-second",
+            "99%",
+            "--cached",
+            "99%",
+            "--redis-rtt",
+            "500ms",
+            "--redis-tls",
+            "--tls",
+        ],
         &[
             "--rate",
             "256",
@@ -203,11 +380,28 @@ fn extremes_are_answered() {
             "1024",
             "--headless",
         ],
-        &["--rate", "1", "--keys", "1", "--window", "876000h", "--key-bytes", "65535", "--workers", "1024", "--spare", "1000"],
+        &[
+            "--rate",
+            "1",
+            "--keys",
+            "1",
+            "--window",
+            "876000h",
+            "--key-bytes",
+            "65535",
+            "--workers",
+            "1024",
+            "--spare",
+            "1000",
+        ],
     ] {
         let output = weir(&[&["size"][..], arguments].concat(), &[]);
         let text = stdout(&output);
-        assert!(output.status.success() && !text.contains("NaN") && !text.contains("inf"), "{arguments:?}: {}{text}", stderr(&output));
+        assert!(
+            output.status.success() && !text.contains("NaN") && !text.contains("inf"),
+            "{arguments:?}: {}{text}",
+            stderr(&output)
+        );
         json(arguments);
     }
 }

@@ -1,5 +1,5 @@
-//! `deploy/helm/weir` without helm: values match their schema, and every variable of Weir has its value. `tests/deploy.sh` renders and runs the
-//! chart.
+//! `deploy/helm/weir` without helm: values match their schema, and every variable of Weir has its
+//! value. `tests/deploy.sh` renders and runs the chart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Output};
@@ -13,15 +13,24 @@ const CHART: &str = "deploy/helm/weir";
 
 /// Variables that no value of the chart sets, with the reason.
 const NOT_IN_THE_CHART: &[(&str, &str)] = &[
-    ("HOST", "ports, probes, Services and the NetworkPolicy agree on all addresses"),
+    (
+        "HOST",
+        "ports, probes, Services and the NetworkPolicy agree on all addresses",
+    ),
     ("GRPC_HOST", "as HOST"),
     ("PORT", "as HOST: 8080"),
     ("GRPC_PORT", "as HOST: 8081"),
     ("DEBUG_PORT", "as HOST: 6070"),
-    ("GRPC_UDS", "an Envoy in another pod cannot reach a unix socket"),
+    (
+        "GRPC_UDS",
+        "an Envoy in another pod cannot reach a unix socket",
+    ),
     ("GRPC_UDS_MODE", "as GRPC_UDS"),
     ("GRPC_SERVER_TLS_CA_CERT", "it has no effect"),
-    ("REDIS_SENTINEL_AUTH", "passwords come from Secrets, as files"),
+    (
+        "REDIS_SENTINEL_AUTH",
+        "passwords come from Secrets, as files",
+    ),
     ("REDIS_PERSECOND_SENTINEL_AUTH", "as REDIS_SENTINEL_AUTH"),
     ("REDIS_SOCKET_TYPE", "REDIS_URL says it"),
     ("REDIS_PERSECOND_SOCKET_TYPE", "as REDIS_SOCKET_TYPE"),
@@ -45,14 +54,21 @@ fn validate(values: &Value) -> Output {
     let file = folder.path().join("values.json");
     std::fs::write(&file, values.to_string()).expect("written");
     let mut python = Command::new(tools::kubernetes_validate().with_file_name("python"));
-    python.args(["-c", script]).arg(tools::repository().join(CHART).join("values.schema.json")).arg(file);
+    python
+        .args(["-c", script])
+        .arg(tools::repository().join(CHART).join("values.schema.json"))
+        .arg(file);
     python.output().expect("python runs")
 }
 
 #[test]
 fn the_values_match_their_schema_and_misspelled_ones_do_not() {
     let output = validate(&values());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     for wrong in [
         json!({"replicacount": 3}),
         json!({"redis": {"external": {"addresses": ["redis.example"]}}}),
@@ -65,21 +81,44 @@ fn the_values_match_their_schema_and_misspelled_ones_do_not() {
     }
 }
 
-/// The names of an object of values at each path; a name ends where the schema leaves it to the user.
+/// The names of an object of values at each path; a name ends where the schema leaves it to the
+/// user.
 fn names_in_schema(schema: &Value, path: &str, names: &mut BTreeSet<String>) {
-    let Some(properties) = schema.get("properties").and_then(Value::as_object).filter(|_| path != "settings") else { return };
+    let Some(properties) = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .filter(|_| path != "settings")
+    else {
+        return;
+    };
     for (name, inner) in properties {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
         names_in_schema(inner, &path, names);
         names.insert(path);
     }
 }
 
-fn names_in_values(values: &Value, path: &str, known: &BTreeSet<String>, names: &mut BTreeSet<String>) {
+fn names_in_values(
+    values: &Value,
+    path: &str,
+    known: &BTreeSet<String>,
+    names: &mut BTreeSet<String>,
+) {
     for (name, inner) in values.as_object().into_iter().flatten() {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
         // Below a name without properties the user's names begin.
-        if known.iter().any(|other| other.starts_with(&format!("{path}."))) {
+        if known
+            .iter()
+            .any(|other| other.starts_with(&format!("{path}.")))
+        {
             names_in_values(inner, &path, known, names);
         }
         names.insert(path);
@@ -104,40 +143,77 @@ fn variables_of_the_templates() -> BTreeSet<String> {
     for rest in template.split("- { name: ").skip(1) {
         let name = rest.split([',', '\n']).next().expect("a name");
         match name.strip_prefix("{{ $prefix }}") {
-            Some(end) => found.extend(["REDIS", "REDIS_PERSECOND"].map(|prefix| format!("{prefix}{end}"))),
+            Some(end) => {
+                found.extend(["REDIS", "REDIS_PERSECOND"].map(|prefix| format!("{prefix}{end}")));
+            }
             None => drop(found.insert(name.to_owned())),
         }
     }
     // Those of mounts are names of volumes.
-    found.into_iter().filter(|name| name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')).collect()
+    found
+        .into_iter()
+        .filter(|name| {
+            name.chars()
+                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+        })
+        .collect()
 }
 
 /// A setting that is new has to get a value, or a line above.
 #[test]
 fn every_variable_is_set_by_one_value() {
-    let help = Command::new(env!("CARGO_BIN_EXE_weir")).args(["serve", "--help"]).env_clear().output().expect("the binary runs");
+    let help = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["serve", "--help"])
+        .env_clear()
+        .output()
+        .expect("the binary runs");
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    let known: BTreeSet<String> =
-        help.split("[env: ").skip(1).map(|rest| rest.split(['=', ']']).next().expect("a name").to_owned()).collect();
+    let known: BTreeSet<String> = help
+        .split("[env: ")
+        .skip(1)
+        .map(|rest| rest.split(['=', ']']).next().expect("a name").to_owned())
+        .collect();
     assert!(known.len() > 100, "{known:?}");
     let mut set: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for name in variables_of_the_templates() {
-        set.entry(name).or_default().push("templates/_environment.tpl");
+        set.entry(name)
+            .or_default()
+            .push("templates/_environment.tpl");
     }
     let schema = schema();
-    for name in at(&schema, "/properties/settings/properties").as_object().expect("settings").keys() {
+    for name in at(&schema, "/properties/settings/properties")
+        .as_object()
+        .expect("settings")
+        .keys()
+    {
         // It has no flag, because OpenTelemetry's library reads it.
         if name != "OTEL_RESOURCE_ATTRIBUTES" {
-            set.entry(name.clone()).or_default().push("settings in values.schema.json");
+            set.entry(name.clone())
+                .or_default()
+                .push("settings in values.schema.json");
         }
     }
     for (name, _) in NOT_IN_THE_CHART {
-        set.entry((*name).to_owned()).or_default().push("NOT_IN_THE_CHART");
+        set.entry((*name).to_owned())
+            .or_default()
+            .push("NOT_IN_THE_CHART");
     }
-    let wrong: Vec<_> = set.iter().filter(|(name, sources)| sources.len() != 1 || !known.contains(*name)).collect();
-    assert!(wrong.is_empty(), "not in `weir serve --help`, or set twice: {wrong:?}");
-    let missing: Vec<_> = known.iter().filter(|name| !set.contains_key(*name)).collect();
-    assert!(missing.is_empty(), "add to `settings` in values.schema.json, or give it a value of its own: {missing:?}");
+    let wrong: Vec<_> = set
+        .iter()
+        .filter(|(name, sources)| sources.len() != 1 || !known.contains(*name))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "not in `weir serve --help`, or set twice: {wrong:?}"
+    );
+    let missing: Vec<_> = known
+        .iter()
+        .filter(|name| !set.contains_key(*name))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "add to `settings` in values.schema.json, or give it a value of its own: {missing:?}"
+    );
 }
 
 /// Helm reads no file outside of a chart but by a link, and a package has the files themselves.
@@ -150,14 +226,30 @@ fn the_chart_has_links_to_alerts_dashboards_and_limits_and_the_version_of_weir()
         ("limits", "deploy/kubernetes/limits"),
     ] {
         let path = chart.join("files").join(link);
-        assert!(path.is_symlink(), "{link} is a copy, which could differ from {target}");
-        let resolved = std::fs::canonicalize(&path).unwrap_or_else(|error| panic!("{link}: {error}"));
-        assert_eq!(resolved, std::fs::canonicalize(tools::repository().join(target)).expect("the target"));
+        assert!(
+            path.is_symlink(),
+            "{link} is a copy, which could differ from {target}"
+        );
+        let resolved =
+            std::fs::canonicalize(&path).unwrap_or_else(|error| panic!("{link}: {error}"));
+        assert_eq!(
+            resolved,
+            std::fs::canonicalize(tools::repository().join(target)).expect("the target")
+        );
     }
     let described = documents(&format!("{CHART}/Chart.yaml")).remove(0);
-    assert_eq!([text(&described, "/version"), text(&described, "/appVersion")], [env!("CARGO_PKG_VERSION"); 2]);
+    assert_eq!(
+        [
+            text(&described, "/version"),
+            text(&described, "/appVersion")
+        ],
+        [env!("CARGO_PKG_VERSION"); 2]
+    );
     assert_eq!(
         text(&values(), "/redis/bundled/image"),
-        text(&super::kubernetes::manifest("Deployment", "ratelimit-redis"), "/spec/template/spec/containers/0/image")
+        text(
+            &super::kubernetes::manifest("Deployment", "ratelimit-redis"),
+            "/spec/template/spec/containers/0/image"
+        )
     );
 }

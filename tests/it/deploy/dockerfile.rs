@@ -1,7 +1,9 @@
-//! `deploy/Dockerfile`, executed without containers: each instruction in a folder of its own stage, with the files that the context holds.
+//! `deploy/Dockerfile`, executed without containers: each instruction in a folder of its own stage,
+//! with the files that the context holds.
 //!
-//! `cargo`, `rustup` and `apt-get` are scripts here: they keep the list of their calls, and the build is a copy of a binary that exists. All other commands
-//! are real. What this cannot see is the base image.
+//! `cargo`, `rustup` and `apt-get` are scripts here: they keep the list of their calls, and the
+//! build is a copy of a binary that exists. All other commands are real. What this cannot see is
+//! the base image.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,16 +21,24 @@ type Instruction = (String, String);
 /// The Dockerfile's stages, each with its instructions; the first is FROM.
 pub(super) fn stages() -> Vec<Vec<Instruction>> {
     let text = tools::file("deploy/Dockerfile");
-    let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+    let code: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .collect();
     let joined = code.join("\n").replace("\\\n", " ");
     let mut stages: Vec<Vec<Instruction>> = Vec::new();
     for line in joined.lines().filter(|line| !line.trim().is_empty()) {
-        let (name, arguments) = line.split_once(' ').unwrap_or_else(|| panic!("{line} has no arguments"));
+        let (name, arguments) = line
+            .split_once(' ')
+            .unwrap_or_else(|| panic!("{line} has no arguments"));
         if name == "FROM" {
             stages.push(Vec::new());
         }
         let arguments = arguments.split_whitespace().collect::<Vec<_>>().join(" ");
-        stages.last_mut().expect("FROM comes first").push((name.to_owned(), arguments));
+        stages
+            .last_mut()
+            .expect("FROM comes first")
+            .push((name.to_owned(), arguments));
     }
     stages
 }
@@ -55,14 +65,27 @@ pub(super) fn labels() -> BTreeMap<String, String> {
     labels
 }
 
-/// Whether the context holds a file. The last pattern that fits decides, and a folder's patterns are those of all in it.
-/// Source: Docker, "Build context", .dockerignore files.
+/// Whether the context holds a file. The last pattern that fits decides, and a folder's patterns
+/// are those of all in it. Source: Docker, "Build context", .dockerignore files.
 fn is_in_context(patterns: &str, path: &str) -> bool {
     let mut is_ignored = false;
-    for pattern in patterns.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (is_exception, pattern) = pattern.strip_prefix('!').map_or((false, pattern), |pattern| (true, pattern));
-        assert!(!pattern.contains('*') || pattern == "*", "{pattern}: this test knows no such pattern");
-        if pattern == "*" || path == pattern || path.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('/')) {
+    for pattern in patterns
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        let (is_exception, pattern) = pattern
+            .strip_prefix('!')
+            .map_or((false, pattern), |pattern| (true, pattern));
+        assert!(
+            !pattern.contains('*') || pattern == "*",
+            "{pattern}: this test knows no such pattern"
+        );
+        if pattern == "*"
+            || path == pattern
+            || path
+                .strip_prefix(pattern)
+                .is_some_and(|rest| rest.starts_with('/'))
+        {
             is_ignored = !is_exception;
         }
     }
@@ -72,7 +95,8 @@ fn is_in_context(patterns: &str, path: &str) -> bool {
 /// Copies a file, or all files of a folder, and its permissions.
 fn copy(from: &Path, to: &Path, is_wanted: &dyn Fn(&Path) -> bool) -> usize {
     if from.is_dir() && !from.is_symlink() {
-        let entries = fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        let entries =
+            fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
         return entries
             .map(|entry| entry.expect("an entry"))
             .map(|entry| copy(&entry.path(), &to.join(entry.file_name()), is_wanted))
@@ -85,7 +109,8 @@ fn copy(from: &Path, to: &Path, is_wanted: &dyn Fn(&Path) -> bool) -> usize {
     if from.is_symlink() {
         std::os::unix::fs::symlink(fs::read_link(from).expect("a link"), to).expect("a link");
     } else {
-        fs::copy(from, to).unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), to.display()));
+        fs::copy(from, to)
+            .unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), to.display()));
     }
     1
 }
@@ -100,18 +125,35 @@ struct Stage {
 impl Stage {
     /// A path of the stage, on this machine.
     fn path(&self, path: &str) -> PathBuf {
-        let absolute = if path.starts_with('/') { path.to_owned() } else { format!("{}/{path}", self.folder) };
+        let absolute = if path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("{}/{path}", self.folder)
+        };
         self.root.join(absolute.trim_start_matches('/'))
     }
 
     fn run(&self, command: &str, programs: &Path) {
         let folder = self.path("");
         let mut shell = Command::new("sh");
-        shell.args(["-ec", command]).current_dir(&folder).env_clear().envs(&self.variables);
+        shell
+            .args(["-ec", command])
+            .current_dir(&folder)
+            .env_clear()
+            .envs(&self.variables);
         // Docker's shell finds the scripts in the place of cargo and others first.
-        shell.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", programs.display())).env("HOME", "/root");
+        shell
+            .env(
+                "PATH",
+                format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", programs.display()),
+            )
+            .env("HOME", "/root");
         let output = shell.output().expect("a shell");
-        assert!(output.status.success(), "RUN {command}\n{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+        assert!(
+            output.status.success(),
+            "RUN {command}\n{}",
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
+        );
     }
 }
 
@@ -134,7 +176,11 @@ pub(super) fn build(binary: &Path, architecture: &str) -> Built {
     for (index, instructions) in stages().into_iter().enumerate() {
         let root = folder.path().join(format!("stage-{index}"));
         fs::create_dir(&root).expect("a folder");
-        let mut stage = Stage { root: root.clone(), folder: "/".to_owned(), variables: BTreeMap::new() };
+        let mut stage = Stage {
+            root: root.clone(),
+            folder: "/".to_owned(),
+            variables: BTreeMap::new(),
+        };
         for (name, arguments) in instructions {
             let words: Vec<&str> = arguments.split(' ').collect();
             match (name.as_str(), &words[..]) {
@@ -146,7 +192,11 @@ pub(super) fn build(binary: &Path, architecture: &str) -> Built {
                 }
                 ("ARG", [variable]) => {
                     let (name, default) = variable.split_once('=').unwrap_or((variable, ""));
-                    let value = if name == "TARGETARCH" { architecture } else { default };
+                    let value = if name == "TARGETARCH" {
+                        architecture
+                    } else {
+                        default
+                    };
                     stage.variables.insert(name.to_owned(), value.to_owned());
                 }
                 ("COPY", [from, source, target]) if from.starts_with("--from=") => {
@@ -155,17 +205,33 @@ pub(super) fn build(binary: &Path, architecture: &str) -> Built {
                         folder: "/".to_owned(),
                         variables: BTreeMap::new(),
                     };
-                    assert!(copy(&other.path(source), &stage.path(target), &|_| true) > 0, "COPY {arguments} copies nothing");
+                    assert!(
+                        copy(&other.path(source), &stage.path(target), &|_| true) > 0,
+                        "COPY {arguments} copies nothing"
+                    );
                 }
                 ("COPY", [sources @ .., target]) => {
                     for source in sources {
                         let from = tools::repository().join(source);
                         let is_wanted = |path: &Path| {
-                            is_in_context(&ignored, &path.strip_prefix(tools::repository()).expect("in the repository").to_string_lossy())
+                            is_in_context(
+                                &ignored,
+                                &path
+                                    .strip_prefix(tools::repository())
+                                    .expect("in the repository")
+                                    .to_string_lossy(),
+                            )
                         };
                         let into = stage.path(target);
-                        let to = if target.ends_with('/') { into.join(from.file_name().expect("a name")) } else { into };
-                        assert!(copy(&from, &to, &is_wanted) > 0, "COPY {arguments}: the context has no {source}");
+                        let to = if target.ends_with('/') {
+                            into.join(from.file_name().expect("a name"))
+                        } else {
+                            into
+                        };
+                        assert!(
+                            copy(&from, &to, &is_wanted) > 0,
+                            "COPY {arguments}: the context has no {source}"
+                        );
                     }
                 }
                 ("RUN", _) => stage.run(&arguments, &programs),
@@ -175,8 +241,16 @@ pub(super) fn build(binary: &Path, architecture: &str) -> Built {
         }
         last = root;
     }
-    let calls = fs::read_to_string(&log).expect("calls").lines().map(str::to_owned).collect();
-    Built { folder, root: last, calls }
+    let calls = fs::read_to_string(&log)
+        .expect("calls")
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    Built {
+        folder,
+        root: last,
+        calls,
+    }
 }
 
 /// The scripts in the place of programs that build or install something.
@@ -184,10 +258,22 @@ fn write_programs(programs: &Path, log: &Path, binary: &Path) {
     fs::create_dir_all(programs).expect("a folder");
     let write = |name: &str, script: &str| {
         let path = programs.join(name);
-        fs::write(&path, format!("#!/bin/sh\nset -eu\necho \"{name} $*\" >>'{}'\n{script}\n", log.display())).expect("written");
+        fs::write(
+            &path,
+            format!(
+                "#!/bin/sh\nset -eu\necho \"{name} $*\" >>'{}'\n{script}\n",
+                log.display()
+            ),
+        )
+        .expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
     };
-    for name in ["apt-get", "rustup", "x86_64-linux-gnu-gcc", "aarch64-linux-gnu-gcc"] {
+    for name in [
+        "apt-get",
+        "rustup",
+        "x86_64-linux-gnu-gcc",
+        "aarch64-linux-gnu-gcc",
+    ] {
         write(name, "");
     }
     // The real cargo reads manifest and lock, and the copy stands where the real one is built.
@@ -221,21 +307,38 @@ fn its_bases_are_pinned_and_its_labels_are_those_of_the_package() {
     let stages = stages();
     for instructions in &stages {
         let (_, from) = &instructions[0];
-        let image = from.split(' ').find(|word| !word.starts_with("--")).expect("an image");
+        let image = from
+            .split(' ')
+            .find(|word| !word.starts_with("--"))
+            .expect("an image");
         let digest = image.split_once("@sha256:").map(|(_, digest)| digest);
-        let is_pinned =
-            image == "scratch" || digest.is_some_and(|digest| digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let is_pinned = image == "scratch"
+            || digest.is_some_and(|digest| {
+                digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+            });
         assert!(is_pinned, "{from}");
     }
     let labels = labels();
-    let label = |name: &str| labels.get(&format!("org.opencontainers.image.{name}")).map(String::as_str);
+    let label = |name: &str| {
+        labels
+            .get(&format!("org.opencontainers.image.{name}"))
+            .map(String::as_str)
+    };
     assert_eq!(label("version"), Some(env!("CARGO_PKG_VERSION")));
     assert_eq!(label("licenses"), Some(env!("CARGO_PKG_LICENSE")));
     assert_eq!(label("description"), Some(env!("CARGO_PKG_DESCRIPTION")));
     assert_eq!(label("title"), Some("Weir"));
-    for (name, argument) in [("revision", "WEIR_COMMIT"), ("created", "WEIR_CREATED"), ("source", "WEIR_SOURCE")] {
+    for (name, argument) in [
+        ("revision", "WEIR_COMMIT"),
+        ("created", "WEIR_CREATED"),
+        ("source", "WEIR_SOURCE"),
+    ] {
         assert_eq!(label(name), Some(&*format!("${argument}")));
-        let declared = stages.last().expect("a stage").iter().any(|(name, value)| name == "ARG" && value == &format!("{argument}="));
+        let declared = stages
+            .last()
+            .expect("a stage")
+            .iter()
+            .any(|(name, value)| name == "ARG" && value == &format!("{argument}="));
         assert!(declared, "{argument} is not an ARG of the final stage");
     }
     let check = last_stage("HEALTHCHECK");
@@ -246,9 +349,16 @@ fn its_bases_are_pinned_and_its_labels_are_those_of_the_package() {
 
 /// The files of a folder of the repository.
 fn list(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(tools::repository().join(folder)).expect("a folder").map(|entry| entry.expect("an entry")) {
+    for entry in fs::read_dir(tools::repository().join(folder))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry"))
+    {
         let path = folder.join(entry.file_name());
-        if entry.path().is_dir() { list(&path, files) } else { files.push(path) }
+        if entry.path().is_dir() {
+            list(&path, files);
+        } else {
+            files.push(path);
+        }
     }
 }
 
@@ -261,27 +371,69 @@ fn included(file: &Path) -> Vec<PathBuf> {
     let lines: Vec<&str> = text.lines().collect();
     let path = |(index, line): (usize, &&str)| {
         let is_of_tests = index > 0 && lines[index - 1] == "#[cfg(test)]";
-        let (_, rest) = line.split_once("include_str!(\"").filter(|_| !is_of_tests)?;
-        Some(file.parent().expect("a folder").join(rest.split('"').next()?))
+        let (_, rest) = line
+            .split_once("include_str!(\"")
+            .filter(|_| !is_of_tests)?;
+        Some(
+            file.parent()
+                .expect("a folder")
+                .join(rest.split('"').next()?),
+        )
     };
     lines.iter().enumerate().filter_map(path).collect()
 }
 
-/// For both architectures: cross compilers and flags, the layer of the dependencies, and everything that the binary is made of.
+/// For both architectures: cross compilers and flags, the layer of the dependencies, and everything
+/// that the binary is made of.
 #[test]
 fn its_instructions_build_the_image() {
     let binary = Path::new(env!("CARGO_BIN_EXE_weir"));
-    for (architecture, triple) in [("amd64", "x86_64-unknown-linux-gnu"), ("arm64", "aarch64-unknown-linux-gnu")] {
+    for (architecture, triple) in [
+        ("amd64", "x86_64-unknown-linux-gnu"),
+        ("arm64", "aarch64-unknown-linux-gnu"),
+    ] {
         let built = build(binary, architecture);
-        let builds: Vec<_> = built.calls.iter().filter(|call| call.contains("auditable build")).collect();
-        let expected = format!("cargo auditable build --locked --release --target {triple} --bin weir");
-        assert_eq!(builds, [&expected, &expected], "the dependencies, then Weir");
+        let builds: Vec<_> = built
+            .calls
+            .iter()
+            .filter(|call| call.contains("auditable build"))
+            .collect();
+        let expected =
+            format!("cargo auditable build --locked --release --target {triple} --bin weir");
+        assert_eq!(
+            builds,
+            [&expected, &expected],
+            "the dependencies, then Weir"
+        );
         let name = triple.to_uppercase().replace('-', "_");
-        let has = |start: &str, part: &str| built.calls.iter().any(|call| call.starts_with(start) && call.contains(part));
-        assert!(has(&format!("CARGO_TARGET_{name}_RUSTFLAGS="), "target-feature=+crt-static"), "{:#?}", built.calls);
+        let has = |start: &str, part: &str| {
+            built
+                .calls
+                .iter()
+                .any(|call| call.starts_with(start) && call.contains(part))
+        };
+        assert!(
+            has(
+                &format!("CARGO_TARGET_{name}_RUSTFLAGS="),
+                "target-feature=+crt-static"
+            ),
+            "{:#?}",
+            built.calls
+        );
         let is_foreign = !triple.starts_with(std::env::consts::ARCH);
-        assert_eq!(has(&format!("CARGO_TARGET_{name}_LINKER="), "-linux-gnu-gcc"), is_foreign, "{:#?}", built.calls);
-        assert_eq!(has("apt-get install", &format!("libc6-dev-{architecture}-cross")), is_foreign);
+        assert_eq!(
+            has(&format!("CARGO_TARGET_{name}_LINKER="), "-linux-gnu-gcc"),
+            is_foreign,
+            "{:#?}",
+            built.calls
+        );
+        assert_eq!(
+            has(
+                "apt-get install",
+                &format!("libc6-dev-{architecture}-cross")
+            ),
+            is_foreign
+        );
         assert!(has("rustup target add", triple) && has("cargo install", "cargo-auditable"));
 
         // Everything that the binary is made of is in the stage.
@@ -292,21 +444,45 @@ fn its_instructions_build_the_image() {
         }
         // The tables that unit tests read are not part of the binary.
         let is_test = |file: &&PathBuf| file.components().any(|part| part.as_os_str() == "tests");
-        let included: Vec<_> = files.iter().filter(|file| !is_test(file)).flat_map(|file| included(file)).collect();
-        assert!(files.len() > 100 && included.len() > 5, "{} files, {included:?}", files.len());
+        let included: Vec<_> = files
+            .iter()
+            .filter(|file| !is_test(file))
+            .flat_map(|file| included(file))
+            .collect();
+        assert!(
+            files.len() > 100 && included.len() > 5,
+            "{} files, {included:?}",
+            files.len()
+        );
         for file in files.iter().chain(&included) {
-            assert!(source.join(file).exists(), "{} is not in the stage that builds", file.display());
+            assert!(
+                source.join(file).exists(),
+                "{} is not in the stage that builds",
+                file.display()
+            );
         }
         // `cargo build` reads no manifest that names a missing file.
         let manifest = tools::file("Cargo.toml");
-        let benches: Vec<_> = manifest.split("[[bench]]\nname = \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let benches: Vec<_> = manifest
+            .split("[[bench]]\nname = \"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
         assert!(benches.len() > 2);
         for bench in benches {
-            assert!(source.join(format!("benches/{bench}.rs")).is_file(), "{bench}");
+            assert!(
+                source.join(format!("benches/{bench}.rs")).is_file(),
+                "{bench}"
+            );
         }
         // The files of the layer are gone: Weir's own came after them.
-        assert_eq!(fs::read(source.join("build.rs")).expect("a file"), fs::read(tools::repository().join("build.rs")).expect("a file"));
-        assert!(built.root.join("config/basic.yaml").is_file() && built.root.join("weir").is_file());
+        assert_eq!(
+            fs::read(source.join("build.rs")).expect("a file"),
+            fs::read(tools::repository().join("build.rs")).expect("a file")
+        );
+        assert!(
+            built.root.join("config/basic.yaml").is_file() && built.root.join("weir").is_file()
+        );
         assert!(!built.root.join("bin/sh").exists(), "no shell");
     }
 }

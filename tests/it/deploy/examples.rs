@@ -1,4 +1,5 @@
-//! `deploy/envoy`: a real Envoy accepts each file, and limits requests with Weir and the limits of `config/` as the file says.
+//! `deploy/envoy`: a real Envoy accepts each file, and limits requests with Weir and the limits of
+//! `config/` as the file says.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -11,25 +12,55 @@ use crate::support::{Weir, ports, tools, wait};
 /// A file with the ports of a test, and a timeout that is long enough for a busy machine.
 pub fn configuration(file: &str, weir: SocketAddr) -> String {
     let text = tools::file(&format!("deploy/envoy/{file}.yaml"));
-    let text = with(&text, "address: 0.0.0.0, port_value: 10000", "address: 127.0.0.1, port_value: 0");
+    let text = with(
+        &text,
+        "address: 0.0.0.0, port_value: 10000",
+        "address: 127.0.0.1, port_value: 0",
+    );
     let text = with(&text, "port_value: 9901", "port_value: 0");
-    let text = with(&text, "port_value: 8081", &format!("port_value: {}", weir.port()));
+    let text = with(
+        &text,
+        "port_value: 8081",
+        &format!("port_value: {}", weir.port()),
+    );
     let text = with(&text, "timeout: 0.1s", "timeout: 10s");
-    text.replace("port_value: 10001", &format!("port_value: {}", ports::free().port()))
+    text.replace(
+        "port_value: 10001",
+        &format!("port_value: {}", ports::free().port()),
+    )
 }
 
 /// A Weir with one of the examples of `config/`.
 fn weir(limits: &str, environment: &[(&str, &str)]) -> Weir {
-    Weir::start(&[("limits.yaml", &tools::file(&format!("config/{limits}.yaml")))], environment)
+    Weir::start(
+        &[(
+            "limits.yaml",
+            &tools::file(&format!("config/{limits}.yaml")),
+        )],
+        environment,
+    )
 }
 
 /// Counts as many requests of an address as if an Envoy had asked about them.
 pub fn count(weir: &Weir, domain: &str, address: &str, requests: u32) {
     let entry = format!("remote_address={address}");
     let mut hit = Command::new(env!("CARGO_BIN_EXE_weir"));
-    hit.args(["hit", "--address", &weir.grpc_addr().to_string(), "--domain", domain, "--count", &requests.to_string(), &entry]);
+    hit.args([
+        "hit",
+        "--address",
+        &weir.grpc_addr().to_string(),
+        "--domain",
+        domain,
+        "--count",
+        &requests.to_string(),
+        &entry,
+    ]);
     let output = hit.output().expect("the binary runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn start(file: &str, weir: &Weir) -> Envoy {
@@ -45,7 +76,10 @@ fn tcp_connections_are_limited() {
     let front = envoy.listener("front");
     wait::away_from_the_end_of_a_minute();
     let message = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-    let connect = |client| exchange(Ipv4Addr::new(127, 0, 0, client), front, message).is_ok_and(|answer| answer.ends_with(b"hello\n"));
+    let connect = |client| {
+        exchange(Ipv4Addr::new(127, 0, 0, client), front, message)
+            .is_ok_and(|answer| answer.ends_with(b"hello\n"))
+    };
     assert!(connect(2));
     count(&weir, "demo", "127.0.0.2", 18);
     assert_eq!(
@@ -53,7 +87,13 @@ fn tcp_connections_are_limited() {
         [true, false, false, true],
         "the 20th, two more, and one of another client"
     );
-    assert_eq!((envoy.stat("ratelimit.front.over_limit"), envoy.stat("ratelimit.front.error")), (2, 0));
+    assert_eq!(
+        (
+            envoy.stat("ratelimit.front.over_limit"),
+            envoy.stat("ratelimit.front.error")
+        ),
+        (2, 0)
+    );
 }
 
 #[test]
@@ -84,16 +124,31 @@ fn envoy_and_weir_present_certificates() {
     validate(&configuration);
     let envoy = Envoy::start(&configuration);
     let front = envoy.listener("front");
-    let asked = || get(front, "/").header("x-ratelimit-limit").map(ToOwned::to_owned);
+    let asked = || {
+        get(front, "/")
+            .header("x-ratelimit-limit")
+            .map(ToOwned::to_owned)
+    };
     let limit = wait::eventually(asked).expect("Weir answers");
     assert!(limit.contains("per-client"), "{limit}");
-    assert_eq!(weir.metric("weir_tls_handshakes_total{outcome=\"completed\"}"), Some(1.0));
+    assert_eq!(
+        weir.metric("weir_tls_handshakes_total{outcome=\"completed\"}"),
+        Some(1.0)
+    );
     // A certificate of the same authority for another name is not Weir's.
-    let other = with(&tools::file("deploy/envoy/sds/authority.yaml"), "exact: ratelimit", "exact: another");
+    let other = with(
+        &tools::file("deploy/envoy/sds/authority.yaml"),
+        "exact: ratelimit",
+        "exact: another",
+    );
     files.write("authority.yaml", &other.replace("/certs", folder));
     let wrong = Envoy::start(&configuration);
     let response = get(wrong.listener("front"), "/");
-    assert_eq!((response.status, response.header("x-ratelimit-limit")), (200, None), "not asked");
+    assert_eq!(
+        (response.status, response.header("x-ratelimit-limit")),
+        (200, None),
+        "not asked"
+    );
     assert!(wrong.stat("cluster.weir.ssl.fail_verify_san") >= 1);
 }
 
@@ -106,12 +161,28 @@ fn an_export_takes_ten_hits() {
     wait::away_from_the_end_of_a_minute();
     let ask = |path: &str, key: &str| {
         let response = request(front, path, &[("x-api-key", key.as_bytes())]);
-        (response.status, response.header("x-ratelimit-remaining").unwrap_or_default().to_owned())
+        (
+            response.status,
+            response
+                .header("x-ratelimit-remaining")
+                .unwrap_or_default()
+                .to_owned(),
+        )
     };
     let expected = |status: u16, left: &str| (status, left.to_owned());
-    assert_eq!([ask("/", "a"), ask("/export", "a"), ask("/", "a")], [expected(200, "99"), expected(200, "89"), expected(200, "88")]);
+    assert_eq!(
+        [ask("/", "a"), ask("/export", "a"), ask("/", "a")],
+        [
+            expected(200, "99"),
+            expected(200, "89"),
+            expected(200, "88")
+        ]
+    );
     let exports: [u16; 10] = std::array::from_fn(|_| ask("/export", "b").0);
-    assert_eq!((exports, ask("/export", "b").0, ask("/export", "c").0), ([200; 10], 429, 200));
+    assert_eq!(
+        (exports, ask("/export", "b").0, ask("/export", "c").0),
+        ([200; 10], 429, 200)
+    );
 }
 
 #[test]
@@ -121,14 +192,26 @@ fn the_cost_of_a_response_is_charged_when_it_has_ended() {
     let front = envoy.listener("front");
     let ask = |user: &str| request(front, "/", &[("x-user", user.as_bytes())]);
     let left = |response: &crate::support::http_client::Response| {
-        response.header("x-ratelimit-remaining").and_then(|left| left.parse::<u32>().ok())
+        response
+            .header("x-ratelimit-remaining")
+            .and_then(|left| left.parse::<u32>().ok())
     };
     let first = ask("ann");
-    assert_eq!((first.status, left(&first)), (200, Some(20_000)), "a look takes nothing");
+    assert_eq!(
+        (first.status, left(&first)),
+        (200, Some(20_000)),
+        "a look takes nothing"
+    );
     // The charge is a call of its own, after the response.
-    let second = wait::eventually(|| Some(ask("bob")).filter(|response| left(response).is_some_and(|left| left < 20_000)));
+    let second = wait::eventually(|| {
+        Some(ask("bob")).filter(|response| left(response).is_some_and(|left| left < 20_000))
+    });
     assert!(second.is_some(), "bob's first response is charged");
     let refused = wait::eventually(|| Some(ask("ann")).filter(|response| response.status == 429));
     assert!(refused.is_some(), "ann is in debt");
-    assert_eq!(request_from(Ipv4Addr::LOCALHOST, front, "/", &[("x-user", b"eve")]).status, 200, "another user");
+    assert_eq!(
+        request_from(Ipv4Addr::LOCALHOST, front, "/", &[("x-user", b"eve")]).status,
+        200,
+        "another user"
+    );
 }

@@ -1,4 +1,5 @@
-//! `deploy/envoy-gateway` and `deploy/envoy-ai-gateway`: the manifests match the schemas, and a Weir with their environment gets its limits.
+//! `deploy/envoy-gateway` and `deploy/envoy-ai-gateway`: the manifests match the schemas, and a
+//! Weir with their environment gets its limits.
 
 use serde_json::Value;
 
@@ -23,7 +24,10 @@ fn the_manifests_match_the_schemas() {
 }
 
 /// What Envoy Gateway sets whatever its options are: internal/infrastructure/kubernetes/ratelimit.
-pub(super) fn set_by_envoy_gateway<'a>(control_plane: &'a str, redis: &'a str) -> [(&'static str, &'a str); 12] {
+pub(super) fn set_by_envoy_gateway<'a>(
+    control_plane: &'a str,
+    redis: &'a str,
+) -> [(&'static str, &'a str); 12] {
     [
         ("RUNTIME_ROOT", "/data"),
         ("RUNTIME_SUBDIRECTORY", "ratelimit"),
@@ -40,13 +44,21 @@ pub(super) fn set_by_envoy_gateway<'a>(control_plane: &'a str, redis: &'a str) -
     ]
 }
 
-/// The names are those of the API of Envoy Gateway (api/v1alpha1) and those that its own deployment has.
+/// The names are those of the API of Envoy Gateway (api/v1alpha1) and those that its own deployment
+/// has.
 #[tokio::test]
-async fn the_configuration_of_envoy_gateway_replaces_the_image_and_adds_variables_that_weir_knows() {
+async fn the_configuration_of_envoy_gateway_replaces_the_image_and_adds_variables_that_weir_knows()
+{
     let config_map = documents(ENVOY_GATEWAY).remove(0);
     let config = documents_in(text(&config_map, "/data/envoy-gateway.yaml")).remove(0);
-    let container = at(&config, "/provider/kubernetes/rateLimitDeployment/container");
-    assert_eq!(text(container, "/image"), concat!("weir:", env!("CARGO_PKG_VERSION")));
+    let container = at(
+        &config,
+        "/provider/kubernetes/rateLimitDeployment/container",
+    );
+    assert_eq!(
+        text(container, "/image"),
+        concat!("weir:", env!("CARGO_PKG_VERSION"))
+    );
     assert_eq!(at(&config, "/rateLimit/backend/type"), "Redis");
     let redis = RedisServer::start();
     let control = ControlPlane::start();
@@ -64,35 +76,75 @@ async fn the_configuration_of_envoy_gateway_replaces_the_image_and_adds_variable
 #[tokio::test]
 async fn the_service_of_envoy_ai_gateway_is_found_and_gets_its_quotas() {
     let manifests = documents(AI_GATEWAY);
-    let of_kind = |kind: &str| manifests.iter().find(|manifest| manifest["kind"] == kind).expect("a manifest");
+    let of_kind = |kind: &str| {
+        manifests
+            .iter()
+            .find(|manifest| manifest["kind"] == kind)
+            .expect("a manifest")
+    };
     let (deployment, service) = (of_kind("Deployment"), of_kind("Service"));
     // Where Envoy looks for it, unless --quotaRateLimitServiceAddr says otherwise.
-    assert_eq!((text(service, "/metadata/name"), text(service, "/metadata/namespace")), (AI_NODE, "envoy-gateway-system"));
+    assert_eq!(
+        (
+            text(service, "/metadata/name"),
+            text(service, "/metadata/namespace")
+        ),
+        (AI_NODE, "envoy-gateway-system")
+    );
     assert_eq!(at(service, "/spec/ports/0/port"), 8081);
-    assert_eq!(at(service, "/spec/selector"), at(deployment, "/spec/template/metadata/labels"));
+    assert_eq!(
+        at(service, "/spec/selector"),
+        at(deployment, "/spec/template/metadata/labels")
+    );
     let container = at(deployment, "/spec/template/spec/containers/0");
     let set = environment(container);
-    let value = |name: &str| set.iter().find(|(variable, _)| *variable == name).map(|(_, value)| *value);
+    let value = |name: &str| {
+        set.iter()
+            .find(|(variable, _)| *variable == name)
+            .map(|(_, value)| *value)
+    };
     assert_eq!(value("CONFIG_GRPC_XDS_NODE_ID"), Some(AI_NODE));
-    assert_eq!(value("CONFIG_GRPC_XDS_SERVER_URL"), Some("ai-gateway-controller.envoy-ai-gateway-system:18002"));
-    let mount = items(container, "/volumeMounts").iter().map(|mount| text(mount, "/mountPath")).next().expect("a writable folder");
+    assert_eq!(
+        value("CONFIG_GRPC_XDS_SERVER_URL"),
+        Some("ai-gateway-controller.envoy-ai-gateway-system:18002")
+    );
+    let mount = items(container, "/volumeMounts")
+        .iter()
+        .map(|mount| text(mount, "/mountPath"))
+        .next()
+        .expect("a writable folder");
     let path = value("CONFIG_GRPC_XDS_CACHE_FILE").expect("a cache");
     assert!(path.starts_with(mount), "{path} is in the writable folder");
-    let port = |name: &str| items(container, "/ports").iter().find(|port| port["name"] == name).map(|port| &port["containerPort"]);
-    assert_eq!((port("grpc"), port("http")), (Some(&Value::from(8081)), Some(&Value::from(8080))));
+    let port = |name: &str| {
+        items(container, "/ports")
+            .iter()
+            .find(|port| port["name"] == name)
+            .map(|port| &port["containerPort"])
+    };
+    assert_eq!(
+        (port("grpc"), port("http")),
+        (Some(&Value::from(8081)), Some(&Value::from(8080)))
+    );
 
     let redis = RedisServer::start();
     let control = ControlPlane::start_for(AI_NODE);
     control.set("1", [users("ai-gateway-quota", 1)]);
     let folder = tempfile::tempdir().expect("a folder");
-    let (url, redis_url, cache) = (control.url(), redis.url(), folder.path().join("limits").display().to_string());
+    let (url, redis_url, cache) = (
+        control.url(),
+        redis.url(),
+        folder.path().join("limits").display().to_string(),
+    );
     let here = |name: &str| match name {
         "CONFIG_GRPC_XDS_SERVER_URL" => Some(url.as_str()),
         "REDIS_URL" => Some(redis_url.as_str()),
         "CONFIG_GRPC_XDS_CACHE_FILE" => Some(cache.as_str()),
         _ => None,
     };
-    let environment: Vec<_> = set.iter().map(|&(name, value)| (name, here(name).unwrap_or(value))).collect();
+    let environment: Vec<_> = set
+        .iter()
+        .map(|&(name, value)| (name, here(name).unwrap_or(value)))
+        .collect();
     let weir = start_with(&environment);
     control.wait_for_ack("1").await;
     let client = &mut weir.client().await;

@@ -1,4 +1,5 @@
-//! The image, without a container: the binary runs as the image's user in the root folder that the instructions of `deploy/Dockerfile` make.
+//! The image, without a container: the binary runs as the image's user in the root folder that the
+//! instructions of `deploy/Dockerfile` make.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,11 @@ use crate::support::wait::eventually;
 use crate::support::{RedisServer, Weir, config_map, tools};
 
 fn rootfs(binary: &Path, root: &Path) -> Output {
-    Command::new(tools::repository().join("deploy/rootfs.sh")).arg(binary).arg(root).output().expect("rootfs.sh runs")
+    Command::new(tools::repository().join("deploy/rootfs.sh"))
+        .arg(binary)
+        .arg(root)
+        .output()
+        .expect("rootfs.sh runs")
 }
 
 /// The binary in the image.
@@ -33,7 +38,8 @@ fn enter(root: &Path) -> Command {
     run_in(root, &entry_point())
 }
 
-/// Runs a program in `root` as the image's user, or as the current user where `chroot` is not permitted.
+/// Runs a program in `root` as the image's user, or as the current user where `chroot` is not
+/// permitted.
 fn run_in(root: &Path, program: &[String]) -> Command {
     let mut command = if is_root() {
         let mut chroot = Command::new("chroot");
@@ -45,8 +51,17 @@ fn run_in(root: &Path, program: &[String]) -> Command {
         unshare
     };
     // PATH is for `chroot` and `unshare`. Free ports replace the exposed ones.
-    command.arg(root).args(program).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    command.envs([("HOST", "127.0.0.1"), ("PORT", "0"), ("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0")]);
+    command
+        .arg(root)
+        .args(program)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    command.envs([
+        ("HOST", "127.0.0.1"),
+        ("PORT", "0"),
+        ("GRPC_HOST", "127.0.0.1"),
+        ("GRPC_PORT", "0"),
+    ]);
     command
 }
 
@@ -71,11 +86,18 @@ pub(super) fn is_root() -> bool {
     output.stdout.trim_ascii() == b"0"
 }
 
-/// The HTTP status of a request and the amount of the limit that decided it; 0 when no limit matched.
+/// The HTTP status of a request and the amount of the limit that decided it; 0 when no limit
+/// matched.
 fn limit(weir: &Weir, request: &Value) -> (u16, u64) {
     let response = post(weir.http_addr(), "/json", request.to_string().as_bytes());
-    let answer: Value = serde_json::from_str(&response.body).unwrap_or_else(|error| panic!("{error} in {response:?}"));
-    (response.status, answer["statuses"][0]["currentLimit"]["requestsPerUnit"].as_u64().unwrap_or(0))
+    let answer: Value = serde_json::from_str(&response.body)
+        .unwrap_or_else(|error| panic!("{error} in {response:?}"));
+    (
+        response.status,
+        answer["statuses"][0]["currentLimit"]["requestsPerUnit"]
+            .as_u64()
+            .unwrap_or(0),
+    )
 }
 
 #[test]
@@ -87,16 +109,29 @@ fn the_image_serves_its_examples_and_its_health_check_says_so() {
     let mut weir = Weir::spawn(command, folder);
     assert_eq!(weir.get("/healthcheck").0, 200);
     let client = json!({"domain": "demo", "descriptors": [{"entries": [{"key": "remote_address", "value": "1.2.3.4"}]}]});
-    assert_eq!(limit(&weir, &client), (200, 20), "the examples are in force");
+    assert_eq!(
+        limit(&weir, &client),
+        (200, 20),
+        "the examples are in force"
+    );
 
     let check = || {
         let mut check = run_in(&root, &health_check());
-        let output = check.env("PORT", weir.http_addr().port().to_string()).output().expect("it runs");
-        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+        let output = check
+            .env("PORT", weir.http_addr().port().to_string())
+            .output()
+            .expect("it runs");
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+        )
     };
     assert_eq!(check(), (true, "healthy\n".to_owned()));
     weir.signal("TERM");
-    assert!(eventually(|| (!check().0).then_some(())).is_some(), "unhealthy while it drains");
+    assert!(
+        eventually(|| (!check().0).then_some(())).is_some(),
+        "unhealthy while it drains"
+    );
     weir.signal("KILL");
     assert!(!weir.wait().success());
 }
@@ -104,11 +139,21 @@ fn the_image_serves_its_examples_and_its_health_check_says_so() {
 #[test]
 fn the_image_has_what_manifests_for_the_reference_start() {
     let (_folder, root) = image();
-    let output = run_in(&root, &["/bin/ratelimit".to_owned(), "--version".to_owned()]).output().expect("it runs");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), concat!("weir ", env!("CARGO_PKG_VERSION")), "{output:?}");
+    let output = run_in(
+        &root,
+        &["/bin/ratelimit".to_owned(), "--version".to_owned()],
+    )
+    .output()
+    .expect("it runs");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        concat!("weir ", env!("CARGO_PKG_VERSION")),
+        "{output:?}"
+    );
 }
 
-/// Runs the image as the pod would: with the Deployment's settings, a ConfigMap in the layout of Kubernetes, and Redis found by its name.
+/// Runs the image as the pod would: with the Deployment's settings, a ConfigMap in the layout of
+/// Kubernetes, and Redis found by its name.
 #[test]
 fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     let (folder, root) = image();
@@ -117,14 +162,20 @@ fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     let config = root.join(text(container, "/volumeMounts/0/mountPath").trim_start_matches('/'));
     fs::create_dir_all(&config).expect("a folder");
     let limits = tools::file("deploy/kubernetes/limits/ratelimit.yaml");
-    let publish = |version: &str, limits: &str| config_map::publish(&config, version, "ratelimit.yaml", limits);
+    let publish = |version: &str, limits: &str| {
+        config_map::publish(&config, version, "ratelimit.yaml", limits);
+    };
     publish("..2026_01", &limits);
 
     let redis = RedisServer::start();
     fs::write(root.join("etc/hosts"), "127.0.0.1 ratelimit-redis\n").expect("written");
     let mut command = enter(&root);
     for (name, value) in kubernetes::environment(container) {
-        let value = if name == "REDIS_URL" { value.replace("6379", &redis.port().to_string()) } else { value.to_owned() };
+        let value = if name == "REDIS_URL" {
+            value.replace("6379", &redis.port().to_string())
+        } else {
+            value.to_owned()
+        };
         command.env(name, if name == "DRAIN_DELAY" { "0s" } else { &value });
     }
     command.env("STORE_TIMEOUT", "10s");
@@ -134,19 +185,43 @@ fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
     }
     assert_eq!(weir.get("/healthcheck").0, 200);
 
-    let entries = json!([{"key": "path", "value": "/login"}, {"key": "remote_address", "value": "1.2.3.4"}]);
-    assert_eq!(limit(&weir, &json!({"domain": "ratelimit", "descriptors": [{"entries": entries}]})), (200, 5));
-    assert!(!redis.keys().is_empty(), "counted in the Redis of that name");
-    publish("..2026_02", &limits.replace("requests_per_unit: 5", "requests_per_unit: 50"));
-    let look = json!({"domain": "ratelimit", "descriptors": [{"entries": entries, "hitsAddend": 0}]});
-    assert_eq!(eventually(|| Some(limit(&weir, &look)).filter(|limit| limit.1 != 5)), Some((200, 50)), "reloaded");
+    let entries =
+        json!([{"key": "path", "value": "/login"}, {"key": "remote_address", "value": "1.2.3.4"}]);
+    assert_eq!(
+        limit(
+            &weir,
+            &json!({"domain": "ratelimit", "descriptors": [{"entries": entries}]})
+        ),
+        (200, 5)
+    );
+    assert!(
+        !redis.keys().is_empty(),
+        "counted in the Redis of that name"
+    );
+    publish(
+        "..2026_02",
+        &limits.replace("requests_per_unit: 5", "requests_per_unit: 50"),
+    );
+    let look =
+        json!({"domain": "ratelimit", "descriptors": [{"entries": entries, "hitsAddend": 0}]});
+    assert_eq!(
+        eventually(|| Some(limit(&weir, &look)).filter(|limit| limit.1 != 5)),
+        Some((200, 50)),
+        "reloaded"
+    );
     assert!(weir.terminate().success());
 }
 
 pub(super) fn user_of(weir: &Weir) -> u32 {
     let status = fs::read_to_string(format!("/proc/{}/status", weir.id())).expect("a process");
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("a user");
-    line.split_whitespace().next().and_then(|user| user.parse().ok()).expect("a number")
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .expect("a user");
+    line.split_whitespace()
+        .next()
+        .and_then(|user| user.parse().ok())
+        .expect("a number")
 }
 
 #[test]
@@ -155,7 +230,9 @@ fn the_image_and_the_deployment_agree() {
     let pod = at(&deployment, "/spec/template/spec");
     let id = |field| at(pod, "/securityContext")[field].to_string();
     assert_eq!(user(), format!("{}:{}", id("runAsUser"), id("runAsGroup")));
-    let ports = items(pod, "/containers/0/ports").iter().map(|port| port["containerPort"].to_string());
+    let ports = items(pod, "/containers/0/ports")
+        .iter()
+        .map(|port| port["containerPort"].to_string());
     let mut exposed: Vec<_> = last_stage("EXPOSE").split(' ').map(str::to_owned).collect();
     let mut ports: Vec<_> = ports.collect();
     ports.sort();
@@ -167,8 +244,14 @@ fn the_image_and_the_deployment_agree() {
 fn rootfs_sh_names_the_problem() {
     let folder = tempfile::tempdir().expect("a folder");
     let refused = rootfs(&folder.path().join("missing"), &folder.path().join("root"));
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("build it first"));
+    assert!(
+        !refused.status.success()
+            && String::from_utf8_lossy(&refused.stderr).contains("build it first")
+    );
     fs::write(folder.path().join("something"), "").expect("written");
     let refused = rootfs(Path::new(env!("CARGO_BIN_EXE_weir")), folder.path());
-    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is not empty"));
+    assert!(
+        !refused.status.success()
+            && String::from_utf8_lossy(&refused.stderr).contains("is not empty")
+    );
 }

@@ -1,5 +1,6 @@
-//! `deploy/install.md` and `RELEASING.md`: their commands run as they stand there, as far as no container, no service and no long build is needed; the others
-//! name what exists. docker is a script that keeps the list of its calls.
+//! `deploy/install.md` and `RELEASING.md`: their commands run as they stand there, as far as no
+//! container, no service and no long build is needed; the others name what exists. docker is a
+//! script that keeps the list of its calls.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,8 @@ use crate::support::tools;
 
 const IMAGE: &str = concat!("weir:", env!("CARGO_PKG_VERSION"));
 
-/// A folder with a program `docker` that writes its arguments to `calls`, and shows `123456789` as the size of any image.
+/// A folder with a program `docker` that writes its arguments to `calls`, and shows `123456789` as
+/// the size of any image.
 struct Docker {
     folder: tempfile::TempDir,
 }
@@ -36,8 +38,21 @@ for word; do case $word in type=oci,dest=*) echo archive >\"${{word#type=oci,des
     /// Runs deploy/build-image.sh in the folder of the repository.
     fn build(&self, arguments: &[&str]) -> Output {
         let mut script = Command::new(tools::repository().join("deploy/build-image.sh"));
-        script.args(arguments).env_clear().env("HOME", "/root").env("WEIR_SOURCE", "https://example.org/weir");
-        script.env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.folder.path().display())).output().expect("it runs")
+        script
+            .args(arguments)
+            .env_clear()
+            .env("HOME", "/root")
+            .env("WEIR_SOURCE", "https://example.org/weir");
+        script
+            .env(
+                "PATH",
+                format!(
+                    "{}:/usr/sbin:/usr/bin:/sbin:/bin",
+                    self.folder.path().display()
+                ),
+            )
+            .output()
+            .expect("it runs")
     }
 
     /// The calls so far, and forgets them.
@@ -59,20 +74,51 @@ fn build_image_sh_builds_for_this_machine_or_for_both_architectures() {
     let output = docker.build(&[]);
     assert!(output.status.success(), "{}", printed(&output));
     let calls = docker.calls();
-    assert!(calls[0].starts_with("buildx build --file deploy/Dockerfile --tag weir:") && calls[0].contains(IMAGE), "{calls:?}");
-    assert!(calls[0].ends_with("--load .") && !calls[0].contains("--platform"), "{calls:?}");
-    assert!(calls[0].contains("--build-arg WEIR_SOURCE=https://example.org/weir"), "{calls:?}");
-    assert_eq!(calls[1], format!("image inspect --format {{{{.Size}}}} {IMAGE}"));
-    assert!(printed(&output).contains(&format!("120563 KiB {IMAGE}")), "the size is printed: {}", printed(&output));
+    assert!(
+        calls[0].starts_with("buildx build --file deploy/Dockerfile --tag weir:")
+            && calls[0].contains(IMAGE),
+        "{calls:?}"
+    );
+    assert!(
+        calls[0].ends_with("--load .") && !calls[0].contains("--platform"),
+        "{calls:?}"
+    );
+    assert!(
+        calls[0].contains("--build-arg WEIR_SOURCE=https://example.org/weir"),
+        "{calls:?}"
+    );
+    assert_eq!(
+        calls[1],
+        format!("image inspect --format {{{{.Size}}}} {IMAGE}")
+    );
+    assert!(
+        printed(&output).contains(&format!("120563 KiB {IMAGE}")),
+        "the size is printed: {}",
+        printed(&output)
+    );
 
     // Each argument of the build is one that the Dockerfile declares.
-    for argument in calls[0].split(' ').skip_while(|word| *word != "--build-arg").filter_map(|word| word.split_once('=')) {
+    for argument in calls[0]
+        .split(' ')
+        .skip_while(|word| *word != "--build-arg")
+        .filter_map(|word| word.split_once('='))
+    {
         if argument.0.starts_with("WEIR_") {
-            assert!(tools::file("deploy/Dockerfile").contains(&format!("\nARG {}=\n", argument.0)), "{argument:?}");
+            assert!(
+                tools::file("deploy/Dockerfile").contains(&format!("\nARG {}=\n", argument.0)),
+                "{argument:?}"
+            );
         }
     }
 
-    let output = docker.build(&["--push", "--tag", "1.2.3", "--tag", "latest", "registry.example/team/weir"]);
+    let output = docker.build(&[
+        "--push",
+        "--tag",
+        "1.2.3",
+        "--tag",
+        "latest",
+        "registry.example/team/weir",
+    ]);
     assert!(output.status.success(), "{}", printed(&output));
     let calls = docker.calls();
     for part in [
@@ -82,18 +128,38 @@ fn build_image_sh_builds_for_this_machine_or_for_both_architectures() {
     ] {
         assert!(calls[0].contains(part), "{part} is not in {calls:?}");
     }
-    assert_eq!(calls[1..], ["1.2.3", "latest"].map(|tag| format!("buildx imagetools inspect registry.example/team/weir:{tag}")));
+    assert_eq!(
+        calls[1..],
+        ["1.2.3", "latest"]
+            .map(|tag| format!("buildx imagetools inspect registry.example/team/weir:{tag}"))
+    );
 
     let archive = docker.folder.path().join("weir.tar");
-    let output = docker.build(&["--output", &archive.to_string_lossy(), "--platforms", "linux/arm64"]);
-    assert!(output.status.success() && archive.is_file(), "{}", printed(&output));
+    let output = docker.build(&[
+        "--output",
+        &archive.to_string_lossy(),
+        "--platforms",
+        "linux/arm64",
+    ]);
+    assert!(
+        output.status.success() && archive.is_file(),
+        "{}",
+        printed(&output)
+    );
     assert!(docker.calls()[0].contains("--platform linux/arm64 --output type=oci,dest="));
 
-    for (wrong, says) in
-        [(&["--tag"][..], "usage:"), (&["--loud"], "usage:"), (&["a", "b"], "usage:"), (&["--push", "--output", "x"], "exclude each other")]
-    {
+    for (wrong, says) in [
+        (&["--tag"][..], "usage:"),
+        (&["--loud"], "usage:"),
+        (&["a", "b"], "usage:"),
+        (&["--push", "--output", "x"], "exclude each other"),
+    ] {
         let output = docker.build(wrong);
-        assert!(!output.status.success() && printed(&output).contains(says), "{wrong:?}: {}", printed(&output));
+        assert!(
+            !output.status.success() && printed(&output).contains(says),
+            "{wrong:?}: {}",
+            printed(&output)
+        );
     }
     assert_eq!(docker.calls(), Vec::<String>::new(), "nothing was built");
 }
@@ -102,25 +168,57 @@ fn build_image_sh_builds_for_this_machine_or_for_both_architectures() {
 fn build_binary_sh_names_the_problem() {
     let script = tools::repository().join("deploy/build-binary.sh");
     let run = |arguments: &[&str], path: &str| {
-        Command::new(&script).args(arguments).env_clear().env("PATH", path).env("HOME", "/root").output().expect("it runs")
+        Command::new(&script)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", "/root")
+            .output()
+            .expect("it runs")
     };
     for wrong in [&[][..], &["sparc"], &["--static"], &["--fast", "amd64"]] {
         let output = run(wrong, "/usr/bin:/bin");
-        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", printed(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{wrong:?}: {}",
+            printed(&output)
+        );
         assert!(printed(&output).contains("usage:"));
     }
     // In the repository there is a folder src, which this option would replace.
-    let refused = run(&["--dependencies", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }], "/usr/bin:/bin");
-    assert!(!refused.status.success() && printed(&refused).contains("there is a folder src"), "{}", printed(&refused));
+    let refused = run(
+        &[
+            "--dependencies",
+            if cfg!(target_arch = "aarch64") {
+                "arm64"
+            } else {
+                "amd64"
+            },
+        ],
+        "/usr/bin:/bin",
+    );
+    assert!(
+        !refused.status.success() && printed(&refused).contains("there is a folder src"),
+        "{}",
+        printed(&refused)
+    );
     // A folder with the few programs that it needs, and without a cross compiler.
     let folder = tempfile::tempdir().expect("a folder");
     for program in ["dirname", "uname", "sh"] {
-        std::os::unix::fs::symlink(tools::on_the_path(program), folder.path().join(program)).expect("a link");
+        std::os::unix::fs::symlink(tools::on_the_path(program), folder.path().join(program))
+            .expect("a link");
     }
-    let foreign = if cfg!(target_arch = "aarch64") { "amd64" } else { "arm64" };
+    let foreign = if cfg!(target_arch = "aarch64") {
+        "amd64"
+    } else {
+        "arm64"
+    };
     let refused = run(&[foreign], &folder.path().to_string_lossy());
     assert!(
-        !refused.status.success() && printed(&refused).contains("-linux-gnu-gcc is not installed. Install it (Debian package: "),
+        !refused.status.success()
+            && printed(&refused)
+                .contains("-linux-gnu-gcc is not installed. Install it (Debian package: "),
         "{}",
         printed(&refused)
     );
@@ -129,39 +227,88 @@ fn build_binary_sh_names_the_problem() {
 /// Runs one command of a page. `release` is a folder with the files of a release.
 fn run(shown: &Shown, release: &Path) {
     let binary = env!("CARGO_BIN_EXE_weir");
-    let exists = |path: &str| assert!(tools::repository().join(path).exists(), "{path} of `{}`", shown.command);
+    let exists = |path: &str| {
+        assert!(
+            tools::repository().join(path).exists(),
+            "{path} of `{}`",
+            shown.command
+        );
+    };
     let here = |command: &str| shell(tools::repository(), command);
     match shown.command.split_whitespace().collect::<Vec<_>>()[..] {
         // .github/workflows/tests.yaml runs it: a release build takes minutes.
-        ["cargo", "install", "--locked", "--path", "."] => assert!(tools::file(".github/workflows/tests.yaml").contains(&shown.command)),
+        ["cargo", "install", "--locked", "--path", "."] => {
+            assert!(tools::file(".github/workflows/tests.yaml").contains(&shown.command));
+        }
         ["weir", ..] => assert_shows(shown, &here(&shown.command.replacen("weir", binary, 1))),
         ["sha256sum" | "tar", ..] => assert_shows(shown, &shell(release, &shown.command)),
-        [program, "--version"] if program.starts_with("weir-") => assert_shows(shown, &shell(release, &shown.command)),
-        ["gh", "attestation", "verify", archive, "--repo", _] => assert!(release.join(archive).is_file(), "{archive}"),
-        // build_image_sh_builds_for_this_machine_or_for_both_architectures and tests/it/deploy/dockerfile.rs run these scripts.
+        [program, "--version"] if program.starts_with("weir-") => {
+            assert_shows(shown, &shell(release, &shown.command));
+        }
+        ["gh", "attestation", "verify", archive, "--repo", _] => {
+            assert!(release.join(archive).is_file(), "{archive}");
+        }
+        // build_image_sh_builds_for_this_machine_or_for_both_architectures and
+        // tests/it/deploy/dockerfile.rs run these scripts.
         ["deploy/build-image.sh", ..] => {
             let docker = Docker::new();
             let arguments: Vec<_> = shown.command.split(' ').skip(1).collect();
-            let arguments: Vec<_> = arguments.iter().map(|word| if *word == "weir.tar" { "/dev/null" } else { word }).collect();
+            let arguments: Vec<_> = arguments
+                .iter()
+                .map(|word| {
+                    if *word == "weir.tar" {
+                        "/dev/null"
+                    } else {
+                        word
+                    }
+                })
+                .collect();
             let output = docker.build(&arguments);
-            assert!(output.status.success() && docker.calls()[0].starts_with("buildx build"), "{}", printed(&output));
+            assert!(
+                output.status.success() && docker.calls()[0].starts_with("buildx build"),
+                "{}",
+                printed(&output)
+            );
         }
-        ["deploy/build-binary.sh", ref options @ .., "amd64" | "arm64"] => {
+        [
+            "deploy/build-binary.sh",
+            ref options @ ..,
+            "amd64" | "arm64",
+        ] => {
             let script = tools::file("deploy/build-binary.sh");
-            assert!(options.iter().all(|option| script.contains(&format!("#   {option} "))), "{options:?} are not explained in the script");
+            assert!(
+                options
+                    .iter()
+                    .all(|option| script.contains(&format!("#   {option} "))),
+                "{options:?} are not explained in the script"
+            );
         }
         ["docker", "run", .., image] => assert_eq!(image, IMAGE),
-        ["docker", "compose", "-f", file, "up", "--build", "--detach", "--wait"] => exists(file),
+        [
+            "docker",
+            "compose",
+            "-f",
+            file,
+            "up",
+            "--build",
+            "--detach",
+            "--wait",
+        ] => exists(file),
         // tests/it/deploy/compose.rs asks it.
         ["curl", "-i", "localhost:10000/"] => {}
         ["install", "-m", "755", source, _] | ["install", "-D", "-m", "644", "-t", _, source] => {
-            assert!(release.join(source.trim_end_matches("/*")).exists(), "{source}");
+            assert!(
+                release.join(source.trim_end_matches("/*")).exists(),
+                "{source}"
+            );
         }
         ["install", "-m", "644", source, _] => exists(source),
         ["systemctl", "enable", "--now", "weir"] => exists("deploy/systemd/weir.service"),
         ["tests/run.sh" | "tests/deploy.sh"] => exists(&shown.command),
         // tests/it/deploy/release.rs runs these.
-        ["deploy/release.sh", command, ..] => assert!(release::COMMANDS.contains(&command), "{command}"),
+        ["deploy/release.sh", command, ..] => {
+            assert!(release::COMMANDS.contains(&command), "{command}");
+        }
         ["git", "commit" | "tag" | "push", ..] => {}
         _ => panic!("no test runs `{}`", shown.command),
     }
@@ -169,7 +316,11 @@ fn run(shown: &Shown, release: &Path) {
 
 /// What a shell line prints in a folder; it must succeed.
 fn shell(folder: &Path, line: &str) -> String {
-    let output = Command::new("sh").args(["-c", line]).current_dir(folder).output().expect("a shell");
+    let output = Command::new("sh")
+        .args(["-c", line])
+        .current_dir(folder)
+        .output()
+        .expect("a shell");
     assert!(output.status.success(), "`{line}`: {}", printed(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -178,11 +329,25 @@ fn shell(folder: &Path, line: &str) -> String {
 fn every_command_of_the_pages_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_weir"));
-    release::run(tools::repository(), &["package", &binary.to_string_lossy(), "amd64", &folder.path().to_string_lossy()]);
-    release::run(tools::repository(), &["checksums", &folder.path().to_string_lossy()]);
+    release::run(
+        tools::repository(),
+        &[
+            "package",
+            &binary.to_string_lossy(),
+            "amd64",
+            &folder.path().to_string_lossy(),
+        ],
+    );
+    release::run(
+        tools::repository(),
+        &["checksums", &folder.path().to_string_lossy()],
+    );
     for page in ["deploy/install.md", "RELEASING.md"] {
         // Commands of a list are indented.
-        let text: String = tools::file(page).lines().map(|line| format!("{}\n", line.strip_prefix("   ").unwrap_or(line))).collect();
+        let text: String = tools::file(page)
+            .lines()
+            .map(|line| format!("{}\n", line.strip_prefix("   ").unwrap_or(line)))
+            .collect();
         let commands = console(&text);
         assert!(commands.len() > 8, "{page}: {}", commands.len());
         for shown in &commands {
@@ -198,43 +363,106 @@ fn the_page_describes_the_image() {
     let user = super::image::user();
     let ports = super::dockerfile::last_stage("EXPOSE");
     let ports: Vec<_> = ports.split(' ').collect();
-    assert!(page.contains(&format!("| user | {}, ", user.split(':').next().expect("a user"))));
-    assert!(page.contains(&format!("| ports | {} (HTTP), {} (gRPC) |", ports[0], ports[1])));
-    assert!(page.contains(&format!("`HEALTHCHECK` runs `{}`", super::image::health_check().join(" "))));
+    assert!(page.contains(&format!(
+        "| user | {}, ",
+        user.split(':').next().expect("a user")
+    )));
+    assert!(page.contains(&format!(
+        "| ports | {} (HTTP), {} (gRPC) |",
+        ports[0], ports[1]
+    )));
+    assert!(page.contains(&format!(
+        "`HEALTHCHECK` runs `{}`",
+        super::image::health_check().join(" ")
+    )));
 }
 
 /// The paths that the support desk's page sets are those that the unit and its addition give.
 #[test]
 fn the_unit_of_systemd_keeps_what_the_support_desk_writes() {
-    let (unit, page) = (tools::file("deploy/systemd/weir.service"), tools::file("deploy/support-desk.md"));
-    let value =
-        |name: &str| page.split(&format!("{name}=")).nth(1).expect(name).split(['\\', '\'', ' ', '`', '\n']).next().expect("a value");
-    let state = unit.lines().find_map(|line| line.strip_prefix("StateDirectory=")).expect("a folder to write in");
-    assert!(page.contains(&format!("OVERRIDES_FILE=/var/lib/{state}/")), "what the process may write");
-    let (credential, path) = value("LoadCredential").split_once(':').expect("a name and a path");
-    assert!(page.contains(&format!("ADMIN_TOKEN_FILE=/run/credentials/weir.service/{credential}\\n")), "the copy of systemd");
-    assert!(page.contains(&format!("install -m 600 tokens {path}\n")), "where the page puts it");
+    let (unit, page) = (
+        tools::file("deploy/systemd/weir.service"),
+        tools::file("deploy/support-desk.md"),
+    );
+    let value = |name: &str| {
+        page.split(&format!("{name}="))
+            .nth(1)
+            .expect(name)
+            .split(['\\', '\'', ' ', '`', '\n'])
+            .next()
+            .expect("a value")
+    };
+    let state = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("StateDirectory="))
+        .expect("a folder to write in");
+    assert!(
+        page.contains(&format!("OVERRIDES_FILE=/var/lib/{state}/")),
+        "what the process may write"
+    );
+    let (credential, path) = value("LoadCredential")
+        .split_once(':')
+        .expect("a name and a path");
+    assert!(
+        page.contains(&format!(
+            "ADMIN_TOKEN_FILE=/run/credentials/weir.service/{credential}\\n"
+        )),
+        "the copy of systemd"
+    );
+    assert!(
+        page.contains(&format!("install -m 600 tokens {path}\n")),
+        "where the page puts it"
+    );
 }
 
 /// The unit starts what the page installs, with a command line that Weir accepts.
 #[test]
 fn the_unit_of_systemd_starts_weir() {
     let unit = tools::file("deploy/systemd/weir.service");
-    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart="))
+        .expect("a command");
     let words: Vec<_> = start.split(' ').collect();
     let (program, arguments) = words.split_first().expect("a program");
     assert!(
-        tools::file("deploy/install.md").contains(&format!("/weir {}/\n", program.trim_end_matches("/weir"))),
+        tools::file("deploy/install.md")
+            .contains(&format!("/weir {}/\n", program.trim_end_matches("/weir"))),
         "where the page installs it"
     );
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     let config = tools::repository().join("config").display().to_string();
-    command.args(arguments.iter().map(|word| if *word == "/etc/weir" { config.as_str() } else { word }));
-    command.args(["--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0", "--debug-port", "0"]).env_clear();
+    command.args(arguments.iter().map(|word| {
+        if *word == "/etc/weir" {
+            config.as_str()
+        } else {
+            word
+        }
+    }));
+    command
+        .args([
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--grpc-host",
+            "127.0.0.1",
+            "--grpc-port",
+            "0",
+            "--debug-port",
+            "0",
+        ])
+        .env_clear();
     let mut weir = crate::support::Weir::spawn(command, tempfile::tempdir().expect("a folder"));
     assert_eq!(weir.get("/healthcheck").0, 200);
     weir.signal("KILL");
     weir.wait();
-    let grace = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).and_then(|value| value.parse::<u32>().ok());
-    assert!(grace.is_some_and(|seconds| seconds >= 15), "DRAIN_DELAY and 10 s for requests in flight");
+    let grace = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("TimeoutStopSec="))
+        .and_then(|value| value.parse::<u32>().ok());
+    assert!(
+        grace.is_some_and(|seconds| seconds >= 15),
+        "DRAIN_DELAY and 10 s for requests in flight"
+    );
 }

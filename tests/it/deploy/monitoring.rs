@@ -1,4 +1,5 @@
-//! `deploy/monitoring`: the dashboards ask for metrics that real processes have, and the alerts fire on recorded failures only.
+//! `deploy/monitoring`: the dashboards ask for metrics that real processes have, and the alerts
+//! fire on recorded failures only.
 
 mod live;
 mod promql;
@@ -19,23 +20,34 @@ const FOLDER: &str = "deploy/monitoring";
 /// Every rule of alerts.yaml.
 fn alerts() -> Vec<Value> {
     let file = documents(&format!("{FOLDER}/alerts.yaml")).remove(0);
-    items(&file, "/groups").iter().flat_map(|group| items(group, "/rules").to_vec()).collect()
+    items(&file, "/groups")
+        .iter()
+        .flat_map(|group| items(group, "/rules").to_vec())
+        .collect()
 }
 
 fn names_of_alerts() -> BTreeSet<String> {
-    alerts().iter().map(|alert| text(alert, "/alert").to_owned()).collect()
+    alerts()
+        .iter()
+        .map(|alert| text(alert, "/alert").to_owned())
+        .collect()
 }
 
 /// Every dashboard, with its file name.
 fn dashboards() -> Vec<(String, Value)> {
     let folder = tools::repository().join(FOLDER).join("dashboards");
-    let files = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").file_name());
-    let mut names: Vec<_> = files.map(|name| name.to_string_lossy().into_owned()).collect();
+    let files = std::fs::read_dir(folder)
+        .expect("the folder")
+        .map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<_> = files
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
     names.sort();
     assert!(names.len() >= 4, "{names:?}");
     let read = |name: String| {
         let json: Value =
-            serde_json::from_str(&tools::file(&format!("{FOLDER}/dashboards/{name}"))).unwrap_or_else(|error| panic!("{name}: {error}"));
+            serde_json::from_str(&tools::file(&format!("{FOLDER}/dashboards/{name}")))
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
         (name, json)
     };
     names.into_iter().map(read).collect()
@@ -43,7 +55,10 @@ fn dashboards() -> Vec<(String, Value)> {
 
 /// The panels that show something.
 fn panels(dashboard: &Value) -> Vec<&Value> {
-    items(dashboard, "/panels").iter().filter(|panel| panel["type"] != "row").collect()
+    items(dashboard, "/panels")
+        .iter()
+        .filter(|panel| panel["type"] != "row")
+        .collect()
 }
 
 /// The queries of the panels, each with the place that a failure names.
@@ -52,7 +67,10 @@ fn panel_queries() -> Vec<(String, String)> {
     for (name, dashboard) in dashboards() {
         for panel in panels(&dashboard) {
             for target in items(panel, "/targets") {
-                found.push((format!("{name}: {}", text(panel, "/title")), text(target, "/expr").to_owned()));
+                found.push((
+                    format!("{name}: {}", text(panel, "/title")),
+                    text(target, "/expr").to_owned(),
+                ));
             }
         }
     }
@@ -61,7 +79,11 @@ fn panel_queries() -> Vec<(String, String)> {
 }
 
 fn promtool(arguments: &[&str], file: &Path) -> Output {
-    Command::new(tools::promtool()).args(arguments).arg(file).output().expect("promtool runs")
+    Command::new(tools::promtool())
+        .args(arguments)
+        .arg(file)
+        .output()
+        .expect("promtool runs")
 }
 
 fn printed(output: &Output) -> String {
@@ -71,16 +93,27 @@ fn printed(output: &Output) -> String {
 #[test]
 fn the_dashboards_are_what_their_script_writes() {
     let script = tools::repository().join(FOLDER).join("dashboards.py");
-    let output = Command::new("python3").arg(&script).arg("--check").output().expect("python3 runs");
+    let output = Command::new("python3")
+        .arg(&script)
+        .arg("--check")
+        .output()
+        .expect("python3 runs");
     assert!(output.status.success(), "{}", printed(&output));
 
-    // A copy of the script finds a file that was edited, one that is missing, and one that it does not write.
+    // A copy of the script finds a file that was edited, one that is missing, and one that it does
+    // not write.
     let folder = tempfile::tempdir().expect("a folder");
     let copy = folder.path().join("dashboards.py");
     for file in ["dashboards.py", "grafana.py"] {
         std::fs::copy(script.with_file_name(file), folder.path().join(file)).expect("copied");
     }
-    let check = |arguments: &[&str]| Command::new("python3").arg(&copy).args(arguments).output().expect("python3 runs");
+    let check = |arguments: &[&str]| {
+        Command::new("python3")
+            .arg(&copy)
+            .args(arguments)
+            .output()
+            .expect("python3 runs")
+    };
     assert!(check(&[]).status.success() && check(&["--check"]).status.success());
     let file = |name: &str| folder.path().join("dashboards").join(name);
     std::fs::write(file("overview.json"), "{}").expect("written");
@@ -88,7 +121,13 @@ fn the_dashboards_are_what_their_script_writes() {
     std::fs::write(file("other.json"), "{}").expect("written");
     let output = check(&["--check"]);
     assert!(!output.status.success());
-    assert!(printed(&output).trim().ends_with(": overview.json, redis.json, other.json"), "{}", printed(&output));
+    assert!(
+        printed(&output)
+            .trim()
+            .ends_with(": overview.json, redis.json, other.json"),
+        "{}",
+        printed(&output)
+    );
 }
 
 /// What a dashboard needs to work in a Grafana that knows nothing of it.
@@ -97,35 +136,65 @@ fn dashboards_fit_any_grafana_and_explain_each_panel() {
     for (file, dashboard) in dashboards() {
         // Grafana 10.0 has this schema; newer ones convert it.
         assert_eq!(dashboard["schemaVersion"], 38, "{file}");
-        assert!(dashboard.get("uid").is_none() && dashboard.get("id").is_none(), "{file}: Grafana chooses them");
+        assert!(
+            dashboard.get("uid").is_none() && dashboard.get("id").is_none(),
+            "{file}: Grafana chooses them"
+        );
         let all = dashboard.to_string();
-        assert_eq!(all.matches("\"uid\":").count(), all.matches("\"uid\":\"${datasource}\"").count(), "{file}: a fixed data source");
-        let variables: BTreeSet<_> = items(&dashboard, "/templating/list").iter().map(|variable| text(variable, "/name")).collect();
-        assert!(["datasource", "job", "namespace", "pod"].iter().all(|name| variables.contains(name)), "{file}: {variables:?}");
+        assert_eq!(
+            all.matches("\"uid\":").count(),
+            all.matches("\"uid\":\"${datasource}\"").count(),
+            "{file}: a fixed data source"
+        );
+        let variables: BTreeSet<_> = items(&dashboard, "/templating/list")
+            .iter()
+            .map(|variable| text(variable, "/name"))
+            .collect();
+        assert!(
+            ["datasource", "job", "namespace", "pod"]
+                .iter()
+                .all(|name| variables.contains(name)),
+            "{file}: {variables:?}"
+        );
 
         let mut occupied = BTreeSet::new();
         let mut titles = BTreeSet::new();
         let mut ids = BTreeSet::new();
         for panel in items(&dashboard, "/panels") {
-            assert!(ids.insert(panel["id"].to_string()), "{file}: two panels have one id");
-            let [x, y, width, height] = ["x", "y", "w", "h"].map(|field| panel["gridPos"][field].as_u64().expect("a number"));
+            assert!(
+                ids.insert(panel["id"].to_string()),
+                "{file}: two panels have one id"
+            );
+            let [x, y, width, height] = ["x", "y", "w", "h"]
+                .map(|field| panel["gridPos"][field].as_u64().expect("a number"));
             assert!(x + width <= 24, "{file}: {panel:#}");
             for cell in (x..x + width).flat_map(|x| (y..y + height).map(move |y| (x, y))) {
-                assert!(occupied.insert(cell), "{file}: {} covers another panel", panel["title"]);
+                assert!(
+                    occupied.insert(cell),
+                    "{file}: {} covers another panel",
+                    panel["title"]
+                );
             }
         }
         for panel in panels(&dashboard) {
             let title = text(panel, "/title");
             assert!(titles.insert(title), "{file}: two panels {title}");
-            assert!(text(panel, "/description").contains("\n\nGood: "), "{file}: {title} does not say what good looks like");
-            assert!(panel.pointer("/fieldConfig/defaults/unit").is_some(), "{file}: {title} has no unit");
+            assert!(
+                text(panel, "/description").contains("\n\nGood: "),
+                "{file}: {title} does not say what good looks like"
+            );
+            assert!(
+                panel.pointer("/fieldConfig/defaults/unit").is_some(),
+                "{file}: {title} has no unit"
+            );
             for target in items(panel, "/targets") {
                 let query = text(target, "/expr");
                 for variable in promql::variables(query) {
                     let known = variables.contains(&*variable) || variable == "__rate_interval";
                     assert!(known, "{file}: {title} asks for ${variable}");
                 }
-                let chosen = query.contains(r#"job=~"$job",namespace=~"$namespace",pod=~"$pod""#) || query.contains("ALERTS{");
+                let chosen = query.contains(r#"job=~"$job",namespace=~"$namespace",pod=~"$pod""#)
+                    || query.contains("ALERTS{");
                 assert!(chosen, "{file}: {title} ignores the variables: {query}");
             }
         }
@@ -137,73 +206,145 @@ fn dashboards_fit_any_grafana_and_explain_each_panel() {
 fn every_query_and_every_rule_is_promql() {
     let folder = tempfile::tempdir().expect("a folder");
     let check = |queries: &[(String, String)]| {
-        let rules: Vec<_> =
-            queries.iter().enumerate().map(|(index, (_, query))| json!({"record": format!("query:{index}"), "expr": query})).collect();
+        let rules: Vec<_> = queries
+            .iter()
+            .enumerate()
+            .map(|(index, (_, query))| json!({"record": format!("query:{index}"), "expr": query}))
+            .collect();
         let file = folder.path().join("queries.yaml");
-        std::fs::write(&file, json!({"groups": [{"name": "panels", "rules": rules}]}).to_string()).expect("written");
+        std::fs::write(
+            &file,
+            json!({"groups": [{"name": "panels", "rules": rules}]}).to_string(),
+        )
+        .expect("written");
         promtool(&["check", "rules"], &file)
     };
-    let queries: Vec<_> = panel_queries().into_iter().map(|(place, query)| (place, query.replace("$__rate_interval", "1m"))).collect();
+    let queries: Vec<_> = panel_queries()
+        .into_iter()
+        .map(|(place, query)| (place, query.replace("$__rate_interval", "1m")))
+        .collect();
     let output = check(&queries);
     assert!(output.status.success(), "{}", printed(&output));
-    let output = promtool(&["check", "rules"], &tools::repository().join(FOLDER).join("alerts.yaml"));
-    assert!(output.status.success() && printed(&output).contains(&format!("{} rules found", alerts().len())), "{}", printed(&output));
+    let output = promtool(
+        &["check", "rules"],
+        &tools::repository().join(FOLDER).join("alerts.yaml"),
+    );
+    assert!(
+        output.status.success()
+            && printed(&output).contains(&format!("{} rules found", alerts().len())),
+        "{}",
+        printed(&output)
+    );
 
     let configuration = tempfile::tempdir().expect("a folder");
     let page = tools::file("deploy/operations.md");
-    let shown = page.split("```yaml\n").find(|block| block.starts_with("rule_files:")).and_then(|block| block.split("```").next());
-    std::fs::write(configuration.path().join("prometheus.yml"), shown.expect("a configuration")).expect("written");
-    std::fs::write(configuration.path().join("alerts.yaml"), tools::file("deploy/monitoring/alerts.yaml")).expect("written");
-    let output = promtool(&["check", "config"], &configuration.path().join("prometheus.yml"));
-    assert!(output.status.success() && printed(&output).contains("rules found"), "{}", printed(&output));
+    let shown = page
+        .split("```yaml\n")
+        .find(|block| block.starts_with("rule_files:"))
+        .and_then(|block| block.split("```").next());
+    std::fs::write(
+        configuration.path().join("prometheus.yml"),
+        shown.expect("a configuration"),
+    )
+    .expect("written");
+    std::fs::write(
+        configuration.path().join("alerts.yaml"),
+        tools::file("deploy/monitoring/alerts.yaml"),
+    )
+    .expect("written");
+    let output = promtool(
+        &["check", "config"],
+        &configuration.path().join("prometheus.yml"),
+    );
+    assert!(
+        output.status.success() && printed(&output).contains("rules found"),
+        "{}",
+        printed(&output)
+    );
 
-    let unclosed = [("a missing bracket".to_owned(), queries[0].1.replacen(')', "", 1))];
-    assert!(!check(&unclosed).status.success(), "promtool finds mistakes");
+    let unclosed = [(
+        "a missing bracket".to_owned(),
+        queries[0].1.replacen(')', "", 1),
+    )];
+    assert!(
+        !check(&unclosed).status.success(),
+        "promtool finds mistakes"
+    );
 }
 
-/// Names, labels, label values and legends, against processes of both stores to which everything has happened.
+/// Names, labels, label values and legends, against processes of both stores to which everything
+/// has happened.
 #[test]
 fn every_panel_asks_for_what_real_processes_have() {
     let scrape = live::eventful();
     for (place, query) in panel_queries() {
-        promql::check(&Query::parse(&query), &scrape).unwrap_or_else(|problem| panic!("{place}: {problem}\n{query}"));
+        promql::check(&Query::parse(&query), &scrape)
+            .unwrap_or_else(|problem| panic!("{place}: {problem}\n{query}"));
     }
     for (file, dashboard) in dashboards() {
         for panel in panels(&dashboard) {
             for target in items(panel, "/targets") {
                 let query = Query::parse(text(target, "/expr"));
                 for label in promql::legend_labels(text(target, "/legendFormat")) {
-                    assert!(query.groups_by(&label), "{file}: the legend of {} has {label}, its query has not", panel["title"]);
+                    assert!(
+                        query.groups_by(&label),
+                        "{file}: the legend of {} has {label}, its query has not",
+                        panel["title"]
+                    );
                 }
             }
         }
-        for variable in items(&dashboard, "/templating/list").iter().filter(|variable| variable["type"] == "query") {
+        for variable in items(&dashboard, "/templating/list")
+            .iter()
+            .filter(|variable| variable["type"] == "query")
+        {
             let definition = text(variable, "/definition");
-            let (selector, label) =
-                definition.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')')?.rsplit_once(", ")).expect("a query");
+            let (selector, label) = definition
+                .strip_prefix("label_values(")
+                .and_then(|rest| rest.strip_suffix(')')?.rsplit_once(", "))
+                .expect("a query");
             let query = Query::parse(selector);
-            promql::check(&query, &scrape).unwrap_or_else(|problem| panic!("{file}: {definition}: {problem}"));
-            let is_known = promql::is_of_the_target(label) || scrape.has_label(&query.selectors[0].metric, label);
+            promql::check(&query, &scrape)
+                .unwrap_or_else(|problem| panic!("{file}: {definition}: {problem}"));
+            let is_known = promql::is_of_the_target(label)
+                || scrape.has_label(&query.selectors[0].metric, label);
             assert!(is_known, "{file}: {definition}");
         }
     }
     for (query, problem) in [
-        ("rate(weir_nothing_total[1m])", "no metric weir_nothing_total"),
-        ("sum(weir_connections{worker=\"0\"})", "weir_connections has no label worker"),
-        ("sum by (worker) (weir_connections)", "no metric of the query has the label worker"),
-        ("weir_outage_answers_total{policy=~\"allow|admit\"}", "weir_outage_answers_total has never had policy=admit"),
+        (
+            "rate(weir_nothing_total[1m])",
+            "no metric weir_nothing_total",
+        ),
+        (
+            "sum(weir_connections{worker=\"0\"})",
+            "weir_connections has no label worker",
+        ),
+        (
+            "sum by (worker) (weir_connections)",
+            "no metric of the query has the label worker",
+        ),
+        (
+            "weir_outage_answers_total{policy=~\"allow|admit\"}",
+            "weir_outage_answers_total has never had policy=admit",
+        ),
     ] {
-        assert_eq!(promql::check(&Query::parse(query), &scrape), Err(problem.to_owned()));
+        assert_eq!(
+            promql::check(&Query::parse(query), &scrape),
+            Err(problem.to_owned())
+        );
     }
 }
 
-/// An alert must not wait for the first failure to have its series: a counter that begins with 1 has no increase.
+/// An alert must not wait for the first failure to have its series: a counter that begins with 1
+/// has no increase.
 #[test]
 fn every_alert_has_its_series_from_the_first_scrape() {
     let scrape = live::fresh();
     for alert in alerts() {
         let query = Query::parse(text(&alert, "/expr"));
-        promql::check(&query, &scrape).unwrap_or_else(|problem| panic!("{}: {problem}", alert["alert"]));
+        promql::check(&query, &scrape)
+            .unwrap_or_else(|problem| panic!("{}: {problem}", alert["alert"]));
         assert!(!query.selectors.is_empty(), "{}", alert["alert"]);
     }
 }
@@ -211,27 +352,54 @@ fn every_alert_has_its_series_from_the_first_scrape() {
 #[test]
 fn every_alert_says_what_it_means_and_has_its_runbook() {
     let runbooks = tools::file("deploy/runbooks.md");
-    let sections: Vec<(&str, &str)> = runbooks.split("\n## ").skip(1).filter_map(|section| section.split_once('\n')).collect();
-    let titles: BTreeSet<_> = sections.iter().map(|(title, _)| (*title).to_owned()).filter(|title| title != "Contents").collect();
+    let sections: Vec<(&str, &str)> = runbooks
+        .split("\n## ")
+        .skip(1)
+        .filter_map(|section| section.split_once('\n'))
+        .collect();
+    let titles: BTreeSet<_> = sections
+        .iter()
+        .map(|(title, _)| (*title).to_owned())
+        .filter(|title| title != "Contents")
+        .collect();
     assert_eq!(titles, names_of_alerts(), "sections and alerts");
     for (title, section) in sections.iter().filter(|(title, _)| *title != "Contents") {
         let mut rest = *section;
         for part in ["**Meaning.** ", "**Look at.** ", "**Do.**"] {
-            (_, rest) = rest.split_once(part).unwrap_or_else(|| panic!("{title} has no {part} in its place"));
+            (_, rest) = rest
+                .split_once(part)
+                .unwrap_or_else(|| panic!("{title} has no {part} in its place"));
             assert!(rest.trim_start().len() > 40, "{title}: {part} is empty");
         }
     }
     for alert in alerts() {
         let name = text(&alert, "/alert");
-        assert!(["critical", "warning"].contains(&text(&alert, "/labels/severity")), "{name}");
-        assert!(text(&alert, "/annotations/summary").len() < 80 && text(&alert, "/annotations/description").len() > 40, "{name}");
-        assert_eq!(text(&alert, "/annotations/runbook_url"), format!("deploy/runbooks.md#{}", name.to_lowercase()));
+        assert!(
+            ["critical", "warning"].contains(&text(&alert, "/labels/severity")),
+            "{name}"
+        );
+        assert!(
+            text(&alert, "/annotations/summary").len() < 80
+                && text(&alert, "/annotations/description").len() > 40,
+            "{name}"
+        );
+        assert_eq!(
+            text(&alert, "/annotations/runbook_url"),
+            format!("deploy/runbooks.md#{}", name.to_lowercase())
+        );
     }
     let table = tools::file("deploy/operations.md");
     for alert in alerts() {
         let name = text(&alert, "/alert");
-        let row = format!("| [{name}](runbooks.md#{}) | {} |", name.to_lowercase(), text(&alert, "/labels/severity"));
-        assert!(table.contains(&row), "deploy/operations.md has no row {row}");
+        let row = format!(
+            "| [{name}](runbooks.md#{}) | {} |",
+            name.to_lowercase(),
+            text(&alert, "/labels/severity")
+        );
+        assert!(
+            table.contains(&row),
+            "deploy/operations.md has no row {row}"
+        );
     }
 }
 
@@ -239,25 +407,47 @@ fn every_alert_says_what_it_means_and_has_its_runbook() {
 #[test]
 fn the_runbooks_name_real_panels() {
     let dashboards = dashboards();
-    let titles: BTreeSet<_> = dashboards.iter().flat_map(|(_, dashboard)| panels(dashboard)).map(|panel| text(panel, "/title")).collect();
+    let titles: BTreeSet<_> = dashboards
+        .iter()
+        .flat_map(|(_, dashboard)| panels(dashboard))
+        .map(|panel| text(panel, "/title"))
+        .collect();
     let runbooks = tools::file("deploy/runbooks.md");
     let prose: String = runbooks.split('`').step_by(2).collect();
-    let quoted: Vec<_> = prose.split('"').skip(1).step_by(2).map(|title| title.replace('\n', " ")).collect();
+    let quoted: Vec<_> = prose
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .map(|title| title.replace('\n', " "))
+        .collect();
     assert!(quoted.len() > 20, "{quoted:?}");
     for title in quoted {
-        assert!(titles.contains(&*title), "no dashboard has a panel {title:?}");
+        assert!(
+            titles.contains(&*title),
+            "no dashboard has a panel {title:?}"
+        );
     }
 }
 
-/// The picture in the page is drawn by tests/monitoring/picture.py from the overview; its numbers are those of one run.
+/// The picture in the page is drawn by tests/monitoring/picture.py from the overview; its numbers
+/// are those of one run.
 #[test]
 fn the_picture_of_the_overview_has_its_panels() {
     assert!(tools::file("deploy/operations.md").contains("](monitoring/overview.svg)"));
     let picture = tools::file("deploy/monitoring/overview.svg");
-    let (_, overview) = dashboards().into_iter().find(|(file, _)| file == "overview.json").expect("an overview");
+    let (_, overview) = dashboards()
+        .into_iter()
+        .find(|(file, _)| file == "overview.json")
+        .expect("an overview");
     for panel in items(&overview, "/panels") {
         let title = format!(">{}</text>", text(panel, "/title"));
-        assert!(picture.contains(&title), "{title} is not in the picture: draw it again, tests/monitoring/picture.py says how");
+        assert!(
+            picture.contains(&title),
+            "{title} is not in the picture: draw it again, tests/monitoring/picture.py says how"
+        );
     }
-    assert!(!picture.contains("no data") && picture.matches("<polyline").count() > 20, "the picture shows a real run");
+    assert!(
+        !picture.contains("no data") && picture.matches("<polyline").count() > 20,
+        "the picture shows a real run"
+    );
 }

@@ -1,4 +1,5 @@
-//! The form of the pages: title, introduction, contents; links; the size of the README; metrics and figures that pages repeat.
+//! The form of the pages: title, introduction, contents; links; the size of the README; metrics and
+//! figures that pages repeat.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -30,7 +31,12 @@ fn links(text: &str) -> Vec<String> {
     for line in prose(text) {
         // Every second part is code.
         let plain: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
-        found.extend(plain.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned())));
+        found.extend(
+            plain
+                .split("](")
+                .skip(1)
+                .filter_map(|rest| Some(rest.split_once(')')?.0.to_owned())),
+        );
     }
     found
 }
@@ -41,7 +47,14 @@ fn anchors(text: &str) -> Vec<String> {
     prose(text)
         .filter(|line| line.starts_with('#'))
         .map(|line| line.trim_start_matches('#').trim())
-        .map(|heading| heading.to_lowercase().chars().filter(|&letter| is_kept(letter)).collect::<String>().replace(' ', "-"))
+        .map(|heading| {
+            heading
+                .to_lowercase()
+                .chars()
+                .filter(|&letter| is_kept(letter))
+                .collect::<String>()
+                .replace(' ', "-")
+        })
         .collect()
 }
 
@@ -52,11 +65,21 @@ fn every_link_leads_to_a_file_and_to_a_heading() {
         let folder = Path::new(&page).parent().expect("a folder");
         for link in links(&text).iter().filter(|link| !link.starts_with("http")) {
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let path = if path.is_empty() { Path::new(&page).to_owned() } else { folder.join(path) };
-            assert!(tools::repository().join(&path).exists(), "{page}: there is no {link}");
+            let path = if path.is_empty() {
+                Path::new(&page).to_owned()
+            } else {
+                folder.join(path)
+            };
+            assert!(
+                tools::repository().join(&path).exists(),
+                "{page}: there is no {link}"
+            );
             if !anchor.is_empty() {
                 let target = tools::file(&path.to_string_lossy());
-                assert!(anchors(&target).iter().any(|known| known == anchor), "{page}: there is no heading for {link}");
+                assert!(
+                    anchors(&target).iter().any(|known| known == anchor),
+                    "{page}: there is no heading for {link}"
+                );
             }
         }
     }
@@ -64,19 +87,37 @@ fn every_link_leads_to_a_file_and_to_a_heading() {
 
 #[test]
 fn every_page_begins_with_its_title_an_introduction_and_its_contents() {
-    for page in pages().iter().filter(|page| !WITHOUT_CONTENTS.contains(&&***page)) {
+    for page in pages()
+        .iter()
+        .filter(|page| !WITHOUT_CONTENTS.contains(&&***page))
+    {
         let text = tools::file(page);
         let mut lines = text.lines();
-        assert!(lines.next().is_some_and(|line| line.starts_with("# ")), "{page} begins with no title");
-        assert_eq!(lines.next(), Some(""), "{page}: an empty line follows the title");
+        assert!(
+            lines.next().is_some_and(|line| line.starts_with("# ")),
+            "{page} begins with no title"
+        );
+        assert_eq!(
+            lines.next(),
+            Some(""),
+            "{page}: an empty line follows the title"
+        );
         let introduction = lines.next().expect("an introduction");
-        assert!(introduction.starts_with(char::is_alphabetic), "{page} begins with {introduction}");
-        let sections: Vec<&str> = prose(&text).filter(|line| line.starts_with("## ") && *line != "## Contents").collect();
+        assert!(
+            introduction.starts_with(char::is_alphabetic),
+            "{page} begins with {introduction}"
+        );
+        let sections: Vec<&str> = prose(&text)
+            .filter(|line| line.starts_with("## ") && *line != "## Contents")
+            .collect();
         let (head, _) = text.split_once(sections[0]).expect("a section");
         let listed = links(head);
         for section in sections {
             let anchor = format!("#{}", anchors(section)[0]);
-            assert!(listed.contains(&anchor), "{page}: the contents miss {section}");
+            assert!(
+                listed.contains(&anchor),
+                "{page}: the contents miss {section}"
+            );
         }
     }
 }
@@ -84,21 +125,39 @@ fn every_page_begins_with_its_title_an_introduction_and_its_contents() {
 #[test]
 fn the_readme_is_short() {
     let length = tools::file("README.md").len();
-    assert!(length <= LONGEST_README_BYTES, "the README has {length} bytes; move something into a page");
+    assert!(
+        length <= LONGEST_README_BYTES,
+        "the README has {length} bytes; move something into a page"
+    );
 }
 
 /// The ratios of the README are those that were measured last.
 #[test]
 fn the_readme_repeats_the_measured_ratios() {
     let (readme, measured) = (tools::file("README.md"), tools::file("benches/README.md"));
-    let (_, table) = readme.split_once("| row | ratio | measured |\n|---|---|---|\n").expect("the table of ratios");
-    let rows: Vec<Vec<&str>> = table.lines().take_while(|line| line.starts_with('|')).map(|line| line.split(" | ").collect()).collect();
+    let (_, table) = readme
+        .split_once("| row | ratio | measured |\n|---|---|---|\n")
+        .expect("the table of ratios");
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.split(" | ").collect())
+        .collect();
     assert_eq!(rows.len(), 5);
     for row in rows {
-        let [number, _, median] = row[..] else { panic!("{row:?} has three cells") };
-        let source = measured.lines().find(|line| line.starts_with(&format!("{number} | "))).expect("a row of benches/README.md");
+        let [number, _, median] = row[..] else {
+            panic!("{row:?} has three cells")
+        };
+        let source = measured
+            .lines()
+            .find(|line| line.starts_with(&format!("{number} | ")))
+            .expect("a row of benches/README.md");
         let value = source.split(" | ").nth(4).expect("the measured value");
-        assert_eq!(value.split(' ').next(), median.split(' ').next(), "{source}");
+        assert_eq!(
+            value.split(' ').next(),
+            median.split(' ').next(),
+            "{source}"
+        );
     }
 }
 
@@ -110,7 +169,9 @@ fn the_pages_name_every_metric() {
     for page in pages() {
         let text = tools::file(&page);
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-        for name in words.filter(|word| word.starts_with("weir_") || word.starts_with("ratelimit_service_")) {
+        for name in
+            words.filter(|word| word.starts_with("weir_") || word.starts_with("ratelimit_service_"))
+        {
             // A histogram is asked by its buckets.
             let name = name.trim_end_matches("_bucket");
             assert!(declared.contains(name), "{page}: there is no metric {name}");
@@ -120,6 +181,12 @@ fn the_pages_name_every_metric() {
         }
     }
     // The others of its kind are named by their endings.
-    let missing: Vec<_> = declared.iter().filter(|name| name.starts_with("weir_") && !described.contains(**name)).collect();
-    assert!(missing.is_empty(), "deploy/operations.md does not describe {missing:?}");
+    let missing: Vec<_> = declared
+        .iter()
+        .filter(|name| name.starts_with("weir_") && !described.contains(**name))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "deploy/operations.md does not describe {missing:?}"
+    );
 }

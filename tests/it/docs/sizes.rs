@@ -1,6 +1,7 @@
 //! What pages show of `weir size` is all that it prints.
 //!
-//! `WEIR_WRITE=1 cargo test --test it -- docs::sizes` writes it anew, after a measurement has changed a figure.
+//! `WEIR_WRITE=1 cargo test --test it -- docs::sizes` writes it anew, after a measurement has
+//! changed a figure.
 
 use std::fmt::Write;
 use std::fs;
@@ -14,17 +15,31 @@ fn every_size_is_that_of_the_command() {
     for page in pages() {
         let text = tools::file(&page);
         let mut new = text.clone();
-        for shown in console(&text).iter().filter(|shown| shown.command.starts_with("weir size ")) {
+        for shown in console(&text)
+            .iter()
+            .filter(|shown| shown.command.starts_with("weir size "))
+        {
             found += 1;
-            let real = shell(&shown.command.replacen("weir", env!("CARGO_BIN_EXE_weir"), 1));
-            assert!(real.lines().count() > 10, "`{}` prints {real:?}", shown.command);
+            let real = shell(
+                &shown
+                    .command
+                    .replacen("weir", env!("CARGO_BIN_EXE_weir"), 1),
+            );
+            assert!(
+                real.lines().count() > 10,
+                "`{}` prints {real:?}",
+                shown.command
+            );
             let block = |lines: &mut dyn Iterator<Item = &str>| {
                 lines.fold(format!("$ {}\n", shown.command), |mut block, line| {
                     let _ = writeln!(block, "{line}");
                     block
                 })
             };
-            let [old, printed] = [block(&mut shown.output.iter().map(String::as_str)), block(&mut real.lines())];
+            let [old, printed] = [
+                block(&mut shown.output.iter().map(String::as_str)),
+                block(&mut real.lines()),
+            ];
             new = new.replacen(&old, &printed, 1);
         }
         if new != text {

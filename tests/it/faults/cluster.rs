@@ -9,7 +9,8 @@ use crate::support::load::{BlockingClient, Record, Report};
 /// Enough keys for every primary to have some.
 const KEYS: usize = 24;
 
-/// A limit and one of its values. The label is `limit=value`, which is also the end of the key's hash tag.
+/// A limit and one of its values. The label is `limit=value`, which is also the end of the key's
+/// hash tag.
 #[derive(Clone, Copy)]
 struct Name {
     limit: &'static str,
@@ -19,7 +20,10 @@ struct Name {
 
 impl Name {
     fn load_request(&self) -> LoadRequest {
-        LoadRequest { label: self.label, ..load_request(self.limit, self.value) }
+        LoadRequest {
+            label: self.label,
+            ..load_request(self.limit, self.value)
+        }
     }
 }
 
@@ -28,7 +32,11 @@ fn names() -> Vec<Name> {
         let limit = ["error", "script"][number % 2];
         // Labels are `'static`; this leaks a few.
         let label: &'static str = Box::leak(format!("{limit}=k{number}").into_boxed_str());
-        Name { limit, value: &label[limit.len() + 1..], label }
+        Name {
+            limit,
+            value: &label[limit.len() + 1..],
+            label,
+        }
     };
     (0..KEYS).map(name).collect()
 }
@@ -48,21 +56,40 @@ fn create_counters(cluster: &Cluster, services: &[Weir], names: &[Name]) -> Vec<
     }
     let ports = cluster.primaries();
     let locate = |&Name { label, .. }: &Name| {
-        let key_on = |port: u16| cluster.node(port).keys().into_iter().find(|key| key.contains(&format!("{label}}}")));
-        let found = ports.iter().find_map(|&owner| Some((owner, key_on(owner)?)));
+        let key_on = |port: u16| {
+            cluster
+                .node(port)
+                .keys()
+                .into_iter()
+                .find(|key| key.contains(&format!("{label}}}")))
+        };
+        let found = ports
+            .iter()
+            .find_map(|&owner| Some((owner, key_on(owner)?)));
         let (owner, key) = found.unwrap_or_else(|| panic!("{label} is nowhere"));
-        Counter { label, slot: cluster.slot(&key), owner }
+        Counter {
+            label,
+            slot: cluster.slot(&key),
+            owner,
+        }
     };
     names.iter().map(locate).collect()
 }
 
-/// One primary is killed and a slot of another one moves: requests to other shards do not fail, the failed shard is used again as soon as the
-/// cluster has a new primary for it, and no hit counts twice.
+/// One primary is killed and a slot of another one moves: requests to other shards do not fail, the
+/// failed shard is used again as soon as the cluster has a new primary for it, and no hit counts
+/// twice.
 #[test]
 fn g9_a_cluster_fails_over_and_moves_a_slot() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G9"), Pace::here());
     let mut cluster = Cluster::start();
-    let services = two_services(&cluster.url(), &[("REDIS_TYPE", "cluster"), ("STORE_TIMEOUT", pace.pick("250ms", ENVOYS_BUDGET))]);
+    let services = two_services(
+        &cluster.url(),
+        &[
+            ("REDIS_TYPE", "cluster"),
+            ("STORE_TIMEOUT", pace.pick("250ms", ENVOYS_BUDGET)),
+        ],
+    );
     let names = names();
     let counters = create_counters(&cluster, &services, &names);
     let owners: BTreeSet<_> = counters.iter().map(|counter| counter.owner).collect();
@@ -80,35 +107,71 @@ fn g9_a_cluster_fails_over_and_moves_a_slot() {
     sleep(Duration::from_secs(pace.pick(1, 5)));
 
     // A slot of a shard that did not fail.
-    let moving = counters.iter().find(|counter| counter.owner != lost).expect("another shard");
-    let target = *cluster.primaries().iter().find(|&&port| port != moving.owner && port != lost).expect("another primary");
+    let moving = counters
+        .iter()
+        .find(|counter| counter.owner != lost)
+        .expect("another shard");
+    let target = *cluster
+        .primaries()
+        .iter()
+        .find(|&&port| port != moving.owner && port != lost)
+        .expect("another primary");
     let begun = Instant::now();
     cluster.migrate(moving.slot, target, Duration::from_millis(100));
     sleep(Duration::from_secs(pace.pick(1, 5)));
     let report = load.stop();
     assert_eq!(cluster.owner(moving.slot), target);
 
-    let lives = |record: &Record| counters.iter().any(|counter| counter.label == record.label && counter.owner != lost);
+    let lives = |record: &Record| {
+        counters
+            .iter()
+            .any(|counter| counter.label == record.label && counter.owner != lost)
+    };
     let (others, shard) = (report.filter(lives), report.filter(|record| !lives(record)));
     let (errors, gave_up) = (others.count(Record::is_error), goal.few_gave_up(&others));
     let dead = Report::between(&shard, killed, taken).count(Record::is_failed);
     let moved = others.of(moving.label).between(begun, Instant::now());
     let failed = others.filter(Record::is_error);
-    let steps = [(killed, taken, "until the shard was back"), (taken, begun, "then"), (begun, Instant::now(), "while the slot moved")];
+    let steps = [
+        (killed, taken, "until the shard was back"),
+        (taken, begun, "then"),
+        (begun, Instant::now(), "while the slot moved"),
+    ];
     for (from, to, when) in steps {
-        let (wrong, moving) = (failed.between(from, to), failed.of(moving.label).between(from, to).len());
-        goal.must(wrong.len() == 0, format!("other shards, {when}: {:?}, {moving} of the moving slot", wrong.outcomes()));
+        let (wrong, moving) = (
+            failed.between(from, to),
+            failed.of(moving.label).between(from, to).len(),
+        );
+        goal.must(
+            wrong.len() == 0,
+            format!(
+                "other shards, {when}: {:?}, {moving} of the moving slot",
+                wrong.outcomes()
+            ),
+        );
     }
     goal.must(dead > 0, "no request to the failed shard failed");
-    let again = goal.within(shard.recovery_after(taken), Duration::from_millis(500), "the lost shard is back");
+    let again = goal.within(
+        shard.recovery_after(taken),
+        Duration::from_millis(500),
+        "the lost shard is back",
+    );
     let mut twice = Vec::new();
     for counter in &counters {
-        let (sent, count) = (report.of(counter.label), cluster_count(&cluster, counter.label));
+        let (sent, count) = (
+            report.of(counter.label),
+            cluster_count(&cluster, counter.label),
+        );
         let good = sent.count(Record::is_ok);
-        // Hits that were not replicated when the primary failed are lost. One hit of each name was counted before the load.
+        // Hits that were not replicated when the primary failed are lost. One hit of each name was
+        // counted before the load.
         let least = if counter.owner == lost { 0 } else { good + 1 };
         if !(least..=sent.len() + 1).contains(&count) {
-            twice.push(format!("{}: counted {count}, {good} good answers of {}", counter.label, sent.len()));
+            twice.push(format!(
+                "{}: counted {count}, {good} good answers of {}",
+                counter.label,
+                sent.len()
+            ));
         }
     }
     goal.must(twice.is_empty(), twice.join(", "));
@@ -117,11 +180,20 @@ fn g9_a_cluster_fails_over_and_moves_a_slot() {
     for port in cluster.primaries() {
         goal.must_expire(cluster.node(port));
     }
-    let figures = format!("other shards: {errors} errors, {gave_up}; lost shard back {again} after the cluster has it");
-    goal.end(format!("{figures}, {} requests on the moving slot, {crossed} CROSSSLOT, counts exact", moved.len()));
+    let figures = format!(
+        "other shards: {errors} errors, {gave_up}; lost shard back {again} after the cluster has it"
+    );
+    goal.end(format!(
+        "{figures}, {} requests on the moving slot, {crossed} CROSSSLOT, counts exact",
+        moved.len()
+    ));
 }
 
 /// The counter of a name, summed over all primaries.
 fn cluster_count(cluster: &Cluster, label: &str) -> usize {
-    cluster.primaries().into_iter().map(|port| counted(cluster.node(port), &format!("{label}}}"))).sum()
+    cluster
+        .primaries()
+        .into_iter()
+        .map(|port| counted(cluster.node(port), &format!("{label}}}")))
+        .sum()
 }

@@ -30,17 +30,35 @@ struct Case {
 }
 
 fn run_command(connection: &mut Connection, words: &[&str]) {
-    cmd(words[0]).arg(&words[1..]).query::<()>(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    cmd(words[0])
+        .arg(&words[1..])
+        .query::<()>(connection)
+        .unwrap_or_else(|error| panic!("{words:?}: {error}"));
 }
 
-fn case(name: &'static str, begin: fn(&RedisServer, &mut Connection), end: fn(&RedisServer, &mut Connection)) -> Case {
+fn case(
+    name: &'static str,
+    begin: fn(&RedisServer, &mut Connection),
+    end: fn(&RedisServer, &mut Connection),
+) -> Case {
     let recovers_within = Duration::from_secs(1);
-    Case { name, error: name, server: Vec::new(), environment: Vec::new(), begin, end, recovers_within }
+    Case {
+        name,
+        error: name,
+        server: Vec::new(),
+        environment: Vec::new(),
+        begin,
+        end,
+        recovers_within,
+    }
 }
 
 /// The path of the dump; a folder at this path makes dumps fail.
 fn dump(connection: &mut Connection) -> PathBuf {
-    let (_, folder): (String, String) = cmd("CONFIG").arg(&["GET", "dir"]).query(connection).expect("a folder");
+    let (_, folder): (String, String) = cmd("CONFIG")
+        .arg(&["GET", "dir"])
+        .query(connection)
+        .expect("a folder");
     PathBuf::from(folder).join("dump.rdb")
 }
 
@@ -49,15 +67,20 @@ fn save_in_background(connection: &mut Connection, ends: &str) {
         // Redis refuses it while another one runs.
         let _ = cmd("BGSAVE").query::<String>(connection);
         std::thread::sleep(Duration::from_millis(20));
-        let info: String = cmd("INFO").arg("persistence").query(connection).expect("it answers");
-        info.contains(&format!("rdb_last_bgsave_status:{ends}")).then_some(())
+        let info: String = cmd("INFO")
+            .arg("persistence")
+            .query(connection)
+            .expect("it answers");
+        info.contains(&format!("rdb_last_bgsave_status:{ends}"))
+            .then_some(())
     });
     assert!(saved.is_some(), "BGSAVE does not end with {ends}");
 }
 
 fn cases(certificates: &Certificates) -> Vec<Case> {
     let words = |text: &str| text.split(' ').map(ToOwned::to_owned).collect::<Vec<_>>();
-    let loading = "--enable-debug-command yes --key-load-delay 1000 --loading-process-events-interval-bytes 1024";
+    let loading = "--enable-debug-command yes --key-load-delay 1000 \
+        --loading-process-events-interval-bytes 1024";
     let tls = ports::free().port().to_string();
     vec![
         case(
@@ -93,15 +116,27 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
             ..case(
                 "loading",
                 |server, redis| {
-                    run_command(redis, &["DEBUG", "POPULATE", &(fault().as_millis() + 500).to_string(), "filler", "100"]);
+                    run_command(
+                        redis,
+                        &[
+                            "DEBUG",
+                            "POPULATE",
+                            &(fault().as_millis() + 500).to_string(),
+                            "filler",
+                            "100",
+                        ],
+                    );
                     let mut other = server.connection();
                     std::thread::spawn(move || cmd("DEBUG").arg("RELOAD").query::<()>(&mut other));
                 },
                 |_, redis| {
                     let loads = |info: String| info.contains("loading:1");
-                    let ended = eventually(|| (!loads(cmd("INFO").arg("persistence").query(redis).ok()?)).then_some(()));
+                    let ended = eventually(|| {
+                        (!loads(cmd("INFO").arg("persistence").query(redis).ok()?)).then_some(())
+                    });
                     assert!(ended.is_some(), "loading does not end");
-                    let fillers: Vec<String> = cmd("KEYS").arg("filler:*").query(redis).expect("keys");
+                    let fillers: Vec<String> =
+                        cmd("KEYS").arg("filler:*").query(redis).expect("keys");
                     run_command(redis, &["DEL", &fillers[0]]);
                     cmd("DEL").arg(&fillers).query::<()>(redis).expect("gone");
                 },
@@ -112,7 +147,11 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
             |server, redis| {
                 run_command(redis, &["CONFIG", "SET", "busy-reply-threshold", "50"]);
                 let mut other = server.connection();
-                std::thread::spawn(move || cmd("EVAL").arg(&["while true do end", "0"]).query::<()>(&mut other));
+                std::thread::spawn(move || {
+                    cmd("EVAL")
+                        .arg(&["while true do end", "0"])
+                        .query::<()>(&mut other)
+                });
             },
             |_, redis| run_command(redis, &["SCRIPT", "KILL"]),
         ),
@@ -130,14 +169,23 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
             )
         },
         Case {
-            server: [words("--tls-auth-clients no --tls-port"), vec![tls.clone()], certificates.arguments()].concat(),
+            server: [
+                words("--tls-auth-clients no --tls-port"),
+                vec![tls.clone()],
+                certificates.arguments(),
+            ]
+            .concat(),
             environment: vec![
                 ("REDIS_URL".into(), format!("localhost:{tls}")),
                 ("REDIS_TLS".into(), "true".into()),
                 ("REDIS_TLS_CACERT".into(), certificates.path("right-ca.pem")),
             ],
             recovers_within: Duration::from_secs(6),
-            ..case("tls_certificate", |_, redis| certify(redis, "wrong"), |_, redis| certify(redis, "right"))
+            ..case(
+                "tls_certificate",
+                |_, redis| certify(redis, "wrong"),
+                |_, redis| certify(redis, "right"),
+            )
         },
     ]
 }
@@ -151,11 +199,17 @@ impl Certificates {
         for name in ["right", "wrong"] {
             let mut authority = CertificateParams::new(Vec::new()).expect("no names");
             authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("a key")).expect("an authority");
+            let authority =
+                CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("a key"))
+                    .expect("an authority");
             let key = KeyPair::generate().expect("a key");
             let server = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
             let server = server.signed_by(&key, &authority).expect("a certificate");
-            for (file, text) in [("ca.pem", authority.pem()), ("cert.pem", server.pem()), ("key.pem", key.serialize_pem())] {
+            for (file, text) in [
+                ("ca.pem", authority.pem()),
+                ("cert.pem", server.pem()),
+                ("key.pem", key.serialize_pem()),
+            ] {
                 fs::write(certificates.path(&format!("{name}-{file}")), text).expect("a file");
             }
         }
@@ -167,17 +221,45 @@ impl Certificates {
     }
 
     fn arguments(&self) -> Vec<String> {
-        let files = [("--tls-cert-file", "right-cert.pem"), ("--tls-key-file", "right-key.pem"), ("--tls-ca-cert-file", "right-ca.pem")];
-        files.into_iter().flat_map(|(name, file)| [name.to_owned(), self.path(file)]).collect()
+        let files = [
+            ("--tls-cert-file", "right-cert.pem"),
+            ("--tls-key-file", "right-key.pem"),
+            ("--tls-ca-cert-file", "right-ca.pem"),
+        ];
+        files
+            .into_iter()
+            .flat_map(|(name, file)| [name.to_owned(), self.path(file)])
+            .collect()
     }
 }
 
-/// Makes the server use the certificate of this name, from the folder of its present one, and closes its connections.
+/// Makes the server use the certificate of this name, from the folder of its present one, and
+/// closes its connections.
 fn certify(redis: &mut Connection, name: &str) {
-    let (_, shown): (String, String) = cmd("CONFIG").arg(&["GET", "tls-cert-file"]).query(redis).expect("a file");
-    let folder = PathBuf::from(shown).parent().expect("a folder").to_string_lossy().into_owned();
-    let (certificate, key) = (format!("{folder}/{name}-cert.pem"), format!("{folder}/{name}-key.pem"));
-    run_command(redis, &["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
+    let (_, shown): (String, String) = cmd("CONFIG")
+        .arg(&["GET", "tls-cert-file"])
+        .query(redis)
+        .expect("a file");
+    let folder = PathBuf::from(shown)
+        .parent()
+        .expect("a folder")
+        .to_string_lossy()
+        .into_owned();
+    let (certificate, key) = (
+        format!("{folder}/{name}-cert.pem"),
+        format!("{folder}/{name}-key.pem"),
+    );
+    run_command(
+        redis,
+        &[
+            "CONFIG",
+            "SET",
+            "tls-cert-file",
+            &certificate,
+            "tls-key-file",
+            &key,
+        ],
+    );
     run_command(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
 }
 
@@ -188,12 +270,22 @@ fn fault() -> Duration {
 
 /// Runs a case. Returns how long the recovery took, or what was wrong.
 fn run(case: &Case) -> Result<Duration, String> {
-    let server = RedisServer::start_with(&case.server.iter().map(String::as_str).collect::<Vec<_>>());
+    let server =
+        RedisServer::start_with(&case.server.iter().map(String::as_str).collect::<Vec<_>>());
     let mut beside = server.connection();
     let url = server.url();
-    let given = case.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let environment: Vec<_> =
-        [("REDIS_URL", url.as_str()), ("LOCAL_CACHE_SIZE_IN_BYTES", "0"), ("STORE_TIMEOUT", "100ms")].into_iter().chain(given).collect();
+    let given = case
+        .environment
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()));
+    let environment: Vec<_> = [
+        ("REDIS_URL", url.as_str()),
+        ("LOCAL_CACHE_SIZE_IN_BYTES", "0"),
+        ("STORE_TIMEOUT", "100ms"),
+    ]
+    .into_iter()
+    .chain(given)
+    .collect();
     let weir = [Weir::start(LIMITS, &environment)];
     let mut client = BlockingClient::new(&weir[0]);
     let requests = ["error", "script"].map(|label| load_request(label, "g10").request);
@@ -211,38 +303,65 @@ fn run(case: &Case) -> Result<Duration, String> {
                 Outcome::Failed(tonic::Code::Unavailable) => {}
                 // Requests that were sent before may still be answered.
                 Outcome::Ok if begun.elapsed() < fault() / 4 => good += 1,
-                other => return Err(format!("{other:?} after {:?}, {good} good of {asked}", begun.elapsed())),
+                other => {
+                    return Err(format!(
+                        "{other:?} after {:?}, {good} good of {asked}",
+                        begun.elapsed()
+                    ));
+                }
             }
         }
         sleep(PAUSE);
     }
-    let named = metric(&weir, "weir_redis_errors_total", &format!("error=\"{}\"", case.error));
+    let named = metric(
+        &weir,
+        "weir_redis_errors_total",
+        &format!("error=\"{}\"", case.error),
+    );
     if named == 0 {
-        return Err(format!("not counted as {}: {:?}", case.error, errors(&weir[0])));
+        return Err(format!(
+            "not counted as {}: {:?}",
+            case.error,
+            errors(&weir[0])
+        ));
     }
     (case.end)(&server, &mut beside);
-    let took = requests.iter().map(|request| client.ask_until_ok(request)).sum();
+    let took = requests
+        .iter()
+        .map(|request| client.ask_until_ok(request))
+        .sum();
     if took > Pace::here().bound(case.recovers_within) {
         return Err(format!("recovered after {took:?}"));
     }
     let (status, _) = weir[0].get("/healthcheck");
-    if status == 200 { Ok(took) } else { Err(format!("/healthcheck says {status}")) }
+    if status == 200 {
+        Ok(took)
+    } else {
+        Err(format!("/healthcheck says {status}"))
+    }
 }
 
 /// All series of errors that are not zero.
 fn errors(weir: &Weir) -> Vec<String> {
     let page = weir.get("/metrics").1;
-    page.lines().filter(|line| line.starts_with("weir_redis_errors_total") && !line.ends_with(" 0")).map(ToOwned::to_owned).collect()
+    page.lines()
+        .filter(|line| line.starts_with("weir_redis_errors_total") && !line.ends_with(" 0"))
+        .map(ToOwned::to_owned)
+        .collect()
 }
 
-/// For each kind of error: the failure policy answers, the metric names the error, and Weir recovers by itself.
+/// For each kind of error: the failure policy answers, the metric names the error, and Weir
+/// recovers by itself.
 #[test]
 fn g10_errors_of_redis_are_named_and_recovered_from() {
     let (_exclusive, mut goal, certificates) = (exclusive(), Goal::of("G10"), Certificates::new());
     let cases = cases(&certificates);
     let mut figures = Vec::new();
     std::thread::scope(|scope| {
-        let running: Vec<_> = cases.iter().map(|case| (case.name, scope.spawn(|| run(case)))).collect();
+        let running: Vec<_> = cases
+            .iter()
+            .map(|case| (case.name, scope.spawn(|| run(case))))
+            .collect();
         for (name, running) in running {
             match running.join() {
                 Ok(Ok(took)) => figures.push(format!("{name} {} ms", took.as_millis())),

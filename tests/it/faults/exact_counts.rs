@@ -16,7 +16,9 @@ const LIMIT: usize = 300;
 
 /// The time until the next window starts, by the clock of this machine, which is Redis's too.
 fn until_window_starts(window: Duration) -> Duration {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
     let rest = now.as_nanos() % window.as_nanos();
     window - Duration::from_nanos(rest as u64)
 }
@@ -37,7 +39,10 @@ async fn admitted(services: &[Weir], window: Duration, windows: u32) -> (Vec<usi
             let mut admitted = Vec::new();
             let mut asked = 0;
             while Instant::now() < end {
-                let answer = client.should_rate_limit(request("faults", vec![descriptor(&[("one", "key")])])).await.expect("an answer");
+                let answer = client
+                    .should_rate_limit(request("faults", vec![descriptor(&[("one", "key")])]))
+                    .await
+                    .expect("an answer");
                 if answer.into_inner().overall_code() == Code::Ok {
                     admitted.push(begin.elapsed().as_nanos() / window.as_nanos());
                 }
@@ -57,28 +62,43 @@ async fn admitted(services: &[Weir], window: Duration, windows: u32) -> (Vec<usi
     (by_window, all)
 }
 
-/// Many clients of two replicas share one key, with the denial cache on: each window admits exactly its limit.
+/// Many clients of two replicas share one key, with the denial cache on: each window admits exactly
+/// its limit.
 #[test]
 fn g11_each_window_admits_its_limit() {
     let (_exclusive, mut goal) = (exclusive(), Goal::of("G11"));
     let (seconds, windows) = Pace::here().pick((2, 2), (6, 9));
     let limits = format!(
-        "domain: faults\ndescriptors: [{{ key: one, rate_limit: {{ unit: second, unit_multiplier: {seconds}, requests_per_unit: {LIMIT} }} }}]\n"
+        "domain: faults\ndescriptors: [{{ key: one, rate_limit: {{ unit: second, unit_multiplier: \
+         {seconds}, requests_per_unit: {LIMIT} }} }}]\n"
     );
     let redis = RedisServer::start();
     let url = redis.url();
-    let start = || Weir::start(&[("limits.yaml", &limits)], &[("REDIS_URL", &url), ("STORE_TIMEOUT", "5s")]);
+    let start = || {
+        Weir::start(
+            &[("limits.yaml", &limits)],
+            &[("REDIS_URL", &url), ("STORE_TIMEOUT", "5s")],
+        )
+    };
     let services = [start(), start()];
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let (by_window, asked) = runtime.block_on(admitted(&services, Duration::from_secs(seconds), windows));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let (by_window, asked) =
+        runtime.block_on(admitted(&services, Duration::from_secs(seconds), windows));
     let (all, expected) = (by_window.iter().sum::<usize>(), LIMIT * windows as usize);
-    // A request that is admitted at the end of a window may be answered in the next one; the sum is exact.
+    // A request that is admitted at the end of a window may be answered in the next one; the sum is
+    // exact.
     goal.must(all == expected, format!("admitted {by_window:?}"));
     goal.must_expire(&redis);
-    goal.end(format!("{CLIENTS} clients, {asked} requests, {windows} windows: admitted {all} of {expected}"));
+    goal.end(format!(
+        "{CLIENTS} clients, {asked} requests, {windows} windows: admitted {all} of {expected}"
+    ));
 }
 
-/// The limits of one request count together or not at all, also when replies are lost; one that is over leaves the others unchanged.
+/// The limits of one request count together or not at all, also when replies are lost; one that is
+/// over leaves the others unchanged.
 #[test]
 fn g12_a_request_counts_whole_or_not_at_all() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G12"), Pace::here());
@@ -95,16 +115,38 @@ descriptors:
 ";
     let redis = RedisServer::start();
     let proxy = Proxy::before(redis.port());
-    let environment = [("REDIS_URL", &proxy.url()[..]), ("LOCAL_CACHE_SIZE_IN_BYTES", "0"), ("STORE_TIMEOUT", "1s")];
+    let environment = [
+        ("REDIS_URL", &proxy.url()[..]),
+        ("LOCAL_CACHE_SIZE_IN_BYTES", "0"),
+        ("STORE_TIMEOUT", "1s"),
+    ];
     let services = [Weir::start(&[("limits.yaml", limits)], &environment)];
-    let group = |keys: &[&str], value: &str| request("faults", keys.iter().map(|key| descriptor(&[(key, value)])).collect());
-    // Most requests have a pair of keys of their own. Every third one repeats a pair with a limit of 1, which is over by then.
-    let load_request = move |number: u64| match number % 3 {
-        0 => LoadRequest { label: "pair", request: group(&["left", "right"], &format!("p{number}")) },
-        1 => LoadRequest { label: "narrow", request: group(&["narrow", "left"], &format!("n{}", number / 30)) },
-        _ => LoadRequest { label: "pair", request: group(&["right", "left"], &format!("q{number}")) },
+    let group = |keys: &[&str], value: &str| {
+        request(
+            "faults",
+            keys.iter().map(|key| descriptor(&[(key, value)])).collect(),
+        )
     };
-    let load = Load::start(Options { timeout: Duration::from_secs(2), ..Options::new(&services, load_request) });
+    // Most requests have a pair of keys of their own. Every third one repeats a pair with a limit
+    // of 1, which is over by then.
+    let load_request = move |number: u64| match number % 3 {
+        0 => LoadRequest {
+            label: "pair",
+            request: group(&["left", "right"], &format!("p{number}")),
+        },
+        1 => LoadRequest {
+            label: "narrow",
+            request: group(&["narrow", "left"], &format!("n{}", number / 30)),
+        },
+        _ => LoadRequest {
+            label: "pair",
+            request: group(&["right", "left"], &format!("q{number}")),
+        },
+    };
+    let load = Load::start(Options {
+        timeout: Duration::from_secs(2),
+        ..Options::new(&services, load_request)
+    });
     let end = Instant::now() + Duration::from_secs(pace.pick(2, 20));
     while Instant::now() < end {
         sleep(Duration::from_millis(100));
@@ -120,20 +162,48 @@ descriptors:
         counted.entry(value).or_default().insert(limit, count);
     }
     let whole = |(value, counts): &(&String, &BTreeMap<String, i64>)| {
-        let other = if value.starts_with('n') { "narrow" } else { "right" };
+        let other = if value.starts_with('n') {
+            "narrow"
+        } else {
+            "right"
+        };
         counts.len() == 2 && counts.get("left") == Some(&1) && counts.get(other) == Some(&1)
     };
-    let partial: Vec<_> = counted.iter().filter(|entry| !whole(entry)).take(3).collect();
-    goal.must(partial.is_empty(), format!("counted in part or twice: {partial:?}"));
-    let (good, refused) = (report.count(Record::is_ok), report.count(|record| record.outcome == Outcome::Over));
+    let partial: Vec<_> = counted
+        .iter()
+        .filter(|entry| !whole(entry))
+        .take(3)
+        .collect();
+    goal.must(
+        partial.is_empty(),
+        format!("counted in part or twice: {partial:?}"),
+    );
+    let (good, refused) = (
+        report.count(Record::is_ok),
+        report.count(|record| record.outcome == Outcome::Over),
+    );
     let failed = report.count(Record::is_failed);
-    goal.must(good <= counted.len() && counted.len() <= good + failed, format!("{good} good answers, {} groups counted", counted.len()));
-    goal.must(good > 100 && refused > 20 && failed > 0, format!("too few of one outcome: {:?}", report.outcomes()));
-    // A refused request left its other limit unchanged. The first call may be the last one whose reply is lost.
+    goal.must(
+        good <= counted.len() && counted.len() <= good + failed,
+        format!("{good} good answers, {} groups counted", counted.len()),
+    );
+    goal.must(
+        good > 100 && refused > 20 && failed > 0,
+        format!("too few of one outcome: {:?}", report.outcomes()),
+    );
+    // A refused request left its other limit unchanged. The first call may be the last one whose
+    // reply is lost.
     let mut client = BlockingClient::new(&services[0]);
     client.ask_until_ok(&request("faults", vec![descriptor(&[("left", "warm")])]));
     let left = client.ask(request("faults", vec![descriptor(&[("left", "n0")])]));
-    goal.must(left.remaining == 998, format!("{} left of 1000 after one hit and this one", left.remaining));
+    goal.must(
+        left.remaining == 998,
+        format!("{} left of 1000 after one hit and this one", left.remaining),
+    );
     goal.must_expire(&redis);
-    goal.end(format!("{good} requests admitted, {refused} refused, {failed} unanswered: {} counted, 0 of them in part", counted.len()));
+    goal.end(format!(
+        "{good} requests admitted, {refused} refused, {failed} unanswered: {} counted, 0 of them \
+         in part",
+        counted.len()
+    ));
 }

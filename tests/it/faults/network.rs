@@ -12,7 +12,8 @@ struct Phase {
     report: Report,
 }
 
-/// Weir waits for a latency within its timeout. Above it the failure policy answers in time, and memory does not grow.
+/// Weir waits for a latency within its timeout. Above it the failure policy answers in time, and
+/// memory does not grow.
 #[test]
 fn g4_latency_is_waited_for_or_answered() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G4"), Pace::here());
@@ -24,13 +25,19 @@ fn g4_latency_is_waited_for_or_answered() {
     let before: u64 = services.iter().map(Weir::resident_kib).sum();
     let phase = |millis| {
         let added = Duration::from_millis(millis);
-        proxy.to_client(Forwarding::Delay { by: added, jitter: Duration::ZERO });
+        proxy.to_client(Forwarding::Delay {
+            by: added,
+            jitter: Duration::ZERO,
+        });
         let begun = Instant::now();
         sleep(Duration::from_millis(pace.pick(1_500, 10_000)));
         let ended = Instant::now();
         proxy.to_client(Forwarding::Pass);
         sleep(Duration::from_secs(1));
-        Phase { added, report: load.so_far().between(begun, ended) }
+        Phase {
+            added,
+            report: load.so_far().between(begun, ended),
+        }
     };
     // In CI other tests run at the same time, so that a few answers are late.
     let few = |all: usize| pace.pick(all / 20, 0);
@@ -39,7 +46,8 @@ fn g4_latency_is_waited_for_or_answered() {
         if fitting.report.count(Record::is_failed) <= few(fitting.report.len()) {
             break;
         }
-        // A busy moment may delay enough answers in a row to open the breaker; that must not happen in every attempt.
+        // A busy moment may delay enough answers in a row to open the breaker; that must not happen
+        // in every attempt.
         fitting = phase(5);
     }
     let phases = [fitting, phase(50), phase(200)];
@@ -47,26 +55,48 @@ fn g4_latency_is_waited_for_or_answered() {
     let report = load.stop();
     let mut figures = Vec::new();
     for Phase { added, report } in phases {
-        let (failed, all, added) = (report.count(Record::is_failed), report.len(), added.as_millis());
+        let (failed, all, added) = (
+            report.count(Record::is_failed),
+            report.len(),
+            added.as_millis(),
+        );
         if added == 5 {
-            goal.must(failed <= few(all), format!("+{added} ms: {failed} of {all} by policy"));
+            goal.must(
+                failed <= few(all),
+                format!("+{added} ms: {failed} of {all} by policy"),
+            );
         } else {
             // Replies that were sent before the phase began may still arrive.
-            goal.must(failed >= all * 9 / 10, format!("+{added} ms: only {failed} of {all} by policy"));
+            goal.must(
+                failed >= all * 9 / 10,
+                format!("+{added} ms: only {failed} of {all} by policy"),
+            );
         }
-        let p99 = goal.within(Some(report.quantile(0.99)), Duration::from_millis(20), &format!("+{added} ms: p99"));
-        figures.push(format!("+{added} ms: {failed} of {all} by policy, p99 {p99}"));
+        let p99 = goal.within(
+            Some(report.quantile(0.99)),
+            Duration::from_millis(20),
+            &format!("+{added} ms: p99"),
+        );
+        figures.push(format!(
+            "+{added} ms: {failed} of {all} by policy, p99 {p99}"
+        ));
     }
-    let others = report.count(|record| record.is_error() && record.outcome != Outcome::Failed(tonic::Code::Unavailable));
+    let others = report.count(|record| {
+        record.is_error() && record.outcome != Outcome::Failed(tonic::Code::Unavailable)
+    });
     goal.must(others == 0, format!("{:?}", report.outcomes()));
     let grown = after.saturating_sub(before) / 1_024;
     goal.must(grown < 32, format!("grew by {grown} MiB"));
     goal.must_expire(&redis);
     let gave_up = goal.few_gave_up(&report);
-    goal.end(format!("{}; {gave_up}; memory of two services +{grown} MiB", figures.join("; ")));
+    goal.end(format!(
+        "{}; {gave_up}; memory of two services +{grown} MiB",
+        figures.join("; ")
+    ));
 }
 
-/// Replies are lost after Redis has received the requests. Such a hit may count although the failure policy answered its caller, but never twice.
+/// Replies are lost after Redis has received the requests. Such a hit may count although the
+/// failure policy answered its caller, but never twice.
 #[test]
 fn g7_a_lost_reply_never_counts_twice() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G7"), Pace::here());
@@ -76,7 +106,11 @@ fn g7_a_lost_reply_never_counts_twice() {
     // Half of the requests share two keys; each of the others has its own key.
     let load = Load::start(Options::new(&services, |number| {
         let label = ["error", "script"][number as usize / 2 % 2];
-        if number % 8 < 4 { load_request(label, "shared") } else { load_request(label, &format!("once{number}")) }
+        if number % 8 < 4 {
+            load_request(label, "shared")
+        } else {
+            load_request(label, &format!("once{number}"))
+        }
     }));
     let end = Instant::now() + Duration::from_secs(pace.pick(3, 30));
     while Instant::now() < end {
@@ -89,12 +123,33 @@ fn g7_a_lost_reply_never_counts_twice() {
     let mut figures = Vec::new();
     for label in ["error", "script"] {
         let (all, sent) = (counters(&redis, &format!("{label}=")), report.of(label));
-        let (good, count) = (sent.count(Record::is_ok), usize::try_from(all.values().sum::<i64>()).expect("counters are positive"));
-        goal.must((good..=sent.len()).contains(&count), format!("{label}: counted {count}, {good} good answers, {} sent", sent.len()));
-        goal.must(good > sent.len() / 2, format!("{label}: only {good} of {} good answers", sent.len()));
-        let twice = all.iter().filter(|(key, count)| key.contains("once") && **count > 1).count();
-        goal.must(twice == 0, format!("{label}: {twice} requests counted twice"));
-        figures.push(format!("{label}: {good} good ≤ {count} counted ≤ {} sent, {twice} twice", sent.len()));
+        let (good, count) = (
+            sent.count(Record::is_ok),
+            usize::try_from(all.values().sum::<i64>()).expect("counters are positive"),
+        );
+        goal.must(
+            (good..=sent.len()).contains(&count),
+            format!(
+                "{label}: counted {count}, {good} good answers, {} sent",
+                sent.len()
+            ),
+        );
+        goal.must(
+            good > sent.len() / 2,
+            format!("{label}: only {good} of {} good answers", sent.len()),
+        );
+        let twice = all
+            .iter()
+            .filter(|(key, count)| key.contains("once") && **count > 1)
+            .count();
+        goal.must(
+            twice == 0,
+            format!("{label}: {twice} requests counted twice"),
+        );
+        figures.push(format!(
+            "{label}: {good} good ≤ {count} counted ≤ {} sent, {twice} twice",
+            sent.len()
+        ));
     }
     goal.must_expire(&redis);
     goal.end(format!("{lost} replies lost; {}", figures.join("; ")));

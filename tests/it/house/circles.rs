@@ -1,8 +1,9 @@
 //! The graph of imports between the files of src/, and its circles.
 //!
-//! A file imports another one if it names an item of it: in a `use`, or by a path in its code that begins with `crate::`, `super::` or `self::`. A
-//! name that a module only re-exports counts as an import of the file that defines it. Two kinds of imports are left out, because a reader
-//! takes them as one unit: those between a module and the modules below it, and those of unit tests.
+//! A file imports another one if it names an item of it: in a `use`, or by a path in its code that
+//! begins with `crate::`, `super::` or `self::`. A name that a module only re-exports counts as an
+//! import of the file that defines it. Two kinds of imports are left out, because a reader takes
+//! them as one unit: those between a module and the modules below it, and those of unit tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,22 +15,46 @@ pub type Graph = BTreeMap<Module, BTreeSet<Module>>;
 
 /// The imports between `files`, which are the texts of modules.
 pub fn graph(files: &BTreeMap<Module, String>) -> Graph {
-    let code: BTreeMap<&Module, String> = files.iter().map(|(module, text)| (module, code_of(text))).collect();
-    let named: BTreeMap<&Module, Vec<Import>> = code.iter().map(|(module, code)| (*module, imports(module, code))).collect();
-    let resolver = Resolver { files, named: &named };
-    let edges = |module: &Module| {
-        let targets = named[module].iter().map(|import| resolver.resolve(&import.path, 0));
-        targets.filter(|target| !is_within(target, module) && !is_within(module, target)).collect()
+    let code: BTreeMap<&Module, String> = files
+        .iter()
+        .map(|(module, text)| (module, code_of(text)))
+        .collect();
+    let named: BTreeMap<&Module, Vec<Import>> = code
+        .iter()
+        .map(|(module, code)| (*module, imports(module, code)))
+        .collect();
+    let resolver = Resolver {
+        files,
+        named: &named,
     };
-    files.keys().map(|module| (module.clone(), edges(module))).collect()
+    let edges = |module: &Module| {
+        let targets = named[module]
+            .iter()
+            .map(|import| resolver.resolve(&import.path, 0));
+        targets
+            .filter(|target| !is_within(target, module) && !is_within(module, target))
+            .collect()
+    };
+    files
+        .keys()
+        .map(|module| (module.clone(), edges(module)))
+        .collect()
 }
 
 /// The modules that import each other in a circle, one list for each.
 pub fn circles(graph: &Graph) -> Vec<Vec<Module>> {
-    let reached: BTreeMap<_, _> = graph.keys().map(|module| (module, reachable(graph, module))).collect();
+    let reached: BTreeMap<_, _> = graph
+        .keys()
+        .map(|module| (module, reachable(graph, module)))
+        .collect();
     let mut found = BTreeSet::new();
-    for module in graph.keys().filter(|module| reached[module].contains(*module)) {
-        let both = reached[module].iter().filter(|other| reached[other].contains(module));
+    for module in graph
+        .keys()
+        .filter(|module| reached[module].contains(*module))
+    {
+        let both = reached[module]
+            .iter()
+            .filter(|other| reached[other].contains(module));
         found.insert(both.cloned().collect::<Vec<_>>());
     }
     found.into_iter().collect()
@@ -48,7 +73,10 @@ fn reachable(graph: &Graph, from: &Module) -> BTreeSet<Module> {
 
 /// Whether `inner` is `outer` or below it.
 fn is_within(inner: &str, outer: &str) -> bool {
-    outer.is_empty() || inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    outer.is_empty()
+        || inner
+            .strip_prefix(outer)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
 /// A path that a module names, from the crate on.
@@ -66,12 +94,23 @@ struct Resolver<'a> {
 impl Resolver<'_> {
     /// The module that defines the item at `path`.
     fn resolve(&self, path: &[String], depth: usize) -> Module {
-        let modules = (0..=path.len()).rev().map(|length| (length, path[..length].join("::")));
-        let (length, module) = modules.into_iter().find(|(_, module)| self.files.contains_key(module)).expect("the crate is a module");
-        let Some(name) = path.get(length).filter(|_| depth < 8) else { return module };
-        let forwards = |import: &&Import| import.alias.as_ref() == Some(name) && import.path != path[..=length];
+        let modules = (0..=path.len())
+            .rev()
+            .map(|length| (length, path[..length].join("::")));
+        let (length, module) = modules
+            .into_iter()
+            .find(|(_, module)| self.files.contains_key(module))
+            .expect("the crate is a module");
+        let Some(name) = path.get(length).filter(|_| depth < 8) else {
+            return module;
+        };
+        let forwards = |import: &&Import| {
+            import.alias.as_ref() == Some(name) && import.path != path[..=length]
+        };
         match self.named[&module].iter().find(forwards) {
-            Some(import) => self.resolve(&[&import.path[..], &path[length + 1..]].concat(), depth + 1),
+            Some(import) => {
+                self.resolve(&[&import.path[..], &path[length + 1..]].concat(), depth + 1)
+            }
             None => module,
         }
     }
@@ -80,24 +119,51 @@ impl Resolver<'_> {
 /// Without comments and without the unit tests at the end.
 fn code_of(text: &str) -> String {
     let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
-    text[..tests].lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+    text[..tests]
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
-/// All paths that the code of `module` names. A path of a `use` without `crate`, `super` or `self` is one of a module below, or of another crate.
+/// All paths that the code of `module` names. A path of a `use` without `crate`, `super` or `self`
+/// is one of a module below, or of another crate.
 fn imports(module: &str, code: &str) -> Vec<Import> {
     let mut found = Vec::new();
-    for statement in code.split("\nuse ").skip(1).chain(code.split("\npub use ").skip(1)).chain(code.split("\npub(super) use ").skip(1)) {
+    for statement in code
+        .split("\nuse ")
+        .skip(1)
+        .chain(code.split("\npub use ").skip(1))
+        .chain(code.split("\npub(super) use ").skip(1))
+    {
         let tree = &statement[..statement.find(';').expect("a use ends")];
-        expand(&tree.split_whitespace().collect::<Vec<_>>().join(" "), &[], &mut |path, alias| {
-            found.push(Import { path: absolute(module, path), alias: Some(alias) });
-        });
+        expand(
+            &tree.split_whitespace().collect::<Vec<_>>().join(" "),
+            &[],
+            &mut |path, alias| {
+                found.push(Import {
+                    path: absolute(module, path),
+                    alias: Some(alias),
+                });
+            },
+        );
     }
     for start in ["crate::", "super::", "self::"] {
         for (at, _) in code.match_indices(start) {
-            let is_start = !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
-            let path: String = code[at..].chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | ':')).collect();
+            let is_start =
+                !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+            let path: String = code[at..]
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || matches!(c, '_' | ':'))
+                .collect();
             if is_start && !path.ends_with("::") {
-                found.push(Import { path: absolute(module, &path.split("::").map(ToOwned::to_owned).collect::<Vec<_>>()), alias: None });
+                found.push(Import {
+                    path: absolute(
+                        module,
+                        &path.split("::").map(ToOwned::to_owned).collect::<Vec<_>>(),
+                    ),
+                    alias: None,
+                });
             }
         }
     }
@@ -108,7 +174,11 @@ fn imports(module: &str, code: &str) -> Vec<Import> {
 fn expand(tree: &str, before: &[String], each: &mut dyn FnMut(&[String], String)) {
     let tree = tree.trim();
     if let Some((prefix, group)) = tree.split_once('{') {
-        let prefix = prefix.trim_end_matches("::").split("::").filter(|part| !part.is_empty()).map(ToOwned::to_owned);
+        let prefix = prefix
+            .trim_end_matches("::")
+            .split("::")
+            .filter(|part| !part.is_empty())
+            .map(ToOwned::to_owned);
         let before: Vec<_> = before.iter().cloned().chain(prefix).collect();
         let mut depth = 0;
         let outermost = |c: char| {
@@ -116,12 +186,26 @@ fn expand(tree: &str, before: &[String], each: &mut dyn FnMut(&[String], String)
             c == ',' && depth == 0
         };
         let group = group.trim_end().strip_suffix('}').expect("a group ends");
-        group.split(outermost).filter(|part| !part.trim().is_empty()).for_each(|part| expand(part, &before, each));
+        group
+            .split(outermost)
+            .filter(|part| !part.trim().is_empty())
+            .for_each(|part| expand(part, &before, each));
         return;
     }
-    let (path, alias) = tree.split_once(" as ").map_or((tree, None), |(path, alias)| (path, Some(alias.trim().to_owned())));
-    let mut path: Vec<_> = before.iter().cloned().chain(path.split("::").map(|part| part.trim().to_owned())).collect();
-    if path.last().is_some_and(|last| last == "self" || last == "*") {
+    let (path, alias) = tree
+        .split_once(" as ")
+        .map_or((tree, None), |(path, alias)| {
+            (path, Some(alias.trim().to_owned()))
+        });
+    let mut path: Vec<_> = before
+        .iter()
+        .cloned()
+        .chain(path.split("::").map(|part| part.trim().to_owned()))
+        .collect();
+    if path
+        .last()
+        .is_some_and(|last| last == "self" || last == "*")
+    {
         path.pop();
     }
     let alias = alias.or_else(|| path.last().cloned()).unwrap_or_default();
@@ -130,7 +214,11 @@ fn expand(tree: &str, before: &[String], each: &mut dyn FnMut(&[String], String)
 
 /// `path`, as it stands in `module`, from the crate on.
 fn absolute(module: &str, path: &[String]) -> Vec<String> {
-    let mut at: Vec<String> = module.split("::").filter(|part| !part.is_empty()).map(ToOwned::to_owned).collect();
+    let mut at: Vec<String> = module
+        .split("::")
+        .filter(|part| !part.is_empty())
+        .map(ToOwned::to_owned)
+        .collect();
     for part in path {
         match part.as_str() {
             "crate" => at.clear(),
@@ -147,17 +235,26 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)]) -> Vec<Vec<Module>> {
-        circles(&graph(&files.iter().map(|(module, text)| ((*module).to_owned(), format!("\n{text}"))).collect()))
+        circles(&graph(
+            &files
+                .iter()
+                .map(|(module, text)| ((*module).to_owned(), format!("\n{text}")))
+                .collect(),
+        ))
     }
 
     #[test]
     fn circles_are_found_and_nothing_else() {
         let house = [
             ("", "mod a;\nmod b;"),
-            ("a", "mod x;\nmod y;\nuse x::X;\npub use y::{Y as Why, Z};\nstruct A;"),
+            (
+                "a",
+                "mod x;\nmod y;\nuse x::X;\npub use y::{Y as Why, Z};\nstruct A;",
+            ),
             (
                 "a::x",
-                "use super::{A, z::Z};\nuse crate::b::B;\n// use super::y::Y;\n#[cfg(test)]\nmod tests {\n    use super::super::y::Y;\n}",
+                "use super::{A, z::Z};\nuse crate::b::B;\n// use super::y::Y;\n#[cfg(test)]\nmod \
+                 tests {\n    use super::super::y::Y;\n}",
             ),
             ("a::y", "use super::x::X;\nuse std::fmt;"),
             ("b", "use std::io;"),
@@ -165,13 +262,35 @@ mod tests {
         assert_eq!(found(&house), Vec::<Vec<Module>>::new());
         let with = |module: &str, text: &str| {
             let mut house = house.map(|(name, text)| (name, text.to_owned()));
-            house.iter_mut().find(|(name, _)| *name == module).expect("a module").1.insert_str(0, text);
-            found(&house.iter().map(|(name, text)| (*name, text.as_str())).collect::<Vec<_>>())
+            house
+                .iter_mut()
+                .find(|(name, _)| *name == module)
+                .expect("a module")
+                .1
+                .insert_str(0, text);
+            found(
+                &house
+                    .iter()
+                    .map(|(name, text)| (*name, text.as_str()))
+                    .collect::<Vec<_>>(),
+            )
         };
         let circle = vec![vec!["a::x".to_owned(), "a::y".to_owned()]];
-        assert_eq!(with("a::x", "fn f() -> super::y::Y {}\n"), circle, "a path in the code");
-        assert_eq!(with("a::x", "use super::Why;\n").len(), 1, "a re-exported name");
-        assert_eq!(with("b", "use crate::a::{self, x::{X}};\n"), [["a::x", "b"]], "across rooms");
+        assert_eq!(
+            with("a::x", "fn f() -> super::y::Y {}\n"),
+            circle,
+            "a path in the code"
+        );
+        assert_eq!(
+            with("a::x", "use super::Why;\n").len(),
+            1,
+            "a re-exported name"
+        );
+        assert_eq!(
+            with("b", "use crate::a::{self, x::{X}};\n"),
+            [["a::x", "b"]],
+            "across rooms"
+        );
         assert_eq!(with("a::x", "use super::Z as Other;\n"), circle);
     }
 }

@@ -1,4 +1,5 @@
-//! Clients of the HTTP listener that send or read slowly: what they leave unfinished takes bounded memory for a bounded time.
+//! Clients of the HTTP listener that send or read slowly: what they leave unfinished takes bounded
+//! memory for a bounded time.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -30,7 +31,11 @@ fn connections(weir: &Weir, count: usize, sent: &[u8]) -> Vec<TcpStream> {
 fn read_all(socket: &mut TcpStream) -> String {
     let mut read = Vec::new();
     if let Err(error) = socket.read_to_end(&mut read) {
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the connection stays open");
+        assert_eq!(
+            error.kind(),
+            ErrorKind::ConnectionReset,
+            "the connection stays open"
+        );
     }
     String::from_utf8_lossy(&read).into_owned()
 }
@@ -38,7 +43,10 @@ fn read_all(socket: &mut TcpStream) -> String {
 /// 100 bodies of 4 MiB without their last byte took 412 MiB.
 #[test]
 fn unfinished_bodies_share_a_budget() {
-    for head in ["content-length: 4194304\r\n\r\n", "transfer-encoding: chunked\r\n\r\n400000\r\n"] {
+    for head in [
+        "content-length: 4194304\r\n\r\n",
+        "transfer-encoding: chunked\r\n\r\n400000\r\n",
+    ] {
         let weir = Weir::start(DEMO, &[("MEMORY_LIMIT", "144Mi")]);
         assert_eq!(post(&weir, "/json", BODY).status, 200);
         let before = resident_mib(&weir);
@@ -49,9 +57,18 @@ fn unfinished_bodies_share_a_budget() {
         assert!(grown < 50, "100 unfinished bodies take {grown} MiB");
         assert_eq!(post(&weir, "/json", BODY).status, 200, "others are served");
         let answers: Vec<_> = slow.iter_mut().map(read_head).collect();
-        let count = |status: &str| answers.iter().filter(|answer| answer.starts_with(&format!("HTTP/1.1 {status} "))).count();
+        let count = |status: &str| {
+            answers
+                .iter()
+                .filter(|answer| answer.starts_with(&format!("HTTP/1.1 {status} ")))
+                .count()
+        };
         assert_eq!(count("503") + count("408"), 100, "{answers:?}");
-        assert!(count("503") > 90, "the oldest are refused, and {} were late", count("408"));
+        assert!(
+            count("503") > 90,
+            "the oldest are refused, and {} were late",
+            count("408")
+        );
     }
 }
 
@@ -67,15 +84,25 @@ fn read_head(socket: &mut TcpStream) -> String {
 #[test]
 fn a_body_that_comes_slowly_is_refused_in_time() {
     let weir = Weir::start(DEMO, &[]);
-    let mut slow = connections(&weir, 1, b"POST /json HTTP/1.1\r\nhost: weir\r\ncontent-length: 100000\r\n\r\n").remove(0);
+    let mut slow = connections(
+        &weir,
+        1,
+        b"POST /json HTTP/1.1\r\nhost: weir\r\ncontent-length: 100000\r\n\r\n",
+    )
+    .remove(0);
     let begun = Instant::now();
-    slow.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
+    slow.set_read_timeout(Some(Duration::from_millis(200)))
+        .expect("a socket");
     let answer = eventually(|| {
         let _ = slow.write_all(b" ");
         Some(read_head(&mut slow)).filter(|answer| answer.starts_with("HTTP"))
     });
     assert!(answer.expect("an answer").starts_with("HTTP/1.1 408 "));
-    assert!((9..15).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    assert!(
+        (9..15).contains(&begun.elapsed().as_secs()),
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 /// A head has 10 seconds and 64 KiB, however slowly it comes.
@@ -84,7 +111,10 @@ fn heads_that_come_slowly_end_in_time() {
     let weir = Weir::start(DEMO, &[]);
     assert_eq!(post(&weir, "/json", BODY).status, 200);
     let before = resident_mib(&weir);
-    let sent = format!("GET / HTTP/1.1\r\nhost: weir\r\nx: {}", "x".repeat(63 << 10));
+    let sent = format!(
+        "GET / HTTP/1.1\r\nhost: weir\r\nx: {}",
+        "x".repeat(63 << 10)
+    );
     let begun = Instant::now();
     let mut slow = connections(&weir, 500, sent.as_bytes());
     let grown = resident_mib(&weir).saturating_sub(before);
@@ -96,9 +126,16 @@ fn heads_that_come_slowly_end_in_time() {
     for socket in &mut slow {
         assert_eq!(read_all(socket), "");
     }
-    assert!((9..15).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    assert!(
+        (9..15).contains(&begun.elapsed().as_secs()),
+        "{:?}",
+        begun.elapsed()
+    );
     let mut long = connections(&weir, 1, format!("{sent}{sent}").as_bytes()).remove(0);
-    assert!(read_all(&mut long).starts_with("HTTP/1.1 431 "), "a longer head is refused at once");
+    assert!(
+        read_all(&mut long).starts_with("HTTP/1.1 431 "),
+        "a longer head is refused at once"
+    );
 }
 
 /// A client that asks on and on, and reads no answer.
@@ -115,7 +152,9 @@ fn a_client_that_does_not_read_is_closed_in_time() {
         while written.is_ok() {
             written = socket.write(&asked);
         }
-        written.err().filter(|error| error.kind() != ErrorKind::WouldBlock)
+        written
+            .err()
+            .filter(|error| error.kind() != ErrorKind::WouldBlock)
     });
     closed.expect("it is closed");
     let seconds = begun.elapsed().as_secs();

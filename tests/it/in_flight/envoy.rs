@@ -1,4 +1,5 @@
-//! `deploy/envoy/concurrency.yaml` with a real Envoy, and an upstream that counts what is in flight.
+//! `deploy/envoy/concurrency.yaml` with a real Envoy, and an upstream that counts what is in
+//! flight.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -21,8 +22,9 @@ const PLACES: usize = 3;
 
 fn limits() -> String {
     format!(
-        "domain: algorithms\ndescriptors:\n  - key: report\n    descriptors:\n      - key: request\n        rate_limit: \
-         {{ algorithm: concurrency, requests_per_unit: {PLACES}, max_duration: {}s }}\n",
+        "domain: algorithms\ndescriptors:\n  - key: report\n    descriptors:\n      - key: \
+         request\n        rate_limit: {{ algorithm: concurrency, requests_per_unit: {PLACES}, \
+         max_duration: {}s }}\n",
         MAX_DURATION.as_secs()
     )
 }
@@ -30,7 +32,8 @@ fn limits() -> String {
 /// By user: requests in flight, and the most at a time.
 type InFlight = Mutex<HashMap<String, (usize, usize)>>;
 
-/// An upstream: `/MS` answers after so many milliseconds, `/endless` sends until its client is gone.
+/// An upstream: `/MS` answers after so many milliseconds, `/endless` sends until its client is
+/// gone.
 struct Upstream {
     address: SocketAddr,
     in_flight: Arc<InFlight>,
@@ -40,8 +43,15 @@ struct Upstream {
 impl Upstream {
     fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-        let upstream = Self { address: listener.local_addr().expect("an address"), in_flight: Arc::default(), is_over: Arc::default() };
-        let (in_flight, is_over) = (Arc::clone(&upstream.in_flight), Arc::clone(&upstream.is_over));
+        let upstream = Self {
+            address: listener.local_addr().expect("an address"),
+            in_flight: Arc::default(),
+            is_over: Arc::default(),
+        };
+        let (in_flight, is_over) = (
+            Arc::clone(&upstream.in_flight),
+            Arc::clone(&upstream.is_over),
+        );
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if is_over.load(Ordering::Relaxed) {
@@ -56,7 +66,12 @@ impl Upstream {
 
     /// What is in flight for a user, and the most so far.
     fn counts(&self, user: &str) -> (usize, usize) {
-        self.in_flight.lock().expect("no panic").get(user).copied().unwrap_or_default()
+        self.in_flight
+            .lock()
+            .expect("no panic")
+            .get(user)
+            .copied()
+            .unwrap_or_default()
     }
 }
 
@@ -80,7 +95,11 @@ fn serve(mut stream: TcpStream, in_flight: &InFlight, is_over: &AtomicBool) {
         };
         let head = String::from_utf8_lossy(&received[..end]).into_owned();
         received.drain(..end + 4);
-        let user = head.lines().find_map(|line| line.strip_prefix("x-user: ")).unwrap_or_default().to_owned();
+        let user = head
+            .lines()
+            .find_map(|line| line.strip_prefix("x-user: "))
+            .unwrap_or_default()
+            .to_owned();
         let count = |more: bool| {
             let mut all = in_flight.lock().expect("no panic");
             let (now, most) = all.entry(user.clone()).or_default();
@@ -92,12 +111,17 @@ fn serve(mut stream: TcpStream, in_flight: &InFlight, is_over: &AtomicBool) {
         let is_open = match path.trim_start_matches('/').parse() {
             Ok(ms) => {
                 thread::sleep(Duration::from_millis(ms));
-                // Counted until here, because Envoy may release the place as soon as it has the whole answer.
+                // Counted until here, because Envoy may release the place as soon as it has the
+                // whole answer.
                 count(false);
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n").is_ok()
+                stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n")
+                    .is_ok()
             }
             Err(_) => {
-                let mut is_open = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").is_ok();
+                let mut is_open = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+                    .is_ok();
                 while is_open && !is_over.load(Ordering::Relaxed) {
                     is_open = stream.write_all(b"5\r\nmore\n\r\n").is_ok();
                     thread::sleep(Duration::from_millis(5));
@@ -114,8 +138,15 @@ fn serve(mut stream: TcpStream, in_flight: &InFlight, is_over: &AtomicBool) {
 
 fn start(upstream: &Upstream, weir: &Weir) -> (Envoy, SocketAddr) {
     let configuration = configuration("concurrency", weir.grpc_addr());
-    let endpoint = configuration.lines().rfind(|line| line.contains("- endpoint:")).expect("the application");
-    let port = endpoint.split("port_value: ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port");
+    let endpoint = configuration
+        .lines()
+        .rfind(|line| line.contains("- endpoint:"))
+        .expect("the application");
+    let port = endpoint
+        .split("port_value: ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next())
+        .expect("a port");
     let own = endpoint.replace(port, &upstream.address.port().to_string());
     let configuration = with(&configuration, endpoint, &own);
     validate(&configuration);
@@ -125,14 +156,27 @@ fn start(upstream: &Upstream, weir: &Weir) -> (Envoy, SocketAddr) {
 }
 
 fn ask(front: SocketAddr, path: &str, user: &str) -> http_client::Response {
-    // A client that sends one id with all of its requests, in the header of the configuration too, has no more places than others.
-    http_client::request(front, path, &[("x-user", user.as_bytes()), ("x-stream-id", b"mine"), ("x-request-id", b"mine")])
+    // A client that sends one id with all of its requests, in the header of the configuration too,
+    // has no more places than others.
+    http_client::request(
+        front,
+        path,
+        &[
+            ("x-user", user.as_bytes()),
+            ("x-stream-id", b"mine"),
+            ("x-request-id", b"mine"),
+        ],
+    )
 }
 
 /// Begins a request and waits for the head of its response.
 fn begin(front: SocketAddr, path: &str, user: &str) -> (TcpStream, bool) {
     let mut stream = TcpStream::connect(front).expect("Envoy listens");
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\n\r\n").expect("sent");
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\n\r\n"
+    )
+    .expect("sent");
     let mut head = [0; 12];
     stream.read_exact(&mut head).expect("a response");
     (stream, head.ends_with(b"200"))
@@ -141,10 +185,15 @@ fn begin(front: SocketAddr, path: &str, user: &str) -> (TcpStream, bool) {
 /// All places are free: as many endless requests begin at a time as there are places, and no more.
 fn assert_all_free(front: SocketAddr, user: &str) {
     let all = || {
-        let begun: Vec<_> = (0..=PLACES).map(|_| begin(front, "/endless", user)).collect();
+        let begun: Vec<_> = (0..=PLACES)
+            .map(|_| begin(front, "/endless", user))
+            .collect();
         (begun.iter().filter(|(_, is_allowed)| *is_allowed).count() == PLACES).then_some(())
     };
-    assert!(eventually(all).is_some(), "the places of {user} are not free");
+    assert!(
+        eventually(all).is_some(),
+        "the places of {user} are not free"
+    );
 }
 
 fn envoys_hold_the_limit(weir: &Weir) {
@@ -162,7 +211,11 @@ fn envoys_hold_the_limit(weir: &Weir) {
                     200 => statuses.0 += 1,
                     429 => {
                         assert_eq!(response.header("retry-after"), Some("1"), "{response:?}");
-                        assert_eq!(response.header("x-ratelimit-limit"), Some("3"), "without a window: {response:?}");
+                        assert_eq!(
+                            response.header("x-ratelimit-limit"),
+                            Some("3"),
+                            "without a window: {response:?}"
+                        );
                         statuses.1 += 1;
                     }
                     _ => panic!("{response:?}"),
@@ -172,18 +225,31 @@ fn envoys_hold_the_limit(weir: &Weir) {
         })
     };
     let threads: Vec<_> = (0..12).map(hammer).collect();
-    let (passed, refused) =
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    assert_eq!(upstream.counts("ann").1, PLACES, "at most, and as many, of {passed} that passed and {refused} that did not");
+    let (passed, refused) = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("no panic"))
+        .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    assert_eq!(
+        upstream.counts("ann").1,
+        PLACES,
+        "at most, and as many, of {passed} that passed and {refused} that did not"
+    );
     // Few on a machine that is busy.
-    assert!(passed > 5 && refused > 5, "{passed} passed, {refused} refused");
+    assert!(
+        passed > 5 && refused > 5,
+        "{passed} passed, {refused} refused"
+    );
     assert_all_free(front, "ann");
 
-    // Aborted downloads give their places back long before `max_duration`, and refused requests free nothing.
+    // Aborted downloads give their places back long before `max_duration`, and refused requests
+    // free nothing.
     let began = Instant::now();
     for _ in 0..5 {
         let held: Vec<_> = (0..PLACES)
-            .map(|_| eventually(|| Some(begin(front, "/endless", "bob")).filter(|(_, allowed)| *allowed)).expect("a place"))
+            .map(|_| {
+                eventually(|| Some(begin(front, "/endless", "bob")).filter(|(_, allowed)| *allowed))
+                    .expect("a place")
+            })
             .collect();
         for _ in 0..10 {
             assert_eq!(ask(front, "/0", "bob").status, 429);
@@ -191,11 +257,16 @@ fn envoys_hold_the_limit(weir: &Weir) {
         assert_eq!(ask(front, "/0", "eve").status, 200, "another user");
         drop(held);
     }
-    assert!(began.elapsed() < 5 * MAX_DURATION, "places became free when downloads were aborted");
+    assert!(
+        began.elapsed() < 5 * MAX_DURATION,
+        "places became free when downloads were aborted"
+    );
     assert_all_free(front, "bob");
 
     // A killed Envoy releases nothing. Its places are free after `max_duration`, and not before.
-    let lost: Vec<_> = (0..PLACES).map(|_| begin(front, "/endless", "eve")).collect();
+    let lost: Vec<_> = (0..PLACES)
+        .map(|_| begin(front, "/endless", "eve"))
+        .collect();
     let began = Instant::now();
     assert!(lost.iter().all(|(_, is_allowed)| *is_allowed));
     drop(envoy);
@@ -203,10 +274,15 @@ fn envoys_hold_the_limit(weir: &Weir) {
     let early = ask(front, "/0", "eve").status;
     assert!(early == 429 || began.elapsed() >= MAX_DURATION, "{early}");
     assert!(eventually(|| (ask(front, "/0", "eve").status == 200).then_some(())).is_some());
-    assert!(began.elapsed() + Duration::from_millis(50) >= MAX_DURATION, "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() + Duration::from_millis(50) >= MAX_DURATION,
+        "{:?}",
+        began.elapsed()
+    );
     assert_all_free(front, "eve");
     assert!(
-        eventually(|| (holders_in(weir, "algorithms", "report.request") == 0.0).then_some(())).is_some(),
+        eventually(|| (holders_in(weir, "algorithms", "report.request") == 0.0).then_some(()))
+            .is_some(),
         "{}",
         holders_in(weir, "algorithms", "report.request")
     );
@@ -220,5 +296,8 @@ fn envoys_hold_the_limit_in_memory() {
 #[test]
 fn envoys_hold_the_limit_in_redis() {
     let redis = RedisServer::start();
-    envoys_hold_the_limit(&Weir::start(&[("limits.yaml", &limits())], &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]));
+    envoys_hold_the_limit(&Weir::start(
+        &[("limits.yaml", &limits())],
+        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
+    ));
 }

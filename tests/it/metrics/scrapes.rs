@@ -13,33 +13,45 @@ const KIB: u64 = 1 << 10;
 
 /// So many limits, whose metrics have more than a kilobyte each.
 fn many_limits(count: usize) -> String {
-    let limits = (0..count).map(|index| format!("  - {{ key: key_{index}, rate_limit: {{ unit: hour, requests_per_unit: 10 }} }}\n"));
+    let limits = (0..count).map(|index| {
+        format!("  - {{ key: key_{index}, rate_limit: {{ unit: hour, requests_per_unit: 10 }} }}\n")
+    });
     format!("domain: many\ndescriptors:\n{}", limits.collect::<String>())
 }
 
-/// A connection that has asked for the metrics and read the first bytes of the answer, which is all that it reads. Its socket buffers little.
+/// A connection that has asked for the metrics and read the first bytes of the answer, which is all
+/// that it reads. Its socket buffers little.
 fn unread(address: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    socket.set_recv_buffer_size(4 << 10).expect("a small buffer");
+    socket
+        .set_recv_buffer_size(4 << 10)
+        .expect("a small buffer");
     socket.connect(&address.into()).expect("a connection");
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\n\r\n").expect("a request");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\n\r\n")
+        .expect("a request");
     let mut status = [0; 12];
     stream.read_exact(&mut status).expect("a response in time");
     assert_eq!(&status, b"HTTP/1.1 200");
     stream
 }
 
-/// At most two texts are in memory, whatever the number of readers. A reader that reads gets a whole and recent one.
+/// At most two texts are in memory, whatever the number of readers. A reader that reads gets a
+/// whole and recent one.
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_that_do_not_read_share_the_text() {
     let weir = Weir::start(&[("limits.yaml", &many_limits(5_000))], &[]);
     let client = &mut weir.client().await;
     let mut ask = async || {
-        client.should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])])).await.expect("an answer");
+        client
+            .should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])]))
+            .await
+            .expect("an answer");
     };
-    let hits = || weir.metric("ratelimit_service_rate_limit_total_hits{domain=\"many\",key1=\"key_7\"}");
+    let hits =
+        || weir.metric("ratelimit_service_rate_limit_total_hits{domain=\"many\",key1=\"key_7\"}");
     let text_kib = weir.get("/metrics").1.len() as u64 / KIB;
     assert!(text_kib > 4_000, "{text_kib} KiB");
     let before = weir.resident_kib();
@@ -51,9 +63,15 @@ async fn readers_that_do_not_read_share_the_text() {
         })
         .collect();
     let grown = weir.resident_kib().saturating_sub(before);
-    assert!(grown < 5 * text_kib, "50 readers take {grown} KiB, and a text has {text_kib} KiB");
+    assert!(
+        grown < 5 * text_kib,
+        "50 readers take {grown} KiB, and a text has {text_kib} KiB"
+    );
     let page = weir.get("/metrics").1;
-    assert!(page.len() as u64 / KIB >= text_kib && page.contains("\nweir_worker_busy_seconds_total"), "the whole text");
+    assert!(
+        page.len() as u64 / KIB >= text_kib && page.contains("\nweir_worker_busy_seconds_total"),
+        "the whole text"
+    );
     // Without slow readers a scrape shows what happened before it.
     drop(readers);
     for count in 1..=20 {
@@ -72,27 +90,52 @@ fn readers_that_leave_at_once_do_not_have_texts_made_side_by_side() {
     let before = weir.peak_resident_kib();
     for _ in 0..200 {
         let mut stream = TcpStream::connect(weir.http_addr()).expect("a connection");
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\n\r\n").expect("a request");
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: weir\r\n\r\n")
+            .expect("a request");
         std::thread::sleep(Duration::from_millis(2));
     }
     assert!(weir.get("/metrics").1.len() as u64 / KIB >= text_kib);
     let grown = weir.peak_resident_kib() - before;
-    assert!(grown < 5 * text_kib, "{grown} KiB at the peak, and a text has {text_kib} KiB");
+    assert!(
+        grown < 5 * text_kib,
+        "{grown} KiB at the peak, and a text has {text_kib} KiB"
+    );
 }
 
 #[tokio::test]
 async fn limits_that_were_never_asked_can_be_left_out() {
     let limits = many_limits(10_000);
     for (omit, least, most) in [("false", 130_000, 130_100), ("true", 14, 100)] {
-        let weir = Weir::start(&[("limits.yaml", &limits)], &[("METRICS_OMIT_UNUSED_LIMITS", omit), ("WORKERS", "1")]);
+        let weir = Weir::start(
+            &[("limits.yaml", &limits)],
+            &[("METRICS_OMIT_UNUSED_LIMITS", omit), ("WORKERS", "1")],
+        );
         // What a worker registers last, when it has started.
-        let has_started = || weir.get("/metrics").1.contains("weir_connections_behind{worker=\"0\"}").then_some(());
+        let has_started = || {
+            weir.get("/metrics")
+                .1
+                .contains("weir_connections_behind{worker=\"0\"}")
+                .then_some(())
+        };
         eventually(has_started).expect("a worker");
-        let series = || weir.get("/metrics").1.lines().filter(|line| !line.starts_with('#')).count();
+        let series = || {
+            weir.get("/metrics")
+                .1
+                .lines()
+                .filter(|line| !line.starts_with('#'))
+                .count()
+        };
         let before = series();
-        weir.client().await.should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])])).await.expect("an answer");
+        weir.client()
+            .await
+            .should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])]))
+            .await
+            .expect("an answer");
         let page = weir.get("/metrics").1;
-        assert!(page.contains("\nratelimit_service_rate_limit_total_hits{domain=\"many\",key1=\"key_7\"} 1\n"));
+        assert!(page.contains(
+            "\nratelimit_service_rate_limit_total_hits{domain=\"many\",key1=\"key_7\"} 1\n"
+        ));
         assert_eq!(series() - before, if omit == "true" { 13 } else { 0 });
         assert!((least..most).contains(&series()), "{omit}: {}", series());
     }
@@ -100,11 +143,24 @@ async fn limits_that_were_never_asked_can_be_left_out() {
 
 /// Head and body of the answer to a request for the metrics.
 fn scraped(address: SocketAddr, method: &str, accept_encoding: &str) -> (String, Vec<u8>) {
-    let message = format!("{method} /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\naccept-encoding: {accept_encoding}\r\n\r\n");
-    let mut received = http_client::exchange(Ipv4Addr::LOCALHOST, address, message.as_bytes()).expect("an answer");
-    let head = received.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+    let message = format!(
+        "{method} /metrics HTTP/1.1\r\nhost: weir\r\nconnection: close\r\naccept-encoding: \
+         {accept_encoding}\r\n\r\n"
+    );
+    let mut received =
+        http_client::exchange(Ipv4Addr::LOCALHOST, address, message.as_bytes()).expect("an answer");
+    let head = received
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .expect("a head")
+        + 4;
     let body = received.split_off(head);
-    (String::from_utf8(received).expect("text").to_ascii_lowercase(), body)
+    (
+        String::from_utf8(received)
+            .expect("text")
+            .to_ascii_lowercase(),
+        body,
+    )
 }
 
 #[test]
@@ -113,19 +169,49 @@ fn a_scraper_that_accepts_gzip_gets_gzip() {
     let plain = weir.get("/metrics").1;
     // What Prometheus sends.
     let (head, body) = scraped(weir.http_addr(), "GET", "gzip");
-    assert!(head.contains("\r\ncontent-encoding: gzip\r\n") && head.contains("\r\nvary: accept-encoding\r\n"), "{head}");
-    assert!(head.contains("\r\ncontent-type: text/plain; version=0.0.4"), "{head}");
-    assert!(body.len() * 10 < plain.len(), "{} of {} bytes", body.len(), plain.len());
+    assert!(
+        head.contains("\r\ncontent-encoding: gzip\r\n")
+            && head.contains("\r\nvary: accept-encoding\r\n"),
+        "{head}"
+    );
+    assert!(
+        head.contains("\r\ncontent-type: text/plain; version=0.0.4"),
+        "{head}"
+    );
+    assert!(
+        body.len() * 10 < plain.len(),
+        "{} of {} bytes",
+        body.len(),
+        plain.len()
+    );
     let mut text = String::new();
-    flate2::read::GzDecoder::new(&*body).read_to_string(&mut text).expect("gzip");
-    let names = |page: &str| page.lines().filter_map(|line| line.rsplit_once(' ')).map(|(name, _)| name.to_owned()).collect::<Vec<_>>();
+    flate2::read::GzDecoder::new(&*body)
+        .read_to_string(&mut text)
+        .expect("gzip");
+    let names = |page: &str| {
+        page.lines()
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(name, _)| name.to_owned())
+            .collect::<Vec<_>>()
+    };
     assert_eq!(names(&text), names(&plain));
 
-    for (accepts, status) in [("gzip;q=0", "200"), ("br", "200"), ("gzip;q=0.5, identity", "200"), ("identity;q=0", "406")] {
+    for (accepts, status) in [
+        ("gzip;q=0", "200"),
+        ("br", "200"),
+        ("gzip;q=0.5, identity", "200"),
+        ("identity;q=0", "406"),
+    ] {
         let (head, body) = scraped(weir.http_addr(), "GET", accepts);
-        assert!(head.starts_with(&format!("http/1.1 {status}")) && !head.contains("content-encoding"), "{accepts}: {head}");
+        assert!(
+            head.starts_with(&format!("http/1.1 {status}")) && !head.contains("content-encoding"),
+            "{accepts}: {head}"
+        );
         assert_eq!(body.starts_with(b"# HELP "), status == "200", "{accepts}");
     }
     let (head, body) = scraped(weir.http_addr(), "HEAD", "gzip");
-    assert!(head.contains("\r\ncontent-encoding: gzip\r\n") && body.is_empty(), "{head}");
+    assert!(
+        head.contains("\r\ncontent-encoding: gzip\r\n") && body.is_empty(),
+        "{head}"
+    );
 }

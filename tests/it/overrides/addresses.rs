@@ -1,4 +1,5 @@
-//! An address is one subject, however it is spelled: for limits with networks, for counters and their names, and for overrides, which may name networks.
+//! An address is one subject, however it is spelled: for limits with networks, for counters and
+//! their names, and for overrides, which may name networks.
 
 use weir::proto::rate_limit_response::Code;
 
@@ -30,20 +31,47 @@ async fn each(test: impl AsyncFn(&Desk, &Weir, &mut Client)) {
 async fn a_block_decides_every_spelling_of_the_address_that_it_names() {
     each(async |desk, weir, client| {
         for (key, named, spellings) in [
-            ("ip", "2001:db8::1", &["2001:DB8::1", "2001:db8:0:0:0:0:0:1", "2001:db8::1"][..]),
-            ("ip", "10.0.0.1", &["::ffff:10.0.0.1", "::FFFF:a00:1", "10.0.0.1"]),
+            (
+                "ip",
+                "2001:db8::1",
+                &["2001:DB8::1", "2001:db8:0:0:0:0:0:1", "2001:db8::1"][..],
+            ),
+            (
+                "ip",
+                "10.0.0.1",
+                &["::ffff:10.0.0.1", "::FFFF:a00:1", "10.0.0.1"],
+            ),
             ("ip", "2001:DB8:1::5", &["2001:db8:1::5"]),
             // Also where no limit has networks.
             ("plain", "2001:db8::1", &["2001:DB8::1"]),
         ] {
-            assert_eq!(code(client, key, spellings[0], 1).await, Code::Ok, "{key}={named}");
+            assert_eq!(
+                code(client, key, spellings[0], 1).await,
+                Code::Ok,
+                "{key}={named}"
+            );
             let id = id_of(&desk.ok(weir, &["block", "-d", "shop", &format!("{key}={named}")]));
             for spelling in spellings {
-                assert_eq!(code(client, key, spelling, 1).await, Code::OverLimit, "{key}={spelling}, blocked as {named}");
+                assert_eq!(
+                    code(client, key, spelling, 1).await,
+                    Code::OverLimit,
+                    "{key}={spelling}, blocked as {named}"
+                );
             }
-            assert_eq!(code(client, key, "2001:db8::2", 0).await, Code::Ok, "another address");
-            desk.ok(weir, &["unblock", "-d", "shop", &format!("{key}={}", spellings[0])]);
-            assert_eq!(code(client, key, spellings[0], 1).await, Code::Ok, "{id} has ended, by another spelling");
+            assert_eq!(
+                code(client, key, "2001:db8::2", 0).await,
+                Code::Ok,
+                "another address"
+            );
+            desk.ok(
+                weir,
+                &["unblock", "-d", "shop", &format!("{key}={}", spellings[0])],
+            );
+            assert_eq!(
+                code(client, key, spellings[0], 1).await,
+                Code::Ok,
+                "{id} has ended, by another spelling"
+            );
         }
         // By the names that lists show: of an address, and of a network that shares a counter.
         assert_eq!(code(client, "group", "2001:DB8:0:1::1", 1).await, Code::Ok);
@@ -68,8 +96,14 @@ async fn an_override_of_a_network_decides_its_addresses() {
         desk.ok(weir, &["block", "-d", "shop", "ip=2001:db8::/32"]);
         desk.ok(weir, &["exempt", "-d", "shop", "ip=2001:db8:a::/48"]);
         desk.ok(weir, &["block", "-d", "shop", "ip=2001:db8:a::66"]);
-        desk.ok(weir, &["raise", "-d", "shop", "ip=10.1.0.0/16", "--to", "5/year"]);
-        desk.ok(weir, &["block", "-d", "shop", "masked_remote_address=10.0.0.0/8"]);
+        desk.ok(
+            weir,
+            &["raise", "-d", "shop", "ip=10.1.0.0/16", "--to", "5/year"],
+        );
+        desk.ok(
+            weir,
+            &["block", "-d", "shop", "masked_remote_address=10.0.0.0/8"],
+        );
         for (key, value, expected) in [
             ("ip", "2001:DB8:1::1", Code::OverLimit),
             ("ip", "2001:db9::1", Code::Ok),
@@ -82,14 +116,31 @@ async fn an_override_of_a_network_decides_its_addresses() {
             assert_eq!(code(client, key, value, 1).await, expected, "{key}={value}");
         }
         assert_eq!(code(client, "ip", "10.1.2.3", 5).await, Code::Ok, "raised");
-        assert_eq!(code(client, "ip", "::ffff:10.1.2.3", 1).await, Code::OverLimit, "it has one counter");
-        assert_eq!(code(client, "ip", "10.2.2.3", 4).await, Code::OverLimit, "not raised");
+        assert_eq!(
+            code(client, "ip", "::ffff:10.1.2.3", 1).await,
+            Code::OverLimit,
+            "it has one counter"
+        );
+        assert_eq!(
+            code(client, "ip", "10.2.2.3", 4).await,
+            Code::OverLimit,
+            "not raised"
+        );
         let all = desk.weir(weir, &["block", "-d", "shop", "ip=::/0"]);
-        assert!(String::from_utf8_lossy(&all.stderr).contains("--all"), "all addresses");
+        assert!(
+            String::from_utf8_lossy(&all.stderr).contains("--all"),
+            "all addresses"
+        );
         let explained = desk.ok(weir, &["explain", "-d", "shop", "ip=2001:DB8:1::1"]);
-        assert!(explained.contains("REFUSED NOW: blocked by the override"), "{explained}");
+        assert!(
+            explained.contains("REFUSED NOW: blocked by the override"),
+            "{explained}"
+        );
         let listed = desk.ok(weir, &["overrides"]);
-        assert!(listed.contains("ip=2001:db8:a::/48") && listed.contains("ip=10.1.0.0/16"), "{listed}");
+        assert!(
+            listed.contains("ip=2001:db8:a::/48") && listed.contains("ip=10.1.0.0/16"),
+            "{listed}"
+        );
         desk.ok(weir, &["unblock", "-d", "shop", "ip=2001:DB8::/32"]);
         assert_eq!(code(client, "ip", "2001:db8:1::1", 1).await, Code::Ok);
         // A network with bits behind its prefix is a text that no address is.
@@ -103,12 +154,27 @@ async fn an_override_of_a_network_decides_its_addresses() {
 #[tokio::test]
 async fn spellings_share_a_counter_beside_networks_of_the_key() {
     each(async |_, _, client| {
-        assert_eq!(code(client, "ip", "2001:DB9::1", 2).await, Code::Ok, "the key alone");
+        assert_eq!(
+            code(client, "ip", "2001:DB9::1", 2).await,
+            Code::Ok,
+            "the key alone"
+        );
         assert_eq!(code(client, "ip", "2001:db9::1", 1).await, Code::OverLimit);
-        assert_eq!(code(client, "ip", "2001:db8::7", 1).await, Code::Ok, "the exact value of the file");
-        assert_eq!(code(client, "ip", "2001:db8:0::7", 1).await, Code::OverLimit);
+        assert_eq!(
+            code(client, "ip", "2001:db8::7", 1).await,
+            Code::Ok,
+            "the exact value of the file"
+        );
+        assert_eq!(
+            code(client, "ip", "2001:db8:0::7", 1).await,
+            Code::OverLimit
+        );
         assert_eq!(code(client, "plain", "2001:DB8::1", 3).await, Code::Ok);
-        assert_eq!(code(client, "plain", "2001:db8::1", 3).await, Code::Ok, "a key without networks has texts");
+        assert_eq!(
+            code(client, "plain", "2001:db8::1", 3).await,
+            Code::Ok,
+            "a key without networks has texts"
+        );
     })
     .await;
 }

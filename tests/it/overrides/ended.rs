@@ -1,4 +1,5 @@
-//! Overrides that have ended: who removed them and when, kept for a week over a restart, and never in force.
+//! Overrides that have ended: who removed them and when, kept for a week over a restart, and never
+//! in force.
 
 use serde_json::{Value, json};
 use weir::proto::rate_limit_response::Code;
@@ -12,14 +13,24 @@ const ENDED: &str = "w1{|overrides}ended";
 
 /// Value, and by whom it ended, of all that the API lists.
 fn ended(desk: &Desk, weir: &Weir) -> Vec<(String, String)> {
-    let listed: Value = serde_json::from_str(&desk.ok(weir, &["overrides", "--ended", "--format", "json"])).expect("JSON");
+    let listed: Value =
+        serde_json::from_str(&desk.ok(weir, &["overrides", "--ended", "--format", "json"]))
+            .expect("JSON");
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
     let pair = |one: &Value| (text(&one["entries"][0]["value"]), text(&one["ended"]["by"]));
-    listed["overrides"].as_array().expect("a list").iter().map(pair).collect()
+    listed["overrides"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(pair)
+        .collect()
 }
 
 fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-    expected.iter().map(|(value, by)| ((*value).to_owned(), (*by).to_owned())).collect()
+    expected
+        .iter()
+        .map(|(value, by)| ((*value).to_owned(), (*by).to_owned()))
+        .collect()
 }
 
 #[tokio::test]
@@ -33,26 +44,78 @@ async fn what_ended_is_listed_for_a_week_wherever_overrides_are_kept() {
             _ => vec![("REDIS_URL", &*url)],
         };
         let weir = desk.start(LIMITS, &environment);
-        assert_eq!(desk.ok(&weir, &["overrides", "--ended"]), "no overrides ended within the last week\n");
-        let gone = desk.ok(&weir, &["block", "-d", "shop", "vip=1", "--reason", "scraper"]);
+        assert_eq!(
+            desk.ok(&weir, &["overrides", "--ended"]),
+            "no overrides ended within the last week\n"
+        );
+        let gone = desk.ok(
+            &weir,
+            &["block", "-d", "shop", "vip=1", "--reason", "scraper"],
+        );
         desk.ok(&weir, &["raise", "-d", "shop", "vip=2", "--to", "9/year"]);
         desk.ok(&weir, &["overrides", "remove", &id_of(&gone)]);
         assert_eq!(ended(&desk, &weir), pairs(&[("1", "alice")]), "{store}");
         let text = desk.ok(&weir, &["overrides", "--ended"]);
-        let words = |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+        let words = |line: &str| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let rows: Vec<_> = text.lines().map(words).collect();
-        assert_eq!(rows[0], ["ID", "ORDER", "DOMAIN", "ENTRIES", "ENDED", "ENDED BY", "MADE", "BY", "REASON"], "{text}");
-        let row: Vec<_> = [0, 1, 2, 3, 5, 7, 8].iter().map(|&column| rows[1][column].as_str()).collect();
-        assert_eq!(row, [&*id_of(&gone), "block", "shop", "vip=1", "alice", "alice", "scraper"], "{text}");
+        assert_eq!(
+            rows[0],
+            [
+                "ID", "ORDER", "DOMAIN", "ENTRIES", "ENDED", "ENDED BY", "MADE", "BY", "REASON"
+            ],
+            "{text}"
+        );
+        let row: Vec<_> = [0, 1, 2, 3, 5, 7, 8]
+            .iter()
+            .map(|&column| rows[1][column].as_str())
+            .collect();
+        assert_eq!(
+            row,
+            [
+                &*id_of(&gone),
+                "block",
+                "shop",
+                "vip=1",
+                "alice",
+                "alice",
+                "scraper"
+            ],
+            "{text}"
+        );
         // One that ends by itself, and is ordered again before it was swept.
-        desk.ok(&weir, &["block", "-d", "shop", "vip=3", "--until", &in_seconds(2)]);
+        desk.ok(
+            &weir,
+            &["block", "-d", "shop", "vip=3", "--until", &in_seconds(2)],
+        );
         let has_ended = || (ended(&desk, &weir).len() == 2).then_some(());
         assert!(eventually(has_ended).is_some(), "{store}");
         desk.ok(&weir, &["block", "-d", "shop", "vip=3"]);
-        desk.ok(&weir, &["overrides", "remove", &id_of(&desk.ok(&weir, &["exempt", "-d", "shop", "vip=4"]))]);
+        desk.ok(
+            &weir,
+            &[
+                "overrides",
+                "remove",
+                &id_of(&desk.ok(&weir, &["exempt", "-d", "shop", "vip=4"])),
+            ],
+        );
         let mut all = vec![("4", "alice"), ("3", "expired"), ("1", "alice")];
-        assert_eq!(ended(&desk, &weir), pairs(&all), "{store}: the last one first");
-        assert_eq!(desk.ok(&weir, &["overrides", "--ended", "-d", "shop"]).lines().count(), 4);
+        assert_eq!(
+            ended(&desk, &weir),
+            pairs(&all),
+            "{store}: the last one first"
+        );
+        assert_eq!(
+            desk.ok(&weir, &["overrides", "--ended", "-d", "shop"])
+                .lines()
+                .count(),
+            4
+        );
         if store == "process" {
             continue;
         }
@@ -61,13 +124,24 @@ async fn what_ended_is_listed_for_a_week_wherever_overrides_are_kept() {
         assert_eq!(ended(&desk, &weir), pairs(&all), "{store}: after a restart");
         let client = &mut weir.client().await;
         for (value, expected) in [("1", Code::Ok), ("3", Code::OverLimit), ("4", Code::Ok)] {
-            assert_eq!(code(client, "vip", value, 0).await, expected, "{store}: {value}");
+            assert_eq!(
+                code(client, "vip", value, 0).await,
+                expected,
+                "{store}: {value}"
+            );
         }
         desk.ok(&weir, &["unblock", "-d", "shop", "vip=3"]);
         all.insert(0, ("3", "alice"));
         assert_eq!(ended(&desk, &weir), pairs(&all), "{store}");
         if store == "redis" {
-            assert_eq!((redis.run::<i64>(&["HLEN", KEY]), redis.run::<i64>(&["HLEN", ENDED])), (2, 4), "the raise and the version");
+            assert_eq!(
+                (
+                    redis.run::<i64>(&["HLEN", KEY]),
+                    redis.run::<i64>(&["HLEN", ENDED])
+                ),
+                (2, 4),
+                "the raise and the version"
+            );
             assert!((604_000..=604_800).contains(&redis.run::<i64>(&["TTL", ENDED])));
         }
     }
@@ -84,31 +158,63 @@ fn record(value: usize, seconds: i64) -> Value {
 #[tokio::test]
 async fn so_many_are_kept_and_none_of_them_is_in_force() {
     // Five are too many beside the one that is removed below, and two are too old.
-    let records: Vec<_> =
-        (0..1_004).map(|value| record(value, 9_000 - value as i64)).chain([record(2_000, 604_900), record(2_001, 700_000)]).collect();
+    let records: Vec<_> = (0..1_004)
+        .map(|value| record(value, 9_000 - value as i64))
+        .chain([record(2_000, 604_900), record(2_001, 700_000)])
+        .collect();
     let (desk, redis) = (Desk::new(), RedisServer::start());
     let file = desk.path("overrides.json");
     // One stands where those in force are.
-    std::fs::write(&file, json!({ "overrides": [record(3_000, 9)], "ended": records }).to_string()).expect("written");
-    redis.run::<i64>(&["HSET", KEY, "id3000", &record(3_000, 9).to_string(), "version", "x"]);
+    std::fs::write(
+        &file,
+        json!({ "overrides": [record(3_000, 9)], "ended": records }).to_string(),
+    )
+    .expect("written");
+    redis.run::<i64>(&[
+        "HSET",
+        KEY,
+        "id3000",
+        &record(3_000, 9).to_string(),
+        "version",
+        "x",
+    ]);
     for record in &records {
-        let field = format!("{} {}", record["ended"]["at"].as_str().expect("an instant"), record["id"].as_str().expect("an id"));
+        let field = format!(
+            "{} {}",
+            record["ended"]["at"].as_str().expect("an instant"),
+            record["id"].as_str().expect("an id")
+        );
         redis.run::<i64>(&["HSET", ENDED, &field, &record.to_string()]);
     }
     let url = redis.url();
-    for environment in [("OVERRIDES_FILE", file.to_str().expect("UTF-8")), ("REDIS_URL", &*url)] {
+    for environment in [
+        ("OVERRIDES_FILE", file.to_str().expect("UTF-8")),
+        ("REDIS_URL", &*url),
+    ] {
         let weir = desk.start(LIMITS, &[environment]);
         weir.wait_for_log("ended: it is in force no longer").await;
         for value in ["3000", "1003", "2000"] {
-            assert_eq!(code(&mut weir.client().await, "vip", value, 0).await, Code::Ok, "{value}");
+            assert_eq!(
+                code(&mut weir.client().await, "vip", value, 0).await,
+                Code::Ok,
+                "{value}"
+            );
         }
         assert_eq!(ended(&desk, &weir).len(), 1_000);
         let gone = desk.ok(&weir, &["block", "-d", "shop", "vip=last"]);
         desk.ok(&weir, &["overrides", "remove", &id_of(&gone)]);
         let all = ended(&desk, &weir);
-        assert_eq!((all.len(), &*all[0].0, &*all[1].0, &*all[999].0), (1_000, "last", "1003", "5"), "{environment:?}");
+        assert_eq!(
+            (all.len(), &*all[0].0, &*all[1].0, &*all[999].0),
+            (1_000, "last", "1003", "5"),
+            "{environment:?}"
+        );
     }
     assert_eq!(redis.run::<i64>(&["HLEN", ENDED]), 1_000);
     let text = std::fs::read_to_string(&file).expect("a file");
-    assert_eq!(text.matches("\"ended\": {").count(), 1_001, "with the one that stands in the wrong list, which stays as it is");
+    assert_eq!(
+        text.matches("\"ended\": {").count(),
+        1_001,
+        "with the one that stands in the wrong list, which stays as it is"
+    );
 }

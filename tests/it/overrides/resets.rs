@@ -43,23 +43,47 @@ async fn resets(desk: &Desk, weir: &Weir) {
         assert_eq!(code(client, key, "1", 1).await, Code::OverLimit, "{key}");
         assert_eq!(code(client, key, "2", 1).await, Code::Ok, "{key}");
         let text = desk.ok(weir, &["reset", "-d", "shop", &format!("{key}=1")]);
-        assert!(text.starts_with(&format!("shop.{key} counts from zero (counter w1{{shop|{key}=1}}")), "{text}");
+        assert!(
+            text.starts_with(&format!(
+                "shop.{key} counts from zero (counter w1{{shop|{key}=1}}"
+            )),
+            "{text}"
+        );
         let answer = ask(client, "shop", key, "1", 1).await;
-        assert_eq!(answer.overall_code(), Code::Ok, "{key}: at once in this process");
+        assert_eq!(
+            answer.overall_code(),
+            Code::Ok,
+            "{key}: at once in this process"
+        );
         let left = if key == "leaky_bucket" { 0 } else { 2 };
         assert_eq!(answer.statuses[0].limit_remaining, left, "{key}");
         // Only this descriptor.
         if key != "leaky_bucket" {
-            assert_eq!(ask(client, "shop", key, "2", 0).await.statuses[0].limit_remaining, 2, "{key}");
+            assert_eq!(
+                ask(client, "shop", key, "2", 0).await.statuses[0].limit_remaining,
+                2,
+                "{key}"
+            );
         }
         let nothing = desk.ok(weir, &["reset", "-d", "shop", &format!("{key}=other")]);
-        assert!(nothing.starts_with(&format!("shop.{key} had counted nothing")), "{nothing}");
+        assert!(
+            nothing.starts_with(&format!("shop.{key} had counted nothing")),
+            "{nothing}"
+        );
     }
     let line = weir.wait_for_log("\"@message\":\"counter reset\"").await;
-    for field in ["\"by\":\"alice\"", "\"domain\":\"shop\"", "\"entries\":\"fixed_window=1\"", "\"limit\":\"shop.fixed_window\""] {
+    for field in [
+        "\"by\":\"alice\"",
+        "\"domain\":\"shop\"",
+        "\"entries\":\"fixed_window=1\"",
+        "\"limit\":\"shop.fixed_window\"",
+    ] {
         assert!(line.contains(field), "{field}: {line}");
     }
-    assert_eq!(weir.metric("weir_override_changes_total{change=\"reset\"}"), Some(2.0 * KEYS.len() as f64));
+    assert_eq!(
+        weir.metric("weir_override_changes_total{change=\"reset\"}"),
+        Some(2.0 * KEYS.len() as f64)
+    );
 }
 
 #[tokio::test]
@@ -71,20 +95,31 @@ async fn every_algorithm_starts_from_zero_in_memory() {
 #[tokio::test]
 async fn every_algorithm_starts_from_zero_in_redis() {
     let (desk, redis, per_second) = (Desk::new(), RedisServer::start(), RedisServer::start());
-    let environment = [("REDIS_URL", &*redis.url()), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &per_second.url())];
+    let environment = [
+        ("REDIS_URL", &*redis.url()),
+        ("REDIS_PERSECOND", "true"),
+        ("REDIS_PERSECOND_URL", &per_second.url()),
+    ];
     let weir = desk.start(EACH, &environment);
     resets(&desk, &weir).await;
-    assert!(per_second.calls("del") > 0, "the limit per second was reset where it is counted");
+    assert!(
+        per_second.calls("del") > 0,
+        "the limit per second was reset where it is counted"
+    );
     for server in [&redis, &per_second] {
         let keys = server.keys();
         for key in keys.iter().filter(|key| key.contains("shop")) {
             let has_ttl = || (server.run::<i64>(&["PTTL", key]) > 0).then_some(());
-            assert!(eventually(has_ttl).is_some(), "{key} has no TTL after its reset");
+            assert!(
+                eventually(has_ttl).is_some(),
+                "{key} has no TTL after its reset"
+            );
         }
     }
 }
 
-/// A connection that knows the TTL of a counter sends a bare INCRBY. A counter that was reset gets a TTL again all the same.
+/// A connection that knows the TTL of a counter sends a bare INCRBY. A counter that was reset gets
+/// a TTL again all the same.
 #[tokio::test]
 async fn a_counter_whose_ttl_was_known_gets_one_again() {
     let (desk, redis) = (Desk::new(), RedisServer::start());
@@ -94,13 +129,20 @@ async fn a_counter_whose_ttl_was_known_gets_one_again() {
         assert_eq!(code(client, "user", "1", 1).await, Code::Ok);
     }
     let expires = redis.calls("expire");
-    let key = redis.keys().into_iter().find(|key| key.contains("user=1")).expect("a counter");
+    let key = redis
+        .keys()
+        .into_iter()
+        .find(|key| key.contains("user=1"))
+        .expect("a counter");
     desk.ok(&weir, &["reset", "-d", "shop", "user=1"]);
     assert!(!redis.keys().contains(&key));
     assert_eq!(code(client, "user", "1", 1).await, Code::Ok);
     let has_ttl = || (redis.run::<i64>(&["PTTL", &key]) > 0).then_some(());
     assert!(eventually(has_ttl).is_some(), "{key} has no TTL");
-    assert_eq!((redis.run::<i64>(&["GET", &key]), redis.calls("expire")), (1, expires + 1));
+    assert_eq!(
+        (redis.run::<i64>(&["GET", &key]), redis.calls("expire")),
+        (1, expires + 1)
+    );
 }
 
 #[tokio::test]
@@ -111,7 +153,10 @@ async fn a_shared_counter_says_that_it_is_shared() {
     assert_eq!(code(client, "region", "eu-west", 2).await, Code::Ok);
     assert_eq!(code(client, "region", "eu-north", 1).await, Code::OverLimit);
     let text = desk.ok(&weir, &["reset", "-d", "shop", "region=eu-north"]);
-    assert!(text.contains("warning: the limit has share_threshold: the counter is that of all values"), "{text}");
+    assert!(
+        text.contains("warning: the limit has share_threshold: the counter is that of all values"),
+        "{text}"
+    );
     assert_eq!(code(client, "region", "eu-west", 1).await, Code::Ok);
 }
 
@@ -128,18 +173,26 @@ async fn raises(desk: &Desk, weir: &Weir) {
             "per_second" => "500/100000 seconds",
             _ => "500/day",
         };
-        let text = desk.ok(weir, &["raise", "-d", "shop", &format!("{key}=1"), "--to", unit]);
+        let text = desk.ok(
+            weir,
+            &["raise", "-d", "shop", &format!("{key}=1"), "--to", unit],
+        );
         assert!(text.contains("count   kept"), "{text}");
         let answer = ask(client, "shop", key, "1", 0).await;
         let status = &answer.statuses[0];
-        // What was counted still counts. A bucket goes on with the tokens that it has; a queue without a delay holds one hit.
+        // What was counted still counts. A bucket goes on with the tokens that it has; a queue
+        // without a delay holds one hit.
         let left = match key {
             // Refused hits count here.
             "fixed_window" | "per_second" => 496,
             "token_bucket" | "leaky_bucket" => 0,
             _ => 497,
         };
-        assert_eq!((answer.overall_code(), status.limit_remaining), (Code::Ok, left), "{key}");
+        assert_eq!(
+            (answer.overall_code(), status.limit_remaining),
+            (Code::Ok, left),
+            "{key}"
+        );
         if left > 0 {
             assert_eq!(code(client, key, "1", 400).await, Code::Ok, "{key}");
             assert_eq!(code(client, key, "1", 400).await, Code::OverLimit, "{key}");

@@ -21,7 +21,12 @@ async fn a_hundred_tasks_on_one_key_get_exactly_the_limit() {
             tokio::spawn(async move {
                 let mut allowed = 0;
                 for _ in 0..10 {
-                    allowed += u32::from(ask_one(&redis, "one", 250, 1).await.expect("Redis is well").allowed);
+                    allowed += u32::from(
+                        ask_one(&redis, "one", 250, 1)
+                            .await
+                            .expect("Redis is well")
+                            .allowed,
+                    );
                 }
                 allowed
             })
@@ -32,7 +37,11 @@ async fn a_hundred_tasks_on_one_key_get_exactly_the_limit() {
         allowed += task.await.expect("no panic");
     }
     assert_eq!(allowed, 250);
-    assert!(redis.connections().opened <= 10, "{:?}", redis.connections());
+    assert!(
+        redis.connections().opened <= 10,
+        "{:?}",
+        redis.connections()
+    );
     assert_eq!(redis.error_counts(), []);
     server.assert_every_key_expires();
 }
@@ -40,18 +49,29 @@ async fn a_hundred_tasks_on_one_key_get_exactly_the_limit() {
 #[test]
 fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
     let server = RedisServer::start();
-    let (shared, of_another_process) = (Deployment::new(server.options()), Deployment::new(server.options()));
+    let (shared, of_another_process) = (
+        Deployment::new(server.options()),
+        Deployment::new(server.options()),
+    );
     let allowed: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = [&shared, &shared, &of_another_process]
             .map(|shared| {
                 scope.spawn(|| {
                     // Made outside of the runtime that uses it, as in the process.
                     let redis = Redis::new(Arc::clone(shared), None);
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_all()
+                        .build()
+                        .expect("a runtime");
                     let ask = async || {
                         let mut allowed = 0;
                         for _ in 0..200 {
-                            allowed += usize::from(ask_one(&redis, "all", 321, 1).await.expect("Redis is well").allowed);
+                            allowed += usize::from(
+                                ask_one(&redis, "all", 321, 1)
+                                    .await
+                                    .expect("Redis is well")
+                                    .allowed,
+                            );
                         }
                         allowed
                     };
@@ -60,7 +80,10 @@ fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
             })
             .into_iter()
             .collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .sum()
     });
     assert_eq!(allowed, 321);
     assert_eq!(shared.connections().opened, 2, "one for each runtime");
@@ -71,14 +94,23 @@ fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
 async fn a_counter_that_was_lost_gets_an_expiry_again() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let hit = async |hits: i64| ask_one(&redis, "lost", 100, hits).await.expect("Redis is well").used;
+    let hit = async |hits: i64| {
+        ask_one(&redis, "lost", 100, hits)
+            .await
+            .expect("Redis is well")
+            .used
+    };
     let mut counts = Vec::new();
     for hits in [1, 1, 2, 1, 1] {
         counts.push(hit(hits).await);
     }
     assert_eq!(counts, [1, 2, 4, 5, 6]);
     // Once on each connection; one caller uses at most two.
-    assert!(server.calls("incrby") >= server.calls("expire") + 3, "{} expiries", server.calls("expire"));
+    assert!(
+        server.calls("incrby") >= server.calls("expire") + 3,
+        "{} expiries",
+        server.calls("expire")
+    );
     server.assert_every_key_expires();
     for hits in [1, 3] {
         server.flush();
@@ -109,7 +141,9 @@ async fn requests_that_wait_for_a_connection_are_served_in_turn() {
             let redis = redis.clone();
             tokio::spawn(async move {
                 for _ in 0..50 {
-                    ask_one(&redis, "turns", 10, 1).await.expect("Redis is well");
+                    ask_one(&redis, "turns", 10, 1)
+                        .await
+                        .expect("Redis is well");
                 }
                 Instant::now()
             })
@@ -120,9 +154,17 @@ async fn requests_that_wait_for_a_connection_are_served_in_turn() {
     for task in tasks {
         ends.push((task.await.expect("no panic") - began).as_secs_f64());
     }
-    let (first, last) = ends.iter().fold((f64::MAX, 0.0_f64), |(first, last), &end| (first.min(end), last.max(end)));
-    // When requests are served in turn, all tasks end at about the same time; otherwise some end when others have hardly begun.
-    assert!(first > 0.8 * last, "the first task ended after {first} s, the last after {last} s");
+    let (first, last) = ends
+        .iter()
+        .fold((f64::MAX, 0.0_f64), |(first, last), &end| {
+            (first.min(end), last.max(end))
+        });
+    // When requests are served in turn, all tasks end at about the same time; otherwise some end
+    // when others have hardly begun.
+    assert!(
+        first > 0.8 * last,
+        "the first task ended after {first} s, the last after {last} s"
+    );
     assert_eq!(redis.connections().opened, 2);
 }
 
@@ -130,14 +172,20 @@ async fn requests_that_wait_for_a_connection_are_served_in_turn() {
 async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let second = Check::new(Algorithm::FixedWindow(fixed(3, Span::from_secs(1))), 1, Modes::default());
+    let second = Check::new(
+        Algorithm::FixedWindow(fixed(3, Span::from_secs(1))),
+        1,
+        Modes::default(),
+    );
     let mut windows: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(2_300) {
         let answers = ask(&redis, &[("edge", second.clone())]).await;
         let verdict = answers.checks[0].expect("Redis is well");
         assert!(verdict.reset_after <= Span::from_secs(1));
-        let end = (answers.now + verdict.reset_after).0.next_multiple_of(1_000_000);
+        let end = (answers.now + verdict.reset_after)
+            .0
+            .next_multiple_of(1_000_000);
         let (asked, allowed) = windows.entry(end).or_default();
         *asked += 1;
         *allowed += u32::from(verdict.allowed);
@@ -145,7 +193,11 @@ async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
     }
     assert!(windows.len() >= 3, "{windows:?}");
     for (end, (asked, allowed)) in &windows {
-        assert_eq!(*allowed, 3.min(*asked), "window that ends at {end}: {windows:?}");
+        assert_eq!(
+            *allowed,
+            3.min(*asked),
+            "window that ends at {end}: {windows:?}"
+        );
     }
     server.assert_every_key_expires();
 }
@@ -154,10 +206,32 @@ async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
 async fn answers_are_in_the_order_of_the_checks() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let answers =
-        ask(&redis, &[("a", check(10, 1)), ("b", check(1, 2)), ("c", check(10, 3)), ("a", check(10, 4)), ("c", check(10, 0))]).await;
-    let used: Vec<_> = answers.checks.iter().map(|answer| answer.map(|verdict| (verdict.used, verdict.allowed))).collect();
-    assert_eq!(used, [Ok((1, true)), Ok((2, false)), Ok((3, true)), Ok((5, true)), Ok((3, true))]);
+    let answers = ask(
+        &redis,
+        &[
+            ("a", check(10, 1)),
+            ("b", check(1, 2)),
+            ("c", check(10, 3)),
+            ("a", check(10, 4)),
+            ("c", check(10, 0)),
+        ],
+    )
+    .await;
+    let used: Vec<_> = answers
+        .checks
+        .iter()
+        .map(|answer| answer.map(|verdict| (verdict.used, verdict.allowed)))
+        .collect();
+    assert_eq!(
+        used,
+        [
+            Ok((1, true)),
+            Ok((2, false)),
+            Ok((3, true)),
+            Ok((5, true)),
+            Ok((3, true))
+        ]
+    );
     let refused = answers.checks[1].expect("Redis is well");
     assert_eq!(refused.retry_after, Wait::Never, "2 hits never fit into 1");
     assert_eq!(answers.checks[0].expect("Redis is well").remaining, 9);
@@ -169,15 +243,33 @@ async fn a_look_keeps_its_place_among_the_hits_of_its_request() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let memory = Memory::new(weir::store::memory::Options::default());
-    let looks_first = [("g", check(10, 1)), ("f", check(10, 0)), ("f", check(10, 3))];
-    let looks_last = [("g", check(10, 0)), ("h", check(10, 2)), ("h", check(10, 0)), ("f", check(10, 0))];
+    let looks_first = [
+        ("g", check(10, 1)),
+        ("f", check(10, 0)),
+        ("f", check(10, 3)),
+    ];
+    let looks_last = [
+        ("g", check(10, 0)),
+        ("h", check(10, 2)),
+        ("h", check(10, 0)),
+        ("f", check(10, 0)),
+    ];
     // The second time the counters are known to have a TTL.
     for checks in [&looks_first[..], &looks_last, &looks_first, &looks_last] {
         let checks = Arc::new(checks_of(checks));
-        let left = |answers: Answers| -> Vec<_> { answers.checks.iter().map(|answer| answer.map(|verdict| verdict.remaining)).collect() };
+        let left = |answers: Answers| -> Vec<_> {
+            answers
+                .checks
+                .iter()
+                .map(|answer| answer.map(|verdict| verdict.remaining))
+                .collect()
+        };
         let budget = Budget::until(Instant::now() + TIMEOUT);
         let in_redis = left(redis.decide(&checks, &checks.indices(), budget).await);
-        assert_eq!(in_redis, left(memory.decide(&checks, &checks.indices(), budget).await));
+        assert_eq!(
+            in_redis,
+            left(memory.decide(&checks, &checks.indices(), budget).await)
+        );
         assert!(in_redis.iter().all(Result::is_ok), "{in_redis:?}");
     }
     server.assert_every_key_expires();
@@ -187,8 +279,14 @@ async fn a_look_keeps_its_place_among_the_hits_of_its_request() {
 async fn a_hundred_checks_go_in_one_batch() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let keys: Vec<String> = (0..100).map(|index| format!("{index}-{}", "k".repeat(500))).collect();
-    let checks: Vec<_> = keys.iter().enumerate().map(|(index, key)| (key.as_str(), check(1_000, index as i64 + 1))).collect();
+    let keys: Vec<String> = (0..100)
+        .map(|index| format!("{index}-{}", "k".repeat(500)))
+        .collect();
+    let checks: Vec<_> = keys
+        .iter()
+        .enumerate()
+        .map(|(index, key)| (key.as_str(), check(1_000, index as i64 + 1)))
+        .collect();
     let answers = ask(&redis, &checks).await;
     for (index, answer) in answers.checks.iter().enumerate() {
         assert_eq!(answer.map(|verdict| verdict.used), Ok(index as u64 + 1));
@@ -201,31 +299,87 @@ async fn a_hundred_checks_go_in_one_batch() {
 async fn looks_write_nothing_and_read_the_count() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    assert_eq!(ask_one(&redis, "look", 3, 0).await.map(|verdict| (verdict.used, verdict.allowed)), Ok((0, true)));
+    assert_eq!(
+        ask_one(&redis, "look", 3, 0)
+            .await
+            .map(|verdict| (verdict.used, verdict.allowed)),
+        Ok((0, true))
+    );
     assert_eq!(server.keys(), Vec::<String>::new());
     ask_one(&redis, "look", 3, 3).await.expect("Redis is well");
-    assert_eq!(ask_one(&redis, "look", 3, 0).await.map(|verdict| (verdict.used, verdict.allowed)), Ok((3, true)));
+    assert_eq!(
+        ask_one(&redis, "look", 3, 0)
+            .await
+            .map(|verdict| (verdict.used, verdict.allowed)),
+        Ok((3, true))
+    );
     ask_one(&redis, "look", 3, 1).await.expect("Redis is well");
-    assert_eq!(ask_one(&redis, "look", 3, 0).await.map(|verdict| (verdict.used, verdict.allowed)), Ok((4, false)));
+    assert_eq!(
+        ask_one(&redis, "look", 3, 0)
+            .await
+            .map(|verdict| (verdict.used, verdict.allowed)),
+        Ok((4, false))
+    );
 }
 
 #[tokio::test]
 async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    assert_eq!(ask_one(&redis, "back", 5, -3).await.map(|verdict| (verdict.used, verdict.allowed)), Ok((0, true)));
-    assert_eq!(server.keys(), Vec::<String>::new(), "giving back to a missing key writes nothing");
+    assert_eq!(
+        ask_one(&redis, "back", 5, -3)
+            .await
+            .map(|verdict| (verdict.used, verdict.allowed)),
+        Ok((0, true))
+    );
+    assert_eq!(
+        server.keys(),
+        Vec::<String>::new(),
+        "giving back to a missing key writes nothing"
+    );
     ask_one(&redis, "back", 5, 5).await.expect("Redis is well");
     for round in 0..3 {
         server.run::<()>(&["SCRIPT", "FLUSH"]);
-        let answers = ask(&redis, &[("back", check(5, 1)), ("back", check(5, -1)), ("back", check(5, 0))]).await;
-        let used: Vec<_> = answers.checks.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
-        assert_eq!(used, [Ok(6), Ok(5), Ok(5)], "round {round}: in their order, although the script was lost");
+        let answers = ask(
+            &redis,
+            &[
+                ("back", check(5, 1)),
+                ("back", check(5, -1)),
+                ("back", check(5, 0)),
+            ],
+        )
+        .await;
+        let used: Vec<_> = answers
+            .checks
+            .iter()
+            .map(|answer| answer.map(|verdict| verdict.used))
+            .collect();
+        assert_eq!(
+            used,
+            [Ok(6), Ok(5), Ok(5)],
+            "round {round}: in their order, although the script was lost"
+        );
     }
-    let answers = ask(&redis, &[("back", check(5, -2)), ("back", check(5, 0)), ("back", check(5, i64::MIN)), ("back", check(5, 0))]).await;
-    let used: Vec<_> = answers.checks.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+    let answers = ask(
+        &redis,
+        &[
+            ("back", check(5, -2)),
+            ("back", check(5, 0)),
+            ("back", check(5, i64::MIN)),
+            ("back", check(5, 0)),
+        ],
+    )
+    .await;
+    let used: Vec<_> = answers
+        .checks
+        .iter()
+        .map(|answer| answer.map(|verdict| verdict.used))
+        .collect();
     assert_eq!(used, [Ok(3), Ok(3), Ok(0), Ok(0)]);
-    assert!(server.run::<i64>(&["TTL", &stored_key("back", &answers)]) > 0, "its expiry was kept");
+    assert!(
+        server.run::<i64>(&["TTL", &stored_key("back", &answers)]) > 0,
+        "its expiry was kept"
+    );
     assert_eq!(redis.error_counts(), []);
     server.assert_every_key_expires();
 }
@@ -240,7 +394,12 @@ async fn a_give_back_adds_a_missing_expiry_and_clamps_counts_beyond_2_to_the_53(
     assert_eq!(server.run::<String>(&["GET", &key]), "9007199254740990");
     server.assert_every_key_expires();
     server.run::<()>(&["SET", &key, "9223372036854775807"]);
-    assert_eq!(ask_one(&redis, "big", 5, i64::MIN).await.map(|verdict| verdict.used), Ok(0));
+    assert_eq!(
+        ask_one(&redis, "big", 5, i64::MIN)
+            .await
+            .map(|verdict| verdict.used),
+        Ok(0)
+    );
     assert_eq!(server.run::<String>(&["GET", &key]), "0");
 }
 
@@ -250,17 +409,34 @@ async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
     let redis = Redis::connect_lazily(server.options());
     let mut counted = 0;
     for hits in [i64::MAX, 1 << 53, i64::from(u32::MAX), 11] {
-        let verdict = ask_one(&redis, "huge", 10, hits).await.expect("Redis is well");
+        let verdict = ask_one(&redis, "huge", 10, hits)
+            .await
+            .expect("Redis is well");
         counted = (counted + hits.unsigned_abs()).min(1 << 53);
         assert_eq!((verdict.used, verdict.allowed), (counted, false));
     }
-    let full = ask_one(&redis, "widest", u32::MAX.into(), i64::MAX).await.expect("Redis is well");
+    let full = ask_one(&redis, "widest", u32::MAX.into(), i64::MAX)
+        .await
+        .expect("Redis is well");
     assert_eq!((full.used, full.allowed), (1 << 53, false));
     let answers = ask(&redis, &[("full", check(10, 1))]).await;
-    server.run::<()>(&["SET", &stored_key("full", &answers), &i64::MAX.to_string(), "EX", "60"]);
-    let verdict = ask_one(&redis, "full", 10, 1).await.expect("an overflow is no error");
+    server.run::<()>(&[
+        "SET",
+        &stored_key("full", &answers),
+        &i64::MAX.to_string(),
+        "EX",
+        "60",
+    ]);
+    let verdict = ask_one(&redis, "full", 10, 1)
+        .await
+        .expect("an overflow is no error");
     assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
-    assert!(!ask_one(&redis, "full", 10, 0).await.expect("Redis is well").allowed);
+    assert!(
+        !ask_one(&redis, "full", 10, 0)
+            .await
+            .expect("Redis is well")
+            .allowed
+    );
     assert_eq!(redis.error_counts(), []);
     server.assert_every_key_expires();
 }
@@ -277,14 +453,31 @@ async fn a_value_that_is_no_counter_fails_only_its_own_check() {
     for hits in [1, 0, -1] {
         let checks = ["good", "list", "text", "below", "fine"].map(|key| (key, check(10, hits)));
         let answers = ask(&redis, &checks).await;
-        assert!(answers.checks[0].is_ok_and(|verdict| verdict.allowed), "{hits}: {answers:?}");
-        assert_eq!(answers.checks[1], Err(StoreError::Data("wrongtype")), "{hits}");
-        assert_eq!(answers.checks[2], Err(StoreError::Data("not_an_integer")), "{hits}");
+        assert!(
+            answers.checks[0].is_ok_and(|verdict| verdict.allowed),
+            "{hits}: {answers:?}"
+        );
+        assert_eq!(
+            answers.checks[1],
+            Err(StoreError::Data("wrongtype")),
+            "{hits}"
+        );
+        assert_eq!(
+            answers.checks[2],
+            Err(StoreError::Data("not_an_integer")),
+            "{hits}"
+        );
         let below = if hits < 0 { "not_an_integer" } else { "range" };
         assert_eq!(answers.checks[3], Err(StoreError::Data(below)), "{hits}");
-        assert!(answers.checks[4].is_ok_and(|verdict| verdict.allowed), "{hits}: {answers:?}");
+        assert!(
+            answers.checks[4].is_ok_and(|verdict| verdict.allowed),
+            "{hits}: {answers:?}"
+        );
     }
-    assert_eq!(redis.error_counts(), [("not_an_integer", 3), ("range", 2), ("wrongtype", 3)]);
+    assert_eq!(
+        redis.error_counts(),
+        [("not_an_integer", 3), ("range", 2), ("wrongtype", 3)]
+    );
     assert_eq!(redis.connections().opened, 1, "the connection is kept");
     server.assert_every_key_expires();
 }
@@ -295,20 +488,39 @@ async fn keys_name_their_window_outside_the_hash_tag_and_outlive_it_by_a_grace()
     let mut options = server.options();
     options.expiry_jitter_secs = 30;
     let redis = Redis::connect_lazily(options);
-    let minute = Check::new(Algorithm::FixedWindow(fixed(3, Span::from_secs(60))), 1, Modes::default());
-    let names: Vec<String> = (0..50).map(|index| format!("w1{{d|user={index}}}fw60")).collect();
-    let answers = ask(&redis, &names.iter().map(|name| (name.as_str(), minute.clone())).collect::<Vec<_>>()).await;
+    let minute = Check::new(
+        Algorithm::FixedWindow(fixed(3, Span::from_secs(60))),
+        1,
+        Modes::default(),
+    );
+    let names: Vec<String> = (0..50)
+        .map(|index| format!("w1{{d|user={index}}}fw60"))
+        .collect();
+    let answers = ask(
+        &redis,
+        &names
+            .iter()
+            .map(|name| (name.as_str(), minute.clone()))
+            .collect::<Vec<_>>(),
+    )
+    .await;
     let number = answers.now.0 / 60_000_000;
     let left = 60 - answers.now.0 / 1_000_000 % 60;
     let mut lives = Vec::new();
     for name in &names {
         let life: u64 = server.run(&["TTL", &format!("{name}:{number}")]);
-        assert!((left + 3..=left + 36).contains(&life), "{left} s are left of the window, the key lives for {life}");
+        assert!(
+            (left + 3..=left + 36).contains(&life),
+            "{left} s are left of the window, the key lives for {life}"
+        );
         lives.push(life);
     }
     lives.sort_unstable();
     lives.dedup();
-    assert!(lives.len() > 5, "they do not all expire together: {lives:?}");
+    assert!(
+        lives.len() > 5,
+        "they do not all expire together: {lives:?}"
+    );
 }
 
 /// Runs the same random checks through Redis and through the pure step.
@@ -330,16 +542,34 @@ async fn redis_and_the_pure_step_agree() {
                     2..5 => -random.i64(1..12),
                     _ => random.i64(1..6),
                 };
-                (["x", "y", "z"][random.usize(..3)], check([0, 5, 20][random.usize(..3)], hits))
+                (
+                    ["x", "y", "z"][random.usize(..3)],
+                    check([0, 5, 20][random.usize(..3)], hits),
+                )
             })
             .collect();
         let answers = ask(&redis, &checks).await;
         for ((key, check), answer) in checks.iter().zip(&answers.checks) {
             let state = states.entry(key).or_default();
-            let step = check.algorithm.step(state.take(), Arrival { now: answers.now, max_hold: Span::ZERO }, check.hits);
+            let step = check.algorithm.step(
+                state.take(),
+                Arrival {
+                    now: answers.now,
+                    max_hold: Span::ZERO,
+                },
+                check.hits,
+            );
             *state = step.state;
             let verdict = answer.unwrap_or_else(|error| panic!("round {round}: {error}"));
-            assert_eq!(verdict, Verdict { reset_after: verdict.reset_after, retry_after: verdict.retry_after, ..step.verdict }, "{round}");
+            assert_eq!(
+                verdict,
+                Verdict {
+                    reset_after: verdict.reset_after,
+                    retry_after: verdict.retry_after,
+                    ..step.verdict
+                },
+                "{round}"
+            );
             seen.push(verdict.allowed);
         }
     }

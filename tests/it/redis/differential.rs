@@ -1,8 +1,10 @@
-//! Compares the script inside Redis with the pure step: the same random checks at the same given times must not differ.
+//! Compares the script inside Redis with the pure step: the same random checks at the same given
+//! times must not differ.
 //!
-//! It compares every verdict, the time for which every changed key must be kept, and the states stored after every batch. It deletes keys at
-//! random once they need not be kept any longer; no verdict may change. `WEIR_DIFFERENTIAL_OPERATIONS` is the number of checks per algorithm,
-//! and `WEIR_DIFFERENTIAL_SEED` repeats a run.
+//! It compares every verdict, the time for which every changed key must be kept, and the states
+//! stored after every batch. It deletes keys at random once they need not be kept any longer; no
+//! verdict may change. `WEIR_DIFFERENTIAL_OPERATIONS` is the number of checks per algorithm, and
+//! `WEIR_DIFFERENTIAL_SEED` repeats a run.
 
 mod generator;
 mod stored_state;
@@ -30,14 +32,21 @@ const TOGETHER: usize = 64;
 /// Batches before the limits and the keys are replaced.
 const PER_SCENE: usize = 512;
 
-/// Times in microseconds: from about today to the year 2112, so that a time plus a window of 100 years is still exact in Lua.
+/// Times in microseconds: from about today to the year 2112, so that a time plus a window of 100
+/// years is still exact in Lua.
 const START: u64 = 1_800_000_000_000_000;
 const END: u64 = 1 << 52;
 
 fn setting(name: &str) -> Option<u64> {
-    #[expect(clippy::disallowed_methods, reason = "a test that can be asked to run longer")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test that can be asked to run longer"
+    )]
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
+    )
 }
 
 /// The state of a key by the pure steps, and until when it must be kept.
@@ -51,15 +60,34 @@ struct Known {
 }
 
 impl Known {
-    /// Whether the key may be missing: for a check of the same algorithm, at a time that is not before the last write.
+    /// Whether the key may be missing: for a check of the same algorithm, at a time that is not
+    /// before the last write.
     fn may_be_missing(&self, check: &Check, now: Micros) -> bool {
-        self.state.is_some() && self.keep_until <= now && self.latest <= now && self.by == check.algorithm
+        self.state.is_some()
+            && self.keep_until <= now
+            && self.latest <= now
+            && self.by == check.algorithm
     }
 }
 
-fn write(model: &mut Model, key: &[u8], by: Algorithm, now: Micros, state: Option<State>, keep_for: Span) {
+fn write(
+    model: &mut Model,
+    key: &[u8],
+    by: Algorithm,
+    now: Micros,
+    state: Option<State>,
+    keep_for: Span,
+) {
     let latest = model.get(key).map_or(now, |known| known.latest.max(now));
-    model.insert(key.to_vec(), Known { state, keep_until: now + keep_for, by, latest });
+    model.insert(
+        key.to_vec(),
+        Known {
+            state,
+            keep_until: now + keep_for,
+            by,
+            latest,
+        },
+    );
 }
 
 type Model = BTreeMap<Vec<u8>, Known>;
@@ -78,14 +106,31 @@ struct Expected {
 
 /// Runs a batch on the pure steps.
 fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generator) -> Expected {
-    let keys: Vec<Vec<u8>> = checks.iter().map(|check| stored_state::key(&checks, check, when.now)).collect();
-    let at = Arrival { now: when.now, max_hold: when.max_hold };
+    let keys: Vec<Vec<u8>> = checks
+        .iter()
+        .map(|check| stored_state::key(&checks, check, when.now))
+        .collect();
+    let at = Arrival {
+        now: when.now,
+        max_hold: when.max_hold,
+    };
     let mut deleted = Vec::new();
     for (key, check) in keys.iter().zip(checks.iter()) {
-        let Some(known) = model.get(key).filter(|known| known.may_be_missing(check, when.now)) else { continue };
+        let Some(known) = model
+            .get(key)
+            .filter(|known| known.may_be_missing(check, when.now))
+        else {
+            continue;
+        };
         if generator.random.bool() {
-            let (old, none) = (check.algorithm.step(known.state.clone(), at, check.hits), check.algorithm.step(None, at, check.hits));
-            assert_eq!(old.verdict, none.verdict, "after keep_for the state equals a missing one: {check:?} {known:?} {at:?}");
+            let (old, none) = (
+                check.algorithm.step(known.state.clone(), at, check.hits),
+                check.algorithm.step(None, at, check.hits),
+            );
+            assert_eq!(
+                old.verdict, none.verdict,
+                "after keep_for the state equals a missing one: {check:?} {known:?} {at:?}"
+            );
             model.remove(key);
             deleted.push(key.clone());
         }
@@ -94,7 +139,11 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
         Commit::Each => {
             let (mut verdicts, mut kept) = (Vec::new(), Vec::new());
             for (key, check) in keys.iter().zip(checks.iter()) {
-                let step = check.algorithm.step(model.get(key).and_then(|known| known.state.clone()), at, check.hits);
+                let step = check.algorithm.step(
+                    model.get(key).and_then(|known| known.state.clone()),
+                    at,
+                    check.hits,
+                );
                 verdicts.push(step.verdict);
                 kept.push(step.keep_for);
                 if let Some(keep_for) = step.keep_for {
@@ -104,13 +153,29 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
             (verdicts, Some(kept))
         }
         Commit::AllOrNone => {
-            let known = |index: CheckIndex| model.get(&keys[index.0]).and_then(|known| known.state.clone());
-            let group = AllOrNone::decide(&checks, at, known, |left, right| keys[left.0] == keys[right.0]);
+            let known = |index: CheckIndex| {
+                model
+                    .get(&keys[index.0])
+                    .and_then(|known| known.state.clone())
+            };
+            let group = AllOrNone::decide(&checks, at, known, |left, right| {
+                keys[left.0] == keys[right.0]
+            });
             for (index, state, keep_for) in group.writes {
                 // `AllOrNone::decide` does not report which check wrote last.
                 let by = checks[index].algorithm;
-                let is_one = keys.iter().zip(checks.iter()).all(|(key, check)| *key != keys[index.0] || check.algorithm == by);
-                write(model, &keys[index.0], by, when.now, Some(state), if is_one { keep_for } else { Span::MAX });
+                let is_one = keys
+                    .iter()
+                    .zip(checks.iter())
+                    .all(|(key, check)| *key != keys[index.0] || check.algorithm == by);
+                write(
+                    model,
+                    &keys[index.0],
+                    by,
+                    when.now,
+                    Some(state),
+                    if is_one { keep_for } else { Span::MAX },
+                );
             }
             (group.verdicts.to_vec(), None)
         }
@@ -121,13 +186,35 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
         }
     }
     let distinct: BTreeSet<_> = keys.into_iter().collect();
-    let stored = distinct.into_iter().map(|key| (key.clone(), model.get(&key).and_then(|known| known.state.clone()))).collect();
-    Expected { checks, when, verdicts, kept, stored, deleted }
+    let stored = distinct
+        .into_iter()
+        .map(|key| {
+            (
+                key.clone(),
+                model.get(&key).and_then(|known| known.state.clone()),
+            )
+        })
+        .collect();
+    Expected {
+        checks,
+        when,
+        verdicts,
+        kept,
+        stored,
+        deleted,
+    }
 }
 
 /// The verdict without `retry_after` when it allows, because that field is not used then.
 fn comparable(verdict: Verdict) -> Verdict {
-    if verdict.allowed { Verdict { retry_after: Wait::For(Span::ZERO), ..verdict } } else { verdict }
+    if verdict.allowed {
+        Verdict {
+            retry_after: Wait::For(Span::ZERO),
+            ..verdict
+        }
+    } else {
+        verdict
+    }
 }
 
 /// Sends batches to Redis and compares the replies with the expected results.
@@ -147,7 +234,9 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
             add(stored_state::read(key));
         }
     }
-    let replies = connection.req_packed_commands(&pipeline.get_packed_pipeline(), 0, commands).expect("Redis answers");
+    let replies = connection
+        .req_packed_commands(&pipeline.get_packed_pipeline(), 0, commands)
+        .expect("Redis answers");
     let mut replies = replies.iter();
     for batch in batches {
         for _ in &batch.deleted {
@@ -155,36 +244,69 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
         }
         let reply = replies.next().expect("one per command");
         let call = call([(&batch.checks, batch.when)]);
-        let shown = || format!("seed {seed}, at {:?}, {:?}: {:#?}\nreply {reply:?}", batch.when, batch.checks.commit, batch.checks);
+        let shown = || {
+            format!(
+                "seed {seed}, at {:?}, {:?}: {:#?}\nreply {reply:?}",
+                batch.when, batch.checks.commit, batch.checks
+            )
+        };
         let mut answers = vec![Err(StoreError::Unknown("unanswered")); batch.verdicts.len()];
-        assert_eq!(call.read(reply, &mut answers), Ok(batch.when.now), "{}", shown());
+        assert_eq!(
+            call.read(reply, &mut answers),
+            Ok(batch.when.now),
+            "{}",
+            shown()
+        );
         for (index, (answer, expected)) in answers.iter().zip(&batch.verdicts).enumerate() {
-            assert_eq!(answer.map(comparable), Ok(comparable(*expected)), "check {index}; {}", shown());
+            assert_eq!(
+                answer.map(comparable),
+                Ok(comparable(*expected)),
+                "check {index}; {}",
+                shown()
+            );
         }
         if let Some(kept) = &batch.kept {
             assert_eq!(&call.keep_for(reply), kept, "{}", shown());
         }
         for (key, expected) in &batch.stored {
             let expected = expected.as_ref().and_then(stored_state::of_state);
-            let found = stored_state::of_reply(replies.next().expect("one per command"), expected.as_ref());
-            assert_eq!(found, expected, "{}; {}", String::from_utf8_lossy(key), shown());
+            let found =
+                stored_state::of_reply(replies.next().expect("one per command"), expected.as_ref());
+            assert_eq!(
+                found,
+                expected,
+                "{}; {}",
+                String::from_utf8_lossy(key),
+                shown()
+            );
         }
     }
 }
 
 fn run(kinds: &[AlgorithmKind]) {
-    run_for(kinds, setting("WEIR_DIFFERENTIAL_OPERATIONS").map_or(OPERATIONS, |number| number as usize));
+    run_for(
+        kinds,
+        setting("WEIR_DIFFERENTIAL_OPERATIONS").map_or(OPERATIONS, |number| number as usize),
+    );
 }
 
-/// Runs this number of checks on these algorithms. Panics at the first difference; returns how many checks there were.
+/// Runs this number of checks on these algorithms. Panics at the first difference; returns how many
+/// checks there were.
 pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
     let seed = setting("WEIR_DIFFERENTIAL_SEED").unwrap_or_else(|| fastrand::u64(..));
     let server = RedisServer::start();
     let mut connection = server.connection();
     let (mut generator, mut model) = (Generator::new(kinds, seed), Model::new());
     let first = generator.checks();
-    let when = When { now: Micros(0), deadline: Micros(END), max_hold: Span::ZERO };
-    call([(&first, when)]).command(ScriptRef::ByText).exec(&mut connection).expect("Redis loads the script");
+    let when = When {
+        now: Micros(0),
+        deadline: Micros(END),
+        max_hold: Span::ZERO,
+    };
+    call([(&first, when)])
+        .command(ScriptRef::ByText)
+        .exec(&mut connection)
+        .expect("Redis loads the script");
     server.flush();
     let (mut done, mut batches, mut allowed, mut refused) = (0, 0, 0, 0);
     while done < operations {
@@ -201,8 +323,16 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
         let together: Vec<Expected> = (0..TOGETHER)
             .map(|_| {
                 let checks = generator.checks();
-                let max_hold = [Span::ZERO, Span::MAX, Span::from_micros(generator.random.u64(..100_000_000))][generator.random.usize(..3)];
-                let when = When { now: generator.time(), deadline: Micros(END), max_hold };
+                let max_hold = [
+                    Span::ZERO,
+                    Span::MAX,
+                    Span::from_micros(generator.random.u64(..100_000_000)),
+                ][generator.random.usize(..3)];
+                let when = When {
+                    now: generator.time(),
+                    deadline: Micros(END),
+                    max_hold,
+                };
                 expect(checks, when, &mut model, &mut generator)
             })
             .collect();
@@ -210,11 +340,18 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
         batches += TOGETHER;
         for verdict in together.iter().flat_map(|batch| &batch.verdicts) {
             done += 1;
-            *(if verdict.allowed { &mut allowed } else { &mut refused }) += 1;
+            *(if verdict.allowed {
+                &mut allowed
+            } else {
+                &mut refused
+            }) += 1;
         }
     }
     println!("{kinds:?}: {done} operations, {allowed} allowed, {refused} refused, seed {seed}");
-    assert!(allowed > done / 10 && refused > done / 10, "{allowed} allowed, {refused} refused: too few of one kind");
+    assert!(
+        allowed > done / 10 && refused > done / 10,
+        "{allowed} allowed, {refused} refused: too few of one kind"
+    );
     done
 }
 

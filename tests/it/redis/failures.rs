@@ -1,4 +1,5 @@
-//! The Redis store while Redis does not run, hangs or replies with errors, and after it has recovered.
+//! The Redis store while Redis does not run, hangs or replies with errors, and after it has
+//! recovered.
 
 use weir::store::redis::{Address, Login, Options, RawOptions, TlsFiles, Topology};
 
@@ -16,8 +17,17 @@ const SCHEDULING_SLACK: Duration = Duration::from_millis(80);
 /// Asks with [`SHORT_DEADLINE`], and asserts that the answer meets it.
 async fn ask_with_short_deadline(redis: &Redis, key: &str) -> Result<Verdict, StoreError> {
     let began = Instant::now();
-    let answers = decide_within(redis, checks_of(&[(key, check(1_000_000, 1))]), Budget::until(began + SHORT_DEADLINE)).await;
-    assert!(began.elapsed() < SHORT_DEADLINE + SCHEDULING_SLACK, "answered after {:?}", began.elapsed());
+    let answers = decide_within(
+        redis,
+        checks_of(&[(key, check(1_000_000, 1))]),
+        Budget::until(began + SHORT_DEADLINE),
+    )
+    .await;
+    assert!(
+        began.elapsed() < SHORT_DEADLINE + SCHEDULING_SLACK,
+        "answered after {:?}",
+        began.elapsed()
+    );
     answers.checks[0]
 }
 
@@ -46,29 +56,49 @@ async fn look_once_recovered(redis: &Redis, key: &str) -> Verdict {
 }
 
 fn count_of(redis: &Redis, name: &str) -> u64 {
-    redis.error_counts().iter().find(|(known, _)| *known == name).map_or(0, |&(_, count)| count)
+    redis
+        .error_counts()
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map_or(0, |&(_, count)| count)
 }
 
 #[tokio::test]
 async fn without_redis_at_the_start_errors_are_immediate_and_recovery_takes_a_second() {
     let mut server = RedisServer::absent();
     let redis = Redis::connect_lazily(server.options());
-    assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
+    assert_eq!(
+        ask_with_short_deadline(&redis, "key").await,
+        Err(StoreError::NotExecuted("connect"))
+    );
     let began = Instant::now();
     for _ in 0..2_000 {
-        assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
+        assert_eq!(
+            ask_with_short_deadline(&redis, "key").await,
+            Err(StoreError::NotExecuted("connect"))
+        );
     }
-    assert!(began.elapsed() < Duration::from_secs(1), "2,000 answers took {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "2,000 answers took {:?}",
+        began.elapsed()
+    );
     // Long enough for the waits between attempts to grow to their longest.
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(2_500) {
-        assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("connect")));
+        assert_eq!(
+            ask_with_short_deadline(&redis, "key").await,
+            Err(StoreError::NotExecuted("connect"))
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(redis.connections().opened, 0);
     server.start_again();
     let took = recovery_time(&redis, "key").await;
-    assert!(took < Duration::from_millis(1_050), "recovered after {took:?}");
+    assert!(
+        took < Duration::from_millis(1_050),
+        "recovered after {took:?}"
+    );
     assert!(count_of(&redis, "connect") > 2_000);
 }
 
@@ -78,19 +108,29 @@ async fn a_hang_is_an_unknown_outcome_by_the_deadline_and_recovers() {
     let redis = Redis::connect_lazily(server.options());
     assert!(recovery_time(&redis, "hang").await < Duration::from_secs(1));
     server.pause();
-    assert_eq!(ask_with_short_deadline(&redis, "hang").await, Err(StoreError::Unknown("timeout")));
+    assert_eq!(
+        ask_with_short_deadline(&redis, "hang").await,
+        Err(StoreError::Unknown("timeout"))
+    );
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(1) {
         let answer = ask_with_short_deadline(&redis, "hang").await;
         assert!(
-            matches!(answer, Err(StoreError::Unknown("timeout") | StoreError::NotExecuted("timeout" | "connect_timeout"))),
+            matches!(
+                answer,
+                Err(StoreError::Unknown("timeout")
+                    | StoreError::NotExecuted("timeout" | "connect_timeout"))
+            ),
             "{answer:?}"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     server.resume();
     let took = recovery_time(&redis, "hang").await;
-    assert!(took < Duration::from_millis(1_300), "recovered after {took:?}");
+    assert!(
+        took < Duration::from_millis(1_300),
+        "recovered after {took:?}"
+    );
     // One hit before the hang, one after it, and possibly the one whose answer was lost.
     let look = look_once_recovered(&redis, "hang").await;
     assert!((2..=3).contains(&look.used), "{look:?}");
@@ -100,7 +140,10 @@ async fn a_hang_is_an_unknown_outcome_by_the_deadline_and_recovers() {
 /// A store that reaches Redis through a proxy.
 fn through_a_proxy(server: &RedisServer) -> (Redis, Proxy) {
     let proxy = Proxy::before(server.port());
-    let address = Address::Tcp { host: proxy.address().ip().to_string(), port: proxy.address().port() };
+    let address = Address::Tcp {
+        host: proxy.address().ip().to_string(),
+        port: proxy.address().port(),
+    };
     (Redis::connect_lazily(Options::new(address)), proxy)
 }
 
@@ -111,10 +154,18 @@ async fn new_requests_do_not_wait_for_overdue_answers() {
     let server = RedisServer::start();
     let (redis, proxy) = through_a_proxy(&server);
     let within = || Budget::until(Instant::now() + 5 * HELD);
-    let ask = async |key| decide_within(&redis, checks_of(&[(key, check(1_000, 1))]), within()).await.checks[0];
-    // A far server gets two lanes, so that this opens two connections. Then the server is near again.
+    let ask = async |key| {
+        decide_within(&redis, checks_of(&[(key, check(1_000, 1))]), within())
+            .await
+            .checks[0]
+    };
+    // A far server gets two lanes, so that this opens two connections. Then the server is near
+    // again.
     ask("first").await.expect("Redis is well");
-    proxy.to_client(Forwarding::Delay { by: HELD / 50, jitter: Duration::ZERO });
+    proxy.to_client(Forwarding::Delay {
+        by: HELD / 50,
+        jitter: Duration::ZERO,
+    });
     while redis.connections().opened < 2 {
         let (first, second) = tokio::join!(ask("first"), ask("first"));
         assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
@@ -123,7 +174,10 @@ async fn new_requests_do_not_wait_for_overdue_answers() {
     for _ in 0..50 {
         ask("first").await.expect("Redis is well");
     }
-    proxy.to_client(Forwarding::Delay { by: HELD, jitter: Duration::ZERO });
+    proxy.to_client(Forwarding::Delay {
+        by: HELD,
+        jitter: Duration::ZERO,
+    });
     let held = async |after| {
         tokio::time::sleep(after).await;
         (ask("held").await, Instant::now())
@@ -138,27 +192,49 @@ async fn new_requests_do_not_wait_for_overdue_answers() {
         }
         (answers, Instant::now())
     };
-    let ((first, first_until), (second, _), (others, others_until)) = tokio::join!(held(Duration::ZERO), held(HELD / 10), others);
-    assert!(first.is_ok() && second.is_ok() && others.iter().all(Result::is_ok), "{first:?} {second:?} {others:?}");
+    let ((first, first_until), (second, _), (others, others_until)) =
+        tokio::join!(held(Duration::ZERO), held(HELD / 10), others);
+    assert!(
+        first.is_ok() && second.is_ok() && others.iter().all(Result::is_ok),
+        "{first:?} {second:?} {others:?}"
+    );
     assert!(others_until < first_until, "the others had to wait");
 }
 
-/// A plain `INCRBY` creates a counter that was lost again. The store then sets its expiry, and no request waits for that.
+/// A plain `INCRBY` creates a counter that was lost again. The store then sets its expiry, and no
+/// request waits for that.
 #[tokio::test]
 async fn a_hit_on_a_lost_counter_does_not_wait_for_its_expiry() {
     const DELAY: Duration = Duration::from_millis(400);
     let server = RedisServer::start();
     let (redis, proxy) = through_a_proxy(&server);
     for _ in 0..3 {
-        ask_one(&redis, "gone", 1_000, 1).await.expect("Redis is well");
+        ask_one(&redis, "gone", 1_000, 1)
+            .await
+            .expect("Redis is well");
     }
     server.flush();
-    proxy.to_client(Forwarding::Delay { by: DELAY, jitter: Duration::ZERO });
+    proxy.to_client(Forwarding::Delay {
+        by: DELAY,
+        jitter: Duration::ZERO,
+    });
     // Long enough for one reply, and too short for two.
-    let answers = decide_within(&redis, checks_of(&[("gone", check(1_000, 1))]), Budget::until(Instant::now() + DELAY * 7 / 4)).await;
+    let answers = decide_within(
+        &redis,
+        checks_of(&[("gone", check(1_000, 1))]),
+        Budget::until(Instant::now() + DELAY * 7 / 4),
+    )
+    .await;
     assert_eq!(answers.checks[0].map(|verdict| verdict.used), Ok(1));
     proxy.to_client(Forwarding::Pass);
-    let expires = eventually_async(|| (server.keys().iter().all(|key| server.run::<i64>(&["TTL", key]) > 0)).then_some(())).await;
+    let expires = eventually_async(|| {
+        (server
+            .keys()
+            .iter()
+            .all(|key| server.run::<i64>(&["TTL", key]) > 0))
+        .then_some(())
+    })
+    .await;
     assert!(expires.is_some() && server.keys().len() == 1);
 }
 
@@ -168,9 +244,16 @@ async fn a_give_back_that_comes_too_late_counts_nothing() {
     let redis = Redis::connect_lazily(server.options());
     ask_one(&redis, "late", 10, 6).await.expect("Redis is well");
     // Loads the script.
-    ask_one(&redis, "late", 10, -1).await.expect("Redis is well");
+    ask_one(&redis, "late", 10, -1)
+        .await
+        .expect("Redis is well");
     server.pause();
-    let answers = decide_within(&redis, checks_of(&[("late", check(10, -2))]), Budget::until(Instant::now() + SHORT_DEADLINE)).await;
+    let answers = decide_within(
+        &redis,
+        checks_of(&[("late", check(10, -2))]),
+        Budget::until(Instant::now() + SHORT_DEADLINE),
+    )
+    .await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
@@ -196,10 +279,16 @@ async fn after_a_restart_redis_is_used_again_within_a_second() {
         server.kill();
         tokio::time::sleep(Duration::from_millis(20)).await;
         let answer = ask_with_short_deadline(&redis, "kill").await;
-        assert!(matches!(answer, Err(StoreError::NotExecuted("connect"))), "a broken idle connection is not used: {answer:?}");
+        assert!(
+            matches!(answer, Err(StoreError::NotExecuted("connect"))),
+            "a broken idle connection is not used: {answer:?}"
+        );
         server.start_again();
         let took = recovery_time(&redis, "kill").await;
-        assert!(took < Duration::from_millis(1_050), "round {round}: recovered after {took:?}");
+        assert!(
+            took < Duration::from_millis(1_050),
+            "round {round}: recovered after {took:?}"
+        );
     }
     server.assert_every_key_expires();
 }
@@ -208,11 +297,19 @@ async fn after_a_restart_redis_is_used_again_within_a_second() {
 async fn a_restart_under_idle_connections_causes_no_error() {
     let mut server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    ask_one(&redis, "restart", 10, 1).await.expect("Redis is well");
+    ask_one(&redis, "restart", 10, 1)
+        .await
+        .expect("Redis is well");
     server.kill();
     server.start_again();
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(ask_one(&redis, "restart", 10, 1).await.map(|verdict| verdict.used), Ok(1), "a new server, a new count, no error");
+    assert_eq!(
+        ask_one(&redis, "restart", 10, 1)
+            .await
+            .map(|verdict| verdict.used),
+        Ok(1),
+        "a new server, a new count, no error"
+    );
     assert_eq!(redis.error_counts(), [("idle_closed", 1)]);
 }
 
@@ -222,7 +319,9 @@ async fn a_cancelled_request_leaves_no_reply_for_others() {
     let mut options = server.options();
     options.pool_size = 1.try_into().expect("not 0");
     let redis = Redis::connect_lazily(options);
-    ask_one(&redis, "first", 100, 1).await.expect("Redis is well");
+    ask_one(&redis, "first", 100, 1)
+        .await
+        .expect("Redis is well");
     server.pause();
     let cancelled = tokio::spawn({
         let redis = redis.clone();
@@ -233,8 +332,14 @@ async fn a_cancelled_request_leaves_no_reply_for_others() {
     assert!(cancelled.await.expect_err("it was aborted").is_cancelled());
     server.resume();
     for round in 1..20 {
-        let used = ask_one(&redis, &format!("own{round}"), 100, round).await.map(|verdict| verdict.used);
-        assert_eq!(used, Ok(round.unsigned_abs()), "the answer of another request");
+        let used = ask_one(&redis, &format!("own{round}"), 100, round)
+            .await
+            .map(|verdict| verdict.used);
+        assert_eq!(
+            used,
+            Ok(round.unsigned_abs()),
+            "the answer of another request"
+        );
     }
     assert_eq!(redis.connections().opened, 1);
     server.assert_every_key_expires();
@@ -244,29 +349,57 @@ async fn a_cancelled_request_leaves_no_reply_for_others() {
 async fn a_wrong_password_is_named_and_no_password_is_shown() {
     let server = RedisServer::start_with(&["--requirepass", "s3cret"]);
     let with = |auth: &str| {
-        let written = RawOptions { url: &server.url(), socket_type: "tcp", auth, ..RawOptions::default() };
+        let written = RawOptions {
+            url: &server.url(),
+            socket_type: "tcp",
+            auth,
+            ..RawOptions::default()
+        };
         Options::parse(&written, &TlsFiles::default()).expect("a good address")
     };
     for auth in ["", "wr0ng", "unknown:s3cret"] {
         let redis = Redis::connect_lazily(with(auth));
-        assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("auth")), "{auth:?}");
+        assert_eq!(
+            ask_with_short_deadline(&redis, "key").await,
+            Err(StoreError::NotExecuted("auth")),
+            "{auth:?}"
+        );
         let shown = format!("{redis:?}");
-        assert!(!shown.contains("wr0ng") && !shown.contains("s3cret"), "{shown}");
+        assert!(
+            !shown.contains("wr0ng") && !shown.contains("s3cret"),
+            "{shown}"
+        );
     }
     for auth in ["s3cret", "default:s3cret"] {
         let redis = Redis::connect_lazily(with(auth));
         assert!(ask_one(&redis, "key", 10, 1).await.is_ok(), "{auth}");
         assert!(!format!("{redis:?}").contains("s3cret"));
     }
-    let missing_database = Options { database: 99, login: Login::new(None, "s3cret"), ..server.options() };
-    assert_eq!(ask_with_short_deadline(&Redis::connect_lazily(missing_database), "key").await, Err(StoreError::NotExecuted("database")));
+    let missing_database = Options {
+        database: 99,
+        login: Login::new(None, "s3cret"),
+        ..server.options()
+    };
+    assert_eq!(
+        ask_with_short_deadline(&Redis::connect_lazily(missing_database), "key").await,
+        Err(StoreError::NotExecuted("database"))
+    );
 }
 
 #[tokio::test]
 async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
     let server = RedisServer::start();
     let commands = "+multi +exec +time +select +incrby +expire +get +mget +evalsha +eval +set";
-    let mut rights = vec!["ACL", "SETUSER", "weir", "on", ">s3cret", "~w1*", "resetchannels", "-@all"];
+    let mut rights = vec![
+        "ACL",
+        "SETUSER",
+        "weir",
+        "on",
+        ">s3cret",
+        "~w1*",
+        "resetchannels",
+        "-@all",
+    ];
     rights.extend(commands.split(' '));
     server.run::<()>(&rights);
     let options = Options {
@@ -276,10 +409,28 @@ async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
         ..server.options()
     };
     let redis = Redis::connect_lazily(options);
-    assert_eq!(ask_one(&redis, "w1", 10, 3).await.map(|verdict| verdict.used), Ok(3));
-    assert_eq!(ask_one(&redis, "w1", 10, -1).await.map(|verdict| verdict.used), Ok(2));
-    assert_eq!(ask_one(&redis, "w1", 10, 0).await.map(|verdict| verdict.used), Ok(2));
-    assert_eq!(ask_one(&redis, "other", 10, 1).await, Err(StoreError::NotExecuted("noperm")));
+    assert_eq!(
+        ask_one(&redis, "w1", 10, 3)
+            .await
+            .map(|verdict| verdict.used),
+        Ok(3)
+    );
+    assert_eq!(
+        ask_one(&redis, "w1", 10, -1)
+            .await
+            .map(|verdict| verdict.used),
+        Ok(2)
+    );
+    assert_eq!(
+        ask_one(&redis, "w1", 10, 0)
+            .await
+            .map(|verdict| verdict.used),
+        Ok(2)
+    );
+    assert_eq!(
+        ask_one(&redis, "other", 10, 1).await,
+        Err(StoreError::NotExecuted("noperm"))
+    );
     assert_eq!(server.keys(), Vec::<String>::new(), "database 0 is empty");
 }
 
@@ -287,36 +438,71 @@ async fn a_user_with_few_rights_a_database_and_a_unix_socket_work() {
 async fn error_replies_are_named_and_nothing_is_counted() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    ask_one(&redis, "refused", 10, 1).await.expect("Redis is well");
+    ask_one(&redis, "refused", 10, 1)
+        .await
+        .expect("Redis is well");
     let table: [(&str, &[&str], &[&str]); 3] = [
-        ("oom", &["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"]),
-        ("noreplicas", &["CONFIG", "SET", "min-replicas-to-write", "1"], &["CONFIG", "SET", "min-replicas-to-write", "0"]),
-        ("readonly", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+        (
+            "oom",
+            &["CONFIG", "SET", "maxmemory", "1"],
+            &["CONFIG", "SET", "maxmemory", "0"],
+        ),
+        (
+            "noreplicas",
+            &["CONFIG", "SET", "min-replicas-to-write", "1"],
+            &["CONFIG", "SET", "min-replicas-to-write", "0"],
+        ),
+        (
+            "readonly",
+            &["REPLICAOF", "127.0.0.1", "1"],
+            &["REPLICAOF", "NO", "ONE"],
+        ),
     ];
     for (name, begin, end) in table {
         server.run::<()>(begin);
-        assert_eq!(ask_one(&redis, "refused", 10, 1).await, Err(StoreError::NotExecuted(name)));
+        assert_eq!(
+            ask_one(&redis, "refused", 10, 1).await,
+            Err(StoreError::NotExecuted(name))
+        );
         let back = ask_one(&redis, "refused", 10, -1).await;
-        assert_eq!(back, Err(StoreError::NotExecuted(name)), "a give-back under {name}");
+        assert_eq!(
+            back,
+            Err(StoreError::NotExecuted(name)),
+            "a give-back under {name}"
+        );
         server.run::<()>(end);
-        assert_eq!(ask_one(&redis, "refused", 10, 0).await.map(|verdict| verdict.used), Ok(1), "{name}");
+        assert_eq!(
+            ask_one(&redis, "refused", 10, 0)
+                .await
+                .map(|verdict| verdict.used),
+            Ok(1),
+            "{name}"
+        );
     }
     assert!(ask_one(&redis, "refused", 10, 1).await.is_ok());
-    assert!(redis.connections().opened > 1, "the connection to a replica was closed");
+    assert!(
+        redis.connections().opened > 1,
+        "the connection to a replica was closed"
+    );
 }
 
 #[tokio::test]
 async fn maxclients_is_named_and_open_connections_continue() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    ask_one(&redis, "room", 100_000, 1).await.expect("Redis is well");
+    ask_one(&redis, "room", 100_000, 1)
+        .await
+        .expect("Redis is well");
     let clients: String = server.run(&["CLIENT", "LIST"]);
     // One more for this test's own connection.
     let most = (clients.lines().count() + 1).to_string();
     let _last = server.connection();
     server.run::<()>(&["CONFIG", "SET", "maxclients", &most]);
     let other = Redis::connect_lazily(server.options());
-    assert_eq!(ask_with_short_deadline(&other, "room").await, Err(StoreError::NotExecuted("maxclients")));
+    assert_eq!(
+        ask_with_short_deadline(&other, "room").await,
+        Err(StoreError::NotExecuted("maxclients"))
+    );
     // Many requests at once make the store open further lanes, whose connections Redis refuses.
     let tasks: Vec<_> = (0..200)
         .map(|_| {
@@ -325,19 +511,34 @@ async fn maxclients_is_named_and_open_connections_continue() {
         })
         .collect();
     for task in tasks {
-        assert!(task.await.expect("no panic").is_ok(), "lanes with a connection continue");
+        assert!(
+            task.await.expect("no panic").is_ok(),
+            "lanes with a connection continue"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_server_that_is_not_redis_is_a_protocol_error() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a free port");
     let port = listener.local_addr().expect("it listens").port();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            let _ = tokio::io::AsyncWriteExt::write_all(
+                &mut stream,
+                b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            )
+            .await;
         }
     });
-    let redis = Redis::connect_lazily(Options::new(Address::Tcp { host: "127.0.0.1".to_owned(), port }));
-    assert_eq!(ask_with_short_deadline(&redis, "key").await, Err(StoreError::NotExecuted("protocol")));
+    let redis = Redis::connect_lazily(Options::new(Address::Tcp {
+        host: "127.0.0.1".to_owned(),
+        port,
+    }));
+    assert_eq!(
+        ask_with_short_deadline(&redis, "key").await,
+        Err(StoreError::NotExecuted("protocol"))
+    );
 }

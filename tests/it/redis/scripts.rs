@@ -1,4 +1,5 @@
-//! The script beyond its arithmetic: unreadable keys, `all_or_none`, lost scripts, late calls, and many clients at once.
+//! The script beyond its arithmetic: unreadable keys, `all_or_none`, lost scripts, late calls, and
+//! many clients at once.
 
 use std::sync::Arc;
 
@@ -14,12 +15,25 @@ use crate::support::redis::RedisServer;
 
 /// A limit of each algorithm, per year, so that no hit is regained during a test.
 fn each_algorithm(limit: u64) -> Vec<(&'static str, Algorithm)> {
-    let rate = Rate { requests_per_unit: limit, unit: Unit::Year, unit_multiplier: 1 };
+    let rate = Rate {
+        requests_per_unit: limit,
+        unit: Unit::Year,
+        unit_multiplier: 1,
+    };
     let make = |&(name, kind): &(&'static str, AlgorithmKind)| {
         // A leaky bucket admits its whole limit at once only to a caller that waits.
-        let max_delay = (kind == AlgorithmKind::LeakyBucket).then(|| Span::from_secs((limit - 1) * 365 * 86_400 / limit + 60));
-        let options = algorithm::Options { kind, max_delay, count_denied: Some(false), ..Default::default() };
-        (name, Algorithm::try_new(&rate, &options).expect("a good limit"))
+        let max_delay = (kind == AlgorithmKind::LeakyBucket)
+            .then(|| Span::from_secs((limit - 1) * 365 * 86_400 / limit + 60));
+        let options = algorithm::Options {
+            kind,
+            max_delay,
+            count_denied: Some(false),
+            ..Default::default()
+        };
+        (
+            name,
+            Algorithm::try_new(&rate, &options).expect("a good limit"),
+        )
     };
     AlgorithmKind::OVER_TIME.iter().map(make).collect()
 }
@@ -29,7 +43,15 @@ fn check_of(algorithm: Algorithm, hits: i64) -> Check {
 }
 
 async fn decide(redis: &Redis, checks: Checks) -> Answers {
-    decide_within(redis, checks, Budget { deadline: Instant::now() + TIMEOUT, max_hold: Span::MAX }).await
+    decide_within(
+        redis,
+        checks,
+        Budget {
+            deadline: Instant::now() + TIMEOUT,
+            max_hold: Span::MAX,
+        },
+    )
+    .await
 }
 
 fn all_or_none(checks: &[(&str, Check)]) -> Checks {
@@ -39,7 +61,11 @@ fn all_or_none(checks: &[(&str, Check)]) -> Checks {
 }
 
 fn used(answers: &Answers) -> Vec<Result<(bool, u64), StoreError>> {
-    answers.checks.iter().map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used))).collect()
+    answers
+        .checks
+        .iter()
+        .map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used)))
+        .collect()
 }
 
 /// The name in Redis of a check's key.
@@ -72,32 +98,59 @@ async fn an_unreadable_key_fails_only_its_own_check() {
             &["SET", &bad, "99999999999999999999 99999999999999999999"],
             &["SET", &bad, "99999999999999999999 1 1"],
             // A value as long as the header of a log, and a header without its cells.
-            &["SET", &bad, "0123456789012345678901234567890123456789012345678901234567890123456789"],
-            &["SET", &bad, "\u{1}\0\0\0\0\0\0\0\u{1}\0\0\0\u{2}\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"],
+            &[
+                "SET",
+                &bad,
+                "0123456789012345678901234567890123456789012345678901234567890123456789",
+            ],
+            &[
+                "SET",
+                &bad,
+                "\u{1}\0\0\0\0\0\0\0\u{1}\0\0\0\u{2}\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            ],
         ];
         for command in make_unreadable {
             for position in 0..3 {
                 server.run::<()>(&["DEL", &bad]);
                 server.run::<Value>(command);
                 for hits in [1, 0, -1] {
-                    let mut checks: Vec<(String, Check)> =
-                        (0..2).map(|index| (format!("{name}-{round}-{position}-{hits}-{index}"), check_of(algorithm, 1))).collect();
+                    let mut checks: Vec<(String, Check)> = (0..2)
+                        .map(|index| {
+                            (
+                                format!("{name}-{round}-{position}-{hits}-{index}"),
+                                check_of(algorithm, 1),
+                            )
+                        })
+                        .collect();
                     checks.insert(position, (format!("{name}-bad"), check_of(algorithm, hits)));
-                    let checks: Vec<_> = checks.iter().map(|(key, check)| (key.as_str(), check.clone())).collect();
+                    let checks: Vec<_> = checks
+                        .iter()
+                        .map(|(key, check)| (key.as_str(), check.clone()))
+                        .collect();
                     let answers = decide(&redis, checks_of(&checks)).await;
                     for (index, answer) in used(&answers).into_iter().enumerate() {
                         if index == position {
-                            let wrong = matches!(answer, Err(StoreError::Data("wrongtype" | "not_an_integer")));
+                            let wrong = matches!(
+                                answer,
+                                Err(StoreError::Data("wrongtype" | "not_an_integer"))
+                            );
                             assert!(wrong, "{name}, {command:?}: {answer:?}");
                         } else {
                             assert_eq!(answer, Ok((true, 1)), "{name}, {command:?} at {position}");
                         }
                     }
                     let answers = decide(&redis, all_or_none(&checks)).await;
-                    assert!(answers.checks.iter().all(|answer| matches!(answer, Err(StoreError::Data(_)))), "{name}: {answers:?}");
+                    assert!(
+                        answers
+                            .checks
+                            .iter()
+                            .all(|answer| matches!(answer, Err(StoreError::Data(_)))),
+                        "{name}: {answers:?}"
+                    );
                     // `all_or_none` wrote nothing.
                     let (key, check) = &checks[(position + 1) % 3];
-                    let look = decide(&redis, checks_of(&[(key, check_of(check.algorithm, 0))])).await;
+                    let look =
+                        decide(&redis, checks_of(&[(key, check_of(check.algorithm, 0))])).await;
                     assert_eq!(used(&look), [Ok((true, 1))], "{name}");
                 }
             }
@@ -115,12 +168,31 @@ async fn a_second_check_on_a_key_sees_the_hits_of_the_first() {
     let redis = Redis::connect_lazily(server.options());
     for (name, algorithm) in each_algorithm(4) {
         let hits = [2, 1, 2, 1, 1, 0, -2, 0, 2].map(|hits| (name, check_of(algorithm, hits)));
-        let expected = [(true, 2), (true, 3), (false, 3), (true, 4), (false, 4), (true, 4), (true, 2), (true, 2), (true, 4)];
-        assert_eq!(used(&decide(&redis, checks_of(&hits)).await), expected.map(Ok), "{name}");
+        let expected = [
+            (true, 2),
+            (true, 3),
+            (false, 3),
+            (true, 4),
+            (false, 4),
+            (true, 4),
+            (true, 2),
+            (true, 2),
+            (true, 4),
+        ];
+        assert_eq!(
+            used(&decide(&redis, checks_of(&hits)).await),
+            expected.map(Ok),
+            "{name}"
+        );
         server.flush();
         let group = decide(&redis, all_or_none(&hits)).await;
-        let refused = |&(allowed, used): &(bool, u64)| Ok(if allowed { (true, 0) } else { (false, used) });
-        assert_eq!(used(&group), expected.iter().map(refused).collect::<Vec<_>>(), "{name}: nothing is counted");
+        let refused =
+            |&(allowed, used): &(bool, u64)| Ok(if allowed { (true, 0) } else { (false, used) });
+        assert_eq!(
+            used(&group),
+            expected.iter().map(refused).collect::<Vec<_>>(),
+            "{name}: nothing is counted"
+        );
         assert_eq!(server.keys(), Vec::<String>::new(), "{name}");
         let group = decide(&redis, all_or_none(&hits[..2])).await;
         assert_eq!(used(&group), [Ok((true, 2)), Ok((true, 3))], "{name}");
@@ -133,7 +205,17 @@ async fn a_second_check_on_a_key_sees_the_hits_of_the_first() {
 async fn all_or_none_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let (enforced, quota, shadow) = (Modes::default(), Modes { quota: true, shadow: false }, Modes { quota: false, shadow: true });
+    let (enforced, quota, shadow) = (
+        Modes::default(),
+        Modes {
+            quota: true,
+            shadow: false,
+        },
+        Modes {
+            quota: false,
+            shadow: true,
+        },
+    );
     let table: [(&[(Modes, i64)], bool); 8] = [
         (&[(enforced, 1), (enforced, 9)], false),
         (&[(shadow, 9), (enforced, 1)], true),
@@ -141,20 +223,54 @@ async fn all_or_none_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow
         (&[(quota, 9), (quota, 1)], true),
         (&[(quota, 9), (quota, 9)], false),
         (&[(quota, 9), (enforced, 1)], false),
-        (&[(Modes { quota: true, shadow: true }, 9)], true),
-        (&[(Modes { quota: true, shadow: true }, 9), (quota, 9)], true),
+        (
+            &[(
+                Modes {
+                    quota: true,
+                    shadow: true,
+                },
+                9,
+            )],
+            true,
+        ),
+        (
+            &[
+                (
+                    Modes {
+                        quota: true,
+                        shadow: true,
+                    },
+                    9,
+                ),
+                (quota, 9),
+            ],
+            true,
+        ),
     ];
     for (name, algorithm) in each_algorithm(4) {
         for (roles, is_written) in table {
-            let keys: Vec<String> = (0..roles.len()).map(|index| format!("{name}-{index}")).collect();
-            let checks: Vec<_> =
-                keys.iter().zip(roles).map(|(key, &(role, hits))| (key.as_str(), Check::new(algorithm, hits, role))).collect();
+            let keys: Vec<String> = (0..roles.len())
+                .map(|index| format!("{name}-{index}"))
+                .collect();
+            let checks: Vec<_> = keys
+                .iter()
+                .zip(roles)
+                .map(|(key, &(role, hits))| (key.as_str(), Check::new(algorithm, hits, role)))
+                .collect();
             let answers = decide(&redis, all_or_none(&checks)).await;
             for (answer, (_, hits)) in answers.checks.iter().zip(roles) {
-                assert_eq!(answer.map(|verdict| verdict.allowed), Ok(*hits == 1), "{name} {roles:?}");
+                assert_eq!(
+                    answer.map(|verdict| verdict.allowed),
+                    Ok(*hits == 1),
+                    "{name} {roles:?}"
+                );
             }
             let fitting = roles.iter().filter(|(_, hits)| *hits == 1).count();
-            assert_eq!(server.keys().len(), if is_written { fitting } else { 0 }, "{name} {roles:?}");
+            assert_eq!(
+                server.keys().len(),
+                if is_written { fitting } else { 0 },
+                "{name} {roles:?}"
+            );
             server.flush();
         }
     }
@@ -167,7 +283,10 @@ async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
     for round in 1..4 {
         server.run::<()>(&["SCRIPT", "FLUSH"]);
         let limits = each_algorithm(10);
-        let mut checks: Vec<_> = limits.iter().map(|(name, algorithm)| (*name, check_of(*algorithm, 1))).collect();
+        let mut checks: Vec<_> = limits
+            .iter()
+            .map(|(name, algorithm)| (*name, check_of(*algorithm, 1)))
+            .collect();
         // A check that runs by transaction splits the checks into two script calls.
         checks.insert(3, ("counted", check(10, 1)));
         let answers = decide(&redis, checks_of(&checks)).await;
@@ -182,16 +301,34 @@ async fn a_late_call_counts_nothing() {
     let server = RedisServer::start();
     let mut connection = server.connection();
     for (name, algorithm) in each_algorithm(10) {
-        let checks = checks_of(&[(name, check_of(algorithm, 1)), ("other", check_of(algorithm, 1))]);
-        for (is_late, deadline) in [(true, 1_799_999_999_999_999), (false, 1_800_000_000_000_000)] {
-            let when = When { now: Micros(1_800_000_000_000_000), deadline: Micros(deadline), max_hold: Span::ZERO };
+        let checks = checks_of(&[
+            (name, check_of(algorithm, 1)),
+            ("other", check_of(algorithm, 1)),
+        ]);
+        for (is_late, deadline) in [
+            (true, 1_799_999_999_999_999),
+            (false, 1_800_000_000_000_000),
+        ] {
+            let when = When {
+                now: Micros(1_800_000_000_000_000),
+                deadline: Micros(deadline),
+                max_hold: Span::ZERO,
+            };
             let call = call([(&checks, when)]);
-            let reply = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
+            let reply = call
+                .command(ScriptRef::ByText)
+                .query(&mut connection)
+                .expect("Redis is well");
             let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
             assert_eq!(call.read(&reply, &mut answers), Ok(when.now));
             match is_late {
                 true => assert_eq!(answers, [Err(StoreError::NotExecuted("late")); 2], "{name}"),
-                false => assert!(answers.iter().all(|answer| answer.is_ok_and(|verdict| verdict.allowed)), "{name}: {answers:?}"),
+                false => assert!(
+                    answers
+                        .iter()
+                        .all(|answer| answer.is_ok_and(|verdict| verdict.allowed)),
+                    "{name}: {answers:?}"
+                ),
             }
             assert_eq!(server.keys().is_empty(), is_late, "{name}");
         }
@@ -206,9 +343,12 @@ async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
     let (_, algorithm) = each_algorithm(10)[4];
     decide(&redis, checks_of(&[("late", check_of(algorithm, 1))])).await;
     server.pause();
-    let answers =
-        decide_within(&redis, checks_of(&[("late", check_of(algorithm, 2))]), Budget::until(Instant::now() + Duration::from_millis(20)))
-            .await;
+    let answers = decide_within(
+        &redis,
+        checks_of(&[("late", check_of(algorithm, 2))]),
+        Budget::until(Instant::now() + Duration::from_millis(20)),
+    )
+    .await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.resume();
@@ -220,7 +360,10 @@ async fn a_call_that_hangs_beyond_its_deadline_counts_nothing() {
 fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
     const LIMIT: u64 = 300;
     let server = RedisServer::start();
-    let processes = [Deployment::new(server.options()), Deployment::new(server.options())];
+    let processes = [
+        Deployment::new(server.options()),
+        Deployment::new(server.options()),
+    ];
     for (name, algorithm) in each_algorithm(LIMIT) {
         let allowed: u64 = std::thread::scope(|scope| {
             let threads: Vec<_> = processes
@@ -228,7 +371,10 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
                 .map(|shared| {
                     scope.spawn(|| {
                         let redis = Redis::new(Arc::clone(shared), None);
-                        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                        let runtime = tokio::runtime::Builder::new_current_thread()
+                            .enable_all()
+                            .build()
+                            .expect("a runtime");
                         runtime.block_on(async {
                             let clients: Vec<_> = (0..32)
                                 .map(|_| {
@@ -236,8 +382,14 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
                                     tokio::spawn(async move {
                                         let mut allowed = 0;
                                         for _ in 0..8 {
-                                            let answers = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))])).await;
-                                            allowed += u64::from(answers.checks[0].expect("Redis is well").allowed);
+                                            let answers = decide(
+                                                &redis,
+                                                checks_of(&[(name, check_of(algorithm, 1))]),
+                                            )
+                                            .await;
+                                            allowed += u64::from(
+                                                answers.checks[0].expect("Redis is well").allowed,
+                                            );
                                         }
                                         allowed
                                     })
@@ -252,7 +404,10 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
                     })
                 })
                 .collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"))
+                .sum()
         });
         assert_eq!(allowed, LIMIT, "{name}");
     }
@@ -263,19 +418,35 @@ fn sixty_four_clients_of_two_processes_get_exactly_the_limit() {
 async fn a_hit_after_retry_after_is_allowed_by_redis_s_clock() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let rate = Rate { requests_per_unit: 5, unit: Unit::Second, unit_multiplier: 1 };
+    let rate = Rate {
+        requests_per_unit: 5,
+        unit: Unit::Second,
+        unit_multiplier: 1,
+    };
     for (name, kind) in AlgorithmKind::OVER_TIME {
-        let options = algorithm::Options { kind, count_denied: Some(false), ..Default::default() };
+        let options = algorithm::Options {
+            kind,
+            count_denied: Some(false),
+            ..Default::default()
+        };
         let algorithm = Algorithm::try_new(&rate, &options).expect("a good limit");
         let mut wait = None;
         while wait.is_none() {
-            let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
+            let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))]))
+                .await
+                .checks[0]
+                .expect("Redis is well");
             wait = (!verdict.allowed).then_some(verdict.retry_after);
         }
-        let Some(Wait::For(wait)) = wait else { panic!("{name}: never") };
+        let Some(Wait::For(wait)) = wait else {
+            panic!("{name}: never")
+        };
         assert!(wait <= Span::from_secs(2), "{name}: {wait:?}");
         tokio::time::sleep(wait.into()).await;
-        let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
+        let verdict = decide(&redis, checks_of(&[(name, check_of(algorithm, 1))]))
+            .await
+            .checks[0]
+            .expect("Redis is well");
         assert!(verdict.allowed, "{name}: {verdict:?} after {wait:?}");
     }
     server.assert_every_key_expires();
@@ -286,20 +457,46 @@ async fn a_hit_after_retry_after_is_allowed_by_redis_s_clock() {
 async fn a_long_log_takes_less_than_a_third_of_a_sorted_set() {
     const EVENTS: u64 = 10_000;
     let server = RedisServer::start();
-    let rate = Rate { requests_per_unit: 100_000, unit: Unit::Hour, unit_multiplier: 1 };
-    let options = algorithm::Options { kind: AlgorithmKind::SlidingWindowLog, ..Default::default() };
+    let rate = Rate {
+        requests_per_unit: 100_000,
+        unit: Unit::Hour,
+        unit_multiplier: 1,
+    };
+    let options = algorithm::Options {
+        kind: AlgorithmKind::SlidingWindowLog,
+        ..Default::default()
+    };
     let log = Algorithm::try_new(&rate, &options).expect("a good limit");
     let checks = checks_of(&[("log", check_of(log, 1))]);
     let mut connection = server.connection();
     for event in 0..EVENTS {
-        let when = When { now: Micros(1_800_000_000_000_000 + event * 1_000), deadline: Micros(u64::MAX), max_hold: Span::ZERO };
+        let when = When {
+            now: Micros(1_800_000_000_000_000 + event * 1_000),
+            deadline: Micros(u64::MAX),
+            max_hold: Span::ZERO,
+        };
         let call = call([(&checks, when)]);
-        let named = if event == 0 { ScriptRef::ByText } else { ScriptRef::ByHash };
-        call.command(named).exec(&mut connection).expect("Redis is well");
-        cmd("ZADD").arg("set").arg(when.now.0).arg(event).exec(&mut connection).expect("Redis is well");
+        let named = if event == 0 {
+            ScriptRef::ByText
+        } else {
+            ScriptRef::ByHash
+        };
+        call.command(named)
+            .exec(&mut connection)
+            .expect("Redis is well");
+        cmd("ZADD")
+            .arg("set")
+            .arg(when.now.0)
+            .arg(event)
+            .exec(&mut connection)
+            .expect("Redis is well");
     }
-    let [ours, theirs] = ["log", "set"].map(|key| server.run::<u64>(&["MEMORY", "USAGE", key, "SAMPLES", "0"]));
-    assert!(ours * 10 <= theirs * 3, "{ours} and {theirs} bytes for {EVENTS} events");
+    let [ours, theirs] =
+        ["log", "set"].map(|key| server.run::<u64>(&["MEMORY", "USAGE", key, "SAMPLES", "0"]));
+    assert!(
+        ours * 10 <= theirs * 3,
+        "{ours} and {theirs} bytes for {EVENTS} events"
+    );
     server.run::<()>(&["EXPIRE", "set", "60"]);
     server.assert_every_key_expires();
 }
@@ -309,13 +506,30 @@ async fn requests_in_one_call_see_each_other_and_fail_separately() {
     let server = RedisServer::start();
     let now = Micros(1_800_000_000_000_000);
     for (name, algorithm) in each_algorithm(4) {
-        let when = |late: u64| When { now, deadline: Micros(now.0 + 1 - late), max_hold: Span::MAX };
+        let when = |late: u64| When {
+            now,
+            deadline: Micros(now.0 + 1 - late),
+            max_hold: Span::MAX,
+        };
         let requests = [
-            checks_of(&[(name, check_of(algorithm, 1)), ("bad", check_of(algorithm, 1))]),
-            all_or_none(&[(name, check_of(algorithm, 1)), (name, check_of(algorithm, 9)), ("other", check_of(algorithm, 1))]),
+            checks_of(&[
+                (name, check_of(algorithm, 1)),
+                ("bad", check_of(algorithm, 1)),
+            ]),
+            all_or_none(&[
+                (name, check_of(algorithm, 1)),
+                (name, check_of(algorithm, 9)),
+                ("other", check_of(algorithm, 1)),
+            ]),
             checks_of(&[(name, check_of(algorithm, 1))]),
-            all_or_none(&[(name, check_of(algorithm, 1)), ("other", check_of(algorithm, 2))]),
-            all_or_none(&[(name, check_of(algorithm, 1)), ("bad", check_of(algorithm, 0))]),
+            all_or_none(&[
+                (name, check_of(algorithm, 1)),
+                ("other", check_of(algorithm, 2)),
+            ]),
+            all_or_none(&[
+                (name, check_of(algorithm, 1)),
+                ("bad", check_of(algorithm, 0)),
+            ]),
             checks_of(&[(name, check_of(algorithm, 0))]),
         ];
         let bad = match &algorithm {
@@ -324,11 +538,22 @@ async fn requests_in_one_call_see_each_other_and_fail_separately() {
         };
         server.run::<()>(&["SADD", &bad, "x"]);
         let late = [0, 0, 2, 0, 0, 0];
-        let all = call(requests.iter().zip(late).map(|(checks, late)| (checks, when(late))));
-        let reply = all.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
+        let all = call(
+            requests
+                .iter()
+                .zip(late)
+                .map(|(checks, late)| (checks, when(late))),
+        );
+        let reply = all
+            .command(ScriptRef::ByText)
+            .query(&mut server.connection())
+            .expect("Redis is well");
         let mut answers = vec![Err(StoreError::Unknown("unanswered")); all.len()];
         assert_eq!(all.read(&reply, &mut answers), Ok(now), "{name}");
-        let seen: Vec<_> = answers.into_iter().map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used))).collect();
+        let seen: Vec<_> = answers
+            .into_iter()
+            .map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used)))
+            .collect();
         let wrong = Err(StoreError::Data("wrongtype"));
         let expected = [
             Ok((true, 1)),
@@ -345,22 +570,45 @@ async fn requests_in_one_call_see_each_other_and_fail_separately() {
             Ok((true, 2)),
         ];
         assert_eq!(seen, expected, "{name}");
-        // The keys of the refused request are written all the same, because an earlier request changed them.
+        // The keys of the refused request are written all the same, because an earlier request
+        // changed them.
         assert_eq!(server.keys().len(), 3, "{name}: {:?}", server.keys());
-        let look = checks_of(&[(name, check_of(algorithm, 0)), ("other", check_of(algorithm, 0))]);
+        let look = checks_of(&[
+            (name, check_of(algorithm, 0)),
+            ("other", check_of(algorithm, 0)),
+        ]);
         let look = call([(&look, when(0))]);
         let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
-        let reply = look.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
+        let reply = look
+            .command(ScriptRef::ByText)
+            .query(&mut server.connection())
+            .expect("Redis is well");
         look.read(&reply, &mut answers).expect("a good reply");
-        assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(2), Ok(2)], "{name}");
+        assert_eq!(
+            answers.map(|answer| answer.map(|verdict| verdict.used)),
+            [Ok(2), Ok(2)],
+            "{name}"
+        );
         server.flush();
         // Two requests. The second one changes nothing, and must not undo the change of the first.
         let pair = call(requests[..2].iter().map(|checks| (checks, when(0))));
-        let reply = pair.command(ScriptRef::ByText).query::<Value>(&mut server.connection());
-        assert!(reply.is_ok_and(|reply| matches!(reply, Value::Array(values) if values.len() == 3)), "{name}");
-        let reply = look.command(ScriptRef::ByText).query(&mut server.connection()).expect("Redis is well");
+        let reply = pair
+            .command(ScriptRef::ByText)
+            .query::<Value>(&mut server.connection());
+        assert!(
+            reply.is_ok_and(|reply| matches!(reply, Value::Array(values) if values.len() == 3)),
+            "{name}"
+        );
+        let reply = look
+            .command(ScriptRef::ByText)
+            .query(&mut server.connection())
+            .expect("Redis is well");
         look.read(&reply, &mut answers).expect("a good reply");
-        assert_eq!(answers.map(|answer| answer.map(|verdict| verdict.used)), [Ok(1), Ok(0)], "{name}");
+        assert_eq!(
+            answers.map(|answer| answer.map(|verdict| verdict.used)),
+            [Ok(1), Ok(0)],
+            "{name}"
+        );
         server.assert_every_key_expires();
         server.flush();
     }
@@ -377,24 +625,55 @@ async fn a_key_lives_until_its_state_has_recovered_and_its_ttl_is_set_ahead() {
         AlgorithmKind::SlidingWindowLog,
         AlgorithmKind::SlidingWindowBuckets,
     ] {
-        let rate = Rate { requests_per_unit: 100, unit: Unit::Minute, unit_multiplier: 1 };
+        let rate = Rate {
+            requests_per_unit: 100,
+            unit: Unit::Minute,
+            unit_multiplier: 1,
+        };
         let max_delay = (kind == AlgorithmKind::LeakyBucket).then(|| Span::from_secs(3_600));
-        let options = algorithm::Options { kind, max_delay, ..Default::default() };
+        let options = algorithm::Options {
+            kind,
+            max_delay,
+            ..Default::default()
+        };
         let algorithm = Algorithm::try_new(&rate, &options).expect("options that belong together");
         for hit in 0..60 {
-            let verdict = decide(&redis, checks_of(&[("kept", check_of(algorithm, 1))])).await.checks[0].expect("Redis is well");
+            let verdict = decide(&redis, checks_of(&[("kept", check_of(algorithm, 1))]))
+                .await
+                .checks[0]
+                .expect("Redis is well");
             assert!(verdict.allowed, "{kind:?}");
             let lives_for_ms: u64 = server.run(&["PTTL", "kept"]);
-            if hit == 0 && matches!(kind, AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket) {
+            if hit == 0
+                && matches!(
+                    kind,
+                    AlgorithmKind::TokenBucket | AlgorithmKind::LeakyBucket
+                )
+            {
                 // Recovered after 600 ms; five seconds of grace and ten seconds ahead.
-                assert!(lives_for_ms < 16_000, "{kind:?}: {lives_for_ms} ms after a single hit");
+                assert!(
+                    lives_for_ms < 16_000,
+                    "{kind:?}: {lives_for_ms} ms after a single hit"
+                );
             }
             // Some of the five seconds of grace has passed.
-            assert!(lives_for_ms > verdict.reset_after.micros() / 1_000 + 2_000, "{kind:?}: {lives_for_ms} ms, {verdict:?}");
+            assert!(
+                lives_for_ms > verdict.reset_after.micros() / 1_000 + 2_000,
+                "{kind:?}: {lives_for_ms} ms, {verdict:?}"
+            );
         }
-        if matches!(kind, AlgorithmKind::TokenBucket | AlgorithmKind::SlidingWindowCounter | AlgorithmKind::LeakyBucket) {
+        if matches!(
+            kind,
+            AlgorithmKind::TokenBucket
+                | AlgorithmKind::SlidingWindowCounter
+                | AlgorithmKind::LeakyBucket
+        ) {
             // One of these calls is Weir's check of its own rights.
-            assert!(server.calls("set") <= 3, "{kind:?}: {} expiries for 60 hits", server.calls("set"));
+            assert!(
+                server.calls("set") <= 3,
+                "{kind:?}: {} expiries for 60 hits",
+                server.calls("set")
+            );
         }
         server.flush();
         server.run::<()>(&["CONFIG", "RESETSTAT"]);

@@ -1,5 +1,5 @@
-//! Logins and TLS with a real redis-server: which servers are trusted, the names of the errors, recovery without a restart, and no password in
-//! any output.
+//! Logins and TLS with a real redis-server: which servers are trusted, the names of the errors,
+//! recovery without a restart, and no password in any output.
 
 mod secrets;
 mod tls;
@@ -25,29 +25,61 @@ struct Secured {
 impl Secured {
     /// Starts a server with a certificate for localhost and 127.0.0.1, and with these arguments.
     fn start(arguments: &[&str]) -> Self {
-        let (authority, files, tls_port) = (Authority::new("first"), Files::new(), ports::free().port());
+        let (authority, files, tls_port) =
+            (Authority::new("first"), Files::new(), ports::free().port());
         files.write("ca.crt", &authority.pem());
         files.write_issued("redis", &authority.issue(&["localhost", "127.0.0.1"]));
         let port = tls_port.to_string();
-        let (certificate, key, ca) = (files.text("redis.crt"), files.text("redis.key"), files.text("ca.crt"));
-        let mut all = vec!["--tls-port", &port, "--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+        let (certificate, key, ca) = (
+            files.text("redis.crt"),
+            files.text("redis.key"),
+            files.text("ca.crt"),
+        );
+        let mut all = vec![
+            "--tls-port",
+            &port,
+            "--tls-cert-file",
+            &certificate,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &ca,
+        ];
         if !arguments.contains(&"--tls-auth-clients") {
             all.extend(["--tls-auth-clients", "no"]);
         }
         all.extend(arguments);
         let server = RedisServer::start_with(&all);
-        Self { server, tls_port, files, authority }
+        Self {
+            server,
+            tls_port,
+            files,
+            authority,
+        }
     }
 
     /// Makes the server use `name.crt` and `name.key` from now on.
     fn use_certificate(&self, name: &str) {
-        let (certificate, key) = (self.files.text(&format!("{name}.crt")), self.files.text(&format!("{name}.key")));
-        self.server.run::<()>(&["CONFIG", "SET", "tls-cert-file", &certificate, "tls-key-file", &key]);
+        let (certificate, key) = (
+            self.files.text(&format!("{name}.crt")),
+            self.files.text(&format!("{name}.key")),
+        );
+        self.server.run::<()>(&[
+            "CONFIG",
+            "SET",
+            "tls-cert-file",
+            &certificate,
+            "tls-key-file",
+            &key,
+        ]);
     }
 
     /// Options that trust the server's authority.
     fn trusting(&self) -> TlsFiles {
-        TlsFiles { ca_cert: Some(self.files.path("ca.crt")), ..TlsFiles::default() }
+        TlsFiles {
+            ca_cert: Some(self.files.path("ca.crt")),
+            ..TlsFiles::default()
+        }
     }
 
     fn options(&self, host: &str, files: &TlsFiles) -> Options {
@@ -61,19 +93,32 @@ impl Secured {
 
 /// Options with a long connect timeout, because a handshake may take long on a busy machine.
 fn options(url: &str, files: &TlsFiles) -> Options {
-    let options = Options::parse(&RawOptions { url, ..RawOptions::default() }, files).expect("good settings");
-    Options { connect_timeout: Duration::from_secs(2), ..options }
+    let options = Options::parse(
+        &RawOptions {
+            url,
+            ..RawOptions::default()
+        },
+        files,
+    )
+    .expect("good settings");
+    Options {
+        connect_timeout: Duration::from_secs(2),
+        ..options
+    }
 }
 
 async fn hit(redis: &Redis) -> Result<i64, StoreError> {
-    ask_one(redis, "key", 1_000_000, 1).await.map(|verdict| i64::try_from(verdict.used).unwrap_or(i64::MAX))
+    ask_one(redis, "key", 1_000_000, 1)
+        .await
+        .map(|verdict| i64::try_from(verdict.used).unwrap_or(i64::MAX))
 }
 
 /// Asks until an answer is no error. Returns how long that took.
 async fn recovery_time(redis: &Redis) -> Duration {
     let began = Instant::now();
     while let Err(error) = hit(redis).await {
-        // After a configuration error the next attempt comes after up to six seconds, and its handshake may be slow on a busy machine.
+        // After a configuration error the next attempt comes after up to six seconds, and its
+        // handshake may be slow on a busy machine.
         assert!(began.elapsed() < Duration::from_secs(40), "still {error}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -81,20 +126,37 @@ async fn recovery_time(redis: &Redis) -> Duration {
 }
 
 fn skipping(files: TlsFiles) -> TlsFiles {
-    TlsFiles { name_check: NameCheck::Skipped, ..files }
+    TlsFiles {
+        name_check: NameCheck::Skipped,
+        ..files
+    }
 }
 
 #[tokio::test]
 async fn a_rotated_password_in_a_file_is_used_without_a_restart() {
     let server = RedisServer::start();
     for user in ["old", "new"] {
-        server.run::<()>(&["ACL", "SETUSER", user, "on", &format!(">{user}s3cret"), "~*", "+@all"]);
+        server.run::<()>(&[
+            "ACL",
+            "SETUSER",
+            user,
+            "on",
+            &format!(">{user}s3cret"),
+            "~*",
+            "+@all",
+        ]);
     }
     let files = Files::new();
     let path = files.write("password", "wr0ng\n");
     let url = format!("redis://old@{}", server.url());
-    let written = RawOptions { url: &url, auth_file: path.to_str().expect("UTF-8"), ..RawOptions::default() };
-    let redis = Redis::connect_lazily(Options::parse(&written, &TlsFiles::default()).expect("good settings"));
+    let written = RawOptions {
+        url: &url,
+        auth_file: path.to_str().expect("UTF-8"),
+        ..RawOptions::default()
+    };
+    let redis = Redis::connect_lazily(
+        Options::parse(&written, &TlsFiles::default()).expect("good settings"),
+    );
     assert_eq!(hit(&redis).await, Err(StoreError::NotExecuted("auth")));
     files.write("password", "olds3cret\n");
     recovery_time(&redis).await;
@@ -118,11 +180,21 @@ async fn a_rotated_password_in_a_file_is_used_without_a_restart() {
 #[tokio::test]
 async fn an_acl_user_logs_in_over_tls() {
     let secured = Secured::start(&[]);
-    secured.server.run::<()>(&["ACL", "SETUSER", "weir", "on", ">p%:@s3cret", "~*", "+@all"]);
-    secured.server.run::<()>(&["ACL", "SETUSER", "default", "resetpass"]);
-    let url = format!("rediss://weir:p%25%3A%40s3cret@localhost:{}/2", secured.tls_port);
+    secured
+        .server
+        .run::<()>(&["ACL", "SETUSER", "weir", "on", ">p%:@s3cret", "~*", "+@all"]);
+    secured
+        .server
+        .run::<()>(&["ACL", "SETUSER", "default", "resetpass"]);
+    let url = format!(
+        "rediss://weir:p%25%3A%40s3cret@localhost:{}/2",
+        secured.tls_port
+    );
     let redis = Redis::connect_lazily(options(&url, &secured.trusting()));
     assert_eq!(hit(&redis).await, Ok(1));
     let without_login = secured.redis("localhost", &secured.trusting());
-    assert_eq!(hit(&without_login).await, Err(StoreError::NotExecuted("auth")));
+    assert_eq!(
+        hit(&without_login).await,
+        Err(StoreError::NotExecuted("auth"))
+    );
 }

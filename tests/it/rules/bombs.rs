@@ -1,4 +1,5 @@
-//! Files that are small to write and large to read: refused early, on a thread with a small stack, before anything grows.
+//! Files that are small to write and large to read: refused early, on a thread with a small stack,
+//! before anything grows.
 
 use std::sync::mpsc;
 use std::thread;
@@ -8,14 +9,23 @@ use weir::rules::compile::{Options, SourceText, compile};
 use super::text;
 use crate::support::wait::TIMEOUT;
 
-/// Compiles on a thread with the stack that test threads have, and returns the only problem. The time is a guard against hanging, far above
-/// what a busy machine needs.
+/// Compiles on a thread with the stack that test threads have, and returns the only problem. The
+/// time is a guard against hanging, far above what a busy machine needs.
 fn refusal(text: impl Into<Vec<u8>>) -> String {
-    let file = SourceText { name: "bomb.yaml".into(), text: text.into() };
+    let file = SourceText {
+        name: "bomb.yaml".into(),
+        text: text.into(),
+    };
     let (sender, receiver) = mpsc::channel();
     let compile = move || sender.send(compile(&[file], &Options::default()).map(|_| ()));
-    thread::Builder::new().stack_size(2 << 20).spawn(compile).expect("a thread");
-    let problems = receiver.recv_timeout(TIMEOUT).expect("an answer").expect_err("a refusal");
+    thread::Builder::new()
+        .stack_size(2 << 20)
+        .spawn(compile)
+        .expect("a thread");
+    let problems = receiver
+        .recv_timeout(TIMEOUT)
+        .expect("an answer")
+        .expect_err("a refusal");
     problems[0].to_string()
 }
 
@@ -23,12 +33,16 @@ fn refusal(text: impl Into<Vec<u8>>) -> String {
 fn aliases_that_double_are_refused() {
     let mut text = "domain: d\nmetadata:\n  a0: &a0 [x, x]\n".to_owned();
     for level in 1..60 {
-        text += &format!("  a{level}: &a{level} [*a{0}, *a{0}, *a{0}, *a{0}]\n", level - 1);
+        text += &format!(
+            "  a{level}: &a{level} [*a{0}, *a{0}, *a{0}, *a{0}]\n",
+            level - 1
+        );
     }
     let refusal = refusal(text);
     assert_eq!(
         refusal,
-        "bomb.yaml:11:12: error: the aliases of this file expand to more than 100000 nodes; use fewer aliases, or split the file"
+        "bomb.yaml:11:12: error: the aliases of this file expand to more than 100000 nodes; use \
+         fewer aliases, or split the file"
     );
 }
 
@@ -36,7 +50,10 @@ fn aliases_that_double_are_refused() {
 fn merge_keys_that_double_are_refused() {
     let mut text = "domain: d\nmetadata:\n  a0: &a0 {x: 1, y: 2}\n".to_owned();
     for level in 1..60 {
-        text += &format!("  a{level}: &a{level} {{<<: [*a{0}, *a{0}, *a{0}, *a{0}], k{level}: *a{0}}}\n", level - 1);
+        text += &format!(
+            "  a{level}: &a{level} {{<<: [*a{0}, *a{0}, *a{0}, *a{0}], k{level}: *a{0}}}\n",
+            level - 1
+        );
     }
     assert!(refusal(text).contains("expand to more than 100000 nodes"));
 }
@@ -70,10 +87,21 @@ fn aliases_cannot_nest_deeper_than_text() {
 #[test]
 fn sixty_four_levels_are_read() {
     // The root, metadata and 62 lists.
-    let text = format!("domain: d\nmetadata: {}{}\n", "[".repeat(63), "]".repeat(63));
-    let file = SourceText { name: "deep.yaml".into(), text: text.into_bytes() };
+    let text = format!(
+        "domain: d\nmetadata: {}{}\n",
+        "[".repeat(63),
+        "]".repeat(63)
+    );
+    let file = SourceText {
+        name: "deep.yaml".into(),
+        text: text.into_bytes(),
+    };
     assert!(compile(&[file], &Options::default()).is_ok());
-    let text = format!("domain: d\nmetadata: {}{}\n", "[".repeat(64), "]".repeat(64));
+    let text = format!(
+        "domain: d\nmetadata: {}{}\n",
+        "[".repeat(64),
+        "]".repeat(64)
+    );
     assert!(refusal(text).contains("nested more than 64 levels deep"));
 }
 
@@ -83,7 +111,10 @@ fn many_anchors_are_no_trouble_and_many_nodes_are_refused() {
     for number in 0..200_000 {
         text += &format!("  - &a{number} x\n");
     }
-    let file = SourceText { name: "anchors.yaml".into(), text: text.into_bytes() };
+    let file = SourceText {
+        name: "anchors.yaml".into(),
+        text: text.into_bytes(),
+    };
     assert!(compile(&[file], &Options::default()).is_ok());
 
     let block = format!("domain: d\nmetadata:\n{}", "- a\n".repeat(2_100_000));
@@ -97,41 +128,75 @@ fn many_anchors_are_no_trouble_and_many_nodes_are_refused() {
 #[test]
 fn a_huge_file_is_refused_unread() {
     let text = vec![b'#'; (16 << 20) + 1];
-    let expected = "bomb.yaml: error: the file has 16777217 bytes, more than the maximum of 16777216; split it into several files, with \
-                    MERGE_DOMAIN_CONFIG where they share a domain";
+    let expected = "bomb.yaml: error: the file has 16777217 bytes, more than the maximum of \
+        16777216; split it into several files, with MERGE_DOMAIN_CONFIG where they share a domain";
     assert_eq!(refusal(text), expected);
 }
 
 #[test]
 fn long_keys_above_many_limits_are_refused_before_they_multiply() {
-    let mut text = format!("domain: d\ndescriptors:\n- key: {}\n  descriptors:\n", "k".repeat(1 << 20));
+    let mut text = format!(
+        "domain: d\ndescriptors:\n- key: {}\n  descriptors:\n",
+        "k".repeat(1 << 20)
+    );
     for number in 0..1_000 {
-        text += &format!("  - {{key: a{number}, rate_limit: {{unit: second, requests_per_unit: 1}}}}\n");
+        text += &format!(
+            "  - {{key: a{number}, rate_limit: {{unit: second, requests_per_unit: 1}}}}\n"
+        );
     }
     assert!(refusal(text).contains("above all limits have more than 67108864 bytes in total"));
 }
 
-/// Through aliases a file of 100 KB can repeat a long key many times, and each repetition is a problem of its own.
+/// Through aliases a file of 100 KB can repeat a long key many times, and each repetition is a
+/// problem of its own.
 #[test]
 fn problems_do_not_repeat_a_long_text() {
     let long = "x".repeat(100_000);
     let repeated = "*key : 1\n".repeat(2_000);
     let texts = [
         format!("domain: d\n? &key {long}\n: 1\n{repeated}"),
-        format!("domain: d\ndescriptors:\n  - key: a\n    rate_limit: {{unit: day, requests_per_unit: 0{long}}}\n").replace('x', "0"),
+        format!(
+            "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {{unit: day, requests_per_unit: \
+             0{long}}}\n"
+        )
+        .replace('x', "0"),
     ];
     for text in texts {
-        let file = SourceText { name: "bomb.yaml".into(), text: text.into() };
-        let problems = compile(&[file], &Options { strict: true, ..Options::default() }).expect_err("problems");
-        let bytes: usize = problems.iter().map(|problem| problem.to_string().len()).sum();
-        assert!(problems.len() <= 1_010 && bytes < 1_000 * problems.len(), "{} problems of {bytes} bytes: {}", problems.len(), problems[0]);
+        let file = SourceText {
+            name: "bomb.yaml".into(),
+            text: text.into(),
+        };
+        let problems = compile(
+            &[file],
+            &Options {
+                strict: true,
+                ..Options::default()
+            },
+        )
+        .expect_err("problems");
+        let bytes: usize = problems
+            .iter()
+            .map(|problem| problem.to_string().len())
+            .sum();
+        assert!(
+            problems.len() <= 1_010 && bytes < 1_000 * problems.len(),
+            "{} problems of {bytes} bytes: {}",
+            problems.len(),
+            problems[0]
+        );
     }
 }
 
 #[test]
 fn repeated_keys_are_counted_and_not_listed() {
-    let mut yaml = "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: day, requests_per_unit: 1 }\n  metadata:\n".to_owned();
+    let mut yaml = "domain: d\ndescriptors:\n- key: a\n  rate_limit: { unit: day, \
+        requests_per_unit: 1 }\n  metadata:\n"
+        .to_owned();
     yaml.push_str(&"    a: 1\n".repeat(3_001));
-    let compiled = compile(&[text("a.yaml", &yaml)], &Options::default()).expect("these are warnings");
-    assert_eq!((compiled.warnings.len(), &*compiled.warnings[1_000].what), (1_001, "2000 more problems in this file are not shown"));
+    let compiled =
+        compile(&[text("a.yaml", &yaml)], &Options::default()).expect("these are warnings");
+    assert_eq!(
+        (compiled.warnings.len(), &*compiled.warnings[1_000].what),
+        (1_001, "2000 more problems in this file are not shown")
+    );
 }

@@ -1,4 +1,5 @@
-//! Limits of a control plane: they mean what the same limits in a file mean, and the trees that gateways generate answer what Envoy asks.
+//! Limits of a control plane: they mean what the same limits in a file mean, and the trees that
+//! gateways generate answer what Envoy asks.
 
 use std::sync::Arc;
 
@@ -16,17 +17,30 @@ use weir::time::Unit;
 use super::{find, rules_of, show};
 
 fn apply(resources: Vec<Resource>) -> Applied {
-    Domains::default().apply(resources, &XdsOptions { merge_domains: true, ..XdsOptions::default() })
+    Domains::default().apply(
+        resources,
+        &XdsOptions {
+            merge_domains: true,
+            ..XdsOptions::default()
+        },
+    )
 }
 
 fn rules(resources: Vec<Resource>) -> Arc<Rules> {
     let applied = apply(resources);
-    assert!(applied.refused.is_empty() && applied.warnings.is_empty(), "{applied:?}");
+    assert!(
+        applied.refused.is_empty() && applied.warnings.is_empty(),
+        "{applied:?}"
+    );
     Arc::new(applied.rules.expect("the first list has rules"))
 }
 
 fn resource(domain: &str, descriptors: Vec<Descriptor>) -> Resource {
-    Resource { name: domain.to_owned(), domain: domain.to_owned(), descriptors }
+    Resource {
+        name: domain.to_owned(),
+        domain: domain.to_owned(),
+        descriptors,
+    }
 }
 
 /// A chain of keys and values, with the limit on the last one.
@@ -39,29 +53,48 @@ fn chain(levels: &[(&str, &str)], limit: Policy) -> Descriptor {
         ..Descriptor::default()
     };
     let (last, above) = levels.split_last().expect("a level");
-    above.iter().rev().fold(node(last, Vec::new(), Some(limit)), |below, level| node(level, vec![below], None))
+    above
+        .iter()
+        .rev()
+        .fold(node(last, Vec::new(), Some(limit)), |below, level| {
+            node(level, vec![below], None)
+        })
 }
 
 fn policy(requests_per_unit: u32, unit: Unit) -> Policy {
-    Policy { requests_per_unit, unit: unit.number(), ..Policy::default() }
+    Policy {
+        requests_per_unit,
+        unit: unit.number(),
+        ..Policy::default()
+    }
 }
 
 /// Applies to a descriptor and all below it.
 fn each(mut descriptor: Descriptor, change: &impl Fn(&mut Descriptor)) -> Descriptor {
     change(&mut descriptor);
-    descriptor.descriptors = descriptor.descriptors.into_iter().map(|below| each(below, change)).collect();
+    descriptor.descriptors = descriptor
+        .descriptors
+        .into_iter()
+        .map(|below| each(below, change))
+        .collect();
     descriptor
 }
 
 /// One descriptor of a request.
 type Entries<'a> = [(&'a str, &'a str)];
 
-/// The hits per unit of the limit of each descriptor of a request, with a word for shadow and quota mode.
+/// The hits per unit of the limit of each descriptor of a request, with a word for shadow and quota
+/// mode.
 fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<String> {
     let mut ask = Ask::default();
     ask.domain = domain.as_bytes();
     for entries in descriptors {
-        entries.iter().for_each(|(key, value)| ask.push(Entry { key: key.as_bytes(), value: value.as_bytes() }));
+        entries.iter().for_each(|(key, value)| {
+            ask.push(Entry {
+                key: key.as_bytes(),
+                value: value.as_bytes(),
+            });
+        });
         ask.close(Asked::default());
     }
     let plan = Plan::new(rules, &ask, &plan::Options::default());
@@ -72,8 +105,16 @@ fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<
         Slot::Exempt { .. } | Slot::Blocked { .. } => panic!("there are no overrides"),
         Slot::Checked { check, shown, .. } => {
             let modes = plan.checks[*check].modes;
-            let words = [if modes.shadow { " shadow" } else { "" }, if modes.quota { " quota" } else { "" }].concat();
-            format!("{} per {}{words}", shown.requests_per_unit, shown.unit.name())
+            let words = [
+                if modes.shadow { " shadow" } else { "" },
+                if modes.quota { " quota" } else { "" },
+            ]
+            .concat();
+            format!(
+                "{} per {}{words}",
+                shown.requests_per_unit,
+                shown.unit.name()
+            )
         }
     };
     plan.slots.iter().map(shown).collect()
@@ -81,54 +122,121 @@ fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<
 
 #[test]
 fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
-    let route = ("httproute/shop/api/rule/0/match/0/*", "httproute/shop/api/rule/0/match/0/*");
+    let route = (
+        "httproute/shop/api/rule/0/match/0/*",
+        "httproute/shop/api/rule/0/match/0/*",
+    );
     let own = |name| (name, name);
     let shadow = |descriptor| each(descriptor, &|node| node.shadow_mode = true);
     // One chain for each rule, as its translator makes them; the route is repeated and merged.
     let descriptors = [
-        chain(&[route, own("rule-0-match-0"), own("rule-0-method")], policy(3, Unit::Hour)),
+        chain(
+            &[route, own("rule-0-match-0"), own("rule-0-method")],
+            policy(3, Unit::Hour),
+        ),
         chain(&[route, ("rule-1-match-0", "")], policy(4, Unit::Minute)),
-        chain(&[route, ("masked_remote_address", "10.0.0.0/8"), ("remote_address", "")], policy(5, Unit::Second)),
-        chain(&[route, ("masked_remote_address", "invert:192.168.0.0/16")], policy(6, Unit::Day)),
-        shadow(chain(&[route, own("rule-4-path"), own("rule-4-match-0")], policy(7, Unit::Week))),
+        chain(
+            &[
+                route,
+                ("masked_remote_address", "10.0.0.0/8"),
+                ("remote_address", ""),
+            ],
+            policy(5, Unit::Second),
+        ),
+        chain(
+            &[route, ("masked_remote_address", "invert:192.168.0.0/16")],
+            policy(6, Unit::Day),
+        ),
+        shadow(chain(
+            &[route, own("rule-4-path"), own("rule-4-match-0")],
+            policy(7, Unit::Week),
+        )),
         chain(&[route, own("rule-5-match--1")], policy(0, Unit::Month)),
     ];
-    let shared = [chain(&[own("shop/policy/rule/0"), own("rule-0-match--1")], policy(8, Unit::Year))];
+    let shared = [chain(
+        &[own("shop/policy/rule/0"), own("rule-0-match--1")],
+        policy(8, Unit::Year),
+    )];
     let merged = descriptors.into_iter().reduce(|mut all, mut next| {
         all.descriptors.append(&mut next.descriptors);
         all
     });
     let gateway = "shop/gateway/http";
-    let rules = rules(vec![resource("shop/policy", shared.into()), resource(gateway, vec![merged.expect("a route")])]);
+    let rules = rules(vec![
+        resource("shop/policy", shared.into()),
+        resource(gateway, vec![merged.expect("a route")]),
+    ]);
     let ask = |descriptors: &[&Entries<'_>]| asked(&rules, gateway, descriptors);
-    assert_eq!(ask(&[&[route, own("rule-0-match-0"), own("rule-0-method")]]), ["3 per hour"]);
-    assert_eq!(ask(&[&[route, own("rule-0-match-0")]]), ["free"], "the method did not match");
+    assert_eq!(
+        ask(&[&[route, own("rule-0-match-0"), own("rule-0-method")]]),
+        ["3 per hour"]
+    );
+    assert_eq!(
+        ask(&[&[route, own("rule-0-match-0")]]),
+        ["free"],
+        "the method did not match"
+    );
     // Distinct: each value of the header is a descriptor of its own.
-    assert_eq!(ask(&[&[route, ("rule-1-match-0", "ann")], &[route, ("rule-1-match-0", "rule-1-match-0")]]), ["4 per minute"; 2]);
     assert_eq!(
         ask(&[
-            &[route, ("masked_remote_address", "10.0.0.0/8"), ("remote_address", "10.1.2.3")],
+            &[route, ("rule-1-match-0", "ann")],
+            &[route, ("rule-1-match-0", "rule-1-match-0")]
+        ]),
+        ["4 per minute"; 2]
+    );
+    assert_eq!(
+        ask(&[
+            &[
+                route,
+                ("masked_remote_address", "10.0.0.0/8"),
+                ("remote_address", "10.1.2.3")
+            ],
             &[route, ("masked_remote_address", "invert:192.168.0.0/16")]
         ]),
         ["5 per second", "6 per day"]
     );
-    assert_eq!(ask(&[&[route, ("masked_remote_address", "10.0.0.0/8")]]), ["free"]);
     assert_eq!(
-        ask(&[&[route, own("rule-4-path"), own("rule-4-match-0")], &[route, own("rule-5-match--1")]]),
+        ask(&[&[route, ("masked_remote_address", "10.0.0.0/8")]]),
+        ["free"]
+    );
+    assert_eq!(
+        ask(&[
+            &[route, own("rule-4-path"), own("rule-4-match-0")],
+            &[route, own("rule-5-match--1")]
+        ]),
         ["7 per week shadow", "0 per month"]
     );
-    assert_eq!(ask(&[&[("httproute/shop/other", "httproute/shop/other"), own("rule-5-match--1")]]), ["free"]);
-    assert_eq!(asked(&rules, "shop/policy", &[&[own("shop/policy/rule/0"), own("rule-0-match--1")]]), ["8 per year"]);
+    assert_eq!(
+        ask(&[&[
+            ("httproute/shop/other", "httproute/shop/other"),
+            own("rule-5-match--1")
+        ]]),
+        ["free"]
+    );
+    assert_eq!(
+        asked(
+            &rules,
+            "shop/policy",
+            &[&[own("shop/policy/rule/0"), own("rule-0-match--1")]]
+        ),
+        ["8 per year"]
+    );
     // Two descriptors of one request that differ in their values have counters of their own.
     let key = |value| {
         let mut ask = Ask::default();
         ask.domain = gateway.as_bytes();
         for (key, value) in [route, ("rule-1-match-0", value)] {
-            ask.push(Entry { key: key.as_bytes(), value: value.as_bytes() });
+            ask.push(Entry {
+                key: key.as_bytes(),
+                value: value.as_bytes(),
+            });
         }
         ask.close(Asked::default());
         let checks = Plan::new(&rules, &ask, &plan::Options::default()).checks;
-        checks.iter().map(|check| checks.key(check).to_vec()).collect::<Vec<_>>()
+        checks
+            .iter()
+            .map(|check| checks.key(check).to_vec())
+            .collect::<Vec<_>>()
     };
     assert_ne!(key("ann"), key("ben"));
 }
@@ -137,15 +245,39 @@ fn the_trees_of_envoy_gateway_answer_what_envoy_asks() {
 fn the_tree_of_envoy_ai_gateway_answers_what_envoy_asks() {
     let backend = ("backend_name", "ai/openai");
     let own = |name| (name, name);
-    let quota = |levels: &Entries<'_>, limit| each(chain(levels, limit), &|node| node.quota_mode = node.rate_limit.is_some());
+    let quota = |levels: &Entries<'_>, limit| {
+        each(chain(levels, limit), &|node| {
+            node.quota_mode = node.rate_limit.is_some();
+        })
+    };
     let descriptors = vec![
-        quota(&[backend, ("model_name_override", "gpt"), ("rule-0-x-tenant", "")], policy(1_000, Unit::Hour)),
-        quota(&[backend, ("model_name_override", "gpt"), own("rule-1-match--1")], policy(50, Unit::Day)),
-        quota(&[backend, ("model_name_override", "")], policy(9_000, Unit::Day)),
+        quota(
+            &[
+                backend,
+                ("model_name_override", "gpt"),
+                ("rule-0-x-tenant", ""),
+            ],
+            policy(1_000, Unit::Hour),
+        ),
+        quota(
+            &[
+                backend,
+                ("model_name_override", "gpt"),
+                own("rule-1-match--1"),
+            ],
+            policy(50, Unit::Day),
+        ),
+        quota(
+            &[backend, ("model_name_override", "")],
+            policy(9_000, Unit::Day),
+        ),
     ];
     // As the messages of a control plane may have them: each chain for itself.
     let applied = apply(vec![resource("ai-gateway-quota", descriptors)]);
-    assert!(applied.refused.is_empty() && applied.warnings.is_empty(), "{applied:?}");
+    assert!(
+        applied.refused.is_empty() && applied.warnings.is_empty(),
+        "{applied:?}"
+    );
     let rules = Arc::new(applied.rules.expect("rules"));
     let ask = |descriptors: &[&Entries<'_>]| asked(&rules, "ai-gateway-quota", descriptors);
     let model = ("model_name_override", "gpt");
@@ -155,9 +287,17 @@ fn the_tree_of_envoy_ai_gateway_answers_what_envoy_asks() {
             &[backend, model, own("rule-1-match--1")],
             &[backend, ("model_name_override", "other")]
         ]),
-        ["1000 per hour quota", "50 per day quota", "9000 per day quota"]
+        [
+            "1000 per hour quota",
+            "50 per day quota",
+            "9000 per day quota"
+        ]
     );
-    assert_eq!(ask(&[&[backend, model]]), ["free"], "the node of the model itself has no limit");
+    assert_eq!(
+        ask(&[&[backend, model]]),
+        ["free"],
+        "the node of the model itself has no limit"
+    );
     assert_eq!(ask(&[&[("backend_name", "ai/other"), model]]), ["free"]);
 }
 
@@ -183,24 +323,55 @@ struct Limit {
 
 fn limit() -> impl Strategy<Value = Limit> {
     // Those of Envoy's protocol.
-    let unit =
-        proptest::sample::select(Unit::NAMED.map(|(_, unit)| unit).into_iter().filter(|unit| *unit != Unit::Quarter).collect::<Vec<_>>());
-    let name = proptest::option::of(proptest::sample::select(vec!["one".to_owned(), "two".to_owned()]));
-    (0..50u32, unit, any::<bool>(), name, any::<[bool; 4]>()).prop_map(|(requests, unit, unlimited, name, options)| Limit {
-        requests,
-        unit,
-        unlimited: unlimited && options == [false; 4],
-        name,
-        options,
-    })
+    let unit = proptest::sample::select(
+        Unit::NAMED
+            .map(|(_, unit)| unit)
+            .into_iter()
+            .filter(|unit| *unit != Unit::Quarter)
+            .collect::<Vec<_>>(),
+    );
+    let name = proptest::option::of(proptest::sample::select(vec![
+        "one".to_owned(),
+        "two".to_owned(),
+    ]));
+    (0..50u32, unit, any::<bool>(), name, any::<[bool; 4]>()).prop_map(
+        |(requests, unit, unlimited, name, options)| Limit {
+            requests,
+            unit,
+            unlimited: unlimited && options == [false; 4],
+            name,
+            options,
+        },
+    )
 }
 
 fn trees() -> impl Strategy<Value = Vec<Branch>> {
     let word = || proptest::string::string_regex("[ab*]{1,3}").expect("a pattern");
-    let branch = (word(), prop_oneof![Just(String::new()), word()], proptest::option::of(limit()), any::<[bool; 3]>()).boxed();
-    let leaf = branch.clone().prop_map(|(key, value, limit, flags)| vec![Branch { key, value, limit, flags, below: Vec::new() }]);
+    let branch = (
+        word(),
+        prop_oneof![Just(String::new()), word()],
+        proptest::option::of(limit()),
+        any::<[bool; 3]>(),
+    )
+        .boxed();
+    let leaf = branch.clone().prop_map(|(key, value, limit, flags)| {
+        vec![Branch {
+            key,
+            value,
+            limit,
+            flags,
+            below: Vec::new(),
+        }]
+    });
     leaf.prop_recursive(3, 24, 4, move |below| {
-        let branch = (branch.clone(), below).prop_map(|((key, value, limit, flags), below)| Branch { key, value, limit, flags, below });
+        let branch =
+            (branch.clone(), below).prop_map(|((key, value, limit, flags), below)| Branch {
+                key,
+                value,
+                limit,
+                flags,
+                below,
+            });
         proptest::collection::vec(branch, 0..4)
     })
     .prop_map(distinct)
@@ -209,7 +380,10 @@ fn trees() -> impl Strategy<Value = Vec<Branch>> {
 fn distinct(branches: Vec<Branch>) -> Vec<Branch> {
     let mut kept: Vec<Branch> = Vec::new();
     for mut branch in branches {
-        if !kept.iter().any(|other| (&other.key, &other.value) == (&branch.key, &branch.value)) {
+        if !kept
+            .iter()
+            .any(|other| (&other.key, &other.value) == (&branch.key, &branch.value))
+        {
             branch.below = distinct(branch.below);
             kept.push(branch);
         }
@@ -223,7 +397,10 @@ impl Limit {
         let [burst, policy, multiplier, count_denied] = self.options;
         let mut options = Metadata::new();
         if burst {
-            options.extend([("algorithm".to_owned(), json!("token_bucket")), ("burst".to_owned(), json!(7.0))]);
+            options.extend([
+                ("algorithm".to_owned(), json!("token_bucket")),
+                ("burst".to_owned(), json!(7.0)),
+            ]);
         }
         if policy {
             options.insert("on_store_failure".to_owned(), json!("deny"));
@@ -257,7 +434,10 @@ impl Branch {
             node["rate_limit"] = policy;
             node["metadata"] = json!({"team": "x"});
         }
-        for (flag, is_set) in ["shadow_mode", "quota_mode", "detailed_metric"].iter().zip(self.flags) {
+        for (flag, is_set) in ["shadow_mode", "quota_mode", "detailed_metric"]
+            .iter()
+            .zip(self.flags)
+        {
             node[*flag] = json!(is_set);
         }
         node
@@ -267,10 +447,16 @@ impl Branch {
         let metadata = self.limit.as_ref().map(|limit| {
             let options = limit.options();
             let weir = (!options.is_empty()).then(|| ("weir".to_owned(), options.into()));
-            weir.into_iter().chain([("team".to_owned(), json!("x"))]).collect()
+            weir.into_iter()
+                .chain([("team".to_owned(), json!("x"))])
+                .collect()
         });
         let policy = |limit: &Limit| Policy {
-            unit: if limit.unlimited { 0 } else { limit.unit.number() },
+            unit: if limit.unlimited {
+                0
+            } else {
+                limit.unit.number()
+            },
             requests_per_unit: limit.requests,
             unlimited: limit.unlimited,
             name: limit.name.clone().unwrap_or_default(),
@@ -291,25 +477,43 @@ impl Branch {
 }
 
 /// The paths of all nodes, with texts that their patterns match.
-fn paths(branches: &[Branch], above: &[(Vec<u8>, Vec<u8>)], found: &mut Vec<Vec<(Vec<u8>, Vec<u8>)>>) {
+fn paths(
+    branches: &[Branch],
+    above: &[(Vec<u8>, Vec<u8>)],
+    found: &mut Vec<Vec<(Vec<u8>, Vec<u8>)>>,
+) {
     for branch in branches {
-        let entry = (branch.key.replace('*', "a").into_bytes(), branch.value.replace('*', "b").into_bytes());
+        let entry = (
+            branch.key.replace('*', "a").into_bytes(),
+            branch.value.replace('*', "b").into_bytes(),
+        );
         let path = [above, &[entry]].concat();
         found.push(path.clone());
         paths(&branch.below, &path, found);
     }
 }
 
-/// Cuts lists of descriptors in two at `cut`, each with its path from the root: the same tree in duplicates.
+/// Cuts lists of descriptors in two at `cut`, each with its path from the root: the same tree in
+/// duplicates.
 fn cut_in_two(descriptors: &[Descriptor], cut: usize) -> Vec<Descriptor> {
     let mut parts = Vec::new();
     for descriptor in descriptors {
         let below = cut_in_two(&descriptor.descriptors, cut);
         let (first, second) = below.split_at(cut.min(below.len()));
-        parts.push(Descriptor { descriptors: first.to_vec(), ..descriptor.clone() });
+        parts.push(Descriptor {
+            descriptors: first.to_vec(),
+            ..descriptor.clone()
+        });
         if !second.is_empty() {
-            let bare = Descriptor { key: descriptor.key.clone(), value: descriptor.value.clone(), ..Descriptor::default() };
-            parts.push(Descriptor { descriptors: second.to_vec(), ..bare });
+            let bare = Descriptor {
+                key: descriptor.key.clone(),
+                value: descriptor.value.clone(),
+                ..Descriptor::default()
+            };
+            parts.push(Descriptor {
+                descriptors: second.to_vec(),
+                ..bare
+            });
         }
     }
     parts

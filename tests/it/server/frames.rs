@@ -1,4 +1,5 @@
-//! Calls sent frame by frame by a low-level HTTP/2 client: split messages, incomplete messages, small windows, resets, and too many calls.
+//! Calls sent frame by frame by a low-level HTTP/2 client: split messages, incomplete messages,
+//! small windows, resets, and too many calls.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -24,7 +25,9 @@ pub(super) async fn connect(server: &Server, window_bytes: u32) -> SendRequest<B
 
 /// As [`connect`], to any server.
 pub(super) async fn connect_to(address: SocketAddr, window_bytes: u32) -> SendRequest<Bytes> {
-    let stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
+    let stream = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("a connection");
     stream.set_nodelay(true).expect("a socket");
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(window_bytes);
@@ -34,16 +37,26 @@ pub(super) async fn connect_to(address: SocketAddr, window_bytes: u32) -> SendRe
 }
 
 pub(super) fn head(path: &str, headers: &[(&'static str, &'static str)]) -> Request<()> {
-    let mut request = Request::post(format!("http://weir{path}")).header("content-type", "application/grpc").header("te", "trailers");
+    let mut request = Request::post(format!("http://weir{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
     request.body(()).expect("a request")
 }
 
-pub(super) async fn begin(client: &mut SendRequest<Bytes>, head: Request<()>, whole: bool) -> (ResponseFuture, SendStream<Bytes>) {
-    poll_fn(|context| client.poll_ready(context)).await.expect("an open connection");
-    client.send_request(head, whole).expect("an open connection")
+pub(super) async fn begin(
+    client: &mut SendRequest<Bytes>,
+    head: Request<()>,
+    whole: bool,
+) -> (ResponseFuture, SendStream<Bytes>) {
+    poll_fn(|context| client.poll_ready(context))
+        .await
+        .expect("an open connection");
+    client
+        .send_request(head, whole)
+        .expect("an open connection")
 }
 
 pub(super) fn framed(message: &[u8]) -> Bytes {
@@ -61,20 +74,36 @@ pub(super) async fn read(answer: ResponseFuture) -> (HeaderMap, Vec<u8>, Code) {
     let mut read = Vec::new();
     while let Some(data) = body.data().await {
         let data = data.expect("the answer goes on");
-        body.flow_control().release_capacity(data.len()).expect("within the window");
+        body.flow_control()
+            .release_capacity(data.len())
+            .expect("within the window");
         read.extend_from_slice(&data);
     }
     let trailers = body.trailers().await.expect("an end");
-    let status = |headers: &HeaderMap| headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()));
-    let code = trailers.as_ref().and_then(status).or_else(|| status(&head.headers)).expect("a status");
+    let status = |headers: &HeaderMap| {
+        headers
+            .get("grpc-status")
+            .map(|code| Code::from_bytes(code.as_bytes()))
+    };
+    let code = trailers
+        .as_ref()
+        .and_then(status)
+        .or_else(|| status(&head.headers))
+        .expect("a status");
     (head.headers, read, code)
 }
 
 /// Sends each of these pieces in its own frame, and reads the answer.
-pub(super) async fn call(client: &mut SendRequest<Bytes>, head: Request<()>, pieces: &[&[u8]]) -> (HeaderMap, Vec<u8>, Code) {
+pub(super) async fn call(
+    client: &mut SendRequest<Bytes>,
+    head: Request<()>,
+    pieces: &[&[u8]],
+) -> (HeaderMap, Vec<u8>, Code) {
     let (answer, mut stream) = begin(client, head, pieces.is_empty()).await;
     for (index, piece) in pieces.iter().enumerate() {
-        stream.send_data(Bytes::copy_from_slice(piece), index + 1 == pieces.len()).expect("an open stream");
+        stream
+            .send_data(Bytes::copy_from_slice(piece), index + 1 == pieces.len())
+            .expect("an open stream");
         // So that it is sent before the next one.
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     }
@@ -88,14 +117,20 @@ async fn an_answer_waits_for_the_clients_window() {
         let mut client = connect(&server, window_bytes).await;
         let message = framed(format!("long {length}").as_bytes());
         let (waits, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
-        stream.send_data(message.clone(), true).expect("an open stream");
+        stream
+            .send_data(message.clone(), true)
+            .expect("an open stream");
         if window_bytes < 10 {
             // An answer that is not read does not block others.
             let (_, body, code) = call(&mut client, head(METHOD, &[]), &[&message]).await;
             assert_eq!((body.len(), code), (5 + length, Code::Ok));
         }
         let (_, body, code) = read(waits).await;
-        assert_eq!((body, code), (framed(&vec![7; length]).to_vec(), Code::Ok), "a window of {window_bytes}");
+        assert_eq!(
+            (body, code),
+            (framed(&vec![7; length]).to_vec(), Code::Ok),
+            "a window of {window_bytes}"
+        );
     }
 }
 
@@ -106,14 +141,29 @@ async fn a_message_may_arrive_in_pieces() {
     let whole = framed(b"long 9");
     let bytes: Vec<&[u8]> = whole.chunks(1).collect();
     let (first, second) = whole.split_at(5);
-    for pieces in [vec![&whole[..]], bytes, vec![first, second], vec![&whole[..], b""], vec![b"", &whole[..]]] {
+    for pieces in [
+        vec![&whole[..]],
+        bytes,
+        vec![first, second],
+        vec![&whole[..], b""],
+        vec![b"", &whole[..]],
+    ] {
         let (_, body, code) = call(&mut client, head(METHOD, &[]), &pieces).await;
-        assert_eq!((&body[..], code), (&framed(&[7; 9])[..], Code::Ok), "{} pieces", pieces.len());
+        assert_eq!(
+            (&body[..], code),
+            (&framed(&[7; 9])[..], Code::Ok),
+            "{} pieces",
+            pieces.len()
+        );
     }
     // The stream ends with trailers.
     let (answer, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
-    stream.send_data(whole.clone(), false).expect("an open stream");
-    stream.send_trailers(HeaderMap::new()).expect("an open stream");
+    stream
+        .send_data(whole.clone(), false)
+        .expect("an open stream");
+    stream
+        .send_trailers(HeaderMap::new())
+        .expect("an open stream");
     assert_eq!(read(answer).await.2, Code::Ok);
     // Two messages in one body: the first is answered, as tonic does in unary calls.
     let twice = [&whole[..], &framed(b"x")].concat();
@@ -135,24 +185,61 @@ async fn an_invalid_call_is_refused_and_does_not_affect_others() {
         ("an empty body", vec![&b""[..]], Code::Internal),
         ("half a prefix", vec![&whole[..3]], Code::Internal),
         ("half a message", vec![&whole[..8]], Code::Internal),
-        ("half a message in halves", vec![&whole[..4], &whole[4..8]], Code::Internal),
-        ("compressed without an encoding", vec![&compressed[..]], Code::Internal),
+        (
+            "half a message in halves",
+            vec![&whole[..4], &whole[4..8]],
+            Code::Internal,
+        ),
+        (
+            "compressed without an encoding",
+            vec![&compressed[..]],
+            Code::Internal,
+        ),
         ("an unknown flag", vec![&unknown[..]], Code::Internal),
     ] {
         let (_, body, code) = call(&mut client, head(METHOD, &[]), &pieces).await;
         assert_eq!((body.len(), code), (0, expected), "{what}");
     }
-    let (headers, _, code) = call(&mut client, head(METHOD, &[("grpc-encoding", "deflate")]), &[&compressed]).await;
-    assert_eq!((code, &headers["grpc-accept-encoding"]), (Code::Unimplemented, &http::HeaderValue::from_static("identity,gzip")));
-    let (_, body, code) = call(&mut client, head(METHOD, &[("grpc-encoding", "identity")]), &[&whole]).await;
+    let (headers, _, code) = call(
+        &mut client,
+        head(METHOD, &[("grpc-encoding", "deflate")]),
+        &[&compressed],
+    )
+    .await;
+    assert_eq!(
+        (code, &headers["grpc-accept-encoding"]),
+        (
+            Code::Unimplemented,
+            &http::HeaderValue::from_static("identity,gzip")
+        )
+    );
+    let (_, body, code) = call(
+        &mut client,
+        head(METHOD, &[("grpc-encoding", "identity")]),
+        &[&whole],
+    )
+    .await;
     assert_eq!((body.len(), code), (5 + 9, Code::Ok));
-    for path in ["/", "/x/y", "/envoy.service.ratelimit.v3.RateLimitService/Other"] {
-        assert_eq!(call(&mut client, head(path, &[]), &[&whole]).await.2, Code::Unimplemented, "{path}");
+    for path in [
+        "/",
+        "/x/y",
+        "/envoy.service.ratelimit.v3.RateLimitService/Other",
+    ] {
+        assert_eq!(
+            call(&mut client, head(path, &[]), &[&whole]).await.2,
+            Code::Unimplemented,
+            "{path}"
+        );
     }
-    assert_eq!(call(&mut client, head(METHOD, &[]), &[&whole]).await.2, Code::Ok, "the connection is still usable");
+    assert_eq!(
+        call(&mut client, head(METHOD, &[]), &[&whole]).await.2,
+        Code::Ok,
+        "the connection is still usable"
+    );
 }
 
-/// gRPC over HTTP/2 prescribes POST, and 415 for content types that do not begin with `application/grpc`.
+/// gRPC over HTTP/2 prescribes POST, and 415 for content types that do not begin with
+/// `application/grpc`.
 #[tokio::test]
 async fn what_is_not_grpc_is_refused_with_a_status_of_http() {
     let server = Server::start(Options::default());
@@ -174,21 +261,37 @@ async fn what_is_not_grpc_is_refused_with_a_status_of_http() {
             let mut request = head(path, &[]);
             *request.method_mut() = method.parse().expect("a method");
             match content_type {
-                Some(content_type) => request.headers_mut().insert("content-type", http::HeaderValue::from_static(content_type)),
+                Some(content_type) => request
+                    .headers_mut()
+                    .insert("content-type", http::HeaderValue::from_static(content_type)),
                 None => request.headers_mut().remove("content-type"),
             };
             let (answer, mut stream) = begin(&mut client, request, false).await;
             // Weir may have reset the stream already.
             let _ = stream.send_data(whole.clone(), true);
             let answer = answer.await.expect("an answer");
-            let allowed = answer.headers().get("allow").map(|value| value.to_str().expect("text"));
-            assert_eq!((answer.status().as_u16(), allowed), (expected, allow), "{method} {path} {content_type:?}");
+            let allowed = answer
+                .headers()
+                .get("allow")
+                .map(|value| value.to_str().expect("text"));
+            assert_eq!(
+                (answer.status().as_u16(), allowed),
+                (expected, allow),
+                "{method} {path} {content_type:?}"
+            );
             assert!(answer.headers().get("grpc-status").is_none());
         }
     }
-    for content_type in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8", "Application/gRPC"] {
+    for content_type in [
+        "application/grpc",
+        "application/grpc+proto",
+        "application/grpc;charset=utf-8",
+        "Application/gRPC",
+    ] {
         let mut request = head(METHOD, &[]);
-        request.headers_mut().insert("content-type", http::HeaderValue::from_static(content_type));
+        request
+            .headers_mut()
+            .insert("content-type", http::HeaderValue::from_static(content_type));
         let (_, body, code) = call(&mut client, request, &[&whole]).await;
         assert_eq!((body.len(), code), (5 + 9, Code::Ok), "{content_type}");
     }
@@ -201,9 +304,15 @@ async fn hundreds_of_calls_share_a_connection() {
     let mut answers = Vec::new();
     for index in 0..300 {
         // Some of them wait, and must not block the others.
-        let text = if index % 10 == 0 { format!("wait long {index}") } else { format!("long {index}") };
+        let text = if index % 10 == 0 {
+            format!("wait long {index}")
+        } else {
+            format!("long {index}")
+        };
         let (answer, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
-        stream.send_data(framed(text.as_bytes()), true).expect("an open stream");
+        stream
+            .send_data(framed(text.as_bytes()), true)
+            .expect("an open stream");
         answers.push(answer);
     }
     for (index, answer) in answers.into_iter().enumerate() {
@@ -219,28 +328,45 @@ async fn calls_of_a_client_that_disconnects_are_dropped() {
     let held = || server.held.load(Ordering::Relaxed);
     let hold = async |client: &mut SendRequest<Bytes>| {
         let (answer, mut stream) = begin(client, head(METHOD, &[]), false).await;
-        stream.send_data(framed(b"hold"), true).expect("an open stream");
+        stream
+            .send_data(framed(b"hold"), true)
+            .expect("an open stream");
         (answer, stream)
     };
     let mut client = connect(&server, 65_535).await;
     let (first, mut reset) = hold(&mut client).await;
     let (second, open) = hold(&mut client).await;
-    eventually_async(|| (held() == 2).then_some(())).await.expect("both are held");
+    eventually_async(|| (held() == 2).then_some(()))
+        .await
+        .expect("both are held");
     reset.send_reset(h2::Reason::CANCEL);
-    eventually_async(|| (held() == 1).then_some(())).await.expect("one was reset");
+    eventually_async(|| (held() == 1).then_some(()))
+        .await
+        .expect("one was reset");
 
     // A call in the middle of its message; then the whole connection ends.
     let (half, mut stream) = begin(&mut client, head(METHOD, &[]), false).await;
-    stream.send_data(framed(b"hold").slice(..7), false).expect("an open stream");
+    stream
+        .send_data(framed(b"hold").slice(..7), false)
+        .expect("an open stream");
     drop((client, stream, half, first, reset, second, open));
-    eventually_async(|| (held() == 0).then_some(())).await.expect("all are gone");
-    server.client().await.should_rate_limit(ask("x")).await.expect("others are served");
+    eventually_async(|| (held() == 0).then_some(()))
+        .await
+        .expect("all are gone");
+    server
+        .client()
+        .await
+        .should_rate_limit(ask("x"))
+        .await
+        .expect("others are served");
 }
 
 /// Sends a whole message, and returns the answer to be read later.
 pub(super) async fn send(client: &mut SendRequest<Bytes>, message: &[u8]) -> ResponseFuture {
     let (answer, mut stream) = begin(client, head(METHOD, &[]), false).await;
-    stream.send_data(framed(message), true).expect("an open stream");
+    stream
+        .send_data(framed(message), true)
+        .expect("an open stream");
     answer
 }
 
@@ -250,41 +376,86 @@ const LONG: Duration = Duration::from_secs(10);
 /// The number of waiting calls is limited. Calls that need not wait are answered all the same.
 #[tokio::test]
 async fn too_many_waiting_calls_are_refused_at_once() {
-    let server = Server::start(Options { max_waiting_calls: 3, ..Options::default() });
+    let server = Server::start(Options {
+        max_waiting_calls: 3,
+        ..Options::default()
+    });
     let refused = || server.metric("weir_calls_refused_total");
     let held = || server.held.load(Ordering::Relaxed);
-    let (mut one, mut other) = (connect(&server, 65_535).await, connect(&server, 65_535).await);
+    let (mut one, mut other) = (
+        connect(&server, 65_535).await,
+        connect(&server, 65_535).await,
+    );
     let first = send(&mut one, b"hold").await;
     let second = send(&mut other, b"hold").await;
-    eventually_async(|| (held() == 2).then_some(())).await.expect("two are held");
+    eventually_async(|| (held() == 2).then_some(()))
+        .await
+        .expect("two are held");
     // Calls whose message has not arrived take no permit.
     let (half, mut rest) = begin(&mut other, head(METHOD, &[]), false).await;
     let message = framed(b"hold");
-    rest.send_data(message.slice(..4), false).expect("an open stream");
+    rest.send_data(message.slice(..4), false)
+        .expect("an open stream");
     let third = send(&mut other, b"hold").await;
-    eventually_async(|| (held() == 3).then_some(())).await.expect("a third is held");
-    let refusal = timeout(LONG, read(send(&mut other, b"hold").await)).await.expect("it is refused and does not wait");
+    eventually_async(|| (held() == 3).then_some(()))
+        .await
+        .expect("a third is held");
+    let refusal = timeout(LONG, read(send(&mut other, b"hold").await))
+        .await
+        .expect("it is refused and does not wait");
     assert_eq!(refusal.2, Code::ResourceExhausted);
     for client in [&mut one, &mut other] {
-        assert_eq!(read(send(client, b"hold").await).await.2, Code::ResourceExhausted);
+        assert_eq!(
+            read(send(client, b"hold").await).await.2,
+            Code::ResourceExhausted
+        );
         let (_, body, code) = read(send(client, b"long 9").await).await;
-        assert_eq!((body.len(), code), (5 + 9, Code::Ok), "a call that need not wait is answered");
+        assert_eq!(
+            (body.len(), code),
+            (5 + 9, Code::Ok),
+            "a call that need not wait is answered"
+        );
         let check = "/grpc.health.v1.Health/Check";
-        assert_eq!(call(client, head(check, &[]), &[&framed(b"")]).await.2, Code::Ok, "health is answered");
+        assert_eq!(
+            call(client, head(check, &[]), &[&framed(b"")]).await.2,
+            Code::Ok,
+            "health is answered"
+        );
         let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-        assert_eq!(call(client, head(reflection, &[]), &[&framed(b"\x3a\x00")]).await.2, Code::Ok, "and reflection");
+        assert_eq!(
+            call(client, head(reflection, &[]), &[&framed(b"\x3a\x00")])
+                .await
+                .2,
+            Code::Ok,
+            "and reflection"
+        );
     }
-    assert_eq!((refused(), held()), (Some(3.0), 3), "the other calls are not affected");
+    assert_eq!(
+        (refused(), held()),
+        (Some(3.0), 3),
+        "the other calls are not affected"
+    );
 
-    rest.send_data(message.slice(4..), true).expect("an open stream");
-    assert_eq!(read(half).await.2, Code::ResourceExhausted, "it has to wait when its message is whole");
+    rest.send_data(message.slice(4..), true)
+        .expect("an open stream");
+    assert_eq!(
+        read(half).await.2,
+        Code::ResourceExhausted,
+        "it has to wait when its message is whole"
+    );
     drop(first);
-    eventually_async(|| (held() == 2).then_some(())).await.expect("one was dropped");
+    eventually_async(|| (held() == 2).then_some(()))
+        .await
+        .expect("one was dropped");
     let (whole, mut rest) = begin(&mut one, head(METHOD, &[]), false).await;
-    rest.send_data(message.slice(..4), false).expect("an open stream");
+    rest.send_data(message.slice(..4), false)
+        .expect("an open stream");
     tokio::time::sleep(Duration::from_millis(50)).await;
-    rest.send_data(message.slice(4..), true).expect("an open stream");
-    eventually_async(|| (held() == 3).then_some(())).await.expect("a message in two parts takes the permit");
+    rest.send_data(message.slice(4..), true)
+        .expect("an open stream");
+    eventually_async(|| (held() == 3).then_some(()))
+        .await
+        .expect("a message in two parts takes the permit");
     assert_eq!(refused(), Some(4.0));
     drop((second, third, whole));
 }

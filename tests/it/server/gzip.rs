@@ -36,14 +36,27 @@ async fn compressed_messages_are_answered() {
     let whole: Vec<&[u8]> = vec![&message];
     for pieces in [whole, message.chunks(3).collect()] {
         let (headers, body, code) = call(&mut client, head(METHOD, GZIP), &pieces).await;
-        assert_eq!((&body[..], code), (&framed(&[7; 9])[..], Code::Ok), "the answer is not compressed");
+        assert_eq!(
+            (&body[..], code),
+            (&framed(&[7; 9])[..], Code::Ok),
+            "the answer is not compressed"
+        );
         assert!(headers.get("grpc-encoding").is_none());
     }
     let (_, body, code) = call(&mut client, head(METHOD, GZIP), &[&framed(b"long 9")]).await;
-    assert_eq!((body.len(), code), (5 + 9, Code::Ok), "a message need not be compressed");
+    assert_eq!(
+        (body.len(), code),
+        (5 + 9, Code::Ok),
+        "a message need not be compressed"
+    );
     for length in [0, 1, 16 << 10, 100_000, MAX_BYTES - 6] {
         let content = ["long 9".as_bytes(), &vec![b' '; length]].concat();
-        let (_, body, code) = call(&mut client, head(METHOD, GZIP), &[&compressed(&gzip(&content))]).await;
+        let (_, body, code) = call(
+            &mut client,
+            head(METHOD, GZIP),
+            &[&compressed(&gzip(&content))],
+        )
+        .await;
         assert_eq!((body.len(), code), (5 + 9, Code::Ok), "{length} spaces");
     }
 }
@@ -60,21 +73,41 @@ async fn what_is_too_long_or_no_gzip_is_refused() {
     };
     let end = good.len();
     for (what, member, expected) in [
-        ("a byte too much", gzip(&vec![b'x'; MAX_BYTES + 1]), Code::OutOfRange),
+        (
+            "a byte too much",
+            gzip(&vec![b'x'; MAX_BYTES + 1]),
+            Code::OutOfRange,
+        ),
         ("nothing", Vec::new(), Code::Internal),
-        ("another format", b"long 9 and some more bytes".to_vec(), Code::OutOfRange),
-        ("another format, short", [&b"not gzip at all: "[..], &[9, 0, 0, 0]].concat(), Code::Internal),
+        (
+            "another format",
+            b"long 9 and some more bytes".to_vec(),
+            Code::OutOfRange,
+        ),
+        (
+            "another format, short",
+            [&b"not gzip at all: "[..], &[9, 0, 0, 0]].concat(),
+            Code::Internal,
+        ),
         ("another head", with(0, 1), Code::Internal),
         ("another sum", with(end - 8, 1), Code::Internal),
         ("longer than it says", with(end - 4, 6 ^ 2), Code::Internal),
         ("shorter than it says", with(end - 4, 6 ^ 9), Code::Internal),
-        ("cut", [&good[..end - 9], &good[end - 8..]].concat(), Code::Internal),
+        (
+            "cut",
+            [&good[..end - 9], &good[end - 8..]].concat(),
+            Code::Internal,
+        ),
     ] {
         let (_, body, code) = call(&mut client, head(METHOD, GZIP), &[&compressed(&member)]).await;
         assert_eq!((body.len(), code), (0, expected), "{what}");
     }
     let (_, body, code) = call(&mut client, head(METHOD, GZIP), &[&compressed(&good)]).await;
-    assert_eq!((body.len(), code), (5 + 9, Code::Ok), "the connection goes on");
+    assert_eq!(
+        (body.len(), code),
+        (5 + 9, Code::Ok),
+        "the connection goes on"
+    );
 }
 
 /// 256 MiB of zeros in 256 KiB, whose end says that they are 100 bytes.
@@ -82,14 +115,27 @@ async fn what_is_too_long_or_no_gzip_is_refused() {
 async fn bombs_take_no_memory() {
     let weir = Weir::start(DEMO, &[]);
     let mut client = connect_to(weir.grpc_addr(), 65_535).await;
-    let message = prost::Message::encode_to_vec(&request("demo", vec![descriptor(&[("other", "v")])]));
-    assert_eq!(call(&mut client, head(METHOD, GZIP), &[&compressed(&gzip(&message))]).await.2, Code::Ok);
+    let message =
+        prost::Message::encode_to_vec(&request("demo", vec![descriptor(&[("other", "v")])]));
+    assert_eq!(
+        call(
+            &mut client,
+            head(METHOD, GZIP),
+            &[&compressed(&gzip(&message))]
+        )
+        .await
+        .2,
+        Code::Ok
+    );
     let mut bomb = gzip(&vec![0; 256 << 20]);
     let end = bomb.len();
     bomb[end - 4..].copy_from_slice(&100_u32.to_le_bytes());
     let (bomb, before) = (compressed(&bomb), weir.resident_kib());
     for _ in 0..20 {
-        assert_eq!(call(&mut client, head(METHOD, GZIP), &[&bomb]).await.2, Code::Internal);
+        assert_eq!(
+            call(&mut client, head(METHOD, GZIP), &[&bomb]).await.2,
+            Code::Internal
+        );
     }
     let grown = weir.resident_kib().saturating_sub(before);
     assert!(grown < 20 * MIB, "20 bombs take {} MiB", grown / MIB);

@@ -1,6 +1,7 @@
 //! HTTP/2 written frame by frame: what no client library sends, or not in this way.
 //!
-//! Source: RFC 9113, sections 3.4 (preface), 4.1 (frames) and 6 (types and flags); RFC 7541, section 6.2 (literals).
+//! Source: RFC 9113, sections 3.4 (preface), 4.1 (frames) and 6 (types and flags); RFC 7541,
+//! section 6.2 (literals).
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -44,26 +45,52 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// A header as a literal without indexing.
 pub fn literal(name: &str, value: &str) -> Vec<u8> {
-    [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
+    [
+        &[0, name.len() as u8],
+        name.as_bytes(),
+        &[value.len() as u8],
+        value.as_bytes(),
+    ]
+    .concat()
 }
 
 /// The headers of a call, with this authority.
 pub fn fields(authority: &str) -> Vec<u8> {
-    let fields =
-        [(":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", authority), ("content-type", "application/grpc")];
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", METHOD),
+        (":authority", authority),
+        ("content-type", "application/grpc"),
+    ];
     fields.map(|(name, value)| literal(name, value)).concat()
 }
 
 /// The message of a call that [`LIMITS`] allow.
 pub fn message() -> Vec<u8> {
-    framed(&prost::Message::encode_to_vec(&request("d", vec![descriptor(&[("k", "v")])]))).to_vec()
+    framed(&prost::Message::encode_to_vec(&request(
+        "d",
+        vec![descriptor(&[("k", "v")])],
+    )))
+    .to_vec()
 }
 
 /// A connection that has sent the preface and its settings.
 pub fn connect(address: SocketAddr) -> TcpStream {
     let mut socket = TcpStream::connect(address).expect("a connection");
-    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
-    socket.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(SETTINGS, SETTINGS_ACK, 0, &[])].concat()).expect("a server");
+    socket
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .expect("a socket");
+    socket
+        .write_all(
+            &[
+                PREFACE,
+                &frame(SETTINGS, 0, 0, &[]),
+                &frame(SETTINGS, SETTINGS_ACK, 0, &[]),
+            ]
+            .concat(),
+        )
+        .expect("a server");
     socket
 }
 
@@ -77,7 +104,8 @@ pub fn read_frame(socket: &mut TcpStream) -> Option<(u8, u8, u32, Vec<u8>)> {
     Some((kind, flags, u32::from_be_bytes(*id), payload))
 }
 
-/// Reads frames until each of these streams has got DATA, which is true, or a reset. All are false that the end of the connection leaves open.
+/// Reads frames until each of these streams has got DATA, which is true, or a reset. All are false
+/// that the end of the connection leaves open.
 pub fn answered<const N: usize>(socket: &mut TcpStream, streams: [u32; N]) -> [bool; N] {
     let mut outcomes = [None; N];
     while outcomes.contains(&None)
@@ -111,7 +139,11 @@ fn unread_bytes(weir: &Weir) -> u64 {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
     let unread = |line: &str| {
         let columns: Vec<_> = line.split_whitespace().collect();
-        let queue = columns.get(4).filter(|_| columns[1].ends_with(&port))?.split_once(':')?.1;
+        let queue = columns
+            .get(4)
+            .filter(|_| columns[1].ends_with(&port))?
+            .split_once(':')?
+            .1;
         u64::from_str_radix(queue, 16).ok()
     };
     table.lines().filter_map(unread).sum()

@@ -1,5 +1,5 @@
-//! What clients leave unfinished: messages in part, streams that stay open, and calls that wait. Each takes bounded memory for a bounded time, and
-//! none takes what other calls need.
+//! What clients leave unfinished: messages in part, streams that stay open, and calls that wait.
+//! Each takes bounded memory for a bounded time, and none takes what other calls need.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -33,7 +33,11 @@ fn part(announced: usize, sent: usize) -> Bytes {
 }
 
 /// A call with the start of a message. It is sent as far as the server's window allows.
-async fn unfinished(client: &mut SendRequest<Bytes>, path: &str, start: Bytes) -> (ResponseFuture, SendStream<Bytes>) {
+async fn unfinished(
+    client: &mut SendRequest<Bytes>,
+    path: &str,
+    start: Bytes,
+) -> (ResponseFuture, SendStream<Bytes>) {
     let (answer, mut stream) = begin(client, head(path, &[]), false).await;
     stream.send_data(start, false).expect("an open stream");
     (answer, stream)
@@ -41,7 +45,10 @@ async fn unfinished(client: &mut SendRequest<Bytes>, path: &str, start: Bytes) -
 
 /// The message of a call that the limits of `DEMO` allow.
 fn usual() -> Bytes {
-    framed(&prost::Message::encode_to_vec(&request("demo", vec![descriptor(&[("other", "v")])])))
+    framed(&prost::Message::encode_to_vec(&request(
+        "demo",
+        vec![descriptor(&[("other", "v")])],
+    )))
 }
 
 /// Waits until the memory of the service no longer grows. Returns its growth in MiB.
@@ -57,13 +64,18 @@ async fn grown(weir: &Weir, before: u64) -> u64 {
     }
 }
 
-/// Leaves messages unfinished, so many of them on each of so many connections. Whole calls of others are answered all the while. Returns the open
-/// connections and calls, and the growth of the service in MiB.
+/// Leaves messages unfinished, so many of them on each of so many connections. Whole calls of
+/// others are answered all the while. Returns the open connections and calls, and the growth of the
+/// service in MiB.
 async fn leave_unfinished(
     weir: &Weir,
     [connections, calls]: [usize; 2],
     start: Bytes,
-) -> (Vec<SendRequest<Bytes>>, Vec<(ResponseFuture, SendStream<Bytes>)>, u64) {
+) -> (
+    Vec<SendRequest<Bytes>>,
+    Vec<(ResponseFuture, SendStream<Bytes>)>,
+    u64,
+) {
     assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
     let before = weir.resident_kib();
     let (mut clients, mut open) = (Vec::new(), Vec::new());
@@ -73,13 +85,18 @@ async fn leave_unfinished(
             open.push(unfinished(&mut client, METHOD, start.clone()).await);
         }
         clients.push(client);
-        assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok, "whatever others leave unfinished");
+        assert_eq!(
+            split_call(weir.grpc_addr()).await,
+            Code::Ok,
+            "whatever others leave unfinished"
+        );
     }
     let grown = grown(weir, before).await;
     (clients, open, grown)
 }
 
-/// How many of these calls were refused with RESOURCE_EXHAUSTED, and how many ended with their time.
+/// How many of these calls were refused with RESOURCE_EXHAUSTED, and how many ended with their
+/// time.
 async fn refused_and_late(open: Vec<(ResponseFuture, SendStream<Bytes>)>) -> (u32, u32) {
     let (mut refused, mut late) = (0, 0);
     for (answer, _stream) in open {
@@ -97,7 +114,10 @@ async fn split_call(address: SocketAddr) -> Code {
     let mut client = connect_to(address, WINDOW).await;
     let message = usual();
     let pieces = [&message[..4], &message[4..]];
-    timeout(TIMEOUT, call(&mut client, head(METHOD, &[]), &pieces)).await.expect("an answer").2
+    timeout(TIMEOUT, call(&mut client, head(METHOD, &[]), &pieces))
+        .await
+        .expect("an answer")
+        .2
 }
 
 /// 100 streams with 4 MiB each took 400 MiB, for ever.
@@ -113,11 +133,22 @@ async fn messages_of_health_and_reflection_are_small() {
             open.push(unfinished(&mut client, path, part(4 << 20, (4 << 20) - 1)).await);
         }
         let grown = grown(&weir, before).await;
-        assert!(grown < 20, "{path}: 100 unfinished messages take {grown} MiB");
+        assert!(
+            grown < 20,
+            "{path}: 100 unfinished messages take {grown} MiB"
+        );
         for (answer, _stream) in open {
             let (_, _, code) = timeout(TIMEOUT, read(answer)).await.expect("an answer");
             // tonic's reflection ends the stream, whatever is wrong with a message.
-            assert_eq!(code, if path == CHECK { Code::OutOfRange } else { Code::Ok }, "{path}");
+            assert_eq!(
+                code,
+                if path == CHECK {
+                    Code::OutOfRange
+                } else {
+                    Code::Ok
+                },
+                "{path}"
+            );
         }
     }
 }
@@ -140,14 +171,20 @@ async fn no_service_waits_for_ever_for_its_message() {
         (METHOD, part(1 << 20, 3), Code::DeadlineExceeded),
         (CHECK, Bytes::new(), Code::DeadlineExceeded),
         (CHECK, part(9, 3), Code::DeadlineExceeded),
-        ("/grpc.health.v1.Health/Watch", part(9, 3), Code::DeadlineExceeded),
+        (
+            "/grpc.health.v1.Health/Watch",
+            part(9, 3),
+            Code::DeadlineExceeded,
+        ),
         // As when the client ends its stream: reflection answers what was asked until then.
         (REFLECTION, Bytes::new(), Code::Ok),
         (REFLECTION, part(9, 3), Code::Ok),
         (REFLECTION_ALPHA, part(9, 3), Code::Ok),
     ] {
         let (answer, _stream) = unfinished(&mut client, path, start.clone()).await;
-        let (_, body, code) = timeout(TIMEOUT, read(answer)).await.unwrap_or_else(|_| panic!("{path} waits after {start:?}"));
+        let (_, body, code) = timeout(TIMEOUT, read(answer))
+            .await
+            .unwrap_or_else(|_| panic!("{path} waits after {start:?}"));
         assert_eq!((body.len(), code), (0, expected), "{path} after {start:?}");
     }
     // Bytes that come slowly, or that follow the message, prolong nothing.
@@ -162,20 +199,36 @@ async fn no_service_waits_for_ever_for_its_message() {
         let answer = tokio::select! { answer = read(answer) => answer, () = drips => unreachable!("it drips for ever") };
         assert_eq!(answer.2, Code::DeadlineExceeded);
     }
-    assert_eq!(call(&mut client, head(METHOD, &[]), &[&framed(b"long 9")]).await.2, Code::Ok, "others are served");
+    assert_eq!(
+        call(&mut client, head(METHOD, &[]), &[&framed(b"long 9")])
+            .await
+            .2,
+        Code::Ok,
+        "others are served"
+    );
 }
 
-/// Messages up to 64 KiB share 64 MiB with everything else that is unfinished. The oldest ends, so that others are served.
+/// Messages up to 64 KiB share 64 MiB with everything else that is unfinished. The oldest ends, so
+/// that others are served.
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_messages_share_a_budget() {
     let weir = Weir::start(DEMO, &[("WORKERS", "2"), ("MEMORY_LIMIT", "512Mi")]);
     let (clients, open, grown) = leave_unfinished(&weir, [20, 250], part(65_000, 40_000)).await;
-    assert!((30..130).contains(&grown), "5,000 messages of 40 KB take {grown} MiB");
+    assert!(
+        (30..130).contains(&grown),
+        "5,000 messages of 40 KB take {grown} MiB"
+    );
     assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok);
     let (oldest, late) = refused_and_late(open).await;
     drop(clients);
-    assert!(oldest > 2_000, "{oldest} were the oldest, and {late} were late");
-    assert_eq!(weir.metric("weir_calls_refused_total"), Some(f64::from(oldest)));
+    assert!(
+        oldest > 2_000,
+        "{oldest} were the oldest, and {late} were late"
+    );
+    assert_eq!(
+        weir.metric("weir_calls_refused_total"),
+        Some(f64::from(oldest))
+    );
 }
 
 /// 17 connections with 1,024 calls without a message made every call that waits RESOURCE_EXHAUSTED.
@@ -193,8 +246,15 @@ async fn half_messages_take_no_permits_of_calls_that_wait() {
     let mut client = connect(&server, WINDOW).await;
     let whole = framed(b"wait long 9");
     for pieces in [vec![&whole[..]], vec![&whole[..7], &whole[7..]]] {
-        let (_, body, code) = timeout(TIMEOUT, call(&mut client, head(METHOD, &[]), &pieces)).await.expect("an answer");
-        assert_eq!((body.len(), code), (5 + 9, Code::Ok), "{} pieces", pieces.len());
+        let (_, body, code) = timeout(TIMEOUT, call(&mut client, head(METHOD, &[]), &pieces))
+            .await
+            .expect("an answer");
+        assert_eq!(
+            (body.len(), code),
+            (5 + 9, Code::Ok),
+            "{} pieces",
+            pieces.len()
+        );
     }
     assert_eq!(server.metric("weir_waiting_calls{worker=\"0\"}"), Some(0.0));
     drop(open);
@@ -220,10 +280,21 @@ struct Whole {
 impl Whole {
     fn connect(address: SocketAddr) -> Self {
         let mut socket = TcpStream::connect(address).expect("a connection");
-        socket.set_read_timeout(Some(Duration::from_secs(3))).expect("a socket");
-        let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &frame(SETTINGS, SETTINGS_ACK, 0, &[])].concat();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(3)))
+            .expect("a socket");
+        let hello = [
+            PREFACE,
+            &frame(SETTINGS, 0, 0, &[]),
+            &frame(SETTINGS, SETTINGS_ACK, 0, &[]),
+        ]
+        .concat();
         socket.write_all(&hello).expect("a server");
-        Self { socket, window: 65_535, next_stream: 1 }
+        Self {
+            socket,
+            window: 65_535,
+            next_stream: 1,
+        }
     }
 
     /// Sends a call, in frames of at most 16 KiB. False: the connection has no window for it.
@@ -233,19 +304,43 @@ impl Whole {
             if self.socket.read_exact(&mut header).is_err() {
                 return false;
             }
-            let mut payload = vec![0; u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize];
+            let mut payload =
+                vec![0; u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize];
             self.socket.read_exact(&mut payload).expect("a whole frame");
             // Source: RFC 9113, section 6.9.
             if header[3] == 8 && header[5..] == [0; 4] {
                 self.window += u32::from_be_bytes(payload.try_into().expect("four bytes")) as usize;
             }
         }
-        let literal = |name: &str, value: &str| [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat();
-        let headers = [(":method", "POST"), (":scheme", "http"), (":path", METHOD), ("content-type", "application/grpc")];
-        let mut sent = frame(1, 4, self.next_stream, &headers.map(|(name, value)| literal(name, value)).concat());
+        let literal = |name: &str, value: &str| {
+            [
+                &[0, name.len() as u8],
+                name.as_bytes(),
+                &[value.len() as u8],
+                value.as_bytes(),
+            ]
+            .concat()
+        };
+        let headers = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", METHOD),
+            ("content-type", "application/grpc"),
+        ];
+        let mut sent = frame(
+            1,
+            4,
+            self.next_stream,
+            &headers.map(|(name, value)| literal(name, value)).concat(),
+        );
         let pieces = message.chunks(16_384).count();
         for (index, piece) in message.chunks(16_384).enumerate() {
-            sent.extend(frame(0, u8::from(index + 1 == pieces), self.next_stream, piece));
+            sent.extend(frame(
+                0,
+                u8::from(index + 1 == pieces),
+                self.next_stream,
+                piece,
+            ));
         }
         self.socket.write_all(&sent).expect("an open connection");
         self.window -= message.len();
@@ -260,31 +355,55 @@ fn calls_that_wait_keep_no_window() {
     for bytes in [15_000, 30_000] {
         let weir = Weir::start(SHAPER, &[("WORKERS", "2")]);
         let long = "x".repeat(bytes);
-        let asked = request("shaped", vec![descriptor(&[("slow", "a")]), descriptor(&[("other", &long)])]);
+        let asked = request(
+            "shaped",
+            vec![
+                descriptor(&[("slow", "a")]),
+                descriptor(&[("other", &long)]),
+            ],
+        );
         let message = framed(&prost::Message::encode_to_vec(&asked));
         let mut client = Whole::connect(weir.grpc_addr());
         let sent = (0..500).take_while(|_| client.call(&message)).count();
-        assert_eq!(sent, 500, "calls of {bytes} bytes until the window is used up");
-        let waiting = || (0..2).filter_map(|worker| weir.metric(&format!("weir_waiting_calls{{worker=\"{worker}\"}}"))).sum::<f64>();
-        eventually(|| (waiting() > 400.0).then_some(())).unwrap_or_else(|| panic!("{} calls wait", waiting()));
+        assert_eq!(
+            sent, 500,
+            "calls of {bytes} bytes until the window is used up"
+        );
+        let waiting = || {
+            (0..2)
+                .filter_map(|worker| {
+                    weir.metric(&format!("weir_waiting_calls{{worker=\"{worker}\"}}"))
+                })
+                .sum::<f64>()
+        };
+        eventually(|| (waiting() > 400.0).then_some(()))
+            .unwrap_or_else(|| panic!("{} calls wait", waiting()));
     }
 }
 
 /// A call that waits with a large message takes permits by its size.
 #[tokio::test]
 async fn permits_count_the_bytes_of_waiting_messages() {
-    let server = Server::start(Options { max_waiting_calls: 30, ..Options::default() });
+    let server = Server::start(Options {
+        max_waiting_calls: 30,
+        ..Options::default()
+    });
     let mut client = connect(&server, WINDOW).await;
     let refusal = async |client: &mut SendRequest<Bytes>, bytes: usize| {
         let message = format!("wait{}", " ".repeat(bytes));
         read(send(client, message.as_bytes()).await).await.2
     };
     assert_eq!(refusal(&mut client, 100_000).await, Code::Ok, "25 permits");
-    assert_eq!(refusal(&mut client, 125_000).await, Code::ResourceExhausted, "31 permits");
+    assert_eq!(
+        refusal(&mut client, 125_000).await,
+        Code::ResourceExhausted,
+        "31 permits"
+    );
     assert_eq!(refusal(&mut client, 15_000).await, Code::Ok);
 }
 
-/// Messages that need more memory together than there is are read in turn, on one connection as on many. They waited for each other until all were late.
+/// Messages that need more memory together than there is are read in turn, on one connection as on
+/// many. They waited for each other until all were late.
 #[tokio::test(flavor = "multi_thread")]
 async fn forty_large_messages_at_a_time_are_all_answered() {
     let server = Server::start(Options::default());
@@ -297,16 +416,32 @@ async fn forty_large_messages_at_a_time_are_all_answered() {
         let begun = Instant::now();
         let mut open = Vec::new();
         for index in 0..40 {
-            let (answer, stream) = unfinished(&mut clients[index % connections], METHOD, message.slice(..1 << 20)).await;
+            let (answer, stream) = unfinished(
+                &mut clients[index % connections],
+                METHOD,
+                message.slice(..1 << 20),
+            )
+            .await;
             open.push((answer, stream));
         }
         for (_, stream) in &mut open {
-            stream.send_data(message.slice(1 << 20..), true).expect("an open stream");
+            stream
+                .send_data(message.slice(1 << 20..), true)
+                .expect("an open stream");
         }
-        let answers = open.into_iter().map(|(answer, _stream)| tokio::spawn(read(answer)));
+        let answers = open
+            .into_iter()
+            .map(|(answer, _stream)| tokio::spawn(read(answer)));
         for answer in answers.collect::<Vec<_>>() {
-            let (_, body, code) = timeout(TIMEOUT, answer).await.expect("an answer").expect("no panic");
-            assert_eq!((body.len(), code), (5 + 9, Code::Ok), "{connections} connections");
+            let (_, body, code) = timeout(TIMEOUT, answer)
+                .await
+                .expect("an answer")
+                .expect("no panic");
+            assert_eq!(
+                (body.len(), code),
+                (5 + 9, Code::Ok),
+                "{connections} connections"
+            );
         }
         println!("{connections} connections: {:?}", begun.elapsed());
     }
@@ -316,10 +451,18 @@ async fn forty_large_messages_at_a_time_are_all_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_large_messages_have_a_budget_of_their_own() {
     let weir = Weir::start(DEMO, &[("MEMORY_LIMIT", "512Mi")]);
-    let (clients, open, grown) = leave_unfinished(&weir, [10, 10], part((4 << 20) - 5, (4 << 20) - 10)).await;
+    let (clients, open, grown) =
+        leave_unfinished(&weir, [10, 10], part((4 << 20) - 5, (4 << 20) - 10)).await;
     assert!(grown < 110, "100 large messages take {grown} MiB");
-    assert_eq!(split_call(weir.grpc_addr()).await, Code::Ok, "small messages need not wait for large ones");
+    assert_eq!(
+        split_call(weir.grpc_addr()).await,
+        Code::Ok,
+        "small messages need not wait for large ones"
+    );
     let (refused, late) = refused_and_late(open).await;
     drop(clients);
-    assert!((45..=60).contains(&refused), "16 have memory, 32 wait, and {refused} were refused at once; {late} were late");
+    assert!(
+        (45..=60).contains(&refused),
+        "16 have memory, 32 wait, and {refused} were refused at once; {late} were late"
+    );
 }

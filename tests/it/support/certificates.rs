@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType,
+    date_time_ymd,
+};
 use tempfile::TempDir;
 
 /// A certificate authority.
@@ -16,7 +19,8 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("a certificate");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
+            .expect("a certificate");
         Self { name, issuer }
     }
 
@@ -26,44 +30,87 @@ impl Authority {
 
     /// A certificate for these names (or addresses), and its key.
     pub fn issue(&self, names: &[&str]) -> Issued {
-        self.sign(CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names"))
+        self.sign(
+            CertificateParams::new(
+                names
+                    .iter()
+                    .map(|&name| name.to_owned())
+                    .collect::<Vec<_>>(),
+            )
+            .expect("names"),
+        )
     }
 
     /// An expired certificate for these names, and its key.
     pub fn issue_expired(&self, names: &[&str]) -> Issued {
-        let mut params = CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names");
-        (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
+        let mut params = CertificateParams::new(
+            names
+                .iter()
+                .map(|&name| name.to_owned())
+                .collect::<Vec<_>>(),
+        )
+        .expect("names");
+        (params.not_before, params.not_after) =
+            (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
         self.sign(params)
     }
 
     /// A certificate for this key, as PEM.
     pub fn sign_for(&self, params: &CertificateParams, key: &KeyPair) -> String {
-        params.signed_by(key, &self.issuer).expect("a certificate").pem()
+        params
+            .signed_by(key, &self.issuer)
+            .expect("a certificate")
+            .pem()
     }
 
     /// A certificate that is also for this URI, and its key.
     pub fn issue_with_uri(&self, names: &[&str], uri: &str) -> Issued {
-        let mut params = CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names");
-        params.subject_alt_names.push(SanType::URI(uri.try_into().expect("ASCII")));
+        let mut params = CertificateParams::new(
+            names
+                .iter()
+                .map(|&name| name.to_owned())
+                .collect::<Vec<_>>(),
+        )
+        .expect("names");
+        params
+            .subject_alt_names
+            .push(SanType::URI(uri.try_into().expect("ASCII")));
         self.sign(params)
     }
 
     fn sign(&self, mut params: CertificateParams) -> Issued {
-        params.distinguished_name.push(DnType::CommonName, format!("signed by {}", self.name));
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("signed by {}", self.name));
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        Issued { certificate: certificate.pem(), key: key.serialize_pem() }
+        Issued {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        }
     }
 }
 
-/// A certificate for these names that is its own authority (CA:TRUE), as `openssl req -x509` makes it, and its key.
+/// A certificate for these names that is its own authority (CA:TRUE), as `openssl req -x509` makes
+/// it, and its key.
 pub fn self_signed(names: &[&str]) -> Issued {
-    let mut params = CertificateParams::new(names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).expect("names");
-    params.distinguished_name.push(DnType::CommonName, "self-signed");
+    let mut params = CertificateParams::new(
+        names
+            .iter()
+            .map(|&name| name.to_owned())
+            .collect::<Vec<_>>(),
+    )
+    .expect("names");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "self-signed");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().expect("a key");
     let certificate = params.self_signed(&key).expect("a certificate");
-    Issued { certificate: certificate.pem(), key: key.serialize_pem() }
+    Issued {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    }
 }
 
 /// A certificate and its key, as PEM.
@@ -105,5 +152,7 @@ impl Files {
 /// Replaces a file atomically, as Kubernetes does, so that no process reads half of it.
 fn replace(path: &Path, text: &str) {
     let beside = path.with_extension("new");
-    std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).expect("written");
+    std::fs::write(&beside, text)
+        .and_then(|()| std::fs::rename(&beside, path))
+        .expect("written");
 }

@@ -23,7 +23,10 @@ impl Cluster {
     /// Returns when all slots are served and all replicas are in sync.
     pub fn start() -> Self {
         let nodes: Vec<_> = (0..2 * PRIMARIES).map(|_| node()).collect();
-        let ids = nodes.iter().map(|node| node.run(&["CLUSTER", "MYID"])).collect();
+        let ids = nodes
+            .iter()
+            .map(|node| node.run(&["CLUSTER", "MYID"]))
+            .collect();
         let cluster = Self { nodes, ids };
         cluster.form();
         cluster
@@ -32,9 +35,17 @@ impl Cluster {
     fn form(&self) {
         for (index, (node, slots)) in self.nodes.iter().zip(SLOTS).enumerate() {
             node.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
-            node.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", &slots.start().to_string(), &slots.end().to_string()]);
+            node.run::<()>(&[
+                "CLUSTER",
+                "ADDSLOTSRANGE",
+                &slots.start().to_string(),
+                &slots.end().to_string(),
+            ]);
         }
-        for (met, bus) in self.nodes[1..].iter().map(|node| (node.port().to_string(), bus_port(node))) {
+        for (met, bus) in self.nodes[1..]
+            .iter()
+            .map(|node| (node.port().to_string(), bus_port(node)))
+        {
             self.nodes[0].run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &met, &bus]);
         }
         for (replica, id) in self.nodes[PRIMARIES..].iter().zip(&self.ids) {
@@ -43,8 +54,16 @@ impl Cluster {
             assert!(follows.is_some(), "{} does not meet {id}", replica.port());
         }
         self.wait_until_ok();
-        let synced = || self.nodes[PRIMARIES..].iter().all(|node| node.run::<String>(&["INFO", "replication"]).contains("link_status:up"));
-        assert!(eventually(|| synced().then_some(())).is_some(), "the replicas do not get in sync");
+        let synced = || {
+            self.nodes[PRIMARIES..].iter().all(|node| {
+                node.run::<String>(&["INFO", "replication"])
+                    .contains("link_status:up")
+            })
+        };
+        assert!(
+            eventually(|| synced().then_some(())).is_some(),
+            "the replicas do not get in sync"
+        );
     }
 
     /// Waits until every running node serves all slots, and knows all replicas.
@@ -54,19 +73,29 @@ impl Cluster {
             let nodes: String = node.try_run(&["CLUSTER", "NODES"]).unwrap_or_default();
             info.contains("cluster_state:ok")
                 && info.contains("cluster_known_nodes:6")
-                && nodes.lines().filter(|line| line.contains("slave") || line.contains("fail")).count() == PRIMARIES
+                && nodes
+                    .lines()
+                    .filter(|line| line.contains("slave") || line.contains("fail"))
+                    .count()
+                    == PRIMARIES
         };
         let ok = eventually(|| self.running().all(is_ok).then_some(()));
         assert!(
             ok.is_some(),
             "the cluster does not become ok: {:?}",
-            self.running().next().map(|node| node.run::<String>(&["CLUSTER", "NODES"]))
+            self.running()
+                .next()
+                .map(|node| node.run::<String>(&["CLUSTER", "NODES"]))
         );
     }
 
     /// The value of `REDIS_URL`: the addresses of all nodes.
     pub fn url(&self) -> String {
-        self.nodes.iter().map(RedisServer::url).collect::<Vec<_>>().join(",")
+        self.nodes
+            .iter()
+            .map(RedisServer::url)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     fn running(&self) -> impl Iterator<Item = &RedisServer> {
@@ -75,22 +104,33 @@ impl Cluster {
 
     /// The server on this port.
     pub fn node(&self, port: u16) -> &RedisServer {
-        self.nodes.iter().find(|node| node.port() == port).unwrap_or_else(|| panic!("no node on port {port}"))
+        self.nodes
+            .iter()
+            .find(|node| node.port() == port)
+            .unwrap_or_else(|| panic!("no node on port {port}"))
     }
 
     /// kill -9 of the server on this port.
     pub fn kill(&mut self, port: u16) {
-        self.nodes.iter_mut().find(|node| node.port() == port).unwrap_or_else(|| panic!("no node on port {port}")).kill();
+        self.nodes
+            .iter_mut()
+            .find(|node| node.port() == port)
+            .unwrap_or_else(|| panic!("no node on port {port}"))
+            .kill();
     }
 
     /// The slot of a key.
     pub fn slot(&self, key: &str) -> u16 {
-        self.running().next().expect("a node runs").run(&["CLUSTER", "KEYSLOT", key])
+        self.running()
+            .next()
+            .expect("a node runs")
+            .run(&["CLUSTER", "KEYSLOT", key])
     }
 
     /// The port of the primary that owns a slot, according to a running node.
     pub fn owner(&self, slot: u16) -> u16 {
-        Self::owner_by(self.running().next().expect("a node runs"), slot).unwrap_or_else(|| panic!("no primary owns slot {slot}"))
+        Self::owner_by(self.running().next().expect("a node runs"), slot)
+            .unwrap_or_else(|| panic!("no primary owns slot {slot}"))
     }
 
     fn owner_by(node: &RedisServer, slot: u16) -> Option<u16> {
@@ -108,31 +148,60 @@ impl Cluster {
 
     /// The ports of the primaries that own slots now.
     pub fn primaries(&self) -> Vec<u16> {
-        SLOTS.iter().map(|slots| self.owner(*slots.start())).collect()
+        SLOTS
+            .iter()
+            .map(|slots| self.owner(*slots.start()))
+            .collect()
     }
 
-    /// Waits until all running nodes agree on an owner of the slot other than `old`. Returns its port.
+    /// Waits until all running nodes agree on an owner of the slot other than `old`. Returns its
+    /// port.
     pub fn wait_for_new_owner(&self, slot: u16, old: u16) -> u16 {
         let found = eventually(|| {
-            let owners: Vec<_> = self.running().map(|node| Self::owner_by(node, slot)).collect();
+            let owners: Vec<_> = self
+                .running()
+                .map(|node| Self::owner_by(node, slot))
+                .collect();
             let first = owners[0].filter(|&port| port != old)?;
-            owners.iter().all(|owner| *owner == Some(first)).then_some(first)
+            owners
+                .iter()
+                .all(|owner| *owner == Some(first))
+                .then_some(first)
         });
         found.unwrap_or_else(|| panic!("no primary takes slot {slot} over from {old}"))
     }
 
-    /// Moves a slot with its keys, one at a time, to the primary on another port, and pauses between the steps.
+    /// Moves a slot with its keys, one at a time, to the primary on another port, and pauses
+    /// between the steps.
     pub fn migrate(&self, slot: u16, to: u16, pause: Duration) {
         let from = self.owner(slot);
-        let by_port = |port: u16| self.nodes.iter().position(|node| node.port() == port).expect("a node of this cluster");
+        let by_port = |port: u16| {
+            self.nodes
+                .iter()
+                .position(|node| node.port() == port)
+                .expect("a node of this cluster")
+        };
         let (source, target) = (by_port(from), by_port(to));
         let slot = slot.to_string();
-        self.nodes[target].run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.ids[source]]);
-        self.nodes[source].run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.ids[target]]);
+        self.nodes[target].run::<()>(&[
+            "CLUSTER",
+            "SETSLOT",
+            &slot,
+            "IMPORTING",
+            &self.ids[source],
+        ]);
+        self.nodes[source].run::<()>(&[
+            "CLUSTER",
+            "SETSLOT",
+            &slot,
+            "MIGRATING",
+            &self.ids[target],
+        ]);
         std::thread::sleep(pause);
         let port = to.to_string();
         loop {
-            let keys: Vec<String> = self.nodes[source].run(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
+            let keys: Vec<String> =
+                self.nodes[source].run(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
             let [key] = &keys[..] else { break };
             self.nodes[source].run::<()>(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
             std::thread::sleep(pause);
@@ -141,7 +210,13 @@ impl Cluster {
         let others = (0..self.nodes.len()).filter(|index| ![target, source].contains(index));
         for index in ends.chain(others) {
             // Replicas learn it from their primary, and refuse the command.
-            let _ = self.nodes[index].try_run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[target]]);
+            let _ = self.nodes[index].try_run::<()>(&[
+                "CLUSTER",
+                "SETSLOT",
+                &slot,
+                "NODE",
+                &self.ids[target],
+            ]);
             std::thread::sleep(pause / 4);
         }
     }
@@ -189,10 +264,19 @@ mod tests {
         for key in &keys {
             cluster.node(owner).run::<()>(&["SET", key, "1"]);
         }
-        let target = *cluster.primaries().iter().find(|&&port| port != owner).expect("another primary");
+        let target = *cluster
+            .primaries()
+            .iter()
+            .find(|&&port| port != owner)
+            .expect("another primary");
         cluster.migrate(slot, target, Duration::ZERO);
         assert_eq!(cluster.owner(slot), target);
-        assert_eq!(cluster.node(target).run::<i64>(&["EXISTS", &keys[0], &keys[1], &keys[2]]), 3);
+        assert_eq!(
+            cluster
+                .node(target)
+                .run::<i64>(&["EXISTS", &keys[0], &keys[1], &keys[2]]),
+            3
+        );
         cluster.kill(target);
         let new_owner = cluster.wait_for_new_owner(slot, target);
         assert!(![owner, target].contains(&new_owner));

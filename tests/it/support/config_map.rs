@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// Makes `text` the content of `file`, as the kubelet updates a ConfigMap: it writes a new hidden folder, and renames a link to it over `..data`.
-/// The first call also creates the link `file`.
+/// Makes `text` the content of `file`, as the kubelet updates a ConfigMap: it writes a new hidden
+/// folder, and renames a link to it over `..data`. The first call also creates the link `file`.
 pub fn publish(folder: &Path, version: &str, file: &str, text: &str) {
     publish_all(folder, version, &[(file, text)]);
 }

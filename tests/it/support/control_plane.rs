@@ -1,8 +1,11 @@
-//! A control plane that speaks xDS, with the traits of go-control-plane's snapshot cache, on which Envoy Gateway and Envoy AI Gateway are built.
+//! A control plane that speaks xDS, with the traits of go-control-plane's snapshot cache, on which
+//! Envoy Gateway and Envoy AI Gateway are built.
 //!
-//! It is silent towards a node that it does not know. It ignores requests whose nonce is not the last one of their stream. It answers a request whose
-//! version is not that of the snapshot at once, a refusal too. It sends resources in random order, and nothing more until a response was answered.
-//! It runs on its own thread and runtime, so that dropping it breaks all connections as a killed process does.
+//! It is silent towards a node that it does not know. It ignores requests whose nonce is not the
+//! last one of their stream. It answers a request whose version is not that of the snapshot at
+//! once, a refusal too. It sends resources in random order, and nothing more until a response was
+//! answered. It runs on its own thread and runtime, so that dropping it breaks all connections as a
+//! killed process does.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,8 +25,8 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 use weir::proto::xds::{
-    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer, DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest,
-    DiscoveryResponse, Node, RateLimitConfig, Resource,
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer, DeltaDiscoveryRequest,
+    DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node, RateLimitConfig, Resource,
 };
 
 /// The node that a control plane knows.
@@ -51,13 +54,29 @@ impl From<RateLimitConfig> for Sent {
 impl Sent {
     /// A resource with these bytes as its message, valid or not.
     pub fn raw(name: &str, value: Vec<u8>) -> Self {
-        Self { name: name.to_owned(), any: Any { type_url: TYPE.to_owned(), value } }
+        Self {
+            name: name.to_owned(),
+            any: Any {
+                type_url: TYPE.to_owned(),
+                value,
+            },
+        }
     }
 
     /// The same inside of the wrapper that servers with times to live use.
     pub fn wrapped(self) -> Self {
-        let wrapper = Resource { name: self.name.clone().into(), resource: self.any.encode_to_vec().into(), ..Default::default() };
-        Self { name: self.name, any: Any { type_url: WRAPPER.to_owned(), value: wrapper.encode_to_vec() } }
+        let wrapper = Resource {
+            name: self.name.clone().into(),
+            resource: self.any.encode_to_vec().into(),
+            ..Default::default()
+        };
+        Self {
+            name: self.name,
+            any: Any {
+                type_url: WRAPPER.to_owned(),
+                value: wrapper.encode_to_vec(),
+            },
+        }
     }
 }
 
@@ -131,24 +150,43 @@ impl ControlPlane {
 
     /// As [`ControlPlane::start`], with TLS.
     pub fn start_with_tls(config: ServerConfig) -> Self {
-        Self::serve(SocketAddr::from(([127, 0, 0, 1], 0)), NODE, Some(TlsAcceptor::from(Arc::new(config))))
+        Self::serve(
+            SocketAddr::from(([127, 0, 0, 1], 0)),
+            NODE,
+            Some(TlsAcceptor::from(Arc::new(config))),
+        )
     }
 
     fn serve(address: SocketAddr, node: &str, tls: Option<TlsAcceptor>) -> Self {
-        let state = Arc::new(State { node: node.to_owned(), snapshot: watch::Sender::new(None), record: Mutex::default() });
+        let state = Arc::new(State {
+            node: node.to_owned(),
+            snapshot: watch::Sender::new(None),
+            record: Mutex::default(),
+        });
         let (stop, stopped) = oneshot::channel::<()>();
         let (opened, open) = std::sync::mpsc::sync_channel(1);
         let service = Service(Arc::clone(&state));
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async {
-                let listener = tokio::net::TcpListener::bind(address).await.expect("the address is free");
-                opened.send(listener.local_addr().expect("an address")).expect("the test waits");
+                let listener = tokio::net::TcpListener::bind(address)
+                    .await
+                    .expect("the address is free");
+                opened
+                    .send(listener.local_addr().expect("an address"))
+                    .expect("the test waits");
                 let (accepted, incoming) = mpsc::channel(16);
                 tokio::spawn(accept(listener, tls, accepted));
-                let incoming = stream::unfold(incoming, async |mut incoming| incoming.recv().await.map(|it| (it, incoming)));
-                let server =
-                    Server::builder().add_service(AggregatedDiscoveryServiceServer::new(service).max_decoding_message_size(1 << 26));
+                let incoming = stream::unfold(incoming, async |mut incoming| {
+                    incoming.recv().await.map(|it| (it, incoming))
+                });
+                let server = Server::builder().add_service(
+                    AggregatedDiscoveryServiceServer::new(service)
+                        .max_decoding_message_size(1 << 26),
+                );
                 tokio::select! {
                     ended = server.serve_with_incoming(incoming) => ended.expect("it serves"),
                     _ = stopped => {}
@@ -156,7 +194,12 @@ impl ControlPlane {
             });
         });
         let address = open.recv().expect("it listens");
-        Self { address, state, stop: Some(stop), thread: Some(thread) }
+        Self {
+            address,
+            state,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -171,7 +214,10 @@ impl ControlPlane {
     /// Replaces the configuration of [`NODE`].
     pub fn set<R: Into<Sent>>(&self, version: &str, resources: impl IntoIterator<Item = R>) {
         let resources = resources.into_iter().map(Into::into).collect();
-        self.state.snapshot.send_replace(Some(Snapshot { version: version.to_owned(), resources }));
+        self.state.snapshot.send_replace(Some(Snapshot {
+            version: version.to_owned(),
+            resources,
+        }));
     }
 
     /// All requests so far.
@@ -196,18 +242,26 @@ impl ControlPlane {
 
     /// Waits for a request that `is_it` accepts.
     pub async fn wait_for(&self, is_it: impl Fn(&Asked) -> bool) -> Asked {
-        let found = super::wait::eventually_async(|| self.asked().into_iter().rev().find(|asked| is_it(asked))).await;
+        let found = super::wait::eventually_async(|| {
+            self.asked().into_iter().rev().find(|asked| is_it(asked))
+        })
+        .await;
         found.unwrap_or_else(|| panic!("no such request: {:#?}", self.asked()))
     }
 
     /// Waits until a version was accepted.
     pub async fn wait_for_ack(&self, version: &str) -> Asked {
-        self.wait_for(|asked| asked.version == version && asked.error.is_none()).await
+        self.wait_for(|asked| asked.version == version && asked.error.is_none())
+            .await
     }
 
     /// Waits for a refusal, and returns its message.
     pub async fn wait_for_nack(&self) -> String {
-        self.wait_for(|asked| asked.error.is_some()).await.error.expect("a refusal").1
+        self.wait_for(|asked| asked.error.is_some())
+            .await
+            .error
+            .expect("a refusal")
+            .1
     }
 }
 
@@ -216,7 +270,9 @@ impl Drop for ControlPlane {
         drop(self.stop.take());
         let ended = self.thread.take().map(JoinHandle::join);
         if !std::thread::panicking() {
-            ended.expect("a thread").expect("the control plane did not panic");
+            ended
+                .expect("a thread")
+                .expect("the control plane did not panic");
         }
     }
 }
@@ -227,7 +283,11 @@ enum Connection {
     Tls(Box<tokio_rustls::server::TlsStream<tokio::net::TcpStream>>),
 }
 
-async fn accept(listener: tokio::net::TcpListener, tls: Option<TlsAcceptor>, accepted: mpsc::Sender<Result<Connection, std::io::Error>>) {
+async fn accept(
+    listener: tokio::net::TcpListener,
+    tls: Option<TlsAcceptor>,
+    accepted: mpsc::Sender<Result<Connection, std::io::Error>>,
+) {
     while let Ok((stream, _)) = listener.accept().await {
         let (tls, accepted) = (tls.clone(), accepted.clone());
         tokio::spawn(async move {
@@ -262,7 +322,11 @@ mod io {
     use super::Connection;
 
     impl AsyncRead for Connection {
-        fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
                 Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -271,7 +335,11 @@ mod io {
     }
 
     impl AsyncWrite for Connection {
-        fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
                 Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
@@ -309,7 +377,12 @@ impl AggregatedDiscoveryService for Service {
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
         let number = self.new_stream(request.metadata());
         let (responses, received) = mpsc::channel(MAX_UNREAD);
-        tokio::spawn(state_of_the_world(Arc::clone(&self.0), number, request.into_inner(), responses));
+        tokio::spawn(state_of_the_world(
+            Arc::clone(&self.0),
+            number,
+            request.into_inner(),
+            responses,
+        ));
         respond(received).await
     }
 
@@ -319,7 +392,12 @@ impl AggregatedDiscoveryService for Service {
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
         let number = self.new_stream(request.metadata());
         let (responses, received) = mpsc::channel(MAX_UNREAD);
-        tokio::spawn(delta(Arc::clone(&self.0), number, request.into_inner(), responses));
+        tokio::spawn(delta(
+            Arc::clone(&self.0),
+            number,
+            request.into_inner(),
+            responses,
+        ));
         respond(received).await
     }
 }
@@ -333,10 +411,22 @@ impl Service {
 }
 
 /// As a Go server, it sends no headers before its first response.
-async fn respond<T: Send + 'static>(mut received: mpsc::Receiver<T>) -> Result<Response<Responses<T>>, Status> {
-    let first = received.recv().await.ok_or_else(|| Status::unavailable("the client ended the stream"))?;
-    let later = stream::unfold(received, async |mut received| received.recv().await.map(|response| (Ok(response), received)));
-    Ok(Response::new(Box::pin(stream::iter([Ok(first)]).chain(later))))
+async fn respond<T: Send + 'static>(
+    mut received: mpsc::Receiver<T>,
+) -> Result<Response<Responses<T>>, Status> {
+    let first = received
+        .recv()
+        .await
+        .ok_or_else(|| Status::unavailable("the client ended the stream"))?;
+    let later = stream::unfold(received, async |mut received| {
+        received
+            .recv()
+            .await
+            .map(|response| (Ok(response), received))
+    });
+    Ok(Response::new(Box::pin(
+        stream::iter([Ok(first)]).chain(later),
+    )))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -382,8 +472,13 @@ async fn state_of_the_world(
                 }
             }
         }
-        let Some(snapshot) = snapshots.borrow_and_update().clone() else { continue };
-        if waiting.as_ref().is_none_or(|version| *version == snapshot.version) {
+        let Some(snapshot) = snapshots.borrow_and_update().clone() else {
+            continue;
+        };
+        if waiting
+            .as_ref()
+            .is_none_or(|version| *version == snapshot.version)
+        {
             continue;
         }
         (waiting, nonce) = (None, nonce + 1);
@@ -391,7 +486,10 @@ async fn state_of_the_world(
         fastrand::shuffle(&mut resources);
         let response = DiscoveryResponse {
             version_info: snapshot.version.into(),
-            resources: resources.iter().map(|resource| resource.any.encode_to_vec().into()).collect(),
+            resources: resources
+                .iter()
+                .map(|resource| resource.any.encode_to_vec().into())
+                .collect(),
             type_url: TYPE.into(),
             nonce: nonce.to_string().into(),
             ..Default::default()
@@ -452,12 +550,21 @@ async fn delta(
                 }
             }
         }
-        let Some(snapshot) = snapshots.borrow_and_update().clone() else { continue };
-        let wanted: BTreeMap<_, _> = snapshot.resources.iter().map(|it| (it.name.clone(), version_of(it))).collect();
+        let Some(snapshot) = snapshots.borrow_and_update().clone() else {
+            continue;
+        };
+        let wanted: BTreeMap<_, _> = snapshot
+            .resources
+            .iter()
+            .map(|it| (it.name.clone(), version_of(it)))
+            .collect();
         if !waits || (wanted == known && !is_first) {
             continue;
         }
-        let changed = snapshot.resources.iter().filter(|it| known.get(&it.name) != wanted.get(&it.name));
+        let changed = snapshot
+            .resources
+            .iter()
+            .filter(|it| known.get(&it.name) != wanted.get(&it.name));
         let resources: Vec<_> = changed
             .map(|it| Resource {
                 version: wanted[&it.name].clone().into(),
@@ -467,7 +574,11 @@ async fn delta(
             })
             .map(|resource| resource.encode_to_vec().into())
             .collect();
-        let removed = known.keys().filter(|name| !wanted.contains_key(*name)).map(|name| name.clone().into()).collect();
+        let removed = known
+            .keys()
+            .filter(|name| !wanted.contains_key(*name))
+            .map(|name| name.clone().into())
+            .collect();
         (waits, is_first, nonce, known) = (false, false, nonce + 1, wanted);
         let response = DeltaDiscoveryResponse {
             system_version_info: snapshot.version.into(),

@@ -1,6 +1,8 @@
-//! A DNS server on a free port of the loopback interface, by UDP and TCP; it ends when it is dropped. Whatever the name, it has the same addresses.
+//! A DNS server on a free port of the loopback interface, by UDP and TCP; it ends when it is
+//! dropped. Whatever the name, it has the same addresses.
 //!
-//! An answer that is longer than the client takes by UDP is cut and marked as truncated. Source: RFC 1035, section 4; RFC 6891, section 6.2.3; RFC 7766.
+//! An answer that is longer than the client takes by UDP is cut and marked as truncated. Source:
+//! RFC 1035, section 4; RFC 6891, section 6.2.3; RFC 7766.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -70,11 +72,20 @@ impl DnsServer {
         // The port of one protocol may be in use in the other.
         let bind = || {
             let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-            TcpListener::bind(udp.local_addr().expect("an address")).ok().map(|tcp| (udp, tcp))
+            TcpListener::bind(udp.local_addr().expect("an address"))
+                .ok()
+                .map(|tcp| (udp, tcp))
         };
-        let (udp, tcp) = std::iter::repeat_with(bind).take(100).flatten().next().expect("a port that is free in UDP and TCP");
+        let (udp, tcp) = std::iter::repeat_with(bind)
+            .take(100)
+            .flatten()
+            .next()
+            .expect("a port that is free in UDP and TCP");
         let address = udp.local_addr().expect("an address");
-        let state = Arc::new(State { zone: Mutex::new(zone), ..State::default() });
+        let state = Arc::new(State {
+            zone: Mutex::new(zone),
+            ..State::default()
+        });
         let threads = [
             std::thread::spawn({
                 let state = Arc::clone(&state);
@@ -85,7 +96,11 @@ impl DnsServer {
                 move || state.serve_tcp(&tcp)
             }),
         ];
-        Self { address, state, threads: threads.into() }
+        Self {
+            address,
+            state,
+            threads: threads.into(),
+        }
     }
 
     /// Its address.
@@ -122,7 +137,9 @@ impl State {
         socket.set_read_timeout(Some(TICK)).expect("a timeout");
         let mut query = [0; 4_096];
         while !self.ends() {
-            let Ok((length, peer)) = socket.recv_from(&mut query) else { continue };
+            let Ok((length, peer)) = socket.recv_from(&mut query) else {
+                continue;
+            };
             let query = &query[..length];
             if let Some(mut answer) = self.answer(query) {
                 if answer.len() > datagram(query) {
@@ -150,10 +167,13 @@ impl State {
         }
     }
 
-    /// Answers the queries of a connection until its client closes it, or has nothing to ask for a second.
+    /// Answers the queries of a connection until its client closes it, or has nothing to ask for a
+    /// second.
     fn serve_stream(&self, mut stream: TcpStream) {
         stream.set_nonblocking(false).expect("blocking");
-        stream.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(1)))
+            .expect("a timeout");
         let mut length = [0; 2];
         while stream.read_exact(&mut length).is_ok() {
             let mut query = vec![0; u16::from_be_bytes(length).into()];
@@ -162,7 +182,9 @@ impl State {
             }
             self.queries.lock().expect("a lock").by_tcp += 1;
             if let Some(answer) = self.answer(&query) {
-                let length = u16::try_from(answer.len()).expect("a short answer").to_be_bytes();
+                let length = u16::try_from(answer.len())
+                    .expect("a short answer")
+                    .to_be_bytes();
                 let _ = stream.write_all(&[&length, answer.as_slice()].concat());
             }
         }
@@ -199,7 +221,9 @@ impl State {
             answer.extend([0, 1, 0, 0, 0, 5]);
             let address = match kind {
                 A => Ipv4Addr::from(0x0a00_0000 + host).octets().to_vec(),
-                _ => Ipv6Addr::from((0xfd00 << 112) + u128::from(host)).octets().to_vec(),
+                _ => Ipv6Addr::from((0xfd00 << 112) + u128::from(host))
+                    .octets()
+                    .to_vec(),
             };
             answer.extend([0, address.len() as u8]);
             answer.extend(address);
@@ -228,7 +252,8 @@ fn name(query: &[u8]) -> String {
     labels.join(".")
 }
 
-/// The longest datagram that the client takes: what its EDNS record says, which is the only one after the question.
+/// The longest datagram that the client takes: what its EDNS record says, which is the only one
+/// after the question.
 fn datagram(query: &[u8]) -> usize {
     match query[question_end(query)..] {
         [0, 0, 41, high, low, ..] => usize::from(u16::from_be_bytes([high, low])).max(DATAGRAM),

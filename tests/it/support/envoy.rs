@@ -21,15 +21,24 @@ pub struct Envoy {
 }
 
 impl Envoy {
-    /// Starts Envoy with this configuration, whose admin listener has port 0. Returns when Envoy is ready for requests.
+    /// Starts Envoy with this configuration, whose admin listener has port 0. Returns when Envoy is
+    /// ready for requests.
     pub fn start(configuration: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder for Envoy");
-        let (file, address) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
+        let (file, address) = (
+            folder.path().join("envoy.yaml"),
+            folder.path().join("admin"),
+        );
         std::fs::write(&file, configuration).expect("Envoy's configuration");
         let mut command = command(&file);
-        command.args(["--concurrency", "1", "--admin-address-path"]).arg(&address);
-        let mut child =
-            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap_or_else(|error| panic!("cannot run Envoy: {error}"));
+        command
+            .args(["--concurrency", "1", "--admin-address-path"])
+            .arg(&address);
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot run Envoy: {error}"));
         let log = Log::follow(child.stderr.take().expect("stderr is piped"));
         let ready = eventually(|| {
             if child.try_wait().is_ok_and(|ended| ended.is_some()) {
@@ -43,23 +52,44 @@ impl Envoy {
             let _ = child.wait();
             panic!("Envoy does not start:\n{}\n{configuration}", log.text());
         };
-        Self { child, admin, log, _folder: folder }
+        Self {
+            child,
+            admin,
+            log,
+            _folder: folder,
+        }
     }
 
     /// The address of a listener.
     pub fn listener(&self, name: &str) -> SocketAddr {
         let listeners = self.admin_page("/listeners?format=json");
-        let statuses = listeners["listener_statuses"].as_array().expect("Envoy lists its listeners");
-        let status = statuses.iter().find(|status| status["name"] == name).unwrap_or_else(|| panic!("no listener {name} in {listeners}"));
+        let statuses = listeners["listener_statuses"]
+            .as_array()
+            .expect("Envoy lists its listeners");
+        let status = statuses
+            .iter()
+            .find(|status| status["name"] == name)
+            .unwrap_or_else(|| panic!("no listener {name} in {listeners}"));
         let socket = &status["local_address"]["socket_address"];
-        let port = socket["port_value"].as_u64().and_then(|port| u16::try_from(port).ok()).expect("a port");
+        let port = socket["port_value"]
+            .as_u64()
+            .and_then(|port| u16::try_from(port).ok())
+            .expect("a port");
         SocketAddr::from(([127, 0, 0, 1], port))
     }
 
     /// A counter or gauge of Envoy's statistics; 0 when it does not exist.
     pub fn stat(&self, name: &str) -> u64 {
         let page = http_client::get(self.admin, "/stats").body;
-        page.lines().find_map(|line| line.split_once(": ").filter(|(stat, _)| *stat == name)?.1.parse().ok()).unwrap_or(0)
+        page.lines()
+            .find_map(|line| {
+                line.split_once(": ")
+                    .filter(|(stat, _)| *stat == name)?
+                    .1
+                    .parse()
+                    .ok()
+            })
+            .unwrap_or(0)
     }
 
     /// The log: warnings and errors.
@@ -82,25 +112,41 @@ impl Drop for Envoy {
     }
 }
 
-/// Lets Envoy validate a configuration. Panics with Envoy's output when it is invalid or uses a deprecated field.
+/// Lets Envoy validate a configuration. Panics with Envoy's output when it is invalid or uses a
+/// deprecated field.
 pub fn validate(configuration: &str) {
     let folder = tempfile::tempdir().expect("a folder for Envoy");
     let file = folder.path().join("envoy.yaml");
     std::fs::write(&file, configuration).expect("Envoy's configuration");
-    let output = command(&file).args(["--mode", "validate"]).output().unwrap_or_else(|error| panic!("cannot run Envoy: {error}"));
+    let output = command(&file)
+        .args(["--mode", "validate"])
+        .output()
+        .unwrap_or_else(|error| panic!("cannot run Envoy: {error}"));
     let output_text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !output_text.contains("Deprecated field"), "Envoy refuses:\n{output_text}\n{configuration}");
+    assert!(
+        output.status.success() && !output_text.contains("Deprecated field"),
+        "Envoy refuses:\n{output_text}\n{configuration}"
+    );
 }
 
-/// Replaces `old` in `text`. Panics unless `old` stands there exactly once, so that a test fails when the file that it edits has changed.
+/// Replaces `old` in `text`. Panics unless `old` stands there exactly once, so that a test fails
+/// when the file that it edits has changed.
 pub fn with(text: &str, old: &str, new: &str) -> String {
-    assert_eq!(text.matches(old).count(), 1, "{old:?} must be in the configuration once:\n{text}");
+    assert_eq!(
+        text.matches(old).count(),
+        1,
+        "{old:?} must be in the configuration once:\n{text}"
+    );
     text.replace(old, new)
 }
 
 fn command(file: &Path) -> Command {
     let mut command = Command::new(tools::envoy());
     // With hot restart, Envoys of tests that run at the same time would share memory.
-    command.args(["--disable-hot-restart", "--log-level", "warning", "-c"]).arg(file).env_clear().stdin(Stdio::null());
+    command
+        .args(["--disable-hot-restart", "--log-level", "warning", "-c"])
+        .arg(file)
+        .env_clear()
+        .stdin(Stdio::null());
     command
 }

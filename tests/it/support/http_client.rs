@@ -22,7 +22,10 @@ pub struct Response {
 impl Response {
     /// The value of a header; its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(header, _)| header == name)
+            .map(|(_, value)| value.as_str())
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
@@ -30,16 +33,26 @@ impl Response {
         let (head, body) = (String::from_utf8_lossy(&bytes[..end]), &bytes[end + 4..]);
         let mut lines = head.lines();
         let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
-        let headers =
-            lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
-        let mut response = Self { status, headers: headers.collect(), body: String::new() };
-        let whole = if response.header("transfer-encoding") == Some("chunked") { unchunk(body)? } else { body.to_vec() };
+        let headers = lines
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+        let mut response = Self {
+            status,
+            headers: headers.collect(),
+            body: String::new(),
+        };
+        let whole = if response.header("transfer-encoding") == Some("chunked") {
+            unchunk(body)?
+        } else {
+            body.to_vec()
+        };
         response.body = String::from_utf8_lossy(&whole).into_owned();
         Some(response)
     }
 }
 
-/// Decodes chunked transfer coding (RFC 9112, section 7.1): each chunk begins with its size; the last one is empty.
+/// Decodes chunked transfer coding (RFC 9112, section 7.1): each chunk begins with its size; the
+/// last one is empty.
 fn unchunk(mut rest: &[u8]) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {
@@ -64,8 +77,14 @@ pub fn request(address: SocketAddr, path: &str, headers: &[(&str, &[u8])]) -> Re
 }
 
 /// Sends a GET from one of the many addresses of the loopback interface (127.0.0.0/8).
-pub fn request_from(source: Ipv4Addr, address: SocketAddr, path: &str, headers: &[(&str, &[u8])]) -> Response {
-    let mut head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n").into_bytes();
+pub fn request_from(
+    source: Ipv4Addr,
+    address: SocketAddr,
+    path: &str,
+    headers: &[(&str, &[u8])],
+) -> Response {
+    let mut head =
+        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n").into_bytes();
     for (name, value) in headers {
         head.extend_from_slice(&[name.as_bytes(), b": ", value, b"\r\n"].concat());
     }
@@ -75,32 +94,66 @@ pub fn request_from(source: Ipv4Addr, address: SocketAddr, path: &str, headers: 
 
 /// Sends a POST on a new connection.
 pub fn post(address: SocketAddr, path: &str, body: &[u8]) -> Response {
-    let head = format!("POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-    send(Ipv4Addr::LOCALHOST, address, &[head.as_bytes(), body].concat(), path)
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: \
+         {}\r\n\r\n",
+        body.len()
+    );
+    send(
+        Ipv4Addr::LOCALHOST,
+        address,
+        &[head.as_bytes(), body].concat(),
+        path,
+    )
 }
 
 /// Sends a request with a body. A `host` among the headers takes the place of the address.
-pub fn call(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Response {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+pub fn call(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Response {
+    let mut head = format!(
+        "{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n",
+        body.len()
+    );
     if !headers.iter().any(|(name, _)| *name == "host") {
         head += &format!("host: {address}\r\n");
     }
-    head.extend(headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")));
-    send(Ipv4Addr::LOCALHOST, address, &[head.as_bytes(), b"\r\n", body].concat(), path)
+    head.extend(
+        headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n")),
+    );
+    send(
+        Ipv4Addr::LOCALHOST,
+        address,
+        &[head.as_bytes(), b"\r\n", body].concat(),
+        path,
+    )
 }
 
 /// Sends JSON by any method on a new connection.
 pub fn send_json(address: SocketAddr, method: &str, path: &str, body: &str) -> Response {
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: \
+         application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     let received = exchange_once(address, format!("{head}{body}").as_bytes());
     let received = received.unwrap_or_else(|error| panic!("{path} of {address}: {error}"));
-    Response::parse(&received).unwrap_or_else(|| panic!("{path} of {address}: no HTTP in {:?}", String::from_utf8_lossy(&received)))
+    Response::parse(&received).unwrap_or_else(|| {
+        panic!(
+            "{path} of {address}: no HTTP in {:?}",
+            String::from_utf8_lossy(&received)
+        )
+    })
 }
 
-/// Sends `message` and returns one answer with a content-length, from servers that keep connections open although they are asked not to.
+/// Sends `message` and returns one answer with a content-length, from servers that keep connections
+/// open although they are asked not to.
 fn exchange_once(address: SocketAddr, message: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENT_TIMEOUT))?;
@@ -109,7 +162,12 @@ fn exchange_once(address: SocketAddr, message: &[u8]) -> io::Result<Vec<u8>> {
     loop {
         if let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&received[..end]).to_ascii_lowercase();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+            let length = head.lines().find_map(|line| {
+                line.strip_prefix("content-length:")?
+                    .trim()
+                    .parse::<usize>()
+                    .ok()
+            });
             if length.is_some_and(|length| received.len() >= end + 4 + length) {
                 return Ok(received);
             }
@@ -122,11 +180,18 @@ fn exchange_once(address: SocketAddr, message: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 fn send(source: Ipv4Addr, address: SocketAddr, message: &[u8], path: &str) -> Response {
-    let received = exchange(source, address, message).unwrap_or_else(|error| panic!("{path} of {address}: {error}"));
-    Response::parse(&received).unwrap_or_else(|| panic!("{path} of {address}: no HTTP in {:?}", String::from_utf8_lossy(&received)))
+    let received = exchange(source, address, message)
+        .unwrap_or_else(|error| panic!("{path} of {address}: {error}"));
+    Response::parse(&received).unwrap_or_else(|| {
+        panic!(
+            "{path} of {address}: no HTTP in {:?}",
+            String::from_utf8_lossy(&received)
+        )
+    })
 }
 
-/// Sends `message` and returns what the server sends until it closes the connection, even when the server does not read all of `message`.
+/// Sends `message` and returns what the server sends until it closes the connection, even when the
+/// server does not read all of `message`.
 pub fn exchange(source: Ipv4Addr, address: SocketAddr, message: &[u8]) -> io::Result<Vec<u8>> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(IpAddr::V4(source), 0).into())?;

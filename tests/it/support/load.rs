@@ -1,7 +1,9 @@
-//! An open-loop load: requests are sent when they are due, whether or not earlier ones were answered, like those of an Envoy.
+//! An open-loop load: requests are sent when they are due, whether or not earlier ones were
+//! answered, like those of an Envoy.
 //!
-//! Latency counts from the instant at which a request was due, so that a stall delays all requests that were due meanwhile. The load runs on its
-//! own thread and runtime. It only keeps records; tests evaluate them through the [`Report`].
+//! Latency counts from the instant at which a request was due, so that a stall delays all requests
+//! that were due meanwhile. The load runs on its own thread and runtime. It only keeps records;
+//! tests evaluate them through the [`Report`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -110,16 +112,36 @@ pub struct Record {
 }
 
 impl Record {
-    fn new(label: &'static str, due: Instant, answer: Result<Response<RateLimitResponse>, Status>) -> Self {
+    fn new(
+        label: &'static str,
+        due: Instant,
+        answer: Result<Response<RateLimitResponse>, Status>,
+    ) -> Self {
         let (outcome, remaining) = match answer {
             Err(status) => (Outcome::Failed(status.code()), 0),
             Ok(answer) => {
                 let answer = answer.into_inner();
-                let left = answer.statuses.first().map_or(0, |status| status.limit_remaining);
-                (if answer.overall_code() == Code::Ok { Outcome::Ok } else { Outcome::Over }, left)
+                let left = answer
+                    .statuses
+                    .first()
+                    .map_or(0, |status| status.limit_remaining);
+                (
+                    if answer.overall_code() == Code::Ok {
+                        Outcome::Ok
+                    } else {
+                        Outcome::Over
+                    },
+                    left,
+                )
             }
         };
-        Self { label, due, latency: due.elapsed(), outcome, remaining }
+        Self {
+            label,
+            due,
+            latency: due.elapsed(),
+            outcome,
+            remaining,
+        }
     }
 
     pub fn is_ok(&self) -> bool {
@@ -150,17 +172,33 @@ pub struct Load {
 
 impl Load {
     pub fn start(options: Options) -> Self {
-        let (records, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (records, stop) = (
+            Arc::new(Mutex::new(Vec::new())),
+            Arc::new(AtomicBool::new(false)),
+        );
         let run = send(options, Arc::clone(&records), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(run);
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime")
+                .block_on(run);
         });
-        Self { records, stop, thread: Some(thread) }
+        Self {
+            records,
+            stop,
+            thread: Some(thread),
+        }
     }
 
     /// The requests that have ended so far.
     pub fn so_far(&self) -> Report {
-        Report::new(self.records.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        Report::new(
+            self.records
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        )
     }
 
     /// Stops sending, and waits for the outstanding answers.
@@ -191,8 +229,11 @@ async fn send(options: Options, records: Arc<Mutex<Vec<Record>>>, stop: Arc<Atom
     let mut clients = Vec::new();
     for number in 0..options.services.len() * CONNECTIONS {
         let address = options.services[number % options.services.len()];
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address is a URI");
-        clients.push(Client::new(endpoint.connect().await.expect("a service listens")));
+        let endpoint =
+            Endpoint::from_shared(format!("http://{address}")).expect("an address is a URI");
+        clients.push(Client::new(
+            endpoint.connect().await.expect("a service listens"),
+        ));
     }
     let (mut calls, begin, mut number) = (tokio::task::JoinSet::new(), Instant::now(), 0);
     while !stop.load(Ordering::Relaxed) {
@@ -208,7 +249,10 @@ async fn send(options: Options, records: Arc<Mutex<Vec<Record>>>, stop: Arc<Atom
             let records = Arc::clone(&records);
             calls.spawn(async move {
                 let record = Record::new(label, due, client.should_rate_limit(request).await);
-                records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+                records
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(record);
             });
             number += 1;
         }
@@ -226,7 +270,10 @@ pub struct BlockingClient {
 
 impl BlockingClient {
     pub fn new(service: &Weir) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let client = runtime.block_on(service.client());
         Self { runtime, client }
     }
@@ -236,7 +283,12 @@ impl BlockingClient {
         let due = Instant::now();
         let mut request = Request::new(request);
         request.set_timeout(TIMEOUT);
-        Record::new("", due, self.runtime.block_on(self.client.should_rate_limit(request)))
+        Record::new(
+            "",
+            due,
+            self.runtime
+                .block_on(self.client.should_rate_limit(request)),
+        )
     }
 
     /// Repeats a request until it is allowed. Returns how long that took.
@@ -270,7 +322,13 @@ impl Report {
 
     /// The records for which `keep` is true.
     pub fn filter(&self, keep: impl Fn(&Record) -> bool) -> Self {
-        Self(self.0.iter().filter(|record| keep(record)).copied().collect())
+        Self(
+            self.0
+                .iter()
+                .filter(|record| keep(record))
+                .copied()
+                .collect(),
+        )
     }
 
     /// The records with this label.
@@ -300,26 +358,44 @@ impl Report {
     pub fn quantile(&self, part: f64) -> Duration {
         let mut latencies: Vec<_> = self.0.iter().map(|record| record.latency).collect();
         latencies.sort();
-        let index = ((latencies.len() as f64 * part) as usize).min(latencies.len().saturating_sub(1));
+        let index =
+            ((latencies.len() as f64 * part) as usize).min(latencies.len().saturating_sub(1));
         latencies.get(index).copied().unwrap_or_default()
     }
 
     pub fn longest(&self) -> Duration {
-        self.0.iter().map(|record| record.latency).max().unwrap_or_default()
+        self.0
+            .iter()
+            .map(|record| record.latency)
+            .max()
+            .unwrap_or_default()
     }
 
-    /// The time from `event` to the first of ten consecutive good answers; zero when no answer was bad, `None` when there was no recovery.
+    /// The time from `event` to the first of ten consecutive good answers; zero when no answer was
+    /// bad, `None` when there was no recovery.
     pub fn recovery_after(&self, event: Instant) -> Option<Duration> {
         let later = &self.0[self.0.partition_point(|record| record.due < event)..];
-        let first = later.windows(IN_A_ROW).find(|row| row.iter().all(Record::is_ok))?[0];
+        let first = later
+            .windows(IN_A_ROW)
+            .find(|row| row.iter().all(Record::is_ok))?[0];
         let bad_before = later[0].due != first.due;
-        Some(if bad_before { first.due + first.latency - event } else { Duration::ZERO })
+        Some(if bad_before {
+            first.due + first.latency - event
+        } else {
+            Duration::ZERO
+        })
     }
 
     /// The longest time from the first to the last of consecutive records for which `of` is true.
     pub fn longest_series(&self, of: impl Fn(&Record) -> bool) -> Duration {
-        let series = self.0.chunk_by(|left, right| of(left) == of(right)).filter(|series| of(&series[0]));
-        series.map(|series| series[series.len() - 1].due - series[0].due).max().unwrap_or_default()
+        let series = self
+            .0
+            .chunk_by(|left, right| of(left) == of(right))
+            .filter(|series| of(&series[0]));
+        series
+            .map(|series| series[series.len() - 1].due - series[0].due)
+            .max()
+            .unwrap_or_default()
     }
 }
 
@@ -329,31 +405,66 @@ mod tests {
     use crate::support::{self, descriptor, request};
 
     fn record(at: Instant, due_ms: u64, outcome: Outcome) -> Record {
-        Record { label: "x", due: at + Duration::from_millis(due_ms), latency: Duration::from_millis(due_ms % 7), outcome, remaining: 0 }
+        Record {
+            label: "x",
+            due: at + Duration::from_millis(due_ms),
+            latency: Duration::from_millis(due_ms % 7),
+            outcome,
+            remaining: 0,
+        }
     }
 
     #[test]
     fn a_report_finds_the_recovery() {
         let at = Instant::now();
         let bad = |ms| (100..300).contains(&ms) || ms == 350;
-        let outcome = |ms| if bad(ms) { Outcome::Failed(tonic::Code::Unavailable) } else { Outcome::Ok };
-        let report = Report::new((0..100).rev().map(|n| record(at, n * 10, outcome(n * 10))).collect());
+        let outcome = |ms| {
+            if bad(ms) {
+                Outcome::Failed(tonic::Code::Unavailable)
+            } else {
+                Outcome::Ok
+            }
+        };
+        let report = Report::new(
+            (0..100)
+                .rev()
+                .map(|n| record(at, n * 10, outcome(n * 10)))
+                .collect(),
+        );
         assert_eq!(report.recovery_after(at), Some(Duration::ZERO));
         // The five good answers from 300 ms on are too few.
         let again = report.recovery_after(at + Duration::from_millis(100));
         assert_eq!(again, Some(Duration::from_millis(260 + 360 % 7)));
         assert_eq!(report.recovery_after(at + Duration::from_millis(950)), None);
-        assert_eq!(report.longest_series(Record::is_failed), Duration::from_millis(190));
+        assert_eq!(
+            report.longest_series(Record::is_failed),
+            Duration::from_millis(190)
+        );
         assert_eq!(report.count(Record::is_failed), 21);
         assert_eq!(report.outcomes()["Ok"], 79);
-        assert_eq!(report.between(at, at + Duration::from_millis(100)).len(), 10);
-        assert_eq!((report.quantile(0.0), report.quantile(1.0)), (Duration::ZERO, report.longest()));
+        assert_eq!(
+            report.between(at, at + Duration::from_millis(100)).len(),
+            10
+        );
+        assert_eq!(
+            (report.quantile(0.0), report.quantile(1.0)),
+            (Duration::ZERO, report.longest())
+        );
     }
 
     #[test]
     fn a_load_sends_its_requests_when_they_are_due() {
-        let services = [Weir::start(support::DEMO, &[]), Weir::start(support::DEMO, &[])];
-        let key = |number: u64| if number.is_multiple_of(2) { "even" } else { "odd" };
+        let services = [
+            Weir::start(support::DEMO, &[]),
+            Weir::start(support::DEMO, &[]),
+        ];
+        let key = |number: u64| {
+            if number.is_multiple_of(2) {
+                "even"
+            } else {
+                "odd"
+            }
+        };
         let load = Load::start(Options {
             per_second: 200,
             ..Options::new(&services, move |number| LoadRequest {
@@ -363,11 +474,28 @@ mod tests {
         });
         std::thread::sleep(Duration::from_millis(500));
         let report = load.stop();
-        assert!((80..=400).contains(&report.len()), "{} requests", report.len());
+        assert!(
+            (80..=400).contains(&report.len()),
+            "{} requests",
+            report.len()
+        );
         // The limit is two a year per key. Even numbers go to one service, odd ones to the other.
-        assert_eq!((report.of("even").count(Record::is_ok), report.of("odd").count(Record::is_ok)), (2, 2));
-        assert_eq!(report.outcomes().into_keys().collect::<Vec<_>>(), ["Ok", "Over"]);
-        let gap = report.records().windows(2).map(|pair| pair[1].due - pair[0].due).max();
+        assert_eq!(
+            (
+                report.of("even").count(Record::is_ok),
+                report.of("odd").count(Record::is_ok)
+            ),
+            (2, 2)
+        );
+        assert_eq!(
+            report.outcomes().into_keys().collect::<Vec<_>>(),
+            ["Ok", "Over"]
+        );
+        let gap = report
+            .records()
+            .windows(2)
+            .map(|pair| pair[1].due - pair[0].due)
+            .max();
         assert_eq!(gap, Some(Duration::from_millis(5)));
     }
 }

@@ -1,7 +1,9 @@
-//! A TCP proxy between Weir and Redis that simulates network faults: delay, throttling, black holes, lost replies and resets.
+//! A TCP proxy between Weir and Redis that simulates network faults: delay, throttling, black
+//! holes, lost replies and resets.
 //!
-//! It runs on its own thread and runtime, so that a test needs none and cannot stall it. Its faults may change at any time, separately for each
-//! direction, also for open connections. It never changes a byte.
+//! It runs on its own thread and runtime, so that a test needs none and cannot stall it. Its faults
+//! may change at any time, separately for each direction, also for open connections. It never
+//! changes a byte.
 
 use std::io;
 use std::net::SocketAddr;
@@ -106,7 +108,10 @@ impl Proxy {
     /// Listens on a free port and passes everything on to `server`.
     pub fn start(server: SocketAddr) -> Self {
         let address = ports::free();
-        let direction = || Direction { forwarding: watch::Sender::new(Forwarding::Pass), bytes: AtomicU64::new(0) };
+        let direction = || Direction {
+            forwarding: watch::Sender::new(Forwarding::Pass),
+            bytes: AtomicU64::new(0),
+        };
         let shared = Arc::new(Shared {
             server,
             to_server: direction(),
@@ -121,10 +126,18 @@ impl Proxy {
         let (stop, stopped) = mpsc::channel(1);
         let run = serve(address, Arc::clone(&shared), stopped);
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(run);
         });
-        let proxy = Self { address, shared, stop: Some(stop), thread: Some(thread) };
+        let proxy = Self {
+            address,
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+        };
         proxy.wait_until_listening(true);
         proxy
     }
@@ -182,7 +195,8 @@ impl Proxy {
     }
 
     fn wait_until_listening(&self, listens: bool) {
-        let done = eventually(|| (self.shared.listens.load(Ordering::Acquire) == listens).then_some(()));
+        let done =
+            eventually(|| (self.shared.listens.load(Ordering::Acquire) == listens).then_some(()));
         done.unwrap_or_else(|| panic!("the proxy on {} does not get ready", self.address));
     }
 }
@@ -223,7 +237,9 @@ async fn serve(address: SocketAddr, shared: Arc<Shared>, mut stopped: mpsc::Rece
 }
 
 async fn accept(listener: Option<&TcpListener>) -> TcpStream {
-    let Some(listener) = listener else { std::future::pending().await };
+    let Some(listener) = listener else {
+        std::future::pending().await
+    };
     loop {
         if let Ok((stream, _)) = listener.accept().await {
             return stream;
@@ -233,7 +249,9 @@ async fn accept(listener: Option<&TcpListener>) -> TcpStream {
 
 async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
-    let Ok(mut server) = TcpStream::connect(shared.server).await else { return reset(&client) };
+    let Ok(mut server) = TcpStream::connect(shared.server).await else {
+        return reset(&client);
+    };
     // Both are best effort: a closed socket is noticed by its next read.
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
@@ -260,8 +278,14 @@ fn reset(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Forwards one direction of a connection. It reads on while chunks are delayed, so that a delay does not throttle.
-async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, direction: &Direction, lose_one: Option<&AtomicBool>) -> io::Result<End> {
+/// Forwards one direction of a connection. It reads on while chunks are delayed, so that a delay
+/// does not throttle.
+async fn pump(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    direction: &Direction,
+    lose_one: Option<&AtomicBool>,
+) -> io::Result<End> {
     let (send, mut delayed) = mpsc::channel::<(Instant, Vec<u8>)>(MAX_DELAYED_CHUNKS);
     let reading = async {
         let mut forwarding = direction.forwarding.subscribe();
@@ -280,13 +304,17 @@ async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, direction: &Directi
             if count == 0 {
                 return Ok(End::Closed);
             }
-            if now == Forwarding::LoseThenReset || lose_one.is_some_and(|flag| flag.swap(false, Ordering::Relaxed)) {
+            if now == Forwarding::LoseThenReset
+                || lose_one.is_some_and(|flag| flag.swap(false, Ordering::Relaxed))
+            {
                 return Ok(End::Reset);
             }
             let (mut due, mut whole) = (Instant::now(), count);
             match now {
                 Forwarding::Delay { by, jitter } => due += by + jitter.mul_f64(fastrand::f64()),
-                Forwarding::Throttle { bytes_per_second } => due = due.max(latest) + Duration::from_secs(count as u64) / bytes_per_second,
+                Forwarding::Throttle { bytes_per_second } => {
+                    due = due.max(latest) + Duration::from_secs(count as u64) / bytes_per_second;
+                }
                 Forwarding::CutAfter { bytes } => whole = count.min(bytes - passed),
                 Forwarding::Pass | Forwarding::BlackHole | Forwarding::LoseThenReset => {}
             }
@@ -307,8 +335,11 @@ async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, direction: &Directi
             if due > Instant::now() {
                 tokio::time::sleep_until(due).await;
             }
-            // Counted before it is written, because a test may read the total as soon as it has the bytes.
-            direction.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            // Counted before it is written, because a test may read the total as soon as it has the
+            // bytes.
+            direction
+                .bytes
+                .fetch_add(bytes.len() as u64, Ordering::Relaxed);
             to.write_all(&bytes).await?;
         }
         Ok(End::Closed)
@@ -363,13 +394,24 @@ mod tests {
         let mut stream = connect(&proxy);
         round_trip(&mut stream, "hello").expect("an echo");
         round_trip(&mut stream, "again").expect("an echo");
-        assert_eq!(proxy.traffic(), Traffic { connections: 1, to_server: 10, to_client: 10, resets: 0 });
+        assert_eq!(
+            proxy.traffic(),
+            Traffic {
+                connections: 1,
+                to_server: 10,
+                to_client: 10,
+                resets: 0
+            }
+        );
     }
 
     #[test]
     fn a_delay_does_not_throttle() {
         let proxy = Proxy::start(echo());
-        proxy.to_client(Forwarding::Delay { by: Duration::from_millis(100), jitter: Duration::from_millis(10) });
+        proxy.to_client(Forwarding::Delay {
+            by: Duration::from_millis(100),
+            jitter: Duration::from_millis(10),
+        });
         let mut stream = connect(&proxy);
         let took = round_trip(&mut stream, "one").expect("an echo");
         assert!(took >= Duration::from_millis(100), "{took:?}");
@@ -380,13 +422,19 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         stream.read_exact(&mut back).expect("all of them");
-        assert!(began.elapsed() < Duration::from_secs(1), "50 chunks at once took {:?}", began.elapsed());
+        assert!(
+            began.elapsed() < Duration::from_secs(1),
+            "50 chunks at once took {:?}",
+            began.elapsed()
+        );
     }
 
     #[test]
     fn a_throttle_limits_the_rate() {
         let proxy = Proxy::start(echo());
-        proxy.to_server(Forwarding::Throttle { bytes_per_second: 1_000 });
+        proxy.to_server(Forwarding::Throttle {
+            bytes_per_second: 1_000,
+        });
         let took = round_trip(&mut connect(&proxy), &"x".repeat(200)).expect("an echo");
         assert!(took >= Duration::from_millis(200), "{took:?}");
     }
@@ -397,7 +445,9 @@ mod tests {
         let mut stream = connect(&proxy);
         round_trip(&mut stream, "before").expect("an echo");
         proxy.to_server(Forwarding::BlackHole);
-        stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+        stream
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .expect("a timeout");
         assert!(round_trip(&mut stream, "inside").is_err());
         assert_eq!(proxy.traffic().to_server, 6);
         stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
@@ -417,7 +467,12 @@ mod tests {
         round_trip(&mut connect(&proxy), "only one").expect("an echo");
         proxy.to_client(Forwarding::LoseThenReset);
         for _ in 0..2 {
-            assert_eq!(round_trip(&mut connect(&proxy), "gone").expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
+            assert_eq!(
+                round_trip(&mut connect(&proxy), "gone")
+                    .expect_err("reset")
+                    .kind(),
+                io::ErrorKind::ConnectionReset
+            );
         }
         assert_eq!(proxy.traffic().resets, 3);
     }
@@ -430,19 +485,30 @@ mod tests {
         stream.write_all(b"whole").expect("sent");
         let mut back = [0; 3];
         stream.read_exact(&mut back).expect("the first three");
-        assert_eq!((&back, stream.read(&mut [0]).expect_err("reset").kind()), (b"who", io::ErrorKind::ConnectionReset));
+        assert_eq!(
+            (&back, stream.read(&mut [0]).expect_err("reset").kind()),
+            (b"who", io::ErrorKind::ConnectionReset)
+        );
         proxy.to_client(Forwarding::Pass);
         let mut stream = connect(&proxy);
         round_trip(&mut stream, "well").expect("an echo");
         proxy.cut();
-        assert_eq!(stream.read(&mut [0]).expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
+        assert_eq!(
+            stream.read(&mut [0]).expect_err("reset").kind(),
+            io::ErrorKind::ConnectionReset
+        );
     }
 
     #[test]
     fn new_connections_are_refused_closed_or_forwarded() {
         let proxy = Proxy::start(echo());
         proxy.set_listener(ListenerState::Closed);
-        assert_eq!(TcpStream::connect(proxy.address()).expect_err("refused").kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            TcpStream::connect(proxy.address())
+                .expect_err("refused")
+                .kind(),
+            io::ErrorKind::ConnectionRefused
+        );
         proxy.set_listener(ListenerState::AcceptAndClose);
         assert!(round_trip(&mut connect(&proxy), "lost").is_err());
         proxy.set_listener(ListenerState::Open);

@@ -1,4 +1,5 @@
-//! A redis-server on a free port of the loopback interface, in a temporary folder; it ends when it is dropped.
+//! A redis-server on a free port of the loopback interface, in a temporary folder; it ends when it
+//! is dropped.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,8 +30,15 @@ impl RedisServer {
     /// Starts a server with further arguments. Returns when it answers.
     pub fn start_with(arguments: &[&str]) -> Self {
         let mut server = Self::absent();
-        server.password = arguments.iter().skip_while(|&&name| name != "--requirepass").nth(1).map(|&password| password.to_owned());
-        server.arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        server.password = arguments
+            .iter()
+            .skip_while(|&&name| name != "--requirepass")
+            .nth(1)
+            .map(|&password| password.to_owned());
+        server.arguments = arguments
+            .iter()
+            .map(|&argument| argument.to_owned())
+            .collect();
         server.start_again();
         server
     }
@@ -38,14 +46,29 @@ impl RedisServer {
     /// A port on which nothing listens, until [`RedisServer::start_again`].
     pub fn absent() -> Self {
         let port = ports::free().port();
-        Self { port, folder: TempDir::new().expect("a folder"), arguments: Vec::new(), password: None, child: None }
+        Self {
+            port,
+            folder: TempDir::new().expect("a folder"),
+            arguments: Vec::new(),
+            password: None,
+            child: None,
+        }
     }
 
     /// Starts the server on its port and waits until it answers.
     pub fn start_again(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         let child = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string(), "--save", "", "--appendonly", "no"])
+            .args([
+                "--bind",
+                "127.0.0.1",
+                "--port",
+                &self.port.to_string(),
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
             .arg("--dir")
             .arg(self.folder.path())
             .arg("--unixsocket")
@@ -59,7 +82,11 @@ impl RedisServer {
         self.child = Some(child);
         let began = Instant::now();
         while self.try_connect().is_none() {
-            assert!(began.elapsed() < STARTS_WITHIN, "redis-server on port {} does not answer", self.port);
+            assert!(
+                began.elapsed() < STARTS_WITHIN,
+                "redis-server on port {} does not answer",
+                self.port
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -85,7 +112,13 @@ impl RedisServer {
 
     fn signal(&self, signal: &str) {
         let id = self.child.as_ref().expect("it runs").id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().expect("kill is installed").success());
+        assert!(
+            Command::new("kill")
+                .args([signal, &id])
+                .status()
+                .expect("kill is installed")
+                .success()
+        );
     }
 
     /// The process id.
@@ -110,13 +143,23 @@ impl RedisServer {
 
     /// Weir's options for this server.
     pub fn options(&self) -> Options {
-        Options::new(Address::Tcp { host: "127.0.0.1".to_owned(), port: self.port })
+        Options::new(Address::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: self.port,
+        })
     }
 
     fn try_connect(&self) -> Option<Connection> {
-        let login = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
-        let client = redis::Client::open(format!("redis://{login}127.0.0.1:{}", self.port)).expect("a good address");
-        let mut connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok()?;
+        let login = self
+            .password
+            .as_ref()
+            .map(|password| format!(":{password}@"))
+            .unwrap_or_default();
+        let client = redis::Client::open(format!("redis://{login}127.0.0.1:{}", self.port))
+            .expect("a good address");
+        let mut connection = client
+            .get_connection_with_timeout(Duration::from_secs(1))
+            .ok()?;
         redis::cmd("PING").query::<String>(&mut connection).ok()?;
         Some(connection)
     }
@@ -128,16 +171,24 @@ impl RedisServer {
 
     /// Runs a command. Returns its reply.
     pub fn run<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
-        redis::cmd(command[0]).arg(&command[1..]).query(&mut self.connection()).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .query(&mut self.connection())
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
     /// As [`RedisServer::run`], for a server that may not run or may reply with an error.
     #[allow(dead_code, reason = "for the tests, whose file benches share")]
-    pub fn try_run<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T, redis::RedisError> {
+    pub fn try_run<T: redis::FromRedisValue>(
+        &self,
+        command: &[&str],
+    ) -> Result<T, redis::RedisError> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         let mut connection = client.get_connection_with_timeout(Duration::from_millis(500))?;
         connection.set_read_timeout(Some(Duration::from_secs(2)))?;
-        redis::cmd(command[0]).arg(&command[1..]).query(&mut connection)
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .query(&mut connection)
     }
 
     /// Whether it was started and not killed.
@@ -150,8 +201,13 @@ impl RedisServer {
     #[allow(dead_code, reason = "for the tests, whose file benches share")]
     pub fn calls(&self, command: &str) -> u64 {
         let stats: String = self.run(&["INFO", "commandstats"]);
-        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
-        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+        let line = stats.lines().find_map(|line| {
+            line.strip_prefix("cmdstat_")?
+                .strip_prefix(command)?
+                .strip_prefix(":calls=")
+        });
+        line.and_then(|line| line.split(',').next()?.parse().ok())
+            .unwrap_or(0)
     }
 
     /// Deletes all keys.
@@ -161,7 +217,11 @@ impl RedisServer {
 
     /// All keys, in order; bytes that are not UTF-8 as U+FFFD.
     pub fn keys(&self) -> Vec<String> {
-        let mut keys: Vec<_> = self.raw_keys().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+        let mut keys: Vec<_> = self
+            .raw_keys()
+            .iter()
+            .map(|key| String::from_utf8_lossy(key).into_owned())
+            .collect();
         keys.sort();
         keys
     }
@@ -172,7 +232,10 @@ impl RedisServer {
         assert!(!keys.is_empty(), "nothing was counted");
         let mut connection = self.connection();
         for key in keys {
-            let ttl: i64 = redis::cmd("TTL").arg(&key).query(&mut connection).expect("a TTL");
+            let ttl: i64 = redis::cmd("TTL")
+                .arg(&key)
+                .query(&mut connection)
+                .expect("a TTL");
             assert!(ttl != -1, "{} never expires", String::from_utf8_lossy(&key));
         }
     }

@@ -1,4 +1,5 @@
-//! A primary, replicas and three Sentinels that watch them, on free ports; all end when they are dropped.
+//! A primary, replicas and three Sentinels that watch them, on free ports; all end when they are
+//! dropped.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use super::wait::{eventually, eventually_within};
 /// The name of the primary for the Sentinels.
 pub const MASTER: &str = "mymaster";
 
-/// A Sentinel whose clock jumps (TILT mode), as on a machine that pauses for two seconds, does nothing for thirty seconds.
+/// A Sentinel whose clock jumps (TILT mode), as on a machine that pauses for two seconds, does
+/// nothing for thirty seconds.
 const FAILOVER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The number of Sentinels; two must agree that the primary has failed.
@@ -31,8 +33,10 @@ impl Sentinel {
         let (folder, port) = (TempDir::new().expect("a folder"), ports::free().port());
         let file = folder.path().join("sentinel.conf");
         let text = format!(
-            "port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
-             sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} 2000\n",
+            "port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor {MASTER} 127.0.0.1 \
+             {master} 2\n\
+             sentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} \
+             2000\n",
             folder = folder.path().display()
         );
         // When every Sentinel votes for itself, they try again after twice the failover timeout.
@@ -45,26 +49,51 @@ impl Sentinel {
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed: tests/run.sh installs it");
-        let sentinel = Self { port, child, _folder: folder };
-        let short_periods = ["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "300", "PING-PERIOD", "100"];
+        let sentinel = Self {
+            port,
+            child,
+            _folder: folder,
+        };
+        let short_periods = [
+            "SENTINEL",
+            "DEBUG",
+            "PUBLISH-PERIOD",
+            "200",
+            "INFO-PERIOD",
+            "300",
+            "PING-PERIOD",
+            "100",
+        ];
         let ready = eventually(|| sentinel.ask::<String>(&short_periods).ok());
-        assert!(ready.is_some(), "the sentinel on port {port} does not answer");
+        assert!(
+            ready.is_some(),
+            "the sentinel on port {port} does not answer"
+        );
         sentinel
     }
 
     fn connect(&self) -> Result<Connection, RedisError> {
-        redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?.get_connection_with_timeout(Duration::from_secs(1))
+        redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?
+            .get_connection_with_timeout(Duration::from_secs(1))
     }
 
     fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
-        redis::cmd(command[0]).arg(&command[1..]).query(&mut self.connect()?)
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .query(&mut self.connect()?)
     }
 
     /// Whether it knows the other Sentinels and all replicas.
     fn is_ready(&self, replicas: usize) -> bool {
-        let Ok(facts) = self.ask::<std::collections::HashMap<String, String>>(&["SENTINEL", "MASTER", MASTER]) else { return false };
+        let Ok(facts) =
+            self.ask::<std::collections::HashMap<String, String>>(&["SENTINEL", "MASTER", MASTER])
+        else {
+            return false;
+        };
         let number = |name: &str| facts.get(name).and_then(|text| text.parse::<usize>().ok());
-        number("num-other-sentinels") == Some(SENTINELS - 1) && number("num-slaves") == Some(replicas) && facts["flags"] == "master"
+        number("num-other-sentinels") == Some(SENTINELS - 1)
+            && number("num-slaves") == Some(replicas)
+            && facts["flags"] == "master"
     }
 }
 
@@ -78,11 +107,17 @@ impl Drop for Sentinel {
 
 /// Whether the server's `INFO replication` contains this text; `None` when it does not answer.
 fn replication_contains(server: &RedisServer, what: &str) -> Option<bool> {
-    Some(server.try_run::<String>(&["INFO", "replication"]).ok()?.contains(what))
+    Some(
+        server
+            .try_run::<String>(&["INFO", "replication"])
+            .ok()?
+            .contains(what),
+    )
 }
 
 fn wait_until_in_sync(server: &RedisServer) {
-    let in_sync = eventually(|| replication_contains(server, "master_link_status:up")?.then_some(()));
+    let in_sync =
+        eventually(|| replication_contains(server, "master_link_status:up")?.then_some(()));
     assert!(in_sync.is_some(), "{} does not get in sync", server.port());
 }
 
@@ -93,30 +128,52 @@ pub struct SentinelSet {
 }
 
 impl SentinelSet {
-    /// Starts a primary and this number of replicas. Returns when all are in sync and known to all Sentinels.
+    /// Starts a primary and this number of replicas. Returns when all are in sync and known to all
+    /// Sentinels.
     pub fn start(replicas: usize) -> Self {
         let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
         let port = primary.port().to_string();
-        let arguments = ["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"];
+        let arguments = [
+            "--replicaof",
+            "127.0.0.1",
+            &port,
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
         let mut servers = vec![primary];
         servers.extend((0..replicas).map(|_| RedisServer::start_with(&arguments)));
         servers[1..].iter().for_each(wait_until_in_sync);
-        let sentinels: Vec<_> = (0..SENTINELS).map(|_| Sentinel::start(servers[0].port())).collect();
-        let ready = eventually(|| sentinels.iter().all(|sentinel| sentinel.is_ready(replicas)).then_some(()));
+        let sentinels: Vec<_> = (0..SENTINELS)
+            .map(|_| Sentinel::start(servers[0].port()))
+            .collect();
+        let ready = eventually(|| {
+            sentinels
+                .iter()
+                .all(|sentinel| sentinel.is_ready(replicas))
+                .then_some(())
+        });
         assert!(ready.is_some(), "the sentinels do not find each other");
         Self { servers, sentinels }
     }
 
     /// The value of `REDIS_URL`.
     pub fn url(&self) -> String {
-        let addresses: Vec<_> = self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
+        let addresses: Vec<_> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port))
+            .collect();
         format!("{MASTER},{}", addresses.join(","))
     }
 
     /// The port of the primary, as most of the sentinels say.
     pub fn primary(&self) -> u16 {
         let most_say = || {
-            let mut announced: Vec<u16> = self.sentinels.iter().filter_map(|sentinel| self.primary_by(sentinel)).collect();
+            let mut announced: Vec<u16> = self
+                .sentinels
+                .iter()
+                .filter_map(|sentinel| self.primary_by(sentinel))
+                .collect();
             announced.sort_unstable();
             announced.get(announced.len() / 2).copied()
         };
@@ -124,14 +181,24 @@ impl SentinelSet {
     }
 
     fn primary_by(&self, sentinel: &Sentinel) -> Option<u16> {
-        let (_, port) = sentinel.ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]).ok()?;
-        self.servers.iter().any(|server| server.port() == port).then_some(port)
+        let (_, port) = sentinel
+            .ask::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER])
+            .ok()?;
+        self.servers
+            .iter()
+            .any(|server| server.port() == port)
+            .then_some(port)
     }
 
-    /// Waits until a Sentinel announces another primary than `old`. Returns its port and the instant of the announcement.
+    /// Waits until a Sentinel announces another primary than `old`. Returns its port and the
+    /// instant of the announcement.
     pub fn wait_for_switch_from(&self, old: u16) -> (u16, Instant) {
         let switched = eventually_within(FAILOVER_TIMEOUT, || {
-            let found = self.sentinels.iter().filter_map(|sentinel| self.primary_by(sentinel)).find(|&port| port != old);
+            let found = self
+                .sentinels
+                .iter()
+                .filter_map(|sentinel| self.primary_by(sentinel))
+                .find(|&port| port != old);
             found.map(|port| (port, Instant::now()))
         });
         switched.unwrap_or_else(|| panic!("no other primary than {old}"))
@@ -139,11 +206,17 @@ impl SentinelSet {
 
     /// The server on this port.
     pub fn server(&self, port: u16) -> &RedisServer {
-        self.servers.iter().find(|server| server.port() == port).unwrap_or_else(|| panic!("no server on port {port}"))
+        self.servers
+            .iter()
+            .find(|server| server.port() == port)
+            .unwrap_or_else(|| panic!("no server on port {port}"))
     }
 
     fn server_mut(&mut self, port: u16) -> &mut RedisServer {
-        self.servers.iter_mut().find(|server| server.port() == port).unwrap_or_else(|| panic!("no server on port {port}"))
+        self.servers
+            .iter_mut()
+            .find(|server| server.port() == port)
+            .unwrap_or_else(|| panic!("no server on port {port}"))
     }
 
     /// Kills the server on this port with SIGKILL.
@@ -151,13 +224,14 @@ impl SentinelSet {
         self.server_mut(port).kill();
     }
 
-    /// Starts the server on this port again with its first arguments; the Sentinels make it a replica.
+    /// Starts the server on this port again with its first arguments; the Sentinels make it a
+    /// replica.
     pub fn start_again(&mut self, port: u16) {
         self.server_mut(port).start_again();
     }
 
-    /// Whether the server on this port is a primary; `None` when it does not answer. A Sentinel that makes a server a replica also closes all
-    /// its client connections.
+    /// Whether the server on this port is a primary; `None` when it does not answer. A Sentinel
+    /// that makes a server a replica also closes all its client connections.
     fn is_primary(&self, port: u16) -> Option<bool> {
         replication_contains(self.server(port), "role:master")
     }
@@ -188,8 +262,18 @@ mod tests {
         let old = set.primary();
         // On one connection, and until the replica has it.
         let mut connection = set.server(old).connection();
-        redis::cmd("SET").arg("key").arg(1).exec(&mut connection).expect("the primary takes it");
-        assert_eq!(redis::cmd("WAIT").arg(1).arg(5_000).query::<u32>(&mut connection), Ok(1));
+        redis::cmd("SET")
+            .arg("key")
+            .arg(1)
+            .exec(&mut connection)
+            .expect("the primary takes it");
+        assert_eq!(
+            redis::cmd("WAIT")
+                .arg(1)
+                .arg(5_000)
+                .query::<u32>(&mut connection),
+            Ok(1)
+        );
         assert!(set.url().starts_with("mymaster,127.0.0.1:"));
         set.kill(old);
         let (new, _) = set.wait_for_switch_from(old);

@@ -8,7 +8,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls `ask` until it returns a value, for at most [`TIMEOUT`]. `None` means that the time is over.
+/// Calls `ask` until it returns a value, for at most [`TIMEOUT`]. `None` means that the time is
+/// over.
 pub fn eventually<T>(ask: impl FnMut() -> Option<T>) -> Option<T> {
     eventually_within(TIMEOUT, ask)
 }
@@ -38,10 +39,18 @@ pub async fn eventually_async<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T
     }
 }
 
-/// Waits for the next minute when fewer than ten seconds of this one are left, so that all requests of a test fall into one window.
-#[expect(clippy::disallowed_methods, reason = "the limits of the example files are per minute of the real clock")]
+/// Waits for the next minute when fewer than ten seconds of this one are left, so that all requests
+/// of a test fall into one window.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the limits of the example files are per minute of the real clock"
+)]
 pub fn away_from_the_end_of_a_minute() {
-    let second = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() % 60;
+    let second = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_secs()
+        % 60;
     if second >= 50 {
         std::thread::sleep(Duration::from_secs(60 - second));
     }

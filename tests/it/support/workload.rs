@@ -1,5 +1,6 @@
-//! The workload with which the steps of a request are counted and timed: a hundred limits, requests that match them, and a service without a
-//! network. Used by the instruction counts and by `benches/path.rs`.
+//! The workload with which the steps of a request are counted and timed: a hundred limits, requests
+//! that match them, and a service without a network. Used by the instruction counts and by
+//! `benches/path.rs`.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,24 +20,44 @@ use weir::subjects::Subjects;
 /// The rules of the domain `shop` with these limits.
 pub fn rules(limits: &str) -> Rules {
     let text = format!("domain: shop\ndescriptors:\n{limits}").into_bytes();
-    compile(&[SourceText { name: "shop.yaml".to_owned(), text }], &compile::Options::default()).expect("good limits").rules
+    compile(
+        &[SourceText {
+            name: "shop.yaml".to_owned(),
+            text,
+        }],
+        &compile::Options::default(),
+    )
+    .expect("good limits")
+    .rules
 }
 
 /// A hundred limits on three levels.
 pub fn typical_rules() -> Rules {
     let mut text = String::new();
     for product in 0..10 {
-        let _ = write!(text, "- key: product\n  value: p-{product}\n  descriptors:\n  - key: customer\n    descriptors:\n");
+        let _ = write!(
+            text,
+            "- key: product\n  value: p-{product}\n  descriptors:\n  - key: customer\n    \
+             descriptors:\n"
+        );
         for path in 0..10 {
-            let _ = writeln!(text, "    - {{key: path, value: /{path}, rate_limit: {{unit: hour, requests_per_unit: 4000000000}}}}");
+            let _ = writeln!(
+                text,
+                "    - {{key: path, value: /{path}, rate_limit: {{unit: hour, requests_per_unit: \
+                 4000000000}}}}"
+            );
         }
     }
     rules(&text)
 }
 
-/// An encoded request with this number of descriptors, at most ten; each matches another limit of the typical rules.
+/// An encoded request with this number of descriptors, at most ten; each matches another limit of
+/// the typical rules.
 pub fn message(descriptors: usize, customer: usize) -> Vec<u8> {
-    let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };
+    let entry = |key: &str, value: String| Entry {
+        key: key.into(),
+        value: value.into(),
+    };
     let descriptor = |path| RateLimitDescriptor {
         entries: vec![
             entry("product", format!("p-{}", customer % 10)),
@@ -45,7 +66,12 @@ pub fn message(descriptors: usize, customer: usize) -> Vec<u8> {
         ],
         ..Default::default()
     };
-    RateLimitRequest { domain: "shop".to_owned(), descriptors: (0..descriptors).map(descriptor).collect(), hits_addend: 0 }.encode_to_vec()
+    RateLimitRequest {
+        domain: "shop".to_owned(),
+        descriptors: (0..descriptors).map(descriptor).collect(),
+        hits_addend: 0,
+    }
+    .encode_to_vec()
 }
 
 /// A service with the typical rules and the memory store.
@@ -54,6 +80,18 @@ pub fn service() -> Rls {
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     live.replace(typical_rules());
     let store = AnyStore::Memory(Memory::new(memory::Options::default()));
-    let limiter = Limiter::new(None, store, FailurePolicies::new(&failure_policies::Options::default()), limiter::Options::default());
-    Rls::new(live, limiter, metrics, Subjects::new(1), Core(0), rls::Options::default())
+    let limiter = Limiter::new(
+        None,
+        store,
+        FailurePolicies::new(&failure_policies::Options::default()),
+        limiter::Options::default(),
+    );
+    Rls::new(
+        live,
+        limiter,
+        metrics,
+        Subjects::new(1),
+        Core(0),
+        rls::Options::default(),
+    )
 }

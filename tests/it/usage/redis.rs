@@ -1,4 +1,5 @@
-//! The records in Redis: random checks against the pure step, and that nothing is lost, counted twice or invented.
+//! The records in Redis: random checks against the pure step, and that nothing is lost, counted
+//! twice or invented.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -23,28 +24,67 @@ use crate::support::RedisServer;
 use crate::support::wait::eventually_async;
 
 fn algorithm(kind: AlgorithmKind, amount: u64, unit: Unit) -> Algorithm {
-    let rate = Rate { requests_per_unit: amount, unit, unit_multiplier: 1 };
+    let rate = Rate {
+        requests_per_unit: amount,
+        unit,
+        unit_multiplier: 1,
+    };
     let max_duration = (kind == AlgorithmKind::Concurrency).then_some(Span::from_secs(86_400));
-    Algorithm::try_new(&rate, &algorithm::Options { kind, max_duration, ..algorithm::Options::default() }).expect("an algorithm")
+    Algorithm::try_new(
+        &rate,
+        &algorithm::Options {
+            kind,
+            max_duration,
+            ..algorithm::Options::default()
+        },
+    )
+    .expect("an algorithm")
 }
 
 /// Hits of a limit per year of each algorithm, asked with a long deadline.
-async fn hit(redis: &Redis, key: &str, kind: AlgorithmKind, amount: u64, hits: &[i64], tracking: &Arc<Tracking>) -> Vec<bool> {
-    let check = |&hits: &i64| (key.as_bytes(), Check::new(algorithm(kind, amount, Unit::Year), hits, Modes::default()));
+async fn hit(
+    redis: &Redis,
+    key: &str,
+    kind: AlgorithmKind,
+    amount: u64,
+    hits: &[i64],
+    tracking: &Arc<Tracking>,
+) -> Vec<bool> {
+    let check = |&hits: &i64| {
+        (
+            key.as_bytes(),
+            Check::new(algorithm(kind, amount, Unit::Year), hits, Modes::default()),
+        )
+    };
     let checks = Arc::new(tracked(Checks::of(hits.iter().map(check)), tracking));
-    let answers = redis.decide(&checks, &checks.indices(), Budget::until(Instant::now() + Duration::from_secs(10))).await;
-    answers.checks.iter().map(|answer| answer.expect("a verdict").allowed).collect()
+    let answers = redis
+        .decide(
+            &checks,
+            &checks.indices(),
+            Budget::until(Instant::now() + Duration::from_secs(10)),
+        )
+        .await;
+    answers
+        .checks
+        .iter()
+        .map(|answer| answer.expect("a verdict").allowed)
+        .collect()
 }
 
-/// Random requests of all algorithms, tracked and not, each alone or several in a call, with times that go on and back: the record is what the pure step makes
-/// of the verdicts.
+/// Random requests of all algorithms, tracked and not, each alone or several in a call, with times
+/// that go on and back: the record is what the pure step makes of the verdicts.
 #[test]
 fn random_checks_leave_the_records_of_the_pure_step() {
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let server = RedisServer::start();
     let mut connection = server.connection();
-    let rings = [tracking(1, 5), tracking(3, 1), tracking(2, 40), tracking(60, 60)];
+    let rings = [
+        tracking(1, 5),
+        tracking(3, 1),
+        tracking(2, 40),
+        tracking(60, 60),
+    ];
     let mut now = 1_800_000_000_000_000_u64;
     for scene in 0..40 {
         let mut records: BTreeMap<String, Record> = BTreeMap::new();
@@ -60,29 +100,65 @@ fn random_checks_leave_the_records_of_the_pure_step() {
                     let picked: Vec<(String, Check)> = (0..random.usize(1..6))
                         .map(|_| {
                             let kind = TABLE[random.usize(..TABLE.len())].kind;
-                            let hits = [1, 1, 1, 2, 0, -1, 4, i64::MAX, i64::MIN, 1 << 50][random.usize(..10)];
-                            let modes = Modes { shadow: random.u8(..6) == 0, quota: random.u8(..6) == 0 };
+                            let hits = [1, 1, 1, 2, 0, -1, 4, i64::MAX, i64::MIN, 1 << 50]
+                                [random.usize(..10)];
+                            let modes = Modes {
+                                shadow: random.u8(..6) == 0,
+                                quota: random.u8(..6) == 0,
+                            };
                             let key = format!("w1{{{scene}|u={}}}{}", random.u8(..5), kind.name());
-                            (key, Check::new(algorithm(kind, random.u64(..6), Unit::Second), hits, modes))
+                            (
+                                key,
+                                Check::new(
+                                    algorithm(kind, random.u64(..6), Unit::Second),
+                                    hits,
+                                    modes,
+                                ),
+                            )
                         })
                         .collect();
-                    let mut checks = Checks::of(picked.iter().map(|(key, check)| (key.as_bytes(), check.clone())));
-                    checks.commit = if random.u8(..3) == 0 { Commit::AllOrNone } else { Commit::Each };
+                    let mut checks = Checks::of(
+                        picked
+                            .iter()
+                            .map(|(key, check)| (key.as_bytes(), check.clone())),
+                    );
+                    checks.commit = if random.u8(..3) == 0 {
+                        Commit::AllOrNone
+                    } else {
+                        Commit::Each
+                    };
                     // One subject always has the same ring, unless that changes for all.
                     (0..picked.len()).fold(checks, |checks, index| {
-                        let ring = &rings[(scene + usize::from(picked[index].0.contains("u=3"))) % rings.len()];
-                        if random.u8(..4) > 0 { checks.tracked(CheckIndex(index), Arc::clone(ring)) } else { checks }
+                        let ring = &rings
+                            [(scene + usize::from(picked[index].0.contains("u=3"))) % rings.len()];
+                        if random.u8(..4) > 0 {
+                            checks.tracked(CheckIndex(index), Arc::clone(ring))
+                        } else {
+                            checks
+                        }
                     })
                 })
                 .collect();
             let when = |late: bool| When {
                 now: Micros(now),
-                deadline: if late { Micros(now - 1) } else { Micros(u64::MAX) },
+                deadline: if late {
+                    Micros(now - 1)
+                } else {
+                    Micros(u64::MAX)
+                },
                 max_hold: Span::ZERO,
             };
             let late: Vec<bool> = requests.iter().map(|_| random.u8(..10) == 0).collect();
-            let call = call(requests.iter().zip(&late).map(|(checks, &late)| (checks, when(late))));
-            let reply: Value = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
+            let call = call(
+                requests
+                    .iter()
+                    .zip(&late)
+                    .map(|(checks, &late)| (checks, when(late))),
+            );
+            let reply: Value = call
+                .command(ScriptRef::ByText)
+                .query(&mut connection)
+                .expect("Redis is well");
             let mut answers = vec![Err(StoreError::Unknown("unanswered")); call.len()];
             call.read(&reply, &mut answers).expect("a good reply");
             let mut rest = &answers[..];
@@ -90,46 +166,81 @@ fn random_checks_leave_the_records_of_the_pure_step() {
                 let (own, others) = rest.split_at(checks.len());
                 rest = others;
                 assert_eq!(own.iter().all(Result::is_err), late, "seed {seed}: {own:?}");
-                let is_allowed = |answer: &Result<weir::verdict::Verdict, _>| answer.as_ref().is_ok_and(|verdict| verdict.allowed);
-                let is_refused = checks.commit == Commit::AllOrNone && checks.is_over_limit(own.iter().map(is_allowed));
+                let is_allowed = |answer: &Result<weir::verdict::Verdict, _>| {
+                    answer.as_ref().is_ok_and(|verdict| verdict.allowed)
+                };
+                let is_refused = checks.commit == Commit::AllOrNone
+                    && checks.is_over_limit(own.iter().map(is_allowed));
                 for ((index, check), answer) in checks.indexed().zip(own) {
-                    let (Some(tracking), Ok(verdict)) = (checks.tracking(index), answer) else { continue };
+                    let (Some(tracking), Ok(verdict)) = (checks.tracking(index), answer) else {
+                        continue;
+                    };
                     let hits = Hits::of_check(check.hits, verdict.allowed);
                     if hits.is_none() || (is_refused && verdict.allowed) {
                         continue;
                     }
                     let key = String::from_utf8_lossy(checks.key(check)).into_owned();
                     let key = format!("{}}}us", key.split_once('}').expect("a hash tag").0);
-                    let record = Record::step(records.remove(&key), &tracking.settings, Micros(now), hits);
+                    let record =
+                        Record::step(records.remove(&key), &tracking.settings, Micros(now), hits);
                     records.insert(key, record);
                 }
             }
-            let keys: Vec<String> = (0..5).map(|user| format!("w1{{{scene}|u={user}}}us")).collect();
+            let keys: Vec<String> = (0..5)
+                .map(|user| format!("w1{{{scene}|u={user}}}us"))
+                .collect();
             for key in keys {
                 let (found, expected) = (stored(&mut connection, &key), records.get(&key));
-                let view = |record: &Record| (total(record), record.summary(), record.series(Micros(now), Span::from_secs(1_000_000)));
-                assert_eq!(found.as_ref().map(view), expected.map(view), "seed {seed}: {key}");
+                let view = |record: &Record| {
+                    (
+                        total(record),
+                        record.summary(),
+                        record.series(Micros(now), Span::from_secs(1_000_000)),
+                    )
+                };
+                assert_eq!(
+                    found.as_ref().map(view),
+                    expected.map(view),
+                    "seed {seed}: {key}"
+                );
             }
         }
     }
     server.assert_every_key_expires();
 }
 
-/// Two processes with several connections each, in short buckets: every hit is in the record once, and in the ring.
+/// Two processes with several connections each, in short buckets: every hit is in the record once,
+/// and in the ring.
 #[tokio::test]
 async fn concurrent_hits_of_two_stores_add_up() {
     let server = RedisServer::start();
     let tracking = tracking(1, 1_000);
-    let stores: Vec<Redis> = (0..2).map(|_| Redis::connect_lazily(server.options())).collect();
+    let stores: Vec<Redis> = (0..2)
+        .map(|_| Redis::connect_lazily(server.options()))
+        .collect();
     for kind in TABLE.iter().map(|spec| spec.kind) {
         let key = format!("w1{{d|user={}}}xx", kind.name());
         // Those that are refused are recorded too.
         let all = (0..400).map(|number| hit(&stores[number % 2], &key, kind, 150, &[1], &tracking));
-        let allowed = join_all(all).await.concat().into_iter().filter(|&allowed| allowed).count() as u64;
-        let record = stored(&mut server.connection(), &format!("w1{{d|user={}}}us", kind.name())).expect("a record");
+        let allowed = join_all(all)
+            .await
+            .concat()
+            .into_iter()
+            .filter(|&allowed| allowed)
+            .count() as u64;
+        let record = stored(
+            &mut server.connection(),
+            &format!("w1{{d|user={}}}us", kind.name()),
+        )
+        .expect("a record");
         assert_eq!(total(&record), [400, 400 - allowed, 0], "{kind:?}");
         let series = record.series(record.last_seen, Span::from_secs(1_000));
-        let (asked, refused) = series.buckets.iter().fold((0, 0), |(asked, refused), hits| (asked + hits.asked, refused + hits.refused));
+        let (asked, refused) = series
+            .buckets
+            .iter()
+            .fold((0, 0), |(asked, refused), hits| {
+                (asked + hits.asked, refused + hits.refused)
+            });
         assert_eq!((asked, refused), (400, 400 - allowed), "{kind:?}");
     }
     server.assert_every_key_expires();
@@ -139,52 +250,137 @@ async fn concurrent_hits_of_two_stores_add_up() {
 async fn a_record_lives_as_long_as_its_subject_was_known() {
     let server = RedisServer::start();
     let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(60, 60));
-    hit(&redis, "w1{d|user=1}tb", AlgorithmKind::TokenBucket, 5, &[1], &tracking).await;
+    hit(
+        &redis,
+        "w1{d|user=1}tb",
+        AlgorithmKind::TokenBucket,
+        5,
+        &[1],
+        &tracking,
+    )
+    .await;
     let key = "w1{d|user=1}us";
     let ttl = || server.run::<i64>(&["TTL", key]);
-    assert!((3_600..=3_600 + 460).contains(&ttl()), "a new one: its ring and an eighth, not {}", ttl());
+    assert!(
+        (3_600..=3_600 + 460).contains(&ttl()),
+        "a new one: its ring and an eighth, not {}",
+        ttl()
+    );
     // It was seen first two days ago.
     let ago = |secs: u64| {
         let first = (server.run::<Vec<u64>>(&["TIME"])[0] - secs) * 1_000_000;
         let mut stored = server.run::<Vec<u8>>(&["GET", key]);
         stored[65..73].copy_from_slice(&(first as f64).to_le_bytes());
-        bb8_redis::redis::cmd("SETRANGE").arg(key).arg(0).arg(stored).query::<()>(&mut server.connection()).expect("Redis is well");
+        bb8_redis::redis::cmd("SETRANGE")
+            .arg(key)
+            .arg(0)
+            .arg(stored)
+            .query::<()>(&mut server.connection())
+            .expect("Redis is well");
     };
     ago(2 * 86_400);
-    hit(&redis, "w1{d|user=1}tb", AlgorithmKind::TokenBucket, 5, &[1], &tracking).await;
-    assert!((2 * 86_400..2 * 86_400 * 9 / 8 + 10).contains(&ttl()), "{}", ttl());
+    hit(
+        &redis,
+        "w1{d|user=1}tb",
+        AlgorithmKind::TokenBucket,
+        5,
+        &[1],
+        &tracking,
+    )
+    .await;
+    assert!(
+        (2 * 86_400..2 * 86_400 * 9 / 8 + 10).contains(&ttl()),
+        "{}",
+        ttl()
+    );
     ago(400 * 86_400);
-    hit(&redis, "w1{d|user=1}tb", AlgorithmKind::TokenBucket, 5, &[1], &tracking).await;
-    assert!((30 * 86_400..30 * 86_400 * 9 / 8 + 10).contains(&ttl()), "{}", ttl());
+    hit(
+        &redis,
+        "w1{d|user=1}tb",
+        AlgorithmKind::TokenBucket,
+        5,
+        &[1],
+        &tracking,
+    )
+    .await;
+    assert!(
+        (30 * 86_400..30 * 86_400 * 9 / 8 + 10).contains(&ttl()),
+        "{}",
+        ttl()
+    );
     let before = server.calls("pexpire");
-    hit(&redis, "w1{d|user=1}tb", AlgorithmKind::TokenBucket, 5, &[1], &tracking).await;
-    assert_eq!(server.calls("pexpire"), before, "the expiry is set in advance");
+    hit(
+        &redis,
+        "w1{d|user=1}tb",
+        AlgorithmKind::TokenBucket,
+        5,
+        &[1],
+        &tracking,
+    )
+    .await;
+    assert_eq!(
+        server.calls("pexpire"),
+        before,
+        "the expiry is set in advance"
+    );
 }
 
-/// All buckets of a ring are kept, also when they cover more than an hour, or more than a subject was known.
+/// All buckets of a ring are kept, also when they cover more than an hour, or more than a subject
+/// was known.
 #[tokio::test]
 async fn a_record_lives_as_long_as_its_ring() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    for (number, (interval, buckets, least)) in [(60, 1, 3_600), (60, 600, 36_000), (3_600, 72, 259_200)].into_iter().enumerate() {
-        hit(&redis, &format!("w1{{d|user={number}}}tb"), AlgorithmKind::TokenBucket, 5, &[1], &tracking(interval, buckets)).await;
+    for (number, (interval, buckets, least)) in
+        [(60, 1, 3_600), (60, 600, 36_000), (3_600, 72, 259_200)]
+            .into_iter()
+            .enumerate()
+    {
+        hit(
+            &redis,
+            &format!("w1{{d|user={number}}}tb"),
+            AlgorithmKind::TokenBucket,
+            5,
+            &[1],
+            &tracking(interval, buckets),
+        )
+        .await;
         let ttl = server.run::<i64>(&["TTL", &format!("w1{{d|user={number}}}us")]);
-        assert!((least - 5..=least * 9 / 8 + 10).contains(&ttl), "{buckets} x {interval} s: {ttl}");
+        assert!(
+            (least - 5..=least * 9 / 8 + 10).contains(&ttl),
+            "{buckets} x {interval} s: {ttl}"
+        );
     }
 }
 
-/// Many subjects are written to the lists by and by, so that a process does not fill a core of Redis, and at the end all of them.
+/// Many subjects are written to the lists by and by, so that a process does not fill a core of
+/// Redis, and at the end all of them.
 #[tokio::test]
 async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
     let server = RedisServer::start();
     let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(60, 60));
     let note = |from: usize| {
-        let check = Check::new(algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year), 1, Modes::default());
-        let keys: Vec<String> = (from..from + 200).map(|user| format!("w1{{d|user={user}}}tb")).collect();
-        let checks = Arc::new(tracked(Checks::of(keys.iter().map(|key| (key.as_bytes(), check.clone()))), &tracking));
+        let check = Check::new(
+            algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year),
+            1,
+            Modes::default(),
+        );
+        let keys: Vec<String> = (from..from + 200)
+            .map(|user| format!("w1{{d|user={user}}}tb"))
+            .collect();
+        let checks = Arc::new(tracked(
+            Checks::of(keys.iter().map(|key| (key.as_bytes(), check.clone()))),
+            &tracking,
+        ));
         let redis = redis.clone();
         async move {
-            let answers = redis.decide(&checks, &checks.indices(), Budget::until(Instant::now() + Duration::from_secs(10))).await;
+            let answers = redis
+                .decide(
+                    &checks,
+                    &checks.indices(),
+                    Budget::until(Instant::now() + Duration::from_secs(10)),
+                )
+                .await;
             assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
         }
     };
@@ -199,7 +395,11 @@ async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
         all = all => assert!(all.is_some(), "{} are in the list", listed()),
         () = writer.run() => {}
     }
-    assert!(began.elapsed() > Duration::from_millis(900), "at once, after half a second, and after a second: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() > Duration::from_millis(900),
+        "at once, after half a second, and after a second: {:?}",
+        began.elapsed()
+    );
     server.run::<i64>(&["DEL", "w1{d}ut"]);
     for from in (0..6_000).step_by(200) {
         note(from).await;
@@ -212,39 +412,85 @@ async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
 #[tokio::test]
 async fn a_recorded_hit_costs_redis_two_commands() {
     let server = RedisServer::start();
-    let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(86_400, 60));
+    let (redis, tracking) = (
+        Redis::connect_lazily(server.options()),
+        tracking(86_400, 60),
+    );
     let calls = || ["getrange", "setrange", "pexpire"].map(|command| server.calls(command));
-    hit(&redis, "w1{d|user=1}fw", AlgorithmKind::FixedWindow, 5, &[1], &tracking).await;
+    hit(
+        &redis,
+        "w1{d|user=1}fw",
+        AlgorithmKind::FixedWindow,
+        5,
+        &[1],
+        &tracking,
+    )
+    .await;
     let before = calls();
     for _ in 0..10 {
-        hit(&redis, "w1{d|user=1}fw", AlgorithmKind::FixedWindow, 5, &[1], &tracking).await;
+        hit(
+            &redis,
+            "w1{d|user=1}fw",
+            AlgorithmKind::FixedWindow,
+            5,
+            &[1],
+            &tracking,
+        )
+        .await;
     }
     // A day may end meanwhile, which closes a bucket.
     let [reads, writes, expiries] = [0, 1, 2].map(|index| calls()[index] - before[index]);
-    assert!(reads == 10 && (10..=11).contains(&writes) && expiries <= 1, "{reads} {writes} {expiries}");
+    assert!(
+        reads == 10 && (10..=11).contains(&writes) && expiries <= 1,
+        "{reads} {writes} {expiries}"
+    );
 }
 
-/// Requests that are made at once go in calls that take Redis about as long with usage as without: a third as many checks each.
+/// Requests that are made at once go in calls that take Redis about as long with usage as without:
+/// a third as many checks each.
 #[tokio::test]
 async fn a_call_has_a_third_as_many_checks_with_usage() {
     let server = RedisServer::start();
-    let redis = Redis::connect_lazily(Options { pool_size: NonZero::<u32>::MIN, ..server.options() });
+    let redis = Redis::connect_lazily(Options {
+        pool_size: NonZero::<u32>::MIN,
+        ..server.options()
+    });
     let tracking = tracking(60, 60);
     let (redis, tracking) = (&redis, &tracking);
     let ask = |number: usize, is_tracked: bool| async move {
         let key = format!("w1{{d|user={number}}}tb");
-        let check = Check::new(algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year), 1, Modes::default());
+        let check = Check::new(
+            algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year),
+            1,
+            Modes::default(),
+        );
         let checks = Checks::of([(key.as_bytes(), check)]);
-        let checks = Arc::new(if is_tracked { tracked(checks, tracking) } else { checks });
-        let answers = redis.decide(&checks, &checks.indices(), Budget::until(Instant::now() + Duration::from_secs(10))).await;
+        let checks = Arc::new(if is_tracked {
+            tracked(checks, tracking)
+        } else {
+            checks
+        });
+        let answers = redis
+            .decide(
+                &checks,
+                &checks.indices(),
+                Budget::until(Instant::now() + Duration::from_secs(10)),
+            )
+            .await;
         assert!(answers.checks[0].is_ok(), "{answers:?}");
     };
     // Opens the connection and loads the script.
     ask(0, true).await;
-    for (plain, with_usage, expected) in [(96, 0, 1), (0, 32, 1), (0, 96, 3), (48, 16, 1), (48, 48, 2)] {
+    for (plain, with_usage, expected) in
+        [(96, 0, 1), (0, 32, 1), (0, 96, 3), (48, 16, 1), (48, 48, 2)]
+    {
         let before = server.calls("evalsha");
         join_all((0..plain + with_usage).map(|number| ask(number, number >= plain))).await;
-        assert_eq!(server.calls("evalsha") - before, expected, "{plain} without, {with_usage} with usage");
+        assert_eq!(
+            server.calls("evalsha") - before,
+            expected,
+            "{plain} without, {with_usage} with usage"
+        );
     }
 }
 
@@ -265,10 +511,21 @@ async fn a_key_that_is_no_record_fails_no_check() {
     .enumerate()
     {
         let key = format!("w1{{d|user={number}}}us");
-        let command: Vec<&str> = command.iter().map(|&word| if word == "KEY" { &key } else { word }).collect();
+        let command: Vec<&str> = command
+            .iter()
+            .map(|&word| if word == "KEY" { &key } else { word })
+            .collect();
         server.run::<Value>(&command);
         for kind in TABLE.iter().map(|spec| spec.kind) {
-            let allowed = hit(&redis, &format!("w1{{d|user={number}}}{}", kind.name()), kind, 5, &[1], &tracking).await;
+            let allowed = hit(
+                &redis,
+                &format!("w1{{d|user={number}}}{}", kind.name()),
+                kind,
+                5,
+                &[1],
+                &tracking,
+            )
+            .await;
             assert_eq!(allowed, [true], "{command:?}");
         }
         if server.run::<String>(&["TYPE", &key]) == "string" {
@@ -279,28 +536,52 @@ async fn a_key_that_is_no_record_fails_no_check() {
             );
             assert!(server.run::<i64>(&["PTTL", &key]) > 0, "{command:?}");
         } else {
-            assert_eq!(server.run::<i64>(&["PTTL", &key]), -1, "what is not Weir's is left alone");
+            assert_eq!(
+                server.run::<i64>(&["PTTL", &key]),
+                -1,
+                "what is not Weir's is left alone"
+            );
         }
     }
 }
 
-/// A counter of another type fails its check, and that check is not recorded; neither is any other of its request with all_or_none.
+/// A counter of another type fails its check, and that check is not recorded; neither is any other
+/// of its request with all_or_none.
 #[tokio::test]
 async fn checks_that_failed_are_not_recorded() {
     let server = RedisServer::start();
     let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(60, 60));
     server.run::<i64>(&["RPUSH", "w1{d|user=1}tb", "x"]);
-    for (commit, recorded) in [(Commit::Each, Some([1, 0, 0])), (Commit::AllOrNone, Some([1, 0, 0]))] {
+    for (commit, recorded) in [
+        (Commit::Each, Some([1, 0, 0])),
+        (Commit::AllOrNone, Some([1, 0, 0])),
+    ] {
         let bucket = algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year);
         let keys: [&[u8]; 2] = [b"w1{d|user=1}tb", b"w1{d|user=1}sc"];
         let others = algorithm(AlgorithmKind::SlidingWindowCounter, 5, Unit::Year);
-        let mut checks = Checks::of(keys.into_iter().zip([bucket, others].map(|algorithm| Check::new(algorithm, 1, Modes::default()))));
+        let mut checks = Checks::of(
+            keys.into_iter()
+                .zip([bucket, others].map(|algorithm| Check::new(algorithm, 1, Modes::default()))),
+        );
         checks.commit = commit;
         let checks = Arc::new(tracked(checks, &tracking));
-        let answers = redis.decide(&checks, &checks.indices(), Budget::until(Instant::now() + Duration::from_secs(10))).await;
-        assert!(matches!(answers.checks[0], Err(StoreError::Data(_))), "{answers:?}");
+        let answers = redis
+            .decide(
+                &checks,
+                &checks.indices(),
+                Budget::until(Instant::now() + Duration::from_secs(10)),
+            )
+            .await;
+        assert!(
+            matches!(answers.checks[0], Err(StoreError::Data(_))),
+            "{answers:?}"
+        );
         assert_eq!(answers.checks[1].is_ok(), commit == Commit::Each);
-        assert_eq!(stored(&mut server.connection(), "w1{d|user=1}us").map(|record| total(&record)), recorded, "{commit:?}");
+        assert_eq!(
+            stored(&mut server.connection(), "w1{d|user=1}us").map(|record| total(&record)),
+            recorded,
+            "{commit:?}"
+        );
     }
 }
 
@@ -312,14 +593,38 @@ fn hits_that_were_refused_elsewhere_are_added() {
     let tracking = tracking(10, 5);
     let now = Micros(1_800_000_000_000_000);
     let keys = [b"w1{d|user=1}us", b"w1{d|user=2}us", b"w1{d|user=1}us"];
-    let refused = keys.iter().zip([3, 4, 5]).map(|(&key, hits)| RefusedHits { key, settings: tracking.settings, hits }).collect();
-    let call = Call { refused, ..call([]) };
+    let refused = keys
+        .iter()
+        .zip([3, 4, 5])
+        .map(|(&key, hits)| RefusedHits {
+            key,
+            settings: tracking.settings,
+            hits,
+        })
+        .collect();
+    let call = Call {
+        refused,
+        ..call([])
+    };
     let call = Call { now, ..call };
-    let reply: Value = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
+    let reply: Value = call
+        .command(ScriptRef::ByText)
+        .query(&mut connection)
+        .expect("Redis is well");
     let read = call.read(&reply, &mut []);
     assert_eq!(read, Ok(now), "{reply:?}");
     let summaries = call.usage(&reply);
-    assert_eq!(summaries.iter().flatten().map(|summary| (summary.asked, summary.refused)).collect::<Vec<_>>(), [(3, 3), (4, 4), (8, 8)]);
-    assert_eq!(stored(&mut connection, "w1{d|user=1}us").map(|record| total(&record)), Some([8, 8, 0]));
+    assert_eq!(
+        summaries
+            .iter()
+            .flatten()
+            .map(|summary| (summary.asked, summary.refused))
+            .collect::<Vec<_>>(),
+        [(3, 3), (4, 4), (8, 8)]
+    );
+    assert_eq!(
+        stored(&mut connection, "w1{d|user=1}us").map(|record| total(&record)),
+        Some([8, 8, 0])
+    );
     server.assert_every_key_expires();
 }

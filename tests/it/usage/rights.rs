@@ -25,34 +25,63 @@ const ADVICE: &str = "weir_redis_advice{redis=\"main\",server=\"URL\",advice=\"r
 fn rights_of_the_page() -> (Vec<String>, Vec<String>) {
     let page = tools::file("deploy/operations.md");
     let between = |begin: &str, end: &str| {
-        let (_, rest) = page.split_once(begin).unwrap_or_else(|| panic!("no {begin:?} in the page"));
-        rest.split_once(end).expect("an end").0.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        let (_, rest) = page
+            .split_once(begin)
+            .unwrap_or_else(|| panic!("no {begin:?} in the page"));
+        rest.split_once(end)
+            .expect("an end")
+            .0
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     // Those behind are for overrides.
-    (between("ACL SETUSER weir on >secret ", "+hget"), between("(../config/README.md#usage) need `", "`"))
+    (
+        between("ACL SETUSER weir on >secret ", "+hget"),
+        between("(../config/README.md#usage) need `", "`"),
+    )
 }
 
 /// Replaces the user `weir` by one with these rights.
 fn grant(redis: &RedisServer, rights: &[String]) {
-    let command = ["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"].into_iter().chain(rights.iter().map(String::as_str));
+    let command = ["ACL", "SETUSER", "weir", "reset", "on", ">s3cret"]
+        .into_iter()
+        .chain(rights.iter().map(String::as_str));
     redis.run::<()>(&command.collect::<Vec<_>>());
 }
 
 fn start(redis: &RedisServer) -> Weir {
-    Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("REDIS_AUTH", "weir:s3cret"), ("STORE_TIMEOUT", "5s")])
+    Weir::start(
+        LIMITS,
+        &[
+            ("REDIS_URL", &redis.url()),
+            ("REDIS_AUTH", "weir:s3cret"),
+            ("STORE_TIMEOUT", "5s"),
+        ],
+    )
 }
 
 fn users(top: &Value) -> Vec<&str> {
-    let subjects = top["subjects"].as_array().map(Vec::as_slice).unwrap_or_default();
-    subjects.iter().filter_map(|subject| subject["entries"][0]["value"].as_str()).collect()
+    let subjects = top["subjects"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    subjects
+        .iter()
+        .filter_map(|subject| subject["entries"][0]["value"].as_str())
+        .collect()
 }
 
-/// Records, series, hits of the denial cache, all lists, their bound, removal of what has expired, and counts.
+/// Records, series, hits of the denial cache, all lists, their bound, removal of what has expired,
+/// and counts.
 #[tokio::test]
 async fn those_of_the_page_suffice() {
     let redis = RedisServer::start();
     let (requests, lists) = rights_of_the_page();
-    assert!(requests.len() > 10 && lists.len() == 5, "{requests:?} {lists:?}");
+    assert!(
+        requests.len() > 10 && lists.len() == 5,
+        "{requests:?} {lists:?}"
+    );
     grant(&redis, &[requests, lists].concat());
     let weir = start(&redis);
     let client = &mut weir.client().await;
@@ -68,34 +97,62 @@ async fn those_of_the_page_suffice() {
         hit(client, ("user", "d"), 1).await;
     }
     let is_exact = || (numbers(&usage(&weir, "user%3Dd"))[..2] == [121, 108]).then_some(());
-    assert!(eventually_async(is_exact).await.is_some(), "{}", usage(&weir, "user%3Dd"));
+    assert!(
+        eventually_async(is_exact).await.is_some(),
+        "{}",
+        usage(&weir, "user%3Dd")
+    );
     for by in ["hits", "refused", "last-seen", "first-seen"] {
         let top = || api(&weir, &format!("usage/top?limit=shop.user&by={by}")).1;
-        assert!(eventually_async(|| (users(&top()).len() == 3).then_some(())).await.is_some(), "{by}: {}", top());
+        assert!(
+            eventually_async(|| (users(&top()).len() == 3).then_some(()))
+                .await
+                .is_some(),
+            "{by}: {}",
+            top()
+        );
     }
     redis.run::<i64>(&["DEL", "w1{shop|user=c}us"]);
     let top = api(&weir, "usage/top?limit=shop.user").1;
     assert_eq!(users(&top), ["d", "b"]);
-    assert_eq!(redis.run::<Option<f64>>(&["ZSCORE", "w1{shop|user}ut", "shop|user=c"]), None, "it was removed");
+    assert_eq!(
+        redis.run::<Option<f64>>(&["ZSCORE", "w1{shop|user}ut", "shop|user=c"]),
+        None,
+        "it was removed"
+    );
     for entry in ["user%3Dd", "tenant%3Dd"] {
         let (status, count) = api(&weir, &format!("count?domain=shop&entry={entry}&over=1s"));
         assert_eq!(status, 200, "{count}");
     }
     // INFO and CONFIG GET are for diagnostics only, and the others for overrides.
     let refused: Vec<Vec<bb8_redis::redis::Value>> = redis.run(&["ACL", "LOG", "128"]);
-    let text = |value: &bb8_redis::redis::Value| bb8_redis::redis::from_redis_value_ref::<String>(value).unwrap_or_default();
+    let text = |value: &bb8_redis::redis::Value| {
+        bb8_redis::redis::from_redis_value_ref::<String>(value).unwrap_or_default()
+    };
     let object = |entry: &Vec<bb8_redis::redis::Value>| {
-        let name = entry.iter().position(|value| text(value) == "object").expect("an object");
+        let name = entry
+            .iter()
+            .position(|value| text(value) == "object")
+            .expect("an object");
         text(&entry[name + 1])
     };
     let refused: Vec<String> = refused.iter().map(object).collect();
-    assert!(refused.iter().all(|object| ["info", "config|get", "hget", "hlen"].contains(&object.as_str())), "{refused:?}");
+    assert!(
+        refused
+            .iter()
+            .all(|object| ["info", "config|get", "hget", "hlen"].contains(&object.as_str())),
+        "{refused:?}"
+    );
     let advice = ADVICE.replace("URL", &redis.url());
     assert_eq!(weir.metric(&advice), None);
-    assert_eq!(weir.metric("weir_usage_index_dropped_total{redis=\"main\"}"), Some(0.0));
+    assert_eq!(
+        weir.metric("weir_usage_index_dropped_total{redis=\"main\"}"),
+        Some(0.0)
+    );
 }
 
-/// Without one of them requests are decided and recorded all the same, and the log names it until it is granted.
+/// Without one of them requests are decided and recorded all the same, and the log names it until
+/// it is granted.
 #[tokio::test]
 async fn a_missing_one_is_named() {
     let (requests, lists) = rights_of_the_page();
@@ -103,7 +160,11 @@ async fn a_missing_one_is_named() {
     let mut all = Vec::new();
     for missing in &lists {
         let redis = RedisServer::start();
-        let rest: Vec<String> = lists.iter().filter(|right| *right != missing).cloned().collect();
+        let rest: Vec<String> = lists
+            .iter()
+            .filter(|right| *right != missing)
+            .cloned()
+            .collect();
         grant(&redis, &[&requests[..], &rest].concat());
         let weir = start(&redis);
         let advice = ADVICE.replace("URL", &redis.url());
@@ -111,8 +172,17 @@ async fn a_missing_one_is_named() {
     }
     for (missing, redis, weir, advice) in &all {
         let is_up = format!("weir_redis_up{{redis=\"main\",server=\"{}\"}}", redis.url());
-        assert!(eventually_async(|| (weir.metric(&is_up) == Some(1.0)).then_some(())).await.is_some(), "Redis answers");
-        assert_eq!(weir.metric(advice), None, "{missing}: nothing was tracked yet");
+        assert!(
+            eventually_async(|| (weir.metric(&is_up) == Some(1.0)).then_some(()))
+                .await
+                .is_some(),
+            "Redis answers"
+        );
+        assert_eq!(
+            weir.metric(advice),
+            None,
+            "{missing}: nothing was tracked yet"
+        );
         let client = &mut weir.client().await;
         for _ in 0..3 {
             hit(client, ("user", "a"), 60).await;
@@ -120,24 +190,48 @@ async fn a_missing_one_is_named() {
     }
     for (missing, redis, weir, advice) in &all {
         let line = weir.wait_for_log("the Redis user lacks rights").await;
-        let effect = "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or cannot be read";
-        assert!(line.contains(&format!("{effect}; grant it {missing}\"")), "{missing}: {line}");
-        assert!(eventually_async(|| (weir.metric(advice) == Some(1.0)).then_some(())).await.is_some(), "{missing}");
+        let effect = "the lists of subjects of limits with track_usage (weir usage --top) lack \
+            subjects or cannot be read";
+        assert!(
+            line.contains(&format!("{effect}; grant it {missing}\"")),
+            "{missing}: {line}"
+        );
+        assert!(
+            eventually_async(|| (weir.metric(advice) == Some(1.0)).then_some(()))
+                .await
+                .is_some(),
+            "{missing}"
+        );
         let is_exact = || (numbers(&usage(weir, "user%3Da"))[..2] == [180, 120]).then_some(());
-        assert!(eventually_async(is_exact).await.is_some(), "{missing}: {}", usage(weir, "user%3Da"));
+        assert!(
+            eventually_async(is_exact).await.is_some(),
+            "{missing}: {}",
+            usage(weir, "user%3Da")
+        );
         let (status, top) = api(weir, "usage/top?limit=shop.user");
         if ["+zrange", "+zcard"].contains(missing) {
             let text = top["error"].as_str().unwrap_or_default();
-            assert!(status == 503 && text.contains("the Redis user lacks a right") && text.contains(missing), "{missing}: {status} {top}");
+            assert!(
+                status == 503
+                    && text.contains("the Redis user lacks a right")
+                    && text.contains(missing),
+                "{missing}: {status} {top}"
+            );
         } else {
             assert_eq!(status, 200, "{missing}: {top}");
         }
         redis.run::<()>(&["ACL", "SETUSER", "weir", missing]);
     }
     for (missing, _, weir, advice) in &all {
-        assert!(eventually_async(|| weir.metric(advice).is_none().then_some(())).await.is_some(), "{missing}: it ends");
+        assert!(
+            eventually_async(|| weir.metric(advice).is_none().then_some(()))
+                .await
+                .is_some(),
+            "{missing}: it ends"
+        );
         hit(&mut weir.client().await, ("user", "a"), 1).await;
-        let is_listed = || (users(&api(weir, "usage/top?limit=shop.user").1) == ["a"]).then_some(());
+        let is_listed =
+            || (users(&api(weir, "usage/top?limit=shop.user").1) == ["a"]).then_some(());
         assert!(eventually_async(is_listed).await.is_some(), "{missing}");
     }
 }

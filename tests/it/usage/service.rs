@@ -1,4 +1,5 @@
-//! Usage through real processes: several Weirs on one Redis, the admin API, the commands, the index, the denial cache, outages and a cluster.
+//! Usage through real processes: several Weirs on one Redis, the admin API, the commands, the
+//! index, the denial cache, outages and a cluster.
 
 use std::time::{Duration, Instant};
 
@@ -29,13 +30,22 @@ descriptors:
 
 pub async fn hit(client: &mut Client, entry: (&str, &str), hits: i64) -> Code {
     let asked = request("shop", vec![descriptor_with_hits(&[entry], hits)]);
-    client.should_rate_limit(asked).await.expect("an answer").into_inner().overall_code()
+    client
+        .should_rate_limit(asked)
+        .await
+        .expect("an answer")
+        .into_inner()
+        .overall_code()
 }
 
 /// The answer of the admin API.
 pub fn api(weir: &Weir, call: &str) -> (u16, Value) {
     let response = http_client::get(weir.listener("debug"), &format!("/api/v1/{call}"));
-    (response.status, serde_json::from_str(&response.body).unwrap_or_else(|_| panic!("no JSON: {}", response.body)))
+    (
+        response.status,
+        serde_json::from_str(&response.body)
+            .unwrap_or_else(|_| panic!("no JSON: {}", response.body)),
+    )
 }
 
 pub fn usage(weir: &Weir, entry: &str) -> Value {
@@ -46,29 +56,68 @@ pub fn usage(weir: &Weir, entry: &str) -> Value {
 
 /// Hits and refused hits in total, and the sums of the series.
 pub fn numbers(usage: &Value) -> [u64; 4] {
-    let sum = |list: &Value| list.as_array().expect("a list").iter().map(|hits| hits.as_u64().expect("a number")).sum();
+    let sum = |list: &Value| {
+        list.as_array()
+            .expect("a list")
+            .iter()
+            .map(|hits| hits.as_u64().expect("a number"))
+            .sum()
+    };
     let number = |name: &str| usage[name].as_u64().expect("a number");
-    [number("hits"), number("refused"), sum(&usage["series"]["hits"]), sum(&usage["series"]["refused"])]
+    [
+        number("hits"),
+        number("refused"),
+        sum(&usage["series"]["hits"]),
+        sum(&usage["series"]["refused"]),
+    ]
 }
 
 /// What both stores answer alike.
 async fn answers(weir: &Weir) {
     let client = &mut weir.client().await;
-    for (user, hits) in [("a", 3), ("b", 90), ("b", 20), ("c", 1), ("a", -2), ("a", 0)] {
+    for (user, hits) in [
+        ("a", 3),
+        ("b", 90),
+        ("b", 20),
+        ("c", 1),
+        ("a", -2),
+        ("a", 0),
+    ] {
         hit(client, ("user", user), hits).await;
     }
     let of_b = usage(weir, "user%3Db");
     assert_eq!(numbers(&of_b), [110, 20, 110, 20]);
-    assert_eq!((&of_b["limit"], &of_b["domain"]), (&json!("shop.user"), &json!("shop")));
-    assert_eq!((&of_b["entries"], &of_b["series"]["interval_seconds"]), (&json!([{ "key": "user", "value": "b" }]), &json!(1.0)));
+    assert_eq!(
+        (&of_b["limit"], &of_b["domain"]),
+        (&json!("shop.user"), &json!("shop"))
+    );
+    assert_eq!(
+        (&of_b["entries"], &of_b["series"]["interval_seconds"]),
+        (&json!([{ "key": "user", "value": "b" }]), &json!(1.0))
+    );
     assert_eq!(of_b["series"]["hits"].as_array().map(Vec::len), Some(600));
-    assert!(of_b["first_seen"].as_str().is_some_and(|at| at.ends_with('Z')) && of_b["last_seen"].is_string(), "{of_b}");
+    assert!(
+        of_b["first_seen"]
+            .as_str()
+            .is_some_and(|at| at.ends_with('Z'))
+            && of_b["last_seen"].is_string(),
+        "{of_b}"
+    );
     let of_a = usage(weir, "user%3Da");
-    assert_eq!((&of_a["hits"], &of_a["given_back"], &of_a["refused"]), (&json!(3), &json!(2), &json!(0)));
+    assert_eq!(
+        (&of_a["hits"], &of_a["given_back"], &of_a["refused"]),
+        (&json!(3), &json!(2), &json!(0))
+    );
     let unseen = usage(weir, "user%3Dx");
-    assert_eq!((numbers(&unseen), &unseen["first_seen"]), ([0; 4], &Value::Null));
+    assert_eq!(
+        (numbers(&unseen), &unseen["first_seen"]),
+        ([0; 4], &Value::Null)
+    );
     let (_, short) = api(weir, "usage?domain=shop&entry=user%3Db&since=10s");
-    assert!((10..=11).contains(&short["series"]["hits"].as_array().expect("a list").len()), "{short}");
+    assert!(
+        (10..=11).contains(&short["series"]["hits"].as_array().expect("a list").len()),
+        "{short}"
+    );
 
     // The index is at most a second behind.
     let top = |by: &str| {
@@ -78,7 +127,12 @@ async fn answers(weir: &Weir) {
             .as_array()
             .expect("a list")
             .iter()
-            .map(|subject| subject["entries"][0]["value"].as_str().unwrap_or_default().to_owned())
+            .map(|subject| {
+                subject["entries"][0]["value"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            })
             .collect::<Vec<_>>()
     };
     let listed = eventually_async(|| (top("hits").len() == 3).then_some(())).await;
@@ -88,14 +142,29 @@ async fn answers(weir: &Weir) {
     assert_eq!(top("last-seen"), ["a", "c", "b"]);
     assert_eq!(top("first-seen"), ["c", "b", "a"]);
     let (_, first) = api(weir, "usage/top?limit=by-user&count=2");
-    assert_eq!((&first["next"], &first["total"], &first["subjects"][0]["hits"]), (&json!("2"), &json!(3), &json!(110)));
+    assert_eq!(
+        (
+            &first["next"],
+            &first["total"],
+            &first["subjects"][0]["hits"]
+        ),
+        (&json!("2"), &json!(3), &json!(110))
+    );
     let (_, rest) = api(weir, "usage/top?limit=shop.user&count=2&cursor=2");
-    assert_eq!((rest["subjects"].as_array().map(Vec::len), &rest["next"]), (Some(1), &Value::Null));
+    assert_eq!(
+        (rest["subjects"].as_array().map(Vec::len), &rest["next"]),
+        (Some(1), &Value::Null)
+    );
 
     // Any recent interval.
     let (_, count) = api(weir, "count?domain=shop&entry=user%3Db&over=100s");
     assert_eq!(
-        (&count["hits"], &count["refused"], &count["source"], &count["exact"]),
+        (
+            &count["hits"],
+            &count["refused"],
+            &count["source"],
+            &count["exact"]
+        ),
         (&json!(110), &json!(20), &json!("usage"), &json!(true))
     );
     for _ in 0..7 {
@@ -114,13 +183,26 @@ async fn answers(weir: &Weir) {
     // A subject by its exact name is the same.
     assert_eq!(of_b["subject"], "shop|user=b");
     for (call, by_entries) in [
-        ("usage?since=10s", "usage?domain=shop&entry=user%3Db&since=10s"),
-        ("count?over=100s", "count?domain=shop&entry=user%3Db&over=100s"),
+        (
+            "usage?since=10s",
+            "usage?domain=shop&entry=user%3Db&since=10s",
+        ),
+        (
+            "count?over=100s",
+            "count?domain=shop&entry=user%3Db&over=100s",
+        ),
     ] {
-        let ((_, by_name), (_, by_entries)) = (api(weir, &format!("{call}&subject=shop%7Cuser%3Db")), api(weir, by_entries));
+        let ((_, by_name), (_, by_entries)) = (
+            api(weir, &format!("{call}&subject=shop%7Cuser%3Db")),
+            api(weir, by_entries),
+        );
         assert_eq!(
             (&by_name["entries"], &by_name["hits"], &by_name["subject"]),
-            (&by_entries["entries"], &by_entries["hits"], &by_entries["subject"])
+            (
+                &by_entries["entries"],
+                &by_entries["hits"],
+                &by_entries["subject"]
+            )
         );
         assert_eq!(by_name["hits"], 110);
     }
@@ -133,7 +215,11 @@ async fn answers(weir: &Weir) {
         "usage/top?domain=shop",
         "count?domain=shop&entry=user%3Db&over=9s",
     ] {
-        described.add("get", &format!("/api/v1/{call}"), &http_client::get(weir.listener("debug"), &format!("/api/v1/{call}")));
+        described.add(
+            "get",
+            &format!("/api/v1/{call}"),
+            &http_client::get(weir.listener("debug"), &format!("/api/v1/{call}")),
+        );
     }
     described.validate(&http_client::get(weir.listener("debug"), "/api/v1/openapi.json").body);
 
@@ -143,42 +229,105 @@ async fn answers(weir: &Weir) {
 /// What questions without an answer say.
 fn errors(weir: &Weir) {
     for (call, status, error) in [
-        ("usage?subject=shop%7Cuser%3Db&domain=shop", 400, "leave out domain and entry"),
+        (
+            "usage?subject=shop%7Cuser%3Db&domain=shop",
+            400,
+            "leave out domain and entry",
+        ),
         ("usage?subject=shop", 400, "subject: it has no entries"),
-        ("usage?subject=none%7Cuser%3Db", 404, "no limit in force has the domain none"),
+        (
+            "usage?subject=none%7Cuser%3Db",
+            404,
+            "no limit in force has the domain none",
+        ),
         ("usage?subject=shop%7Cfree%3Db", 404, "unlimited"),
-        ("usage?domain=shop&entry=plain%3Dx", 404, "add 'track_usage: true' to it, in limits.yaml:8"),
+        (
+            "usage?domain=shop&entry=plain%3Dx",
+            404,
+            "add 'track_usage: true' to it, in limits.yaml:8",
+        ),
         ("usage?domain=shop&entry=free%3Dx", 404, "unlimited"),
-        ("usage?domain=shop&entry=other%3Dx", 404, "no limit of the domain shop has the key other"),
-        ("usage?domain=none&entry=user%3Dx", 404, "no limit in force has the domain none"),
+        (
+            "usage?domain=shop&entry=other%3Dx",
+            404,
+            "no limit of the domain shop has the key other",
+        ),
+        (
+            "usage?domain=none&entry=user%3Dx",
+            404,
+            "no limit in force has the domain none",
+        ),
         ("usage?domain=shop", 400, "entry: write the entries"),
         ("usage?domain=shop&entry=user", 400, "write key=value"),
         ("usage?entry=user%3Dx", 400, "domain: write"),
-        ("usage?domain=shop&entry=user%3Dx&since=1", 400, "since: add a unit"),
-        ("usage/top?domain=none", 404, "no limit in force has the domain none"),
-        ("usage/top?limit=nothing", 404, "no limit in force is named nothing"),
+        (
+            "usage?domain=shop&entry=user%3Dx&since=1",
+            400,
+            "since: add a unit",
+        ),
+        (
+            "usage/top?domain=none",
+            404,
+            "no limit in force has the domain none",
+        ),
+        (
+            "usage/top?limit=nothing",
+            404,
+            "no limit in force is named nothing",
+        ),
         ("usage/top?by=name", 400, "by: write hits"),
         ("usage/top?limit=shop.plain", 404, "add 'track_usage: true'"),
         ("count?domain=shop&entry=user%3Db", 400, "since: write"),
-        ("count?domain=shop&entry=plain%3Db&over=1s", 400, "add 'track_usage: true' to it, or 'algorithm: sliding_window_buckets'"),
-        ("count?domain=shop&entry=tenant%3Dt&over=10000h", 400, "raise its bucket_span"),
+        (
+            "count?domain=shop&entry=plain%3Db&over=1s",
+            400,
+            "add 'track_usage: true' to it, or 'algorithm: sliding_window_buckets'",
+        ),
+        (
+            "count?domain=shop&entry=tenant%3Dt&over=10000h",
+            400,
+            "raise its bucket_span",
+        ),
     ] {
         let (found, answer) = api(weir, call);
         assert_eq!(found, status, "{call}: {answer}");
-        assert!(answer["error"].as_str().is_some_and(|text| text.contains(error)), "{call}: {answer}");
+        assert!(
+            answer["error"]
+                .as_str()
+                .is_some_and(|text| text.contains(error)),
+            "{call}: {answer}"
+        );
     }
 }
 
 /// The commands read what the API answers.
 fn commands(weir: &Weir) {
     let text = weir.command(&["usage", "--domain", "shop", "user=b"]);
-    assert!(text.starts_with("user=b of shop.user\n  hits        110, refused 20, given back 0\n") && text.contains('█'), "{text}");
+    assert!(
+        text.starts_with("user=b of shop.user\n  hits        110, refused 20, given back 0\n")
+            && text.contains('█'),
+        "{text}"
+    );
     let text = weir.command(&["usage", "--domain", "shop", "--top", "2", "--by", "total"]);
-    assert!(text.starts_with("2 of 3 subjects of shop.user, by hits\n"), "{text}");
-    assert!(text.lines().nth(2).is_some_and(|line| line.trim_start().starts_with("110 ") && line.ends_with("user=b")), "{text}");
+    assert!(
+        text.starts_with("2 of 3 subjects of shop.user, by hits\n"),
+        "{text}"
+    );
+    assert!(
+        text.lines()
+            .nth(2)
+            .is_some_and(|line| line.trim_start().starts_with("110 ") && line.ends_with("user=b")),
+        "{text}"
+    );
     let text = weir.command(&["count", "--domain", "shop", "user=b", "--over", "5m"]);
-    assert!(text.starts_with("user=b of shop.user\n  hits     110, refused 20\n") && text.ends_with("  exact    yes\n"), "{text}");
-    let parsed: Value = serde_json::from_str(&weir.command(&["usage", "-d", "shop", "user=b", "--format", "json"])).expect("JSON");
+    assert!(
+        text.starts_with("user=b of shop.user\n  hits     110, refused 20\n")
+            && text.ends_with("  exact    yes\n"),
+        "{text}"
+    );
+    let parsed: Value =
+        serde_json::from_str(&weir.command(&["usage", "-d", "shop", "user=b", "--format", "json"]))
+            .expect("JSON");
     assert_eq!(numbers(&parsed), [110, 20, 110, 20]);
 }
 
@@ -187,55 +336,117 @@ async fn in_memory() {
     let weir = Weir::start(LIMITS, &[]);
     answers(&weir).await;
     assert_eq!(weir.metric("weir_usage_records"), Some(3.0));
-    assert!(weir.metric("weir_usage_bytes").is_some_and(|bytes| bytes > 500.0));
+    assert!(
+        weir.metric("weir_usage_bytes")
+            .is_some_and(|bytes| bytes > 500.0)
+    );
 }
 
 #[tokio::test]
 async fn in_redis() {
     let redis = RedisServer::start();
-    answers(&Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("CACHE_KEY_PREFIX", "p:")])).await;
+    answers(&Weir::start(
+        LIMITS,
+        &[
+            ("REDIS_URL", &redis.url()),
+            ("STORE_TIMEOUT", "5s"),
+            ("CACHE_KEY_PREFIX", "p:"),
+        ],
+    ))
+    .await;
     redis.assert_every_key_expires();
     let keys = redis.keys();
-    for key in ["p:w1{shop|user=b}us", "p:w1{shop|user}ut", "p:w1{shop|user}ur", "p:w1{shop|user}ul", "p:w1{shop|user}uf"] {
+    for key in [
+        "p:w1{shop|user=b}us",
+        "p:w1{shop|user}ut",
+        "p:w1{shop|user}ur",
+        "p:w1{shop|user}ul",
+        "p:w1{shop|user}uf",
+    ] {
         assert!(keys.iter().any(|known| known == key), "{key}: {keys:?}");
     }
 }
 
-/// With the denial cache, and on two processes: each hit is in the record once, at most a second later.
+/// With the denial cache, and on two processes: each hit is in the record once, at most a second
+/// later.
 #[tokio::test]
 async fn two_processes_with_their_denial_caches_add_up() {
     let redis = RedisServer::start();
-    let weirs = [(); 2].map(|()| Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s"), ("WORKERS", "2")]));
+    let weirs = [(); 2].map(|()| {
+        Weir::start(
+            LIMITS,
+            &[
+                ("REDIS_URL", &redis.url()),
+                ("STORE_TIMEOUT", "5s"),
+                ("WORKERS", "2"),
+            ],
+        )
+    });
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..8 {
         let mut client = weirs[number % 2].client().await;
         tasks.spawn(async move {
             let mut refused = 0;
             for _ in 0..250 {
-                refused += u64::from(hit(&mut client, ("user", "busy"), 1).await == Code::OverLimit);
+                refused +=
+                    u64::from(hit(&mut client, ("user", "busy"), 1).await == Code::OverLimit);
             }
             refused
         });
     }
     let refused: u64 = tasks.join_all().await.into_iter().sum();
     assert_eq!(refused, 1_900);
-    let cached = || weirs.iter().filter_map(|weir| weir.metric("weir_denial_cache_lookups_total{result=\"hit\"}")).sum::<f64>();
-    assert!(cached() > 1_000.0, "the denial cache refused most of them: {}", cached());
+    let cached = || {
+        weirs
+            .iter()
+            .filter_map(|weir| weir.metric("weir_denial_cache_lookups_total{result=\"hit\"}"))
+            .sum::<f64>()
+    };
+    assert!(
+        cached() > 1_000.0,
+        "the denial cache refused most of them: {}",
+        cached()
+    );
     let waited = Instant::now();
-    let all = eventually_async(|| (numbers(&usage(&weirs[0], "user%3Dbusy")) == [2_000, 1_900, 2_000, 1_900]).then_some(())).await;
-    assert!(all.is_some(), "{:?}", numbers(&usage(&weirs[0], "user%3Dbusy")));
-    assert!(waited.elapsed() < Duration::from_secs(3), "{:?}", waited.elapsed());
+    let all = eventually_async(|| {
+        (numbers(&usage(&weirs[0], "user%3Dbusy")) == [2_000, 1_900, 2_000, 1_900]).then_some(())
+    })
+    .await;
+    assert!(
+        all.is_some(),
+        "{:?}",
+        numbers(&usage(&weirs[0], "user%3Dbusy"))
+    );
+    assert!(
+        waited.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        waited.elapsed()
+    );
     tokio::time::sleep(Duration::from_millis(1_200)).await;
-    assert_eq!(numbers(&usage(&weirs[1], "user%3Dbusy")), [2_000, 1_900, 2_000, 1_900], "and none is added twice");
-    assert_eq!(weirs[0].metric("weir_usage_hits_lost_total{redis=\"main\"}"), Some(0.0));
+    assert_eq!(
+        numbers(&usage(&weirs[1], "user%3Dbusy")),
+        [2_000, 1_900, 2_000, 1_900],
+        "and none is added twice"
+    );
+    assert_eq!(
+        weirs[0].metric("weir_usage_hits_lost_total{redis=\"main\"}"),
+        Some(0.0)
+    );
 }
 
 /// What the denial cache has refused is written before the process ends.
 #[tokio::test]
 async fn refused_hits_are_written_at_the_end() {
     let redis = RedisServer::start();
-    let environment = [("REDIS_URL", redis.url()), ("STORE_TIMEOUT", "5s".to_owned()), ("DRAIN_DELAY", "0s".to_owned())];
-    let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let environment = [
+        ("REDIS_URL", redis.url()),
+        ("STORE_TIMEOUT", "5s".to_owned()),
+        ("DRAIN_DELAY", "0s".to_owned()),
+    ];
+    let environment: Vec<(&str, &str)> = environment
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     // The writer may have written all just before the end, which is seldom so each time.
     for user in ["late", "later", "last"] {
         let mut weir = Weir::start(LIMITS, &environment);
@@ -246,53 +457,97 @@ async fn refused_hits_are_written_at_the_end() {
         }
         drop(client);
         let began = Instant::now();
-        // Meanwhile the connection of the client ends, for which the process would otherwise wait, and write.
+        // Meanwhile the connection of the client ends, for which the process would otherwise wait,
+        // and write.
         let ended = tokio::task::spawn_blocking(move || weir.terminate().success()).await;
-        assert!(ended.is_ok_and(|is_success| is_success) && began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(
+            ended.is_ok_and(|is_success| is_success) && began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
         let after = Weir::start(LIMITS, &environment);
-        assert_eq!(numbers(&usage(&after, &format!("user%3D{user}"))), [400, 300, 400, 300]);
+        assert_eq!(
+            numbers(&usage(&after, &format!("user%3D{user}"))),
+            [400, 300, 400, 300]
+        );
     }
 }
 
-/// The index has so many subjects, is made again when it is lost, and does not name those whose record is gone.
+/// The index has so many subjects, is made again when it is lost, and does not name those whose
+/// record is gone.
 #[tokio::test]
 async fn the_index_is_bounded_and_made_again() {
     let redis = RedisServer::start();
-    let weir = Weir::start(LIMITS, &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
+    );
     let client = &mut weir.client().await;
     for user in 1..=30 {
         hit(client, ("user", &user.to_string()), user).await;
     }
     let index = "w1{shop|user}ut";
     let listed = || redis.run::<Vec<String>>(&["ZRANGE", index, "0", "-1", "REV"]);
-    let heaviest = ["shop|user=30", "shop|user=29", "shop|user=28", "shop|user=27", "shop|user=26"];
-    assert!(eventually_async(|| (listed() == heaviest).then_some(())).await.is_some(), "{:?}", listed());
-    assert!(eventually(|| (redis.run::<i64>(&["ZCARD", "w1{shop|user}ul"]) == 5).then_some(())).is_some());
+    let heaviest = [
+        "shop|user=30",
+        "shop|user=29",
+        "shop|user=28",
+        "shop|user=27",
+        "shop|user=26",
+    ];
+    assert!(
+        eventually_async(|| (listed() == heaviest).then_some(()))
+            .await
+            .is_some(),
+        "{:?}",
+        listed()
+    );
+    assert!(
+        eventually(|| (redis.run::<i64>(&["ZCARD", "w1{shop|user}ul"]) == 5).then_some(()))
+            .is_some()
+    );
     redis.run::<i64>(&["DEL", index]);
     redis.run::<i64>(&["DEL", "w1{shop|user=29}us"]);
     hit(client, ("user", "3"), 1).await;
-    assert!(eventually_async(|| (listed() == ["shop|user=3"]).then_some(())).await.is_some(), "{:?}", listed());
+    assert!(
+        eventually_async(|| (listed() == ["shop|user=3"]).then_some(()))
+            .await
+            .is_some(),
+        "{:?}",
+        listed()
+    );
     // An entry without a record is left out, and removed from all orders.
     redis.run::<i64>(&["ZADD", index, "99", "shop|user=29"]);
     let (_, top) = api(&weir, "usage/top?domain=shop");
     assert_eq!(top["subjects"].as_array().map(Vec::len), Some(1), "{top}");
     assert_eq!(listed(), ["shop|user=3"]);
     redis.assert_every_key_expires();
-    assert_eq!(weir.metric("weir_usage_index_dropped_total{redis=\"main\"}"), Some(0.0));
+    assert_eq!(
+        weir.metric("weir_usage_index_dropped_total{redis=\"main\"}"),
+        Some(0.0)
+    );
 }
 
-/// A Redis that is killed and comes back empty: no request fails for its usage, nothing is invented, and what came since is there.
+/// A Redis that is killed and comes back empty: no request fails for its usage, nothing is
+/// invented, and what came since is there.
 #[tokio::test]
 async fn a_redis_that_was_killed_has_what_came_since() {
     let mut redis = RedisServer::start();
-    let text = LIMITS[0].1.replace("track_usage: true", "track_usage: true, on_store_failure: local");
+    let text = LIMITS[0].1.replace(
+        "track_usage: true",
+        "track_usage: true, on_store_failure: local",
+    );
     let weir = Weir::start(&[("limits.yaml", &text)], &[("REDIS_URL", &redis.url())]);
     let client = &mut weir.client().await;
     assert_eq!(hit(client, ("user", "x"), 5).await, Code::Ok);
     assert_eq!(numbers(&usage(&weir, "user%3Dx"))[0], 5);
     redis.kill();
     for _ in 0..50 {
-        assert_eq!(hit(client, ("user", "x"), 1).await, Code::Ok, "decided here");
+        assert_eq!(
+            hit(client, ("user", "x"), 1).await,
+            Code::Ok,
+            "decided here"
+        );
     }
     let (status, answer) = api(&weir, "usage?domain=shop&entry=user%3Dx");
     assert_eq!(status, 503, "{answer}");
@@ -312,7 +567,10 @@ async fn a_redis_that_was_killed_has_what_came_since() {
         () = hits => {}
     }
     let before = usage(&weir, "user%3Dx")["hits"].as_u64().expect("a number");
-    assert!((1..=sent).contains(&before), "at most what was sent since: {before} of {sent}");
+    assert!(
+        (1..=sent).contains(&before),
+        "at most what was sent since: {before} of {sent}"
+    );
     // Until the circuit is closed, some are decided here.
     let client = &mut weir.client().await;
     let (mut before, mut rounds) = (before, 0);
@@ -321,7 +579,10 @@ async fn a_redis_that_was_killed_has_what_came_since() {
             hit(client, ("user", "x"), 1).await;
         }
         let after = usage(&weir, "user%3Dx")["hits"].as_u64().expect("a number");
-        assert!(after <= before + 10, "nothing is invented: {after} after {before}");
+        assert!(
+            after <= before + 10,
+            "nothing is invented: {after} after {before}"
+        );
         if after == before + 10 {
             break;
         }
@@ -335,7 +596,14 @@ async fn a_redis_that_was_killed_has_what_came_since() {
 #[tokio::test]
 async fn in_a_cluster() {
     let cluster = Cluster::start();
-    let weir = Weir::start(LIMITS, &[("REDIS_TYPE", "cluster"), ("REDIS_URL", &cluster.url()), ("STORE_TIMEOUT", "5s")]);
+    let weir = Weir::start(
+        LIMITS,
+        &[
+            ("REDIS_TYPE", "cluster"),
+            ("REDIS_URL", &cluster.url()),
+            ("STORE_TIMEOUT", "5s"),
+        ],
+    );
     answers(&weir).await;
     let client = &mut weir.client().await;
     for user in 0..40 {
@@ -343,15 +611,29 @@ async fn in_a_cluster() {
             hit(client, ("user", &format!("many-{user}")), 60).await;
         }
     }
-    let is_full = |user: usize| numbers(&usage(&weir, &format!("user%3Dmany-{user}"))) == [180, 120, 180, 120];
+    let is_full = |user: usize| {
+        numbers(&usage(&weir, &format!("user%3Dmany-{user}"))) == [180, 120, 180, 120]
+    };
     for user in 0..40 {
         assert!(
-            eventually_async(|| is_full(user).then_some(())).await.is_some(),
+            eventually_async(|| is_full(user).then_some(()))
+                .await
+                .is_some(),
             "{user}: {}",
             usage(&weir, &format!("user%3Dmany-{user}"))
         );
     }
     let top = || api(&weir, "usage/top?domain=shop&count=5").1;
-    let is_listed = || top()["subjects"].as_array().is_some_and(|all| all.len() == 5 && all.iter().all(|subject| subject["hits"] == 180));
-    assert!(eventually_async(|| is_listed().then_some(())).await.is_some(), "{}", top());
+    let is_listed = || {
+        top()["subjects"]
+            .as_array()
+            .is_some_and(|all| all.len() == 5 && all.iter().all(|subject| subject["hits"] == 180))
+    };
+    assert!(
+        eventually_async(|| is_listed().then_some(()))
+            .await
+            .is_some(),
+        "{}",
+        top()
+    );
 }

@@ -57,12 +57,25 @@ impl Line {
             if text == "-0" { "0".to_owned() } else { text }
         };
         let hits = |[asked, refused, given]: [u64; 3]| {
-            if [asked, refused, given] == [0; 3] { "0".to_owned() } else { format!("{asked}/{refused}/{given}") }
+            if [asked, refused, given] == [0; 3] {
+                "0".to_owned()
+            } else {
+                format!("{asked}/{refused}/{given}")
+            }
         };
         let series = record.series(last.now, Span::from_secs(1_000_000));
-        let buckets: Vec<String> = series.buckets.iter().map(|bucket| hits([bucket.asked, bucket.refused, bucket.given_back])).collect();
+        let buckets: Vec<String> = series
+            .buckets
+            .iter()
+            .map(|bucket| hits([bucket.asked, bucket.refused, bucket.given_back]))
+            .collect();
         [
-            format!("{} {} {}", hits(total(record)), seconds(record.first_seen), seconds(record.last_seen)),
+            format!(
+                "{} {} {}",
+                hits(total(record)),
+                seconds(record.first_seen),
+                seconds(record.last_seen)
+            ),
             format!("{}: {}", seconds(series.begin), buckets.join(" ")),
         ]
     }
@@ -70,13 +83,19 @@ impl Line {
 
 fn lines() -> Vec<Line> {
     let text = include_str!("../../vectors/usage.txt");
-    let lines: Vec<Line> = text.lines().filter(|line| !line.starts_with('#')).map(line).collect();
+    let lines: Vec<Line> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(line)
+        .collect();
     assert!(lines.len() > 30, "the table was not read");
     lines
 }
 
 fn line(line: &str) -> Line {
-    let [name, limit, ring, asks, totals, series] = line.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+    let [name, limit, ring, asks, totals, series] =
+        line.split('|').map(str::trim).collect::<Vec<_>>()[..]
+    else {
         panic!("six columns: {line}")
     };
     let mut words = limit.split_whitespace();
@@ -93,7 +112,10 @@ fn line(line: &str) -> Line {
     }
     let ring_of = |text: &str| {
         let (interval, buckets) = text.split_once('x').expect("seconds x buckets");
-        tracking(interval.parse().expect("seconds"), buckets.parse().expect("buckets"))
+        tracking(
+            interval.parse().expect("seconds"),
+            buckets.parse().expect("buckets"),
+        )
     };
     let (mut ring, mut now) = (ring_of(ring), START);
     let mut all = Vec::new();
@@ -107,18 +129,50 @@ fn line(line: &str) -> Line {
         } else if let Some(name) = word.strip_prefix("algorithm=") {
             kind = self::kind(name);
         } else {
-            let rate = Rate { requests_per_unit: amount, unit: Unit::Minute, unit_multiplier: 1 };
-            let algorithm = Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("an algorithm");
-            let hits = |text: &str| if text == "max" { i64::MAX } else { text.parse().expect("hits") };
-            all.push(Ask { algorithm, tracking: Arc::clone(&ring), now: Micros(now), hits: word.split('+').map(hits).collect() });
+            let rate = Rate {
+                requests_per_unit: amount,
+                unit: Unit::Minute,
+                unit_multiplier: 1,
+            };
+            let algorithm = Algorithm::try_new(
+                &rate,
+                &Options {
+                    kind,
+                    ..Options::default()
+                },
+            )
+            .expect("an algorithm");
+            let hits = |text: &str| {
+                if text == "max" {
+                    i64::MAX
+                } else {
+                    text.parse().expect("hits")
+                }
+            };
+            all.push(Ask {
+                algorithm,
+                tracking: Arc::clone(&ring),
+                now: Micros(now),
+                hits: word.split('+').map(hits).collect(),
+            });
         }
     }
     let expected = (totals != "none").then(|| [totals.to_owned(), series.to_owned()]);
-    Line { name: name.to_owned(), commit, modes, asks: all, expected }
+    Line {
+        name: name.to_owned(),
+        commit,
+        modes,
+        asks: all,
+        expected,
+    }
 }
 
 fn kind(name: &str) -> AlgorithmKind {
-    AlgorithmKind::NAMED.into_iter().find(|(known, _)| *known == name).expect("an algorithm").1
+    AlgorithmKind::NAMED
+        .into_iter()
+        .find(|(known, _)| *known == name)
+        .expect("an algorithm")
+        .1
 }
 
 #[test]
@@ -128,16 +182,26 @@ fn the_pure_step_matches_the_table() {
         let mut record = None;
         for ask in &line.asks {
             let (checks, kind) = (line.checks("key", ask), ask.algorithm.kind());
-            let at = Arrival { now: ask.now, max_hold: Span::ZERO };
+            let at = Arrival {
+                now: ask.now,
+                max_hold: Span::ZERO,
+            };
             let mut add = |hits: i64, allowed: bool| {
                 let hits = Hits::of_check(hits, allowed);
                 if !hits.is_none() {
-                    record = Some(Record::step(record.take(), &ask.tracking.settings, ask.now, hits));
+                    record = Some(Record::step(
+                        record.take(),
+                        &ask.tracking.settings,
+                        ask.now,
+                        hits,
+                    ));
                 }
             };
             if line.commit == Commit::AllOrNone {
-                let group = AllOrNone::decide(&checks, at, |_| states.get(&kind).cloned(), |_, _| true);
-                let is_refused = checks.is_over_limit(group.verdicts.iter().map(|verdict| verdict.allowed));
+                let group =
+                    AllOrNone::decide(&checks, at, |_| states.get(&kind).cloned(), |_, _| true);
+                let is_refused =
+                    checks.is_over_limit(group.verdicts.iter().map(|verdict| verdict.allowed));
                 for (check, verdict) in checks.iter().zip(&group.verdicts) {
                     if !(is_refused && verdict.allowed) {
                         add(check.hits, verdict.allowed);
@@ -162,7 +226,14 @@ fn the_memory_store_matches_the_table() {
         let memory = Memory::new(memory::Options::default());
         for ask in &line.asks {
             let checks = line.checks(&format!("w1{{d|k=v}}{}", ask.algorithm.kind().name()), ask);
-            let _ = memory.decide_at(&checks, &checks.indices(), Arrival { now: ask.now, max_hold: Span::ZERO });
+            let _ = memory.decide_at(
+                &checks,
+                &checks.indices(),
+                Arrival {
+                    now: ask.now,
+                    max_hold: Span::ZERO,
+                },
+            );
         }
         let now = line.asks.last().expect("a request").now;
         line.compare("memory", memory.usage(b"w1{d|k=v}us", now).as_ref());
@@ -171,7 +242,10 @@ fn the_memory_store_matches_the_table() {
 
 /// The record that Redis has under a key.
 pub fn stored(connection: &mut Connection, key: &str) -> Option<Record> {
-    let text: Option<Vec<u8>> = bb8_redis::redis::cmd("GET").arg(key).query(connection).expect("Redis is well");
+    let text: Option<Vec<u8>> = bb8_redis::redis::cmd("GET")
+        .arg(key)
+        .query(connection)
+        .expect("Redis is well");
     text.map(|text| Record::from_stored(&text).unwrap_or_else(|| panic!("no record: {text:?}")))
 }
 
@@ -181,20 +255,42 @@ fn the_script_matches_the_table() {
     let mut connection = server.connection();
     for (number, line) in lines().iter().enumerate() {
         for ask in &line.asks {
-            let checks = line.checks(&format!("w1{{d|k={number}}}{}", ask.algorithm.kind().name()), ask);
-            let call = call([(&checks, When { now: ask.now, deadline: Micros(u64::MAX), max_hold: Span::ZERO })]);
-            let reply = call.command(ScriptRef::ByText).query(&mut connection).expect("Redis is well");
-            let mut answers = vec![Err(weir::store::StoreError::Unknown("unanswered")); checks.len()];
+            let checks = line.checks(
+                &format!("w1{{d|k={number}}}{}", ask.algorithm.kind().name()),
+                ask,
+            );
+            let call = call([(
+                &checks,
+                When {
+                    now: ask.now,
+                    deadline: Micros(u64::MAX),
+                    max_hold: Span::ZERO,
+                },
+            )]);
+            let reply = call
+                .command(ScriptRef::ByText)
+                .query(&mut connection)
+                .expect("Redis is well");
+            let mut answers =
+                vec![Err(weir::store::StoreError::Unknown("unanswered")); checks.len()];
             call.read(&reply, &mut answers).expect("a good reply");
-            assert!(answers.iter().all(Result::is_ok), "{}: {answers:?}", line.name);
+            assert!(
+                answers.iter().all(Result::is_ok),
+                "{}: {answers:?}",
+                line.name
+            );
             let summaries = call.usage(&reply);
             assert_eq!(summaries.len(), checks.len(), "{}", line.name);
             if let Some(summary) = summaries.iter().rev().flatten().next() {
-                let record = stored(&mut connection, &format!("w1{{d|k={number}}}us")).expect("a record");
+                let record =
+                    stored(&mut connection, &format!("w1{{d|k={number}}}us")).expect("a record");
                 assert_eq!(*summary, record.summary(), "{}", line.name);
             }
         }
-        line.compare("Redis", stored(&mut connection, &format!("w1{{d|k={number}}}us")).as_ref());
+        line.compare(
+            "Redis",
+            stored(&mut connection, &format!("w1{{d|k={number}}}us")).as_ref(),
+        );
     }
     server.assert_every_key_expires();
 }

@@ -1,6 +1,7 @@
 //! The trees that Envoy Gateway and Envoy AI Gateway send, asked as their Envoys ask.
 //!
-//! Source of the trees: envoyproxy/gateway, internal/xds/translator/ratelimit.go; envoyproxy/ai-gateway, internal/translator (August 2026).
+//! Source of the trees: envoyproxy/gateway, internal/xds/translator/ratelimit.go;
+//! envoyproxy/ai-gateway, internal/translator (August 2026).
 
 use weir::proto::RateLimitRequest;
 use weir::proto::rate_limit_response::Code;
@@ -12,12 +13,20 @@ use crate::support::{Client, descriptor, descriptor_with_hits, request};
 
 /// The overall code of a request whose descriptors have these entries.
 async fn code(client: &mut Client, domain: &str, descriptors: &[&[(&str, &str)]]) -> Code {
-    let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
+    let descriptors = descriptors
+        .iter()
+        .map(|entries| descriptor(entries))
+        .collect();
     ask(client, request(domain, descriptors)).await
 }
 
 async fn ask(client: &mut Client, request: RateLimitRequest) -> Code {
-    client.should_rate_limit(request).await.expect("an answer").into_inner().overall_code()
+    client
+        .should_rate_limit(request)
+        .await
+        .expect("an answer")
+        .into_inner()
+        .overall_code()
 }
 
 /// The node of a match whose value is its own name.
@@ -35,25 +44,48 @@ async fn the_trees_of_envoy_gateway_limit_what_their_rules_say() {
         // Rule 0: one header with a value.
         limit("rule-0-match-0", "rule-0-match-0", 2),
         // Rule 1: each value of a header for itself (Distinct), with a method and a path.
-        node("rule-1-match-0", "", vec![named("rule-1-method", vec![limit("rule-1-path", "rule-1-path", 1)])]),
+        node(
+            "rule-1-match-0",
+            "",
+            vec![named(
+                "rule-1-method",
+                vec![limit("rule-1-path", "rule-1-path", 1)],
+            )],
+        ),
         // Rule 2: a network; rule 3: each address of a network; rule 4: all but a network.
         limit("masked_remote_address", "10.0.0.0/8", 3),
-        node("masked_remote_address", "192.168.0.0/16", vec![limit("remote_address", "", 1)]),
+        node(
+            "masked_remote_address",
+            "192.168.0.0/16",
+            vec![limit("remote_address", "", 1)],
+        ),
         limit("masked_remote_address", "invert:172.16.0.0/12", 1),
         // Rule 5: everything.
         limit("rule-5-match--1", "rule-5-match--1", 4),
         // Rule 6: shadow mode, on each node of its chain.
         RateLimitDescriptor {
             shadow_mode: true,
-            descriptors: vec![RateLimitDescriptor { shadow_mode: true, ..limit("rule-6-match-1", "rule-6-match-1", 1) }],
+            descriptors: vec![RateLimitDescriptor {
+                shadow_mode: true,
+                ..limit("rule-6-match-1", "rule-6-match-1", 1)
+            }],
             ..node("rule-6-match-0", "rule-6-match-0", Vec::new())
         },
         // Rule 7 refuses all.
         limit("rule-7-match-0", "rule-7-match-0", 0),
     ];
-    let shared = named("default/policy/rule/0", vec![limit("rule-0-match--1", "rule-0-match--1", 2)]);
+    let shared = named(
+        "default/policy/rule/0",
+        vec![limit("rule-0-match--1", "rule-0-match--1", 2)],
+    );
     let control = ControlPlane::start();
-    control.set("1", [config(LISTENER, vec![named(ROUTE, rules)]), config("default/policy", vec![shared])]);
+    control.set(
+        "1",
+        [
+            config(LISTENER, vec![named(ROUTE, rules)]),
+            config("default/policy", vec![shared]),
+        ],
+    );
     let weir = start(&control.url(), &[]);
     let client = &mut weir.client().await;
     control.wait_for_ack("1").await;
@@ -62,29 +94,71 @@ async fn the_trees_of_envoy_gateway_limit_what_their_rules_say() {
     let mut expect = async |entries: &[(&str, &str)], codes: &[Code]| {
         for (number, expected) in codes.iter().enumerate() {
             let entries = [&[first], entries].concat();
-            assert_eq!(code(client, LISTENER, &[&entries]).await, *expected, "{entries:?}, request {}", number + 1);
+            assert_eq!(
+                code(client, LISTENER, &[&entries]).await,
+                *expected,
+                "{entries:?}, request {}",
+                number + 1
+            );
         }
     };
     let (ok, over) = (Code::Ok, Code::OverLimit);
     expect(&[("rule-0-match-0", "rule-0-match-0")], &[ok, ok, over]).await;
     for user in ["alice", "bob"] {
-        let chain = [("rule-1-match-0", user), ("rule-1-method", "rule-1-method"), ("rule-1-path", "rule-1-path")];
+        let chain = [
+            ("rule-1-match-0", user),
+            ("rule-1-method", "rule-1-method"),
+            ("rule-1-path", "rule-1-path"),
+        ];
         expect(&chain, &[ok, over]).await;
         expect(&chain[..2], &[ok, ok]).await;
     }
-    expect(&[("masked_remote_address", "10.0.0.0/8")], &[ok, ok, ok, over]).await;
+    expect(
+        &[("masked_remote_address", "10.0.0.0/8")],
+        &[ok, ok, ok, over],
+    )
+    .await;
     for address in ["192.168.0.1", "192.168.0.2"] {
-        expect(&[("masked_remote_address", "192.168.0.0/16"), ("remote_address", address)], &[ok, over]).await;
+        expect(
+            &[
+                ("masked_remote_address", "192.168.0.0/16"),
+                ("remote_address", address),
+            ],
+            &[ok, over],
+        )
+        .await;
     }
-    expect(&[("masked_remote_address", "invert:172.16.0.0/12")], &[ok, over]).await;
+    expect(
+        &[("masked_remote_address", "invert:172.16.0.0/12")],
+        &[ok, over],
+    )
+    .await;
     expect(&[("masked_remote_address", "172.16.0.0/12")], &[ok, ok]).await;
-    expect(&[("rule-5-match--1", "rule-5-match--1")], &[ok, ok, ok, ok, over]).await;
-    expect(&[("rule-6-match-0", "rule-6-match-0"), ("rule-6-match-1", "rule-6-match-1")], &[ok, ok, ok]).await;
+    expect(
+        &[("rule-5-match--1", "rule-5-match--1")],
+        &[ok, ok, ok, ok, over],
+    )
+    .await;
+    expect(
+        &[
+            ("rule-6-match-0", "rule-6-match-0"),
+            ("rule-6-match-1", "rule-6-match-1"),
+        ],
+        &[ok, ok, ok],
+    )
+    .await;
     expect(&[("rule-7-match-0", "rule-7-match-0")], &[over]).await;
-    // A request that several rules match has a descriptor for each; the policy that routes share is a domain of its own.
-    let both: [&[(&str, &str)]; 2] = [&[first, ("rule-0-match-0", "rule-0-match-0")], &[first, ("unknown", "unknown")]];
+    // A request that several rules match has a descriptor for each; the policy that routes share is
+    // a domain of its own.
+    let both: [&[(&str, &str)]; 2] = [
+        &[first, ("rule-0-match-0", "rule-0-match-0")],
+        &[first, ("unknown", "unknown")],
+    ];
     assert_eq!(code(client, LISTENER, &both).await, over);
-    let shared: [&[(&str, &str)]; 1] = [&[("default/policy/rule/0", "default/policy/rule/0"), ("rule-0-match--1", "rule-0-match--1")]];
+    let shared: [&[(&str, &str)]; 1] = [&[
+        ("default/policy/rule/0", "default/policy/rule/0"),
+        ("rule-0-match--1", "rule-0-match--1"),
+    ]];
     for expected in [ok, ok, over] {
         assert_eq!(code(client, "default/policy", &shared).await, expected);
     }
@@ -94,13 +168,18 @@ async fn the_trees_of_envoy_gateway_limit_what_their_rules_say() {
     assert_eq!(weir.metric(&series), Some(2.0));
 }
 
-/// Two rules with the same network, of which one is Distinct, meet in one node: envoyproxy/gateway issue 2225.
+/// Two rules with the same network, of which one is Distinct, meet in one node: envoyproxy/gateway
+/// issue 2225.
 #[tokio::test]
 async fn nodes_that_meet_are_merged_and_do_not_refuse_the_domain() {
     let network = "10.0.0.0/8";
     let rules = vec![
         leaf("masked_remote_address", network, yearly(2)),
-        node("masked_remote_address", network, vec![leaf("remote_address", "", yearly(1))]),
+        node(
+            "masked_remote_address",
+            network,
+            vec![leaf("remote_address", "", yearly(1))],
+        ),
         leaf("masked_remote_address", network, yearly(9)),
     ];
     let control = ControlPlane::start();
@@ -110,7 +189,11 @@ async fn nodes_that_meet_are_merged_and_do_not_refuse_the_domain() {
     control.wait_for_ack("1").await;
     let base = [(ROUTE, ROUTE), ("masked_remote_address", network)];
     for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
-        assert_eq!(code(client, LISTENER, &[&base]).await, expected, "the first of the two limits holds");
+        assert_eq!(
+            code(client, LISTENER, &[&base]).await,
+            expected,
+            "the first of the two limits holds"
+        );
     }
     let address = [&base[..], &[("remote_address", "10.0.0.1")]].concat();
     for expected in [Code::Ok, Code::OverLimit] {
@@ -122,40 +205,93 @@ async fn nodes_that_meet_are_merged_and_do_not_refuse_the_domain() {
 #[tokio::test]
 async fn the_quotas_of_envoy_ai_gateway_are_checked_and_charged() {
     const DOMAIN: &str = "ai-gateway-quota";
-    let bucket = |key: &str, value: &str, amount| RateLimitDescriptor { quota_mode: true, ..leaf(key, value, yearly(amount)) };
+    let bucket = |key: &str, value: &str, amount| RateLimitDescriptor {
+        quota_mode: true,
+        ..leaf(key, value, yearly(amount))
+    };
     let model = |name: &str, below| node("model_name_override", name, below);
     let backends = vec![
         node(
             "backend_name",
             "default/openai",
             vec![
-                model("gpt", vec![bucket("rule-0-x-tenant", "gold", 100), bucket("rule-1-match--1", "rule-1-match--1", 10)]),
-                model("", vec![bucket("rule-0-match--1", "rule-0-match--1", 1_000)]),
+                model(
+                    "gpt",
+                    vec![
+                        bucket("rule-0-x-tenant", "gold", 100),
+                        bucket("rule-1-match--1", "rule-1-match--1", 10),
+                    ],
+                ),
+                model(
+                    "",
+                    vec![bucket("rule-0-match--1", "rule-0-match--1", 1_000)],
+                ),
             ],
         ),
-        node("backend_name", "default/spare", vec![model("gpt", vec![bucket("rule-0-match--1", "rule-0-match--1", 50)])]),
+        node(
+            "backend_name",
+            "default/spare",
+            vec![model(
+                "gpt",
+                vec![bucket("rule-0-match--1", "rule-0-match--1", 50)],
+            )],
+        ),
     ];
     let control = ControlPlane::start();
     control.set("1", [Sent::from(config(DOMAIN, backends)).wrapped()]);
-    let weir = start(&control.url(), &[("CONFIG_GRPC_XDS_NODE_ID", NODE), ("QUOTA_MODE", "true")]);
+    let weir = start(
+        &control.url(),
+        &[("CONFIG_GRPC_XDS_NODE_ID", NODE), ("QUOTA_MODE", "true")],
+    );
     let client = &mut weir.client().await;
     control.wait_for_ack("1").await;
 
-    let chain =
-        |backend: &'static str, bucket: (&'static str, &'static str)| [("backend_name", backend), ("model_name_override", "gpt"), bucket];
-    let (default, spare) = (("rule-1-match--1", "rule-1-match--1"), ("rule-0-match--1", "rule-0-match--1"));
-    // A check has hits 0. The charge follows when the response has ended, with the tokens that it cost.
-    let check = |chains: &[[(&str, &str); 3]]| request(DOMAIN, chains.iter().map(|chain| descriptor_with_hits(chain, 0)).collect());
-    let charge = |chain: &[(&str, &str); 3], tokens| request(DOMAIN, vec![descriptor_with_hits(chain, tokens)]);
+    let chain = |backend: &'static str, bucket: (&'static str, &'static str)| {
+        [
+            ("backend_name", backend),
+            ("model_name_override", "gpt"),
+            bucket,
+        ]
+    };
+    let (default, spare) = (
+        ("rule-1-match--1", "rule-1-match--1"),
+        ("rule-0-match--1", "rule-0-match--1"),
+    );
+    // A check has hits 0. The charge follows when the response has ended, with the tokens that it
+    // cost.
+    let check = |chains: &[[(&str, &str); 3]]| {
+        request(
+            DOMAIN,
+            chains
+                .iter()
+                .map(|chain| descriptor_with_hits(chain, 0))
+                .collect(),
+        )
+    };
+    let charge = |chain: &[(&str, &str); 3], tokens| {
+        request(DOMAIN, vec![descriptor_with_hits(chain, tokens)])
+    };
     let openai = chain("default/openai", default);
     assert_eq!(ask(client, check(&[openai])).await, Code::Ok);
     ask(client, charge(&openai, 25)).await;
-    assert_eq!(ask(client, check(&[openai])).await, Code::OverLimit, "the charge exceeded the quota");
+    assert_eq!(
+        ask(client, check(&[openai])).await,
+        Code::OverLimit,
+        "the charge exceeded the quota"
+    );
     let gold = chain("default/openai", ("rule-0-x-tenant", "gold"));
-    assert_eq!(ask(client, check(&[gold])).await, Code::Ok, "a bucket of its own");
+    assert_eq!(
+        ask(client, check(&[gold])).await,
+        Code::Ok,
+        "a bucket of its own"
+    );
     // With quota mode the request is refused when no backend has quota left.
     let other = chain("default/spare", spare);
-    assert_eq!(ask(client, check(&[openai, other])).await, Code::Ok, "the second backend has quota");
+    assert_eq!(
+        ask(client, check(&[openai, other])).await,
+        Code::Ok,
+        "the second backend has quota"
+    );
     ask(client, charge(&other, 60)).await;
     assert_eq!(ask(client, check(&[openai, other])).await, Code::OverLimit);
 }

@@ -11,7 +11,13 @@ use crate::support::{Client, descriptor_with_hits, request};
 
 /// The code of a request for this many hits, and what is left.
 async fn ask(client: &mut Client, domain: &str, key: &str, hits: i64) -> (Code, u32) {
-    let answer = client.should_rate_limit(request(domain, vec![descriptor_with_hits(&[(key, "u")], hits)])).await.expect("an answer");
+    let answer = client
+        .should_rate_limit(request(
+            domain,
+            vec![descriptor_with_hits(&[(key, "u")], hits)],
+        ))
+        .await
+        .expect("an answer");
     let answer = answer.into_inner();
     (answer.overall_code(), answer.statuses[0].limit_remaining)
 }
@@ -29,23 +35,44 @@ async fn the_overlay_adds_options_and_is_read_again_when_it_changes() {
     let files = Files::new();
     files.write("overlay.yaml", DEBT);
     let control = ControlPlane::start();
-    control.set("1", [users("a", 10), config("b", vec![leaf("user", "", yearly(10))])]);
-    let weir = start(&control.url(), &[("CONFIG_GRPC_XDS_OVERLAY_FILE", &files.text("overlay.yaml"))]);
+    control.set(
+        "1",
+        [
+            users("a", 10),
+            config("b", vec![leaf("user", "", yearly(10))]),
+        ],
+    );
+    let weir = start(
+        &control.url(),
+        &[("CONFIG_GRPC_XDS_OVERLAY_FILE", &files.text("overlay.yaml"))],
+    );
     let client = &mut weir.client().await;
     wait_for_amount(client, "b", 10).await;
     for domain in ["a", "b"] {
         assert_eq!(ask(client, domain, "user", 20).await.0, Code::OverLimit);
     }
-    assert_eq!(ask(client, "a", "user", 10).await.0, Code::Ok, "the overlay lets refused hits count for nothing");
-    assert_eq!(ask(client, "b", "user", 10).await.0, Code::OverLimit, "it does not match this domain");
+    assert_eq!(
+        ask(client, "a", "user", 10).await.0,
+        Code::Ok,
+        "the overlay lets refused hits count for nothing"
+    );
+    assert_eq!(
+        ask(client, "b", "user", 10).await.0,
+        Code::OverLimit,
+        "it does not match this domain"
+    );
 
     // A mistake changes nothing.
     files.write("overlay.yaml", "domains: 7\n");
     weir.wait_for_log("overlay file rejected").await;
     control.set("2", [users("a", 11)]);
     wait_for_amount(client, "a", 11).await;
-    // The limits have another algorithm as soon as the overlay says so, although the control plane sends nothing.
-    files.write("overlay.yaml", &DEBT.replace("count_denied: false", "algorithm: token_bucket, burst: 3"));
+    // The limits have another algorithm as soon as the overlay says so, although the control plane
+    // sends nothing.
+    files.write(
+        "overlay.yaml",
+        &DEBT.replace("count_denied: false", "algorithm: token_bucket, burst: 3"),
+    );
     weir.wait_for_log("overlay file loaded").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(ask(client, "a", "user", 0).await, (Code::Ok, 3));
@@ -55,7 +82,13 @@ async fn the_overlay_adds_options_and_is_read_again_when_it_changes() {
 async fn defaults_of_the_process_hold_for_limits_that_say_nothing() {
     let control = ControlPlane::start();
     control.set("1", [users("a", 10)]);
-    let weir = start(&control.url(), &[("CONFIG_GRPC_XDS_DEFAULTS", "algorithm: token_bucket, burst: 4")]);
+    let weir = start(
+        &control.url(),
+        &[(
+            "CONFIG_GRPC_XDS_DEFAULTS",
+            "algorithm: token_bucket, burst: 4",
+        )],
+    );
     let client = &mut weir.client().await;
     wait_for_amount(client, "a", 10).await;
     assert_eq!(ask(client, "a", "user", 0).await, (Code::Ok, 4));
@@ -66,14 +99,30 @@ async fn an_overlay_that_cannot_be_used_stops_the_start_unless_it_is_forced() {
     let files = Files::new();
     files.write("overlay.yaml", "domains: 7\n");
     let path = files.text("overlay.yaml");
-    let environment = [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_OVERLAY_FILE", path.as_str())];
-    let output =
-        std::process::Command::new(env!("CARGO_BIN_EXE_weir")).arg("serve").env_clear().envs(environment).output().expect("it runs");
+    let environment = [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_OVERLAY_FILE", path.as_str()),
+    ];
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
+        .arg("serve")
+        .env_clear()
+        .envs(environment)
+        .output()
+        .expect("it runs");
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("overlay.yaml:1:"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("overlay.yaml:1:"),
+        "{output:?}"
+    );
     let control = ControlPlane::start();
     control.set("1", [users("a", 10)]);
-    let weir = start(&control.url(), &[("CONFIG_GRPC_XDS_OVERLAY_FILE", &path), ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")]);
+    let weir = start(
+        &control.url(),
+        &[
+            ("CONFIG_GRPC_XDS_OVERLAY_FILE", &path),
+            ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ],
+    );
     wait_for_amount(&mut weir.client().await, "a", 10).await;
     weir.wait_for_log("overlay.yaml:1:").await;
 }

@@ -1,4 +1,5 @@
-//! Configurations that cannot be used: each domain is refused by itself, and refusals do not keep the control plane busy.
+//! Configurations that cannot be used: each domain is refused by itself, and refusals do not keep
+//! the control plane busy.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,10 @@ use crate::support::wait::eventually_async;
 /// The message with a byte of its key that is no UTF-8.
 fn not_utf8(config: &RateLimitConfig) -> Sent {
     let mut message = config.encode_to_vec();
-    let at = message.windows(4).position(|part| part == b"user").expect("the key");
+    let at = message
+        .windows(4)
+        .position(|part| part == b"user")
+        .expect("the key");
     message[at] = 0xff;
     Sent::raw(&config.name, message)
 }
@@ -26,29 +30,60 @@ async fn a_bad_domain_keeps_its_last_good_version_and_the_others_apply() {
     let client = &mut weir.client().await;
     wait_for_amount(client, "c", 1).await;
 
-    control.set("2", [Sent::from(users("a", 2)), without_unit("b").into(), not_utf8(&users("c", 3)), without_unit("d").into()]);
+    control.set(
+        "2",
+        [
+            Sent::from(users("a", 2)),
+            without_unit("b").into(),
+            not_utf8(&users("c", 3)),
+            without_unit("d").into(),
+        ],
+    );
     wait_for_amount(client, "a", 2).await;
-    assert_eq!((amount(client, "b").await, amount(client, "c").await), (Some(1), Some(1)), "their last good versions");
+    assert_eq!(
+        (amount(client, "b").await, amount(client, "c").await),
+        (Some(1), Some(1)),
+        "their last good versions"
+    );
     assert_eq!(amount(client, "d").await, Some(0), "it never had one");
     let message = control.wait_for_nack().await;
     for part in ["resource b", "resource c", "UTF-8", "resource d", "unit"] {
         assert!(message.contains(part), "{part}: {message}");
     }
     let nack = control.wait_for(|asked| asked.error.is_some()).await;
-    assert_eq!((nack.version.as_str(), nack.error.expect("a refusal").0), ("1", 3));
-    assert_eq!(weir.metric("weir_xds_refused_domains{limits=\"kept\"}"), Some(2.0));
-    assert_eq!(weir.metric("weir_xds_refused_domains{limits=\"absent\"}"), Some(1.0));
+    assert_eq!(
+        (nack.version.as_str(), nack.error.expect("a refusal").0),
+        ("1", 3)
+    );
+    assert_eq!(
+        weir.metric("weir_xds_refused_domains{limits=\"kept\"}"),
+        Some(2.0)
+    );
+    assert_eq!(
+        weir.metric("weir_xds_refused_domains{limits=\"absent\"}"),
+        Some(1.0)
+    );
     assert_eq!(weir.metric("weir_config_last_load_successful"), Some(0.0));
-    let state = eventually_async(|| weir.metric("weir_xds_state{state=\"nacked\"}").filter(|state| *state > 0.0)).await;
+    let state = eventually_async(|| {
+        weir.metric("weir_xds_state{state=\"nacked\"}")
+            .filter(|state| *state > 0.0)
+    })
+    .await;
     assert_eq!(state, Some(1.0));
     weir.wait_for_log("resource d").await;
 
     // The repaired ones apply, and one that is removed while it is refused is gone.
     control.set("3", [users("a", 2), users("b", 4), users("d", 5)]);
     wait_for_amount(client, "d", 5).await;
-    assert_eq!((amount(client, "b").await, amount(client, "c").await), (Some(4), Some(0)));
+    assert_eq!(
+        (amount(client, "b").await, amount(client, "c").await),
+        (Some(4), Some(0))
+    );
     control.wait_for_ack("3").await;
-    assert_eq!(weir.metric("weir_xds_refused_domains{limits=\"kept\"}"), Some(0.0));
+    assert_eq!(
+        weir.metric("weir_xds_refused_domains{limits=\"kept\"}"),
+        Some(0.0)
+    );
     assert_eq!(weir.metric("weir_config_last_load_successful"), Some(1.0));
     weir.wait_for_log("in force again").await;
 }
@@ -66,19 +101,42 @@ async fn a_refused_configuration_is_refused_once_per_wait() {
     wait_for_amount(client, "a", 2).await;
     tokio::time::sleep(Duration::from_secs(9).saturating_sub(begin.elapsed())).await;
 
-    let nacks: Vec<_> = control.asked().into_iter().filter(|asked| asked.error.is_some()).map(|asked| asked.at).collect();
-    let waits: Vec<_> = nacks.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
-    println!("refusals {:.2} s after the change, then after {waits:.2?} s", (nacks[0] - begin).as_secs_f64());
+    let nacks: Vec<_> = control
+        .asked()
+        .into_iter()
+        .filter(|asked| asked.error.is_some())
+        .map(|asked| asked.at)
+        .collect();
+    let waits: Vec<_> = nacks
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+        .collect();
+    println!(
+        "refusals {:.2} s after the change, then after {waits:.2?} s",
+        (nacks[0] - begin).as_secs_f64()
+    );
     // At once, after 1 s, 2 s and 4 s; the next one would be due after 15 s.
     assert_eq!(nacks.len(), 4, "{waits:?}");
     assert!(nacks[0] - begin < Duration::from_secs(2));
     for (wait, least) in waits.iter().zip([1.0, 2.0, 4.0]) {
         assert!((least - 0.01..least + 1.5).contains(wait), "{waits:?}");
     }
-    assert!(control.sent().len() <= nacks.len() + 2, "the control plane sent {} responses", control.sent().len());
+    assert!(
+        control.sent().len() <= nacks.len() + 2,
+        "the control plane sent {} responses",
+        control.sent().len()
+    );
     let generations = weir.metric("weir_config_generation");
-    assert_eq!(generations, Some(2.0), "the same content is not loaded again");
-    let lines = weir.logs().iter().filter(|line| line.contains("refused")).count();
+    assert_eq!(
+        generations,
+        Some(2.0),
+        "the same content is not loaded again"
+    );
+    let lines = weir
+        .logs()
+        .iter()
+        .filter(|line| line.contains("refused"))
+        .count();
     assert_eq!(lines, 1, "and not logged again");
     let streams = control.asked().iter().map(|asked| asked.stream).max();
     assert_eq!(streams, Some(0), "a bad configuration ends no stream");
@@ -93,10 +151,17 @@ async fn a_refused_configuration_is_refused_once_per_wait() {
 async fn nothing_is_in_force_while_no_domain_at_all_can_be_used() {
     let control = ControlPlane::start();
     control.set("1", [without_unit("a")]);
-    let weir = start(&control.url(), &[("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")]);
+    let weir = start(
+        &control.url(),
+        &[("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")],
+    );
     control.wait_for_nack().await;
     let client = &mut weir.client().await;
-    assert_eq!(amount(client, "a").await, None, "UNAVAILABLE, so that Envoy decides");
+    assert_eq!(
+        amount(client, "a").await,
+        None,
+        "UNAVAILABLE, so that Envoy decides"
+    );
     control.set("2", [users("a", 2)]);
     wait_for_amount(client, "a", 2).await;
 }
@@ -106,21 +171,43 @@ async fn messages_that_are_no_limits_refuse_themselves_alone() {
     let control = ControlPlane::start();
     let mut other_type = Sent::from(users("b", 1));
     other_type.any.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
-    let deep = (0..300).fold(leaf("user", "", yearly(1)), |inner, _| super::node("k", "v", vec![inner]));
+    let deep = (0..300).fold(leaf("user", "", yearly(1)), |inner, _| {
+        super::node("k", "v", vec![inner])
+    });
     let broken = [
         (other_type, "envoy.config.cluster.v3.Cluster"),
         (Sent::raw("c", vec![0xff; 100]), "not valid"),
-        (Sent::raw("d", b"\x0a\x02\xff\xff".to_vec()), "not valid UTF-8"),
+        (
+            Sent::raw("d", b"\x0a\x02\xff\xff".to_vec()),
+            "not valid UTF-8",
+        ),
         (Sent::from(config("e", vec![deep])), "resource e"),
-        (Sent::from(config("f", vec![leaf("", "", yearly(1))])), "resource f"),
+        (
+            Sent::from(config("f", vec![leaf("", "", yearly(1))])),
+            "resource f",
+        ),
     ];
     let weir = start(&control.url(), &[]);
     let client = &mut weir.client().await;
     for (number, (broken, part)) in (1..).zip(broken) {
-        control.set(&number.to_string(), [Sent::from(users("a", number)), broken.clone()]);
+        control.set(
+            &number.to_string(),
+            [Sent::from(users("a", number)), broken.clone()],
+        );
         wait_for_amount(client, "a", number).await;
-        let is_refused = || control.asked().iter().filter_map(|asked| asked.error.as_ref()).any(|(_, message)| message.contains(part));
-        assert!(eventually_async(|| is_refused().then_some(())).await.is_some(), "{part}: {broken:?}");
+        let is_refused = || {
+            control
+                .asked()
+                .iter()
+                .filter_map(|asked| asked.error.as_ref())
+                .any(|(_, message)| message.contains(part))
+        };
+        assert!(
+            eventually_async(|| is_refused().then_some(()))
+                .await
+                .is_some(),
+            "{part}: {broken:?}"
+        );
     }
     assert_eq!(weir.metric("weir_panics_total"), Some(0.0));
 }
@@ -132,14 +219,24 @@ async fn a_resource_whose_name_cannot_be_read_does_not_remove_others() {
     let weir = start(&control.url(), &[]);
     let client = &mut weir.client().await;
     wait_for_amount(client, "b", 1).await;
-    control.set("2", [Sent::from(users("a", 2)), Sent::raw("b", vec![0xff; 10])]);
+    control.set(
+        "2",
+        [Sent::from(users("a", 2)), Sent::raw("b", vec![0xff; 10])],
+    );
     wait_for_amount(client, "a", 2).await;
-    assert_eq!(amount(client, "b").await, Some(1), "the broken one may be b");
+    assert_eq!(
+        amount(client, "b").await,
+        Some(1),
+        "the broken one may be b"
+    );
 }
 
 #[tokio::test]
 async fn of_two_resources_with_one_domain_the_first_by_name_applies_or_they_are_merged() {
-    let named = |name: &str, key: &str| RateLimitConfig { name: name.to_owned(), ..config("a", vec![leaf(key, "", yearly(1))]) };
+    let named = |name: &str, key: &str| RateLimitConfig {
+        name: name.to_owned(),
+        ..config("a", vec![leaf(key, "", yearly(1))])
+    };
     for (merge, second_is_limited) in [("false", false), ("true", true)] {
         let control = ControlPlane::start();
         control.set("1", [named("x", "first"), named("y", "second")]);
@@ -148,7 +245,11 @@ async fn of_two_resources_with_one_domain_the_first_by_name_applies_or_they_are_
         control.wait_for(|asked| !asked.nonce.is_empty()).await;
         for (key, is_limited) in [("first", true), ("second", second_is_limited)] {
             assert!(hit(client, "a", &[(key, "")]).await);
-            assert_eq!(hit(client, "a", &[(key, "")]).await, !is_limited, "{merge}: {key}");
+            assert_eq!(
+                hit(client, "a", &[(key, "")]).await,
+                !is_limited,
+                "{merge}: {key}"
+            );
         }
         if merge == "false" {
             assert!(control.wait_for_nack().await.contains("resource y"));
@@ -161,24 +262,55 @@ async fn of_two_resources_with_one_domain_the_first_by_name_applies_or_they_are_
 #[tokio::test]
 async fn a_name_with_a_line_break_and_large_metadata_refuse_their_resource() {
     let named = |domain: &str, name: &str, replaced: &str| {
-        let replaces = vec![RateLimitReplace { name: replaced.to_owned() }];
-        config(domain, vec![leaf("user", "", RateLimitPolicy { name: name.to_owned(), replaces, ..yearly(2) })])
+        let replaces = vec![RateLimitReplace {
+            name: replaced.to_owned(),
+        }];
+        config(
+            domain,
+            vec![leaf(
+                "user",
+                "",
+                RateLimitPolicy {
+                    name: name.to_owned(),
+                    replaces,
+                    ..yearly(2)
+                },
+            )],
+        )
     };
     let mut large = users("c", 2);
-    let text = prost_types::Value { kind: Some(Kind::StringValue("x".repeat(20_000))) };
-    large.descriptors[0].metadata = Some(prost_types::Struct { fields: [("text".to_owned(), text)].into() });
+    let text = prost_types::Value {
+        kind: Some(Kind::StringValue("x".repeat(20_000))),
+    };
+    large.descriptors[0].metadata = Some(prost_types::Struct {
+        fields: [("text".to_owned(), text)].into(),
+    });
     let control = ControlPlane::start();
     control.set("1", ["a", "b", "c"].map(|domain| users(domain, 1)));
     let weir = start(&control.url(), &[]);
     let client = &mut weir.client().await;
     wait_for_amount(client, "c", 1).await;
-    control.set("2", [named("a", "a\r\nset-cookie: evil=1\r\nx: y", "other"), named("b", "good", "a\tb"), large, users("d", 2)]);
+    control.set(
+        "2",
+        [
+            named("a", "a\r\nset-cookie: evil=1\r\nx: y", "other"),
+            named("b", "good", "a\tb"),
+            large,
+            users("d", 2),
+        ],
+    );
     wait_for_amount(client, "d", 2).await;
     for domain in ["a", "b", "c"] {
         assert_eq!(amount(client, domain).await, Some(1), "{domain}");
     }
     let message = control.wait_for_nack().await;
-    for part in ["resource a", r"the name 'a\r\nset-cookie: evil=1\r\nx: y' has a line break", "resource b", "resource c", "20020 bytes"] {
+    for part in [
+        "resource a",
+        r"the name 'a\r\nset-cookie: evil=1\r\nx: y' has a line break",
+        "resource b",
+        "resource c",
+        "20020 bytes",
+    ] {
         assert!(message.contains(part), "{part}: {message}");
     }
 }

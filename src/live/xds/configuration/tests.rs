@@ -8,20 +8,38 @@ use crate::proto::xds;
 use crate::rules::Lookup;
 
 fn users(domain: &str, amount: u32) -> xds::RateLimitConfig {
-    let rate_limit = xds::RateLimitPolicy { unit: 4, requests_per_unit: amount, ..Default::default() };
-    let user = xds::RateLimitDescriptor { key: "user".to_owned(), rate_limit: Some(rate_limit), ..Default::default() };
-    xds::RateLimitConfig { name: format!("r-{domain}"), domain: domain.to_owned(), descriptors: vec![user] }
+    let rate_limit = xds::RateLimitPolicy {
+        unit: 4,
+        requests_per_unit: amount,
+        ..Default::default()
+    };
+    let user = xds::RateLimitDescriptor {
+        key: "user".to_owned(),
+        rate_limit: Some(rate_limit),
+        ..Default::default()
+    };
+    xds::RateLimitConfig {
+        name: format!("r-{domain}"),
+        domain: domain.to_owned(),
+        descriptors: vec![user],
+    }
 }
 
 /// A limit without a unit.
 fn wrong(domain: &str) -> xds::RateLimitConfig {
     let mut config = users(domain, 1);
-    config.descriptors[0].rate_limit.as_mut().expect("a limit").unit = 0;
+    config.descriptors[0]
+        .rate_limit
+        .as_mut()
+        .expect("a limit")
+        .unit = 0;
     config
 }
 
 fn any(config: &xds::RateLimitConfig) -> Bytes {
-    resources::pack(&config.encode_to_vec().into()).encode_to_vec().into()
+    resources::pack(&config.encode_to_vec().into())
+        .encode_to_vec()
+        .into()
 }
 
 fn all(configs: &[xds::RateLimitConfig]) -> Change {
@@ -30,7 +48,16 @@ fn all(configs: &[xds::RateLimitConfig]) -> Change {
 
 fn set(config: &xds::RateLimitConfig) -> Edit {
     let name = config.name.clone().into();
-    Edit::Set(xds::Resource { name, resource: any(config), version: "v".into(), ..Default::default() }.encode_to_vec().into())
+    Edit::Set(
+        xds::Resource {
+            name,
+            resource: any(config),
+            version: "v".into(),
+            ..Default::default()
+        }
+        .encode_to_vec()
+        .into(),
+    )
 }
 
 fn remove(domain: &str) -> Edit {
@@ -39,7 +66,10 @@ fn remove(domain: &str) -> Edit {
 
 /// Bounds that nothing but the size of messages meets.
 fn bounds(max_bytes: usize) -> Bounds {
-    Bounds { max_bytes, max_memory: 1 << 40 }
+    Bounds {
+        max_bytes,
+        max_memory: 1 << 40,
+    }
 }
 
 /// A configuration with the rules that it gave last.
@@ -47,7 +77,10 @@ struct Tested(Configuration, Rules);
 
 impl Tested {
     fn new() -> Self {
-        Self(Configuration::new(XdsOptions::default(), bounds(1 << 20)), Rules::default())
+        Self(
+            Configuration::new(XdsOptions::default(), bounds(1 << 20)),
+            Rules::default(),
+        )
     }
 
     fn apply(&mut self, change: Change) -> Applied {
@@ -60,9 +93,14 @@ impl Tested {
 
     /// The amount for a user of the domain; 0 without a limit.
     fn amount(&self, domain: &str) -> u32 {
-        let entry = Entry { key: b"user", value: b"u" };
+        let entry = Entry {
+            key: b"user",
+            value: b"u",
+        };
         match self.1.find(domain.as_bytes(), &[entry]) {
-            Lookup::Limit(limit) => limit.amount().map_or(0, |amount| amount.rate.requests_per_unit as u32),
+            Lookup::Limit(limit) => limit
+                .amount()
+                .map_or(0, |amount| amount.rate.requests_per_unit as u32),
             _ => 0,
         }
     }
@@ -79,12 +117,17 @@ fn is_refused(applied: &Applied) -> bool {
 #[test]
 fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     let mut tested = Tested::new();
-    assert!(!is_refused(&tested.apply(all(&[users("a", 1), users("b", 1)]))));
+    assert!(!is_refused(
+        &tested.apply(all(&[users("a", 1), users("b", 1)]))
+    ));
     assert!(tested.0.take_changed() && !tested.0.take_changed());
     let applied = tested.apply(all(&[users("a", 2), wrong("b"), wrong("c")]));
     assert!(is_refused(&applied));
     assert_eq!((applied.kept, applied.absent), (1, 1));
-    assert_eq!([tested.amount("a"), tested.amount("b"), tested.amount("c")], [2, 1, 0]);
+    assert_eq!(
+        [tested.amount("a"), tested.amount("b"), tested.amount("c")],
+        [2, 1, 0]
+    );
     assert_eq!(tested.in_force(), ["r-a", "r-b"]);
 
     let saved = tested.0.in_force().clone();
@@ -93,14 +136,22 @@ fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     assert_eq!(applied.outcome, Outcome::Accepted);
     assert_eq!(applied.rules.expect("rules").domains().count(), 2);
     assert!(!restarted.take_changed(), "it is what the file has");
-    assert!(restarted.apply(all(&[users("b", 1), users("a", 2)])).is_known, "the control plane sends the same in another order");
+    assert!(
+        restarted
+            .apply(all(&[users("b", 1), users("a", 2)]))
+            .is_known,
+        "the control plane sends the same in another order"
+    );
 }
 
 #[test]
 fn a_domain_that_moves_to_another_resource_while_it_is_wrong_keeps_its_limits() {
     let mut tested = Tested::new();
     tested.apply(all(&[users("a", 1)]));
-    let moved = xds::RateLimitConfig { name: "moved".to_owned(), ..wrong("a") };
+    let moved = xds::RateLimitConfig {
+        name: "moved".to_owned(),
+        ..wrong("a")
+    };
     assert!(is_refused(&tested.apply(all(&[moved]))));
     assert_eq!((tested.amount("a"), tested.in_force()), (1, vec!["r-a"]));
 }
@@ -123,20 +174,39 @@ fn two_different_resources_of_one_name_refuse_it_whatever_their_order() {
         assert!(is_refused(&applied) && tested.amount("a") == 9, "{order:?}");
     }
     let mut tested = Tested::new();
-    assert!(!is_refused(&tested.apply(all(&[users("a", 1), users("a", 1)]))), "the same one twice");
+    assert!(
+        !is_refused(&tested.apply(all(&[users("a", 1), users("a", 1)]))),
+        "the same one twice"
+    );
 }
 
 #[test]
 fn longer_times_to_live_change_nothing() {
     let mut tested = Tested::new();
     tested.apply(all(&[users("a", 1), users("b", 2)]));
-    let wrapper = xds::Resource { name: "r-a".into(), ..Default::default() }.encode_to_vec();
+    let wrapper = xds::Resource {
+        name: "r-a".into(),
+        ..Default::default()
+    }
+    .encode_to_vec();
     let type_url = "type.googleapis.com/envoy.service.discovery.v3.Resource".into();
-    let prolonged: Bytes = resources::Any { type_url, value: wrapper.into() }.encode_to_vec().into();
+    let prolonged: Bytes = resources::Any {
+        type_url,
+        value: wrapper.into(),
+    }
+    .encode_to_vec()
+    .into();
     let applied = tested.apply(Change::All(vec![prolonged.clone()]));
-    assert_eq!((applied.outcome, tested.amount("b")), (Outcome::Accepted, 2), "it need not name all resources");
+    assert_eq!(
+        (applied.outcome, tested.amount("b")),
+        (Outcome::Accepted, 2),
+        "it need not name all resources"
+    );
     tested.apply(Change::All(vec![prolonged, any(&users("c", 3))]));
-    assert_eq!([tested.amount("a"), tested.amount("b"), tested.amount("c")], [1, 0, 3]);
+    assert_eq!(
+        [tested.amount("a"), tested.amount("b"), tested.amount("c")],
+        [1, 0, 3]
+    );
 }
 
 #[test]
@@ -144,58 +214,119 @@ fn edits_apply_in_order_and_only_what_they_name_is_refused() {
     let mut tested = Tested::new();
     let edits = |edits: &[Edit]| Change::Edits(edits.to_vec());
     tested.apply(edits(&[set(&users("a", 1)), set(&users("b", 1))]));
-    tested.apply(edits(&[remove("a"), set(&users("a", 2)), set(&users("c", 1)), remove("c")]));
-    assert_eq!([tested.amount("a"), tested.amount("b"), tested.amount("c")], [2, 1, 0]);
+    tested.apply(edits(&[
+        remove("a"),
+        set(&users("a", 2)),
+        set(&users("c", 1)),
+        remove("c"),
+    ]));
+    assert_eq!(
+        [tested.amount("a"), tested.amount("b"), tested.amount("c")],
+        [2, 1, 0]
+    );
     assert!(is_refused(&tested.apply(edits(&[set(&wrong("b"))]))));
     let applied = tested.apply(edits(&[set(&users("a", 3))]));
-    assert_eq!((applied.outcome, applied.kept), (Outcome::Accepted, 1), "b is wrong as before, and not part of it");
+    assert_eq!(
+        (applied.outcome, applied.kept),
+        (Outcome::Accepted, 1),
+        "b is wrong as before, and not part of it"
+    );
     assert_eq!([tested.amount("a"), tested.amount("b")], [3, 1]);
     assert_eq!(tested.0.in_force()["r-a"].version, "v");
     let applied = tested.apply(edits(&[remove("b"), remove("unknown")]));
-    assert_eq!((applied.outcome, applied.kept, tested.amount("b")), (Outcome::Accepted, 0, 0));
-    assert!(is_refused(&tested.apply(edits(&[Edit::Set(Bytes::from_static(b"\xff"))]))));
+    assert_eq!(
+        (applied.outcome, applied.kept, tested.amount("b")),
+        (Outcome::Accepted, 0, 0)
+    );
+    assert!(is_refused(
+        &tested.apply(edits(&[Edit::Set(Bytes::from_static(b"\xff"))]))
+    ));
 }
 
 #[test]
 fn more_bytes_than_the_bound_refuse_what_exceeds_them() {
-    let mut tested = Tested(Configuration::new(XdsOptions::default(), bounds(300)), Rules::default());
+    let mut tested = Tested(
+        Configuration::new(XdsOptions::default(), bounds(300)),
+        Rules::default(),
+    );
     let mut large = users("z", 1);
     large.descriptors[0].key = "k".repeat(300);
     let applied = tested.apply(all(&[users("a", 1), large]));
-    assert!(applied.problems.iter().any(|problem| problem.to_string().contains("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")), "{applied:?}");
+    assert!(
+        applied.problems.iter().any(|problem| problem
+            .to_string()
+            .contains("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")),
+        "{applied:?}"
+    );
     assert_eq!(tested.amount("a"), 1);
 }
 
 #[test]
 fn what_would_take_too_much_memory_is_refused_by_name_and_charges_nothing() {
-    let mut tested =
-        Tested(Configuration::new(XdsOptions::default(), Bounds { max_bytes: 1 << 30, max_memory: 1 << 20 }), Rules::default());
+    let mut tested = Tested(
+        Configuration::new(
+            XdsOptions::default(),
+            Bounds {
+                max_bytes: 1 << 30,
+                max_memory: 1 << 20,
+            },
+        ),
+        Rules::default(),
+    );
     tested.apply(all(&[users("a", 1), users("m", 1)]));
     let many = |name: &str| {
-        let head = xds::RateLimitConfig { name: format!("r-{name}"), domain: name.to_owned(), descriptors: Vec::new() }.encode_to_vec();
+        let head = xds::RateLimitConfig {
+            name: format!("r-{name}"),
+            domain: name.to_owned(),
+            descriptors: Vec::new(),
+        }
+        .encode_to_vec();
         // Empty descriptors: two bytes each.
         let many: Bytes = [head, [0x1a, 0].repeat(10_000)].concat().into();
         resources::pack(&many).encode_to_vec().into()
     };
-    let applied = tested.apply(Change::All(vec![any(&users("a", 2)), many("m"), many("n"), any(&users("z", 2))]));
+    let applied = tested.apply(Change::All(vec![
+        any(&users("a", 2)),
+        many("m"),
+        many("n"),
+        any(&users("z", 2)),
+    ]));
     let problems: Vec<_> = applied.problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 2, "{problems:?}");
     for (problem, name) in problems.iter().zip(["resource r-m", "resource r-n"]) {
-        assert!(problem.contains(name) && problem.contains("1 MiB of memory"), "{problem}");
+        assert!(
+            problem.contains(name) && problem.contains("1 MiB of memory"),
+            "{problem}"
+        );
     }
     assert_eq!((applied.kept, applied.absent), (1, 1));
-    assert_eq!(["a", "m", "n", "z"].map(|domain| tested.amount(domain)), [2, 1, 0, 2]);
+    assert_eq!(
+        ["a", "m", "n", "z"].map(|domain| tested.amount(domain)),
+        [2, 1, 0, 2]
+    );
 }
 
 #[test]
 fn domains_that_keep_old_resources_are_charged_for_them() {
     let weight = weigh(&users("d00", 1).encode_to_vec(), u64::MAX).expect("valid");
-    let bounds = Bounds { max_bytes: 1 << 30, max_memory: 10 * weight };
-    let mut tested = Tested(Configuration::new(XdsOptions::default(), bounds), Rules::default());
-    // Each domain is refused under another name as soon as it is in force, so that nothing wants what it keeps.
+    let bounds = Bounds {
+        max_bytes: 1 << 30,
+        max_memory: 10 * weight,
+    };
+    let mut tested = Tested(
+        Configuration::new(XdsOptions::default(), bounds),
+        Rules::default(),
+    );
+    // Each domain is refused under another name as soon as it is in force, so that nothing wants
+    // what it keeps.
     for number in 0..40 {
-        let moved = (0..number).map(|old| xds::RateLimitConfig { name: "x".to_owned() + &old.to_string(), ..wrong(&format!("d{old:02}")) });
-        tested.apply(all(&moved.chain([users(&format!("d{number:02}"), 1)]).collect::<Vec<_>>()));
+        let moved = (0..number).map(|old| xds::RateLimitConfig {
+            name: "x".to_owned() + &old.to_string(),
+            ..wrong(&format!("d{old:02}"))
+        });
+        tested.apply(all(&moved
+            .chain([users(&format!("d{number:02}"), 1)])
+            .collect::<Vec<_>>()));
     }
     assert!(tested.in_force().len() <= 11, "{:?}", tested.in_force());
 }
@@ -203,23 +334,43 @@ fn domains_that_keep_old_resources_are_charged_for_them() {
 #[test]
 fn a_resource_that_is_wanted_again_is_charged_once() {
     let weight = weigh(&users("a", 1).encode_to_vec(), u64::MAX).expect("valid");
-    let bounds = Bounds { max_bytes: 1 << 30, max_memory: 2 * weight + weight / 2 };
-    let mut tested = Tested(Configuration::new(XdsOptions::default(), bounds), Rules::default());
+    let bounds = Bounds {
+        max_bytes: 1 << 30,
+        max_memory: 2 * weight + weight / 2,
+    };
+    let mut tested = Tested(
+        Configuration::new(XdsOptions::default(), bounds),
+        Rules::default(),
+    );
     tested.apply(all(&[users("a", 1)]));
-    let moved = xds::RateLimitConfig { name: "moved".to_owned(), ..wrong("a") };
+    let moved = xds::RateLimitConfig {
+        name: "moved".to_owned(),
+        ..wrong("a")
+    };
     assert!(is_refused(&tested.apply(all(&[moved]))));
-    assert!(!is_refused(&tested.apply(all(&[users("a", 1), users("b", 1)]))), "both fit");
+    assert!(
+        !is_refused(&tested.apply(all(&[users("a", 1), users("b", 1)]))),
+        "both fit"
+    );
     assert_eq!(tested.in_force(), ["r-a", "r-b"]);
 }
 
 #[test]
 fn elements_without_a_name_leave_few_texts() {
     let broken = Bytes::from_static(b"\xff");
-    for change in [Change::Edits(vec![Edit::Set(broken.clone()); 5_000]), Change::All(vec![broken; 5_000])] {
+    for change in [
+        Change::Edits(vec![Edit::Set(broken.clone()); 5_000]),
+        Change::All(vec![broken; 5_000]),
+    ] {
         let mut tested = Tested::new();
         let applied = tested.apply(change);
-        let Outcome::Refused { message, .. } = applied.outcome else { panic!("a refusal") };
-        assert_eq!((applied.problems.len(), message.lines().count()), (MOST_SHOWN, MOST_SHOWN));
+        let Outcome::Refused { message, .. } = applied.outcome else {
+            panic!("a refusal")
+        };
+        assert_eq!(
+            (applied.problems.len(), message.lines().count()),
+            (MOST_SHOWN, MOST_SHOWN)
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! The records of a CSV file (RFC 4180) with the places of their cells.
 //!
-//! The crate `csv` reads them. It says where it was before it skipped empty lines and comments, and not where a cell is; both are found again in the text.
+//! The crate `csv` reads them. It says where it was before it skipped empty lines and comments, and
+//! not where a cell is; both are found again in the text.
 
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
@@ -28,7 +29,11 @@ impl<'t> Records<'t> {
     /// Those of a text, without its byte order mark.
     pub(super) fn new(text: &'t [u8]) -> Self {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        let reader = ReaderBuilder::new().has_headers(false).flexible(true).comment(Some(COMMENT)).from_reader(text);
+        let reader = ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .comment(Some(COMMENT))
+            .from_reader(text);
         Self { text, reader }
     }
 
@@ -39,13 +44,18 @@ impl<'t> Records<'t> {
             return None;
         }
         let before = record.position()?;
-        let (mut byte, mut line) = (usize::try_from(before.byte()).ok()?, u32::try_from(before.line()).ok()?);
+        let (mut byte, mut line) = (
+            usize::try_from(before.byte()).ok()?,
+            u32::try_from(before.line()).ok()?,
+        );
         while let Some(&first) = self.text.get(byte) {
             let skipped = match first {
                 b'\r' | b'\n' => 1,
                 COMMENT => {
                     let rest = self.text.get(byte..)?;
-                    rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1)
+                    rest.iter()
+                        .position(|&byte| byte == b'\n')
+                        .map_or(rest.len(), |end| end + 1)
                 }
                 _ => break,
             };
@@ -56,10 +66,18 @@ impl<'t> Records<'t> {
         (byte < self.text.len()).then_some(Begin { line, byte })
     }
 
-    /// Where the cell of that index is in the record that begins there, and whether it ends where its quotes do, if it has some.
+    /// Where the cell of that index is in the record that begins there, and whether it ends where
+    /// its quotes do, if it has some.
     pub(super) fn cell(&self, begin: Begin, cell: usize) -> (Position, bool) {
         let text = self.text.get(begin.byte..).unwrap_or_default();
-        let (mut at, mut cells, mut state) = (Position { line: begin.line, column: 1 }, 0, Cell::Begins);
+        let (mut at, mut cells, mut state) = (
+            Position {
+                line: begin.line,
+                column: 1,
+            },
+            0,
+            Cell::Begins,
+        );
         let mut first = at;
         for &byte in text {
             state = match (state, byte) {
@@ -72,9 +90,15 @@ impl<'t> Records<'t> {
                 (Cell::Begins | Cell::Plain, _) => Cell::Plain,
             };
             at = match byte {
-                b'\n' => Position { line: at.line + 1, column: 1 },
+                b'\n' => Position {
+                    line: at.line + 1,
+                    column: 1,
+                },
                 // A character counts once, whatever its bytes.
-                _ => Position { column: at.column + u32::from(byte & 0xc0 != 0x80), ..at },
+                _ => Position {
+                    column: at.column + u32::from(byte & 0xc0 != 0x80),
+                    ..at
+                },
             };
             if matches!(state, Cell::Begins) {
                 (first, cells) = (at, cells + 1);
@@ -107,7 +131,9 @@ mod tests {
 
     #[test]
     fn records_have_their_lines_and_cells_their_columns() {
-        let text = b"\xef\xbb\xbf# customers\r\n\r\nvalue,plan\r\n\r\n# one\n\"a,\"\"b\",pro\n\n\n\xc3\xa9,\"x\ny\",z\n5\" disk,\"\r\n\r\n\"\"\r\n\",z\r\nlast,z,z\n#last";
+        let text = b"\xef\xbb\xbf# customers\r\n\r\nvalue,plan\r\n\r\n# \
+            one\n\"a,\"\"b\",pro\n\n\n\xc3\xa9,\"x\ny\",z\n5\" \
+            disk,\"\r\n\r\n\"\"\r\n\",z\r\nlast,z,z\n#last";
         let mut records = Records::new(text);
         let mut record = ByteRecord::new();
         let mut all = Vec::new();
@@ -116,7 +142,11 @@ mod tests {
                 let Position { line, column } = records.at(begin, cell);
                 (line, column)
             };
-            all.push((begin.line, record.iter().map(<[u8]>::to_vec).collect::<Vec<_>>(), (0..record.len()).map(at).collect::<Vec<_>>()));
+            all.push((
+                begin.line,
+                record.iter().map(<[u8]>::to_vec).collect::<Vec<_>>(),
+                (0..record.len()).map(at).collect::<Vec<_>>(),
+            ));
         }
         let cells = |cells: &[&[u8]]| cells.iter().map(|cell| cell.to_vec()).collect::<Vec<_>>();
         assert_eq!(
@@ -124,9 +154,21 @@ mod tests {
             [
                 (3, cells(&[b"value", b"plan"]), vec![(3, 1), (3, 7)]),
                 (6, cells(&[b"a,\"b", b"pro"]), vec![(6, 1), (6, 9)]),
-                (9, cells(&[b"\xc3\xa9", b"x\ny", b"z"]), vec![(9, 1), (9, 3), (10, 4)]),
-                (11, cells(&[b"5\" disk", b"\r\n\r\n\"\r\n", b"z"]), vec![(11, 1), (11, 9), (14, 3)]),
-                (15, cells(&[b"last", b"z", b"z"]), vec![(15, 1), (15, 6), (15, 8)]),
+                (
+                    9,
+                    cells(&[b"\xc3\xa9", b"x\ny", b"z"]),
+                    vec![(9, 1), (9, 3), (10, 4)]
+                ),
+                (
+                    11,
+                    cells(&[b"5\" disk", b"\r\n\r\n\"\r\n", b"z"]),
+                    vec![(11, 1), (11, 9), (14, 3)]
+                ),
+                (
+                    15,
+                    cells(&[b"last", b"z", b"z"]),
+                    vec![(15, 1), (15, 6), (15, 8)]
+                ),
             ]
         );
     }
@@ -143,7 +185,11 @@ mod tests {
         ] {
             let mut records = Records::new(text.as_bytes());
             let begin = records.next(&mut ByteRecord::new()).expect("a record");
-            assert_eq!([0, 1].map(|cell| records.cell(begin, cell).1), expected, "{text:?}");
+            assert_eq!(
+                [0, 1].map(|cell| records.cell(begin, cell).1),
+                expected,
+                "{text:?}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The table `tests/vectors/control_plane_usage.txt`: what gives limits of a control plane `track_usage` and its options, and what is wrong there.
+//! The table `tests/vectors/control_plane_usage.txt`: what gives limits of a control plane
+//! `track_usage` and its options, and what is wrong there.
 
 use super::*;
 
@@ -15,10 +16,16 @@ struct Case {
 fn cases() -> Vec<Case> {
     let text = include_str!("../../../../tests/vectors/control_plane_usage.txt");
     let mut cases: Vec<Case> = Vec::new();
-    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+    for line in text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+    {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match (word, cases.last_mut()) {
-            ("case", _) => cases.push(Case { name: rest.to_owned(), ..Case::default() }),
+            ("case", _) => cases.push(Case {
+                name: rest.to_owned(),
+                ..Case::default()
+            }),
             ("usage" | "refused" | "problem", Some(case)) => case.expected.push(line.to_owned()),
             (_, Some(case)) => case.says.push((word.to_owned(), rest.to_owned())),
             (_, None) => panic!("no case yet: {line}"),
@@ -30,7 +37,10 @@ fn cases() -> Vec<Case> {
 
 impl Case {
     fn get(&self, word: &str) -> Option<&str> {
-        self.says.iter().find(|(name, _)| name == word).map(|(_, text)| text.as_str())
+        self.says
+            .iter()
+            .find(|(name, _)| name == word)
+            .map(|(_, text)| text.as_str())
     }
 
     /// The overlay, if the case has anything of one.
@@ -58,7 +68,13 @@ impl Case {
         let problem = |problem: &Problem| format!("problem {problem}");
         let overlay = match self.overlay() {
             None => None,
-            Some(text) => match Overlay::read(SourceText { name: "overlay.yaml".into(), text: text.into() }, &Options::default()) {
+            Some(text) => match Overlay::read(
+                SourceText {
+                    name: "overlay.yaml".into(),
+                    text: text.into(),
+                },
+                &Options::default(),
+            ) {
                 Ok(read) => Some(Arc::new(read.overlay)),
                 Err(problems) => return problems.iter().map(problem).collect(),
             },
@@ -68,19 +84,37 @@ impl Case {
             Err(error) => return vec![format!("problem {error}")],
         };
         let options = self.get("metadata").map(|text| {
-            let options: serde_json::Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{}: {error}", self.name));
+            let options: serde_json::Value =
+                serde_json::from_str(text).unwrap_or_else(|error| panic!("{}: {error}", self.name));
             serde_json::json!({ "weir": options })
         });
         let policy = match self.get("unlimited") {
-            Some(_) => Some(Policy { unlimited: true, ..Policy::default() }),
+            Some(_) => Some(Policy {
+                unlimited: true,
+                ..Policy::default()
+            }),
             None => per_minute(10),
         };
-        let user = Descriptor { metadata: options.and_then(metadata), ..node("user", "", policy) };
-        let route = Descriptor { descriptors: vec![user], ..node("route", "", None) };
-        let applied =
-            Domains::default().apply(vec![resource("r", "d", vec![route])], &XdsOptions { defaults, overlay, ..XdsOptions::default() });
+        let user = Descriptor {
+            metadata: options.and_then(metadata),
+            ..node("user", "", policy)
+        };
+        let route = Descriptor {
+            descriptors: vec![user],
+            ..node("route", "", None)
+        };
+        let applied = Domains::default().apply(
+            vec![resource("r", "d", vec![route])],
+            &XdsOptions {
+                defaults,
+                overlay,
+                ..XdsOptions::default()
+            },
+        );
         if let Some(refused) = applied.refused.first() {
-            return std::iter::once("refused".to_owned()).chain(refused.problems.iter().map(problem)).collect();
+            return std::iter::once("refused".to_owned())
+                .chain(refused.problems.iter().map(problem))
+                .collect();
         }
         let rules = applied.rules.expect("rules");
         let limit = rules.limits().next().expect("a limit");
@@ -88,12 +122,22 @@ impl Case {
             None => "usage none".to_owned(),
             Some(tracking) => {
                 let levels: Vec<_> = tracking.levels.iter().map(|(key, _)| &**key).collect();
-                assert_eq!((&*tracking.domain, &levels[..]), ("d", &["route", "user"][..]), "{}", self.name);
+                assert_eq!(
+                    (&*tracking.domain, &levels[..]),
+                    ("d", &["route", "user"][..]),
+                    "{}",
+                    self.name
+                );
                 let usage = tracking.settings;
-                format!("usage {} x {}, {}, {}", usage.interval, usage.buckets, usage.expiry, usage.subjects)
+                format!(
+                    "usage {} x {}, {}, {}",
+                    usage.interval, usage.buckets, usage.expiry, usage.subjects
+                )
             }
         };
-        std::iter::once(usage).chain(applied.warnings.iter().map(problem)).collect()
+        std::iter::once(usage)
+            .chain(applied.warnings.iter().map(problem))
+            .collect()
     }
 }
 
@@ -107,18 +151,35 @@ fn limits_of_a_control_plane_have_the_usage_of_the_table() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A changed option of usage is a change of the limit, which the comparison of two configurations shows.
+/// A changed option of usage is a change of the limit, which the comparison of two configurations
+/// shows.
 #[test]
 fn a_changed_overlay_changes_the_usage() {
     let mut domains = Domains::default();
     let one = || vec![one("d", 10)];
-    let before = domains.apply(one(), &with_overlay("defaults: {track_usage: true}")).rules.expect("rules");
-    let applied = domains.apply(one(), &with_overlay("defaults: {track_usage: true, usage_buckets: 5}"));
+    let before = domains
+        .apply(one(), &with_overlay("defaults: {track_usage: true}"))
+        .rules
+        .expect("rules");
+    let applied = domains.apply(
+        one(),
+        &with_overlay("defaults: {track_usage: true, usage_buckets: 5}"),
+    );
     assert_eq!(applied.changed, ["d"]);
     let after = applied.rules.expect("rules");
     let difference = crate::rules::diff::Difference::new(&before, &after);
     let texts: Vec<String> = difference.changed.iter().map(ToString::to_string).collect();
-    assert!(texts.len() == 1 && texts[0].contains("usage_buckets"), "{texts:?}");
+    assert!(
+        texts.len() == 1 && texts[0].contains("usage_buckets"),
+        "{texts:?}"
+    );
     let applied = domains.apply(one(), &XdsOptions::default());
-    assert!(applied.rules.expect("rules").limits().all(|limit| limit.usage.is_none()), "without the overlay");
+    assert!(
+        applied
+            .rules
+            .expect("rules")
+            .limits()
+            .all(|limit| limit.usage.is_none()),
+        "without the overlay"
+    );
 }

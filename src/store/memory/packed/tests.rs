@@ -9,25 +9,75 @@ use crate::time::{Rate, Unit};
 fn algorithms() -> impl Strategy<Value = Algorithm> {
     let units = vec![Unit::Second, Unit::Minute, Unit::Hour, Unit::Day];
     let named = prop::sample::select(&AlgorithmKind::OVER_TIME[..]);
-    (named, prop::sample::select(units), prop_oneof![1..200_u64, 1..=u64::from(u32::MAX), 1..1_u64 << 53], 1..90_u32).prop_filter_map(
-        "options that belong together",
-        |((_, kind), unit, requests_per_unit, unit_multiplier)| {
-            Algorithm::try_new(&Rate { requests_per_unit, unit, unit_multiplier }, &Options { kind, ..Options::default() }).ok()
-        },
+    (
+        named,
+        prop::sample::select(units),
+        prop_oneof![1..200_u64, 1..=u64::from(u32::MAX), 1..1_u64 << 53],
+        1..90_u32,
     )
+        .prop_filter_map(
+            "options that belong together",
+            |((_, kind), unit, requests_per_unit, unit_multiplier)| {
+                Algorithm::try_new(
+                    &Rate {
+                        requests_per_unit,
+                        unit,
+                        unit_multiplier,
+                    },
+                    &Options {
+                        kind,
+                        ..Options::default()
+                    },
+                )
+                .ok()
+            },
+        )
 }
 
 fn numbers() -> impl Strategy<Value = u64> {
-    let edges = vec![0, 1, u64::from(u32::MAX), 1 << 32, LATEST, LATEST + 1, 1 << 53, 1 << 63, u64::MAX - 1, u64::MAX];
-    prop_oneof![any::<u64>(), 0..1_000_000_u64, 1_800_000_000_000_000..1_900_000_000_000_000_u64, prop::sample::select(edges)]
+    let edges = vec![
+        0,
+        1,
+        u64::from(u32::MAX),
+        1 << 32,
+        LATEST,
+        LATEST + 1,
+        1 << 53,
+        1 << 63,
+        u64::MAX - 1,
+        u64::MAX,
+    ];
+    prop_oneof![
+        any::<u64>(),
+        0..1_000_000_u64,
+        1_800_000_000_000_000..1_900_000_000_000_000_u64,
+        prop::sample::select(edges)
+    ]
 }
 
 fn states() -> impl Strategy<Value = State> {
-    (0..4, numbers(), numbers(), numbers(), 0..=15_u8).prop_map(|(kind, one, two, three, tick)| match kind {
-        0 => State::FixedWindow { window: one, count: two },
-        1 => State::Counter { window: one, current: two, previous: three },
-        2 => State::Tokens { last: one, level: two.cast_signed(), units: Units::new(tick) },
-        _ => State::Queue { last: one, backlog: two, units: Units::new(tick) },
+    (0..4, numbers(), numbers(), numbers(), 0..=15_u8).prop_map(|(kind, one, two, three, tick)| {
+        match kind {
+            0 => State::FixedWindow {
+                window: one,
+                count: two,
+            },
+            1 => State::Counter {
+                window: one,
+                current: two,
+                previous: three,
+            },
+            2 => State::Tokens {
+                last: one,
+                level: two.cast_signed(),
+                units: Units::new(tick),
+            },
+            _ => State::Queue {
+                last: one,
+                backlog: two,
+                units: Units::new(tick),
+            },
+        }
     })
 }
 
@@ -77,11 +127,34 @@ proptest! {
 #[test]
 fn the_state_of_another_algorithm_is_none() {
     let of = |kind| {
-        let rate = Rate { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
-        Algorithm::try_new(&rate, &Options { kind, ..Options::default() }).expect("a limit")
+        let rate = Rate {
+            requests_per_unit: 5,
+            unit: Unit::Minute,
+            unit_multiplier: 1,
+        };
+        Algorithm::try_new(
+            &rate,
+            &Options {
+                kind,
+                ..Options::default()
+            },
+        )
+        .expect("a limit")
     };
-    let (token, leaky) = (of(AlgorithmKind::TokenBucket), of(AlgorithmKind::LeakyBucket));
-    let state = State::Tokens { last: 1, level: 2, units: Units::new(0) };
+    let (token, leaky) = (
+        of(AlgorithmKind::TokenBucket),
+        of(AlgorithmKind::LeakyBucket),
+    );
+    let state = State::Tokens {
+        last: 1,
+        level: 2,
+        units: Units::new(0),
+    };
     assert_eq!(Packed::new(&state, &leaky, Micros(9)), None);
-    assert_eq!(Packed::new(&state, &token, Micros(9)).expect("it fits").state(&leaky), None);
+    assert_eq!(
+        Packed::new(&state, &token, Micros(9))
+            .expect("it fits")
+            .state(&leaky),
+        None
+    );
 }

@@ -8,12 +8,24 @@ use super::*;
 use crate::algorithm::{Algorithm, FixedWindow, State};
 use crate::time::{Period, Span};
 
-const SECOND: FixedWindow = FixedWindow { limit: 1, window: Period::Even(Span::from_secs(1)), count_denied: true };
+const SECOND: FixedWindow = FixedWindow {
+    limit: 1,
+    window: Period::Even(Span::from_secs(1)),
+    count_denied: true,
+};
 
 /// What recovers after so many seconds.
 fn until(second: u64) -> Packed {
-    let state = State::FixedWindow { window: second - 1, count: 1 };
-    Packed::new(&state, &Algorithm::FixedWindow(SECOND), SECOND.end(second - 1)).expect("it fits")
+    let state = State::FixedWindow {
+        window: second - 1,
+        count: 1,
+    };
+    Packed::new(
+        &state,
+        &Algorithm::FixedWindow(SECOND),
+        SECOND.end(second - 1),
+    )
+    .expect("it fits")
 }
 
 fn at(second: u64) -> Micros {
@@ -21,19 +33,31 @@ fn at(second: u64) -> Micros {
 }
 
 fn slots(table: &Table) -> Vec<Entry> {
-    table.blocks.iter().flat_map(|block| block.iter().copied()).collect()
+    table
+        .blocks
+        .iter()
+        .flat_map(|block| block.iter().copied())
+        .collect()
 }
 
 /// Every entry is where it can be found, in order and without a gap before it.
 fn assert_sound(table: &Table) {
     let (homes, slots) = (homes(table.slots()), slots(table));
-    let entries: Vec<(usize, Fingerprint)> =
-        slots.iter().enumerate().filter(|(_, entry)| !entry.is_gap()).map(|(slot, entry)| (slot, entry.key)).collect();
+    let entries: Vec<(usize, Fingerprint)> = slots
+        .iter()
+        .enumerate()
+        .filter(|(_, entry)| !entry.is_gap())
+        .map(|(slot, entry)| (slot, entry.key))
+        .collect();
     assert_eq!(entries.len(), table.len());
     assert!(entries.iter().is_sorted_by(|left, right| left.1 < right.1));
     for (slot, key) in entries {
         assert!(home(key, homes) <= slot);
-        assert!(slots[home(key, homes)..slot].iter().all(|entry| !entry.is_gap()));
+        assert!(
+            slots[home(key, homes)..slot]
+                .iter()
+                .all(|entry| !entry.is_gap())
+        );
     }
 }
 
@@ -84,7 +108,8 @@ proptest! {
                 Call::Sweep(second) => {
                     let (mut gone, mut left) = (0, FreedBlocks::new());
                     table.sweep(at(second), &mut left, |_| gone += 1);
-                    prop_assert!(left.iter().all(|block| block.iter().all(Entry::is_gap)), "a table that gets them would hold what was left in them");
+                    prop_assert!(left.iter().all(|block| block.iter().all(Entry::is_gap)), "a \
+                        table that gets them would hold what was left in them");
                     pool.give_back(left);
                     let before = map.len();
                     map.retain(|_, packed| packed.recovers() > at(second));
@@ -118,7 +143,10 @@ fn tables_that_share_a_pool_hold_what_maps_hold() {
         }
         for _ in 0..random.usize(..=map.len() / 4) {
             let from = random.usize(..table.slots());
-            let removed = table.soonest_of(1, from, |_| true).map(|slot| table.remove(slot)).expect("there is one");
+            let removed = table
+                .soonest_of(1, from, |_| true)
+                .map(|slot| table.remove(slot))
+                .expect("there is one");
             assert_eq!(map.remove(&removed.key), Some(removed.packed));
         }
         let now = at(random.u64(1..220));
@@ -133,7 +161,10 @@ fn tables_that_share_a_pool_hold_what_maps_hold() {
         }
         for (table, map) in &tables {
             assert_sound(table);
-            let held = slots(table).into_iter().filter(|entry| !entry.is_gap()).map(|entry| (entry.key, entry.packed));
+            let held = slots(table)
+                .into_iter()
+                .filter(|entry| !entry.is_gap())
+                .map(|entry| (entry.key, entry.packed));
             assert!(held.eq(map.iter().map(|(&key, &packed)| (key, packed))));
         }
     }
@@ -141,13 +172,27 @@ fn tables_that_share_a_pool_hold_what_maps_hold() {
 
 #[test]
 fn an_insertion_moves_a_few_entries_or_the_table_once() {
-    let (mut table, mut random, pool) = (Table::default(), fastrand::Rng::with_seed(5), Pool::default());
+    let (mut table, mut random, pool) = (
+        Table::default(),
+        fastrand::Rng::with_seed(5),
+        Pool::default(),
+    );
     let mut rebuilt = 0;
     for _ in 0..1_400 {
         let before = slots(&table);
-        table.insert(Entry { key: random_key(&mut random), packed: until(9) }, &pool);
+        table.insert(
+            Entry {
+                key: random_key(&mut random),
+                packed: until(9),
+            },
+            &pool,
+        );
         if table.slots() == before.len() {
-            let moved = before.iter().zip(&slots(&table)).filter(|(before, after)| before != after).count();
+            let moved = before
+                .iter()
+                .zip(&slots(&table))
+                .filter(|(before, after)| before != after)
+                .count();
             assert!(moved <= 256, "{moved} of {}", table.len());
         } else {
             rebuilt += 1;
@@ -159,17 +204,35 @@ fn an_insertion_moves_a_few_entries_or_the_table_once() {
 
 #[test]
 fn it_is_never_much_larger_than_what_it_holds() {
-    let (mut table, mut random, pool) = (Table::default(), fastrand::Rng::with_seed(6), Pool::default());
+    let (mut table, mut random, pool) = (
+        Table::default(),
+        fastrand::Rng::with_seed(6),
+        Pool::default(),
+    );
     for len in 1..=2_000_usize {
-        table.insert(Entry { key: random_key(&mut random), packed: until(if len % 10 == 0 { 99 } else { 9 }) }, &pool);
-        assert!(table.slots() <= SLOTS + len * 8 / 5, "{} slots for {len}", table.slots());
+        table.insert(
+            Entry {
+                key: random_key(&mut random),
+                packed: until(if len % 10 == 0 { 99 } else { 9 }),
+            },
+            &pool,
+        );
+        assert!(
+            table.slots() <= SLOTS + len * 8 / 5,
+            "{} slots for {len}",
+            table.slots()
+        );
     }
     let (mut left, most) = (FreedBlocks::new(), table.slots());
     table.sweep(at(9), &mut left, |_| ());
     assert_eq!(table.len(), 200);
     assert!(table.slots() < 300 + SLOTS, "{} slots", table.slots());
     table.sweep(at(99), &mut left, |_| ());
-    assert_eq!((table.slots(), left.len() * SLOTS), (0, most), "all that it had is left");
+    assert_eq!(
+        (table.slots(), left.len() * SLOTS),
+        (0, most),
+        "all that it had is left"
+    );
 }
 
 #[test]
@@ -177,7 +240,13 @@ fn a_sample_goes_round() {
     let (mut table, pool) = (Table::default(), Pool::default());
     assert_eq!(table.soonest_of(5, 0, |_| true), None);
     for key in 1..=3_u128 {
-        table.insert(Entry { key: key << 125, packed: until(10 - key as u64) }, &pool);
+        table.insert(
+            Entry {
+                key: key << 125,
+                packed: until(10 - key as u64),
+            },
+            &pool,
+        );
     }
     for from in 0..=table.slots() {
         assert_eq!(table.soonest_of(3, from, |_| true), table.find(3 << 125));

@@ -1,8 +1,10 @@
 //! One connection to Redis: it writes the packed commands and reads exactly one reply to each.
 //!
-//! RESP matches replies to commands by their order alone (redis.io, "Redis serialization protocol specification", "Pipelining"). A caller that
-//! stops waiting before the last reply leaves replies behind, which the next caller would take for its own. So a connection is not reused after
-//! such an exchange, nor after an error. It never sends a command twice: the caller knows which commands may be repeated.
+//! RESP matches replies to commands by their order alone (redis.io, "Redis serialization protocol
+//! specification", "Pipelining"). A caller that stops waiting before the last reply leaves replies
+//! behind, which the next caller would take for its own. So a connection is not reused after such
+//! an exchange, nor after an error. It never sends a command twice: the caller knows which commands
+//! may be repeated.
 
 use std::io;
 
@@ -16,7 +18,8 @@ use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ProtocolError, ReplyBuffer};
 use crate::verdict::StoreError;
 
-/// The longest lifetime of a connection, so that Weir soon leaves an address that its host name no longer has, or a server that lost its role.
+/// The longest lifetime of a connection, so that Weir soon leaves an address that its host name no
+/// longer has, or a server that lost its role.
 const MAX_LIFETIME: Duration = Duration::from_secs(60);
 
 /// A connection that has passed its handshake, with the buffers of its current exchange.
@@ -40,7 +43,8 @@ pub(crate) struct Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ready,
-    /// An exchange has begun. A connection that stays like this was left by a caller that stopped waiting for the replies.
+    /// An exchange has begun. A connection that stays like this was left by a caller that stopped
+    /// waiting for the replies.
     Busy,
     Broken,
 }
@@ -56,7 +60,8 @@ impl Connection {
             cause: None,
             state: State::Ready,
             is_given_up: false,
-            // Between 45 s and 60 s, so that connections that were opened together are not replaced together.
+            // Between 45 s and 60 s, so that connections that were opened together are not replaced
+            // together.
             retire_at: Instant::now() + MAX_LIFETIME.mul_f64(0.75 + fastrand::f64() / 4.0),
             known_ttls: KnownTtls::default(),
         }
@@ -91,8 +96,9 @@ impl Connection {
     /// Writes the packed commands and reads one reply to each, by `deadline`.
     ///
     /// # Errors
-    /// `NotExecuted` if no byte was sent: the connection is broken, the deadline has passed, or the socket took nothing. `Unknown` if some were
-    /// sent: Redis may have executed the commands. Except when the deadline has already passed at the call, an error breaks the connection.
+    /// `NotExecuted` if no byte was sent: the connection is broken, the deadline has passed, or the
+    /// socket took nothing. `Unknown` if some were sent: Redis may have executed the commands.
+    /// Except when the deadline has already passed at the call, an error breaks the connection.
     pub(crate) async fn exchange(&mut self, deadline: Instant) -> Result<Parser<'_>, StoreError> {
         // The next bytes of a broken connection may be replies to earlier commands.
         if self.is_broken() {
@@ -104,7 +110,9 @@ impl Connection {
         self.state = State::Busy;
         self.written = 0;
         self.received.clear();
-        let result = timeout_at(deadline, self.round_trip()).await.unwrap_or(Err(error::TIMEOUT));
+        let result = timeout_at(deadline, self.round_trip())
+            .await
+            .unwrap_or(Err(error::TIMEOUT));
         match result {
             Ok(()) => {
                 self.state = State::Ready;
@@ -112,12 +120,17 @@ impl Connection {
             }
             Err(name) => {
                 self.state = State::Broken;
-                Err(if self.written == 0 { StoreError::NotExecuted(name) } else { StoreError::Unknown(name) })
+                Err(if self.written == 0 {
+                    StoreError::NotExecuted(name)
+                } else {
+                    StoreError::Unknown(name)
+                })
             }
         }
     }
 
-    /// As [`Connection::exchange`], with the replies as values. It allocates, and is for commands outside the request path.
+    /// As [`Connection::exchange`], with the replies as values. It allocates, and is for commands
+    /// outside the request path.
     ///
     /// # Errors
     /// Those of [`Connection::exchange`], and `Unknown` if a reply is not valid RESP.
@@ -141,7 +154,11 @@ impl Connection {
 
     async fn round_trip(&mut self) -> Result<(), &'static str> {
         while self.written < self.outgoing.bytes().len() {
-            match self.socket.write(&self.outgoing.bytes()[self.written..]).await {
+            match self
+                .socket
+                .write(&self.outgoing.bytes()[self.written..])
+                .await
+            {
                 Ok(count) if count > 0 => self.written += count,
                 Ok(_) => return Err(error::IO),
                 Err(cause) => {
@@ -152,17 +169,28 @@ impl Connection {
                 }
             }
         }
-        self.socket.flush().await.map_err(|cause| self.io_error(cause))?;
+        self.socket
+            .flush()
+            .await
+            .map_err(|cause| self.io_error(cause))?;
         for _ in 0..self.outgoing.commands() {
             self.receive().await?;
         }
-        if self.received.has_unparsed() { Err(error::PROTOCOL) } else { Ok(()) }
+        if self.received.has_unparsed() {
+            Err(error::PROTOCOL)
+        } else {
+            Ok(())
+        }
     }
 
     /// Reads until the buffer holds one more complete reply.
     async fn receive(&mut self) -> Result<(), &'static str> {
         while !self.received.parse_reply().map_err(protocol_error)? {
-            match self.socket.read(self.received.spare().map_err(protocol_error)?).await {
+            match self
+                .socket
+                .read(self.received.spare().map_err(protocol_error)?)
+                .await
+            {
                 Ok(0) => return Err(error::IO),
                 Ok(count) => self.received.fill(count),
                 Err(cause) => return Err(self.io_error(cause)),
@@ -171,13 +199,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads the next message of a subscription (redis.io, "Redis Pub/Sub"). Waits without a deadline.
+    /// Reads the next message of a subscription (redis.io, "Redis Pub/Sub"). Waits without a
+    /// deadline.
     ///
     /// # Errors
     /// The name of the error that broke the connection.
     pub(crate) async fn listen(&mut self) -> Result<Value, &'static str> {
         self.received.discard_parsed();
-        let message = self.receive().await.and_then(|()| parse_redis_value(self.received.tokens().bytes()).map_err(|_| error::PROTOCOL));
+        let message = self.receive().await.and_then(|()| {
+            parse_redis_value(self.received.tokens().bytes()).map_err(|_| error::PROTOCOL)
+        });
         if message.is_err() {
             self.state = State::Broken;
         }
@@ -200,7 +231,8 @@ impl Connection {
         self.state != State::Ready
     }
 
-    /// Whether another exchange may use the connection: the last one is complete, and [`Connection::give_up`] was not called.
+    /// Whether another exchange may use the connection: the last one is complete, and
+    /// [`Connection::give_up`] was not called.
     pub(crate) fn is_reusable(&self) -> bool {
         self.state == State::Ready && !self.is_given_up
     }
@@ -210,7 +242,8 @@ impl Connection {
         Instant::now() >= self.retire_at
     }
 
-    /// Whether the server has neither closed the connection nor sent anything since the last exchange. Sends nothing and does not wait.
+    /// Whether the server has neither closed the connection nor sent anything since the last
+    /// exchange. Sends nothing and does not wait.
     pub(crate) fn is_quiet(&mut self) -> bool {
         self.socket.is_quiet()
     }

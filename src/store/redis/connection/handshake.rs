@@ -1,7 +1,9 @@
-//! The handshake of a connection: it connects, then logs in, selects the database and checks the server in one round trip.
+//! The handshake of a connection: it connects, then logs in, selects the database and checks the
+//! server in one round trip.
 //!
-//! It exists so that every connection of a lane can count, and so that a failed attempt names its cause. It sends no HELLO: a connection
-//! without it speaks RESP2 (redis.io, command HELLO). An error never repeats a password or a text of the server, which may quote one.
+//! It exists so that every connection of a lane can count, and so that a failed attempt names its
+//! cause. It sends no HELLO: a connection without it speaks RESP2 (redis.io, command HELLO). An
+//! error never repeats a password or a text of the server, which may quote one.
 
 use bb8_redis::redis::Value;
 use tokio::time::{Instant, timeout_at};
@@ -25,7 +27,8 @@ pub(crate) enum Purpose {
     QueryCluster,
     /// To ask a Sentinel for the primary, with the Sentinels' login.
     QuerySentinel,
-    /// To inspect a server that may not be able to count. The handshake logs in, selects the database, and checks nothing else.
+    /// To inspect a server that may not be able to count. The handshake logs in, selects the
+    /// database, and checks nothing else.
     Inspect,
 }
 
@@ -35,7 +38,11 @@ impl Purpose {
     }
 
     fn login(self, options: &Options) -> &Login {
-        if self == Self::QuerySentinel { &options.sentinel_login } else { &options.login }
+        if self == Self::QuerySentinel {
+            &options.sentinel_login
+        } else {
+            &options.login
+        }
     }
 }
 
@@ -47,29 +54,48 @@ pub(crate) struct Opened {
     pub(crate) time: Micros,
 }
 
-/// Connects to `address` and performs the handshake, within `options.connect_timeout`; a little longer only to find out why TLS fails.
+/// Connects to `address` and performs the handshake, within `options.connect_timeout`; a little
+/// longer only to find out why TLS fails.
 ///
 /// # Errors
-/// The name of the error, and its cause if the log may show it. The server's text is not part of it.
-pub(crate) async fn open(address: &Address, options: &Options, purpose: Purpose) -> Result<Opened, ConnectError> {
+/// The name of the error, and its cause if the log may show it. The server's text is not part of
+/// it.
+pub(crate) async fn open(
+    address: &Address,
+    options: &Options,
+    purpose: Purpose,
+) -> Result<Opened, ConnectError> {
     let deadline = Instant::now() + options.connect_timeout;
     let error = match handshake(address, options, purpose, deadline).await {
         Ok(opened) => return Ok(opened),
         Err(error) => error,
     };
     // The certificate files may have been replaced. The next attempt uses the new ones.
-    if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, error.name) {
+    if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, error.name)
+    {
         tls.reload();
     }
     Err(error)
 }
 
-async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadline: Instant) -> Result<Opened, ConnectError> {
-    let in_time = |_| ConnectError { name: error::CONNECT_TIMEOUT, cause: None };
+async fn handshake(
+    address: &Address,
+    options: &Options,
+    purpose: Purpose,
+    deadline: Instant,
+) -> Result<Opened, ConnectError> {
+    let in_time = |_| ConnectError {
+        name: error::CONNECT_TIMEOUT,
+        cause: None,
+    };
     let login = purpose.login(options);
     let credentials = timeout_at(deadline, login.read()).await.map_err(in_time)?;
-    let credentials = credentials.map_err(|error| ConnectError { name: error::AUTH, cause: Some(error.to_string()) })?;
-    let mut connection = Connection::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
+    let credentials = credentials.map_err(|error| ConnectError {
+        name: error::AUTH,
+        cause: Some(error.to_string()),
+    })?;
+    let mut connection =
+        Connection::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
     let mut steps = Vec::new();
     let out = connection.outgoing();
     // AUTH without a user name means the user `default` (redis.io, command AUTH).
@@ -82,7 +108,12 @@ async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadl
         out.end();
         steps.push(error::AUTH);
     }
-    if options.database != 0 && matches!(purpose, Purpose::Count | Purpose::CountOnPrimary | Purpose::Inspect) {
+    if options.database != 0
+        && matches!(
+            purpose,
+            Purpose::Count | Purpose::CountOnPrimary | Purpose::Inspect
+        )
+    {
         out.command("SELECT").arg(options.database);
         out.end();
         steps.push(error::DATABASE);
@@ -103,7 +134,12 @@ async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadl
         steps.push(error::UNSUPPORTED);
     }
     // The later deadline keeps the two timeouts from racing.
-    let answered = timeout_at(deadline, connection.query(deadline + options.connect_timeout)).await.map_err(in_time)?;
+    let answered = timeout_at(
+        deadline,
+        connection.query(deadline + options.connect_timeout),
+    )
+    .await
+    .map_err(in_time)?;
     if let Err(error) = answered.map(drop) {
         // A server that has too many clients sends an error reply and closes the connection.
         return Err(match first_error(&steps, connection.replies()) {
@@ -120,42 +156,75 @@ async fn handshake(address: &Address, options: &Options, purpose: Purpose, deadl
         _ if !purpose.counts() => Some(Micros::default()),
         _ => None,
     };
-    let time = time.ok_or(ConnectError { name: error::PROTOCOL, cause: None })?;
+    let time = time.ok_or(ConnectError {
+        name: error::PROTOCOL,
+        cause: None,
+    })?;
     Ok(Opened { connection, time })
 }
 
-/// The error of a connection that failed before it had any reply, with a hint if only one side may speak TLS.
-pub(crate) fn explain_failure(connection: &mut Connection, name: &'static str, options: &Options) -> ConnectError {
+/// The error of a connection that failed before it had any reply, with a hint if only one side may
+/// speak TLS.
+pub(crate) fn explain_failure(
+    connection: &mut Connection,
+    name: &'static str,
+    options: &Options,
+) -> ConnectError {
     match (name, connection.take_cause()) {
         (error::PROTOCOL, _) if connection.received().starts_with(&socket::TLS_ALERT) => {
-            ConnectError { name: error::TLS, cause: Some(socket::SPEAKS_TLS.to_owned()) }
+            ConnectError {
+                name: error::TLS,
+                cause: Some(socket::SPEAKS_TLS.to_owned()),
+            }
         }
         (error::IO, cause) => {
-            let explained = cause.map_or(ConnectError { name, cause: None }, |cause| socket::connect_error(name, &cause));
-            let hint = if options.tls.is_some() { socket::MAY_WANT_A_CERTIFICATE } else { socket::MAY_SPEAK_TLS };
+            let explained = cause.map_or(ConnectError { name, cause: None }, |cause| {
+                socket::connect_error(name, &cause)
+            });
+            let hint = if options.tls.is_some() {
+                socket::MAY_WANT_A_CERTIFICATE
+            } else {
+                socket::MAY_SPEAK_TLS
+            };
             match explained {
-                ConnectError { name: error::IO, cause } => {
+                ConnectError {
+                    name: error::IO,
+                    cause,
+                } => {
                     let cause = cause.unwrap_or_else(|| "Redis closed the connection".to_owned());
-                    ConnectError { name, cause: Some(format!("{cause} before it replied; {hint}")) }
+                    ConnectError {
+                        name,
+                        cause: Some(format!("{cause} before it replied; {hint}")),
+                    }
                 }
                 tls => tls,
             }
         }
         // Without a password the handshake may send nothing that needs one.
-        (error::AUTH, _) if options.login.password.is_none() => {
-            ConnectError { name, cause: Some(refused_login(&options.login, &Value::Nil)) }
-        }
-        (name, cause) => ConnectError { name, cause: cause.map(|cause| cause.to_string()) },
+        (error::AUTH, _) if options.login.password.is_none() => ConnectError {
+            name,
+            cause: Some(refused_login(&options.login, &Value::Nil)),
+        },
+        (name, cause) => ConnectError {
+            name,
+            cause: cause.map(|cause| cause.to_string()),
+        },
     }
 }
 
 /// Why a login was refused, without the text of the server.
 fn refused_login(login: &Login, reply: &Value) -> String {
-    let text = if let Value::ServerError(error) = reply { error.details().unwrap_or_default() } else { "" };
+    let text = if let Value::ServerError(error) = reply {
+        error.details().unwrap_or_default()
+    } else {
+        ""
+    };
     let sent = credentials_sent(login);
     match login.password {
         None => format!("Redis wants a password, and {sent}"),
-        Some(_) if text.contains("without any password") => format!("Redis has no password for the user `default`, and {sent}"),
+        Some(_) if text.contains("without any password") => {
+            format!("Redis has no password for the user `default`, and {sent}")
+        }
         Some(_) => format!("the user name or the password is wrong: {sent}"),
     }
 }
@@ -167,7 +236,9 @@ fn credentials_sent(login: &Login) -> &'static str {
         (Some(Password::Text(_)), None) => "a password was sent, no user name",
         (Some(Password::Text(_)), Some(_)) => "a user name and a password were sent",
         (Some(Password::File(_)), None) => "a password out of a file was sent, no user name",
-        (Some(Password::File(_)), Some(_)) => "a user name, and a password out of a file, were sent",
+        (Some(Password::File(_)), Some(_)) => {
+            "a user name, and a password out of a file, were sent"
+        }
     }
 }
 
@@ -175,20 +246,36 @@ fn credentials_sent(login: &Login) -> &'static str {
 const ROLE: &str = "role";
 
 /// The name of the first error among the replies to the steps of the handshake, and that reply.
-fn first_error<'r>(steps: &[&'static str], replies: &'r [Value]) -> Option<(&'static str, &'r Value)> {
-    steps.iter().zip(replies).find_map(|(&step, reply)| Some((step_error(step, reply)?, reply)))
+fn first_error<'r>(
+    steps: &[&'static str],
+    replies: &'r [Value],
+) -> Option<(&'static str, &'r Value)> {
+    steps
+        .iter()
+        .zip(replies)
+        .find_map(|(&step, reply)| Some((step_error(step, reply)?, reply)))
 }
 
-/// The name of the error in the reply to `step`, if it holds one. `step` is the name for errors that have none of their own.
+/// The name of the error in the reply to `step`, if it holds one. `step` is the name for errors
+/// that have none of their own.
 fn step_error(step: &'static str, reply: &Value) -> Option<&'static str> {
     if step == ROLE {
-        // The first element of a reply to ROLE is the role: master, slave or sentinel (redis.io, command ROLE). A user without the right to ROLE
-        // gets an error reply, and the handshake goes on: a replica refuses the first write.
-        let Value::Array(role) = reply else { return None };
+        // The first element of a reply to ROLE is the role: master, slave or sentinel (redis.io,
+        // command ROLE). A user without the right to ROLE gets an error reply, and the handshake
+        // goes on: a replica refuses the first write.
+        let Value::Array(role) = reply else {
+            return None;
+        };
         let is_primary = matches!(role.first(), Some(Value::BulkString(name)) if name == b"master");
         return (!is_primary).then_some(error::READONLY);
     }
-    let Value::ServerError(error) = reply else { return None };
+    let Value::ServerError(error) = reply else {
+        return None;
+    };
     let kind = error::classify(error);
-    Some(if matches!(kind.error(), StoreError::Unknown(_)) { step } else { kind.name })
+    Some(if matches!(kind.error(), StoreError::Unknown(_)) {
+        step
+    } else {
+        kind.name
+    })
 }

@@ -1,7 +1,9 @@
-//! The options of the Redis store: addresses, logins, TLS and sizes, with the reasons of their defaults.
+//! The options of the Redis store: addresses, logins, TLS and sizes, with the reasons of their
+//! defaults.
 //!
-//! [`RawOptions`] are the settings as text, and [`Options::parse`] makes [`Options`] of them, so that the store never meets an invalid address.
-//! The forms are those of envoyproxy/ratelimit. No output of this room, `Debug` and errors included, may hold a secret.
+//! [`RawOptions`] are the settings as text, and [`Options::parse`] makes [`Options`] of them, so
+//! that the store never meets an invalid address. The forms are those of envoyproxy/ratelimit. No
+//! output of this room, `Debug` and errors included, may hold a secret.
 
 mod address;
 mod error;
@@ -32,19 +34,22 @@ pub struct Options {
     pub database: u32,
     /// The TLS configuration of all connections; `None`: connections are not encrypted.
     pub tls: Option<Tls>,
-    /// The largest number of connections per worker thread and server. A connection carries one batch at a time, so this is also the largest
-    /// number of batches that a thread has in flight to a server. 10 as in envoyproxy/ratelimit.
+    /// The largest number of connections per worker thread and server. A connection carries one
+    /// batch at a time, so this is also the largest number of batches that a thread has in flight
+    /// to a server. 10 as in envoyproxy/ratelimit.
     pub pool_size: NonZeroU32,
-    /// The time from the lookup of the host name to the end of the handshake. 250 ms is far above a round trip within a region. It still allows
-    /// several attempts per second while packets are lost.
+    /// The time from the lookup of the host name to the end of the handshake. 250 ms is far above a
+    /// round trip within a region. It still allows several attempts per second while packets are
+    /// lost.
     pub connect_timeout: Duration,
-    /// The largest random time in seconds, but at most one window, that keys live beyond their window, so that the keys of one window do not
-    /// all expire at the same instant. 300 as in envoyproxy/ratelimit.
+    /// The largest random time in seconds, but at most one window, that keys live beyond their
+    /// window, so that the keys of one window do not all expire at the same instant. 300 as in
+    /// envoyproxy/ratelimit.
     pub expiry_jitter_secs: u32,
     /// The prefix of all keys, here for the keys of probes.
     pub key_prefix: String,
-    /// Whether fixed windows are counted by script instead of INCRBY. A script that reaches Redis after its deadline counts nothing, but costs
-    /// Redis more CPU. Off by default.
+    /// Whether fixed windows are counted by script instead of INCRBY. A script that reaches Redis
+    /// after its deadline counts nothing, but costs Redis more CPU. Off by default.
     pub fixed_windows_by_script: bool,
 }
 
@@ -60,16 +65,24 @@ pub enum Topology {
         /// The addresses of the Sentinels; at least one.
         sentinels: Vec<Address>,
     },
-    /// The addresses of some nodes of a Redis Cluster, at least one. Weir asks them for all other nodes.
+    /// The addresses of some nodes of a Redis Cluster, at least one. Weir asks them for all other
+    /// nodes.
     Cluster(Vec<Address>),
 }
 
 impl fmt::Display for Topology {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |list: &[Address]| list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let list = |list: &[Address]| {
+            list.iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         match self {
             Self::Single(address) => address.fmt(out),
-            Self::Sentinel { master, sentinels } => write!(out, "{master}, known to {}", list(sentinels)),
+            Self::Sentinel { master, sentinels } => {
+                write!(out, "{master}, known to {}", list(sentinels))
+            }
             Self::Cluster(nodes) => out.write_str(&list(nodes)),
         }
     }
@@ -80,14 +93,16 @@ impl fmt::Display for Topology {
 pub struct RawOptions<'a> {
     /// `single` (or nothing), `sentinel` or `cluster`.
     pub kind: &'a str,
-    /// `host:port`, a path, or `redis://` or `rediss://[[user][:password]@]host[:port][/database]`. For Sentinel, the name of the master and the
-    /// addresses of Sentinels, separated by commas. For Cluster, the addresses of some nodes, separated by commas.
+    /// `host:port`, a path, or `redis://` or `rediss://[[user][:password]@]host[:port][/database]`.
+    /// For Sentinel, the name of the master and the addresses of Sentinels, separated by commas.
+    /// For Cluster, the addresses of some nodes, separated by commas.
     pub url: &'a str,
     /// `tcp` or `unix`; used for a single server only.
     pub socket_type: &'a str,
     /// `password` or `user:password`; takes precedence over the login in the address.
     pub auth: &'a str,
-    /// The path of a file with the password. The user is that of `auth` (`user:`), else that of the address.
+    /// The path of a file with the password. The user is that of `auth` (`user:`), else that of the
+    /// address.
     pub auth_file: &'a str,
     /// As `auth`, for the Sentinels.
     pub sentinel_auth: &'a str,
@@ -128,12 +143,14 @@ impl Options {
         }
     }
 
-    /// The key of a probe. `number` is part of its hash tag, so that a key can be found for any hash slot of a cluster.
+    /// The key of a probe. `number` is part of its hash tag, so that a key can be found for any
+    /// hash slot of a cluster.
     pub(crate) fn probe_key(&self, number: u32) -> Vec<u8> {
         format!("{}w1{{weir|probe={number}}}", self.key_prefix).into_bytes()
     }
 
-    /// Parses settings in any form that envoyproxy/ratelimit accepts, and reads the files that they name.
+    /// Parses settings in any form that envoyproxy/ratelimit accepts, and reads the files that they
+    /// name.
     ///
     /// # Errors
     /// The first invalid setting, with the remedy and without its value.
@@ -142,12 +159,19 @@ impl Options {
             "" => None,
             text if text.eq_ignore_ascii_case("unix") => Some(true),
             // Go dials tcp4 and tcp6 too.
-            text if ["tcp", "tcp4", "tcp6"].iter().any(|known| text.eq_ignore_ascii_case(known)) => Some(false),
+            text if ["tcp", "tcp4", "tcp6"]
+                .iter()
+                .any(|known| text.eq_ignore_ascii_case(known)) =>
+            {
+                Some(false)
+            }
             _ => return Err(OptionsError::SocketType),
         };
         let url = raw.url.trim();
         let parsed = match raw.kind.trim().to_ascii_lowercase().as_str() {
-            "" | "single" | "sentinel" | "cluster" if url.is_empty() => return Err(OptionsError::Empty),
+            "" | "single" | "sentinel" | "cluster" if url.is_empty() => {
+                return Err(OptionsError::Empty);
+            }
             "" | "single" => parse_single(url, is_unix)?,
             "sentinel" => parse_sentinel(url)?,
             "cluster" => parse_cluster(url)?,
@@ -161,11 +185,25 @@ impl Options {
         } else {
             None
         };
-        let ParsedTopology { topology, username, password, database, .. } = parsed;
+        let ParsedTopology {
+            topology,
+            username,
+            password,
+            database,
+            ..
+        } = parsed;
         Ok(Self {
             login: parse_login(("AUTH_FILE", raw.auth, raw.auth_file), username, password)?,
             sentinel_login: match topology {
-                Topology::Sentinel { .. } => parse_login(("SENTINEL_AUTH_FILE", raw.sentinel_auth, raw.sentinel_auth_file), None, None)?,
+                Topology::Sentinel { .. } => parse_login(
+                    (
+                        "SENTINEL_AUTH_FILE",
+                        raw.sentinel_auth,
+                        raw.sentinel_auth_file,
+                    ),
+                    None,
+                    None,
+                )?,
                 _ => Login::default(),
             },
             database,
@@ -176,15 +214,31 @@ impl Options {
 }
 
 fn parse_single(url: &str, is_unix: Option<bool>) -> Result<ParsedTopology, OptionsError> {
-    let ParsedAddress { address, scheme, username, password, database } = ParsedAddress::single(url, is_unix)?;
-    Ok(ParsedTopology { topology: Topology::Single(address), scheme, username, password, database })
+    let ParsedAddress {
+        address,
+        scheme,
+        username,
+        password,
+        database,
+    } = ParsedAddress::single(url, is_unix)?;
+    Ok(ParsedTopology {
+        topology: Topology::Single(address),
+        scheme,
+        username,
+        password,
+        database,
+    })
 }
 
 fn parse_sentinel(url: &str) -> Result<ParsedTopology, OptionsError> {
     let (master, rest) = url.split_once(',').ok_or(OptionsError::Sentinels)?;
     let master = master.trim();
-    // Sentinel accepts these characters in a name. Others mean that the name is missing and that this is an address.
-    let is_name = !master.is_empty() && master.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
+    // Sentinel accepts these characters in a name. Others mean that the name is missing and that
+    // this is an address.
+    let is_name = !master.is_empty()
+        && master
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
     if !is_name || rest.trim().is_empty() {
         return Err(OptionsError::Sentinels);
     }
@@ -192,59 +246,106 @@ fn parse_sentinel(url: &str) -> Result<ParsedTopology, OptionsError> {
     if parsed.username.is_some() || parsed.password.is_some() {
         return Err(OptionsError::SentinelLogin);
     }
-    let Topology::Cluster(sentinels) = parsed.topology else { return Err(OptionsError::Sentinels) };
-    Ok(ParsedTopology { topology: Topology::Sentinel { master: master.to_owned(), sentinels }, ..parsed })
+    let Topology::Cluster(sentinels) = parsed.topology else {
+        return Err(OptionsError::Sentinels);
+    };
+    Ok(ParsedTopology {
+        topology: Topology::Sentinel {
+            master: master.to_owned(),
+            sentinels,
+        },
+        ..parsed
+    })
 }
 
 fn parse_cluster(url: &str) -> Result<ParsedTopology, OptionsError> {
     let parsed = parse_list(url)?;
-    if parsed.database == 0 { Ok(parsed) } else { Err(OptionsError::ClusterDatabase) }
+    if parsed.database == 0 {
+        Ok(parsed)
+    } else {
+        Err(OptionsError::ClusterDatabase)
+    }
 }
 
-/// Parses addresses separated by commas. Those with a scheme have to agree in all but the address; the others follow them.
+/// Parses addresses separated by commas. Those with a scheme have to agree in all but the address;
+/// the others follow them.
 fn parse_list(list: &str) -> Result<ParsedTopology, OptionsError> {
-    let servers = list.split(',').map(|item| ParsedAddress::list_item(item.trim())).collect::<Result<Vec<_>, _>>()?;
-    let mut with_scheme = servers.iter().filter(|server| server.scheme != Scheme::Unspecified);
+    let servers = list
+        .split(',')
+        .map(|item| ParsedAddress::list_item(item.trim()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut with_scheme = servers
+        .iter()
+        .filter(|server| server.scheme != Scheme::Unspecified);
     let first = with_scheme.next();
-    let agrees =
-        |server: &ParsedAddress| first.is_some_and(|first| *server == ParsedAddress { address: server.address.clone(), ..first.clone() });
+    let agrees = |server: &ParsedAddress| {
+        first.is_some_and(|first| {
+            *server
+                == ParsedAddress {
+                    address: server.address.clone(),
+                    ..first.clone()
+                }
+        })
+    };
     if !with_scheme.all(agrees) {
         return Err(OptionsError::Inconsistent);
     }
-    let (username, password) = first.map(|server| (server.username.clone(), server.password.clone())).unwrap_or_default();
-    let (scheme, database) = first.map_or((Scheme::Unspecified, 0), |server| (server.scheme, server.database));
+    let (username, password) = first
+        .map(|server| (server.username.clone(), server.password.clone()))
+        .unwrap_or_default();
+    let (scheme, database) = first.map_or((Scheme::Unspecified, 0), |server| {
+        (server.scheme, server.database)
+    });
     let nodes = servers.into_iter().map(|server| server.address).collect();
-    Ok(ParsedTopology { topology: Topology::Cluster(nodes), scheme, username, password, database })
+    Ok(ParsedTopology {
+        topology: Topology::Cluster(nodes),
+        scheme,
+        username,
+        password,
+        database,
+    })
 }
 
-/// The login from the settings `auth` and `file` and the login in the address, over which they take precedence. `setting` is the end of the name
-/// of the file's setting, for errors.
+/// The login from the settings `auth` and `file` and the login in the address, over which they take
+/// precedence. `setting` is the end of the name of the file's setting, for errors.
 fn parse_login(
     (setting, auth, file): (&'static str, &str, &str),
     username: Option<String>,
     password: Option<Secret>,
 ) -> Result<Login, OptionsError> {
-    let (user, text) = auth.split_once(':').map_or(("", auth), |(user, text)| (user, text));
+    let (user, text) = auth
+        .split_once(':')
+        .map_or(("", auth), |(user, text)| (user, text));
     let user = Some(user.to_owned()).filter(|user| !user.is_empty());
     if !file.is_empty() {
         if !text.is_empty() || password.is_some() {
             return Err(OptionsError::TwoPasswords(setting));
         }
-        let login = Login { username: user.or(username), password: Some(Password::File(file.into())) };
+        let login = Login {
+            username: user.or(username),
+            password: Some(Password::File(file.into())),
+        };
         return match login.check() {
             Ok(()) => Ok(login),
             Err(error) => Err(OptionsError::PasswordFile(setting, error.to_string())),
         };
     }
     if !auth.is_empty() {
-        // `auth` replaces the password in the address together with its user. A user alone in the address is kept.
+        // `auth` replaces the password in the address together with its user. A user alone in the
+        // address is kept.
         let username = user.or(if password.is_none() { username } else { None });
-        return Ok(Login { username, password: Some(Password::Text(Secret::new(text))) });
+        return Ok(Login {
+            username,
+            password: Some(Password::Text(Secret::new(text))),
+        });
     }
     if username.is_some() && password.is_none() {
         return Err(OptionsError::NoPassword);
     }
-    Ok(Login { username, password: password.map(Password::Text) })
+    Ok(Login {
+        username,
+        password: password.map(Password::Text),
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The simulation's socket: a stream in memory, and the function that opens one per connection.
 //!
-//! It lets the simulation run real connections against a Redis in the same process. It must not fail or delay by itself: the simulated server
-//! injects the faults.
+//! It lets the simulation run real connections against a Redis in the same process. It must not
+//! fail or delay by itself: the simulated server injects the faults.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -13,7 +13,8 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
 
 /// Opens Weir's end of a new connection.
-pub(crate) type Connect = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<SimulatedStream>> + Send>>>;
+pub(crate) type Connect =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = io::Result<SimulatedStream>> + Send>>>;
 
 thread_local! {
     static CONNECT: RefCell<Option<Connect>> = const { RefCell::new(None) };
@@ -39,11 +40,19 @@ impl SimulatedStream {
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).write(bytes).await
+        self.0
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write(bytes)
+            .await
     }
 
     pub(super) async fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).read(bytes).await
+        self.0
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .read(bytes)
+            .await
     }
 
     /// Reads without waiting.

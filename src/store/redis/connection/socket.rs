@@ -1,6 +1,7 @@
 //! The byte stream to Redis: TCP, TLS over TCP, or a unix socket.
 //!
-//! It opens the stream, sets the socket's options, and names the errors of TLS with their remedy. It knows no commands and no replies.
+//! It opens the stream, sets the socket's options, and names the errors of TLS with their remedy.
+//! It knows no commands and no replies.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -21,33 +22,42 @@ use super::options::{Address, REDIS, Tls};
 use crate::store::redis::error::{self, ConnectError};
 use crate::tls;
 
-/// Idle time before the first TCP keepalive probe (RFC 9293, section 3.8.4). Probes find a peer that vanished without closing.
+/// Idle time before the first TCP keepalive probe (RFC 9293, section 3.8.4). Probes find a peer
+/// that vanished without closing.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Time between two TCP keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time beyond the deadline of a connection whose TLS handshake got no answer, to find out whether the port speaks plaintext.
+/// Time beyond the deadline of a connection whose TLS handshake got no answer, to find out whether
+/// the port speaks plaintext.
 const PLAINTEXT_TEST: Duration = Duration::from_millis(100);
 
-/// Time for one address of a host name before the next address is tried; the last one has the time that is left.
+/// Time for one address of a host name before the next address is tried; the last one has the time
+/// that is left.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(50);
 
-/// Time after which the kernel closes a connection whose bytes are not acknowledged (`TCP_USER_TIMEOUT` in tcp(7)). Far above the default
-/// `STORE_TIMEOUT`, so that requests fail by their own deadlines.
+/// Time after which the kernel closes a connection whose bytes are not acknowledged
+/// (`TCP_USER_TIMEOUT` in tcp(7)). Far above the default `STORE_TIMEOUT`, so that requests fail by
+/// their own deadlines.
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The first bytes of a TLS record with an alert: the content type `alert`, and the first byte of the version (RFC 8446, section 5.1). A TLS
-/// port answers plaintext with such a record.
+/// The first bytes of a TLS record with an alert: the content type `alert`, and the first byte of
+/// the version (RFC 8446, section 5.1). A TLS port answers plaintext with such a record.
 pub(crate) const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 // Hints for the log.
-pub(crate) const SPEAKS_TLS: &str = "the port speaks TLS: set REDIS_TLS=true, or write rediss:// in REDIS_URL";
-pub(crate) const MAY_SPEAK_TLS: &str = "if the port speaks TLS, set REDIS_TLS=true, or write rediss:// in REDIS_URL";
-pub(crate) const MAY_WANT_A_CERTIFICATE: &str = "Redis may want another client certificate (REDIS_TLS_CLIENT_CERT)";
-const NO_HANDSHAKE: &str = "Redis accepted the connection but does not answer the TLS handshake: it hangs";
-const NOT_TLS: &str = "the port does not speak TLS: write a port that does, or switch TLS off (REDIS_TLS, rediss:// in REDIS_URL)";
+pub(crate) const SPEAKS_TLS: &str =
+    "the port speaks TLS: set REDIS_TLS=true, or write rediss:// in REDIS_URL";
+pub(crate) const MAY_SPEAK_TLS: &str =
+    "if the port speaks TLS, set REDIS_TLS=true, or write rediss:// in REDIS_URL";
+pub(crate) const MAY_WANT_A_CERTIFICATE: &str =
+    "Redis may want another client certificate (REDIS_TLS_CLIENT_CERT)";
+const NO_HANDSHAKE: &str =
+    "Redis accepted the connection but does not answer the TLS handshake: it hangs";
+const NOT_TLS: &str = "the port does not speak TLS: write a port that does, or switch TLS off \
+    (REDIS_TLS, rediss:// in REDIS_URL)";
 const NO_DNS: &str = "no DNS server answered in time";
 
 /// An open stream to Redis.
@@ -61,36 +71,65 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Connects to `address`, and performs the TLS handshake if `tls` is given, by `deadline`. Only to find out why a TLS handshake got no answer
-    /// it takes [`PLAINTEXT_TEST`] longer.
+    /// Connects to `address`, and performs the TLS handshake if `tls` is given, by `deadline`. Only
+    /// to find out why a TLS handshake got no answer it takes [`PLAINTEXT_TEST`] longer.
     ///
     /// # Errors
     /// The name and the cause of the failure.
-    pub(crate) async fn connect(address: &Address, tls: Option<&Tls>, deadline: Instant) -> Result<Self, ConnectError> {
+    pub(crate) async fn connect(
+        address: &Address,
+        tls: Option<&Tls>,
+        deadline: Instant,
+    ) -> Result<Self, ConnectError> {
         #[cfg(test)]
         if let Some(connecting) = super::simulated::connect() {
             return by(deadline, connecting).await.map(Self::Simulated);
         }
         let (host, port) = match address {
-            Address::Unix(path) => return by(deadline, UnixStream::connect(path)).await.map(Self::Unix),
+            Address::Unix(path) => {
+                return by(deadline, UnixStream::connect(path))
+                    .await
+                    .map(Self::Unix);
+            }
             Address::Tcp { host, port } => (host, *port),
         };
         let addresses = resolve(host, port, deadline).await?;
         let stream = by(deadline, connect_tcp(&addresses)).await?;
-        let Some(tls) = tls else { return Ok(Self::Tcp(stream)) };
-        let invalid_name = |_| ConnectError {
+        let Some(tls) = tls else {
+            return Ok(Self::Tcp(stream));
+        };
+        let invalid_name = |_| {
+            ConnectError {
             name: error::TLS,
-            cause: Some("TLS needs a host name or IP address that a certificate can hold: correct the host in REDIS_URL".to_owned()),
+            cause: Some(
+                "TLS needs a host name or IP address that a certificate can hold: correct the host \
+                 in REDIS_URL"
+                    .to_owned(),
+            ),
+        }
         };
         let name = ServerName::try_from(host.clone()).map_err(invalid_name)?;
-        match timeout_at(deadline, TlsConnector::from(tls.config()).connect(name, stream)).await {
+        match timeout_at(
+            deadline,
+            TlsConnector::from(tls.config()).connect(name, stream),
+        )
+        .await
+        {
             Ok(Ok(stream)) => Ok(Self::Tls(Box::new(stream))),
             Ok(Err(cause)) => Err(connect_error(error::CONNECT, &cause)),
             // Redis waits for the end of a line, which the first message of TLS does not have.
-            Err(_) => Err(match timeout_at(deadline + PLAINTEXT_TEST, speaks_plaintext(&addresses)).await {
-                Ok(true) => ConnectError { name: error::TLS, cause: Some(NOT_TLS.to_owned()) },
-                Ok(false) | Err(_) => ConnectError { name: error::CONNECT_TIMEOUT, cause: Some(NO_HANDSHAKE.to_owned()) },
-            }),
+            Err(_) => Err(
+                match timeout_at(deadline + PLAINTEXT_TEST, speaks_plaintext(&addresses)).await {
+                    Ok(true) => ConnectError {
+                        name: error::TLS,
+                        cause: Some(NOT_TLS.to_owned()),
+                    },
+                    Ok(false) | Err(_) => ConnectError {
+                        name: error::CONNECT_TIMEOUT,
+                        cause: Some(NO_HANDSHAKE.to_owned()),
+                    },
+                },
+            ),
         }
     }
 
@@ -103,8 +142,9 @@ impl Socket {
         match self {
             Self::Tcp(stream) => stream.write(bytes).await,
             Self::Unix(stream) => stream.write(bytes).await,
-            // With TLS 1.3 the client's handshake is complete before the server checks the client certificate. A server that refuses it sends an
-            // alert and closes. The alert names the reason, which a broken pipe does not.
+            // With TLS 1.3 the client's handshake is complete before the server checks the client
+            // certificate. A server that refuses it sends an alert and closes. The alert names the
+            // reason, which a broken pipe does not.
             Self::Tls(stream) => match stream.write(bytes).await {
                 Err(error) => match try_read_byte(stream) {
                     Poll::Ready(Err(alert)) if tls_error(&alert).is_some() => Err(alert),
@@ -138,8 +178,8 @@ impl Socket {
         }
     }
 
-    /// Whether the server has neither closed the stream nor sent data since the last reply. Session tickets of TLS are not
-    /// data (RFC 8446, section 4.6.1).
+    /// Whether the server has neither closed the stream nor sent data since the last reply. Session
+    /// tickets of TLS are not data (RFC 8446, section 4.6.1).
     pub(crate) fn is_quiet(&mut self) -> bool {
         let is_empty = |read: io::Result<usize>| matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
         let mut byte = [0];
@@ -154,16 +194,29 @@ impl Socket {
 }
 
 /// The result of `connecting`, if it comes by `deadline`.
-async fn by<T>(deadline: Instant, connecting: impl Future<Output = io::Result<T>>) -> Result<T, ConnectError> {
+async fn by<T>(
+    deadline: Instant,
+    connecting: impl Future<Output = io::Result<T>>,
+) -> Result<T, ConnectError> {
     match timeout_at(deadline, connecting).await {
         Ok(connected) => connected.map_err(|cause| connect_error(error::CONNECT, &cause)),
-        Err(_) => Err(ConnectError { name: error::CONNECT_TIMEOUT, cause: None }),
+        Err(_) => Err(ConnectError {
+            name: error::CONNECT_TIMEOUT,
+            cause: None,
+        }),
     }
 }
 
 /// The addresses of `host`, of which there is at least one.
-async fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, ConnectError> {
-    let failed = |cause: String| ConnectError { name: error::DNS, cause: Some(format!("{host}: {cause}")) };
+async fn resolve(
+    host: &str,
+    port: u16,
+    deadline: Instant,
+) -> Result<Vec<SocketAddr>, ConnectError> {
+    let failed = |cause: String| ConnectError {
+        name: error::DNS,
+        cause: Some(format!("{host}: {cause}")),
+    };
     match timeout_at(deadline, lookup_host((host, port))).await {
         Ok(Ok(addresses)) => Some(addresses.collect::<Vec<_>>())
             .filter(|addresses| !addresses.is_empty())
@@ -189,9 +242,12 @@ async fn connect_to_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut last_error = io::ErrorKind::AddrNotAvailable.into();
     for (index, address) in addresses.iter().enumerate() {
         let connected = if index + 1 < addresses.len() {
-            timeout_at(Instant::now() + NEXT_ADDRESS_AFTER, TcpStream::connect(address))
-                .await
-                .unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+            timeout_at(
+                Instant::now() + NEXT_ADDRESS_AFTER,
+                TcpStream::connect(address),
+            )
+            .await
+            .unwrap_or(Err(io::ErrorKind::TimedOut.into()))
         } else {
             TcpStream::connect(address).await
         };
@@ -207,7 +263,9 @@ async fn connect_tcp(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let stream = connect_to_any(addresses).await?;
     // A batch is one write, and then waits for its replies. Nagle's algorithm would only delay it.
     stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE_INTERVAL);
     let socket = SockRef::from(&stream);
     socket.set_tcp_keepalive(&keepalive)?;
     #[cfg(target_os = "linux")]
@@ -215,13 +273,16 @@ async fn connect_tcp(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Reads one byte without waiting. Pending means that there is none, and a count of 0 that the server has closed the stream.
+/// Reads one byte without waiting. Pending means that there is none, and a count of 0 that the
+/// server has closed the stream.
 fn try_read_byte(stream: &mut TlsStream<TcpStream>) -> Poll<io::Result<usize>> {
     let mut byte = [0];
     let mut read = ReadBuf::new(&mut byte);
     let reading = poll_fn(|context| Pin::new(&mut *stream).poll_read(context, &mut read));
-    // Tokio makes a task that used up its budget wait although there are bytes, which would hide them here.
-    let polled = pin!(tokio::task::unconstrained(reading)).poll(&mut Context::from_waker(Waker::noop()));
+    // Tokio makes a task that used up its budget wait although there are bytes, which would hide
+    // them here.
+    let polled =
+        pin!(tokio::task::unconstrained(reading)).poll(&mut Context::from_waker(Waker::noop()));
     polled.map_ok(|()| read.filled().len())
 }
 
@@ -229,28 +290,51 @@ fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// The name and the cause of an I/O error of a connection; an error that is not from TLS gets `name`.
+/// The name and the cause of an I/O error of a connection; an error that is not from TLS gets
+/// `name`.
 pub(crate) fn connect_error(name: &'static str, error: &io::Error) -> ConnectError {
-    let Some(tls) = tls_error(error) else { return ConnectError { name, cause: Some(error.to_string()) } };
+    let Some(tls) = tls_error(error) else {
+        return ConnectError {
+            name,
+            cause: Some(error.to_string()),
+        };
+    };
     let (name, cause) = match tls {
-        rustls::Error::InvalidCertificate(certificate) => (error::TLS_CERTIFICATE, tls::certificate_hint(certificate, &REDIS)),
+        rustls::Error::InvalidCertificate(certificate) => (
+            error::TLS_CERTIFICATE,
+            tls::certificate_hint(certificate, &REDIS),
+        ),
         rustls::Error::AlertReceived(alert) => alert_error(*alert),
         rustls::Error::InvalidMessage(_) => (error::TLS, NOT_TLS.to_owned()),
         other => (error::TLS, other.to_string()),
     };
-    ConnectError { name, cause: Some(cause) }
+    ConnectError {
+        name,
+        cause: Some(cause),
+    }
 }
 
 /// What an alert of the server means (RFC 8446, section 6.2), and the remedy.
 fn alert_error(alert: AlertDescription) -> (&'static str, String) {
     match alert {
-        AlertDescription::CertificateRequired => {
-            (error::TLS_CERTIFICATE, "Redis wants a client certificate: set REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY".to_owned())
-        }
-        _ if tls::is_about_certificates(alert) => {
-            (error::TLS_CERTIFICATE, format!("Redis refuses the client certificate ({alert:?}): check REDIS_TLS_CLIENT_CERT"))
-        }
-        _ => (error::TLS, format!("Redis ends the TLS handshake ({alert:?}); it may want a client certificate (REDIS_TLS_CLIENT_CERT)")),
+        AlertDescription::CertificateRequired => (
+            error::TLS_CERTIFICATE,
+            "Redis wants a client certificate: set REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY"
+                .to_owned(),
+        ),
+        _ if tls::is_about_certificates(alert) => (
+            error::TLS_CERTIFICATE,
+            format!(
+                "Redis refuses the client certificate ({alert:?}): check REDIS_TLS_CLIENT_CERT"
+            ),
+        ),
+        _ => (
+            error::TLS,
+            format!(
+                "Redis ends the TLS handshake ({alert:?}); it may want a client certificate \
+                 (REDIS_TLS_CLIENT_CERT)"
+            ),
+        ),
     }
 }
 
@@ -261,7 +345,13 @@ mod tests {
     #[test]
     fn tls_errors_have_their_own_names_and_other_errors_keep_theirs() {
         use rustls::{CertificateError, Error};
-        let name = |tls: Error| connect_error(error::CONNECT, &io::Error::new(io::ErrorKind::InvalidData, tls)).name;
+        let name = |tls: Error| {
+            connect_error(
+                error::CONNECT,
+                &io::Error::new(io::ErrorKind::InvalidData, tls),
+            )
+            .name
+        };
         let certificates = [
             Error::InvalidCertificate(CertificateError::UnknownIssuer),
             Error::InvalidCertificate(CertificateError::Expired),
@@ -272,10 +362,16 @@ mod tests {
         for error in certificates {
             assert_eq!(name(error.clone()), "tls_certificate", "{error}");
         }
-        for error in [Error::AlertReceived(AlertDescription::HandshakeFailure), Error::DecryptError] {
+        for error in [
+            Error::AlertReceived(AlertDescription::HandshakeFailure),
+            Error::DecryptError,
+        ] {
             assert_eq!(name(error.clone()), "tls", "{error}");
         }
         let plain = connect_error(error::CONNECT, &io::ErrorKind::ConnectionRefused.into());
-        assert_eq!((plain.name, plain.cause.as_deref()), ("connect", Some("connection refused")));
+        assert_eq!(
+            (plain.name, plain.cause.as_deref()),
+            ("connect", Some("connection refused"))
+        );
     }
 }

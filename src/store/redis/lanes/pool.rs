@@ -1,10 +1,12 @@
-//! The connection pool of one worker for one server: bb8 keeps the connections; this file opens them, checks them and replaces old ones.
+//! The connection pool of one worker for one server: bb8 keeps the connections; this file opens
+//! them, checks them and replaces old ones.
 //!
-//! bb8's own reconnect has no jitter and makes callers wait, and its `max_lifetime` closes connections before others are open. Both are switched off:
-//! the circuit breaker decides when to try again, and an old connection is used until its replacement is ready.
+//! bb8's own reconnect has no jitter and makes callers wait, and its `max_lifetime` closes
+//! connections before others are open. Both are switched off: the circuit breaker decides when to
+//! try again, and an old connection is used until its replacement is ready.
 //!
-//! The pool never retries a command, and never hands out a connection that is broken or leads to a former location of the server. Source of bb8's
-//! options: docs.rs/bb8, `Builder`.
+//! The pool never retries a command, and never hands out a connection that is broken or leads to a
+//! former location of the server. Source of bb8's options: docs.rs/bb8, `Builder`.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +22,8 @@ use crate::store::redis::topology::node::{Location, Node};
 /// A lane waits at most this long for a connection; attempts to connect end much sooner.
 const GET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection that was not used for this long is closed. It is long because the next request would have to wait for a new connection.
+/// A connection that was not used for this long is closed. It is long because the next request
+/// would have to wait for a new connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The wait after a failed attempt to replace an old connection.
@@ -41,7 +44,8 @@ pub(super) struct Pool {
 /// The connection that replaces the next old one.
 #[derive(Debug)]
 enum Replacement {
-    /// No connection. The next attempt to connect may begin at this instant, once a connection is old.
+    /// No connection. The next attempt to connect may begin at this instant, once a connection is
+    /// old.
     NotBefore(Instant),
     /// A task is connecting.
     Connecting,
@@ -49,7 +53,8 @@ enum Replacement {
     Ready(Box<Connection>, Arc<Location>),
 }
 
-/// The name of the last failed attempt's error. It wakes all lanes that wait for a connection, which bb8 would keep waiting.
+/// The name of the last failed attempt's error. It wakes all lanes that wait for a connection,
+/// which bb8 would keep waiting.
 #[derive(Debug, Default)]
 struct LastFailure {
     /// The name of the error.
@@ -61,33 +66,48 @@ struct LastFailure {
 pub(super) type PooledConnection<'a> = bb8::PooledConnection<'a, Connector>;
 
 impl Pool {
-    /// An empty pool, which opens its first connection when one is asked for. Must be used in the runtime that it was created in.
+    /// An empty pool, which opens its first connection when one is asked for. Must be used in the
+    /// runtime that it was created in.
     pub(super) fn new(node: &Arc<Node>) -> Self {
         let last_failure = Arc::new(LastFailure::default());
-        let connector = Connector { node: Arc::clone(node), last_failure: Arc::clone(&last_failure) };
+        let connector = Connector {
+            node: Arc::clone(node),
+            last_failure: Arc::clone(&last_failure),
+        };
         let connections = bb8::Pool::builder()
             .max_size(node.options().pool_size.get())
             .min_idle(None)
-            // Costs no round trip here: it only checks whether the server has closed the connection.
+            // Costs no round trip here: it only checks whether the server has closed the
+            // connection.
             .test_on_check_out(true)
             .connection_timeout(GET_TIMEOUT)
-            // The circuit breaker decides when to try again; bb8's retries have no jitter and keep callers waiting.
+            // The circuit breaker decides when to try again; bb8's retries have no jitter and keep
+            // callers waiting.
             .retry_connection(false)
             // Old connections are replaced by `renew`.
             .max_lifetime(None)
             .idle_timeout(IDLE_TIMEOUT)
             .reaper_rate(REAPER_RATE)
-            // The connection that was used last is used next, so that connections beyond the need become idle and are closed.
+            // The connection that was used last is used next, so that connections beyond the need
+            // become idle and are closed.
             .queue_strategy(bb8::QueueStrategy::Lifo)
             .error_sink(Box::new(ErrorSink(Arc::clone(node))))
             .build_unchecked(connector);
         let replacement = Arc::new(Mutex::new(Replacement::NotBefore(Instant::now())));
-        Self { connections, last_failure, node: Arc::clone(node), replacement }
+        Self {
+            connections,
+            last_failure,
+            node: Arc::clone(node),
+            replacement,
+        }
     }
 
-    /// Replaces a connection that is past its lifetime if a replacement is ready; otherwise starts connecting one. No request waits for it: the old
-    /// connection stays in use until then.
-    #[expect(clippy::disallowed_methods, reason = "ends with the attempt to connect")]
+    /// Replaces a connection that is past its lifetime if a replacement is ready; otherwise starts
+    /// connecting one. No request waits for it: the old connection stays in use until then.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "ends with the attempt to connect"
+    )]
     pub(super) fn renew(&self, pooled: &mut PooledConnection<'_>) {
         if !pooled.is_old() {
             return;
@@ -95,7 +115,8 @@ impl Pool {
         let mut replacement = lock(&self.replacement);
         match &*replacement {
             Replacement::Ready(..) => {
-                let taken = std::mem::replace(&mut *replacement, Replacement::NotBefore(Instant::now()));
+                let taken =
+                    std::mem::replace(&mut *replacement, Replacement::NotBefore(Instant::now()));
                 if let Replacement::Ready(mut connection, location) = taken
                     && connection.is_quiet()
                     && self.node.is_at(&location)
@@ -110,7 +131,9 @@ impl Pool {
                 tokio::spawn(async move {
                     let connected = node.connect().await;
                     *lock(&replacement) = match connected {
-                        Ok((connection, location)) => Replacement::Ready(Box::new(connection), location),
+                        Ok((connection, location)) => {
+                            Replacement::Ready(Box::new(connection), location)
+                        }
                         Err(error) => {
                             node.error_counters().record_failed_connect(&error);
                             Replacement::NotBefore(Instant::now() + REPLACEMENT_RETRY_INTERVAL)
@@ -171,7 +194,8 @@ impl TrackedConnection {
         self.location = location;
     }
 
-    /// Whether the connection may be used again: it is intact, and leads to the server's current location.
+    /// Whether the connection may be used again: it is intact, and leads to the server's current
+    /// location.
     pub(super) fn is_reusable(&self) -> bool {
         self.connection.is_reusable() && self.node.is_at(&self.location)
     }
@@ -197,7 +221,8 @@ impl Drop for TrackedConnection {
     }
 }
 
-/// Why the pool has no connection or closed one. For the metrics and the log; no request waits for it.
+/// Why the pool has no connection or closed one. For the metrics and the log; no request waits for
+/// it.
 #[derive(Debug)]
 pub(super) enum PoolError {
     /// An attempt to connect failed.
@@ -216,7 +241,11 @@ impl bb8::ManageConnection for Connector {
         match self.node.connect().await {
             Ok((connection, location)) => {
                 self.node.connection_opened();
-                Ok(TrackedConnection { connection, location, node: Arc::clone(&self.node) })
+                Ok(TrackedConnection {
+                    connection,
+                    location,
+                    node: Arc::clone(&self.node),
+                })
             }
             Err(error) => {
                 *self.last_failure.name() = error.name;
@@ -249,7 +278,9 @@ struct ErrorSink(Arc<Node>);
 impl bb8::ErrorSink<PoolError> for ErrorSink {
     fn sink(&self, error: PoolError) {
         match error {
-            PoolError::ConnectFailed(error) => self.0.error_counters().record_failed_connect(&error),
+            PoolError::ConnectFailed(error) => {
+                self.0.error_counters().record_failed_connect(&error);
+            }
             PoolError::ClosedByServer => self.0.error_counters().record(error::IDLE_CLOSED),
             PoolError::NotReusable => {}
         }

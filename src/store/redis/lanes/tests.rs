@@ -7,15 +7,44 @@ use crate::store::Budget;
 use crate::time::{Rate, Unit};
 use crate::usage::{Settings, Tracking};
 
-/// Work with so many checks, the first of them with usage, of which all from `from` on are for the server.
+/// Work with so many checks, the first of them with usage, of which all from `from` on are for the
+/// server.
 fn work(checks: usize, tracked: usize, from: usize) -> Work {
-    let rate = Rate { requests_per_unit: 10, unit: Unit::Minute, unit_multiplier: 1 };
-    let bucket = Algorithm::try_new(&rate, &Options { kind: AlgorithmKind::TokenBucket, ..Options::default() }).expect("an algorithm");
-    let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into(), is_trial: false });
-    let all = Checks::of((0..checks).map(|_| (&b"w1{d|k=v}tb60"[..], Check::new(bucket, 1, Modes::default()))));
-    let all = (0..tracked).fold(all, |all, index| all.tracked(CheckIndex(index), Arc::clone(&tracking)));
+    let rate = Rate {
+        requests_per_unit: 10,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    };
+    let bucket = Algorithm::try_new(
+        &rate,
+        &Options {
+            kind: AlgorithmKind::TokenBucket,
+            ..Options::default()
+        },
+    )
+    .expect("an algorithm");
+    let tracking = Arc::new(Tracking {
+        settings: Settings::default(),
+        domain: "d".into(),
+        levels: [].into(),
+        is_trial: false,
+    });
+    let all = Checks::of((0..checks).map(|_| {
+        (
+            &b"w1{d|k=v}tb60"[..],
+            Check::new(bucket, 1, Modes::default()),
+        )
+    }));
+    let all = (0..tracked).fold(all, |all, index| {
+        all.tracked(CheckIndex(index), Arc::clone(&tracking))
+    });
     let budget = Budget::until(Instant::now() + std::time::Duration::from_secs(60));
-    Work { picked: (from..checks).map(CheckIndex).collect(), checks: Arc::new(all), budget, is_asking: false }
+    Work {
+        picked: (from..checks).map(CheckIndex).collect(),
+        checks: Arc::new(all),
+        budget,
+        is_asking: false,
+    }
 }
 
 /// The number of works in each batch that a lane takes, one after the other.
@@ -23,7 +52,12 @@ fn batches(all: impl IntoIterator<Item = Work>) -> Vec<usize> {
     let (mut queue, mut receivers, mut sizes) = (Queue::default(), Vec::new(), Vec::new());
     for work in all {
         let (reply, receiver) = oneshot::channel();
-        queue.push(QueuedWork { weight: weight(&work), work, since: Instant::now(), reply });
+        queue.push(QueuedWork {
+            weight: weight(&work),
+            work,
+            since: Instant::now(),
+            reply,
+        });
         receivers.push(receiver);
     }
     while !queue.waiting.is_empty() {
@@ -40,14 +74,25 @@ fn a_batch_has_a_third_as_many_checks_with_usage() {
     let many = |count: usize, checks, tracked| (0..count).map(move |_| work(checks, tracked, 0));
     assert_eq!(batches(many(200, 1, 0)), [96, 96, 8]);
     assert_eq!(batches(many(100, 1, 1)), [32, 32, 32, 4]);
-    assert_eq!(batches(many(50, 4, 2)), [12, 12, 12, 12, 2], "twice one, and twice three");
+    assert_eq!(
+        batches(many(50, 4, 2)),
+        [12, 12, 12, 12, 2],
+        "twice one, and twice three"
+    );
     assert_eq!(batches(many(16, 1, 1).chain(many(60, 1, 0))), [64, 12]);
-    assert_eq!(batches(many(1, 1, 0).chain(many(2, 256, 256)).chain(many(1, 1, 0))), [1, 1, 1, 1], "a request is not divided");
+    assert_eq!(
+        batches(many(1, 1, 0).chain(many(2, 256, 256)).chain(many(1, 1, 0))),
+        [1, 1, 1, 1],
+        "a request is not divided"
+    );
 }
 
 #[test]
 fn checks_with_usage_that_another_server_decides_weigh_nothing() {
-    assert_eq!([work(10, 4, 0), work(10, 4, 2), work(10, 4, 6)].map(|work| weight(&work)), [18, 12, 4]);
+    assert_eq!(
+        [work(10, 4, 0), work(10, 4, 2), work(10, 4, 6)].map(|work| weight(&work)),
+        [18, 12, 4]
+    );
 }
 
 /// The estimate of the wait ahead sees the batches that will be made.
@@ -57,7 +102,12 @@ fn the_wait_ahead_is_that_of_the_batches() {
         let mut queue = Queue::default();
         for _ in 0..192 {
             let (work, (reply, _)) = (work(1, tracked, 0), oneshot::channel());
-            queue.push(QueuedWork { weight: weight(&work), work, since: Instant::now(), reply });
+            queue.push(QueuedWork {
+                weight: weight(&work),
+                work,
+                since: Instant::now(),
+                reply,
+            });
         }
         assert_eq!(queue.batches(), expected);
     }

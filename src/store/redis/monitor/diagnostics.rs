@@ -1,9 +1,12 @@
-//! The diagnostics of a Redis server: conditions that an operator should know of, found in what the server reports.
+//! The diagnostics of a Redis server: conditions that an operator should know of, found in what the
+//! server reports.
 //!
-//! A server with the wrong settings works well until its memory is full or it fails, and then loses counters or answers. `diagnose` is a pure
-//! function from facts to diagnostics. The name of a diagnostic never changes, because alerts match it. A diagnostic never decides whether Weir
-//! serves, and its text never repeats a server's text, except its version and its eviction policy. Sources: redis.io, "Key eviction", "Redis
-//! persistence", "Redis replication" and "Scale with Redis Cluster".
+//! A server with the wrong settings works well until its memory is full or it fails, and then loses
+//! counters or answers. `diagnose` is a pure function from facts to diagnostics. The name of a
+//! diagnostic never changes, because alerts match it. A diagnostic never decides whether Weir
+//! serves, and its text never repeats a server's text, except its version and its eviction policy.
+//! Sources: redis.io, "Key eviction", "Redis persistence", "Redis replication" and "Scale with
+//! Redis Cluster".
 
 use std::borrow::Cow;
 
@@ -12,7 +15,8 @@ use crate::store::redis::topology::status::{Diagnostic, Report, Urgency};
 /// The oldest version that Weir supports.
 const OLDEST_VERSION: (u32, u32) = (6, 2);
 
-/// The diagnostic `memory` begins when this share of `maxmemory` is in use, and ends below the second.
+/// The diagnostic `memory` begins when this share of `maxmemory` is in use, and ends below the
+/// second.
 const MEMORY_BEGIN_PERCENT: u64 = 80;
 const MEMORY_END_PERCENT: u64 = 75;
 
@@ -22,7 +26,8 @@ const MAX_CLOCK_OFFSET_MICROS: u64 = 1_000_000;
 /// The commands of the lists of subjects, for limits with `track_usage`.
 pub(crate) const USAGE_COMMANDS: [&str; 5] = ["ZADD", "ZREMRANGEBYRANK", "ZRANGE", "ZREM", "ZCARD"];
 
-/// The settings of a server, as CONFIG GET reports them; `None` for one that the server does not report.
+/// The settings of a server, as CONFIG GET reports them; `None` for one that the server does not
+/// report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
     /// Whether `save` has a schedule.
@@ -66,11 +71,21 @@ pub(crate) struct Facts {
     pub(crate) clock_ahead_micros: Option<i64>,
 }
 
-/// The diagnostics of a server. `before` has those of the inspection before, so that `memory` does not begin and end with every small change.
+/// The diagnostics of a server. `before` has those of the inspection before, so that `memory` does
+/// not begin and end with every small change.
 pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> {
     let was_full = before.iter().any(|diagnostic| diagnostic.name == "memory");
-    let full_percent = if was_full { MEMORY_END_PERCENT } else { MEMORY_BEGIN_PERCENT };
-    let Facts { report, config, missing, clock_ahead_micros } = facts;
+    let full_percent = if was_full {
+        MEMORY_END_PERCENT
+    } else {
+        MEMORY_BEGIN_PERCENT
+    };
+    let Facts {
+        report,
+        config,
+        missing,
+        clock_ahead_micros,
+    } = facts;
     [
         memory(report, full_percent),
         persistence(report, config),
@@ -80,21 +95,24 @@ pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> 
         (report.connected_replicas.is_some_and(|count| count > 0) && !report.requires_replicas).then(|| {
             information(
                 "replicas",
-                "min-replicas-to-write is 0: a primary that is cut off from its replicas keeps counting, and those hits are lost when it \
-                 becomes a replica; set min-replicas-to-write to 1",
+                "min-replicas-to-write is 0: a primary that is cut off from its replicas keeps \
+                 counting, and those hits are lost when it becomes a replica; set \
+                 min-replicas-to-write to 1",
             )
         }),
         (report.cluster_enabled && config.requires_full_coverage == Some(true)).then(|| {
             information(
                 "full_coverage",
-                "cluster-require-full-coverage is yes: when one shard is lost, all other shards refuse commands too; set it to no",
+                "cluster-require-full-coverage is yes: when one shard is lost, all other shards \
+                 refuse commands too; set it to no",
             )
         }),
         clock_ahead_micros.is_some_and(|ahead| ahead.unsigned_abs() > MAX_CLOCK_OFFSET_MICROS).then(|| {
             information(
                 "clock_offset",
-                "the clock of Redis differs from the clock of this machine by more than a second: windows begin and end by the clock of Redis; \
-                 set the clocks with NTP if windows should match other clocks",
+                "the clock of Redis differs from the clock of this machine by more than a second: \
+                 windows begin and end by the clock of Redis; set the clocks with NTP if windows \
+                 should match other clocks",
             )
         }),
     ]
@@ -104,21 +122,29 @@ pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> 
 }
 
 fn memory(report: &Report, full_percent: u64) -> Option<Diagnostic> {
-    let max_memory = report.max_memory_bytes.filter(|&max_memory| max_memory > 0)?;
+    let max_memory = report
+        .max_memory_bytes
+        .filter(|&max_memory| max_memory > 0)?;
     let effect = match report.eviction_policy.as_deref()? {
         "noeviction" => "refuses writes (OOM)",
         // The counters that expire soonest are worth least, so that this policy is a valid choice.
         "volatile-ttl" => "evicts the counters that expire soonest",
         policy => {
             let text = format!(
-                "maxmemory-policy is {policy}: a full Redis evicts any counters, which then start again at zero; set maxmemory-policy to \
-                 noeviction, or to volatile-ttl to evict those that expire soonest, and maxmemory high enough"
+                "maxmemory-policy is {policy}: a full Redis evicts any counters, which then start \
+                 again at zero; set maxmemory-policy to noeviction, or to volatile-ttl to evict \
+                 those that expire soonest, and maxmemory high enough"
             );
             return Some(warning("eviction_policy", text));
         }
     };
     let is_nearly_full = report.used_memory_bytes? >= max_memory / 100 * full_percent;
-    is_nearly_full.then(|| warning("memory", format!("the memory is nearly full: a full Redis {effect}; raise maxmemory")))
+    is_nearly_full.then(|| {
+        warning(
+            "memory",
+            format!("the memory is nearly full: a full Redis {effect}; raise maxmemory"),
+        )
+    })
 }
 
 fn persistence(report: &Report, config: &Config) -> Option<Diagnostic> {
@@ -126,48 +152,71 @@ fn persistence(report: &Report, config: &Config) -> Option<Diagnostic> {
     if stops_writes && report.last_snapshot_failed {
         return Some(warning(
             "persistence",
-            "the last snapshot failed: Redis refuses writes until a snapshot succeeds; check the log and the disk of Redis, or set \
-             stop-writes-on-bgsave-error to no",
+            "the last snapshot failed: Redis refuses writes until a snapshot succeeds; check the \
+             log and the disk of Redis, or set stop-writes-on-bgsave-error to no",
         ));
     }
     if stops_writes {
         return Some(information(
             "persistence",
-            "stop-writes-on-bgsave-error is yes: Redis refuses writes after a snapshot fails, which counters do not need; set it to no",
+            "stop-writes-on-bgsave-error is yes: Redis refuses writes after a snapshot fails, \
+             which counters do not need; set it to no",
         ));
     }
-    let keeps_nothing = config.takes_snapshots == Some(false) && report.aof_enabled == Some(false) && report.connected_replicas == Some(0);
+    let keeps_nothing = config.takes_snapshots == Some(false)
+        && report.aof_enabled == Some(false)
+        && report.connected_replicas == Some(0);
     keeps_nothing.then(|| {
         information(
             "persistence",
-            "Redis has no snapshots, no append-only file and no replica: all counters start again at zero when it restarts; add a replica, \
-             or ignore this if windows are short",
+            "Redis has no snapshots, no append-only file and no replica: all counters start again \
+             at zero when it restarts; add a replica, or ignore this if windows are short",
         )
     })
 }
 
 fn version(report: &Report) -> Option<Diagnostic> {
     let text = report.version.as_deref()?;
-    let mut numbers = text.split('.').map_while(|number| number.parse::<u32>().ok());
+    let mut numbers = text
+        .split('.')
+        .map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next()?, numbers.next().unwrap_or_default());
-    (version < OLDEST_VERSION).then(|| warning("version", format!("the version is {text}: Weir supports 6.2 and later; upgrade Redis")))
+    (version < OLDEST_VERSION).then(|| {
+        warning(
+            "version",
+            format!("the version is {text}: Weir supports 6.2 and later; upgrade Redis"),
+        )
+    })
 }
 
 fn rights(missing: &MissingAccess) -> Option<Diagnostic> {
     if !missing.denied.is_empty() {
-        let grants: Vec<_> = missing.denied.iter().map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|"))).collect();
-        let effect = if missing.denied.iter().all(|name| USAGE_COMMANDS.contains(name)) {
-            "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or cannot be read"
+        let grants: Vec<_> = missing
+            .denied
+            .iter()
+            .map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|")))
+            .collect();
+        let effect = if missing
+            .denied
+            .iter()
+            .all(|name| USAGE_COMMANDS.contains(name))
+        {
+            "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or \
+             cannot be read"
         } else {
             "limits that need these commands get no answer"
         };
-        let text = format!("the Redis user lacks rights: {effect}; grant it {}", grants.join(" "));
+        let text = format!(
+            "the Redis user lacks rights: {effect}; grant it {}",
+            grants.join(" ")
+        );
         return Some(warning("rights", text));
     }
     missing.keys.then(|| {
         warning(
             "rights",
-            "the Redis user has no right to Weir's keys: limits get no answer; grant it ~w1*, with CACHE_KEY_PREFIX before the w1",
+            "the Redis user has no right to Weir's keys: limits get no answer; grant it ~w1*, with \
+             CACHE_KEY_PREFIX before the w1",
         )
     })
 }
@@ -175,8 +224,8 @@ fn rights(missing: &MissingAccess) -> Option<Diagnostic> {
 fn commands(missing: &MissingAccess) -> Option<Diagnostic> {
     (!missing.unknown.is_empty()).then(|| {
         let text = format!(
-            "the server does not know {}, which Weir needs: it may be a proxy; set REDIS_URL to Redis itself, and REDIS_TYPE=cluster if Redis \
-             is a cluster",
+            "the server does not know {}, which Weir needs: it may be a proxy; set REDIS_URL to \
+             Redis itself, and REDIS_TYPE=cluster if Redis is a cluster",
             missing.unknown.join(", ")
         );
         warning("unsupported_command", text)
@@ -184,11 +233,19 @@ fn commands(missing: &MissingAccess) -> Option<Diagnostic> {
 }
 
 fn warning(name: &'static str, text: impl Into<Cow<'static, str>>) -> Diagnostic {
-    Diagnostic { name, urgency: Urgency::Warning, text: text.into() }
+    Diagnostic {
+        name,
+        urgency: Urgency::Warning,
+        text: text.into(),
+    }
 }
 
 fn information(name: &'static str, text: impl Into<Cow<'static, str>>) -> Diagnostic {
-    Diagnostic { name, urgency: Urgency::Information, text: text.into() }
+    Diagnostic {
+        name,
+        urgency: Urgency::Information,
+        text: text.into(),
+    }
 }
 
 #[cfg(test)]
@@ -196,31 +253,60 @@ mod tests {
     use super::*;
 
     /// Lines of INFO as redis-server 7.0.15 sends them.
-    const INFO: &str = "# Server\r\nredis_version:7.0.15\r\n\r\n# Memory\r\nused_memory:90\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n\
-                        # Persistence\r\nrdb_last_bgsave_status:ok\r\naof_enabled:0\r\n# Stats\r\nevicted_keys:5\r\n# Replication\r\n\
-                        role:master\r\nconnected_slaves:0\r\n# Cluster\r\ncluster_enabled:0\r\n# Keyspace\r\ndb0:keys=3,expires=3,avg_ttl=1\r\n\
+    const INFO: &str = "# Server\r\nredis_version:7.0.15\r\n\r\n# \
+        Memory\r\nused_memory:90\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction\r\n\
+                        # Persistence\r\nrdb_last_bgsave_status:ok\r\naof_enabled:0\r\n# \
+        Stats\r\nevicted_keys:5\r\n# Replication\r\n\
+                        role:master\r\nconnected_slaves:0\r\n# Cluster\r\ncluster_enabled:0\r\n# \
+        Keyspace\r\ndb0:keys=3,expires=3,avg_ttl=1\r\n\
                         db3:keys=7,expires=7,avg_ttl=1\r\n";
 
-    /// Further lines of INFO, the settings, and the diagnostics: their names, and whether they are warnings.
+    /// Further lines of INFO, the settings, and the diagnostics: their names, and whether they are
+    /// warnings.
     type Row = (&'static str, Config, &'static [(&'static str, bool)]);
 
     fn names(facts: &Facts) -> Vec<(&'static str, bool)> {
-        diagnose(facts, &[]).iter().map(|diagnostic| (diagnostic.name, diagnostic.urgency == Urgency::Warning)).collect()
+        diagnose(facts, &[])
+            .iter()
+            .map(|diagnostic| (diagnostic.name, diagnostic.urgency == Urgency::Warning))
+            .collect()
     }
 
     fn facts(changes: &str, config: Config) -> Facts {
-        Facts { report: Report::read(&format!("{INFO}maxmemory:0\r\n{changes}"), 0), config, ..Facts::default() }
+        Facts {
+            report: Report::read(&format!("{INFO}maxmemory:0\r\n{changes}"), 0),
+            config,
+            ..Facts::default()
+        }
     }
 
     #[test]
     fn the_fields_of_info_are_read() {
         let report = Report::read(INFO, 3);
-        assert_eq!((report.version.as_deref(), report.keys, report.evicted_keys), (Some("7.0.15"), Some(7), Some(5)));
-        assert_eq!((report.used_memory_bytes, report.max_memory_bytes, report.connected_replicas), (Some(90), Some(100), Some(0)));
+        assert_eq!(
+            (report.version.as_deref(), report.keys, report.evicted_keys),
+            (Some("7.0.15"), Some(7), Some(5))
+        );
+        assert_eq!(
+            (
+                report.used_memory_bytes,
+                report.max_memory_bytes,
+                report.connected_replicas
+            ),
+            (Some(90), Some(100), Some(0))
+        );
         assert_eq!(Report::read(INFO, 1).keys, Some(0));
         let valkey = Report::read(&format!("{INFO}valkey_version:8.1.0\r\n"), 0);
-        assert_eq!(valkey.version.as_deref(), Some("8.1.0"), "redis_version of Valkey is that of a compatible Redis");
-        assert_eq!(Report::read("redis_version:s3 cret\r\nmaxmemory:x\r\n:\r\n", 0), Report::default(), "neither names nor numbers");
+        assert_eq!(
+            valkey.version.as_deref(),
+            Some("8.1.0"),
+            "redis_version of Valkey is that of a compatible Redis"
+        );
+        assert_eq!(
+            Report::read("redis_version:s3 cret\r\nmaxmemory:x\r\n:\r\n", 0),
+            Report::default(),
+            "neither names nor numbers"
+        );
     }
 
     #[test]
@@ -234,45 +320,133 @@ mod tests {
         let table: [Row; 15] = [
             ("", none(), &[]),
             ("maxmemory_policy:allkeys-lru\n", none(), &[]),
-            ("maxmemory_policy:allkeys-lru\nmaxmemory:1000\n", none(), &[("eviction_policy", true)]),
-            ("maxmemory_policy:volatile-lru\nmaxmemory:1000\n", none(), &[("eviction_policy", true)]),
-            ("maxmemory_policy:volatile-ttl\nmaxmemory:1000\n", none(), &[]),
-            ("maxmemory_policy:volatile-ttl\nmaxmemory:100\n", none(), &[("memory", true)]),
+            (
+                "maxmemory_policy:allkeys-lru\nmaxmemory:1000\n",
+                none(),
+                &[("eviction_policy", true)],
+            ),
+            (
+                "maxmemory_policy:volatile-lru\nmaxmemory:1000\n",
+                none(),
+                &[("eviction_policy", true)],
+            ),
+            (
+                "maxmemory_policy:volatile-ttl\nmaxmemory:1000\n",
+                none(),
+                &[],
+            ),
+            (
+                "maxmemory_policy:volatile-ttl\nmaxmemory:100\n",
+                none(),
+                &[("memory", true)],
+            ),
             ("maxmemory:1000\n", none(), &[]),
             ("maxmemory:100\n", none(), &[("memory", true)]),
             ("", config(false, true, true), &[("persistence", false)]),
             ("aof_enabled:1\n", config(false, true, false), &[]),
             ("", config(true, false, false), &[]),
             ("", config(true, true, false), &[("persistence", false)]),
-            ("rdb_last_bgsave_status:err\n", config(true, true, false), &[("persistence", true)]),
+            (
+                "rdb_last_bgsave_status:err\n",
+                config(true, true, false),
+                &[("persistence", true)],
+            ),
             ("connected_slaves:2\n", none(), &[("replicas", false)]),
-            ("connected_slaves:2\nmin_slaves_good_slaves:2\ncluster_enabled:1\n", config(true, false, true), &[("full_coverage", false)]),
+            (
+                "connected_slaves:2\nmin_slaves_good_slaves:2\ncluster_enabled:1\n",
+                config(true, false, true),
+                &[("full_coverage", false)],
+            ),
         ];
         for (changes, config, expected) in table {
             assert_eq!(names(&facts(changes, config)), expected, "{changes}");
         }
-        for (version, is_old) in [("6.0.16", true), ("5.0.14", true), ("6.2.0", false), ("7.0.15", false), ("10.1", false), ("x", false)] {
-            let report = Report { version: Some(version.to_owned()), ..Report::default() };
-            assert_eq!(!names(&Facts { report, ..Facts::default() }).is_empty(), is_old, "{version}");
+        for (version, is_old) in [
+            ("6.0.16", true),
+            ("5.0.14", true),
+            ("6.2.0", false),
+            ("7.0.15", false),
+            ("10.1", false),
+            ("x", false),
+        ] {
+            let report = Report {
+                version: Some(version.to_owned()),
+                ..Report::default()
+            };
+            assert_eq!(
+                !names(&Facts {
+                    report,
+                    ..Facts::default()
+                })
+                .is_empty(),
+                is_old,
+                "{version}"
+            );
         }
-        for (clock_ahead_micros, is_off) in [(Some(1_000_001), true), (Some(-1_000_001), true), (Some(900_000), false), (None, false)] {
-            assert_eq!(!names(&Facts { clock_ahead_micros, ..Facts::default() }).is_empty(), is_off, "{clock_ahead_micros:?}");
+        for (clock_ahead_micros, is_off) in [
+            (Some(1_000_001), true),
+            (Some(-1_000_001), true),
+            (Some(900_000), false),
+            (None, false),
+        ] {
+            assert_eq!(
+                !names(&Facts {
+                    clock_ahead_micros,
+                    ..Facts::default()
+                })
+                .is_empty(),
+                is_off,
+                "{clock_ahead_micros:?}"
+            );
         }
     }
 
     #[test]
     fn missing_access_is_named() {
-        let diagnostic = |missing| diagnose(&Facts { missing, ..Facts::default() }, &[]).remove(0);
-        let rights = diagnostic(MissingAccess { denied: vec!["GET", "CLUSTER SLOTS"], ..MissingAccess::default() });
-        assert!(rights.name == "rights" && rights.text.ends_with("+get +cluster|slots"), "{rights:?}");
-        assert!(diagnostic(MissingAccess { keys: true, ..MissingAccess::default() }).text.contains("~w1*"));
-        let unknown = diagnostic(MissingAccess { unknown: vec!["MULTI"], ..MissingAccess::default() });
-        assert!(unknown.name == "unsupported_command" && unknown.text.contains("MULTI"), "{unknown:?}");
+        let diagnostic = |missing| {
+            diagnose(
+                &Facts {
+                    missing,
+                    ..Facts::default()
+                },
+                &[],
+            )
+            .remove(0)
+        };
+        let rights = diagnostic(MissingAccess {
+            denied: vec!["GET", "CLUSTER SLOTS"],
+            ..MissingAccess::default()
+        });
+        assert!(
+            rights.name == "rights" && rights.text.ends_with("+get +cluster|slots"),
+            "{rights:?}"
+        );
+        assert!(
+            diagnostic(MissingAccess {
+                keys: true,
+                ..MissingAccess::default()
+            })
+            .text
+            .contains("~w1*")
+        );
+        let unknown = diagnostic(MissingAccess {
+            unknown: vec!["MULTI"],
+            ..MissingAccess::default()
+        });
+        assert!(
+            unknown.name == "unsupported_command" && unknown.text.contains("MULTI"),
+            "{unknown:?}"
+        );
     }
 
     #[test]
     fn the_memory_diagnostic_does_not_flap() {
-        let at = |used: u64| facts(&format!("maxmemory:1000\nused_memory:{used}\n"), Config::default());
+        let at = |used: u64| {
+            facts(
+                &format!("maxmemory:1000\nused_memory:{used}\n"),
+                Config::default(),
+            )
+        };
         let full = diagnose(&at(800), &[]);
         assert_eq!(full.len(), 1);
         assert_eq!(diagnose(&at(760), &full), full);

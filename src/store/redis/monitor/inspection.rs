@@ -1,8 +1,10 @@
-//! The inspection of every server at intervals: whether it answers, its round-trip time, its clock, its memory, and its diagnostics.
+//! The inspection of every server at intervals: whether it answers, its round-trip time, its clock,
+//! its memory, and its diagnostics.
 //!
-//! It feeds the metrics, the log and the health status, with connections of its own, so that it costs requests nothing. It never decides
-//! whether requests go to a server; the circuit breaker does. It writes nothing to Redis, works although managed servers refuse some of its queries,
-//! and never logs the text of a server's error.
+//! It feeds the metrics, the log and the health status, with connections of its own, so that it
+//! costs requests nothing. It never decides whether requests go to a server; the circuit breaker
+//! does. It writes nothing to Redis, works although managed servers refuse some of its queries, and
+//! never logs the text of a server's error.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +15,10 @@ use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::diagnostics::{self, Facts, MissingAccess};
-use super::queries::{CommandError, FULL_COVERAGE, Query, SAVE, STOPS_WRITES, check_access, read_config, required_commands};
+use super::queries::{
+    CommandError, FULL_COVERAGE, Query, SAVE, STOPS_WRITES, check_access, read_config,
+    required_commands,
+};
 use crate::breaker::Why;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
@@ -25,22 +30,27 @@ use crate::store::redis::topology::status::{Report, ServerStatus, Urgency};
 use crate::store::redis::wire::values::time;
 use crate::verdict::StoreError;
 
-/// The interval between inspections of a server without diagnostics. A usual scrape interval is as long.
+/// The interval between inspections of a server without diagnostics. A usual scrape interval is as
+/// long.
 const USUAL_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The interval while there are diagnostics or a configuration error, because an operator who repairs them waits for the result.
+/// The interval while there are diagnostics or a configuration error, because an operator who
+/// repairs them waits for the result.
 const DIAGNOSTIC_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The interval while a server cannot be reached, or after it has closed the connection.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The interval of checks whether an inspection is due, a server has moved, or a server has closed the connection.
+/// The interval of checks whether an inspection is due, a server has moved, or a server has closed
+/// the connection.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The time for a reply. It is far longer than a request has, so that a slow server still counts as up.
+/// The time for a reply. It is far longer than a request has, so that a slow server still counts as
+/// up.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After this many failures in a row of the queries that follow the round trip, an inspection of this server measures only the round trip.
+/// After this many failures in a row of the queries that follow the round trip, an inspection of
+/// this server measures only the round trip.
 const MAX_FAILED_QUERIES: u32 = 3;
 
 /// Inspects all servers of a deployment at intervals. Never returns.
@@ -55,12 +65,21 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
         for node in &map.nodes {
             // The call ends a ramp that is over, although no request comes.
             let _ = node.state();
-            let Some(location) = node.location() else { continue };
-            let mut inspector = inspectors.remove(&node.id).filter(|inspector| node.is_at(&inspector.location)).unwrap_or_else(|| {
-                // A server that moved counts as up if it was before, until its first inspection at the new address.
-                node.latest_status.store(ServerStatus { is_up: node.latest_status.load().is_up, ..ServerStatus::default() });
-                Inspector::new(location)
-            });
+            let Some(location) = node.location() else {
+                continue;
+            };
+            let mut inspector = inspectors
+                .remove(&node.id)
+                .filter(|inspector| node.is_at(&inspector.location))
+                .unwrap_or_else(|| {
+                    // A server that moved counts as up if it was before, until its first inspection
+                    // at the new address.
+                    node.latest_status.store(ServerStatus {
+                        is_up: node.latest_status.load().is_up,
+                        ..ServerStatus::default()
+                    });
+                    Inspector::new(location)
+                });
             if inspector.is_due(has_usage) {
                 due.push((node, inspector));
             } else {
@@ -98,7 +117,8 @@ struct Inspector {
 /// A connection for inspections.
 struct ProbeConnection {
     connection: Connection,
-    /// The queries that the server refused here. They are not sent again, because each refusal may add an entry to the server's ACL LOG.
+    /// The queries that the server refused here. They are not sent again, because each refusal may
+    /// add an entry to the server's ACL LOG.
     refused: Vec<Query>,
     /// Whether the required commands were tried here.
     checked_access: bool,
@@ -122,11 +142,25 @@ impl Inspector {
 
     /// `has_usage`: a limit with `track_usage` has counted.
     fn is_due(&mut self, has_usage: bool) -> bool {
-        let Some(inspected_at) = self.inspected_at else { return true };
-        let is_closed = self.probe.as_mut().is_some_and(|probe| !probe.connection.is_quiet());
-        let is_usage_new =
-            has_usage && self.failed_queries < MAX_FAILED_QUERIES && self.probe.as_ref().is_some_and(|probe| !probe.checked_usage);
-        inspected_at.elapsed() >= if is_closed || is_usage_new { RETRY_INTERVAL } else { self.interval }
+        let Some(inspected_at) = self.inspected_at else {
+            return true;
+        };
+        let is_closed = self
+            .probe
+            .as_mut()
+            .is_some_and(|probe| !probe.connection.is_quiet());
+        let is_usage_new = has_usage
+            && self.failed_queries < MAX_FAILED_QUERIES
+            && self
+                .probe
+                .as_ref()
+                .is_some_and(|probe| !probe.checked_usage);
+        inspected_at.elapsed()
+            >= if is_closed || is_usage_new {
+                RETRY_INTERVAL
+            } else {
+                self.interval
+            }
     }
 
     /// Inspects the server, stores its status, and logs what has changed.
@@ -134,7 +168,10 @@ impl Inspector {
         let result = self.query(deployment, map, node).await;
         self.inspected_at = Some(Instant::now());
         let before = node.latest_status.load();
-        let mut status = ServerStatus { diagnostics: before.diagnostics.clone(), ..ServerStatus::default() };
+        let mut status = ServerStatus {
+            diagnostics: before.diagnostics.clone(),
+            ..ServerStatus::default()
+        };
         let interval = match result {
             Ok(round_trip) => {
                 status.is_up = true;
@@ -142,15 +179,25 @@ impl Inspector {
                 status.clock_ahead_micros = self.facts.clock_ahead_micros;
                 status.report = self.facts.report.clone();
                 status.diagnostics = diagnostics::diagnose(&self.facts, &before.diagnostics);
-                if status.diagnostics.is_empty() { USUAL_INTERVAL } else { DIAGNOSTIC_INTERVAL }
+                if status.diagnostics.is_empty() {
+                    USUAL_INTERVAL
+                } else {
+                    DIAGNOSTIC_INTERVAL
+                }
             }
             Err(failure) => {
                 self.probe = None;
-                let is_config = error::server_failure(StoreError::NotExecuted(failure.error)) == Some(Why::Config);
+                let is_config = error::server_failure(StoreError::NotExecuted(failure.error))
+                    == Some(Why::Config);
                 status.failure = Some(failure);
-                // A server that accepts no further connection (maxclients) may still answer those of requests.
+                // A server that accepts no further connection (maxclients) may still answer those
+                // of requests.
                 status.is_up = node.counters.counts().batches > self.answered_batches;
-                if is_config { DIAGNOSTIC_INTERVAL } else { RETRY_INTERVAL }
+                if is_config {
+                    DIAGNOSTIC_INTERVAL
+                } else {
+                    RETRY_INTERVAL
+                }
             }
         };
         self.answered_batches = node.counters.counts().batches;
@@ -161,44 +208,74 @@ impl Inspector {
         }
     }
 
-    /// Logs one line when the server answers for the first time, and one for each diagnostic that begins, changes or ends.
+    /// Logs one line when the server answers for the first time, and one for each diagnostic that
+    /// begins, changes or ends.
     fn log_changes(&mut self, before: &ServerStatus, now: &ServerStatus) {
         let redis = &self.location.address;
         if now.failure.is_none() && !std::mem::replace(&mut self.has_answered, true) {
-            let round_trip_ms = now.round_trip.map(|time| (time.as_secs_f64() * 1e5).round() / 100.0);
+            let round_trip_ms = now
+                .round_trip
+                .map(|time| (time.as_secs_f64() * 1e5).round() / 100.0);
             tracing::info!(%redis, version = now.report.version, round_trip_ms, "Redis answers");
         }
-        for diagnostic in now.diagnostics.iter().filter(|diagnostic| !before.diagnostics.contains(diagnostic)) {
+        for diagnostic in now
+            .diagnostics
+            .iter()
+            .filter(|diagnostic| !before.diagnostics.contains(diagnostic))
+        {
             match diagnostic.urgency {
-                Urgency::Warning => tracing::warn!(%redis, advice = diagnostic.name, "Redis: {}", diagnostic.text),
-                Urgency::Information => tracing::info!(%redis, advice = diagnostic.name, "Redis: {}", diagnostic.text),
+                Urgency::Warning => {
+                    tracing::warn!(%redis, advice = diagnostic.name, "Redis: {}", diagnostic.text);
+                }
+                Urgency::Information => {
+                    tracing::info!(%redis, advice = diagnostic.name, "Redis: {}", diagnostic.text);
+                }
             }
         }
         for diagnostic in &before.diagnostics {
-            if now.diagnostics.iter().all(|other| other.name != diagnostic.name) {
+            if now
+                .diagnostics
+                .iter()
+                .all(|other| other.name != diagnostic.name)
+            {
                 tracing::info!(%redis, advice = diagnostic.name, "Redis: this condition has ended");
             }
         }
     }
 
-    /// Connects if necessary, and queries the server for all facts. Returns the round-trip time; `None` if the server refused the user before
-    /// it could be measured.
+    /// Connects if necessary, and queries the server for all facts. Returns the round-trip time;
+    /// `None` if the server refused the user before it could be measured.
     ///
     /// # Errors
     /// Why the server cannot be reached.
-    async fn query(&mut self, deployment: &Deployment, map: &SlotMap, node: &Node) -> Result<Option<Duration>, Failure> {
-        let usable =
-            self.probe.take().and_then(|mut probe| (probe.connection.is_reusable() && probe.connection.is_quiet()).then_some(probe));
+    async fn query(
+        &mut self,
+        deployment: &Deployment,
+        map: &SlotMap,
+        node: &Node,
+    ) -> Result<Option<Duration>, Failure> {
+        let usable = self.probe.take().and_then(|mut probe| {
+            (probe.connection.is_reusable() && probe.connection.is_quiet()).then_some(probe)
+        });
         let is_new = usable.is_none();
         let mut probe = match usable {
             Some(probe) => probe,
-            None => match handshake::open(&self.location.address, node.options(), Purpose::Inspect).await {
-                Ok(opened) => {
-                    ProbeConnection { connection: opened.connection, refused: Vec::new(), checked_access: false, checked_usage: false }
-                }
-                // The server answers but the user lacks a right. After the login, the handshake sends only SELECT.
+            None => match handshake::open(&self.location.address, node.options(), Purpose::Inspect)
+                .await
+            {
+                Ok(opened) => ProbeConnection {
+                    connection: opened.connection,
+                    refused: Vec::new(),
+                    checked_access: false,
+                    checked_usage: false,
+                },
+                // The server answers but the user lacks a right. After the login, the handshake
+                // sends only SELECT.
                 Err(error) if error.name == error::NO_PERMISSION => {
-                    self.facts.missing = MissingAccess { denied: vec!["SELECT"], ..MissingAccess::default() };
+                    self.facts.missing = MissingAccess {
+                        denied: vec!["SELECT"],
+                        ..MissingAccess::default()
+                    };
                     return Ok(None);
                 }
                 Err(error) => return Err(Failure::from(&error)),
@@ -207,7 +284,11 @@ impl Inspector {
         let measured = self.measure_round_trip(&mut probe.connection).await;
         let (round_trip, missing) = measured.map_err(|name| match name {
             // The handshake may have sent nothing.
-            name if is_new => Failure::from(&handshake::explain_failure(&mut probe.connection, name, node.options())),
+            name if is_new => Failure::from(&handshake::explain_failure(
+                &mut probe.connection,
+                name,
+                node.options(),
+            )),
             name => Failure::new(name),
         })?;
         // An inspection that does not check the rights keeps the result of the latest one that did.
@@ -220,7 +301,10 @@ impl Inspector {
             self.facts.missing = missing;
         }
         if !is_in_transaction && self.failed_queries < MAX_FAILED_QUERIES {
-            match self.query_facts(deployment, map, node, &mut probe, checks_access).await {
+            match self
+                .query_facts(deployment, map, node, &mut probe, checks_access)
+                .await
+            {
                 Ok(()) => {
                     (self.failed_queries, probe.checked_access) = (0, true);
                     probe.checked_usage |= has_usage;
@@ -233,12 +317,15 @@ impl Inspector {
         Ok(Some(round_trip))
     }
 
-    /// Sends MULTI, TIME and EXEC, which most requests need. Returns the round-trip time, and which of these commands the server refuses. Reads
-    /// the server's clock.
+    /// Sends MULTI, TIME and EXEC, which most requests need. Returns the round-trip time, and which
+    /// of these commands the server refuses. Reads the server's clock.
     ///
     /// # Errors
     /// The name of any other error.
-    async fn measure_round_trip(&mut self, connection: &mut Connection) -> Result<(Duration, MissingAccess), &'static str> {
+    async fn measure_round_trip(
+        &mut self,
+        connection: &mut Connection,
+    ) -> Result<(Duration, MissingAccess), &'static str> {
         const COMMANDS: [&str; 3] = ["MULTI", "TIME", "EXEC"];
         let out = connection.outgoing();
         for name in COMMANDS {
@@ -246,7 +333,10 @@ impl Inspector {
             out.end();
         }
         let began = Instant::now();
-        let replies = connection.query(began + REPLY_TIMEOUT).await.map_err(error::name)?;
+        let replies = connection
+            .query(began + REPLY_TIMEOUT)
+            .await
+            .map_err(error::name)?;
         let round_trip = began.elapsed();
         let mut missing = MissingAccess::default();
         for (name, reply) in COMMANDS.into_iter().zip(replies) {
@@ -259,15 +349,23 @@ impl Inspector {
                 Err(CommandError::Other(other)) => return Err(other),
             }
         }
-        // The time is in the reply to EXEC. A server without transactions sends it in the reply to TIME.
-        let in_exec =
-            replies.iter().filter_map(|reply| if let Value::Array(values) = reply { values.first().and_then(time) } else { None });
+        // The time is in the reply to EXEC. A server without transactions sends it in the reply to
+        // TIME.
+        let in_exec = replies.iter().filter_map(|reply| {
+            if let Value::Array(values) = reply {
+                values.first().and_then(time)
+            } else {
+                None
+            }
+        });
         let server_time = in_exec.chain(replies.get(1).and_then(time)).next();
-        self.facts.clock_ahead_micros = server_time.and_then(|time| clock_ahead_micros(time.0, round_trip / 2));
+        self.facts.clock_ahead_micros =
+            server_time.and_then(|time| clock_ahead_micros(time.0, round_trip / 2));
         Ok((round_trip, missing))
     }
 
-    /// Queries INFO, the settings and, if `checks_access`, the required commands, in one round trip.
+    /// Queries INFO, the settings and, if `checks_access`, the required commands, in one round
+    /// trip.
     ///
     /// # Errors
     /// The connection failed.
@@ -286,24 +384,38 @@ impl Inspector {
         }
         queries.retain(|query| !probe.refused.contains(query));
         if checks_access {
-            let required = required_commands(&deployment.options().topology, deployment.usage_queue().is_used());
-            queries.extend(required.filter(|command| key.is_some() || !command.has_key).map(Query::Required));
+            let required = required_commands(
+                &deployment.options().topology,
+                deployment.usage_queue().is_used(),
+            );
+            queries.extend(
+                required
+                    .filter(|command| key.is_some() || !command.has_key)
+                    .map(Query::Required),
+            );
         }
         let out = probe.connection.outgoing();
         for query in &queries {
             query.write(key.as_deref().unwrap_or_default(), out);
         }
-        let replies = probe.connection.query(Instant::now() + REPLY_TIMEOUT).await?;
+        let replies = probe
+            .connection
+            .query(Instant::now() + REPLY_TIMEOUT)
+            .await?;
         for (query, reply) in queries.iter().zip(replies) {
             match (query, reply) {
                 (Query::Required(command), reply) => {
-                    if let Err(CommandError::NoAccess(missing)) = check_access(command.name, reply) {
+                    if let Err(CommandError::NoAccess(missing)) = check_access(command.name, reply)
+                    {
                         self.facts.missing.extend(missing);
                     }
                 }
                 (query, Value::ServerError(_)) => probe.refused.push(*query),
                 (Query::Info, Value::BulkString(text)) => {
-                    self.facts.report = Report::read(&String::from_utf8_lossy(text), deployment.options().database);
+                    self.facts.report = Report::read(
+                        &String::from_utf8_lossy(text),
+                        deployment.options().database,
+                    );
                 }
                 (query, reply) => read_config(&mut self.facts.config, *query, reply),
             }
@@ -312,9 +424,18 @@ impl Inspector {
     }
 }
 
-/// How far a clock is ahead of the wall clock of this machine, in microseconds, if it showed `micros` since the Unix epoch that long `ago`.
-#[expect(clippy::disallowed_methods, reason = "only for a diagnostic and a metric")]
+/// How far a clock is ahead of the wall clock of this machine, in microseconds, if it showed
+/// `micros` since the Unix epoch that long `ago`.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "only for a diagnostic and a metric"
+)]
 fn clock_ahead_micros(micros: u64, ago: Duration) -> Option<i64> {
-    let local = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.checked_sub(ago)?;
-    i64::try_from(micros).ok()?.checked_sub(i64::try_from(local.as_micros()).ok()?)
+    let local = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .ok()?
+        .checked_sub(ago)?;
+    i64::try_from(micros)
+        .ok()?
+        .checked_sub(i64::try_from(local.as_micros()).ok()?)
 }

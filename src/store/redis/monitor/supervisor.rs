@@ -1,7 +1,9 @@
-//! The supervisor of a deployment: runs the discovery of its servers, the probes of those whose circuit is open, and their inspection.
+//! The supervisor of a deployment: runs the discovery of its servers, the probes of those whose
+//! circuit is open, and their inspection.
 //!
-//! A probe counts a hit on a counter of its own, as a request does, because only that shows whether a server accepts writes in time. A probe
-//! never touches a counter of requests, and no probe waits for the probe of another server.
+//! A probe counts a hit on a counter of its own, as a request does, because only that shows whether
+//! a server accepts writes in time. A probe never touches a counter of requests, and no probe waits
+//! for the probe of another server.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -32,17 +34,23 @@ const PROBE_WINDOW: Span = Span::from_secs(1);
 /// The longest wait between two checks of all circuits.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Discovers and follows the servers of a deployment, probes those whose circuit is open, and inspects all of them. Never returns. A process
-/// runs one for each deployment.
+/// Discovers and follows the servers of a deployment, probes those whose circuit is open, and
+/// inspects all of them. Never returns. A process runs one for each deployment.
 pub async fn supervise(deployment: Arc<Deployment>) {
     let discover = async {
         match &deployment.options().topology {
             Topology::Single(_) => {}
-            Topology::Sentinel { master, sentinels } => sentinel::follow(&deployment, master, sentinels).await,
+            Topology::Sentinel { master, sentinels } => {
+                sentinel::follow(&deployment, master, sentinels).await;
+            }
             Topology::Cluster(seeds) => cluster::follow(&deployment, seeds).await,
         }
     };
-    tokio::join!(discover, probe_open_circuits(&deployment), inspection::inspect_all(&deployment));
+    tokio::join!(
+        discover,
+        probe_open_circuits(&deployment),
+        inspection::inspect_all(&deployment)
+    );
 }
 
 /// Probes each server whose circuit is open, when its probe is due. Never returns.
@@ -60,7 +68,12 @@ pub(crate) async fn probe_open_circuits(deployment: &Deployment) {
                 _ if under_way.contains(&node.id) => {}
                 Some(wait) if wait.is_zero() => {
                     under_way.insert(node.id);
-                    probes.push(probe_and_record(deployment, Arc::clone(&map), Arc::clone(node), connections.remove(&node.id)));
+                    probes.push(probe_and_record(
+                        deployment,
+                        Arc::clone(&map),
+                        Arc::clone(node),
+                        connections.remove(&node.id),
+                    ));
                 }
                 Some(wait) => next = next.min(wait),
                 None => drop(connections.remove(&node.id)),
@@ -72,13 +85,15 @@ pub(crate) async fn probe_open_circuits(deployment: &Deployment) {
                 connections.extend(connection.map(|connection| (id, connection)));
             }
             () = opened => {}
-            // A probe may become due earlier if a circuit closes and opens again, so that all are checked again.
+            // A probe may become due earlier if a circuit closes and opens again, so that all are
+            // checked again.
             () = sleep(next) => {}
         }
     }
 }
 
-/// Probes a server and tells its circuit breaker the result. Returns the id of the node, and the connection if the probe succeeded.
+/// Probes a server and tells its circuit breaker the result. Returns the id of the node, and the
+/// connection if the probe succeeded.
 async fn probe_and_record(
     deployment: &Deployment,
     map: Arc<SlotMap>,
@@ -101,40 +116,80 @@ async fn probe_and_record(
 type ProbeResult = (Option<Connection>, Result<(), (Why, &'static str)>);
 
 /// Counts a hit over `connection`, or over a new one if that cannot be used.
-async fn probe(node: &Node, connection: Option<Connection>, key: &[u8], batch_options: BatchOptions) -> ProbeResult {
-    let usable = connection.and_then(|mut connection| (connection.is_reusable() && connection.is_quiet()).then_some(connection));
+async fn probe(
+    node: &Node,
+    connection: Option<Connection>,
+    key: &[u8],
+    batch_options: BatchOptions,
+) -> ProbeResult {
+    let usable = connection.and_then(|mut connection| {
+        (connection.is_reusable() && connection.is_quiet()).then_some(connection)
+    });
     let mut connection = match usable {
         Some(connection) => connection,
         None => match node.connect().await {
             Ok((connection, _)) => connection,
-            Err(ConnectError { name, .. }) => return (None, Err((error::failure_kind(name), name))),
+            Err(ConnectError { name, .. }) => {
+                return (None, Err((error::failure_kind(name), name)));
+            }
         },
     };
     match count_hit(node, &mut connection, key, batch_options).await {
         Ok(()) => (Some(connection), Ok(())),
-        Err(error) => (None, Err((error::failure_kind(error::name(error)), error::name(error)))),
+        Err(error) => (
+            None,
+            Err((error::failure_kind(error::name(error)), error::name(error))),
+        ),
     }
 }
 
 /// Counts a hit on `key` by transaction and by script, as requests do.
 ///
 /// # Errors
-/// The first error that says something about the server. Redirects do not, nor does the value of the key.
-async fn count_hit(node: &Node, connection: &mut Connection, key: &[u8], batch_options: BatchOptions) -> Result<(), StoreError> {
+/// The first error that says something about the server. Redirects do not, nor does the value of
+/// the key.
+async fn count_hit(
+    node: &Node,
+    connection: &mut Connection,
+    key: &[u8],
+    batch_options: BatchOptions,
+) -> Result<(), StoreError> {
     for by_script in [false, true] {
-        // The script may need a second round trip, with its text. The transaction alone shows whether requests get answers in time.
-        let budget = if by_script { node.options().connect_timeout } else { node.budget() };
+        // The script may need a second round trip, with its text. The transaction alone shows
+        // whether requests get answers in time.
+        let budget = if by_script {
+            node.options().connect_timeout
+        } else {
+            node.budget()
+        };
         let at = Instant::now();
-        let time = node.clock().read(at).ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
+        let time = node
+            .clock()
+            .read(at)
+            .ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
         let work = probe_work(key, at + budget);
-        let batch_options = BatchOptions { fixed_windows_by_script: by_script || batch_options.fixed_windows_by_script, ..batch_options };
-        let batch = Batch::new([&work], batch_options, ClockReading { time, at }, connection.known_ttls());
+        let batch_options = BatchOptions {
+            fixed_windows_by_script: by_script || batch_options.fixed_windows_by_script,
+            ..batch_options
+        };
+        let batch = Batch::new(
+            [&work],
+            batch_options,
+            ClockReading { time, at },
+            connection.known_ttls(),
+        );
         let mut replies = batch.unanswered();
         batch.write(connection.outgoing());
-        batch.read(connection.exchange(work.budget.deadline).await?, &mut replies);
+        batch.read(
+            connection.exchange(work.budget.deadline).await?,
+            &mut replies,
+        );
         if let Some(again) = batch.calls_to_resend(&replies) {
             again.write(connection.outgoing());
-            again.read(connection.exchange(work.budget.deadline).await?, &mut replies);
+            again.read(
+                connection.exchange(work.budget.deadline).await?,
+                &mut replies,
+            );
         }
         for answer in &replies[0].answers {
             match answer {
@@ -149,7 +204,16 @@ async fn count_hit(node: &Node, connection: &mut Connection, key: &[u8], batch_o
 }
 
 fn probe_work(key: &[u8], deadline: Instant) -> Work {
-    let window = Algorithm::FixedWindow(FixedWindow { limit: u32::MAX.into(), window: Period::Even(PROBE_WINDOW), count_denied: true });
+    let window = Algorithm::FixedWindow(FixedWindow {
+        limit: u32::MAX.into(),
+        window: Period::Even(PROBE_WINDOW),
+        count_denied: true,
+    });
     let checks = Arc::new(Checks::of([(key, Check::new(window, 1, Modes::default()))]));
-    Work { picked: checks.indices(), checks, budget: Budget::until(deadline), is_asking: false }
+    Work {
+        picked: checks.indices(),
+        checks,
+        budget: Budget::until(deadline),
+        is_asking: false,
+    }
 }

@@ -49,8 +49,20 @@ pub(super) struct Request {
 
 impl fmt::Debug for Request {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requested, picked, timeout, cancel_after, checks, .. } = self;
-        write!(out, "{picked:?} of {requested:?}, {:?} within {timeout:?}, cancelled after {cancel_after:?}", checks.commit)
+        let Self {
+            requested,
+            picked,
+            timeout,
+            cancel_after,
+            checks,
+            ..
+        } = self;
+        write!(
+            out,
+            "{picked:?} of {requested:?}, {:?} within {timeout:?}, cancelled after \
+             {cancel_after:?}",
+            checks.commit
+        )
     }
 }
 
@@ -104,14 +116,25 @@ impl RequestGenerator {
             let skipped = self.random.usize(..count);
             request.picked.remove(skipped);
         }
-        Request { cancel_after, ..request }
+        Request {
+            cancel_after,
+            ..request
+        }
     }
 
-    /// A request with one check that is always allowed, so that only an outage can keep it from being counted.
+    /// A request with one check that is always allowed, so that only an outage can keep it from
+    /// being counted.
     pub(super) fn simple_request(&mut self, start: Instant, timeout: Duration) -> Request {
-        let algorithm =
-            Algorithm::FixedWindow(FixedWindow { limit: 1_000_000, window: Period::Even(WINDOW), count_denied: self.random.u32(..4) > 0 });
-        let check = RequestedCheck { name: "{plain}".to_owned(), algorithm, hits: self.next() };
+        let algorithm = Algorithm::FixedWindow(FixedWindow {
+            limit: 1_000_000,
+            window: Period::Even(WINDOW),
+            count_denied: self.random.u32(..4) > 0,
+        });
+        let check = RequestedCheck {
+            name: "{plain}".to_owned(),
+            algorithm,
+            hits: self.next(),
+        };
         Request::new(vec![check], start, timeout)
     }
 
@@ -124,41 +147,78 @@ impl RequestGenerator {
         let next = self.next();
         // Above the largest number of hits of a simulation, so that no check is clamped.
         let limit = [4_000, 20_000, 1_000_000][self.random.usize(..3)];
-        let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit, window: Period::Even(WINDOW), count_denied });
+        let fixed = |count_denied| {
+            Algorithm::FixedWindow(FixedWindow {
+                limit,
+                window: Period::Even(WINDOW),
+                count_denied,
+            })
+        };
         let (algorithm, hits) = match self.random.u32(..10) {
             0 if !is_group => (fixed(true), 0),
             1 => (fixed(true), -next),
             2 | 3 => (fixed(false), next),
-            4 if !is_group => (Algorithm::TokenBucket(TokenBucket::new(limit, limit, WINDOW, Debt::NONE)), next),
+            4 if !is_group => (
+                Algorithm::TokenBucket(TokenBucket::new(limit, limit, WINDOW, Debt::NONE)),
+                next,
+            ),
             _ => (fixed(true), next),
         };
-        let kind = if matches!(algorithm, Algorithm::TokenBucket(_)) { "bucket" } else { "window" };
+        let kind = if matches!(algorithm, Algorithm::TokenBucket(_)) {
+            "bucket"
+        } else {
+            "window"
+        };
         let name = match self.random.u32(..30) {
             0 => format!("{WRONG_TYPE_PREFIX}{{{kind}}}"),
             number => format!("{{{kind}|{}}}", number % 4),
         };
-        RequestedCheck { name, algorithm, hits }
+        RequestedCheck {
+            name,
+            algorithm,
+            hits,
+        }
     }
 }
 
 impl Request {
     fn new(requested: Vec<RequestedCheck>, start: Instant, timeout: Duration) -> Self {
         let of = |check: &RequestedCheck| Check::new(check.algorithm, check.hits, Modes::default());
-        let checks = Checks::of(requested.iter().map(|check| (check.name.as_bytes(), of(check))));
+        let checks = Checks::of(
+            requested
+                .iter()
+                .map(|check| (check.name.as_bytes(), of(check))),
+        );
         let picked = checks.indices();
-        Self { requested, checks: Arc::new(checks), picked, start, timeout, cancel_after: None }
+        Self {
+            requested,
+            checks: Arc::new(checks),
+            picked,
+            start,
+            timeout,
+            cancel_after: None,
+        }
     }
 
     /// Waits for the start, sends the request, and waits for the answers or cancels it.
     pub(super) async fn run(self, redis: Redis) -> RequestOutcome {
         sleep_until(self.start).await;
         let began = Instant::now();
-        let decide = redis.decide(&self.checks, &self.picked, Budget::until(began + self.timeout));
+        let decide = redis.decide(
+            &self.checks,
+            &self.picked,
+            Budget::until(began + self.timeout),
+        );
         let answers = match self.cancel_after {
             Some(after) => timeout(after, decide).await.ok(),
             None => Some(decide.await),
         };
-        RequestOutcome { began, ended: Instant::now(), answers, request: self }
+        RequestOutcome {
+            began,
+            ended: Instant::now(),
+            answers,
+            request: self,
+        }
     }
 }
 
@@ -175,17 +235,26 @@ impl RequestOutcome {
     /// The answers to the picked checks; none when the request was cancelled.
     fn picked(&self) -> impl Iterator<Item = (CheckIndex, &Result<Verdict, StoreError>)> {
         let answers = self.answers.as_ref();
-        self.request.picked.iter().filter_map(move |&index| Some((index, &answers?.checks[index.0])))
+        self.request
+            .picked
+            .iter()
+            .filter_map(move |&index| Some((index, &answers?.checks[index.0])))
     }
 
     /// Whether the server received any of its checks.
     pub(super) fn was_received(&self, counters: &FakeCounters) -> bool {
-        self.request.requested.iter().any(|check| counters.received.contains_key(&check.hits))
+        self.request
+            .requested
+            .iter()
+            .any(|check| counters.received.contains_key(&check.hits))
     }
 
     /// Whether the server counted any of its checks.
     pub(super) fn was_counted(&self, counters: &FakeCounters) -> bool {
-        self.request.requested.iter().any(|check| counters.executed.contains_key(&check.hits))
+        self.request
+            .requested
+            .iter()
+            .any(|check| counters.executed.contains_key(&check.hits))
     }
 
     pub(super) fn errors(&self) -> impl Iterator<Item = StoreError> {
@@ -193,34 +262,64 @@ impl RequestOutcome {
     }
 
     /// Asserts that the answers agree with what the server executed.
-    pub(super) fn verify(&self, counters: &FakeCounters, clock_moves: bool, counts: &mut AnswerCounts) {
+    pub(super) fn verify(
+        &self,
+        counters: &FakeCounters,
+        clock_moves: bool,
+        counts: &mut AnswerCounts,
+    ) {
         let late = self.ended.saturating_duration_since(self.deadline());
-        assert!(late <= TIMER_TOLERANCE, "answered {late:?} after the deadline: {self:?}");
+        assert!(
+            late <= TIMER_TOLERANCE,
+            "answered {late:?} after the deadline: {self:?}"
+        );
         for (index, check) in self.request.requested.iter().enumerate() {
-            let executed = counters.executed.get(&check.hits).map_or(&[][..], Vec::as_slice);
-            assert!(executed.len() <= 1, "counted {} times: {check:?}, {executed:?} {self:?}", executed.len());
+            let executed = counters
+                .executed
+                .get(&check.hits)
+                .map_or(&[][..], Vec::as_slice);
+            assert!(
+                executed.len() <= 1,
+                "counted {} times: {check:?}, {executed:?} {self:?}",
+                executed.len()
+            );
             assert!(
                 executed.is_empty() || self.request.picked.contains(&CheckIndex(index)),
                 "counted without being picked: {check:?} {executed:?} {self:?}"
             );
             for executed in executed {
-                assert!(executed.key.starts_with(check.name.as_bytes()), "counted under another key: {check:?} {executed:?}");
-                let is_too_late = executed.allowed.is_some() && executed.at > self.deadline() + SLACK;
-                assert!(clock_moves || !is_too_late, "a script counted after its deadline: {check:?} {executed:?} {self:?}");
+                assert!(
+                    executed.key.starts_with(check.name.as_bytes()),
+                    "counted under another key: {check:?} {executed:?}"
+                );
+                let is_too_late =
+                    executed.allowed.is_some() && executed.at > self.deadline() + SLACK;
+                assert!(
+                    clock_moves || !is_too_late,
+                    "a script counted after its deadline: {check:?} {executed:?} {self:?}"
+                );
             }
         }
         let Some(answers) = &self.answers else {
             counts.cancelled += 1;
             return;
         };
-        assert_eq!(answers.checks.len(), self.request.checks.len(), "one answer per check");
+        assert_eq!(
+            answers.checks.len(),
+            self.request.checks.len(),
+            "one answer per check"
+        );
         for (index, answer) in self.picked() {
             let check = &self.request.requested[index.0];
-            let executed = counters.executed.get(&check.hits).and_then(|executed| executed.first());
+            let executed = counters
+                .executed
+                .get(&check.hits)
+                .and_then(|executed| executed.first());
             let shown = || format!("{check:?}: {answer:?}, {executed:?}, {self:?}");
             match answer {
                 Ok(verdict) if check.hits == 0 => {
-                    let observable = counters.observable(check.name.as_bytes(), self.began, self.ended);
+                    let observable =
+                        counters.observable(check.name.as_bytes(), self.began, self.ended);
                     assert!(
                         clock_moves || observable.contains(&(verdict.used as i64)),
                         "the counter never had this value: {observable:?} {}",
@@ -228,20 +327,42 @@ impl RequestOutcome {
                     );
                 }
                 Ok(verdict) => {
-                    let executed = executed.unwrap_or_else(|| panic!("answered, and not counted: {}", shown()));
-                    assert_eq!(Ok(executed.used), i64::try_from(verdict.used), "another count: {}", shown());
+                    let executed = executed
+                        .unwrap_or_else(|| panic!("answered, and not counted: {}", shown()));
+                    assert_eq!(
+                        Ok(executed.used),
+                        i64::try_from(verdict.used),
+                        "another count: {}",
+                        shown()
+                    );
                     assert_eq!(verdict.allowed, check.is_allowed(executed), "{}", shown());
-                    assert!(executed.at >= self.began && executed.at <= self.ended, "counted at another time: {}", shown());
+                    assert!(
+                        executed.at >= self.began && executed.at <= self.ended,
+                        "counted at another time: {}",
+                        shown()
+                    );
                 }
                 Err(StoreError::NotExecuted(_) | StoreError::Data(_)) => {
-                    assert!(executed.is_none(), "counted, and answered as not executed: {}", shown());
+                    assert!(
+                        executed.is_none(),
+                        "counted, and answered as not executed: {}",
+                        shown()
+                    );
                 }
-                Err(StoreError::Unknown(_)) => counts.counted_and_unknown += u64::from(executed.is_some()),
+                Err(StoreError::Unknown(_)) => {
+                    counts.counted_and_unknown += u64::from(executed.is_some());
+                }
             }
             if let Err(StoreError::Data(_)) = answer {
-                let has_wrong_type = |check: &RequestedCheck| check.name.starts_with(WRONG_TYPE_PREFIX);
-                let is_shared = self.request.checks.commit == Commit::AllOrNone && self.request.requested.iter().any(has_wrong_type);
-                assert!(has_wrong_type(check) || is_shared, "the value of this key is a counter: {}", shown());
+                let has_wrong_type =
+                    |check: &RequestedCheck| check.name.starts_with(WRONG_TYPE_PREFIX);
+                let is_shared = self.request.checks.commit == Commit::AllOrNone
+                    && self.request.requested.iter().any(has_wrong_type);
+                assert!(
+                    has_wrong_type(check) || is_shared,
+                    "the value of this key is a counter: {}",
+                    shown()
+                );
             }
             counts.add(answer);
         }
@@ -252,7 +373,9 @@ impl RequestedCheck {
     fn is_allowed(&self, executed: &Execution) -> bool {
         match &self.algorithm {
             _ if self.hits < 0 => true,
-            Algorithm::FixedWindow(fixed) => executed.allowed.unwrap_or(executed.used <= fixed.limit.cast_signed()),
+            Algorithm::FixedWindow(fixed) => executed
+                .allowed
+                .unwrap_or(executed.used <= fixed.limit.cast_signed()),
             _ => true,
         }
     }
@@ -278,12 +401,19 @@ impl FakeCounters {
         let mut observable: Vec<i64> = histories
             .flat_map(|(_, history)| {
                 let before = history.iter().rev().find(|(at, _)| *at < from);
-                let during = history.iter().filter(move |(at, _)| *at >= from && *at <= until);
+                let during = history
+                    .iter()
+                    .filter(move |(at, _)| *at >= from && *at <= until);
                 before.into_iter().chain(during).map(|(_, value)| *value)
             })
             .collect();
-        let is_older = |history: &Vec<(Instant, i64)>| history.first().is_some_and(|(at, _)| *at < from);
-        if !self.history.iter().any(|(key, history)| key.starts_with(name) && is_older(history)) {
+        let is_older =
+            |history: &Vec<(Instant, i64)>| history.first().is_some_and(|(at, _)| *at < from);
+        if !self
+            .history
+            .iter()
+            .any(|(key, history)| key.starts_with(name) && is_older(history))
+        {
             observable.push(0);
         }
         observable

@@ -1,7 +1,9 @@
-//! The database of the fake server: its counters, the few commands that Weir sends, and a record of every check that was executed.
+//! The database of the fake server: its counters, the few commands that Weir sends, and a record of
+//! every check that was executed.
 //!
-//! Every check has a number of hits that no other check has, by which the record identifies it. The script is not interpreted but imitated: fixed
-//! windows are decided as in `lua/fixed_window.lua`; for other algorithms the check is recorded, and the state is always empty.
+//! Every check has a number of hits that no other check has, by which the record identifies it. The
+//! script is not interpreted but imitated: fixed windows are decided as in `lua/fixed_window.lua`;
+//! for other algorithms the check is recorded, and the state is always empty.
 //!
 //! Nothing here knows what the store answered: the comparison is in `callers`.
 
@@ -95,7 +97,10 @@ impl FakeCounters {
                 self.received.insert(whole(&command[2]), at);
             }
             b"EVAL" | b"EVALSHA" => {
-                for check in parse_requests(command).iter().flat_map(|request| &request.checks) {
+                for check in parse_requests(command)
+                    .iter()
+                    .flat_map(|request| &request.checks)
+                {
                     self.received.insert(check.hits, at);
                 }
             }
@@ -104,18 +109,31 @@ impl FakeCounters {
     }
 
     /// Executes a command, or answers it with the error line `refusal`.
-    pub(super) fn execute(&mut self, session: &mut Session, command: Command, refusal: Option<&str>) -> RespReply {
+    pub(super) fn execute(
+        &mut self,
+        session: &mut Session,
+        command: Command,
+        refusal: Option<&str>,
+    ) -> RespReply {
         let name = String::from_utf8_lossy(&command[0]).into_owned();
-        let refuses_all = |line: &&str| line.starts_with("NOAUTH") || (line.starts_with("NOPERM") && name == "MULTI");
+        let refuses_all = |line: &&str| {
+            line.starts_with("NOAUTH") || (line.starts_with("NOPERM") && name == "MULTI")
+        };
         if let Some(line) = refusal.filter(refuses_all) {
             session.has_refused_command = true;
             return RespReply::Error(line.to_owned());
         }
         if name == "AUTH" {
-            session.has_logged_in = self.password.is_some_and(|password| command.last().is_some_and(|text| text == password.as_bytes()));
+            session.has_logged_in = self.password.is_some_and(|password| {
+                command
+                    .last()
+                    .is_some_and(|text| text == password.as_bytes())
+            });
             return match session.has_logged_in {
                 true => RespReply::SimpleString("OK"),
-                false => RespReply::Error("WRONGPASS invalid username-password pair or user is disabled.".to_owned()),
+                false => RespReply::Error(
+                    "WRONGPASS invalid username-password pair or user is disabled.".to_owned(),
+                ),
             };
         }
         if self.password.is_some() && !session.has_logged_in {
@@ -128,18 +146,26 @@ impl FakeCounters {
                 RespReply::SimpleString("OK")
             }
             "EXEC" => {
-                let Some(commands) = session.transaction.take() else { return RespReply::Error("ERR EXEC without MULTI".to_owned()) };
+                let Some(commands) = session.transaction.take() else {
+                    return RespReply::Error("ERR EXEC without MULTI".to_owned());
+                };
                 if session.has_refused_command {
-                    return RespReply::Error("EXECABORT Transaction discarded because of previous errors.".to_owned());
+                    return RespReply::Error(
+                        "EXECABORT Transaction discarded because of previous errors.".to_owned(),
+                    );
                 }
                 // The transaction of the handshake, which is TIME alone, is never refused.
                 if let (Some(line), true) = (refusal, commands.len() > 1) {
-                    return RespReply::Error(format!("EXECABORT Transaction discarded because of: {line}"));
+                    return RespReply::Error(format!(
+                        "EXECABORT Transaction discarded because of: {line}"
+                    ));
                 }
                 check_expiries(&commands);
                 RespReply::Array(commands.iter().map(|command| self.run(command)).collect())
             }
-            _ if refusal.is_some() && !matches!(name.as_str(), "TIME" | "ROLE" | "SELECT" | "PING") => {
+            _ if refusal.is_some()
+                && !matches!(name.as_str(), "TIME" | "ROLE" | "SELECT" | "PING") =>
+            {
                 session.has_refused_command = true;
                 RespReply::Error(refusal.unwrap_or_default().to_owned())
             }
@@ -149,9 +175,12 @@ impl FakeCounters {
                     RespReply::SimpleString("QUEUED")
                 }
                 None => {
-                    // Behind a refused MULTI each command is executed by itself, and EXPIRE follows.
+                    // Behind a refused MULTI each command is executed by itself, and EXPIRE
+                    // follows.
                     let is_plain = name == "INCRBY" && !session.has_refused_command;
-                    let is_bare = is_plain && !self.values.contains_key(&command[1]) && !has_wrong_type(&command[1]);
+                    let is_bare = is_plain
+                        && !self.values.contains_key(&command[1])
+                        && !has_wrong_type(&command[1]);
                     assert!(!is_bare, "a counter is made without an expiry: {command:?}");
                     self.run(&command)
                 }
@@ -164,14 +193,26 @@ impl FakeCounters {
         match name.as_str() {
             "TIME" => {
                 let now = self.now().0;
-                RespReply::Array(vec![RespReply::bulk_string(&(now / 1_000_000)), RespReply::bulk_string(&(now % 1_000_000))])
+                RespReply::Array(vec![
+                    RespReply::bulk_string(&(now / 1_000_000)),
+                    RespReply::bulk_string(&(now % 1_000_000)),
+                ])
             }
-            "ROLE" => RespReply::Array(vec![RespReply::bulk_string("master"), RespReply::Integer(0), RespReply::Array(Vec::new())]),
+            "ROLE" => RespReply::Array(vec![
+                RespReply::bulk_string("master"),
+                RespReply::Integer(0),
+                RespReply::Array(Vec::new()),
+            ]),
             "SELECT" | "ASKING" => RespReply::SimpleString("OK"),
             "PING" => RespReply::SimpleString("PONG"),
             "EXPIRE" => RespReply::Integer(1),
-            "GET" | "INCRBY" if has_wrong_type(&command[1]) => RespReply::Error(WRONG_TYPE.to_owned()),
-            "GET" => self.values.get(&command[1]).map_or(RespReply::Null, RespReply::bulk_string),
+            "GET" | "INCRBY" if has_wrong_type(&command[1]) => {
+                RespReply::Error(WRONG_TYPE.to_owned())
+            }
+            "GET" => self
+                .values
+                .get(&command[1])
+                .map_or(RespReply::Null, RespReply::bulk_string),
             "INCRBY" => {
                 let (key, hits) = (&command[1], whole(&command[2]));
                 let after = self.values.get(key).unwrap_or(&0) + hits;
@@ -207,7 +248,10 @@ impl FakeCounters {
                 match self.step(check) {
                     Ok((allowed, used)) => {
                         self.count(check.hits, check.key, used, Some(allowed));
-                        if check.code == b'F' && self.values.get(check.key) != Some(&used) && check.hits != 0 {
+                        if check.code == b'F'
+                            && self.values.get(check.key) != Some(&used)
+                            && check.hits != 0
+                        {
                             self.put(check.key, used);
                         }
                         reply.decided(check.code, (allowed, used));
@@ -219,18 +263,34 @@ impl FakeCounters {
         reply.into_reply(now)
     }
 
-    /// A request that counts nothing if any of its checks is refused. If it passes, refused hits count behind all others.
+    /// A request that counts nothing if any of its checks is refused. If it passes, refused hits
+    /// count behind all others.
     fn decide_all_or_none(&mut self, request: &ReceivedRequest<'_>, reply: &mut ScriptReply) {
         let before = self.values.clone();
-        let mut results: Vec<_> = request.checks.iter().map(|check| self.take(&ReceivedCheck { counts_denied: false, ..*check })).collect();
+        let mut results: Vec<_> = request
+            .checks
+            .iter()
+            .map(|check| {
+                self.take(&ReceivedCheck {
+                    counts_denied: false,
+                    ..*check
+                })
+            })
+            .collect();
         let error = results.iter().find_map(|result| result.err());
-        let refuses =
-            |(check, result): (&ReceivedCheck<'_>, &Result<(bool, i64), _>)| check.modes < 2 && result.is_ok_and(|(allowed, _)| !allowed);
+        let refuses = |(check, result): (&ReceivedCheck<'_>, &Result<(bool, i64), _>)| {
+            check.modes < 2 && result.is_ok_and(|(allowed, _)| !allowed)
+        };
         let is_refused = error.is_some() || request.checks.iter().zip(&results).any(refuses);
         if is_refused {
             self.values = before;
         } else {
-            for (check, result) in request.checks.iter().zip(&mut results).filter(|(_, result)| result.is_ok_and(|(allowed, _)| !allowed)) {
+            for (check, result) in request
+                .checks
+                .iter()
+                .zip(&mut results)
+                .filter(|(_, result)| result.is_ok_and(|(allowed, _)| !allowed))
+            {
                 *result = self.take(check);
             }
         }
@@ -271,18 +331,33 @@ impl FakeCounters {
         let before = self.values.get(check.key).copied().unwrap_or(0);
         let after = (before + check.hits).clamp(0, LARGEST_COUNT.cast_signed());
         let allowed = check.hits < 0 || after <= check.limit;
-        Ok((allowed, if allowed || check.counts_denied { after } else { before }))
+        Ok((
+            allowed,
+            if allowed || check.counts_denied {
+                after
+            } else {
+                before
+            },
+        ))
     }
 
     fn put(&mut self, key: &[u8], value: i64) {
         self.values.insert(key.to_vec(), value);
-        self.history.entry(key.to_vec()).or_default().push((Instant::now(), value));
+        self.history
+            .entry(key.to_vec())
+            .or_default()
+            .push((Instant::now(), value));
     }
 
     /// Records an executed check.
     fn count(&mut self, hits: i64, key: &[u8], used: i64, allowed: Option<bool>) {
         if hits != 0 {
-            self.executed.entry(hits).or_default().push(Execution { key: key.to_vec(), used, allowed, at: Instant::now() });
+            self.executed.entry(hits).or_default().push(Execution {
+                key: key.to_vec(),
+                used,
+                allowed,
+                at: Instant::now(),
+            });
         }
     }
 }
@@ -298,39 +373,76 @@ struct ReceivedRequest<'c> {
 fn parse_requests(command: &Command) -> Vec<ReceivedRequest<'_>> {
     let count = whole(&command[2]) as usize;
     let (mut keys, arguments) = command[3..].split_at(count);
-    let ([given, uses, limits, runs, requests] | [given, uses, limits, runs, requests, _]) = arguments else {
+    let ([given, uses, limits, runs, requests] | [given, uses, limits, runs, requests, _]) =
+        arguments
+    else {
         panic!("a call has five arguments or six")
     };
     assert!(given.is_empty(), "no time is given");
     let short = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
-    let mut checks = runs.chunks_exact(20).flat_map(|run| std::iter::repeat_n(run, short(&run[2..])));
+    let mut checks = runs
+        .chunks_exact(20)
+        .flat_map(|run| std::iter::repeat_n(run, short(&run[2..])));
     let mut parsed = Vec::new();
     let (earliest, requests) = requests.split_at(8);
     for request in requests.chunks_exact(13) {
-        assert_eq!(short(&request[3..]), 0, "these plans have no passing quotas");
+        assert_eq!(
+            short(&request[3..]),
+            0,
+            "these plans have no passing quotas"
+        );
         let (own, others) = keys.split_at(short(&request[1..]));
         let mut received = Vec::new();
         for (key, check) in own.iter().zip(&mut checks) {
             let (limit, modes) = (short(check) / 4, check[0] % 4);
             let limit = &limits[57 * limit..][..57];
-            assert!(uses.contains(&limit[0]), "the call says that it uses {}", limit[0]);
+            assert!(
+                uses.contains(&limit[0]),
+                "the call says that it uses {}",
+                limit[0]
+            );
             let (code, hits) = (limit[0], numbers(&check[4..])[0]);
-            let [counts_denied, limit, _, burst, ..] = numbers(&limit[9..])[..] else { panic!("six numbers") };
-            received.push(ReceivedCheck { key, code, modes, hits, counts_denied: counts_denied % 2 == 1, limit, burst });
+            let [counts_denied, limit, _, burst, ..] = numbers(&limit[9..])[..] else {
+                panic!("six numbers")
+            };
+            received.push(ReceivedCheck {
+                key,
+                code,
+                modes,
+                hits,
+                counts_denied: counts_denied % 2 == 1,
+                limit,
+                burst,
+            });
         }
-        parsed.push(ReceivedRequest { is_all_or_none: request[0] == 1, deadline: numbers(&request[5..])[0], checks: received });
+        parsed.push(ReceivedRequest {
+            is_all_or_none: request[0] == 1,
+            deadline: numbers(&request[5..])[0],
+            checks: received,
+        });
         keys = others;
     }
     assert!(keys.is_empty(), "every key belongs to a check");
-    assert_eq!(parsed.iter().map(|request| request.deadline).min(), numbers(earliest).pop(), "the earliest deadline");
+    assert_eq!(
+        parsed.iter().map(|request| request.deadline).min(),
+        numbers(earliest).pop(),
+        "the earliest deadline"
+    );
     parsed
 }
 
 /// Asserts that every counter that a transaction writes gets a TTL in the same transaction.
 fn check_expiries(commands: &[Command]) {
-    for (index, command) in commands.iter().enumerate().filter(|(_, command)| command[0] == b"INCRBY") {
+    for (index, command) in commands
+        .iter()
+        .enumerate()
+        .filter(|(_, command)| command[0] == b"INCRBY")
+    {
         let next = commands.get(index + 1);
-        assert!(next.is_some_and(|next| next[0] == b"EXPIRE" && next[1] == command[1]), "INCRBY without EXPIRE: {commands:?}");
+        assert!(
+            next.is_some_and(|next| next[0] == b"EXPIRE" && next[1] == command[1]),
+            "INCRBY without EXPIRE: {commands:?}"
+        );
     }
 }
 
@@ -355,7 +467,11 @@ impl ScriptReply {
     }
 
     fn row(&mut self, first: i64, retry: i64) {
-        self.packed.extend([first, 0, retry].iter().flat_map(|&number| (number as f64).to_le_bytes()));
+        self.packed.extend(
+            [first, 0, retry]
+                .iter()
+                .flat_map(|&number| (number as f64).to_le_bytes()),
+        );
     }
 
     fn into_reply(self, now: u64) -> RespReply {
@@ -374,9 +490,15 @@ fn has_wrong_type(key: &[u8]) -> bool {
 }
 
 fn whole(text: &[u8]) -> i64 {
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no number: {text:?}"))
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_else(|| panic!("no number: {text:?}"))
 }
 
 fn numbers(packed: &[u8]) -> Vec<i64> {
-    packed.chunks_exact(8).map(|eight| f64::from_le_bytes(eight.try_into().expect("eight bytes")) as i64).collect()
+    packed
+        .chunks_exact(8)
+        .map(|eight| f64::from_le_bytes(eight.try_into().expect("eight bytes")) as i64)
+        .collect()
 }

@@ -1,6 +1,8 @@
-//! The faults of a simulation, and their schedule: faults of single commands, and conditions of the server that last.
+//! The faults of a simulation, and their schedule: faults of single commands, and conditions of the
+//! server that last.
 //!
-//! All of them are drawn from the seed of the simulation, so that a failed run can be repeated. Nothing here applies a fault: that is `server`.
+//! All of them are drawn from the seed of the simulation, so that a failed run can be repeated.
+//! Nothing here applies a fault: that is `server`.
 
 use fastrand::Rng;
 use tokio::time::Duration;
@@ -10,7 +12,8 @@ const ERROR_REPLIES: [&str; 11] = [
     "LOADING Redis is loading the dataset in memory",
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
     "OOM command not allowed when used memory > 'maxmemory'.",
-    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to \
+     disk.",
     "NOREPLICAS Not enough good replicas to write.",
     "READONLY You can't write against a read only replica.",
     "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
@@ -21,7 +24,10 @@ const ERROR_REPLIES: [&str; 11] = [
 ];
 
 /// Error replies that an operator has to mend.
-const CONFIG_ERRORS: [&str; 2] = ["NOAUTH Authentication required.", "NOPERM this user has no permissions to run the 'multi' command"];
+const CONFIG_ERRORS: [&str; 2] = [
+    "NOAUTH Authentication required.",
+    "NOPERM this user has no permissions to run the 'multi' command",
+];
 
 /// A fault of one command.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +63,15 @@ impl Fault {
         match random.u32(0..13) {
             0 => Self::Delay(short),
             1 => Self::ReplyDelay(short),
-            2 => Self::NoMoreReplies { executes: random.bool() },
+            2 => Self::NoMoreReplies {
+                executes: random.bool(),
+            },
             3 => Self::CloseUnexecuted,
             4 => Self::CloseExecuted,
-            5 | 6 => Self::TruncatedReply { bytes: random.usize(..40), closes: random.bool() },
+            5 | 6 => Self::TruncatedReply {
+                bytes: random.usize(..40),
+                closes: random.bool(),
+            },
             7 => Self::SingleBytes,
             8 | 9 => Self::ErrorReply(refusal(random, with_config_errors)),
             10 => Self::Garbage,
@@ -100,7 +111,8 @@ fn refusal(random: &mut Rng, with_config_errors: bool) -> &'static str {
 pub(super) enum Condition {
     #[default]
     Healthy,
-    /// The process is stopped, as by SIGSTOP: connections are accepted, nothing is read, and everything that arrived meanwhile is executed later.
+    /// The process is stopped, as by SIGSTOP: connections are accepted, nothing is read, and
+    /// everything that arrived meanwhile is executed later.
     Stopped,
     /// Commands are executed, and no reply is sent.
     Silent,
@@ -110,7 +122,8 @@ pub(super) enum Condition {
     Unreachable,
     /// Every command waits for this long.
     Slow(Duration),
-    /// Commands of all connections are executed one after the other, and each takes this long for each of its arguments.
+    /// Commands of all connections are executed one after the other, and each takes this long for
+    /// each of its arguments.
     Serial(Duration),
     /// Commands that count are answered with this error.
     Failing(&'static str),
@@ -175,7 +188,8 @@ pub(super) struct Scenario {
     pub(super) events: Vec<(Duration, ServerEvent)>,
     /// This many of a thousand commands have a fault, whatever the condition.
     pub(super) fault_rate: u32,
-    /// Some errors are those that an operator has to mend, after which the circuit breaker probes only every few seconds.
+    /// Some errors are those that an operator has to mend, after which the circuit breaker probes
+    /// only every few seconds.
     pub(super) with_config_errors: bool,
 }
 
@@ -186,12 +200,20 @@ impl Scenario {
         let mut events = Vec::new();
         let wait = |random: &mut Rng, most: u64| Duration::from_micros(random.u64(..most));
         for _ in 0..random.u32(0..4) {
-            events.push((wait(random, 200_000), ServerEvent::Condition(Condition::draw(random, with_config_errors))));
-            events.push((wait(random, 400_000), ServerEvent::Condition(Condition::Healthy)));
+            events.push((
+                wait(random, 200_000),
+                ServerEvent::Condition(Condition::draw(random, with_config_errors)),
+            ));
+            events.push((
+                wait(random, 400_000),
+                ServerEvent::Condition(Condition::Healthy),
+            ));
         }
         for _ in 0..random.u32(0..3) {
             let event = match random.u32(..3) {
-                0 if random.bool() => ServerEvent::ClockJump(random.i64(-7_200_000_000..7_200_000_000)),
+                0 if random.bool() => {
+                    ServerEvent::ClockJump(random.i64(-7_200_000_000..7_200_000_000))
+                }
                 0 => ServerEvent::ClockJump(random.i64(-30_000..30_000)),
                 1 => ServerEvent::CloseConnections,
                 _ => ServerEvent::FlushScripts,
@@ -199,8 +221,15 @@ impl Scenario {
             let index = random.usize(..=events.len());
             events.insert(index, (wait(random, 100_000), event));
         }
-        events.push((Duration::from_millis(50), ServerEvent::Condition(Condition::Healthy)));
-        Self { events, fault_rate: [0, 2, 10, 40][random.usize(..4)], with_config_errors }
+        events.push((
+            Duration::from_millis(50),
+            ServerEvent::Condition(Condition::Healthy),
+        ));
+        Self {
+            events,
+            fault_rate: [0, 2, 10, 40][random.usize(..4)],
+            with_config_errors,
+        }
     }
 
     pub(super) fn length(&self) -> Duration {
@@ -208,6 +237,8 @@ impl Scenario {
     }
 
     pub(super) fn moves_clock(&self) -> bool {
-        self.events.iter().any(|(_, event)| matches!(event, ServerEvent::ClockJump(_)))
+        self.events
+            .iter()
+            .any(|(_, event)| matches!(event, ServerEvent::ClockJump(_)))
     }
 }

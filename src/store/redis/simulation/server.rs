@@ -1,4 +1,5 @@
-//! The fake server: it accepts connections, executes commands on its counters, and applies the faults of the scenario.
+//! The fake server: it accepts connections, executes commands on its counters, and applies the
+//! faults of the scenario.
 //!
 //! It executes in the test's runtime, on its paused clock. It never opens a real socket.
 
@@ -64,7 +65,11 @@ struct ClientConnection {
 }
 
 impl FakeServer {
-    pub(super) fn new(mut random: Rng, scenario: &Scenario, password: Option<&'static str>) -> Arc<Self> {
+    pub(super) fn new(
+        mut random: Rng,
+        scenario: &Scenario,
+        password: Option<&'static str>,
+    ) -> Arc<Self> {
         let state = ServerState {
             counters: FakeCounters::new(Micros(START.0 + random.u64(..600_000_000)), password),
             condition: Condition::Healthy,
@@ -75,7 +80,11 @@ impl FakeServer {
             open: 0,
             occurrences: BTreeMap::new(),
         };
-        Arc::new(Self { state: Mutex::new(state), close_connections: Notify::new(), condition_changed: Notify::new() })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            close_connections: Notify::new(),
+            condition_changed: Notify::new(),
+        })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, ServerState> {
@@ -106,8 +115,12 @@ impl FakeServer {
         *state.occurrences.entry(name).or_default() += 1;
     }
 
-    /// Accepts a connection, or fails as the condition says. Returns the client's end, in place of a socket.
-    #[expect(clippy::disallowed_methods, reason = "a connection of the fake ends when the other side does")]
+    /// Accepts a connection, or fails as the condition says. Returns the client's end, in place of
+    /// a socket.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a connection of the fake ends when the other side does"
+    )]
     pub(super) async fn connect(self: Arc<Self>) -> io::Result<SimulatedStream> {
         // A real connect never completes before other tasks have run.
         yield_now().await;
@@ -173,11 +186,21 @@ impl FakeServer {
         let (fault, condition) = self.draw(&command);
         match condition {
             Condition::Slow(time) => client.wait(time).await,
-            Condition::Serial(time) => self.take_turns(time * u32::try_from(command.len()).unwrap_or(u32::MAX), client).await,
+            Condition::Serial(time) => {
+                self.take_turns(
+                    time * u32::try_from(command.len()).unwrap_or(u32::MAX),
+                    client,
+                )
+                .await;
+            }
             _ => {}
         }
         client.sends_nothing |= matches!(condition, Condition::Silent);
-        let mut error_reply = if let Condition::Failing(line) = condition { Some(line) } else { None };
+        let mut error_reply = if let Condition::Failing(line) = condition {
+            Some(line)
+        } else {
+            None
+        };
         match fault {
             Some(Fault::Delay(time)) => client.wait(time).await,
             Some(Fault::CloseUnexecuted) => {
@@ -197,7 +220,10 @@ impl FakeServer {
             return AfterCommand::Continue;
         }
         let mut reply = Vec::new();
-        self.state().counters.execute(&mut client.session, command, error_reply).write(&mut reply);
+        self.state()
+            .counters
+            .execute(&mut client.session, command, error_reply)
+            .write(&mut reply);
         match fault {
             Some(Fault::ReplyDelay(time)) => client.wait(time).await,
             Some(Fault::CloseExecuted) => {
@@ -210,7 +236,11 @@ impl FakeServer {
                 client.out.append(&mut reply);
                 client.flush().await;
                 client.sends_nothing = true;
-                return if closes { AfterCommand::Close } else { AfterCommand::Continue };
+                return if closes {
+                    AfterCommand::Close
+                } else {
+                    AfterCommand::Continue
+                };
             }
             Some(Fault::Garbage) => reply = b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
             Some(Fault::ExtraReply) => RespReply::SimpleString("OK").write(&mut reply),
@@ -237,10 +267,21 @@ impl FakeServer {
     fn draw(&self, command: &Command) -> (Option<Fault>, Condition) {
         let mut state = self.state();
         state.counters.record_received(command);
-        let ServerState { condition, fault_rate, with_config_errors, random, .. } = &mut *state;
+        let ServerState {
+            condition,
+            fault_rate,
+            with_config_errors,
+            random,
+            ..
+        } = &mut *state;
         let condition = *condition;
-        let fault_rate = if let Condition::Faulty(fault_rate) = condition { fault_rate } else { *fault_rate };
-        let fault = (random.u32(..1_000) < fault_rate).then(|| Fault::draw(random, *with_config_errors));
+        let fault_rate = if let Condition::Faulty(fault_rate) = condition {
+            fault_rate
+        } else {
+            *fault_rate
+        };
+        let fault =
+            (random.u32(..1_000) < fault_rate).then(|| Fault::draw(random, *with_config_errors));
         if let Some(fault) = fault {
             *state.occurrences.entry(fault.name()).or_default() += 1;
         }
@@ -260,7 +301,11 @@ impl ClientConnection {
         if self.sends_nothing {
             return;
         }
-        let size = if self.sends_single_bytes { 1 } else { out.len().max(1) };
+        let size = if self.sends_single_bytes {
+            1
+        } else {
+            out.len().max(1)
+        };
         for bytes in out.chunks(size) {
             if self.stream.write_all(bytes).await.is_err() {
                 return;

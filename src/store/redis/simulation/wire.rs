@@ -1,6 +1,7 @@
 //! RESP as the fake server speaks it: commands are decoded, replies are encoded.
 //!
-//! It is written apart from the encoder and decoder of the store, so that one tests the other; neither may use the other.
+//! It is written apart from the encoder and decoder of the store, so that one tests the other;
+//! neither may use the other.
 
 /// A command: its name and arguments.
 pub(super) type Command = Vec<Vec<u8>>;
@@ -25,7 +26,12 @@ pub(super) fn take(input: &mut Vec<u8>) -> Option<Command> {
 fn number(input: &[u8], at: &mut usize, data_type: u8) -> Option<usize> {
     let rest = input.get(*at..)?;
     let end = rest.windows(2).position(|two| two == b"\r\n")?;
-    assert_eq!(rest[0], data_type, "not a command: {:?}", String::from_utf8_lossy(&rest[..end]));
+    assert_eq!(
+        rest[0],
+        data_type,
+        "not a command: {:?}",
+        String::from_utf8_lossy(&rest[..end])
+    );
     *at += end + 2;
     std::str::from_utf8(&rest[1..end]).ok()?.parse().ok()
 }

@@ -1,9 +1,11 @@
-//! An estimate of a Redis server's clock, without a query: windows are numbered by that clock, and the number is part of the key that a request
-//! sends.
+//! An estimate of a Redis server's clock, without a query: windows are numbered by that clock, and
+//! the number is part of the key that a request sends.
 //!
-//! Each reply to TIME shows how far that clock is ahead of the monotonic clock of this machine. A reply is old by its way back when it arrives,
-//! which makes the difference too small; so the largest difference of the last seconds is the most accurate one. The wall clock of this
-//! machine is never used: replicas of Weir with wrong clocks have to number the same windows. Source: redis.io, the page of TIME.
+//! Each reply to TIME shows how far that clock is ahead of the monotonic clock of this machine. A
+//! reply is old by its way back when it arrives, which makes the difference too small; so the
+//! largest difference of the last seconds is the most accurate one. The wall clock of this machine
+//! is never used: replicas of Weir with wrong clocks have to number the same windows. Source:
+//! redis.io, the page of TIME.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +13,8 @@ use tokio::time::{Duration, Instant};
 
 use crate::time::Micros;
 
-/// The length of a period. The largest differences of the current and the previous period count, so that none counts for longer than two periods.
+/// The length of a period. The largest differences of the current and the previous period count, so
+/// that none counts for longer than two periods.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// An estimate of the clock of one Redis server, shared by all threads.
@@ -21,7 +24,8 @@ pub(crate) struct Clock {
     ahead: Mutex<Option<Ahead>>,
 }
 
-/// How far Redis's clock is ahead of the time since `origin`, in microseconds: the largest difference of each period.
+/// How far Redis's clock is ahead of the time since `origin`, in microseconds: the largest
+/// difference of each period.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
     period_began: Instant,
@@ -31,7 +35,10 @@ struct Ahead {
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Self { origin: Instant::now(), ahead: Mutex::default() }
+        Self {
+            origin: Instant::now(),
+            ahead: Mutex::default(),
+        }
     }
 
     /// Updates the estimate: a reply that arrived at `at` says that Redis's clock showed `time`.
@@ -39,19 +46,35 @@ impl Clock {
         let seen = self.ahead(time, at);
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
         *ahead = Some(match *ahead {
-            Some(known) if at.saturating_duration_since(known.period_began) < PERIOD => Ahead { current: known.current.max(seen), ..known },
+            Some(known) if at.saturating_duration_since(known.period_began) < PERIOD => Ahead {
+                current: known.current.max(seen),
+                ..known
+            },
             Some(known) => {
                 let is_recent = at.saturating_duration_since(known.period_began) < 2 * PERIOD;
-                Ahead { period_began: at, current: seen, previous: is_recent.then_some(known.current) }
+                Ahead {
+                    period_began: at,
+                    current: seen,
+                    previous: is_recent.then_some(known.current),
+                }
             }
-            None => Ahead { period_began: at, current: seen, previous: None },
+            None => Ahead {
+                period_began: at,
+                current: seen,
+                previous: None,
+            },
         });
     }
 
-    /// Starts a new estimate from the first TIME of a new connection, which may lead to another machine.
+    /// Starts a new estimate from the first TIME of a new connection, which may lead to another
+    /// machine.
     pub(crate) fn restart(&self, time: Micros, at: Instant) {
         let seen = self.ahead(time, at);
-        *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ahead { period_began: at, current: seen, previous: None });
+        *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ahead {
+            period_began: at,
+            current: seen,
+            previous: None,
+        });
     }
 
     /// Drops the estimate, because another server has replaced this one.
@@ -59,15 +82,22 @@ impl Clock {
         *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// What Redis's clock shows at `at`, by the estimate; `None` without an estimate, or if that clock stands before 1970.
+    /// What Redis's clock shows at `at`, by the estimate; `None` without an estimate, or if that
+    /// clock stands before 1970.
     pub(crate) fn read(&self, at: Instant) -> Option<Micros> {
         let known = (*self.ahead.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let ahead = known.previous.map_or(known.current, |previous| previous.max(known.current));
-        u64::try_from(ahead.saturating_add(self.elapsed_micros(at))).ok().map(Micros)
+        let ahead = known
+            .previous
+            .map_or(known.current, |previous| previous.max(known.current));
+        u64::try_from(ahead.saturating_add(self.elapsed_micros(at)))
+            .ok()
+            .map(Micros)
     }
 
     fn ahead(&self, time: Micros, at: Instant) -> i64 {
-        i64::try_from(time.0).unwrap_or(i64::MAX).saturating_sub(self.elapsed_micros(at))
+        i64::try_from(time.0)
+            .unwrap_or(i64::MAX)
+            .saturating_sub(self.elapsed_micros(at))
     }
 
     fn elapsed_micros(&self, at: Instant) -> i64 {
@@ -92,9 +122,17 @@ mod tests {
         assert_eq!(clock.read(now), None);
         clock.restart(Micros(START), now);
         clock.observe(Micros(START + 1_000_000), now + millis(1_500));
-        assert_eq!(clock.read(now + millis(2_000)), Some(Micros(START + 2_000_000)), "a slow reply changes nothing");
+        assert_eq!(
+            clock.read(now + millis(2_000)),
+            Some(Micros(START + 2_000_000)),
+            "a slow reply changes nothing"
+        );
         clock.observe(Micros(START + 2_003_000), now + millis(2_000));
-        assert_eq!(clock.read(now + millis(2_000)), Some(Micros(START + 2_003_000)), "a faster one does");
+        assert_eq!(
+            clock.read(now + millis(2_000)),
+            Some(Micros(START + 2_003_000)),
+            "a faster one does"
+        );
     }
 
     #[test]
@@ -103,9 +141,18 @@ mod tests {
         let now = clock.origin;
         clock.restart(Micros(START), now);
         for second in 1..=10 {
-            clock.observe(Micros(START + second * 1_000_000 - 500_000_000), now + millis(second * 1_000));
-            let estimate = clock.read(now + millis(second * 1_000)).expect("a TIME was observed");
-            assert_eq!(estimate.0 < START, second == 10, "after {second} s: {estimate:?}");
+            clock.observe(
+                Micros(START + second * 1_000_000 - 500_000_000),
+                now + millis(second * 1_000),
+            );
+            let estimate = clock
+                .read(now + millis(second * 1_000))
+                .expect("a TIME was observed");
+            assert_eq!(
+                estimate.0 < START,
+                second == 10,
+                "after {second} s: {estimate:?}"
+            );
         }
     }
 

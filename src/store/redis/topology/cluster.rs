@@ -1,8 +1,10 @@
 //! Discovery of a Redis Cluster: queries which node owns which slots, with CLUSTER SLOTS.
 //!
-//! It queries at the start, every 30 s, after MOVED, and while a circuit is open. The reply of one node counts, unless it has fewer slots than the
-//! present map; then up to two more nodes are asked. A reply that is out of date does no harm, because the nodes that it names answer MOVED.
-//! Nothing here uses a connection of requests. Sources: redis.io, the page of CLUSTER SLOTS; Redis Cluster specification, "MOVED Redirection".
+//! It queries at the start, every 30 s, after MOVED, and while a circuit is open. The reply of one
+//! node counts, unless it has fewer slots than the present map; then up to two more nodes are
+//! asked. A reply that is out of date does no harm, because the nodes that it names answer MOVED.
+//! Nothing here uses a connection of requests. Sources: redis.io, the page of CLUSTER SLOTS; Redis
+//! Cluster specification, "MOVED Redirection".
 
 use std::ops::RangeInclusive;
 
@@ -20,7 +22,8 @@ use crate::store::redis::wire::values::integer;
 /// The interval between queries while nothing contradicts the map.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The interval at which the circuits of the nodes are checked, and between queries while one of them is open: a failover may end any moment.
+/// The interval at which the circuits of the nodes are checked, and between queries while one of
+/// them is open: a failover may end any moment.
 const CIRCUIT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The interval between queries when a circuit has been open for longer than a failover takes.
@@ -30,7 +33,8 @@ const FAILOVER_DURATION: Duration = Duration::from_secs(10);
 /// After this many usable replies, the one with the most slots counts.
 const MAX_REPLIES: usize = 3;
 
-/// The least time between two queries for any reason: many requests report the same moved slot at once.
+/// The least time between two queries for any reason: many requests report the same moved slot at
+/// once.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Keeps the slot map up to date. Never returns.
@@ -47,14 +51,21 @@ pub(crate) async fn follow(deployment: &Deployment, seeds: &[Address]) {
         sleep(MIN_INTERVAL).await;
         let queried_at = Instant::now();
         while deployment.is_fully_available() && queried_at.elapsed() < REFRESH_INTERVAL {
-            if timeout(CIRCUIT_INTERVAL, deployment.map_invalidated.notified()).await.is_ok() {
+            if timeout(CIRCUIT_INTERVAL, deployment.map_invalidated.notified())
+                .await
+                .is_ok()
+            {
                 break;
             }
         }
         if deployment.is_fully_available() {
             available_at = Instant::now();
         } else {
-            let wait = if available_at.elapsed() < FAILOVER_DURATION { CIRCUIT_INTERVAL } else { LONG_OUTAGE_INTERVAL };
+            let wait = if available_at.elapsed() < FAILOVER_DURATION {
+                CIRCUIT_INTERVAL
+            } else {
+                LONG_OUTAGE_INTERVAL
+            };
             let _ = timeout(wait, deployment.map_invalidated.notified()).await;
         }
     }
@@ -63,17 +74,28 @@ pub(crate) async fn follow(deployment: &Deployment, seeds: &[Address]) {
 /// Ranges of slots, each with the address of its primary.
 type SlotRanges = Vec<(RangeInclusive<Slot>, Address)>;
 
-/// Queries one node after the other until a reply has at least as many slots as the present map. First come the nodes with a closed circuit, in
-/// random order, then those of the settings, then the others.
+/// Queries one node after the other until a reply has at least as many slots as the present map.
+/// First come the nodes with a closed circuit, in random order, then those of the settings, then
+/// the others.
 ///
 /// # Errors
 /// The last error, if no node gave a usable reply.
-async fn query_nodes(deployment: &Deployment, seeds: &[Address]) -> Result<SlotRanges, ConnectError> {
+async fn query_nodes(
+    deployment: &Deployment,
+    seeds: &[Address],
+) -> Result<SlotRanges, ConnectError> {
     let map = deployment.map();
     let (mut candidates, mut others) = (Vec::new(), Vec::new());
     for node in &map.nodes {
-        let Some(location) = node.location() else { continue };
-        if node.state() == State::Closed { &mut candidates } else { &mut others }.push(location.address.clone());
+        let Some(location) = node.location() else {
+            continue;
+        };
+        if node.state() == State::Closed {
+            &mut candidates
+        } else {
+            &mut others
+        }
+        .push(location.address.clone());
     }
     fastrand::shuffle(&mut candidates);
     for address in seeds.iter().chain(&others) {
@@ -81,19 +103,35 @@ async fn query_nodes(deployment: &Deployment, seeds: &[Address]) -> Result<SlotR
             candidates.push(address.clone());
         }
     }
-    let mut error = ConnectError { name: error::NO_PRIMARY, cause: None };
+    let mut error = ConnectError {
+        name: error::NO_PRIMARY,
+        cause: None,
+    };
     let mut best: Option<SlotRanges> = None;
     let mut usable_replies = 0;
     for address in &candidates {
         match query_node(deployment, address).await {
             // A node that was reset and has not joined the cluster again has no slots.
-            Ok(ranges) if ranges.is_empty() => error = ConnectError { name: error::CLUSTER_DOWN, cause: None }.of(address),
+            Ok(ranges) if ranges.is_empty() => {
+                error = ConnectError {
+                    name: error::CLUSTER_DOWN,
+                    cause: None,
+                }
+                .of(address);
+            }
             Ok(ranges) => {
                 usable_replies += 1;
-                if best.as_ref().is_none_or(|best| slot_count(best) < slot_count(&ranges)) {
+                if best
+                    .as_ref()
+                    .is_none_or(|best| slot_count(best) < slot_count(&ranges))
+                {
                     best = Some(ranges);
                 }
-                if usable_replies == MAX_REPLIES || best.as_ref().is_some_and(|best| slot_count(best) >= map.owned_slots()) {
+                if usable_replies == MAX_REPLIES
+                    || best
+                        .as_ref()
+                        .is_some_and(|best| slot_count(best) >= map.owned_slots())
+                {
                     break;
                 }
             }
@@ -111,41 +149,62 @@ fn slot_count(ranges: &SlotRanges) -> usize {
 ///
 /// # Errors
 /// The error of the handshake or of the reply; `protocol` if the reply is not one to CLUSTER SLOTS.
-async fn query_node(deployment: &Deployment, address: &Address) -> Result<SlotRanges, ConnectError> {
+async fn query_node(
+    deployment: &Deployment,
+    address: &Address,
+) -> Result<SlotRanges, ConnectError> {
     let options = deployment.options();
-    let mut connection = handshake::open(address, options, Purpose::QueryCluster).await?.connection;
+    let mut connection = handshake::open(address, options, Purpose::QueryCluster)
+        .await?
+        .connection;
     let out = connection.outgoing();
     out.command("CLUSTER").arg("SLOTS");
     out.end();
-    let reply = connection.query(Instant::now() + options.connect_timeout).await?;
+    let reply = connection
+        .query(Instant::now() + options.connect_timeout)
+        .await?;
     let failed = |name| ConnectError { name, cause: None };
     match reply {
         [Value::ServerError(error)] => Err(failed(error::classify(error).name)),
         [Value::Array(rows)] => {
-            let ranges: Option<SlotRanges> = rows.iter().map(|row| read_range(row, address)).collect();
+            let ranges: Option<SlotRanges> =
+                rows.iter().map(|row| read_range(row, address)).collect();
             ranges.ok_or(failed(error::PROTOCOL))
         }
         _ => Err(failed(error::PROTOCOL)),
     }
 }
 
-/// Reads an entry of the reply: the first and the last slot of a range, its primary, and then its replicas, which Weir does not use. A primary
-/// is its host, its port and further fields. A host that is empty, `?` or null stands for the host of the queried node. Source: redis.io, the
-/// page of CLUSTER SLOTS.
+/// Reads an entry of the reply: the first and the last slot of a range, its primary, and then its
+/// replicas, which Weir does not use. A primary is its host, its port and further fields. A host
+/// that is empty, `?` or null stands for the host of the queried node. Source: redis.io, the page
+/// of CLUSTER SLOTS.
 fn read_range(row: &Value, queried: &Address) -> Option<(RangeInclusive<Slot>, Address)> {
     let Value::Array(row) = row else { return None };
-    let [first, last, Value::Array(primary), ..] = row.as_slice() else { return None };
-    let [host, port, ..] = primary.as_slice() else { return None };
+    let [first, last, Value::Array(primary), ..] = row.as_slice() else {
+        return None;
+    };
+    let [host, port, ..] = primary.as_slice() else {
+        return None;
+    };
     let slot = |value| Slot::try_from(integer(value)?).ok();
     let host = match host {
-        Value::BulkString(host) if !host.is_empty() && host != b"?" => String::from_utf8(host.clone()).ok()?,
+        Value::BulkString(host) if !host.is_empty() && host != b"?" => {
+            String::from_utf8(host.clone()).ok()?
+        }
         Value::BulkString(_) | Value::Nil => match queried {
             Address::Tcp { host, .. } => host.clone(),
             Address::Unix(_) => return None,
         },
         _ => return None,
     };
-    Some((slot(first)?..=slot(last)?, Address::Tcp { host, port: u16::try_from(integer(port)?).ok()? }))
+    Some((
+        slot(first)?..=slot(last)?,
+        Address::Tcp {
+            host,
+            port: u16::try_from(integer(port)?).ok()?,
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -156,18 +215,43 @@ mod tests {
 
     fn read(row: &str) -> Option<(RangeInclusive<Slot>, Address)> {
         let text = format!("{}\r\n", row.replace(' ', "\r\n"));
-        let queried = Address::Tcp { host: "queried".to_owned(), port: 1 };
-        read_range(&parse_redis_value(text.as_bytes()).expect("the reply is valid RESP"), &queried)
+        let queried = Address::Tcp {
+            host: "queried".to_owned(),
+            port: 1,
+        };
+        read_range(
+            &parse_redis_value(text.as_bytes()).expect("the reply is valid RESP"),
+            &queried,
+        )
     }
 
     #[test]
     fn ranges_are_read_and_an_unknown_host_is_that_of_the_queried_node() {
-        let at = |host: &str, port| Address::Tcp { host: host.to_owned(), port };
+        let at = |host: &str, port| Address::Tcp {
+            host: host.to_owned(),
+            port,
+        };
         let replica = "*4 $1 r :8 $2 id *0";
-        assert_eq!(read(&format!("*4 :0 :5460 *4 $3 abc :7000 $2 id *0 {replica}")), Some((0..=5_460, at("abc", 7_000))));
-        assert_eq!(read("*3 :7 :7 *4 $0  :7000 $2 id *0"), Some((7..=7, at("queried", 7_000))));
-        assert_eq!(read("*3 :7 :7 *3 $-1 :7000 $2 id"), Some((7..=7, at("queried", 7_000))));
-        for row in ["*2 :0 :1", "*3 :0 :1 *1 $1 a", "*3 :-1 :1 *2 $1 a :7", "*3 :0 :70000 *2 $1 a :7", "*3 :0 :1 *2 $1 a :70000", ":0"] {
+        assert_eq!(
+            read(&format!("*4 :0 :5460 *4 $3 abc :7000 $2 id *0 {replica}")),
+            Some((0..=5_460, at("abc", 7_000)))
+        );
+        assert_eq!(
+            read("*3 :7 :7 *4 $0  :7000 $2 id *0"),
+            Some((7..=7, at("queried", 7_000)))
+        );
+        assert_eq!(
+            read("*3 :7 :7 *3 $-1 :7000 $2 id"),
+            Some((7..=7, at("queried", 7_000)))
+        );
+        for row in [
+            "*2 :0 :1",
+            "*3 :0 :1 *1 $1 a",
+            "*3 :-1 :1 *2 $1 a :7",
+            "*3 :0 :70000 *2 $1 a :7",
+            "*3 :0 :1 *2 $1 a :70000",
+            ":0",
+        ] {
             assert_eq!(read(row), None, "{row}");
         }
     }

@@ -1,7 +1,8 @@
 //! The counters of one server, for metrics.
 //!
-//! They are updated once per batch, not once per request, because the request path counts instructions. Nothing in Weir decides by them
-//! except `monitor`, which sees from the answered batches that requests still reach the server.
+//! They are updated once per batch, not once per request, because the request path counts
+//! instructions. Nothing in Weir decides by them except `monitor`, which sees from the answered
+//! batches that requests still reach the server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +19,8 @@ pub(crate) struct Counters {
 pub struct Counts {
     /// Batches that the server answered.
     pub batches: u64,
-    /// Requests in those batches. A request whose checks go to several servers counts at each of them.
+    /// Requests in those batches. A request whose checks go to several servers counts at each of
+    /// them.
     pub requests: u64,
     /// Requests that were not sent, because their caller had gone or their deadline had passed.
     pub abandoned: u64,
@@ -40,6 +42,10 @@ impl Counters {
 
     pub(crate) fn counts(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts { batches: read(&self.batches), requests: read(&self.requests), abandoned: read(&self.abandoned) }
+        Counts {
+            batches: read(&self.batches),
+            requests: read(&self.requests),
+            abandoned: read(&self.abandoned),
+        }
     }
 }

@@ -1,7 +1,9 @@
-//! A deployment of Redis, shared by all threads of the process: a single server, a primary behind Sentinels, or a cluster.
+//! A deployment of Redis, shared by all threads of the process: a single server, a primary behind
+//! Sentinels, or a cluster.
 //!
-//! It holds the slot map and the counters of whole requests. A reader takes a snapshot of the map without a lock, and a writer replaces the
-//! whole map, because every request reads it and it changes rarely. Nothing here queries a server: `cluster` and `sentinel` do, and report the
+//! It holds the slot map and the counters of whole requests. A reader takes a snapshot of the map
+//! without a lock, and a writer replaces the whole map, because every request reads it and it
+//! changes rarely. Nothing here queries a server: `cluster` and `sentinel` do, and report the
 //! addresses.
 
 use std::fmt;
@@ -47,7 +49,8 @@ pub struct Deployment {
 /// A server that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailingServer {
-    /// `host:port` or the path of a socket; the Redis of the settings while no server of it is known.
+    /// `host:port` or the path of a socket; the Redis of the settings while no server of it is
+    /// known.
     pub server: String,
     /// Why.
     pub failure: Failure,
@@ -87,12 +90,18 @@ pub struct Server {
 }
 
 impl Deployment {
-    /// A deployment without connections. Its servers are known at once if `options` name a single server. Otherwise
-    /// [`supervise`](crate::store::redis::supervise) finds them.
+    /// A deployment without connections. Its servers are known at once if `options` name a single
+    /// server. Otherwise [`supervise`](crate::store::redis::supervise) finds them.
     #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
-        let (options, error_counters, circuit_opened) = (Arc::new(options), Arc::new(ErrorCounters::default()), Arc::new(Notify::new()));
-        let node = |address, purpose| Node::new(address, &options, purpose, &error_counters, &circuit_opened);
+        let (options, error_counters, circuit_opened) = (
+            Arc::new(options),
+            Arc::new(ErrorCounters::default()),
+            Arc::new(Notify::new()),
+        );
+        let node = |address, purpose| {
+            Node::new(address, &options, purpose, &error_counters, &circuit_opened)
+        };
         let nodes = match &options.topology {
             Topology::Single(address) => vec![node(Some(address.clone()), Purpose::Count)],
             Topology::Sentinel { .. } => vec![node(None, Purpose::CountOnPrimary)],
@@ -112,8 +121,9 @@ impl Deployment {
         })
     }
 
-    /// How often each error happened, by name. A failed attempt to connect counts once, and so does a failed probe. Consecutive checks of one
-    /// request that failed with the same error count once together. The names are the same in all versions.
+    /// How often each error happened, by name. A failed attempt to connect counts once, and so does
+    /// a failed probe. Consecutive checks of one request that failed with the same error count once
+    /// together. The names are the same in all versions.
     #[must_use]
     pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
         self.error_counters.counts()
@@ -122,15 +132,24 @@ impl Deployment {
     /// The number of connections to the servers of the present map.
     #[must_use]
     pub fn connections(&self) -> ConnectionCounts {
-        let (opened, open) =
-            self.map.load().nodes.iter().map(|node| node.connections()).fold((0, 0), |sum, (opened, open)| (sum.0 + opened, sum.1 + open));
+        let (opened, open) = self
+            .map
+            .load()
+            .nodes
+            .iter()
+            .map(|node| node.connections())
+            .fold((0, 0), |sum, (opened, open)| (sum.0 + opened, sum.1 + open));
         ConnectionCounts { opened, open }
     }
 
     /// The servers of the present map.
     #[must_use]
     pub fn servers(&self) -> Vec<Server> {
-        let address = |node: &Node| node.location().map(|location| location.address.to_string()).unwrap_or_default();
+        let address = |node: &Node| {
+            node.location()
+                .map(|location| location.address.to_string())
+                .unwrap_or_default()
+        };
         let server = |node: &Arc<Node>| Server {
             address: address(node),
             state: node.state(),
@@ -148,18 +167,25 @@ impl Deployment {
         let map = self.map.load();
         let failing = |node: &Arc<Node>| {
             let server = node.location()?.address.to_string();
-            Some(FailingServer { server, failure: node.failure()? })
+            Some(FailingServer {
+                server,
+                failure: node.failure()?,
+            })
         };
         let mut all: Vec<FailingServer> = map.nodes.iter().filter_map(failing).collect();
         let is_found = map.nodes.iter().any(|node| node.location().is_some());
         // At the start the servers are sought, which is no failure yet.
         if let Some(failure) = self.failed_discovery().clone().filter(|_| !is_found) {
-            all.push(FailingServer { server: self.options.topology.to_string(), failure });
+            all.push(FailingServer {
+                server: self.options.topology.to_string(),
+                failure,
+            });
         }
         all
     }
 
-    /// All errors since the start, each with its number and the cause of the latest one, for the log.
+    /// All errors since the start, each with its number and the cause of the latest one, for the
+    /// log.
     #[must_use]
     pub fn failures(&self) -> Vec<(Failure, u64)> {
         self.error_counters.failures()
@@ -173,13 +199,22 @@ impl Deployment {
 
     fn failed_discovery(&self) -> MutexGuard<'_, Option<Failure>> {
         // The value is replaced as a whole.
-        self.failed_discovery.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failed_discovery
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the servers are sought by while none is known: the name of the primary for its Sentinels, or the configured addresses of a cluster.
+    /// What the servers are sought by while none is known: the name of the primary for its
+    /// Sentinels, or the configured addresses of a cluster.
     #[must_use]
     pub fn undiscovered(&self) -> Vec<String> {
-        if self.map.load().nodes.iter().any(|node| node.location().is_some()) {
+        if self
+            .map
+            .load()
+            .nodes
+            .iter()
+            .any(|node| node.location().is_some())
+        {
             return Vec::new();
         }
         match &self.options.topology {
@@ -189,38 +224,54 @@ impl Deployment {
         }
     }
 
-    /// Whether every server has an address and a circuit that is not open. `false` while no server is known.
+    /// Whether every server has an address and a circuit that is not open. `false` while no server
+    /// is known.
     #[must_use]
     pub fn is_fully_available(&self) -> bool {
         let map = self.map.load();
-        !map.nodes.is_empty() && map.nodes.iter().all(|node| node.state() != State::Open && node.location().is_some())
+        !map.nodes.is_empty()
+            && map
+                .nodes
+                .iter()
+                .all(|node| node.state() != State::Open && node.location().is_some())
     }
 
-    /// Whether any server has an address, a circuit that is not open, and answered its latest inspection. While none does, Redis decides no
-    /// request.
+    /// Whether any server has an address, a circuit that is not open, and answered its latest
+    /// inspection. While none does, Redis decides no request.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.map.load().nodes.iter().any(|node| node.state() != State::Open && node.location().is_some() && node.latest_status.load().is_up)
+        self.map.load().nodes.iter().any(|node| {
+            node.state() != State::Open
+                && node.location().is_some()
+                && node.latest_status.load().is_up
+        })
     }
 
     /// How often a request may or may not have been counted, because the reply was lost or late.
     #[must_use]
     pub fn unknown_outcomes(&self) -> u64 {
-        self.request_counters.unknown_outcomes.load(Ordering::Relaxed)
+        self.request_counters
+            .unknown_outcomes
+            .load(Ordering::Relaxed)
     }
 
-    /// How many requests sent some of their checks a second time, after these certainly did not run.
+    /// How many requests sent some of their checks a second time, after these certainly did not
+    /// run.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.request_counters.retries.load(Ordering::Relaxed)
     }
 
     pub(crate) fn record_unknown_outcome(&self) {
-        self.request_counters.unknown_outcomes.fetch_add(1, Ordering::Relaxed);
+        self.request_counters
+            .unknown_outcomes
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn record_retry(&self) {
-        self.request_counters.retries.fetch_add(1, Ordering::Relaxed);
+        self.request_counters
+            .retries
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     /// What was not written of the usage of subjects.
@@ -246,15 +297,24 @@ impl Deployment {
     }
 
     pub(crate) fn batch_options(&self) -> BatchOptions {
-        let Options { fixed_windows_by_script, expiry_jitter_secs, .. } = *self.options;
-        BatchOptions { by_slot: self.is_cluster(), fixed_windows_by_script, expiry_jitter_secs }
+        let Options {
+            fixed_windows_by_script,
+            expiry_jitter_secs,
+            ..
+        } = *self.options;
+        BatchOptions {
+            by_slot: self.is_cluster(),
+            fixed_windows_by_script,
+            expiry_jitter_secs,
+        }
     }
 
     pub(crate) fn map(&self) -> Arc<SlotMap> {
         self.map.load_full()
     }
 
-    /// The present map. While the first discovery of a cluster is under way, waits for its result, but not beyond `deadline`.
+    /// The present map. While the first discovery of a cluster is under way, waits for its result,
+    /// but not beyond `deadline`.
     pub(crate) async fn map_by(&self, deadline: Instant) -> Arc<SlotMap> {
         let discovered = self.discovered.notified();
         let map = self.map();
@@ -271,7 +331,8 @@ impl Deployment {
         self.discovered.notify_waiters();
     }
 
-    /// Replaces the map of a cluster by the owners of all slots. A server that stays keeps its state and its connections.
+    /// Replaces the map of a cluster by the owners of all slots. A server that stays keeps its
+    /// state and its connections.
     pub(crate) fn update_slots(&self, ranges: &[(std::ops::RangeInclusive<Slot>, Address)]) {
         let old = self.map();
         let mut map = SlotMap::of_cluster();
@@ -283,10 +344,16 @@ impl Deployment {
         self.finish_discovery();
     }
 
-    /// Records that a slot has moved to the server at `address`, as MOVED says, and requests a new map. Returns that server.
+    /// Records that a slot has moved to the server at `address`, as MOVED says, and requests a new
+    /// map. Returns that server.
     pub(crate) fn moved(&self, slot: Slot, address: &Address) -> Arc<Node> {
         self.map_invalidated.notify_one();
-        if let Some(owner) = self.map.load().slot_owner(slot).filter(|owner| owner.has_address(address)) {
+        if let Some(owner) = self
+            .map
+            .load()
+            .slot_owner(slot)
+            .filter(|owner| owner.has_address(address))
+        {
             return Arc::clone(owner);
         }
         self.change(|map, old| {
@@ -305,8 +372,8 @@ impl Deployment {
         }
     }
 
-    /// Replaces the map by a changed copy, and repeats the change if another thread replaced the map first. Returns the node that the change
-    /// names.
+    /// Replaces the map by a changed copy, and repeats the change if another thread replaced the
+    /// map first. Returns the node that the change names.
     fn change(&self, change: impl Fn(&mut SlotMap, &SlotMap) -> NodeIndex) -> Arc<Node> {
         loop {
             let old = self.map();
@@ -319,7 +386,8 @@ impl Deployment {
         }
     }
 
-    /// The index in `map` of the server at an address. Adds the server if `map` does not have it, with its state from `old` if that has it.
+    /// The index in `map` of the server at an address. Adds the server if `map` does not have it,
+    /// with its state from `old` if that has it.
     fn index_in(&self, map: &mut SlotMap, old: &SlotMap, address: &Address) -> NodeIndex {
         map.find(address).unwrap_or_else(|| {
             let known = old.find(address).map(|index| Arc::clone(old.node(index)));
@@ -328,12 +396,21 @@ impl Deployment {
     }
 
     fn node(&self, address: &Address) -> Arc<Node> {
-        Node::new(Some(address.clone()), &self.options, Purpose::Count, &self.error_counters, &self.circuit_opened)
+        Node::new(
+            Some(address.clone()),
+            &self.options,
+            Purpose::Count,
+            &self.error_counters,
+            &self.circuit_opened,
+        )
     }
 }
 
 impl fmt::Debug for Deployment {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Deployment").field("options", &self.options).field("error_counters", &self.error_counters).finish_non_exhaustive()
+        out.debug_struct("Deployment")
+            .field("options", &self.options)
+            .field("error_counters", &self.error_counters)
+            .finish_non_exhaustive()
     }
 }

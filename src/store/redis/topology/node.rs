@@ -1,7 +1,9 @@
-//! The state of one Redis server that all threads of the process share: its address, circuit breaker, clock estimate and counters.
+//! The state of one Redis server that all threads of the process share: its address, circuit
+//! breaker, clock estimate and counters.
 //!
-//! The threads share it because an outage or a failover that one worker meets concerns all of them. Admitting a
-//! request takes no lock while the circuit is closed. Nothing here sends a check: `lanes` and `monitor` do, and record the outcomes here.
+//! The threads share it because an outage or a failover that one worker meets concerns all of them.
+//! Admitting a request takes no lock while the circuit is closed. Nothing here sends a check:
+//! `lanes` and `monitor` do, and record the outcomes here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +26,8 @@ use crate::store::redis::rtt::RttEstimator;
 use crate::store::redis::wire::batch::WorkReply;
 use crate::time::Micros;
 
-/// A request with less time than this says nothing about a server: its timeout is no failure, and its reply is not slow.
+/// A request with less time than this says nothing about a server: its timeout is no failure, and
+/// its reply is not slow.
 const MIN_JUDGED_BUDGET: Duration = Duration::from_millis(2);
 
 /// The bounds of a probe's time.
@@ -54,7 +57,8 @@ pub(crate) struct Node {
     pub(crate) counters: Counters,
     pub(crate) round_trips: RoundTrips,
     pub(crate) latest_status: LatestStatus,
-    /// The time that the latest request had left, in microseconds; a probe has about as much. 0 before the first request.
+    /// The time that the latest request had left, in microseconds; a probe has about as much. 0
+    /// before the first request.
     budget_micros: AtomicU64,
     pub(crate) rtt: RttEstimator,
 }
@@ -105,10 +109,12 @@ fn slow_after(budget: Duration) -> Duration {
 }
 
 impl Outcome {
-    /// Counts the reply to a request that began at `since`. Of several failures in one reply, a configuration error counts.
+    /// Counts the reply to a request that began at `since`. Of several failures in one reply, a
+    /// configuration error counts.
     pub(crate) fn add(&mut self, reply: &WorkReply, since: Instant, budget: Budget) {
         let failures = reply.answers.iter().filter_map(|answer| answer.err());
-        let failures = failures.filter_map(|error| Some((error::server_failure(error)?, error::name(error))));
+        let failures =
+            failures.filter_map(|error| Some((error::server_failure(error)?, error::name(error))));
         let failure = failures.max_by_key(|(why, _)| *why == Why::Config);
         if failure.is_some() {
             self.failed += 1;
@@ -116,13 +122,16 @@ impl Outcome {
         } else {
             self.answered += 1;
             let available = budget.deadline.saturating_duration_since(since);
-            self.slow += u32::from(available >= MIN_JUDGED_BUDGET && since.elapsed() > slow_after(available));
+            self.slow += u32::from(
+                available >= MIN_JUDGED_BUDGET && since.elapsed() > slow_after(available),
+            );
         }
     }
 }
 
 impl Node {
-    /// A server without connections, whose circuit is closed. `None` as the address: Sentinel has not named the primary yet.
+    /// A server without connections, whose circuit is closed. `None` as the address: Sentinel has
+    /// not named the primary yet.
     pub(crate) fn new(
         address: Option<Address>,
         options: &Arc<Options>,
@@ -135,7 +144,13 @@ impl Node {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             options: Arc::clone(options),
             purpose,
-            location: ArcSwapOption::from(address.map(|address| Arc::new(Location { address, generation: 0, since: Instant::now() }))),
+            location: ArcSwapOption::from(address.map(|address| {
+                Arc::new(Location {
+                    address,
+                    generation: 0,
+                    since: Instant::now(),
+                })
+            })),
             located: Notify::new(),
             clock: Clock::new(),
             created_at: Instant::now(),
@@ -173,15 +188,23 @@ impl Node {
         self.location.load_full()
     }
 
-    /// Records that the server is now at `address`. Connections to the old address are not used again. The clock estimate and the circuit breaker
-    /// start afresh. Does nothing if the address is the same.
+    /// Records that the server is now at `address`. Connections to the old address are not used
+    /// again. The clock estimate and the circuit breaker start afresh. Does nothing if the address
+    /// is the same.
     pub(crate) fn move_to(&self, address: Address) {
         let old = self.location.load_full();
-        if old.as_ref().is_some_and(|location| location.address == address) {
+        if old
+            .as_ref()
+            .is_some_and(|location| location.address == address)
+        {
             return;
         }
         let generation = old.map_or(0, |location| location.generation + 1);
-        self.location.store(Some(Arc::new(Location { address, generation, since: Instant::now() })));
+        self.location.store(Some(Arc::new(Location {
+            address,
+            generation,
+            since: Instant::now(),
+        })));
         self.clock.forget();
         // The failures of the old server say nothing about the new one.
         self.circuit().breaker = Breaker::new(breaker::Options::default());
@@ -191,29 +214,45 @@ impl Node {
 
     /// Whether the server is at `address`.
     pub(crate) fn has_address(&self, address: &Address) -> bool {
-        self.location.load().as_ref().is_some_and(|location| location.address == *address)
+        self.location
+            .load()
+            .as_ref()
+            .is_some_and(|location| location.address == *address)
     }
 
     /// Whether the server has not moved since it was at `location`.
     pub(crate) fn is_at(&self, location: &Arc<Location>) -> bool {
-        self.location.load().as_ref().is_some_and(|now| now.generation == location.generation)
+        self.location
+            .load()
+            .as_ref()
+            .is_some_and(|now| now.generation == location.generation)
     }
 
     /// Opens a connection, and returns it with the location that it leads to.
     ///
     /// # Errors
-    /// `no_primary` if no address is known in time, `readonly` if the server moved meanwhile, else the error of the handshake.
+    /// `no_primary` if no address is known in time, `readonly` if the server moved meanwhile, else
+    /// the error of the handshake.
     pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), ConnectError> {
-        let location = self.wait_for_location().await.ok_or(ConnectError { name: error::NO_PRIMARY, cause: None })?;
+        let location = self.wait_for_location().await.ok_or(ConnectError {
+            name: error::NO_PRIMARY,
+            cause: None,
+        })?;
         let opened = handshake::open(&location.address, &self.options, self.purpose).await;
-        let opened = opened.inspect_err(|error| self.circuit().failed_connect = Some(error.into()))?;
+        let opened =
+            opened.inspect_err(|error| self.circuit().failed_connect = Some(error.into()))?;
         if !self.is_at(&location) {
             // The connection leads to the old primary.
-            return Err(ConnectError { name: error::READONLY, cause: None });
+            return Err(ConnectError {
+                name: error::READONLY,
+                cause: None,
+            });
         }
         let at = Instant::now();
         // After a connection broke, another machine with another clock may have the address.
-        if self.connections.open.load(Ordering::Relaxed) == 0 || self.connections.broke.swap(false, Ordering::Relaxed) {
+        if self.connections.open.load(Ordering::Relaxed) == 0
+            || self.connections.broke.swap(false, Ordering::Relaxed)
+        {
             self.clock.restart(opened.time, at);
         } else {
             self.clock.observe(opened.time, at);
@@ -238,12 +277,17 @@ impl Node {
 
     pub(crate) fn connection_closed(&self, connection: &Connection) {
         self.connections.open.fetch_sub(1, Ordering::Relaxed);
-        self.connections.broke.fetch_or(connection.is_broken(), Ordering::Relaxed);
+        self.connections
+            .broke
+            .fetch_or(connection.is_broken(), Ordering::Relaxed);
     }
 
     /// The number of connections opened since the start, and open now.
     pub(crate) fn connections(&self) -> (u64, usize) {
-        (self.connections.opened.load(Ordering::Relaxed), self.connections.open.load(Ordering::Relaxed))
+        (
+            self.connections.opened.load(Ordering::Relaxed),
+            self.connections.open.load(Ordering::Relaxed),
+        )
     }
 
     /// Asks the circuit breaker whether a request may go to the server.
@@ -252,24 +296,41 @@ impl Node {
     /// The name of the server's latest error, if the breaker refuses the request.
     pub(crate) fn admit(&self, budget: Budget) -> Result<(), &'static str> {
         let left = budget.deadline.saturating_duration_since(Instant::now());
-        self.budget_micros.store(u64::try_from(left.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.budget_micros.store(
+            u64::try_from(left.as_micros()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
         if self.is_closed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.with_circuit(|circuit, now| if circuit.breaker.admits(now) { Ok(()) } else { Err(circuit.reason) })
+        self.with_circuit(|circuit, now| {
+            if circuit.breaker.admits(now) {
+                Ok(())
+            } else {
+                Err(circuit.reason)
+            }
+        })
     }
 
-    /// The time that a probe has: that of the latest request before its reply is slow, from 5 ms to 100 ms.
+    /// The time that a probe has: that of the latest request before its reply is slow, from 5 ms to
+    /// 100 ms.
     pub(crate) fn budget(&self) -> Duration {
         match self.budget_micros.load(Ordering::Relaxed) {
             0 => MAX_PROBE_BUDGET,
-            micros => slow_after(Duration::from_micros(micros)).clamp(MIN_PROBE_BUDGET, MAX_PROBE_BUDGET),
+            micros => {
+                slow_after(Duration::from_micros(micros)).clamp(MIN_PROBE_BUDGET, MAX_PROBE_BUDGET)
+            }
         }
     }
 
     /// Tells the circuit breaker the outcome of a batch.
     pub(crate) fn record_outcome(&self, outcome: Outcome) {
-        let Outcome { answered, slow, failed, failure } = outcome;
+        let Outcome {
+            answered,
+            slow,
+            failed,
+            failure,
+        } = outcome;
         if answered == 0 && failed == 0 {
             return;
         }
@@ -286,25 +347,34 @@ impl Node {
 
     /// Tells the circuit breaker that `requests` requests failed with the error `name`.
     pub(crate) fn record_failed(&self, requests: u32, name: &'static str) {
-        self.record_outcome(Outcome { failed: requests, failure: Some((error::failure_kind(name), name)), ..Outcome::default() });
+        self.record_outcome(Outcome {
+            failed: requests,
+            failure: Some((error::failure_kind(name), name)),
+            ..Outcome::default()
+        });
     }
 
     /// Tells the circuit breaker that a request sent at `since` got no reply by its deadline.
     pub(crate) fn record_timeout(&self, since: Instant, budget: Budget) {
         // A timeout of the old server says nothing about the new one.
-        let is_here = self.location().is_some_and(|location| location.since <= since);
+        let is_here = self
+            .location()
+            .is_some_and(|location| location.since <= since);
         if is_here && budget.deadline.saturating_duration_since(since) >= MIN_JUDGED_BUDGET {
             self.record_failed(1, error::TIMEOUT);
         }
     }
 
-    /// Tells the circuit breaker the result of a probe: `Ok`, or the kind and the name of the error.
+    /// Tells the circuit breaker the result of a probe: `Ok`, or the kind and the name of the
+    /// error.
     pub(crate) fn record_probe(&self, result: Result<(), (Why, &'static str)>) {
         self.with_circuit(|circuit, now| {
             if let Err((_, reason)) = result {
                 circuit.reason = reason;
             }
-            circuit.breaker.probed(now, result.map_err(|(why, _)| why), fastrand::u32(..=1_000));
+            circuit
+                .breaker
+                .probed(now, result.map_err(|(why, _)| why), fastrand::u32(..=1_000));
         });
     }
 
@@ -313,10 +383,16 @@ impl Node {
         if self.is_closed.load(Ordering::Relaxed) {
             return None;
         }
-        self.with_circuit(|circuit, now| circuit.breaker.next_probe().map(|due| Duration::from(due.since(now))))
+        self.with_circuit(|circuit, now| {
+            circuit
+                .breaker
+                .next_probe()
+                .map(|due| Duration::from(due.since(now)))
+        })
     }
 
-    /// The state of the circuit breaker. A ramp that is over counts as closed, also without requests.
+    /// The state of the circuit breaker. A ramp that is over counts as closed, also without
+    /// requests.
     pub(crate) fn state(&self) -> breaker::State {
         if self.is_closed.load(Ordering::Relaxed) {
             return breaker::State::Closed;
@@ -327,8 +403,8 @@ impl Node {
         })
     }
 
-    /// Why the server cannot be used: its circuit is not closed, or it did not answer the latest inspection. `None` if it can, and while it has
-    /// no address.
+    /// Why the server cannot be used: its circuit is not closed, or it did not answer the latest
+    /// inspection. `None` if it can, and while it has no address.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.location()?;
         let status = self.latest_status.load();
@@ -339,9 +415,14 @@ impl Node {
         let circuit = self.circuit();
         match circuit.reason {
             // An attempt to connect tells more than a connection that broke.
-            error::IO | error::TIMEOUT => inspected.cloned().or_else(|| Some(Failure::new(circuit.reason))),
+            error::IO | error::TIMEOUT => inspected
+                .cloned()
+                .or_else(|| Some(Failure::new(circuit.reason))),
             reason => {
-                let known = [circuit.failed_connect.as_ref(), inspected].into_iter().flatten().find(|failure| failure.error == reason);
+                let known = [circuit.failed_connect.as_ref(), inspected]
+                    .into_iter()
+                    .flatten()
+                    .find(|failure| failure.error == reason);
                 Some(known.cloned().unwrap_or(Failure::new(reason)))
             }
         }
@@ -352,7 +433,8 @@ impl Node {
         self.circuit().breaker.transitions()
     }
 
-    /// Runs `call` on the circuit at the present time. Wakes the supervisor when the circuit opens. `limiter::outages` logs its state.
+    /// Runs `call` on the circuit at the present time. Wakes the supervisor when the circuit opens.
+    /// `limiter::outages` logs its state.
     fn with_circuit<T>(&self, call: impl FnOnce(&mut Circuit, Micros) -> T) -> T {
         let now = Micros(u64::try_from(self.created_at.elapsed().as_micros()).unwrap_or(u64::MAX));
         let (result, before, after) = {
@@ -360,7 +442,8 @@ impl Node {
             let before = circuit.breaker.state();
             let result = call(&mut circuit, now);
             let after = circuit.breaker.state();
-            self.is_closed.store(after == breaker::State::Closed, Ordering::Relaxed);
+            self.is_closed
+                .store(after == breaker::State::Closed, Ordering::Relaxed);
             (result, before, after)
         };
         if before != breaker::State::Open && after == breaker::State::Open {

@@ -1,13 +1,17 @@
 //! How long a server took to answer each batch, as a histogram for metrics.
 //!
-//! Every worker's lanes to a server add to a row of their own, so that no two threads write to one cache line. Nothing decides by these counts.
+//! Every worker's lanes to a server add to a row of their own, so that no two threads write to one
+//! cache line. Nothing decides by these counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Upper bounds of the buckets in seconds. Envoy waits for 20 ms by default, of which 17 ms are Redis's.
-pub static BOUNDS: [f64; 13] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.017, 0.05, 0.1, 0.25, 0.5, 1.0];
+/// Upper bounds of the buckets in seconds. Envoy waits for 20 ms by default, of which 17 ms are
+/// Redis's.
+pub static BOUNDS: [f64; 13] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.017, 0.05, 0.1, 0.25, 0.5, 1.0,
+];
 
 /// The round trips of one server, of all threads.
 #[derive(Debug, Default)]
@@ -37,7 +41,10 @@ impl RoundTrips {
     /// A row for the lanes of one thread, which nothing else adds to for as long as it is held.
     pub(crate) fn row(&self) -> Arc<Row> {
         let mut rows = self.rows();
-        if let Some(unused) = rows.iter_mut().find_map(|row| Arc::get_mut(row).is_some().then_some(row)) {
+        if let Some(unused) = rows
+            .iter_mut()
+            .find_map(|row| Arc::get_mut(row).is_some().then_some(row))
+        {
             return Arc::clone(unused);
         }
         let row = Arc::default();
@@ -53,7 +60,10 @@ impl RoundTrips {
             }
             sum_nanos = sum_nanos.wrapping_add(row.sum_nanos.load(Ordering::Relaxed));
         }
-        RoundTripCounts { buckets, sum: Duration::from_nanos(sum_nanos) }
+        RoundTripCounts {
+            buckets,
+            sum: Duration::from_nanos(sum_nanos),
+        }
     }
 
     fn rows(&self) -> MutexGuard<'_, Vec<Arc<Row>>> {
@@ -66,9 +76,20 @@ impl Row {
     /// Counts one round trip: two loads and two stores.
     pub(crate) fn record(&self, took: Duration) {
         let seconds = took.as_secs_f64();
-        let add = |cell: &AtomicU64, amount: u64| cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
-        add(&self.buckets[BOUNDS.partition_point(|&bound| bound < seconds)], 1);
-        add(&self.sum_nanos, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        let add = |cell: &AtomicU64, amount: u64| {
+            cell.store(
+                cell.load(Ordering::Relaxed).wrapping_add(amount),
+                Ordering::Relaxed,
+            );
+        };
+        add(
+            &self.buckets[BOUNDS.partition_point(|&bound| bound < seconds)],
+            1,
+        );
+        add(
+            &self.sum_nanos,
+            u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+        );
     }
 }
 
@@ -82,11 +103,16 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 let row = round_trips.row();
-                scope.spawn(move || (0..10_000).for_each(|_| row.record(Duration::from_micros(300))));
+                scope.spawn(move || {
+                    (0..10_000).for_each(|_| row.record(Duration::from_micros(300)));
+                });
             }
         });
         let counts = round_trips.counts();
-        assert_eq!((counts.buckets[2], counts.buckets.iter().sum::<u64>()), (40_000, 40_000));
+        assert_eq!(
+            (counts.buckets[2], counts.buckets.iter().sum::<u64>()),
+            (40_000, 40_000)
+        );
         assert_eq!(counts.sum, Duration::from_secs(12));
     }
 
@@ -97,7 +123,10 @@ mod tests {
         for micros in [0, 100, 101, 17_000, 1_000_000, 1_000_001] {
             row.record(Duration::from_micros(micros));
         }
-        assert_eq!(round_trips.counts().buckets, [2, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(
+            round_trips.counts().buckets,
+            [2, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1]
+        );
     }
 
     #[test]

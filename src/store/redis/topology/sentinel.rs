@@ -1,11 +1,15 @@
-//! Discovery of the primary behind Redis Sentinels: finds its address at the start and follows every failover.
+//! Discovery of the primary behind Redis Sentinels: finds its address at the start and follows
+//! every failover.
 //!
-//! Weir subscribes to `+switch-master` at every Sentinel. It queries a Sentinel after subscribing, after each message, and at intervals. Of the
-//! present reports of all Sentinels, one with the highest configuration epoch counts. A Sentinel that was cut off can therefore not lead back to
-//! an old primary. Sentinels that were created again, whose epochs begin at 0, are followed all the same. Nothing here verifies that the server
-//! at a reported address is a primary: each connection to it does, in its handshake.
+//! Weir subscribes to `+switch-master` at every Sentinel. It queries a Sentinel after subscribing,
+//! after each message, and at intervals. Of the present reports of all Sentinels, one with the
+//! highest configuration epoch counts. A Sentinel that was cut off can therefore not lead back to
+//! an old primary. Sentinels that were created again, whose epochs begin at 0, are followed all the
+//! same. Nothing here verifies that the server at a reported address is a primary: each connection
+//! to it does, in its handshake.
 //!
-//! Sources: redis.io, "High availability with Redis Sentinel" and "Sentinel client spec", which has SENTINEL GET-MASTER-ADDR-BY-NAME.
+//! Sources: redis.io, "High availability with Redis Sentinel" and "Sentinel client spec", which has
+//! SENTINEL GET-MASTER-ADDR-BY-NAME.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,21 +23,30 @@ use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, ConnectError};
 
-/// The interval between queries to a Sentinel that sends no message, while the primary is available.
+/// The interval between queries to a Sentinel that sends no message, while the primary is
+/// available.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The interval between queries while the primary is unavailable, and between attempts to connect to a Sentinel.
+/// The interval between queries while the primary is unavailable, and between attempts to connect
+/// to a Sentinel.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Keeps the primary's address up to date. Never returns.
 pub(crate) async fn follow(deployment: &Deployment, master: &str, sentinels: &[Address]) {
     let reports = Reports::new(sentinels.len());
-    let client = |(index, address)| SentinelClient { deployment, master, address, index: SentinelIndex(index), reports: &reports };
+    let client = |(index, address)| SentinelClient {
+        deployment,
+        master,
+        address,
+        index: SentinelIndex(index),
+        reports: &reports,
+    };
     let clients: Vec<SentinelClient<'_>> = sentinels.iter().enumerate().map(client).collect();
     join_all(clients.iter().map(SentinelClient::run)).await;
 }
 
-/// The address of the primary, and the configuration epoch in which it became one, as a Sentinel reports them.
+/// The address of the primary, and the configuration epoch in which it became one, as a Sentinel
+/// reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PrimaryReport {
     address: Address,
@@ -44,7 +57,8 @@ struct PrimaryReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SentinelIndex(usize);
 
-/// The latest report of each Sentinel; `None` for one that cannot be reached or does not know the primary.
+/// The latest report of each Sentinel; `None` for one that cannot be reached or does not know the
+/// primary.
 #[derive(Debug)]
 struct Reports(Mutex<Vec<Option<PrimaryReport>>>);
 
@@ -53,14 +67,27 @@ impl Reports {
         Self(Mutex::new(vec![None; sentinels]))
     }
 
-    /// Replaces the report of one Sentinel. Returns the report that counts: one with the highest epoch. If several have it, the one with the
-    /// address in use counts, so that Sentinels that disagree do not move the primary back and forth.
-    fn replace(&self, sentinel: SentinelIndex, report: Option<PrimaryReport>, in_use: Option<&Address>) -> Option<PrimaryReport> {
+    /// Replaces the report of one Sentinel. Returns the report that counts: one with the highest
+    /// epoch. If several have it, the one with the address in use counts, so that Sentinels that
+    /// disagree do not move the primary back and forth.
+    fn replace(
+        &self,
+        sentinel: SentinelIndex,
+        report: Option<PrimaryReport>,
+        in_use: Option<&Address>,
+    ) -> Option<PrimaryReport> {
         let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         reports[sentinel.0] = report;
         let latest_epoch = reports.iter().flatten().map(|report| report.epoch).max()?;
-        let mut latest = reports.iter().flatten().filter(|report| report.epoch == latest_epoch);
-        latest.clone().find(|report| Some(&report.address) == in_use).or_else(|| latest.next()).cloned()
+        let mut latest = reports
+            .iter()
+            .flatten()
+            .filter(|report| report.epoch == latest_epoch);
+        latest
+            .clone()
+            .find(|report| Some(&report.address) == in_use)
+            .or_else(|| latest.next())
+            .cloned()
     }
 }
 
@@ -82,7 +109,8 @@ impl SentinelClient<'_> {
             if let Err(error) = self.follow_until_error().await {
                 // The last report may be out of date.
                 self.reports.replace(self.index, None, None);
-                self.deployment.record_failed_discovery(&error.of(self.address));
+                self.deployment
+                    .record_failed_discovery(&error.of(self.address));
             }
             sleep(RETRY_INTERVAL.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
         }
@@ -94,76 +122,141 @@ impl SentinelClient<'_> {
     /// Why the Sentinel cannot be followed any more.
     async fn follow_until_error(&self) -> Result<(), ConnectError> {
         let options = self.deployment.options();
-        let open = async || handshake::open(self.address, options, Purpose::QuerySentinel).await.map(|opened| opened.connection);
+        let open = async || {
+            handshake::open(self.address, options, Purpose::QuerySentinel)
+                .await
+                .map(|opened| opened.connection)
+        };
         let (mut queries, mut subscription) = (open().await?, open().await?);
         let out = subscription.outgoing();
         out.command("SUBSCRIBE").arg("+switch-master");
         out.end();
-        subscription.query(Instant::now() + options.connect_timeout).await?;
+        subscription
+            .query(Instant::now() + options.connect_timeout)
+            .await?;
         loop {
-            // The first query comes after subscribing, so that no failover goes unnoticed in between.
+            // The first query comes after subscribing, so that no failover goes unnoticed in
+            // between.
             self.update_primary(self.query(&mut queries).await?.as_ref());
             let queried_at = Instant::now();
             loop {
                 let is_available = self.deployment.is_fully_available();
-                let wait = if is_available { REFRESH_INTERVAL.saturating_sub(queried_at.elapsed()) } else { RETRY_INTERVAL };
+                let wait = if is_available {
+                    REFRESH_INTERVAL.saturating_sub(queried_at.elapsed())
+                } else {
+                    RETRY_INTERVAL
+                };
                 match timeout(wait.min(RETRY_INTERVAL), subscription.listen()).await {
-                    // Any message leads to a query, because only the reply to a query has the epoch.
+                    // Any message leads to a query, because only the reply to a query has the
+                    // epoch.
                     Ok(Ok(_)) => break,
                     Ok(Err(name)) => return Err(ConnectError { name, cause: None }),
-                    Err(_) if !self.deployment.is_fully_available() || queried_at.elapsed() >= REFRESH_INTERVAL => break,
+                    Err(_)
+                        if !self.deployment.is_fully_available()
+                            || queried_at.elapsed() >= REFRESH_INTERVAL =>
+                    {
+                        break;
+                    }
                     Err(_) => {}
                 }
             }
         }
     }
 
-    /// Queries the primary's address and epoch. `None` if the Sentinel does not know the name of the primary.
+    /// Queries the primary's address and epoch. `None` if the Sentinel does not know the name of
+    /// the primary.
     ///
     /// # Errors
     /// The error of the connection; `protocol` if a reply has another form than Sentinel's.
-    async fn query(&self, connection: &mut Connection) -> Result<Option<PrimaryReport>, ConnectError> {
+    async fn query(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<Option<PrimaryReport>, ConnectError> {
         let out = connection.outgoing();
-        // At the end of a failover, SENTINEL MASTER has the new epoch but still the old address. So the address comes from the other command.
-        out.command("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(self.master);
+        // At the end of a failover, SENTINEL MASTER has the new epoch but still the old address. So
+        // the address comes from the other command.
+        out.command("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(self.master);
         out.end();
         out.command("SENTINEL").arg("MASTER").arg(self.master);
         out.end();
-        let replies = connection.query(Instant::now() + self.deployment.options().connect_timeout).await;
+        let replies = connection
+            .query(Instant::now() + self.deployment.options().connect_timeout)
+            .await;
         match replies? {
             // This Sentinel does not know the name. Another one may.
             [Value::Nil, _] | [_, Value::ServerError(_)] => Ok(None),
-            [address, fields] => read_report(address, fields).map(Some).ok_or(ConnectError { name: error::PROTOCOL, cause: None }),
-            _ => Err(ConnectError { name: error::PROTOCOL, cause: None }),
+            [address, fields] => read_report(address, fields).map(Some).ok_or(ConnectError {
+                name: error::PROTOCOL,
+                cause: None,
+            }),
+            _ => Err(ConnectError {
+                name: error::PROTOCOL,
+                cause: None,
+            }),
         }
     }
 
-    /// Replaces this Sentinel's report, and moves the node to the primary that counts now. `None` counts as the error `no_primary`.
+    /// Replaces this Sentinel's report, and moves the node to the primary that counts now. `None`
+    /// counts as the error `no_primary`.
     fn update_primary(&self, report: Option<&PrimaryReport>) {
         if report.is_none() {
-            let cause = Some(format!("this Sentinel does not know the name {}", self.master));
-            self.deployment.record_failed_discovery(&ConnectError { name: error::NO_PRIMARY, cause }.of(self.address));
+            let cause = Some(format!(
+                "this Sentinel does not know the name {}",
+                self.master
+            ));
+            self.deployment.record_failed_discovery(
+                &ConnectError {
+                    name: error::NO_PRIMARY,
+                    cause,
+                }
+                .of(self.address),
+            );
         }
         for node in &self.deployment.map().nodes {
             let location = node.location();
             let in_use = location.as_ref().map(|location| &location.address);
-            let Some(primary) = self.reports.replace(self.index, report.cloned(), in_use) else { continue };
+            let Some(primary) = self.reports.replace(self.index, report.cloned(), in_use) else {
+                continue;
+            };
             if in_use != Some(&primary.address) {
-                tracing::info!(primary = %primary.address, epoch = primary.epoch, "Sentinel reports a new address of the primary");
+                tracing::info!(primary = %primary.address, epoch = primary.epoch, "Sentinel \
+                    reports a new address of the primary");
                 node.move_to(primary.address);
             }
         }
     }
 }
 
-/// Reads the replies to SENTINEL GET-MASTER-ADDR-BY-NAME (host and port) and to SENTINEL MASTER (names of fields, each followed by its value).
+/// Reads the replies to SENTINEL GET-MASTER-ADDR-BY-NAME (host and port) and to SENTINEL MASTER
+/// (names of fields, each followed by its value).
 fn read_report(address: &Value, fields: &Value) -> Option<PrimaryReport> {
-    let (Value::Array(address), Value::Array(fields)) = (address, fields) else { return None };
-    let text = |value: &Value| if let Value::BulkString(text) = value { String::from_utf8(text.clone()).ok() } else { None };
-    let [host, port] = address.as_slice() else { return None };
-    let epoch = fields.chunks_exact(2).find(|pair| text(&pair[0]).as_deref() == Some("config-epoch")).and_then(|pair| text(&pair[1]))?;
-    let address = Address::Tcp { host: text(host)?, port: text(port)?.parse().ok()? };
-    Some(PrimaryReport { address, epoch: epoch.parse().ok()? })
+    let (Value::Array(address), Value::Array(fields)) = (address, fields) else {
+        return None;
+    };
+    let text = |value: &Value| {
+        if let Value::BulkString(text) = value {
+            String::from_utf8(text.clone()).ok()
+        } else {
+            None
+        }
+    };
+    let [host, port] = address.as_slice() else {
+        return None;
+    };
+    let epoch = fields
+        .chunks_exact(2)
+        .find(|pair| text(&pair[0]).as_deref() == Some("config-epoch"))
+        .and_then(|pair| text(&pair[1]))?;
+    let address = Address::Tcp {
+        host: text(host)?,
+        port: text(port)?.parse().ok()?,
+    };
+    Some(PrimaryReport {
+        address,
+        epoch: epoch.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -172,20 +265,45 @@ mod tests {
     use crate::store::redis::connection::options::{Options, Topology};
 
     fn at(port: u16) -> Address {
-        Address::Tcp { host: "h".to_owned(), port }
+        Address::Tcp {
+            host: "h".to_owned(),
+            port,
+        }
     }
 
     #[tokio::test]
     async fn the_present_report_with_the_highest_epoch_counts() {
-        let topology = Topology::Sentinel { master: "m".to_owned(), sentinels: Vec::new() };
-        let deployment = Deployment::new(Options { topology, ..Options::new(at(1)) });
+        let topology = Topology::Sentinel {
+            master: "m".to_owned(),
+            sentinels: Vec::new(),
+        };
+        let deployment = Deployment::new(Options {
+            topology,
+            ..Options::new(at(1))
+        });
         let reports = Reports::new(3);
-        let primary = || deployment.map().nodes[0].location().map(|location| location.address.clone());
+        let primary = || {
+            deployment.map().nodes[0]
+                .location()
+                .map(|location| location.address.clone())
+        };
         assert_eq!(primary(), None);
         let update = |index, report: Option<(u16, u64)>| {
-            let client =
-                SentinelClient { deployment: &deployment, master: "m", address: &at(1), index: SentinelIndex(index), reports: &reports };
-            client.update_primary(report.map(|(port, epoch)| PrimaryReport { address: at(port), epoch }).as_ref());
+            let client = SentinelClient {
+                deployment: &deployment,
+                master: "m",
+                address: &at(1),
+                index: SentinelIndex(index),
+                reports: &reports,
+            };
+            client.update_primary(
+                report
+                    .map(|(port, epoch)| PrimaryReport {
+                        address: at(port),
+                        epoch,
+                    })
+                    .as_ref(),
+            );
         };
         let steps = [
             (0, Some((7, 3)), 7),
@@ -213,8 +331,25 @@ mod tests {
     fn replies_of_a_sentinel_are_read() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let list = |fields: &[&str]| Value::Array(fields.iter().map(|field| text(field)).collect());
-        let fields = list(&["name", "m", "ip", "old", "port", "1", "flags", "master", "config-epoch", "3"]);
-        assert_eq!(read_report(&list(&["h", "7"]), &fields), Some(PrimaryReport { address: at(7), epoch: 3 }));
+        let fields = list(&[
+            "name",
+            "m",
+            "ip",
+            "old",
+            "port",
+            "1",
+            "flags",
+            "master",
+            "config-epoch",
+            "3",
+        ]);
+        assert_eq!(
+            read_report(&list(&["h", "7"]), &fields),
+            Some(PrimaryReport {
+                address: at(7),
+                epoch: 3
+            })
+        );
         for bad in [list(&["h"]), list(&["h", "x"]), list(&[]), Value::Nil] {
             assert_eq!(read_report(&bad, &fields), None, "{bad:?}");
         }

@@ -1,7 +1,9 @@
-//! The slot map: which node owns each hash slot, and with it every key of the slot. Without a cluster, the first node owns all keys.
+//! The slot map: which node owns each hash slot, and with it every key of the slot. Without a
+//! cluster, the first node owns all keys.
 //!
-//! It is plain data, so that a changed copy can replace it at once for all threads. It knows nothing of where its entries come from. Source:
-//! Redis Cluster specification, "Key distribution model".
+//! It is plain data, so that a changed copy can replace it at once for all threads. It knows
+//! nothing of where its entries come from. Source: Redis Cluster specification, "Key distribution
+//! model".
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -36,22 +38,31 @@ pub(crate) struct SlotMap {
 impl SlotMap {
     /// The map of a deployment that is not a cluster: the first node owns all keys.
     pub(crate) fn without_slots(nodes: Vec<Arc<Node>>) -> Self {
-        Self { nodes, owners: None }
+        Self {
+            nodes,
+            owners: None,
+        }
     }
 
     /// The map of a cluster without nodes: no slot has an owner.
     pub(crate) fn of_cluster() -> Self {
-        Self { nodes: Vec::new(), owners: Some(vec![NodeIndex::NONE; SLOTS].into_boxed_slice()) }
+        Self {
+            nodes: Vec::new(),
+            owners: Some(vec![NodeIndex::NONE; SLOTS].into_boxed_slice()),
+        }
     }
 
     /// The owner of a key.
     ///
     /// # Errors
-    /// `no_primary` if no node is known, `clusterdown` if no node of the cluster owns the key's slot.
+    /// `no_primary` if no node is known, `clusterdown` if no node of the cluster owns the key's
+    /// slot.
     pub(crate) fn owner(&self, key: &[u8]) -> Result<&Arc<Node>, &'static str> {
         match self.owners {
             None => self.nodes.first().ok_or(error::NO_PRIMARY),
-            Some(_) => self.slot_owner(hash_slot::of(key)).ok_or(error::CLUSTER_DOWN),
+            Some(_) => self
+                .slot_owner(hash_slot::of(key))
+                .ok_or(error::CLUSTER_DOWN),
         }
     }
 
@@ -64,19 +75,31 @@ impl SlotMap {
     /// Makes a node the owner of a range of slots. A range beyond the last slot changes nothing.
     pub(crate) fn assign(&mut self, slots: RangeInclusive<Slot>, owner: NodeIndex) {
         let range = usize::from(*slots.start())..=usize::from(*slots.end());
-        if let Some(owners) = self.owners.as_mut().and_then(|owners| owners.get_mut(range)) {
+        if let Some(owners) = self
+            .owners
+            .as_mut()
+            .and_then(|owners| owners.get_mut(range))
+        {
             owners.fill(owner);
         }
     }
 
     /// How many slots have an owner.
     pub(crate) fn owned_slots(&self) -> usize {
-        self.owners.as_ref().map_or(0, |owners| owners.iter().filter(|&&owner| owner != NodeIndex::NONE).count())
+        self.owners.as_ref().map_or(0, |owners| {
+            owners
+                .iter()
+                .filter(|&&owner| owner != NodeIndex::NONE)
+                .count()
+        })
     }
 
     /// The index of the node at an address.
     pub(crate) fn find(&self, address: &Address) -> Option<NodeIndex> {
-        self.nodes.iter().position(|node| node.has_address(address)).map(NodeIndex::new)
+        self.nodes
+            .iter()
+            .position(|node| node.has_address(address))
+            .map(NodeIndex::new)
     }
 
     pub(crate) fn node(&self, index: NodeIndex) -> &Arc<Node> {
@@ -89,8 +112,11 @@ impl SlotMap {
         NodeIndex::new(self.nodes.len() - 1)
     }
 
-    /// The first of the keys that `key` makes of 0, 1, 2 and so on that `node` owns, for probes; `None` if it owns none of them.
+    /// The first of the keys that `key` makes of 0, 1, 2 and so on that `node` owns, for probes;
+    /// `None` if it owns none of them.
     pub(crate) fn key_of(&self, node: &Node, key: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
-        (0..SLOTS as u32).map(key).find(|key| self.owner(key).is_ok_and(|owner| owner.id == node.id))
+        (0..SLOTS as u32)
+            .map(key)
+            .find(|key| self.owner(key).is_ok_and(|owner| owner.id == node.id))
     }
 }

@@ -1,7 +1,9 @@
-//! The status of a server as of its latest inspection: whether it answers, what INFO reports, and the diagnostics.
+//! The status of a server as of its latest inspection: whether it answers, what INFO reports, and
+//! the diagnostics.
 //!
-//! It is only data: `monitor` writes it, metrics and health read it, and no request waits for it. Of a server's text it may keep only numbers
-//! and short names without special characters, because the text may hold anything and ends up in logs and labels.
+//! It is only data: `monitor` writes it, metrics and health read it, and no request waits for it.
+//! Of a server's text it may keep only numbers and short names without special characters, because
+//! the text may hold anything and ends up in logs and labels.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,9 +23,11 @@ pub struct ServerStatus {
     pub is_up: bool,
     /// Why the latest inspection could not reach the server.
     pub failure: Option<Failure>,
-    /// The time from sending MULTI, TIME and EXEC to the last of their replies; `None` if the server did not answer.
+    /// The time from sending MULTI, TIME and EXEC to the last of their replies; `None` if the
+    /// server did not answer.
     pub round_trip: Option<Duration>,
-    /// How far the server's clock is ahead of the wall clock of this machine, in microseconds; `None` if it is unknown.
+    /// How far the server's clock is ahead of the wall clock of this machine, in microseconds;
+    /// `None` if it is unknown.
     pub clock_ahead_micros: Option<i64>,
     /// What INFO reports.
     pub report: Report,
@@ -45,7 +49,8 @@ impl LatestStatus {
     }
 }
 
-/// A condition of a server that an operator should know of. The label `advice` of `weir_redis_advice` has its name.
+/// A condition of a server that an operator should know of. The label `advice` of
+/// `weir_redis_advice` has its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// The name of the condition, which is the same in all versions, because alerts match it.
@@ -64,7 +69,8 @@ pub(crate) enum Urgency {
     Information,
 }
 
-/// The fields of INFO that Weir uses; `None` for a field that the server did not send. Source: redis.io, the page of INFO.
+/// The fields of INFO that Weir uses; `None` for a field that the server did not send. Source:
+/// redis.io, the page of INFO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The version of Redis or Valkey (`redis_version`, `valkey_version`).
@@ -75,7 +81,8 @@ pub struct Report {
     pub used_memory_bytes: Option<u64>,
     /// The limit of that memory, in bytes; 0 means no limit (`maxmemory`).
     pub max_memory_bytes: Option<u64>,
-    /// The number of keys that the server evicted since it started, because its memory was full (`evicted_keys`).
+    /// The number of keys that the server evicted since it started, because its memory was full
+    /// (`evicted_keys`).
     pub evicted_keys: Option<u64>,
     /// What the server evicts when its memory is full (`maxmemory_policy`).
     pub(crate) eviction_policy: Option<String>,
@@ -107,7 +114,11 @@ impl Report {
                 "aof_enabled" => report.aof_enabled = Some(value == "1"),
                 "rdb_last_bgsave_status" => report.last_snapshot_failed = value == "err",
                 "cluster_enabled" => report.cluster_enabled = value == "1",
-                name if name == database => report.keys = value.split(',').find_map(|part| part.strip_prefix("keys=")?.parse().ok()),
+                name if name == database => {
+                    report.keys = value
+                        .split(',')
+                        .find_map(|part| part.strip_prefix("keys=")?.parse().ok());
+                }
                 _ => {}
             }
         }
@@ -122,5 +133,6 @@ impl Report {
 /// The text, if it is a short name of ASCII letters, digits, `.`, `-` and `_`.
 fn plain_name(text: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    (!text.is_empty() && text.len() <= MAX_NAME_LEN && text.chars().all(is_plain)).then(|| text.to_owned())
+    (!text.is_empty() && text.len() <= MAX_NAME_LEN && text.chars().all(is_plain))
+        .then(|| text.to_owned())
 }

@@ -10,10 +10,12 @@ use crate::plan::key;
 use crate::time::MAX_SAFE_INTEGER;
 use crate::usage::{Summary, Tracking};
 
-/// Subjects that wait at most for the index, and as many with refused hits: a few megabytes, and as much as an index has by default.
+/// Subjects that wait at most for the index, and as many with refused hits: a few megabytes, and as
+/// much as an index has by default.
 const MAX_WAITING: usize = 10_000;
 
-/// Subjects that are taken under the lock at a time, so that no request waits for longer than some microseconds.
+/// Subjects that are taken under the lock at a time, so that no request waits for longer than some
+/// microseconds.
 const MAX_TAKEN_LOCKED: usize = 100;
 
 /// What waits to be written.
@@ -29,14 +31,18 @@ pub(crate) struct UsageQueue {
 /// By the key of the record.
 #[derive(Debug)]
 struct Waiting {
-    /// In the order in which they came: one that waits and comes again keeps its turn, so that the least recently used one is the one that waits longest.
+    /// In the order in which they came: one that waits and comes again keeps its turn, so that the
+    /// least recently used one is the one that waits longest.
     summaries: LruCache<Vec<u8>, (Arc<Tracking>, Summary)>,
     refused: HashMap<Vec<u8>, (Arc<Tracking>, u64)>,
 }
 
 impl Default for Waiting {
     fn default() -> Self {
-        Self { summaries: LruCache::unbounded(), refused: HashMap::new() }
+        Self {
+            summaries: LruCache::unbounded(),
+            refused: HashMap::new(),
+        }
     }
 }
 
@@ -46,7 +52,8 @@ pub(super) type Totals = (Vec<u8>, Arc<Tracking>, Summary);
 /// What could not be written, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageCounts {
-    /// Subjects whose totals were not written to the index, because too many waited or Redis failed.
+    /// Subjects whose totals were not written to the index, because too many waited or Redis
+    /// failed.
     pub dropped: u64,
     /// Refused hits of the denial cache that are in no record, or may not be.
     pub lost_hits: u64,
@@ -66,7 +73,9 @@ impl UsageQueue {
         if let Some(known) = waiting.summaries.peek_mut(&record) {
             *known = (Arc::clone(tracking), summary);
         } else if waiting.summaries.len() < MAX_WAITING {
-            waiting.summaries.put(record, (Arc::clone(tracking), summary));
+            waiting
+                .summaries
+                .put(record, (Arc::clone(tracking), summary));
         } else {
             drop(waiting);
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +95,9 @@ impl UsageQueue {
         if let Some((_, known)) = waiting.refused.get_mut(&record) {
             *known = known.saturating_add(hits).min(MAX_SAFE_INTEGER);
         } else if waiting.refused.len() < MAX_WAITING {
-            waiting.refused.insert(record, (Arc::clone(tracking), hits.min(MAX_SAFE_INTEGER)));
+            waiting
+                .refused
+                .insert(record, (Arc::clone(tracking), hits.min(MAX_SAFE_INTEGER)));
         } else {
             drop(waiting);
             self.lose(hits);
@@ -108,7 +119,10 @@ impl UsageQueue {
 
     /// What could not be written so far.
     pub(crate) fn counts(&self) -> UsageCounts {
-        UsageCounts { dropped: self.dropped.load(Ordering::Relaxed), lost_hits: self.lost_hits.load(Ordering::Relaxed) }
+        UsageCounts {
+            dropped: self.dropped.load(Ordering::Relaxed),
+            lost_hits: self.lost_hits.load(Ordering::Relaxed),
+        }
     }
 
     /// Takes so many subjects at most, those that have waited for longest.
@@ -118,7 +132,9 @@ impl UsageQueue {
             let mut waiting = self.waiting();
             let next = (taken.len() + MAX_TAKEN_LOCKED).min(most);
             while taken.len() < next {
-                let Some((record, (tracking, summary))) = waiting.summaries.pop_lru() else { return taken };
+                let Some((record, (tracking, summary))) = waiting.summaries.pop_lru() else {
+                    return taken;
+                };
                 taken.push((record, tracking, summary));
             }
             if next == most {
@@ -145,9 +161,19 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_and_the_rest_is_counted() {
-        let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into(), is_trial: false });
+        let tracking = Arc::new(Tracking {
+            settings: Settings::default(),
+            domain: "d".into(),
+            levels: [].into(),
+            is_trial: false,
+        });
         let queue = UsageQueue::default();
-        let summary = |asked| Summary { asked, refused: 0, first_seen: Micros(1), last_seen: Micros(2) };
+        let summary = |asked| Summary {
+            asked,
+            refused: 0,
+            first_seen: Micros(1),
+            last_seen: Micros(2),
+        };
         for number in 0..MAX_WAITING as u64 + 5 {
             let counter = format!("w1{{d|user={number}}}tb60");
             queue.note(counter.as_bytes(), &tracking, summary(number));
@@ -155,25 +181,60 @@ mod tests {
         }
         queue.note(b"w1{d|user=7}fw60:99", &tracking, summary(99));
         queue.note_refused(b"w1{d|user=7}fw60:99", &tracking, u64::MAX);
-        assert_eq!(queue.counts(), UsageCounts { dropped: 5, lost_hits: 15 });
+        assert_eq!(
+            queue.counts(),
+            UsageCounts {
+                dropped: 5,
+                lost_hits: 15
+            }
+        );
         let (summaries, refused) = (queue.take_summaries(usize::MAX), queue.take_refused());
         assert_eq!((summaries.len(), refused.len()), (MAX_WAITING, MAX_WAITING));
         let record = &b"w1{d|user=7}us"[..];
-        let asked = |record: &[u8]| summaries.iter().find(|(key, ..)| key == record).map(|(.., summary)| summary.asked);
-        assert_eq!((asked(record), refused[record].1), (Some(99), MAX_SAFE_INTEGER), "of any algorithm, the latest and the sum");
+        let asked = |record: &[u8]| {
+            summaries
+                .iter()
+                .find(|(key, ..)| key == record)
+                .map(|(.., summary)| summary.asked)
+        };
+        assert_eq!(
+            (asked(record), refused[record].1),
+            (Some(99), MAX_SAFE_INTEGER),
+            "of any algorithm, the latest and the sum"
+        );
         assert!(queue.take_summaries(usize::MAX).is_empty() && queue.take_refused().is_empty());
     }
 
     /// A subject that comes again and again neither pushes others back nor is pushed back by them.
     #[test]
     fn those_that_wait_for_longest_are_taken_first() {
-        let tracking = Arc::new(Tracking { settings: Settings::default(), domain: "d".into(), levels: [].into(), is_trial: false });
+        let tracking = Arc::new(Tracking {
+            settings: Settings::default(),
+            domain: "d".into(),
+            levels: [].into(),
+            is_trial: false,
+        });
         let queue = UsageQueue::default();
         let note = |number: u64, asked| {
-            let summary = Summary { asked, refused: 0, first_seen: Micros(1), last_seen: Micros(2) };
-            queue.note(format!("w1{{d|user={number}}}tb60").as_bytes(), &tracking, summary);
+            let summary = Summary {
+                asked,
+                refused: 0,
+                first_seen: Micros(1),
+                last_seen: Micros(2),
+            };
+            queue.note(
+                format!("w1{{d|user={number}}}tb60").as_bytes(),
+                &tracking,
+                summary,
+            );
         };
-        let take = |most| queue.take_summaries(most).into_iter().map(|(.., summary)| summary.asked).collect::<Vec<_>>();
+        let take = |most| {
+            queue
+                .take_summaries(most)
+                .into_iter()
+                .map(|(.., summary)| summary.asked)
+                .collect::<Vec<_>>()
+        };
         (0..1_000).for_each(|number| note(number, number));
         note(0, 5_000);
         note(700, 5_700);
@@ -181,7 +242,11 @@ mod tests {
         let first: Vec<u64> = std::iter::once(5_000).chain(1..350).collect();
         assert_eq!(take(350), first);
         note(0, 6_000);
-        let rest: Vec<u64> = (350..700).chain([5_700]).chain(701..1_000).chain([6_000]).collect();
+        let rest: Vec<u64> = (350..700)
+            .chain([5_700])
+            .chain(701..1_000)
+            .chain([6_000])
+            .collect();
         assert_eq!(take(usize::MAX), rest);
         assert_eq!(queue.counts(), UsageCounts::default());
     }

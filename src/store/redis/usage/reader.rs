@@ -34,14 +34,22 @@ impl UsageReader {
     /// A reader that connects with its first query.
     #[must_use]
     pub fn new(deployment: Arc<Deployment>, prefix: String) -> Self {
-        Self { direct: Direct::new(Arc::clone(&deployment)), deployment, prefix }
+        Self {
+            direct: Direct::new(Arc::clone(&deployment)),
+            deployment,
+            prefix,
+        }
     }
 
     /// The record beside a counter, and Redis's time.
     ///
     /// # Errors
     /// Redis does not answer in time.
-    pub async fn record(&self, counter: &[u8], deadline: Instant) -> Result<(Micros, Option<Record>), StoreError> {
+    pub async fn record(
+        &self,
+        counter: &[u8],
+        deadline: Instant,
+    ) -> Result<(Micros, Option<Record>), StoreError> {
         let mut record = Vec::new();
         key::write_usage(counter, &mut record);
         let (now, value) = self.value(&record, deadline).await?;
@@ -59,10 +67,19 @@ impl UsageReader {
         deadline: Instant,
     ) -> Result<(Micros, Option<State>), StoreError> {
         let (now, value) = self.value(counter, deadline).await?;
-        let Some(stored) = value.as_deref().and_then(log::buckets) else { return Ok((now, None)) };
-        let mut ring = Ring { last: stored.newest, counts: vec![0; usize::from(buckets.buckets)].into() };
+        let Some(stored) = value.as_deref().and_then(log::buckets) else {
+            return Ok((now, None));
+        };
+        let mut ring = Ring {
+            last: stored.newest,
+            counts: vec![0; usize::from(buckets.buckets)].into(),
+        };
         for (number, hits) in stored.buckets {
-            if stored.newest.checked_sub(number).is_some_and(|age| age < u64::from(buckets.buckets)) {
+            if stored
+                .newest
+                .checked_sub(number)
+                .is_some_and(|age| age < u64::from(buckets.buckets))
+            {
                 let index = (number % u64::from(buckets.buckets)) as usize;
                 ring.counts[index] = hits;
             }
@@ -70,19 +87,26 @@ impl UsageReader {
         Ok((now, Some(State::Buckets(Box::new(ring)))))
     }
 
-    async fn value(&self, key: &[u8], deadline: Instant) -> Result<(Micros, Option<Vec<u8>>), StoreError> {
+    async fn value(
+        &self,
+        key: &[u8],
+        deadline: Instant,
+    ) -> Result<(Micros, Option<Vec<u8>>), StoreError> {
         let replies = self.direct.query(key, deadline, |out| {
             out.push([b"TIME"]);
             out.push([b"GET", key]);
         });
         let replies = replies.await?;
-        let [now, value] = &replies[..] else { return Err(StoreError::Unknown(error::PROTOCOL)) };
+        let [now, value] = &replies[..] else {
+            return Err(StoreError::Unknown(error::PROTOCOL));
+        };
         let now = time(now).ok_or(StoreError::Unknown(error::PROTOCOL))?;
         Ok((now, bytes(value)?.map(<[u8]>::to_vec)))
     }
 
-    /// Subjects of the index with their records, and how many the index has. An entry whose record has expired, or has begun anew and is in this order no
-    /// more, is removed from the index and not among them.
+    /// Subjects of the index with their records, and how many the index has. An entry whose record
+    /// has expired, or has begun anew and is in this order no more, is removed from the index and
+    /// not among them.
     ///
     /// # Errors
     /// Redis does not answer in time.
@@ -96,17 +120,24 @@ impl UsageReader {
         let mut index = Vec::new();
         key::write_index(&self.prefix, tracking, order, &mut index);
         let replies = self.direct.query(&index, deadline, |out| {
-            out.command("ZRANGE").arg(&index).arg(offset).arg(offset.saturating_add(count - 1)).arg("REV");
+            out.command("ZRANGE")
+                .arg(&index)
+                .arg(offset)
+                .arg(offset.saturating_add(count - 1))
+                .arg("REV");
             out.end();
             out.command("ZCARD").arg(&index);
             out.end();
         });
         let replies = replies.await?;
-        let [members, size] = &replies[..] else { return Err(StoreError::Unknown(error::PROTOCOL)) };
+        let [members, size] = &replies[..] else {
+            return Err(StoreError::Unknown(error::PROTOCOL));
+        };
         let members = match members {
-            Value::Array(members) => {
-                members.iter().map(|member| Ok(bytes(member)?.unwrap_or_default().to_vec())).collect::<Result<Vec<_>, _>>()?
-            }
+            Value::Array(members) => members
+                .iter()
+                .map(|member| Ok(bytes(member)?.unwrap_or_default().to_vec()))
+                .collect::<Result<Vec<_>, _>>()?,
             Value::ServerError(error) => return Err(error::classify(error).error()),
             _ => return Err(StoreError::Unknown(error::PROTOCOL)),
         };
@@ -127,7 +158,9 @@ impl UsageReader {
         if !expired.is_empty() || !renewed.is_empty() {
             let mut key = Vec::new();
             let removed = self.direct.query(&index, deadline, |out| {
-                let orders = Order::NAMED.into_iter().filter(|(_, other)| *other == order || !expired.is_empty());
+                let orders = Order::NAMED
+                    .into_iter()
+                    .filter(|(_, other)| *other == order || !expired.is_empty());
                 for (_, other) in orders {
                     key::write_index(&self.prefix, tracking, other, &mut key);
                     let command = out.command("ZREM").arg(&key).arg(&expired);
@@ -144,23 +177,41 @@ impl UsageReader {
     }
 
     /// The headers of records, each without its cells.
-    async fn records(&self, tracking: &Tracking, subjects: &[Vec<u8>], deadline: Instant) -> Result<Vec<Option<Record>>, StoreError> {
+    async fn records(
+        &self,
+        tracking: &Tracking,
+        subjects: &[Vec<u8>],
+        deadline: Instant,
+    ) -> Result<Vec<Option<Record>>, StoreError> {
         // All keys of a query have to be in one slot of a cluster.
-        let per_query = if self.deployment.is_cluster() { 1 } else { subjects.len().max(1) };
+        let per_query = if self.deployment.is_cluster() {
+            1
+        } else {
+            subjects.len().max(1)
+        };
         let record = |subject: &Vec<u8>| {
             let mut key = Vec::new();
             key::write_record(&self.prefix, tracking, subject, &mut key);
             key
         };
-        let parts: Vec<Vec<Vec<u8>>> = subjects.chunks(per_query).map(|part| part.iter().map(record).collect()).collect();
+        let parts: Vec<Vec<Vec<u8>>> = subjects
+            .chunks(per_query)
+            .map(|part| part.iter().map(record).collect())
+            .collect();
         let parts = stream::iter(parts).map(|keys| async move {
             let end = (HEADER_BYTES - 1).to_string();
-            let replies =
-                self.direct.query(&keys[0], deadline, |out| keys.iter().for_each(|key| out.push([b"GETRANGE", key, b"0", end.as_bytes()])));
+            let replies = self.direct.query(&keys[0], deadline, |out| {
+                keys.iter()
+                    .for_each(|key| out.push([b"GETRANGE", key, b"0", end.as_bytes()]));
+            });
             let replies = replies.await?;
-            replies.iter().map(|reply| Ok(bytes(reply)?.and_then(Record::from_stored))).collect::<Result<Vec<_>, StoreError>>()
+            replies
+                .iter()
+                .map(|reply| Ok(bytes(reply)?.and_then(Record::from_stored)))
+                .collect::<Result<Vec<_>, StoreError>>()
         });
-        let parts: Vec<Result<Vec<Option<Record>>, StoreError>> = parts.buffered(AT_A_TIME).collect().await;
+        let parts: Vec<Result<Vec<Option<Record>>, StoreError>> =
+            parts.buffered(AT_A_TIME).collect().await;
         let mut all = Vec::with_capacity(subjects.len());
         for part in parts {
             all.extend(part?);

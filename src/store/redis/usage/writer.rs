@@ -20,11 +20,12 @@ use crate::time::Micros;
 use crate::usage::{Order, Tracking};
 use crate::verdict::StoreError;
 
-/// Writes per second. With the time of a write the index is at most a second behind, unless more subjects wait than one write takes.
+/// Writes per second. With the time of a write the index is at most a second behind, unless more
+/// subjects wait than one write takes.
 pub const WRITES_PER_SECOND: u32 = 2;
 
-/// Subjects that one write adds to the index at most; the others wait for the next one. Redis needs about 4 µs for each, so that a process takes about 2 %
-/// of its core.
+/// Subjects that one write adds to the index at most; the others wait for the next one. Redis needs
+/// about 4 µs for each, so that a process takes about 2 % of its core.
 pub const MOST_LISTED_AT_ONCE: usize = 2_500;
 
 /// The time between two writes.
@@ -63,7 +64,11 @@ impl UsageWriter {
     /// A writer that connects when there is something to write.
     #[must_use]
     pub fn new(deployment: Arc<Deployment>, prefix: String) -> Self {
-        Self { direct: Direct::new(Arc::clone(&deployment)), deployment, prefix }
+        Self {
+            direct: Direct::new(Arc::clone(&deployment)),
+            deployment,
+            prefix,
+        }
     }
 
     /// Writes what waits, twice a second; never ends.
@@ -88,7 +93,10 @@ impl UsageWriter {
         let mut groups: HashMap<u16, Refused> = HashMap::new();
         for (record, (tracking, hits)) in self.deployment.usage_queue().take_refused() {
             let slot = if by_slot { hash_slot::of(&record) } else { 0 };
-            groups.entry(slot).or_default().push((record, tracking, hits));
+            groups
+                .entry(slot)
+                .or_default()
+                .push((record, tracking, hits));
         }
         let mut calls: Vec<Refused> = Vec::new();
         for mut group in groups.into_values() {
@@ -97,11 +105,16 @@ impl UsageWriter {
             }
             calls.push(group);
         }
-        stream::iter(calls).for_each_concurrent(AT_A_TIME, |refused| self.add_refused(refused, deadline)).await;
+        stream::iter(calls)
+            .for_each_concurrent(AT_A_TIME, |refused| self.add_refused(refused, deadline))
+            .await;
         let (mut limits, mut index): (HashMap<_, Subjects>, _) = (HashMap::new(), Vec::new());
         for (record, tracking, summary) in self.deployment.usage_queue().take_summaries(most) {
             key::write_index(&self.prefix, &tracking, Order::Total, &mut index);
-            limits.entry_ref(&index).or_default().push((record, tracking, summary));
+            limits
+                .entry_ref(&index)
+                .or_default()
+                .push((record, tracking, summary));
         }
         for subjects in limits.into_values() {
             for part in subjects.chunks(SUBJECTS_PER_QUERY) {
@@ -110,11 +123,25 @@ impl UsageWriter {
         }
     }
 
-    /// Adds hits that the denial cache refused to records of one slot. Those that certainly were not added wait for the next time.
+    /// Adds hits that the denial cache refused to records of one slot. Those that certainly were
+    /// not added wait for the next time.
     async fn add_refused(&self, refused: Refused, deadline: Instant) {
         let queue = self.deployment.usage_queue();
-        let hits = refused.iter().map(|(key, tracking, hits)| RefusedHits { key, settings: tracking.settings, hits: *hits }).collect();
-        let call = Call { requests: SmallVec::new(), refused: hits, now: Micros::default(), is_time_given: false, jitter_secs: 0 };
+        let hits = refused
+            .iter()
+            .map(|(key, tracking, hits)| RefusedHits {
+                key,
+                settings: tracking.settings,
+                hits: *hits,
+            })
+            .collect();
+        let call = Call {
+            requests: SmallVec::new(),
+            refused: hits,
+            now: Micros::default(),
+            is_time_given: false,
+            jitter_secs: 0,
+        };
         let mut outcome = self.run_script(&call, ScriptRef::ByHash, deadline).await;
         if outcome == Err(StoreError::NotExecuted(error::NO_SCRIPT)) {
             outcome = self.run_script(&call, ScriptRef::ByText, deadline).await;
@@ -135,24 +162,39 @@ impl UsageWriter {
                 }
             }
             // They may have been added, and must not be added twice.
-            Err(StoreError::Unknown(_) | StoreError::Data(_)) => queue.lose(refused.iter().map(|(.., hits)| hits).sum()),
+            Err(StoreError::Unknown(_) | StoreError::Data(_)) => {
+                queue.lose(refused.iter().map(|(.., hits)| hits).sum());
+            }
         }
     }
 
-    async fn run_script(&self, call: &Call<'_>, script_ref: ScriptRef, deadline: Instant) -> Result<Value, StoreError> {
-        let Some(first) = call.refused.first() else { return Err(StoreError::NotExecuted(error::PROTOCOL)) };
+    async fn run_script(
+        &self,
+        call: &Call<'_>,
+        script_ref: ScriptRef,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        let Some(first) = call.refused.first() else {
+            return Err(StoreError::NotExecuted(error::PROTOCOL));
+        };
         let replies = self.direct.query(first.key, deadline, |out| {
             call.write(script_ref, out.begin());
             out.end();
         });
-        let reply = replies.await?.into_iter().next().ok_or(StoreError::Unknown(error::PROTOCOL))?;
+        let reply = replies
+            .await?
+            .into_iter()
+            .next()
+            .ok_or(StoreError::Unknown(error::PROTOCOL))?;
         call.read(&reply, &mut [])?;
         Ok(reply)
     }
 
     /// Writes the totals of subjects of one limit, and trims its index.
     async fn write_index(&self, subjects: &[Totals], deadline: Instant) {
-        let Some((_, tracking, _)) = subjects.first() else { return };
+        let Some((_, tracking, _)) = subjects.first() else {
+            return;
+        };
         let mut index = Vec::new();
         key::write_index(&self.prefix, tracking, Order::Total, &mut index);
         let settings = tracking.settings;
@@ -161,7 +203,10 @@ impl UsageWriter {
             let mut key = Vec::new();
             for (_, order) in Order::NAMED {
                 key::write_index(&self.prefix, tracking, order, &mut key);
-                let listed: Vec<_> = subjects.iter().filter(|(.., summary)| order.lists(summary)).collect();
+                let listed: Vec<_> = subjects
+                    .iter()
+                    .filter(|(.., summary)| order.lists(summary))
+                    .collect();
                 for part in listed.chunks(SUBJECTS_PER_COMMAND) {
                     let command = out.command("ZADD").arg(&key);
                     for (record, _, summary) in part {
@@ -169,18 +214,25 @@ impl UsageWriter {
                     }
                     out.end();
                 }
-                out.command("ZREMRANGEBYRANK").arg(&key).arg(0).arg(-i64::from(settings.subjects) - 1);
+                out.command("ZREMRANGEBYRANK")
+                    .arg(&key)
+                    .arg(0)
+                    .arg(-i64::from(settings.subjects) - 1);
                 out.end();
                 out.command("PEXPIRE").arg(&key).arg(expiry_ms);
                 out.end();
             }
         });
         let failed = match replies.await {
-            Ok(replies) => replies.iter().any(|reply| matches!(reply, Value::ServerError(_))),
+            Ok(replies) => replies
+                .iter()
+                .any(|reply| matches!(reply, Value::ServerError(_))),
             Err(_) => true,
         };
         if failed {
-            self.deployment.usage_queue().drop_subjects(subjects.len() as u64);
+            self.deployment
+                .usage_queue()
+                .drop_subjects(subjects.len() as u64);
         }
     }
 }

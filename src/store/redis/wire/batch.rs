@@ -1,10 +1,13 @@
-//! The commands for the checks of many requests to one Redis server; `batch/read.rs` reads the replies to them.
+//! The commands for the checks of many requests to one Redis server; `batch/read.rs` reads the
+//! replies to them.
 //!
-//! A check is encoded in one of three ways. A look at a fixed window that counts refused hits, and a hit on one whose counter is known to
-//! expire, are plain commands (`TIME`, `GET` or `INCRBY`). A hit on another such window goes in a transaction (`MULTI`, `TIME`, `INCRBY` and
-//! `EXPIRE`, `EXEC`), with the looks of its request at the same window. All other checks go in a call of the script. A single server gets at most one group of each encoding. A node of a cluster
-//! gets one transaction and one call per slot, because neither may use keys of two slots. Every request gets its own answers, whatever became
-//! of the others in the batch.
+//! A check is encoded in one of three ways. A look at a fixed window that counts refused hits, and
+//! a hit on one whose counter is known to expire, are plain commands (`TIME`, `GET` or `INCRBY`). A
+//! hit on another such window goes in a transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE`,
+//! `EXEC`), with the looks of its request at the same window. All other checks go in a call of the
+//! script. A single server gets at most one group of each encoding. A node of a cluster gets one
+//! transaction and one call per slot, because neither may use keys of two slots. Every request gets
+//! its own answers, whatever became of the others in the batch.
 
 mod read;
 
@@ -26,10 +29,12 @@ use crate::time::{Micros, Span};
 use crate::usage::Summary;
 use crate::verdict::{StoreError, Verdict};
 
-/// Seconds by which the key of a window outlives the window, because the estimate that numbers windows may lag behind the clock that expires keys.
+/// Seconds by which the key of a window outlives the window, because the estimate that numbers
+/// windows may lag behind the clock that expires keys.
 const GRACE_SECS: u64 = 5;
 
-/// A script that runs at most this much later than its caller's deadline still counts, because the estimate of Redis's clock is not more exact.
+/// A script that runs at most this much later than its caller's deadline still counts, because the
+/// estimate of Redis's clock is not more exact.
 const SLACK: Span = Span::from_micros(5_000);
 
 /// Bytes reserved for a key; a longer key grows the buffer.
@@ -47,15 +52,18 @@ pub(crate) struct Work {
     pub(crate) picked: CheckIndices,
     /// The time limit of the request.
     pub(crate) budget: Budget,
-    /// The server imports the slot of these checks: it executes a command on the slot only directly behind ASKING.
-    /// Source: Redis Cluster specification, "ASK redirection".
+    /// The server imports the slot of these checks: it executes a command on the slot only directly
+    /// behind ASKING. Source: Redis Cluster specification, "ASK redirection".
     pub(crate) is_asking: bool,
 }
 
 impl Work {
     /// Whether one of the picked checks hits this key.
     fn hits(&self, key: &[u8]) -> bool {
-        self.picked.iter().map(|&index| &self.checks[index]).any(|check| check.hits > 0 && self.checks.key(check) == key)
+        self.picked
+            .iter()
+            .map(|&index| &self.checks[index])
+            .any(|check| check.hits > 0 && self.checks.key(check) == key)
     }
 }
 
@@ -66,7 +74,8 @@ pub(crate) struct WorkReply {
     pub(crate) now: Micros,
     /// One per picked check, in their order.
     pub(crate) answers: SmallVec<[Answer; 4]>,
-    /// The checks that another node has to decide, and where it is. Their answers are `NotExecuted`.
+    /// The checks that another node has to decide, and where it is. Their answers are
+    /// `NotExecuted`.
     pub(crate) redirects: Vec<(CheckIndex, Redirect)>,
     /// The totals of the subjects of tracked checks.
     pub(crate) usage: Vec<(CheckIndex, Summary)>,
@@ -75,16 +84,23 @@ pub(crate) struct WorkReply {
 impl WorkReply {
     /// The same error for all of `count` answers.
     pub(crate) fn failed(count: usize, error: StoreError) -> Self {
-        Self { now: Micros::default(), answers: SmallVec::from_elem(Err(error), count), redirects: Vec::new(), usage: Vec::new() }
+        Self {
+            now: Micros::default(),
+            answers: SmallVec::from_elem(Err(error), count),
+            redirects: Vec::new(),
+            usage: Vec::new(),
+        }
     }
 }
 
 /// How the checks of a batch are encoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchOptions {
-    /// The server is a node of a cluster: no transaction and no call of the script may use keys of two slots.
+    /// The server is a node of a cluster: no transaction and no call of the script may use keys of
+    /// two slots.
     pub(crate) by_slot: bool,
-    /// Fixed windows are decided by the script too, which counts nothing after the caller's deadline.
+    /// Fixed windows are decided by the script too, which counts nothing after the caller's
+    /// deadline.
     pub(crate) fixed_windows_by_script: bool,
     /// See [`crate::store::redis::Options::expiry_jitter_secs`].
     pub(crate) expiry_jitter_secs: u32,
@@ -106,7 +122,8 @@ pub(crate) struct Batch<'w> {
     groups: SmallVec<[CommandGroup; 2]>,
 }
 
-/// Checks that are sent together: as plain commands, as one transaction, or as one call of the script.
+/// Checks that are sent together: as plain commands, as one transaction, or as one call of the
+/// script.
 #[derive(Clone, Debug)]
 struct CommandGroup {
     encoding: Encoding,
@@ -137,42 +154,75 @@ enum Encoding {
 }
 
 impl<'w> Batch<'w> {
-    /// The commands for all of `work`. `now` numbers the windows; the counters in `known_ttls` take plain commands.
+    /// The commands for all of `work`. `now` numbers the windows; the counters in `known_ttls` take
+    /// plain commands.
     pub(crate) fn new(
         work: impl IntoIterator<Item = &'w Work>,
         batch_options: BatchOptions,
         now: ClockReading,
         known_ttls: &mut KnownTtls,
     ) -> Self {
-        let mut batch = Self { work: work.into_iter().collect(), options: batch_options, now, groups: SmallVec::new() };
+        let mut batch = Self {
+            work: work.into_iter().collect(),
+            options: batch_options,
+            now,
+            groups: SmallVec::new(),
+        };
         for (index, work) in batch.work.iter().enumerate() {
-            // All checks of a request that gives back go by script, so that its checks on one key keep their order.
-            let by_script = batch_options.fixed_windows_by_script || work.checks.iter().any(|check| check.hits < 0);
+            // All checks of a request that gives back go by script, so that its checks on one key
+            // keep their order.
+            let by_script = batch_options.fixed_windows_by_script
+                || work.checks.iter().any(|check| check.hits < 0);
             for (pick, &picked) in work.picked.iter().enumerate() {
                 let check = &work.checks[picked];
                 let encoding = match window_without_script(&work.checks, check) {
                     Some(fixed) if !by_script && work.checks.tracking(picked).is_none() => {
-                        // ASKING covers one command or one transaction: in a slot that is being migrated INCRBY and EXPIRE have to go together.
-                        // A look has to keep its place among the hits of its request on the same counter, and so takes their encoding.
+                        // ASKING covers one command or one transaction: in a slot that is being
+                        // migrated INCRBY and EXPIRE have to go together. A look has to keep its
+                        // place among the hits of its request on the same counter, and so takes
+                        // their encoding.
                         let is_lone_look = check.hits == 0 && !work.hits(work.checks.key(check));
-                        let is_plain = !work.is_asking && (is_lone_look || known_ttls.knows(batch.counter(&work.checks, check, fixed)));
-                        if is_plain { Encoding::Plain } else { Encoding::Transaction }
+                        let is_plain = !work.is_asking
+                            && (is_lone_look
+                                || known_ttls.knows(batch.counter(&work.checks, check, fixed)));
+                        if is_plain {
+                            Encoding::Plain
+                        } else {
+                            Encoding::Transaction
+                        }
                     }
                     _ => Encoding::Script(ScriptRef::ByHash),
                 };
-                let slot = if batch_options.by_slot && encoding != Encoding::Plain { hash_slot::of(work.checks.key(check)) } else { 0 };
+                let slot = if batch_options.by_slot && encoding != Encoding::Plain {
+                    hash_slot::of(work.checks.key(check))
+                } else {
+                    0
+                };
                 let item = CheckRef { work: index, pick };
-                // Of a slot that is being migrated the node may have some keys and not others, and would refuse all of a group with TRYAGAIN.
+                // Of a slot that is being migrated the node may have some keys and not others, and
+                // would refuse all of a group with TRYAGAIN.
                 let is_alone = work.is_asking && work.checks.commit == Commit::Each;
                 let belongs = |group: &&mut CommandGroup| {
-                    group.encoding == encoding && group.slot == slot && group.is_asking == work.is_asking && !is_alone
+                    group.encoding == encoding
+                        && group.slot == slot
+                        && group.is_asking == work.is_asking
+                        && !is_alone
                 };
                 match batch.groups.iter_mut().find(belongs) {
                     Some(group) => group.items.push(item),
                     None => {
-                        let mut items = Vec::with_capacity(if batch_options.by_slot { 1 } else { batch.work.len() });
+                        let mut items = Vec::with_capacity(if batch_options.by_slot {
+                            1
+                        } else {
+                            batch.work.len()
+                        });
                         items.push(item);
-                        batch.groups.push(CommandGroup { encoding, slot, is_asking: work.is_asking, items });
+                        batch.groups.push(CommandGroup {
+                            encoding,
+                            slot,
+                            is_asking: work.is_asking,
+                            items,
+                        });
                     }
                 }
             }
@@ -183,11 +233,15 @@ impl<'w> Batch<'w> {
     /// One reply per work in which every answer is an error, for [`Batch::read`] to fill.
     pub(crate) fn unanswered(&self) -> Vec<WorkReply> {
         let unanswered = StoreError::Unknown(error::PROTOCOL);
-        self.work.iter().map(|work| WorkReply::failed(work.picked.len(), unanswered)).collect()
+        self.work
+            .iter()
+            .map(|work| WorkReply::failed(work.picked.len(), unanswered))
+            .collect()
     }
 
-    /// The calls that Redis answered with NOSCRIPT, the first of them with the script's text. `None` when there are none, or when a reply broke the
-    /// protocol: the next replies on that connection may belong to earlier commands.
+    /// The calls that Redis answered with NOSCRIPT, the first of them with the script's text.
+    /// `None` when there are none, or when a reply broke the protocol: the next replies on that
+    /// connection may belong to earlier commands.
     pub(crate) fn calls_to_resend(&self, replies: &[WorkReply]) -> Option<Self> {
         if broke_protocol(replies) {
             return None;
@@ -196,32 +250,68 @@ impl<'w> Batch<'w> {
         let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
         for group in &self.groups {
             let CheckRef { work, pick } = group.items[0];
-            if group.encoding == Encoding::Script(ScriptRef::ByHash) && replies[work].answers[pick] == no_script {
+            if group.encoding == Encoding::Script(ScriptRef::ByHash)
+                && replies[work].answers[pick] == no_script
+            {
                 // EVAL puts the script into Redis's cache, so that the calls behind it find it.
-                let script_ref = if groups.is_empty() { ScriptRef::ByText } else { ScriptRef::ByHash };
-                groups.push(CommandGroup { encoding: Encoding::Script(script_ref), ..group.clone() });
+                let script_ref = if groups.is_empty() {
+                    ScriptRef::ByText
+                } else {
+                    ScriptRef::ByHash
+                };
+                groups.push(CommandGroup {
+                    encoding: Encoding::Script(script_ref),
+                    ..group.clone()
+                });
             }
         }
-        (!groups.is_empty()).then(|| Self { work: self.work.clone(), groups, ..*self })
+        (!groups.is_empty()).then(|| Self {
+            work: self.work.clone(),
+            groups,
+            ..*self
+        })
     }
 
-    /// The checks that the script refused as late although their callers still have time, by a new reading of the clock: Redis's clock has jumped.
-    /// `None` when there are none, or when a reply broke the protocol.
-    pub(crate) fn calls_that_were_not_late(&self, replies: &[WorkReply], now: impl FnOnce() -> Option<ClockReading>) -> Option<Self> {
-        let is_late = |item: &CheckRef| replies[item.work].answers[item.pick] == Err(StoreError::NotExecuted(error::LATE));
-        if broke_protocol(replies) || !self.groups.iter().flat_map(|group| &group.items).any(is_late) {
+    /// The checks that the script refused as late although their callers still have time, by a new
+    /// reading of the clock: Redis's clock has jumped. `None` when there are none, or when a reply
+    /// broke the protocol.
+    pub(crate) fn calls_that_were_not_late(
+        &self,
+        replies: &[WorkReply],
+        now: impl FnOnce() -> Option<ClockReading>,
+    ) -> Option<Self> {
+        let is_late = |item: &CheckRef| {
+            replies[item.work].answers[item.pick] == Err(StoreError::NotExecuted(error::LATE))
+        };
+        if broke_protocol(replies)
+            || !self
+                .groups
+                .iter()
+                .flat_map(|group| &group.items)
+                .any(is_late)
+        {
             return None;
         }
         let now = now()?;
         let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
         for group in &self.groups {
-            let has_time = |item: &&CheckRef| is_late(item) && self.work[item.work].budget.deadline > now.at;
+            let has_time =
+                |item: &&CheckRef| is_late(item) && self.work[item.work].budget.deadline > now.at;
             let items: Vec<CheckRef> = group.items.iter().filter(has_time).copied().collect();
             if !items.is_empty() {
-                groups.push(CommandGroup { encoding: Encoding::Script(ScriptRef::ByHash), items, ..group.clone() });
+                groups.push(CommandGroup {
+                    encoding: Encoding::Script(ScriptRef::ByHash),
+                    items,
+                    ..group.clone()
+                });
             }
         }
-        (!groups.is_empty()).then(|| Self { work: self.work.clone(), groups, now, ..*self })
+        (!groups.is_empty()).then(|| Self {
+            work: self.work.clone(),
+            groups,
+            now,
+            ..*self
+        })
     }
 
     /// Encodes all commands.
@@ -249,7 +339,8 @@ impl<'w> Batch<'w> {
         }
     }
 
-    /// Encodes the hits and looks of plain commands or of a transaction. In a transaction `EXPIRE` follows each hit.
+    /// Encodes the hits and looks of plain commands or of a transaction. In a transaction `EXPIRE`
+    /// follows each hit.
     fn write_counts(&self, group: &CommandGroup, out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(KEY_CAPACITY);
         for (checks, check, fixed) in self.counted_checks(group) {
@@ -258,31 +349,54 @@ impl<'w> Batch<'w> {
                 out.push([b"GET", &key]);
                 continue;
             }
-            out.push([b"INCRBY", &key, itoa::Buffer::new().format(FixedWindow::clamp(check.hits)).as_bytes()]);
+            out.push([
+                b"INCRBY",
+                &key,
+                itoa::Buffer::new()
+                    .format(FixedWindow::clamp(check.hits))
+                    .as_bytes(),
+            ]);
             if group.encoding == Encoding::Transaction {
-                // A key that holds no counter gets a TTL all the same: under Weir's prefix it can only be there by accident.
+                // A key that holds no counter gets a TTL all the same: under Weir's prefix it can
+                // only be there by accident.
                 self.write_expiry(&key, fixed, out);
             }
         }
     }
 
     fn write_expiry(&self, key: &[u8], fixed: &FixedWindow, out: &mut CommandBuffer) {
-        out.push([b"EXPIRE", key, itoa::Buffer::new().format(self.ttl_secs(fixed)).as_bytes()]);
+        out.push([
+            b"EXPIRE",
+            key,
+            itoa::Buffer::new().format(self.ttl_secs(fixed)).as_bytes(),
+        ]);
     }
 
-    /// Records in `known_ttls` which counters have a TTL by now. Returns the plain hits whose counters have none: Redis had lost them, and INCRBY
-    /// created them again. Such a counter shows by its count, which is the hits of that one check.
-    pub(crate) fn learn(&self, replies: &[WorkReply], known_ttls: &mut KnownTtls) -> SmallVec<[CheckRef; 1]> {
+    /// Records in `known_ttls` which counters have a TTL by now. Returns the plain hits whose
+    /// counters have none: Redis had lost them, and INCRBY created them again. Such a counter shows
+    /// by its count, which is the hits of that one check.
+    pub(crate) fn learn(
+        &self,
+        replies: &[WorkReply],
+        known_ttls: &mut KnownTtls,
+    ) -> SmallVec<[CheckRef; 1]> {
         let mut without_ttl = SmallVec::new();
-        for group in self.groups.iter().filter(|group| group.encoding == Encoding::Transaction || group.encoding == Encoding::Plain) {
-            for (&item, (checks, check, fixed)) in
-                group.items.iter().zip(self.counted_checks(group)).filter(|(_, (_, check, _))| check.hits > 0)
+        for group in self.groups.iter().filter(|group| {
+            group.encoding == Encoding::Transaction || group.encoding == Encoding::Plain
+        }) {
+            for (&item, (checks, check, fixed)) in group
+                .items
+                .iter()
+                .zip(self.counted_checks(group))
+                .filter(|(_, (_, check, _))| check.hits > 0)
             {
                 let counter = self.counter(checks, check, fixed);
                 match replies[item.work].answers[item.pick] {
                     Err(_) => known_ttls.forget(counter),
                     Ok(_) if group.encoding == Encoding::Transaction => known_ttls.learn(counter),
-                    Ok(verdict) if verdict.used == FixedWindow::clamp(check.hits).unsigned_abs() => {
+                    Ok(verdict)
+                        if verdict.used == FixedWindow::clamp(check.hits).unsigned_abs() =>
+                    {
                         known_ttls.forget(counter);
                         without_ttl.push(item);
                     }
@@ -304,15 +418,30 @@ impl<'w> Batch<'w> {
         }
     }
 
-    fn counter<'c>(&self, checks: &'c Checks, check: &Check, fixed: &FixedWindow) -> CounterKey<'c> {
-        CounterKey { key: checks.key(check), window: fixed.number(self.now.time) }
+    fn counter<'c>(
+        &self,
+        checks: &'c Checks,
+        check: &Check,
+        fixed: &FixedWindow,
+    ) -> CounterKey<'c> {
+        CounterKey {
+            key: checks.key(check),
+            window: fixed.number(self.now.time),
+        }
     }
 
     fn call(&self, group: &CommandGroup) -> Call<'_> {
-        let mut requests: SmallVec<[CallRequest<'_>; 1]> = SmallVec::with_capacity(group.items.len().min(self.work.len()));
+        let mut requests: SmallVec<[CallRequest<'_>; 1]> =
+            SmallVec::with_capacity(group.items.len().min(self.work.len()));
         for items in group.items.chunk_by(|left, right| left.work == right.work) {
             let work = self.work[items[0].work];
-            let left = u64::try_from(work.budget.deadline.saturating_duration_since(self.now.at).as_micros()).unwrap_or(u64::MAX);
+            let left = u64::try_from(
+                work.budget
+                    .deadline
+                    .saturating_duration_since(self.now.at)
+                    .as_micros(),
+            )
+            .unwrap_or(u64::MAX);
             requests.push(CallRequest {
                 checks: &work.checks,
                 picked: items.iter().map(|item| work.picked[item.pick]).collect(),
@@ -320,7 +449,13 @@ impl<'w> Batch<'w> {
                 max_hold: work.budget.max_hold,
             });
         }
-        Call { requests, refused: Vec::new(), now: self.now.time, is_time_given: false, jitter_secs: self.options.expiry_jitter_secs }
+        Call {
+            requests,
+            refused: Vec::new(),
+            now: self.now.time,
+            is_time_given: false,
+            jitter_secs: self.options.expiry_jitter_secs,
+        }
     }
 
     fn check(&self, item: CheckRef) -> (&Checks, &Check) {
@@ -329,7 +464,10 @@ impl<'w> Batch<'w> {
     }
 
     /// The checks of plain commands or of a transaction.
-    fn counted_checks<'b>(&'b self, group: &'b CommandGroup) -> impl Iterator<Item = (&'b Checks, &'b Check, &'b FixedWindow)> {
+    fn counted_checks<'b>(
+        &'b self,
+        group: &'b CommandGroup,
+    ) -> impl Iterator<Item = (&'b Checks, &'b Check, &'b FixedWindow)> {
         group.items.iter().filter_map(|&item| {
             let (checks, check) = self.check(item);
             Some((checks, check, window_without_script(checks, check)?))
@@ -343,24 +481,37 @@ impl<'w> Batch<'w> {
         }
     }
 
-    /// The TTL of the counter of the current window in seconds: the rest of the window, the grace, and the jitter.
+    /// The TTL of the counter of the current window in seconds: the rest of the window, the grace,
+    /// and the jitter.
     fn ttl_secs(&self, fixed: &FixedWindow) -> u64 {
-        let left = fixed.end(fixed.number(self.now.time)).since(self.now.time).secs_rounded_up();
+        let left = fixed
+            .end(fixed.number(self.now.time))
+            .since(self.now.time)
+            .secs_rounded_up();
         left + GRACE_SECS + fastrand::u64(..=longest_jitter(fixed, self.options.expiry_jitter_secs))
     }
 }
 
-/// The window of a check that plain commands or a transaction can decide: one that counts before the answer is known, for itself alone.
+/// The window of a check that plain commands or a transaction can decide: one that counts before
+/// the answer is known, for itself alone.
 fn window_without_script<'c>(checks: &Checks, check: &'c Check) -> Option<&'c FixedWindow> {
     match &check.algorithm {
-        Algorithm::FixedWindow(fixed) if fixed.count_denied && check.hits >= 0 && checks.commit == Commit::Each => Some(fixed),
+        Algorithm::FixedWindow(fixed)
+            if fixed.count_denied && check.hits >= 0 && checks.commit == Commit::Each =>
+        {
+            Some(fixed)
+        }
         _ => None,
     }
 }
 
-/// Whether a reply broke the protocol: the next replies on its connection may belong to earlier commands.
+/// Whether a reply broke the protocol: the next replies on its connection may belong to earlier
+/// commands.
 fn broke_protocol(replies: &[WorkReply]) -> bool {
-    replies.iter().flat_map(|reply| &reply.answers).any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL)))
+    replies
+        .iter()
+        .flat_map(|reply| &reply.answers)
+        .any(|answer| *answer == Err(StoreError::Unknown(error::PROTOCOL)))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The encoder of commands: each one becomes a RESP array of bulk strings in one buffer.
 //!
-//! All commands of a batch stand in one buffer, so that a connection sends them with one write. The buffer keeps its memory from batch to batch.
-//! Nothing here sends anything.
+//! All commands of a batch stand in one buffer, so that a connection sends them with one write. The
+//! buffer keeps its memory from batch to batch. Nothing here sends anything.
 //!
-//! Source: redis.io, "Redis serialization protocol specification", "Sending commands to a Redis server".
+//! Source: redis.io, "Redis serialization protocol specification", "Sending commands to a Redis
+//! server".
 
 use bb8_redis::redis::{Cmd, ToRedisArgs};
 
@@ -24,7 +25,8 @@ impl CommandBuffer {
         self.begin().arg(name)
     }
 
-    /// Begins a command without a name. The caller adds the name and the arguments and then calls [`CommandBuffer::end`].
+    /// Begins a command without a name. The caller adds the name and the arguments and then calls
+    /// [`CommandBuffer::end`].
     pub(crate) fn begin(&mut self) -> &mut Cmd {
         self.command.clear();
         &mut self.command
@@ -50,7 +52,8 @@ impl CommandBuffer {
     /// Writes the prefix of an array (`*`) or a bulk string (`$`) of this size.
     fn prefix(&mut self, data_type: u8, size: usize) {
         self.bytes.push(data_type);
-        self.bytes.extend_from_slice(itoa::Buffer::new().format(size).as_bytes());
+        self.bytes
+            .extend_from_slice(itoa::Buffer::new().format(size).as_bytes());
         self.bytes.extend_from_slice(b"\r\n");
     }
 

@@ -1,9 +1,11 @@
-//! Hash slots of a Redis Cluster: which slot a key belongs to, and where a node redirects a command whose slot it does not serve.
+//! Hash slots of a Redis Cluster: which slot a key belongs to, and where a node redirects a command
+//! whose slot it does not serve.
 //!
-//! Weir computes slots itself so that it sends a command to the right node at once, and never sends keys of two slots in one command. Which node
-//! owns a slot is not known here (see `topology`).
+//! Weir computes slots itself so that it sends a command to the right node at once, and never sends
+//! keys of two slots in one command. Which node owns a slot is not known here (see `topology`).
 //!
-//! Source: Redis Cluster specification, "Key distribution model", "Hash tags", "MOVED Redirection" and "ASK redirection".
+//! Source: Redis Cluster specification, "Key distribution model", "Hash tags", "MOVED Redirection"
+//! and "ASK redirection".
 
 use crc::{CRC_16_XMODEM, Crc};
 
@@ -13,11 +15,13 @@ pub(crate) type Slot = u16;
 /// The number of hash slots of every cluster.
 pub(crate) const SLOTS: usize = 16_384;
 
-/// The specification's CRC16 is the one that is also called XMODEM: polynomial 0x1021, initial value 0.
+/// The specification's CRC16 is the one that is also called XMODEM: polynomial 0x1021, initial
+/// value 0.
 static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// The hash slot of a key: CRC16 modulo 16,384 of its hash tag. The tag is the text between the first `{` and the first `}` behind it. Without such
-/// a pair, or with nothing in between, the whole key is hashed.
+/// The hash slot of a key: CRC16 modulo 16,384 of its hash tag. The tag is the text between the
+/// first `{` and the first `}` behind it. Without such a pair, or with nothing in between, the
+/// whole key is hashed.
 pub(crate) fn of(key: &[u8]) -> Slot {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -31,16 +35,18 @@ pub(crate) fn of(key: &[u8]) -> Slot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Redirect {
     pub(crate) slot: Slot,
-    /// A name or an IP address without brackets. Empty when the node does not know its own name: the host that the command was sent to is meant.
+    /// A name or an IP address without brackets. Empty when the node does not know its own name:
+    /// the host that the command was sent to is meant.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// ASK: the slot is being migrated to that node. Only this one command goes there, with ASKING before it. Otherwise MOVED: the node owns the slot
-    /// from now on.
+    /// ASK: the slot is being migrated to that node. Only this one command goes there, with ASKING
+    /// before it. Otherwise MOVED: the node owns the slot from now on.
     pub(crate) is_ask: bool,
 }
 
 impl Redirect {
-    /// Reads the error lines `MOVED slot host:port` and `ASK slot host:port`. `None` for any other error.
+    /// Reads the error lines `MOVED slot host:port` and `ASK slot host:port`. `None` for any other
+    /// error.
     pub(crate) fn read(line: &[u8]) -> Option<Self> {
         let (code, rest) = std::str::from_utf8(line).ok()?.split_once(' ')?;
         let is_ask = match code {
@@ -49,10 +55,21 @@ impl Redirect {
             _ => return None,
         };
         let (slot, address) = rest.split_once(' ')?;
-        let slot = slot.parse().ok().filter(|&slot| usize::from(slot) < SLOTS)?;
+        let slot = slot
+            .parse()
+            .ok()
+            .filter(|&slot| usize::from(slot) < SLOTS)?;
         let (host, port) = address.trim().rsplit_once(':')?;
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Some(Self { slot, host, port: port.parse().ok()?, is_ask })
+        let host = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        Some(Self {
+            slot,
+            host,
+            port: port.parse().ok()?,
+            is_ask,
+        })
     }
 }
 
@@ -63,21 +80,53 @@ mod tests {
     #[test]
     fn slots_are_those_of_redis() {
         // What CLUSTER KEYSLOT of redis-server 7.0.15 answers.
-        for (key, slot) in [("123456789", 12_739), ("foo", 12_182), ("{foo}bar", 12_182), ("x{foo}{bar}", 12_182), ("", 0)] {
+        for (key, slot) in [
+            ("123456789", 12_739),
+            ("foo", 12_182),
+            ("{foo}bar", 12_182),
+            ("x{foo}{bar}", 12_182),
+            ("", 0),
+        ] {
             assert_eq!(of(key.as_bytes()), slot, "{key}");
         }
-        assert_eq!(of(b"{}foo"), CRC.checksum(b"{}foo") % 16_384, "with an empty tag the whole key is hashed");
-        assert_eq!(of(b"foo{bar"), CRC.checksum(b"foo{bar") % 16_384, "a tag without its end is no tag");
+        assert_eq!(
+            of(b"{}foo"),
+            CRC.checksum(b"{}foo") % 16_384,
+            "with an empty tag the whole key is hashed"
+        );
+        assert_eq!(
+            of(b"foo{bar"),
+            CRC.checksum(b"foo{bar") % 16_384,
+            "a tag without its end is no tag"
+        );
     }
 
     #[test]
     fn only_moved_and_ask_are_redirects() {
         let read = |line: &str| Redirect::read(line.as_bytes());
-        let to = |slot, host: &str, port, is_ask| Some(Redirect { slot, host: host.to_owned(), port, is_ask });
-        assert_eq!(read("MOVED 3999 127.0.0.1:6381"), to(3_999, "127.0.0.1", 6_381, false));
+        let to = |slot, host: &str, port, is_ask| {
+            Some(Redirect {
+                slot,
+                host: host.to_owned(),
+                port,
+                is_ask,
+            })
+        };
+        assert_eq!(
+            read("MOVED 3999 127.0.0.1:6381"),
+            to(3_999, "127.0.0.1", 6_381, false)
+        );
         assert_eq!(read("ASK 1 [::1]:7000"), to(1, "::1", 7_000, true));
         assert_eq!(read("MOVED 7 :6381"), to(7, "", 6_381, false));
-        for line in ["MOVED", "MOVED 3999", "MOVED x h:1", "MOVED 16384 h:1", "MOVED 1 h", "MOVED 1 h:99999", "ERR MOVED 1 h:1"] {
+        for line in [
+            "MOVED",
+            "MOVED 3999",
+            "MOVED x h:1",
+            "MOVED 16384 h:1",
+            "MOVED 1 h",
+            "MOVED 1 h:99999",
+            "ERR MOVED 1 h:1",
+        ] {
             assert_eq!(read(line), None, "{line}");
         }
     }

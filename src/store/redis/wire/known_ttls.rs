@@ -1,11 +1,13 @@
 //! The counters that are known to have a TTL, so that a hit on one of them needs no EXPIRE.
 //!
-//! The set belongs to one connection and holds only counters that this connection has given a TTL. A restarted server, or another server
-//! behind the same name, is reached through new connections, whose sets are empty. An entry can still be wrong, because a server can be flushed
-//! or evict a key while the connection stays open. The next hit then creates the key again without a TTL; its count shows that, and the batch
-//! sends the EXPIRE afterwards (see `Batch::learn`).
+//! The set belongs to one connection and holds only counters that this connection has given a TTL.
+//! A restarted server, or another server behind the same name, is reached through new connections,
+//! whose sets are empty. An entry can still be wrong, because a server can be flushed or evict a
+//! key while the connection stays open. The next hit then creates the key again without a TTL; its
+//! count shows that, and the batch sends the EXPIRE afterwards (see `Batch::learn`).
 //!
-//! The set never decides what is counted, and its memory is bounded: counters that were not asked for lately are forgotten.
+//! The set never decides what is counted, and its memory is bounded: counters that were not asked
+//! for lately are forgotten.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -14,7 +16,8 @@ use std::hash::{BuildHasher, Hasher};
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher13;
 
-/// Counters of one generation: as many as a hash table of 65,536 buckets (576 KiB) holds at its load factor of 7/8. Two generations are kept.
+/// Counters of one generation: as many as a hash table of 65,536 buckets (576 KiB) holds at its
+/// load factor of 7/8. Two generations are kept.
 const GENERATION_SIZE: usize = 65_536 / 8 * 7;
 
 /// The counter of one fixed window. Redis knows it as `key:window`.
@@ -26,8 +29,9 @@ pub(crate) struct CounterKey<'k> {
     pub(crate) window: u64,
 }
 
-/// A bounded set of counters, as keyed 64-bit hashes. When the hashes of two counters collide, a counter may be created without a TTL; the batch then
-/// repairs it as it repairs one that Redis lost.
+/// A bounded set of counters, as keyed 64-bit hashes. When the hashes of two counters collide, a
+/// counter may be created without a TTL; the batch then repairs it as it repairs one that Redis
+/// lost.
 pub(crate) struct KnownTtls {
     recent: HashTable<u64>,
     older: HashTable<u64>,
@@ -37,13 +41,20 @@ pub(crate) struct KnownTtls {
 impl Default for KnownTtls {
     fn default() -> Self {
         let secret = RandomState::new();
-        Self { recent: HashTable::new(), older: HashTable::new(), secret: (secret.hash_one(0), secret.hash_one(1)) }
+        Self {
+            recent: HashTable::new(),
+            older: HashTable::new(),
+            secret: (secret.hash_one(0), secret.hash_one(1)),
+        }
     }
 }
 
 impl fmt::Debug for KnownTtls {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("KnownTtls").field("recent", &self.recent.len()).field("older", &self.older.len()).finish_non_exhaustive()
+        out.debug_struct("KnownTtls")
+            .field("recent", &self.recent.len())
+            .field("older", &self.older.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -124,10 +135,19 @@ mod tests {
             }
         }
         assert!(known_ttls.knows(counter(b"k", 10 * GENERATION_SIZE as u64 - 1)));
-        assert!(!known_ttls.knows(counter(b"k", 0)), "a counter that was not asked for is forgotten");
+        assert!(
+            !known_ttls.knows(counter(b"k", 0)),
+            "a counter that was not asked for is forgotten"
+        );
         assert!(known_ttls.recent.len() + known_ttls.older.len() <= 2 * GENERATION_SIZE);
-        assert!(known_ttls.recent.capacity() + known_ttls.older.capacity() <= 2 * GENERATION_SIZE, "two tables of 65,536 buckets");
+        assert!(
+            known_ttls.recent.capacity() + known_ttls.older.capacity() <= 2 * GENERATION_SIZE,
+            "two tables of 65,536 buckets"
+        );
         known_ttls.forget(counter(b"kept", 0));
-        assert!(!known_ttls.knows(counter(b"kept", 0)), "it is removed from both generations");
+        assert!(
+            !known_ttls.knows(counter(b"kept", 0)),
+            "it is removed from both generations"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Reads the state of `sliding_window_buckets` as `lua/log.lua` stores it, for operators. Requests never read it whole.
+//! Reads the state of `sliding_window_buckets` as `lua/log.lua` stores it, for operators. Requests
+//! never read it whole.
 
 /// The buckets that have hits.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +40,11 @@ pub(crate) fn buckets(stored: &[u8]) -> Option<StoredBuckets> {
             buckets.push((number, hits));
         }
     };
-    for cell in cells.get(first * CELL_BYTES..last * CELL_BYTES)?.as_chunks::<CELL_BYTES>().0 {
+    for cell in cells
+        .get(first * CELL_BYTES..last * CELL_BYTES)?
+        .as_chunks::<CELL_BYTES>()
+        .0
+    {
         let [number, total] = numbers(cell, CELL)?;
         add(number, total);
     }
@@ -52,7 +57,9 @@ fn numbers<const N: usize>(mut bytes: &[u8], sizes: [usize; N]) -> Option<[u64; 
     let mut numbers = [0; N];
     for (number, size) in numbers.iter_mut().zip(sizes) {
         let (own, rest) = bytes.split_at_checked(size)?;
-        *number = own.iter().fold(0, |number, &byte| (number << 8) | u64::from(byte));
+        *number = own
+            .iter()
+            .fold(0, |number, &byte| (number << 8) | u64::from(byte));
         bytes = rest;
     }
     Some(numbers)

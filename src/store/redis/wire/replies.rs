@@ -1,10 +1,11 @@
-//! The decoder of replies: a buffer that collects received bytes until a reply is complete, and a parser that borrows tokens from it.
+//! The decoder of replies: a buffer that collects received bytes until a reply is complete, and a
+//! parser that borrows tokens from it.
 //!
-//! A reply is a sequence of tokens: an array is one token, followed by the tokens of its elements. No tree of values is built, so that replies to
-//! requests cost no allocation.
+//! A reply is a sequence of tokens: an array is one token, followed by the tokens of its elements.
+//! No tree of values is built, so that replies to requests cost no allocation.
 //!
-//! Only RESP2 is understood, which Redis speaks on every connection that does not send HELLO 3. Anything else is a [`ProtocolError`]; nothing here
-//! guesses what a server may have meant.
+//! Only RESP2 is understood, which Redis speaks on every connection that does not send HELLO 3.
+//! Anything else is a [`ProtocolError`]; nothing here guesses what a server may have meant.
 //!
 //! Source: redis.io, "Redis serialization protocol specification".
 
@@ -12,8 +13,9 @@ use memchr::memchr;
 
 use crate::time::Micros;
 
-/// The most bytes of all replies to one batch, and the longest string or array in one. More is no answer to anything that Weir sends: the largest
-/// batch has some hundred checks with a few bytes each.
+/// The most bytes of all replies to one batch, and the longest string or array in one. More is no
+/// answer to anything that Weir sends: the largest batch has some hundred checks with a few bytes
+/// each.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The first size of the buffer in bytes: several times the replies to a usual batch.
@@ -54,7 +56,8 @@ impl Token<'_> {
     }
 }
 
-/// The tokens of complete replies, in order. Iteration ends early at bytes that are no complete token.
+/// The tokens of complete replies, in order. Iteration ends early at bytes that are no complete
+/// token.
 #[derive(Clone, Debug)]
 pub(crate) struct Parser<'a>(&'a [u8]);
 
@@ -86,24 +89,36 @@ impl<'a> Iterator for Parser<'a> {
     }
 }
 
-/// Takes the two elements of a reply to TIME: Unix seconds, and the microseconds of the current second. `None` if they are something else.
+/// Takes the two elements of a reply to TIME: Unix seconds, and the microseconds of the current
+/// second. `None` if they are something else.
 ///
 /// Source: redis.io, command page of TIME.
 pub(crate) fn time<'t>(tokens: &mut impl Iterator<Item = Token<'t>>) -> Option<Micros> {
     let mut part = || u64::try_from(tokens.next()?.integer()?).ok();
     let (seconds, micros) = (part()?, part()?);
-    seconds.checked_mul(1_000_000)?.checked_add(micros).map(Micros)
+    seconds
+        .checked_mul(1_000_000)?
+        .checked_add(micros)
+        .map(Micros)
 }
 
 /// The first token of `bytes` and the bytes behind it; `None` while the token is incomplete.
 fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
-    let Some((&data_type, line)) = bytes.split_first() else { return Ok(None) };
-    // Checked before the line is complete: a server that is no Redis may never send the end of a line.
+    let Some((&data_type, line)) = bytes.split_first() else {
+        return Ok(None);
+    };
+    // Checked before the line is complete: a server that is no Redis may never send the end of a
+    // line.
     if !b"+-:$*".contains(&data_type) {
         return Err(ProtocolError);
     }
-    let Some(end) = memchr(b'\n', line) else { return Ok(None) };
-    let (line, rest) = (line[..end].strip_suffix(b"\r").ok_or(ProtocolError)?, &line[end + 1..]);
+    let Some(end) = memchr(b'\n', line) else {
+        return Ok(None);
+    };
+    let (line, rest) = (
+        line[..end].strip_suffix(b"\r").ok_or(ProtocolError)?,
+        &line[end + 1..],
+    );
     let token = match data_type {
         b'+' => Token::SimpleString(line),
         b'-' => Token::Error(line),
@@ -112,8 +127,13 @@ fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
         _ => match length(line)? {
             None => Token::Null,
             Some(length) => {
-                let Some((text, rest)) = rest.split_at_checked(length + 2) else { return Ok(None) };
-                return Ok(Some((Token::BulkString(text.strip_suffix(b"\r\n").ok_or(ProtocolError)?), rest)));
+                let Some((text, rest)) = rest.split_at_checked(length + 2) else {
+                    return Ok(None);
+                };
+                return Ok(Some((
+                    Token::BulkString(text.strip_suffix(b"\r\n").ok_or(ProtocolError)?),
+                    rest,
+                )));
             }
         },
     };
@@ -124,12 +144,19 @@ fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, &[u8])>, ProtocolError> {
 fn length(line: &[u8]) -> Result<Option<usize>, ProtocolError> {
     match parse_integer(line)? {
         -1 => Ok(None),
-        length => usize::try_from(length).ok().filter(|&length| length <= MAX_BYTES).map(Some).ok_or(ProtocolError),
+        length => usize::try_from(length)
+            .ok()
+            .filter(|&length| length <= MAX_BYTES)
+            .map(Some)
+            .ok_or(ProtocolError),
     }
 }
 
 fn parse_integer(text: &[u8]) -> Result<i64, ProtocolError> {
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(ProtocolError)
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(ProtocolError)
 }
 
 /// The bytes that a connection has received, and how many of them were parsed.
@@ -146,7 +173,10 @@ pub(crate) struct ReplyBuffer {
 
 impl std::fmt::Debug for ReplyBuffer {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("ReplyBuffer").field("filled", &self.filled).field("parsed", &self.parsed).finish_non_exhaustive()
+        out.debug_struct("ReplyBuffer")
+            .field("filled", &self.filled)
+            .field("parsed", &self.parsed)
+            .finish_non_exhaustive()
     }
 }
 
@@ -158,7 +188,8 @@ impl ReplyBuffer {
         self.bytes.shrink_to(RETAINED_BYTES);
     }
 
-    /// The free part of the buffer, never empty. The caller receives into it and then calls [`ReplyBuffer::fill`].
+    /// The free part of the buffer, never empty. The caller receives into it and then calls
+    /// [`ReplyBuffer::fill`].
     ///
     /// # Errors
     /// 1 MiB was received: more than any reply has.
@@ -184,7 +215,11 @@ impl ReplyBuffer {
     pub(crate) fn parse_reply(&mut self) -> Result<bool, ProtocolError> {
         while let Some((token, rest)) = token(&self.bytes[self.parsed..self.filled])? {
             self.parsed = self.filled - rest.len();
-            let elements = if let Token::Array(elements) = token { elements } else { 0 };
+            let elements = if let Token::Array(elements) = token {
+                elements
+            } else {
+                0
+            };
             self.missing = self.missing.max(1) - 1 + elements;
             if self.missing > MAX_BYTES {
                 return Err(ProtocolError);
@@ -230,7 +265,11 @@ mod tests {
     use super::*;
 
     /// Receives `bytes` in pieces of `piece_size`. Returns the number of parsed replies.
-    fn receive(received: &mut ReplyBuffer, bytes: &[u8], piece_size: usize) -> Result<usize, ProtocolError> {
+    fn receive(
+        received: &mut ReplyBuffer,
+        bytes: &[u8],
+        piece_size: usize,
+    ) -> Result<usize, ProtocolError> {
         let mut replies = 0;
         for piece in bytes.chunks(piece_size) {
             for part in piece.chunks(INITIAL_BYTES) {
@@ -249,7 +288,8 @@ mod tests {
 
     #[test]
     fn tokens_are_parsed_wherever_the_received_bytes_are_split() {
-        let text = b"+OK\r\n-ERR no\r\n:-7\r\n$-1\r\n*-1\r\n$0\r\n\r\n*2\r\n*1\r\n:1\r\n$4\r\n\r\n*1\r\n*0\r\n";
+        let text = b"+OK\r\n-ERR \
+            no\r\n:-7\r\n$-1\r\n*-1\r\n$0\r\n\r\n*2\r\n*1\r\n:1\r\n$4\r\n\r\n*1\r\n*0\r\n";
         let tokens = [
             Token::SimpleString(b"OK"),
             Token::Error(b"ERR no"),
@@ -265,7 +305,11 @@ mod tests {
         ];
         for piece_size in 1..=text.len() {
             let mut received = ReplyBuffer::default();
-            assert_eq!(receive(&mut received, text, piece_size), Ok(8), "{piece_size} bytes at a time");
+            assert_eq!(
+                receive(&mut received, text, piece_size),
+                Ok(8),
+                "{piece_size} bytes at a time"
+            );
             assert!(!received.has_unparsed());
             assert!(received.tokens().eq(tokens), "{piece_size} bytes at a time");
         }
@@ -286,10 +330,18 @@ mod tests {
             "$9999999999\r\n",
             "*1048577\r\n",
         ] {
-            assert_eq!(receive(&mut ReplyBuffer::default(), text.as_bytes(), 100), Err(ProtocolError), "{text:?}");
+            assert_eq!(
+                receive(&mut ReplyBuffer::default(), text.as_bytes(), 100),
+                Err(ProtocolError),
+                "{text:?}"
+            );
         }
         let endless = vec![b'+'; 2 * MAX_BYTES];
-        assert_eq!(receive(&mut ReplyBuffer::default(), &endless, INITIAL_BYTES), Err(ProtocolError), "no reply is that long");
+        assert_eq!(
+            receive(&mut ReplyBuffer::default(), &endless, INITIAL_BYTES),
+            Err(ProtocolError),
+            "no reply is that long"
+        );
     }
 
     #[test]
@@ -300,8 +352,17 @@ mod tests {
         received.discard_parsed();
         assert_eq!(receive(&mut received, b"\n*2\r\n:3\r\n", 100), Ok(1));
         received.discard_parsed();
-        assert_eq!(receive(&mut received, b":4\r\n", 100), Ok(1), "an incomplete reply is kept");
-        assert!(received.tokens().eq([Token::Integer(2), Token::Array(2), Token::Integer(3), Token::Integer(4)]));
+        assert_eq!(
+            receive(&mut received, b":4\r\n", 100),
+            Ok(1),
+            "an incomplete reply is kept"
+        );
+        assert!(received.tokens().eq([
+            Token::Integer(2),
+            Token::Array(2),
+            Token::Integer(3),
+            Token::Integer(4)
+        ]));
         received.clear();
         assert!(!received.has_unparsed() && received.tokens().next().is_none());
     }
@@ -314,7 +375,9 @@ mod tests {
             prop::collection::vec(any::<u8>(), 0..9).prop_map(Value::BulkString),
             "[A-Z]{3,6}".prop_map(Value::SimpleString),
         ];
-        leaf.prop_recursive(3, 20, 5, |inner| prop::collection::vec(inner, 0..5).prop_map(Value::Array))
+        leaf.prop_recursive(3, 20, 5, |inner| {
+            prop::collection::vec(inner, 0..5).prop_map(Value::Array)
+        })
     }
 
     fn write(value: &Value, out: &mut Vec<u8>) {

@@ -1,7 +1,9 @@
-//! The Lua script that runs inside Redis: its text, and the SHA-1 digest under which Redis caches it.
+//! The Lua script that runs inside Redis: its text, and the SHA-1 digest under which Redis caches
+//! it.
 //!
-//! All files of `lua/` are joined to one script. Weir calls it by its digest (EVALSHA), and sends the text (EVAL) only when Redis answers
-//! NOSCRIPT. Nothing of a request may become part of the text, because Redis caches every different text.
+//! All files of `lua/` are joined to one script. Weir calls it by its digest (EVALSHA), and sends
+//! the text (EVAL) only when Redis answers NOSCRIPT. Nothing of a request may become part of the
+//! text, because Redis caches every different text.
 //!
 //! Source: redis.io, command pages of EVAL and EVALSHA.
 
@@ -11,8 +13,9 @@ use sha1::{Digest, Sha1};
 
 use crate::algorithm;
 
-/// The text of the script. `frame.lua` comes first because the algorithms register their steps in its table; `usage.lua`, which follows what the
-/// steps return, comes behind them; `decide.lua`, which calls the steps, comes last.
+/// The text of the script. `frame.lua` comes first because the algorithms register their steps in
+/// its table; `usage.lua`, which follows what the steps return, comes behind them; `decide.lua`,
+/// which calls the steps, comes last.
 pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
     let mut text = concat!(
         include_str!("../../../../lua/frame.lua"),
@@ -21,14 +24,20 @@ pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
     )
     .to_owned();
     text.extend(algorithm::TABLE.iter().map(|spec| spec.script));
-    text + concat!(include_str!("../../../../lua/usage.lua"), include_str!("../../../../lua/decide.lua"))
+    text + concat!(
+        include_str!("../../../../lua/usage.lua"),
+        include_str!("../../../../lua/decide.lua")
+    )
 });
 
 /// The SHA-1 digest of [`TEXT`] as 40 lower-case hexadecimal digits: the first argument of EVALSHA.
 pub(crate) static HASH: LazyLock<String> = LazyLock::new(|| hash(&TEXT));
 
 fn hash(text: &str) -> String {
-    Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha1::digest(text)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -44,7 +53,8 @@ mod tests {
     /// The numbers of a line of Lua that are no comment.
     fn numbers(line: &str) -> impl Iterator<Item = u8> {
         let code = line.split("--").next().unwrap_or_default();
-        code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter_map(|word| word.parse().ok())
+        code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .filter_map(|word| word.parse().ok())
     }
 
     #[test]
@@ -52,16 +62,28 @@ mod tests {
         for spec in &algorithm::TABLE {
             let step = format!("steps[{}] = function(", spec.wire_code);
             assert_eq!(spec.script.matches(&step).count(), 1, "{}", spec.name);
-            let others = algorithm::TABLE.iter().filter(|other| other.wire_code != spec.wire_code);
+            let others = algorithm::TABLE
+                .iter()
+                .filter(|other| other.wire_code != spec.wire_code);
             for line in spec.script.lines() {
-                assert!(others.clone().all(|other| numbers(line).all(|number| number != other.wire_code)), "{}: {line}", spec.name);
+                assert!(
+                    others
+                        .clone()
+                        .all(|other| numbers(line).all(|number| number != other.wire_code)),
+                    "{}: {line}",
+                    spec.name
+                );
             }
         }
     }
 
     #[test]
     fn each_code_in_the_script_carries_its_letter() {
-        let codes: Vec<u8> = algorithm::TABLE.iter().map(|spec| spec.wire_code).chain([b'A', b'U']).collect();
+        let codes: Vec<u8> = algorithm::TABLE
+            .iter()
+            .map(|spec| spec.wire_code)
+            .chain([b'A', b'U'])
+            .collect();
         let mut found = 0;
         for line in TEXT.lines() {
             for code in numbers(line).filter(|number| codes.contains(number)) {
@@ -76,7 +98,12 @@ mod tests {
     fn the_script_answers_rows_of_the_size_in_the_table() {
         for spec in &algorithm::TABLE {
             let is_wide = TEXT.contains(&format!("code == {} and 32 or 24", spec.wire_code));
-            assert_eq!(if is_wide { 4 } else { 3 }, spec.reply_numbers, "{}", spec.name);
+            assert_eq!(
+                if is_wide { 4 } else { 3 },
+                spec.reply_numbers,
+                "{}",
+                spec.name
+            );
         }
     }
 }

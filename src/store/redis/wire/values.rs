@@ -1,20 +1,31 @@
 //! Readers for replies that the redis crate has parsed.
 //!
-//! The redis crate allocates for every value, so that only rare replies are read like this: those of the handshake, of probes and of inspections.
-//! The replies to requests go through `replies`.
+//! The redis crate allocates for every value, so that only rare replies are read like this: those
+//! of the handshake, of probes and of inspections. The replies to requests go through `replies`.
 
 use bb8_redis::redis::Value;
 
 use crate::time::Micros;
 
-/// Reads the reply to TIME: an array of Unix seconds and the microseconds of the current second. `None` for any other reply.
+/// Reads the reply to TIME: an array of Unix seconds and the microseconds of the current second.
+/// `None` for any other reply.
 ///
 /// Source: redis.io, command page of TIME.
 pub(crate) fn time(reply: &Value) -> Option<Micros> {
-    let Value::Array(parts) = reply else { return None };
-    let [seconds, micros, ..] = parts.as_slice() else { return None };
-    let (seconds, micros) = (u64::try_from(integer(seconds)?).ok()?, u64::try_from(integer(micros)?).ok()?);
-    seconds.checked_mul(1_000_000)?.checked_add(micros).map(Micros)
+    let Value::Array(parts) = reply else {
+        return None;
+    };
+    let [seconds, micros, ..] = parts.as_slice() else {
+        return None;
+    };
+    let (seconds, micros) = (
+        u64::try_from(integer(seconds)?).ok()?,
+        u64::try_from(integer(micros)?).ok()?,
+    );
+    seconds
+        .checked_mul(1_000_000)?
+        .checked_add(micros)
+        .map(Micros)
 }
 
 /// The integer that an integer reply or a bulk string holds. `None` for any other reply.

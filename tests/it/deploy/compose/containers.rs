@@ -1,7 +1,8 @@
-//! Processes of compose.yaml without containers: one network of their own for all, and for each a root folder with what its service mounts.
+//! Processes of compose.yaml without containers: one network of their own for all, and for each a
+//! root folder with what its service mounts.
 //!
-//! In that network the name of each service has an address of its own (127.0.0.2 and so on). So a process that listens on 127.0.0.1 only is not
-//! found by its name, as in a network of containers.
+//! In that network the name of each service has an address of its own (127.0.0.2 and so on). So a
+//! process that listens on 127.0.0.1 only is not found by its name, as in a network of containers.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -14,14 +15,15 @@ use tempfile::TempDir;
 use crate::deploy::image::is_root;
 use crate::support::log::Log;
 
-/// Sets the loopback interface up, which a new network has but does not use, and stays until its input ends.
-/// Source of the numbers: netdevice(7), SIOCSIFFLAGS and IFF_UP.
+/// Sets the loopback interface up, which a new network has but does not use, and stays until its
+/// input ends. Source of the numbers: netdevice(7), SIOCSIFFLAGS and IFF_UP.
 const NETWORK: &str = "import fcntl, socket, struct, sys
 fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sH22x', b'lo', 1))
 print('up', flush=True)
 sys.stdin.read()";
 
-/// Mounts pairs of files or folders, the second of each below the root folder, then becomes the command that follows `--`.
+/// Mounts pairs of files or folders, the second of each below the root folder, then becomes the
+/// command that follows `--`.
 const MOUNTS: &str = "root=$1; shift
 while [ \"$1\" != -- ]; do mount --rbind \"$1\" \"$root$2\"; shift 2; done
 shift
@@ -45,24 +47,40 @@ impl Network {
         if !is_root() {
             unshare.arg("--map-root-user");
         }
-        unshare.args(["--net", "python3", "-c", NETWORK]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        unshare
+            .args(["--net", "python3", "-c", NETWORK])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut holder = unshare.spawn().expect("unshare runs");
         let mut line = String::new();
         let read = BufReader::new(holder.stdout.take().expect("it is piped")).read_line(&mut line);
         assert!(read.is_ok() && line == "up\n", "no network: {line:?}");
-        let named = names.iter().enumerate().map(|(index, name)| format!("127.0.0.{} {name}\n", index + 2));
-        Self { holder, hosts: std::iter::once("127.0.0.1 localhost\n".to_owned()).chain(named).collect() }
+        let named = names
+            .iter()
+            .enumerate()
+            .map(|(index, name)| format!("127.0.0.{} {name}\n", index + 2));
+        Self {
+            holder,
+            hosts: std::iter::once("127.0.0.1 localhost\n".to_owned())
+                .chain(named)
+                .collect(),
+        }
     }
 
     /// Runs a shell line in the network, as on a machine whose ports lead into it.
     pub(super) fn shell(&self, line: &str) -> Output {
-        Self::enter(&self.holder, &["--net"]).args(["sh", "-c", line]).output().expect("a shell")
+        Self::enter(&self.holder, &["--net"])
+            .args(["sh", "-c", line])
+            .output()
+            .expect("a shell")
     }
 
     /// A command that runs in these namespaces of a process; its arguments follow.
     fn enter(process: &Child, namespaces: &[&str]) -> Command {
         let mut nsenter = Command::new("nsenter");
-        nsenter.arg(format!("--target={}", process.id())).args(namespaces);
+        nsenter
+            .arg(format!("--target={}", process.id()))
+            .args(namespaces);
         if !is_root() {
             nsenter.args(["--user", "--preserve-credentials"]);
         }
@@ -86,10 +104,15 @@ pub(super) struct Image {
 impl Image {
     /// A root folder that is filled already.
     pub(super) fn of(folder: TempDir, root: PathBuf) -> Self {
-        Self { root, mounts: Vec::new(), folder }
+        Self {
+            root,
+            mounts: Vec::new(),
+            folder,
+        }
     }
 
-    /// This machine's programs and libraries, with the one that an image would bring under its name.
+    /// This machine's programs and libraries, with the one that an image would bring under its
+    /// name.
     pub(super) fn with_program(name: &str, program: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path().join("root");
@@ -98,12 +121,18 @@ impl Image {
         for name in SYSTEM {
             let system = Path::new("/").join(name);
             match fs::read_link(&system) {
-                Ok(target) => std::os::unix::fs::symlink(target, image.root.join(name)).expect("a link"),
-                Err(_) if system.is_dir() => image.mount(system, format!("/{name}")).expect("a mount"),
+                Ok(target) => {
+                    std::os::unix::fs::symlink(target, image.root.join(name)).expect("a link");
+                }
+                Err(_) if system.is_dir() => {
+                    image.mount(system, format!("/{name}")).expect("a mount");
+                }
                 Err(_) => {}
             }
         }
-        image.mount(program.to_owned(), format!("/programs/{name}")).expect("a mount");
+        image
+            .mount(program.to_owned(), format!("/programs/{name}"))
+            .expect("a mount");
         image
     }
 
@@ -138,7 +167,8 @@ pub(super) struct Container {
 }
 
 impl Container {
-    /// Starts a command with these variables only, as `user`, which is `ID:ID`; or as the current user where that is not permitted.
+    /// Starts a command with these variables only, as `user`, which is `ID:ID`; or as the current
+    /// user where that is not permitted.
     pub(super) fn start(
         network: &Network,
         name: &str,
@@ -149,29 +179,61 @@ impl Container {
     ) -> Self {
         fs::write(image.root.join("etc/hosts"), &network.hosts).expect("written");
         let mut entered = Network::enter(&network.holder, &["--net"]);
-        entered.args(["unshare", "--mount", "sh", "-ec", MOUNTS, "sh"]).arg(&image.root);
+        entered
+            .args(["unshare", "--mount", "sh", "-ec", MOUNTS, "sh"])
+            .arg(&image.root);
         for (source, target) in &image.mounts {
             entered.arg(source).arg(target);
         }
-        entered.arg("--").args(command).env_clear().env("PATH", format!("{PATH}:/usr/sbin:/sbin"));
-        entered.env("USERSPEC", if is_root() { format!("--userspec={user}") } else { String::new() });
+        entered
+            .arg("--")
+            .args(command)
+            .env_clear()
+            .env("PATH", format!("{PATH}:/usr/sbin:/sbin"));
+        entered.env(
+            "USERSPEC",
+            if is_root() {
+                format!("--userspec={user}")
+            } else {
+                String::new()
+            },
+        );
         entered.envs(environment.iter().map(|(name, value)| (name, value)));
-        let mut child = entered.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("nsenter runs");
+        let mut child = entered
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("nsenter runs");
         let log = Log::follow(child.stderr.take().expect("it is piped"));
-        Self { child, log, name: name.to_owned(), environment, _folder: image.folder }
+        Self {
+            child,
+            log,
+            name: name.to_owned(),
+            environment,
+            _folder: image.folder,
+        }
     }
 
     /// Runs a command beside the process, as a health check does.
     pub(super) fn execute(&self, command: &[String]) -> Output {
         let mut entered = Network::enter(&self.child, &["--net", "--mount", "--root", "--wd"]);
         entered.args(command).env_clear().env("PATH", PATH);
-        entered.envs(self.environment.iter().map(|(name, value)| (name, value))).output().expect("nsenter runs")
+        entered
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .output()
+            .expect("nsenter runs")
     }
 
     /// Panics when the process has ended.
     pub(super) fn assert_runs(&mut self) {
         let ended = self.child.try_wait().expect("a child can be waited for");
-        assert!(ended.is_none(), "{} ended with {ended:?}:\n{}", self.name, self.log.text());
+        assert!(
+            ended.is_none(),
+            "{} ended with {ended:?}:\n{}",
+            self.name,
+            self.log.text()
+        );
     }
 
     /// What the process printed so far.

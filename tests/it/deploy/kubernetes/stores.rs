@@ -1,5 +1,6 @@
-//! The Sentinels and the cluster of the overlays, run without containers: the commands, scripts and files of the manifests, on addresses of the
-//! loopback interface that have the names of the pods. A pod that restarts gets another address, as in Kubernetes.
+//! The Sentinels and the cluster of the overlays, run without containers: the commands, scripts and
+//! files of the manifests, on addresses of the loopback interface that have the names of the pods.
+//! A pod that restarts gets another address, as in Kubernetes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -49,7 +50,14 @@ impl Pods {
         let set = documents(&format!("{}/redis.yaml", overlay_folder(overlay))).remove(0);
         assert_eq!(set["kind"], "StatefulSet");
         let folder = tempfile::tempdir().expect("a folder");
-        let mut pods = Self { folder, overlay, set, moved: Vec::new(), started: 0, containers: BTreeMap::new() };
+        let mut pods = Self {
+            folder,
+            overlay,
+            set,
+            moved: Vec::new(),
+            started: 0,
+            containers: BTreeMap::new(),
+        };
         pods.moved = vec![0; pods.count() as usize];
         pods.name_addresses();
         pods
@@ -63,7 +71,12 @@ impl Pods {
     fn address(&self, pod: u64) -> String {
         let test = u32::from(self.overlay == "redis-cluster");
         let run = (std::process::id() * 2 + test) % (60 * 250);
-        format!("127.{}.{}.{}", 64 + run / 250, 1 + run % 250, pod + 1 + self.moved[pod as usize] * 20)
+        format!(
+            "127.{}.{}.{}",
+            64 + run / 250,
+            1 + run % 250,
+            pod + 1 + self.moved[pod as usize] * 20
+        )
     }
 
     fn hosts(&self) -> PathBuf {
@@ -73,11 +86,22 @@ impl Pods {
     /// Gives each pod the name that the headless Service gives it.
     fn name_addresses(&self) {
         let service = text(&self.set, "/spec/serviceName");
-        let name = |pod: u64| format!("{} {}-{pod}.{service}\n", self.address(pod), text(&self.set, "/metadata/name"));
-        std::fs::write(self.hosts(), (0..self.count()).map(name).collect::<String>()).expect("written");
+        let name = |pod: u64| {
+            format!(
+                "{} {}-{pod}.{service}\n",
+                self.address(pod),
+                text(&self.set, "/metadata/name")
+            )
+        };
+        std::fs::write(
+            self.hosts(),
+            (0..self.count()).map(name).collect::<String>(),
+        )
+        .expect("written");
     }
 
-    /// A command with the files and names that a container has; `data` names the folder that is its /data.
+    /// A command with the files and names that a container has; `data` names the folder that is its
+    /// /data.
     fn command(&mut self, data: &str, container: &Value) -> Command {
         self.started += 1;
         let root = self.folder.path().join(format!("root-{}", self.started));
@@ -86,11 +110,26 @@ impl Pods {
             std::fs::create_dir_all(folder).expect("a folder");
         }
         let script = tools::repository().join("tests/it/deploy/kubernetes/pod.sh");
-        let config = tools::repository().join(overlay_folder(self.overlay)).join("config");
+        let config = tools::repository()
+            .join(overlay_folder(self.overlay))
+            .join("config");
         let mut command = isolated();
-        command.arg("sh").arg(script).arg(root).arg(self.hosts()).arg(config).arg(data);
-        command.args(items(container, "/command").iter().map(|word| word.as_str().expect("text")));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .arg("sh")
+            .arg(script)
+            .arg(root)
+            .arg(self.hosts())
+            .arg(config)
+            .arg(data);
+        command.args(
+            items(container, "/command")
+                .iter()
+                .map(|word| word.as_str().expect("text")),
+        );
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         command
     }
 
@@ -98,7 +137,10 @@ impl Pods {
     fn start(&mut self, pod: u64) {
         for container in items(&self.set, "/spec/template/spec/containers").to_vec() {
             let name = text(&container, "/name").to_owned();
-            let data = items(&container, "/volumeMounts").iter().find(|mount| mount["mountPath"] == "/data").expect("/data");
+            let data = items(&container, "/volumeMounts")
+                .iter()
+                .find(|mount| mount["mountPath"] == "/data")
+                .expect("/data");
             let mut command = self.command(&format!("{pod}-{}", text(data, "/name")), &container);
             for variable in items(&container, "/env") {
                 let value = match text(variable, "/valueFrom/fieldRef/fieldPath") {
@@ -108,9 +150,11 @@ impl Pods {
                 };
                 command.env(text(variable, "/name"), value);
             }
-            self.containers.insert((pod, name.clone()), command.spawn().expect("unshare runs"));
+            self.containers
+                .insert((pod, name.clone()), command.spawn().expect("unshare runs"));
             let port = at(&container, "/ports/0/containerPort").to_string();
-            let answers = eventually(|| (self.run(pod, &port, "PING").trim() == "PONG").then_some(()));
+            let answers =
+                eventually(|| (self.run(pod, &port, "PING").trim() == "PONG").then_some(()));
             assert!(answers.is_some(), "{name} of pod {pod} does not answer");
         }
     }
@@ -118,19 +162,35 @@ impl Pods {
     /// The output of redis-cli.
     fn run(&self, pod: u64, port: &str, command: &str) -> String {
         let mut cli = Command::new("redis-cli");
-        let output = cli.args(["-h", &self.address(pod), "-p", port]).args(command.split(' ')).output().expect("redis-cli runs");
+        let output = cli
+            .args(["-h", &self.address(pod), "-p", port])
+            .args(command.split(' '))
+            .output()
+            .expect("redis-cli runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// The number of counters in the Redis of a pod.
     fn counters(&self, pod: u64) -> usize {
-        self.run(pod, "6379", "KEYS *user=*").lines().filter(|line| !line.trim().is_empty()).count()
+        self.run(pod, "6379", "KEYS *user=*")
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .count()
     }
 
     /// Kills the containers of a pod.
     fn kill(&mut self, pod: u64) {
-        let names: Vec<_> = self.containers.keys().filter(|(of, _)| *of == pod).cloned().collect();
-        for mut child in names.iter().filter_map(|name| self.containers.remove(name)).collect::<Vec<_>>() {
+        let names: Vec<_> = self
+            .containers
+            .keys()
+            .filter(|(of, _)| *of == pod)
+            .cloned()
+            .collect();
+        for mut child in names
+            .iter()
+            .filter_map(|name| self.containers.remove(name))
+            .collect::<Vec<_>>()
+        {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -138,8 +198,15 @@ impl Pods {
 
     /// Forgets what a pod has in volumes that end with it.
     fn forget(&self, pod: u64) {
-        for volume in items(&self.set, "/spec/template/spec/volumes").iter().filter(|volume| volume.get("emptyDir").is_some()) {
-            let _ = std::fs::remove_dir_all(self.folder.path().join(format!("{pod}-{}", text(volume, "/name"))));
+        for volume in items(&self.set, "/spec/template/spec/volumes")
+            .iter()
+            .filter(|volume| volume.get("emptyDir").is_some())
+        {
+            let _ = std::fs::remove_dir_all(
+                self.folder
+                    .path()
+                    .join(format!("{pod}-{}", text(volume, "/name"))),
+            );
         }
     }
 
@@ -154,9 +221,29 @@ impl Pods {
         let limits = tempfile::tempdir().expect("a folder");
         std::fs::write(limits.path().join("limits.yaml"), LIMITS).expect("written");
         let mut command = isolated();
-        command.args(["sh", "-ec", "mount --bind \"$0\" /etc/hosts; exec \"$@\""]).arg(self.hosts()).arg(env!("CARGO_BIN_EXE_weir"));
-        command.args(["serve", "--host", "127.0.0.1", "--port", "0", "--grpc-host", "127.0.0.1", "--grpc-port", "0", "--debug-port", "0"]);
-        command.arg("--config").arg(limits.path()).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("STORE_TIMEOUT", "2s");
+        command
+            .args(["sh", "-ec", "mount --bind \"$0\" /etc/hosts; exec \"$@\""])
+            .arg(self.hosts())
+            .arg(env!("CARGO_BIN_EXE_weir"));
+        command.args([
+            "serve",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--grpc-host",
+            "127.0.0.1",
+            "--grpc-port",
+            "0",
+            "--debug-port",
+            "0",
+        ]);
+        command
+            .arg("--config")
+            .arg(limits.path())
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("STORE_TIMEOUT", "2s");
         let patch = documents(&format!("{}/store.yaml", overlay_folder(self.overlay))).remove(0);
         command.envs(environment(at(&patch, "/spec/template/spec/containers/0")));
         Weir::spawn(command, limits)
@@ -173,7 +260,11 @@ impl Drop for Pods {
 
 /// Asks for one hit. Returns what remains; `None` without an answer of Redis.
 async fn ask(client: &mut Client, user: &str) -> Option<u32> {
-    let answer = client.should_rate_limit(request("shop", vec![descriptor(&[("user", user)])])).await.ok()?.into_inner();
+    let answer = client
+        .should_rate_limit(request("shop", vec![descriptor(&[("user", user)])]))
+        .await
+        .ok()?
+        .into_inner();
     assert_eq!(answer.overall_code(), Code::Ok);
     Some(answer.statuses[0].limit_remaining)
 }
@@ -184,7 +275,11 @@ async fn ask_until_answered(client: &mut Client, user: &str) -> u32 {
     loop {
         match ask(client, user).await {
             Some(remaining) => return remaining,
-            None => assert!(began.elapsed().as_secs() < 40, "no answer about {user} after {:?}", began.elapsed()),
+            None => assert!(
+                began.elapsed().as_secs() < 40,
+                "no answer about {user} after {:?}",
+                began.elapsed()
+            ),
         }
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
@@ -194,7 +289,11 @@ async fn ask_until_answered(client: &mut Client, user: &str) -> u32 {
 async fn wait_for_primary(pods: &Pods, asked: u64, is_right: impl Fn(&str) -> bool) -> String {
     let primary = || {
         let reply = pods.run(asked, "26379", "SENTINEL GET-MASTER-ADDR-BY-NAME ratelimit");
-        reply.lines().next().map(str::to_owned).filter(|name| is_right(name))
+        reply
+            .lines()
+            .next()
+            .map(str::to_owned)
+            .filter(|name| is_right(name))
     };
     eventually_async(primary).await.expect("a primary")
 }
@@ -207,35 +306,69 @@ async fn sentinels_replace_a_primary_and_it_comes_back_as_a_replica() {
     }
     let first = "ratelimit-redis-0.ratelimit-redis";
     assert_eq!(wait_for_primary(&pods, 2, |_| true).await, first);
-    let in_sync = || pods.run(0, "6379", "INFO replication").matches("state=online").count() == 2;
-    assert!(eventually_async(|| in_sync().then_some(())).await.is_some(), "two replicas");
+    let in_sync = || {
+        pods.run(0, "6379", "INFO replication")
+            .matches("state=online")
+            .count()
+            == 2
+    };
+    assert!(
+        eventually_async(|| in_sync().then_some(())).await.is_some(),
+        "two replicas"
+    );
     // They look every ten seconds; a failover before that would not know the second replica.
     let knows_all = |pod| {
         let known = pods.run(pod, "26379", "SENTINEL MASTER ratelimit");
         known.contains("num-other-sentinels\n2\n") && known.contains("num-slaves\n2\n")
     };
-    assert!(eventually_async(|| (0..3).all(knows_all).then_some(())).await.is_some(), "three Sentinels that know two replicas");
+    assert!(
+        eventually_async(|| (0..3).all(knows_all).then_some(()))
+            .await
+            .is_some(),
+        "three Sentinels that know two replicas"
+    );
     let weir = pods.weir();
     let client = &mut weir.client().await;
     assert_eq!(ask_until_answered(client, "a").await, 19);
     assert_eq!(ask(client, "a").await, Some(18));
-    assert!(eventually_async(|| (pods.counters(1) == 1).then_some(())).await.is_some(), "replicated");
+    assert!(
+        eventually_async(|| (pods.counters(1) == 1).then_some(()))
+            .await
+            .is_some(),
+        "replicated"
+    );
 
     pods.kill(0);
     let second = wait_for_primary(&pods, 2, |name| name != first).await;
-    assert!(second.ends_with(".ratelimit-redis"), "{second} is no name, and an address would not be that of the pod after a restart");
+    assert!(
+        second.ends_with(".ratelimit-redis"),
+        "{second} is no name, and an address would not be that of the pod after a restart"
+    );
     // Requests whose answers were lost may have counted.
     let remaining = ask_until_answered(client, "a").await;
-    assert!((10..18).contains(&remaining), "the counts were replicated: {remaining}");
+    assert!(
+        (10..18).contains(&remaining),
+        "the counts were replicated: {remaining}"
+    );
 
     // It comes back empty, and with another address.
     pods.forget(0);
     pods.move_pod(0);
     pods.start(0);
     let role = || pods.run(0, "6379", "ROLE");
-    let follows = eventually_async(|| role().starts_with(&format!("slave\n{second}\n6379\nconnected")).then_some(())).await;
+    let follows = eventually_async(|| {
+        role()
+            .starts_with(&format!("slave\n{second}\n6379\nconnected"))
+            .then_some(())
+    })
+    .await;
     assert!(follows.is_some(), "a replica of {second}: {}", role());
-    assert_eq!(pods.run(0, "26379", "SENTINEL GET-MASTER-ADDR-BY-NAME ratelimit").lines().next(), Some(&*second));
+    assert_eq!(
+        pods.run(0, "26379", "SENTINEL GET-MASTER-ADDR-BY-NAME ratelimit")
+            .lines()
+            .next(),
+        Some(&*second)
+    );
     assert_eq!(ask(client, "a").await, Some(remaining - 1));
 }
 
@@ -248,27 +381,50 @@ async fn a_cluster_is_created_once_survives_a_primary_and_a_restart_with_other_a
     }
     let job = documents(&format!("{}/create.yaml", overlay_folder("redis-cluster"))).remove(0);
     for expected in ["All 16384 slots covered", "the cluster exists"] {
-        let output = pods.command("create", at(&job, "/spec/template/spec/containers/0")).stdout(Stdio::piped()).output().expect("it runs");
+        let output = pods
+            .command("create", at(&job, "/spec/template/spec/containers/0"))
+            .stdout(Stdio::piped())
+            .output()
+            .expect("it runs");
         let output_text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && output_text.contains(expected), "{output_text}");
+        assert!(
+            output.status.success() && output_text.contains(expected),
+            "{output_text}"
+        );
     }
     wait_for_cluster(&pods).await;
     let nodes = || pods.run(5, "6379", "CLUSTER NODES");
-    let has_replicas = || nodes().matches(" slave ").count() + nodes().matches("myself,slave ").count() == 3;
-    assert!(eventually_async(|| has_replicas().then_some(())).await.is_some(), "{}", nodes());
+    let has_replicas =
+        || nodes().matches(" slave ").count() + nodes().matches("myself,slave ").count() == 3;
+    assert!(
+        eventually_async(|| has_replicas().then_some(()))
+            .await
+            .is_some(),
+        "{}",
+        nodes()
+    );
     let weir = pods.weir();
     let client = &mut weir.client().await;
     for user in USERS {
         assert_eq!(ask_until_answered(client, user).await, 19);
     }
-    assert!((0..3).all(|pod| pods.counters(pod) > 0), "each primary has counters");
-    let replicated = eventually_async(|| ((3..6).map(|pod| pods.counters(pod)).sum::<usize>() == USERS.len()).then_some(())).await;
+    assert!(
+        (0..3).all(|pod| pods.counters(pod) > 0),
+        "each primary has counters"
+    );
+    let replicated = eventually_async(|| {
+        ((3..6).map(|pod| pods.counters(pod)).sum::<usize>() == USERS.len()).then_some(())
+    })
+    .await;
     assert!(replicated.is_some());
 
     pods.kill(0);
     for user in USERS {
         let remaining = ask_until_answered(client, user).await;
-        assert!(remaining < 19, "the count of {user} was replicated: {remaining}");
+        assert!(
+            remaining < 19,
+            "the count of {user} was replicated: {remaining}"
+        );
     }
 
     // All at once, with other addresses: each node knows only where the others were.
@@ -285,16 +441,30 @@ async fn a_cluster_is_created_once_survives_a_primary_and_a_restart_with_other_a
     }
 }
 
-/// Waits until each node is connected to all others at their addresses, and is ready by the probe of the manifest.
+/// Waits until each node is connected to all others at their addresses, and is ready by the probe
+/// of the manifest.
 async fn wait_for_cluster(pods: &Pods) {
-    let probe = items(&pods.set, "/spec/template/spec/containers/0/readinessProbe/exec/command").to_vec();
+    let probe = items(
+        &pods.set,
+        "/spec/template/spec/containers/0/readinessProbe/exec/command",
+    )
+    .to_vec();
     let is_ready = |pod: u64| {
         let nodes = pods.run(pod, "6379", "CLUSTER NODES");
-        let sees =
-            |other: u64| nodes.lines().any(|line| line.contains(&format!("{}:6379@", pods.address(other))) && line.contains(" connected"));
+        let sees = |other: u64| {
+            nodes.lines().any(|line| {
+                line.contains(&format!("{}:6379@", pods.address(other)))
+                    && line.contains(" connected")
+            })
+        };
         let words: Vec<_> = probe.iter().filter_map(Value::as_str).collect();
-        let succeeds =
-            || Command::new(words[0]).args(&words[1..]).env("POD_IP", pods.address(pod)).status().is_ok_and(|status| status.success());
+        let succeeds = || {
+            Command::new(words[0])
+                .args(&words[1..])
+                .env("POD_IP", pods.address(pod))
+                .status()
+                .is_ok_and(|status| status.success())
+        };
         (0..pods.count()).all(sees) && succeeds()
     };
     let ready = eventually_async(|| (0..pods.count()).all(is_ready).then_some(())).await;

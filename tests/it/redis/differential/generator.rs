@@ -1,10 +1,18 @@
-//! Random limits, times and checks, including the edge cases: huge hits, window edges, clocks that go back, limits that change.
+//! Random limits, times and checks, including the edge cases: huge hits, window edges, clocks that
+//! go back, limits that change.
 
 use super::*;
 use weir::algorithm::concurrency::{LARGEST_LIMIT, LONGEST_DURATION};
 
 /// Zones of calendars: half hours, both hemispheres, midnights that do not exist.
-const ZONES: [&str; 6] = ["UTC", "Europe/Berlin", "America/Havana", "Australia/Lord_Howe", "Asia/Kolkata", "Pacific/Apia"];
+const ZONES: [&str; 6] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/Havana",
+    "Australia/Lord_Howe",
+    "Asia/Kolkata",
+    "Pacific/Apia",
+];
 
 /// Makes random plans and times.
 pub struct Generator {
@@ -38,7 +46,9 @@ impl Generator {
         self.scene += 1;
         self.now = START;
         self.is_steady = self.random.u8(..4) == 0;
-        self.limits = (0..if self.is_steady { 1 } else { 4 }).map(|_| self.limit(None)).collect();
+        self.limits = (0..if self.is_steady { 1 } else { 4 })
+            .map(|_| self.limit(None))
+            .collect();
     }
 
     /// A random limit; with `like`, one of this rate.
@@ -59,28 +69,50 @@ impl Generator {
                 _ => random.u64(1..30),
             };
             let (unit, unit_multiplier) = match random.u8(..8) {
-                // With longer windows, waits after the clock has gone back by a window would exceed 2^53 microseconds.
+                // With longer windows, waits after the clock has gone back by a window would exceed
+                // 2^53 microseconds.
                 0 => (Unit::Year, random.u32(1..51)),
                 1 => (Unit::Day, random.u32(1..40)),
                 _ => (Unit::Second, random.u32(1..100)),
             };
-            let is_calendar = like.is_none() && kind == AlgorithmKind::FixedWindow && random.u8(..3) == 0;
+            let is_calendar =
+                like.is_none() && kind == AlgorithmKind::FixedWindow && random.u8(..3) == 0;
             let (unit, unit_multiplier) = if is_calendar {
-                ([Unit::Day, Unit::Week, Unit::Month, Unit::Year][random.usize(..4)], 1)
+                (
+                    [Unit::Day, Unit::Week, Unit::Month, Unit::Year][random.usize(..4)],
+                    1,
+                )
             } else {
                 (unit, unit_multiplier)
             };
-            let rate = like.map_or(Rate { requests_per_unit: requests, unit, unit_multiplier }, |like| like);
-            let mut options = algorithm::Options { kind, ..Default::default() };
+            let rate = like.map_or(
+                Rate {
+                    requests_per_unit: requests,
+                    unit,
+                    unit_multiplier,
+                },
+                |like| like,
+            );
+            let mut options = algorithm::Options {
+                kind,
+                ..Default::default()
+            };
             if is_calendar {
                 options.period = Some(PeriodKind::Calendar);
                 options.timezone = Zone::named(ZONES[random.usize(..ZONES.len())]);
-                options.anchor =
-                    random.bool().then(|| format!("2024-12-{:02}T{:02}:30", random.u8(1..32), random.u8(..24)).parse().expect("an anchor"));
+                options.anchor = random.bool().then(|| {
+                    format!("2024-12-{:02}T{:02}:30", random.u8(1..32), random.u8(..24))
+                        .parse()
+                        .expect("an anchor")
+                });
             }
             let window = rate.window().map_or(1, Span::micros);
             let small = [0, 0, 10, 20][random.usize(..4)];
-            let mut some = |most: u64| random.bool().then(|| Span::from_micros(random.u64(..=most)));
+            let mut some = |most: u64| {
+                random
+                    .bool()
+                    .then(|| Span::from_micros(random.u64(..=most)))
+            };
             match kind {
                 AlgorithmKind::SlidingWindowBuckets => {
                     options.bucket_interval = some(window);
@@ -95,7 +127,10 @@ impl Generator {
                 _ => {}
             }
             options.count_denied = [None, Some(true), Some(false)][random.usize(..3)];
-            if options.count_denied == Some(true) && kind != AlgorithmKind::FixedWindow && random.bool() {
+            if options.count_denied == Some(true)
+                && kind != AlgorithmKind::FixedWindow
+                && random.bool()
+            {
                 options.max_debt = Some(random.u32(1..=100));
             }
             if let Ok(limit) = Algorithm::try_new(&rate, &options) {
@@ -121,14 +156,24 @@ impl Generator {
             max_duration: Some(Span::from_micros(max_duration)),
             ..Default::default()
         };
-        Algorithm::try_new(&Rate { requests_per_unit, unit: Unit::None, unit_multiplier: 1 }, &options).expect("a limit")
+        Algorithm::try_new(
+            &Rate {
+                requests_per_unit,
+                unit: Unit::None,
+                unit_multiplier: 1,
+            },
+            &options,
+        )
+        .expect("a limit")
     }
 
     pub fn time(&mut self) -> Micros {
         let random = &mut self.random;
         let limit = self.limits[random.usize(..self.limits.len())];
         let (window, tick) = (limit.window().shortest().micros(), limit.tick().micros());
-        let near = |at: u64, random: &mut fastrand::Rng| (at + random.u64(..3) * tick).saturating_sub(tick) + random.u64(..2);
+        let near = |at: u64, random: &mut fastrand::Rng| {
+            (at + random.u64(..3) * tick).saturating_sub(tick) + random.u64(..2)
+        };
         let now = self.now;
         if self.is_steady && random.u8(..64) > 0 {
             self.now = now + random.u64(..=window / 512 + 1);
@@ -186,19 +231,44 @@ impl Generator {
         let mut checks = Vec::new();
         for _ in 0..self.random.usize(1..7) {
             let limit = self.limits[self.random.usize(..self.limits.len())];
-            let limit = if self.random.u8(..10) == 0 { self.other_amount(limit) } else { limit };
-            let modes = Modes { shadow: self.random.u8(..5) == 0, quota: self.random.u8(..4) == 0 };
-            let key = format!("{}.{}.{}", self.scene, if self.is_steady { 0 } else { self.random.u8(..2) }, stored_state::tag(&limit));
+            let limit = if self.random.u8(..10) == 0 {
+                self.other_amount(limit)
+            } else {
+                limit
+            };
+            let modes = Modes {
+                shadow: self.random.u8(..5) == 0,
+                quota: self.random.u8(..4) == 0,
+            };
+            let key = format!(
+                "{}.{}.{}",
+                self.scene,
+                if self.is_steady {
+                    0
+                } else {
+                    self.random.u8(..2)
+                },
+                stored_state::tag(&limit)
+            );
             // Few, so that acquires and releases meet.
             let limit = limit.asked_by(&[self.random.u8(..9)]);
             checks.push((key, Check::new(limit, self.hits(&limit), modes)));
         }
-        let mut checks = Checks::of(checks.iter().map(|(key, check)| (key.as_bytes(), check.clone())));
-        checks.commit = if self.random.u8(..3) == 0 { Commit::AllOrNone } else { Commit::Each };
+        let mut checks = Checks::of(
+            checks
+                .iter()
+                .map(|(key, check)| (key.as_bytes(), check.clone())),
+        );
+        checks.commit = if self.random.u8(..3) == 0 {
+            Commit::AllOrNone
+        } else {
+            Commit::Each
+        };
         checks
     }
 
-    /// The limit after a reload that changed its amount: the key stays the same, also if the tick changes.
+    /// The limit after a reload that changed its amount: the key stays the same, also if the tick
+    /// changes.
     fn other_amount(&mut self, limit: Algorithm) -> Algorithm {
         if limit.has_holders() {
             return self.places();
@@ -211,10 +281,16 @@ impl Generator {
             1 => self.random.u64(..100_001),
             _ => self.random.u64(0..40),
         };
-        if let (Algorithm::FixedWindow(_), Period::Months(_) | Period::Calendar(_)) = (limit, limit.window()) {
+        if let (Algorithm::FixedWindow(_), Period::Months(_) | Period::Calendar(_)) =
+            (limit, limit.window())
+        {
             return limit.with_limit(requests_per_unit).unwrap_or(limit);
         }
-        let rate = Rate { requests_per_unit, unit: Unit::Second, unit_multiplier };
+        let rate = Rate {
+            requests_per_unit,
+            unit: Unit::Second,
+            unit_multiplier,
+        };
         self.limit(Some(rate))
     }
 }

@@ -14,13 +14,23 @@ async fn a_connection_with_a_trusted_certificate_is_reused() {
         for host in ["localhost", "127.0.0.1"] {
             let redis = secured.redis(host, &secured.trusting());
             for _ in 0..5 {
-                hit(&redis).await.unwrap_or_else(|error| panic!("{versions}, {host}: {error}"));
-                // TLS messages such as session tickets arrive meanwhile; the connection is kept all the same.
+                hit(&redis)
+                    .await
+                    .unwrap_or_else(|error| panic!("{versions}, {host}: {error}"));
+                // TLS messages such as session tickets arrive meanwhile; the connection is kept all
+                // the same.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            assert_eq!((redis.connections().opened, redis.error_counts()), (1, Vec::new()), "{versions}, {host}");
+            assert_eq!(
+                (redis.connections().opened, redis.error_counts()),
+                (1, Vec::new()),
+                "{versions}, {host}"
+            );
         }
-        assert_eq!(hit(&secured.redis("localhost", &secured.trusting())).await, Ok(11));
+        assert_eq!(
+            hit(&secured.redis("localhost", &secured.trusting())).await,
+            Ok(11)
+        );
     }
 }
 
@@ -29,10 +39,25 @@ async fn a_connection_with_a_trusted_certificate_is_reused() {
 async fn large_batches_arrive_whole() {
     let secured = Secured::start(&[]);
     let redis = secured.redis("localhost", &secured.trusting());
-    let keys: Vec<_> = (0..1_000).map(|number| format!("{number}{}", "x".repeat(200))).collect();
+    let keys: Vec<_> = (0..1_000)
+        .map(|number| format!("{number}{}", "x".repeat(200)))
+        .collect();
     for round in 1..=3 {
-        let answers = ask(&redis, &keys.iter().map(|key| (key.as_str(), check(10, 1))).collect::<Vec<_>>()).await;
-        assert!(answers.checks.iter().all(|answer| answer.is_ok_and(|verdict| verdict.used == round)), "round {round}");
+        let answers = ask(
+            &redis,
+            &keys
+                .iter()
+                .map(|key| (key.as_str(), check(10, 1)))
+                .collect::<Vec<_>>(),
+        )
+        .await;
+        assert!(
+            answers
+                .checks
+                .iter()
+                .all(|answer| answer.is_ok_and(|verdict| verdict.used == round)),
+            "round {round}"
+        );
     }
     assert_eq!(redis.connections().opened, 1);
 }
@@ -63,52 +88,128 @@ async fn an_untrusted_certificate_is_a_named_error() {
     let secured = Secured::start(&[]);
     let stranger = Authority::new("stranger");
     let files = &secured.files;
-    let trusting_a_stranger = TlsFiles { ca_cert: Some(files.write("stranger.crt", &stranger.pem())), ..TlsFiles::default() };
-    assert_eq!(hit(&secured.redis("localhost", &trusting_a_stranger)).await, CERTIFICATE, "another authority");
-    assert_eq!(hit(&secured.redis("localhost", &TlsFiles::default())).await, CERTIFICATE, "the system's authorities");
-    assert_eq!(hit(&secured.redis("localhost", &skipping(trusting_a_stranger))).await, CERTIFICATE, "only the name is not checked");
+    let trusting_a_stranger = TlsFiles {
+        ca_cert: Some(files.write("stranger.crt", &stranger.pem())),
+        ..TlsFiles::default()
+    };
+    assert_eq!(
+        hit(&secured.redis("localhost", &trusting_a_stranger)).await,
+        CERTIFICATE,
+        "another authority"
+    );
+    assert_eq!(
+        hit(&secured.redis("localhost", &TlsFiles::default())).await,
+        CERTIFICATE,
+        "the system's authorities"
+    );
+    assert_eq!(
+        hit(&secured.redis("localhost", &skipping(trusting_a_stranger))).await,
+        CERTIFICATE,
+        "only the name is not checked"
+    );
 
     files.write_issued("elsewhere", &secured.authority.issue(&["elsewhere"]));
     secured.use_certificate("elsewhere");
-    assert_eq!(hit(&secured.redis("localhost", &secured.trusting())).await, CERTIFICATE, "another name");
-    assert_eq!(hit(&secured.redis("127.0.0.1", &secured.trusting())).await, CERTIFICATE, "no address");
-    assert_eq!(hit(&secured.redis("127.0.0.1", &skipping(secured.trusting()))).await, Ok(1));
+    assert_eq!(
+        hit(&secured.redis("localhost", &secured.trusting())).await,
+        CERTIFICATE,
+        "another name"
+    );
+    assert_eq!(
+        hit(&secured.redis("127.0.0.1", &secured.trusting())).await,
+        CERTIFICATE,
+        "no address"
+    );
+    assert_eq!(
+        hit(&secured.redis("127.0.0.1", &skipping(secured.trusting()))).await,
+        Ok(1)
+    );
 
     files.write_issued("expired", &secured.authority.issue_expired(&["localhost"]));
     secured.use_certificate("expired");
-    assert_eq!(hit(&secured.redis("localhost", &secured.trusting())).await, CERTIFICATE, "expired");
-    assert_eq!(hit(&secured.redis("localhost", &skipping(secured.trusting()))).await, CERTIFICATE, "expired, for any name");
+    assert_eq!(
+        hit(&secured.redis("localhost", &secured.trusting())).await,
+        CERTIFICATE,
+        "expired"
+    );
+    assert_eq!(
+        hit(&secured.redis("localhost", &skipping(secured.trusting()))).await,
+        CERTIFICATE,
+        "expired, for any name"
+    );
     assert_eq!(secured.server.keys().len(), 1, "nothing else was counted");
 }
 
-/// As `openssl req -x509` makes it: the certificate is its own authority (CA:TRUE), and often holds no name but a common one.
+/// As `openssl req -x509` makes it: the certificate is its own authority (CA:TRUE), and often holds
+/// no name but a common one.
 #[tokio::test]
 async fn a_self_signed_certificate_is_trusted_where_it_is_given() {
     let secured = Secured::start(&[]);
     let files = &secured.files;
-    let giving = |name: &str| TlsFiles { ca_cert: Some(files.path(&format!("{name}.crt"))), ..TlsFiles::default() };
+    let giving = |name: &str| TlsFiles {
+        ca_cert: Some(files.path(&format!("{name}.crt"))),
+        ..TlsFiles::default()
+    };
     for (name, names) in [("named", &["localhost"][..]), ("nameless", &[])] {
         files.write_issued(name, &self_signed(names));
     }
     secured.use_certificate("named");
-    assert_eq!(hit(&secured.redis("localhost", &giving("named"))).await, Ok(1));
-    assert_eq!(hit(&secured.redis("127.0.0.1", &giving("named"))).await, CERTIFICATE, "another name");
-    assert_eq!(hit(&secured.redis("127.0.0.1", &skipping(giving("named")))).await, Ok(2));
-    assert_eq!(hit(&secured.redis("localhost", &skipping(giving("nameless")))).await, CERTIFICATE, "another certificate");
-    assert_eq!(hit(&secured.redis("localhost", &skipping(secured.trusting()))).await, CERTIFICATE, "an authority that did not sign it");
+    assert_eq!(
+        hit(&secured.redis("localhost", &giving("named"))).await,
+        Ok(1)
+    );
+    assert_eq!(
+        hit(&secured.redis("127.0.0.1", &giving("named"))).await,
+        CERTIFICATE,
+        "another name"
+    );
+    assert_eq!(
+        hit(&secured.redis("127.0.0.1", &skipping(giving("named")))).await,
+        Ok(2)
+    );
+    assert_eq!(
+        hit(&secured.redis("localhost", &skipping(giving("nameless")))).await,
+        CERTIFICATE,
+        "another certificate"
+    );
+    assert_eq!(
+        hit(&secured.redis("localhost", &skipping(secured.trusting()))).await,
+        CERTIFICATE,
+        "an authority that did not sign it"
+    );
 
     secured.use_certificate("nameless");
-    assert_eq!(hit(&secured.redis("localhost", &giving("nameless"))).await, CERTIFICATE, "no name");
-    assert_eq!(hit(&secured.redis("localhost", &skipping(giving("nameless")))).await, Ok(3));
+    assert_eq!(
+        hit(&secured.redis("localhost", &giving("nameless"))).await,
+        CERTIFICATE,
+        "no name"
+    );
+    assert_eq!(
+        hit(&secured.redis("localhost", &skipping(giving("nameless")))).await,
+        Ok(3)
+    );
     let url = format!("rediss://localhost:{}", secured.tls_port);
     for (variables, hint) in [
-        (&[][..], "set REDIS_TLS_CACERT to a file with this certificate"),
-        (&[("REDIS_TLS_CACERT", files.text("nameless.crt"))], "set REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true"),
+        (
+            &[][..],
+            "set REDIS_TLS_CACERT to a file with this certificate",
+        ),
+        (
+            &[("REDIS_TLS_CACERT", files.text("nameless.crt"))],
+            "set REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true",
+        ),
     ] {
-        let environment: Vec<_> =
-            variables.iter().map(|(name, path)| (*name, path.as_str())).chain([("REDIS_URL", url.as_str())]).collect();
+        let environment: Vec<_> = variables
+            .iter()
+            .map(|(name, path)| (*name, path.as_str()))
+            .chain([("REDIS_URL", url.as_str())])
+            .collect();
         let weir = Weir::start(DEMO, &environment);
-        let asked = weir.client().await.should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])])).await;
+        let asked = weir
+            .client()
+            .await
+            .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])]))
+            .await;
         assert!(asked.is_err());
         weir.wait_for_log(hint).await;
     }
@@ -121,19 +222,42 @@ async fn redis_may_require_a_client_certificate() {
         let files = &secured.files;
         let showing = |name: &str, authority: &Authority| {
             files.write_issued(name, &authority.issue(&["weir"]));
-            let (cert, key) = (files.path(&format!("{name}.crt")), files.path(&format!("{name}.key")));
-            TlsFiles { client_cert: Some(cert), client_key: Some(key), ..secured.trusting() }
+            let (cert, key) = (
+                files.path(&format!("{name}.crt")),
+                files.path(&format!("{name}.key")),
+            );
+            TlsFiles {
+                client_cert: Some(cert),
+                client_key: Some(key),
+                ..secured.trusting()
+            }
         };
         let own = showing("weir", &secured.authority);
-        assert_eq!(hit(&secured.redis("localhost", &own)).await, Ok(1), "{versions}");
-        for (wrong, what) in [(secured.trusting(), "none"), (showing("strange", &Authority::new("stranger")), "a stranger's")] {
+        assert_eq!(
+            hit(&secured.redis("localhost", &own)).await,
+            Ok(1),
+            "{versions}"
+        );
+        for (wrong, what) in [
+            (secured.trusting(), "none"),
+            (
+                showing("strange", &Authority::new("stranger")),
+                "a stranger's",
+            ),
+        ] {
             let redis = secured.redis("localhost", &wrong);
             let answer = hit(&redis).await;
-            let named = matches!(answer, Err(StoreError::NotExecuted("tls_certificate" | "tls")));
+            let named = matches!(
+                answer,
+                Err(StoreError::NotExecuted("tls_certificate" | "tls"))
+            );
             assert!(named, "{versions}, {what}: {answer:?}");
         }
         // Replaced by a certificate that Redis accepts, without a restart.
-        let redis = secured.redis("localhost", &showing("rotated", &Authority::new("stranger")));
+        let redis = secured.redis(
+            "localhost",
+            &showing("rotated", &Authority::new("stranger")),
+        );
         assert!(hit(&redis).await.is_err(), "{versions}");
         files.write_issued("rotated", &secured.authority.issue(&["weir"]));
         recovery_time(&redis).await;
@@ -146,16 +270,26 @@ async fn a_new_authority_is_trusted_without_a_restart() {
     let redis = secured.redis("localhost", &secured.trusting());
     assert_eq!(hit(&redis).await, Ok(1));
     let next = Authority::new("next");
-    secured.files.write_issued("next", &next.issue(&["localhost"]));
+    secured
+        .files
+        .write_issued("next", &next.issue(&["localhost"]));
     secured.use_certificate("next");
-    secured.server.run::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    secured
+        .server
+        .run::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(hit(&redis).await, CERTIFICATE, "the new authority is not trusted yet");
+    assert_eq!(
+        hit(&redis).await,
+        CERTIFICATE,
+        "the new authority is not trusted yet"
+    );
     // An empty file in the middle of a rotation must not replace the authorities in use.
     secured.files.write("ca.crt", "");
     tokio::time::sleep(Duration::from_millis(2_100)).await;
     assert_eq!(hit(&redis).await, CERTIFICATE);
-    secured.files.write("ca.crt", &(secured.authority.pem() + &next.pem()));
+    secured
+        .files
+        .write("ca.crt", &(secured.authority.pem() + &next.pem()));
     recovery_time(&redis).await;
 }
 
@@ -167,7 +301,11 @@ async fn a_restart_under_idle_connections_causes_no_error() {
     secured.server.kill();
     secured.server.start_again();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(hit(&redis).await, Ok(1), "a new server, a new count, no error");
+    assert_eq!(
+        hit(&redis).await,
+        Ok(1),
+        "a new server, a new count, no error"
+    );
     assert_eq!(redis.error_counts(), [("idle_closed", 1)]);
 }
 
@@ -185,18 +323,40 @@ async fn a_hang_is_an_unknown_outcome_over_tls_too() {
     recovery_time(&redis).await;
 }
 
-/// When only one side speaks TLS, the error comes by the end of `connect_timeout`. It is no configuration error where it could also be a server
-/// that hangs.
+/// When only one side speaks TLS, the error comes by the end of `connect_timeout`. It is no
+/// configuration error where it could also be a server that hangs.
 #[tokio::test]
 async fn plaintext_on_one_side_and_tls_on_the_other_is_an_error() {
     let secured = Secured::start(&[]);
-    let short = |options: Options| Options { connect_timeout: Duration::from_millis(250), ..options };
+    let short = |options: Options| Options {
+        connect_timeout: Duration::from_millis(250),
+        ..options
+    };
     let began = Instant::now();
-    let to_plaintext = options(&format!("rediss://localhost:{}", secured.server.port()), &secured.trusting());
+    let to_plaintext = options(
+        &format!("rediss://localhost:{}", secured.server.port()),
+        &secured.trusting(),
+    );
     let answer = hit(&Redis::connect_lazily(short(to_plaintext))).await;
-    assert!(matches!(answer, Err(StoreError::NotExecuted("connect_timeout" | "tls"))), "{answer:?}");
-    let to_tls = options(&format!("redis://localhost:{}", secured.tls_port), &TlsFiles::default());
+    assert!(
+        matches!(
+            answer,
+            Err(StoreError::NotExecuted("connect_timeout" | "tls"))
+        ),
+        "{answer:?}"
+    );
+    let to_tls = options(
+        &format!("redis://localhost:{}", secured.tls_port),
+        &TlsFiles::default(),
+    );
     let answer = hit(&Redis::connect_lazily(short(to_tls))).await;
-    assert!(matches!(answer, Err(StoreError::NotExecuted("io" | "tls"))), "{answer:?}");
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(
+        matches!(answer, Err(StoreError::NotExecuted("io" | "tls"))),
+        "{answer:?}"
+    );
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
 }

@@ -1,6 +1,7 @@
 //! The address of one server, and the forms in which settings write it.
 //!
-//! The forms are those of envoyproxy/ratelimit. An error never repeats the text of a setting, which may hold a password.
+//! The forms are those of envoyproxy/ratelimit. An error never repeats the text of a setting, which
+//! may hold a password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -60,10 +61,17 @@ pub(super) struct ParsedAddress {
 
 impl ParsedAddress {
     fn new(address: Address) -> Self {
-        Self { address, scheme: Scheme::Unspecified, username: None, password: None, database: 0 }
+        Self {
+            address,
+            scheme: Scheme::Unspecified,
+            username: None,
+            password: None,
+            database: 0,
+        }
     }
 
-    /// Parses the address of a single server: `host:port`, a path (it begins with `/`, or `is_unix` is true), or a URL.
+    /// Parses the address of a single server: `host:port`, a path (it begins with `/`, or `is_unix`
+    /// is true), or a URL.
     pub(super) fn single(url: &str, is_unix: Option<bool>) -> Result<Self, OptionsError> {
         match (url.split_once("://"), is_unix) {
             (Some((scheme, rest)), _) => with_scheme(scheme, rest),
@@ -81,13 +89,19 @@ impl ParsedAddress {
             Some((scheme, rest)) => with_scheme(scheme, rest)?,
             None => Self::new(host_and_port(item)?),
         };
-        if matches!(parsed.address, Address::Unix(_)) { Err(OptionsError::Syntax) } else { Ok(parsed) }
+        if matches!(parsed.address, Address::Unix(_)) {
+            Err(OptionsError::Syntax)
+        } else {
+            Ok(parsed)
+        }
     }
 }
 
 fn with_scheme(scheme: &str, rest: &str) -> Result<ParsedAddress, OptionsError> {
     let scheme = match scheme.to_ascii_lowercase().as_str() {
-        "unix" if rest.starts_with('/') && !rest.contains(['?', '#']) => return Ok(ParsedAddress::new(Address::Unix(rest.into()))),
+        "unix" if rest.starts_with('/') && !rest.contains(['?', '#']) => {
+            return Ok(ParsedAddress::new(Address::Unix(rest.into())));
+        }
         "redis" | "valkey" => Scheme::Plaintext,
         "rediss" | "valkeys" => Scheme::Tls,
         _ => return Err(OptionsError::Syntax),
@@ -95,14 +109,25 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<ParsedAddress, OptionsError> 
     if authority(rest).contains(',') {
         return Err(OptionsError::UnexpectedList);
     }
-    // The redis crate decodes the escapes of user, password and path. Its error does not name the invalid part.
-    let info = format!("redis://{rest}").into_connection_info().map_err(|_| invalid_part(rest))?;
-    let ConnectionAddr::Tcp(host, port) = info.addr() else { return Err(OptionsError::Syntax) };
+    // The redis crate decodes the escapes of user, password and path. Its error does not name the
+    // invalid part.
+    let info = format!("redis://{rest}")
+        .into_connection_info()
+        .map_err(|_| invalid_part(rest))?;
+    let ConnectionAddr::Tcp(host, port) = info.addr() else {
+        return Err(OptionsError::Syntax);
+    };
     let login = info.redis_settings();
     Ok(ParsedAddress {
-        address: Address::Tcp { host: host.clone(), port: *port },
+        address: Address::Tcp {
+            host: host.clone(),
+            port: *port,
+        },
         scheme,
-        username: login.username().filter(|user| !user.is_empty()).map(str::to_owned),
+        username: login
+            .username()
+            .filter(|user| !user.is_empty())
+            .map(str::to_owned),
         password: login.password().map(Secret::new),
         database: u32::try_from(login.db()).map_err(|_| OptionsError::Database)?,
     })
@@ -111,7 +136,9 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<ParsedAddress, OptionsError> 
 /// `host:port` of `rest`, the text after the scheme.
 fn authority(rest: &str) -> &str {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    authority.rsplit_once('@').map_or(authority, |(_, host_and_port)| host_and_port)
+    authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host_and_port)| host_and_port)
 }
 
 /// Whether `authority` has a port. An invalid port counts, so that the error is about the port.
@@ -125,8 +152,14 @@ fn invalid_part(rest: &str) -> OptionsError {
     if authority.is_empty() {
         return OptionsError::Syntax;
     }
-    let with_port = if names_port(authority) { authority.to_owned() } else { format!("{authority}:{DEFAULT_PORT}") };
-    host_and_port(&with_port).err().unwrap_or(OptionsError::Database)
+    let with_port = if names_port(authority) {
+        authority.to_owned()
+    } else {
+        format!("{authority}:{DEFAULT_PORT}")
+    };
+    host_and_port(&with_port)
+        .err()
+        .unwrap_or(OptionsError::Database)
 }
 
 fn host_and_port(text: &str) -> Result<Address, OptionsError> {
@@ -152,5 +185,8 @@ fn host_and_port(text: &str) -> Result<Address, OptionsError> {
     if host.is_empty() {
         return Err(OptionsError::Syntax);
     }
-    Ok(Address::Tcp { host: host.to_owned(), port })
+    Ok(Address::Tcp {
+        host: host.to_owned(),
+        port,
+    })
 }

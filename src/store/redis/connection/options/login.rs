@@ -1,7 +1,8 @@
 //! The login to Redis: a user name, and a password from a setting or a file.
 //!
-//! Weir reads the password file again for every connection, so that a rotated password needs no restart. A secret must not appear in logs, errors
-//! or `Debug` output. Source: redis.io, command AUTH, and "ACL".
+//! Weir reads the password file again for every connection, so that a rotated password needs no
+//! restart. A secret must not appear in logs, errors or `Debug` output. Source: redis.io, command
+//! AUTH, and "ACL".
 
 use std::fmt;
 use std::fs::File;
@@ -38,7 +39,8 @@ impl fmt::Debug for Secret {
 pub enum Password {
     /// The password.
     Text(Secret),
-    /// The path of a file that holds only the password. One newline at the end of the file is not part of it.
+    /// The path of a file that holds only the password. One newline at the end of the file is not
+    /// part of it.
     File(PathBuf),
 }
 
@@ -74,10 +76,14 @@ impl Login {
     /// A login with this password.
     #[must_use]
     pub fn new(username: Option<&str>, password: &str) -> Self {
-        Self { username: username.map(str::to_owned), password: Some(Password::Text(Secret::new(password))) }
+        Self {
+            username: username.map(str::to_owned),
+            password: Some(Password::Text(Secret::new(password))),
+        }
     }
 
-    /// The current user name and password; `None` if there is no password. Reads a password file on Tokio's pool of blocking threads.
+    /// The current user name and password; `None` if there is no password. Reads a password file on
+    /// Tokio's pool of blocking threads.
     ///
     /// # Errors
     /// The password file cannot be used.
@@ -88,7 +94,10 @@ impl Login {
             Some(Password::File(path)) => {
                 let (path, failed_path) = (path.clone(), path.clone());
                 let reading = tokio::task::spawn_blocking(move || read_file(&path)).await;
-                reading.map_err(|error| PasswordFileError::Unreadable { path: failed_path, error: io::Error::other(error) })??
+                reading.map_err(|error| PasswordFileError::Unreadable {
+                    path: failed_path,
+                    error: io::Error::other(error),
+                })??
             }
         };
         Ok(Some((self.username.clone(), secret)))
@@ -108,13 +117,23 @@ impl Login {
 
 fn read_file(path: &Path) -> Result<Secret, PasswordFileError> {
     let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
-    let count = read.map_err(|error| PasswordFileError::Unreadable { path: path.to_owned(), error })?;
+    let read =
+        File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
+    let count = read.map_err(|error| PasswordFileError::Unreadable {
+        path: path.to_owned(),
+        error,
+    })?;
     if count as u64 > MAX_FILE_BYTES {
         return Err(PasswordFileError::TooLarge(path.to_owned()));
     }
-    let password = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
-    if password.is_empty() { Err(PasswordFileError::Empty(path.to_owned())) } else { Ok(Secret::new(password)) }
+    let password = text
+        .strip_suffix('\n')
+        .map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+    if password.is_empty() {
+        Err(PasswordFileError::Empty(path.to_owned()))
+    } else {
+        Ok(Secret::new(password))
+    }
 }
 
 #[cfg(test)]
@@ -125,20 +144,47 @@ mod tests {
     async fn a_password_file_is_read_again_each_time_and_loses_one_newline() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("password");
-        let login = Login { username: Some("weir".to_owned()), password: Some(Password::File(path.clone())) };
-        assert!(login.read().await.is_err_and(|error| error.to_string().contains("No such file")));
-        for (content, password) in [("a", "a"), ("b\n", "b"), ("c\r\n", "c"), ("d\n\n", "d\n"), (" e:f ", " e:f ")] {
+        let login = Login {
+            username: Some("weir".to_owned()),
+            password: Some(Password::File(path.clone())),
+        };
+        assert!(
+            login
+                .read()
+                .await
+                .is_err_and(|error| error.to_string().contains("No such file"))
+        );
+        for (content, password) in [
+            ("a", "a"),
+            ("b\n", "b"),
+            ("c\r\n", "c"),
+            ("d\n\n", "d\n"),
+            (" e:f ", " e:f "),
+        ] {
             std::fs::write(&path, content).expect("written");
-            assert_eq!(login.read().await.expect("readable"), Some((Some("weir".to_owned()), Secret::new(password))), "{content:?}");
+            assert_eq!(
+                login.read().await.expect("readable"),
+                Some((Some("weir".to_owned()), Secret::new(password))),
+                "{content:?}"
+            );
         }
         for content in ["", "\n", "\r\n"] {
             std::fs::write(&path, content).expect("written");
-            assert!(matches!(login.read().await, Err(PasswordFileError::Empty(_))), "{content:?}");
+            assert!(
+                matches!(login.read().await, Err(PasswordFileError::Empty(_))),
+                "{content:?}"
+            );
         }
         std::fs::write(&path, "x".repeat(70_000)).expect("written");
         assert!(matches!(login.check(), Err(PasswordFileError::TooLarge(_))));
         std::fs::write(&path, b"\xff").expect("written");
-        assert!(matches!(login.check(), Err(PasswordFileError::Unreadable { .. })));
-        assert_eq!(Login::default().read().await.expect("nothing to read"), None);
+        assert!(matches!(
+            login.check(),
+            Err(PasswordFileError::Unreadable { .. })
+        ));
+        assert_eq!(
+            Login::default().read().await.expect("nothing to read"),
+            None
+        );
     }
 }

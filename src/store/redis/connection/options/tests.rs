@@ -3,7 +3,10 @@
 use super::*;
 
 fn tcp(host: &str, port: u16) -> Address {
-    Address::Tcp { host: host.to_owned(), port }
+    Address::Tcp {
+        host: host.to_owned(),
+        port,
+    }
 }
 
 fn parse(raw: RawOptions<'_>) -> Result<Options, OptionsError> {
@@ -36,10 +39,23 @@ fn single_addresses_are_parsed_in_all_forms_of_envoyproxy_ratelimit() {
     ];
     for (url, socket_type, expected) in table {
         for kind in ["", "single", "SINGLE"] {
-            let options =
-                parse(RawOptions { kind, url, socket_type, ..RawOptions::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
-            assert_eq!(options.topology, Topology::Single(expected.clone()), "{url}");
-            assert_eq!((options.login, options.sentinel_login, options.database), (Login::default(), Login::default(), 0), "{url}");
+            let options = parse(RawOptions {
+                kind,
+                url,
+                socket_type,
+                ..RawOptions::default()
+            })
+            .unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert_eq!(
+                options.topology,
+                Topology::Single(expected.clone()),
+                "{url}"
+            );
+            assert_eq!(
+                (options.login, options.sentinel_login, options.database),
+                (Login::default(), Login::default(), 0),
+                "{url}"
+            );
             assert!(options.tls.is_none(), "{url}");
         }
     }
@@ -47,32 +63,105 @@ fn single_addresses_are_parsed_in_all_forms_of_envoyproxy_ratelimit() {
 
 #[test]
 fn lists_of_servers_are_parsed() {
-    let sentinel = |sentinels: &[Address]| Topology::Sentinel { master: "my-master.1".to_owned(), sentinels: sentinels.to_vec() };
+    let sentinel = |sentinels: &[Address]| Topology::Sentinel {
+        master: "my-master.1".to_owned(),
+        sentinels: sentinels.to_vec(),
+    };
     let (a, b) = (tcp("a", 1), tcp("::1", 2));
     let both = [a.clone(), b.clone()];
     let table = [
-        ("sentinel", "my-master.1,a:1,[::1]:2", sentinel(&both), 0, false),
-        ("Sentinel", " my-master.1 , a:1 ", sentinel(&both[..1]), 0, false),
-        ("sentinel", "my-master.1,redis://a:1/3,[::1]:2", sentinel(&both), 3, false),
-        ("sentinel", "my-master.1,rediss://a:1,rediss://[::1]:2", sentinel(&both), 0, true),
-        ("cluster", "a:1", Topology::Cluster(vec![a.clone()]), 0, false),
-        ("CLUSTER", "a:1, [::1]:2", Topology::Cluster(both.to_vec()), 0, false),
-        ("cluster", "rediss://a:1/0,[::1]:2", Topology::Cluster(both.to_vec()), 0, true),
+        (
+            "sentinel",
+            "my-master.1,a:1,[::1]:2",
+            sentinel(&both),
+            0,
+            false,
+        ),
+        (
+            "Sentinel",
+            " my-master.1 , a:1 ",
+            sentinel(&both[..1]),
+            0,
+            false,
+        ),
+        (
+            "sentinel",
+            "my-master.1,redis://a:1/3,[::1]:2",
+            sentinel(&both),
+            3,
+            false,
+        ),
+        (
+            "sentinel",
+            "my-master.1,rediss://a:1,rediss://[::1]:2",
+            sentinel(&both),
+            0,
+            true,
+        ),
+        (
+            "cluster",
+            "a:1",
+            Topology::Cluster(vec![a.clone()]),
+            0,
+            false,
+        ),
+        (
+            "CLUSTER",
+            "a:1, [::1]:2",
+            Topology::Cluster(both.to_vec()),
+            0,
+            false,
+        ),
+        (
+            "cluster",
+            "rediss://a:1/0,[::1]:2",
+            Topology::Cluster(both.to_vec()),
+            0,
+            true,
+        ),
     ];
     for (kind, url, topology, database, is_tls) in table {
-        // The socket type is used for a single server only. envoyproxy/ratelimit's default, `unix`, must not matter here.
-        let options = parse(RawOptions { kind, url, socket_type: "unix", ..RawOptions::default() });
+        // The socket type is used for a single server only. envoyproxy/ratelimit's default, `unix`,
+        // must not matter here.
+        let options = parse(RawOptions {
+            kind,
+            url,
+            socket_type: "unix",
+            ..RawOptions::default()
+        });
         let options = options.unwrap_or_else(|error| panic!("{url}: {error}"));
-        assert_eq!((options.topology, options.database, options.tls.is_some()), (topology, database, is_tls), "{url}");
+        assert_eq!(
+            (options.topology, options.database, options.tls.is_some()),
+            (topology, database, is_tls),
+            "{url}"
+        );
     }
     let url = "redis://u:p%2C1@a:1,b:2,redis://u:p%2C1@c:3";
-    let login = parse(RawOptions { kind: "cluster", url, ..RawOptions::default() }).expect("one login").login;
-    assert_eq!((login.username.as_deref(), password_text(&login)), (Some("u"), Some("p,1")));
+    let login = parse(RawOptions {
+        kind: "cluster",
+        url,
+        ..RawOptions::default()
+    })
+    .expect("one login")
+    .login;
+    assert_eq!(
+        (login.username.as_deref(), password_text(&login)),
+        (Some("u"), Some("p,1"))
+    );
 }
 
 #[test]
 fn topologies_are_shown_without_secrets() {
-    let shown = |kind, url| parse(RawOptions { kind, url, ..RawOptions::default() }).expect("options").topology.to_string();
+    let shown = |kind, url| {
+        parse(RawOptions {
+            kind,
+            url,
+            ..RawOptions::default()
+        })
+        .expect("options")
+        .topology
+        .to_string()
+    };
     assert_eq!(shown("", "redis://u:s3cret@[::1]:1"), "[::1]:1");
     assert_eq!(shown("sentinel", "m,a:1,b:2"), "m, known to a:1, b:2");
     assert_eq!(shown("cluster", "redis://u:s3cret@a:1,b:2"), "a:1, b:2");
@@ -90,17 +179,40 @@ fn logins_are_read_and_never_printed() {
         ("redis://u@h/2", "v:s3cret", (Some("v"), "s3cret", 2)),
     ];
     for (url, auth, (username, password, database)) in table {
-        let options = parse(RawOptions { url, auth, ..RawOptions::default() }).unwrap_or_else(|error| panic!("{url}: {error}"));
+        let options = parse(RawOptions {
+            url,
+            auth,
+            ..RawOptions::default()
+        })
+        .unwrap_or_else(|error| panic!("{url}: {error}"));
         assert_eq!(options.login.username.as_deref(), username, "{url}");
         assert_eq!(password_text(&options.login), Some(password), "{url}");
-        assert_eq!((options.database, options.tls.is_some()), (database, url.starts_with("rediss")), "{url}");
+        assert_eq!(
+            (options.database, options.tls.is_some()),
+            (database, url.starts_with("rediss")),
+            "{url}"
+        );
         assert!(!format!("{options:?}").contains(password), "{options:?}");
     }
-    let raw = RawOptions { kind: "sentinel", url: "m,a:1", auth: "s3cret", sentinel_auth: "u:0ther", ..RawOptions::default() };
+    let raw = RawOptions {
+        kind: "sentinel",
+        url: "m,a:1",
+        auth: "s3cret",
+        sentinel_auth: "u:0ther",
+        ..RawOptions::default()
+    };
     let options = parse(raw).expect("two logins");
-    assert_eq!((password_text(&options.login), password_text(&options.sentinel_login)), (Some("s3cret"), Some("0ther")));
+    assert_eq!(
+        (
+            password_text(&options.login),
+            password_text(&options.sentinel_login)
+        ),
+        (Some("s3cret"), Some("0ther"))
+    );
     assert_eq!(options.sentinel_login.username.as_deref(), Some("u"));
-    assert!(!format!("{options:?}").contains("s3cret") && !format!("{options:?}").contains("0ther"));
+    assert!(
+        !format!("{options:?}").contains("s3cret") && !format!("{options:?}").contains("0ther")
+    );
 }
 
 #[test]
@@ -110,21 +222,67 @@ fn a_password_may_be_in_a_file() {
     std::fs::write(&path, "s3cret\n").expect("written");
     let auth_file = path.to_str().expect("UTF-8");
     let file = Some(Password::File(path.clone()));
-    for (url, auth, username) in
-        [("h:1", "", None), ("redis://u@h:1", "", Some("u")), ("h:1", "v:", Some("v")), ("redis://u@h:1", "v:", Some("v"))]
-    {
-        let login = parse(RawOptions { url, auth, auth_file, ..RawOptions::default() }).expect("a file").login;
-        assert_eq!((login.username.as_deref(), &login.password), (username, &file), "{url} {auth}");
+    for (url, auth, username) in [
+        ("h:1", "", None),
+        ("redis://u@h:1", "", Some("u")),
+        ("h:1", "v:", Some("v")),
+        ("redis://u@h:1", "v:", Some("v")),
+    ] {
+        let login = parse(RawOptions {
+            url,
+            auth,
+            auth_file,
+            ..RawOptions::default()
+        })
+        .expect("a file")
+        .login;
+        assert_eq!(
+            (login.username.as_deref(), &login.password),
+            (username, &file),
+            "{url} {auth}"
+        );
     }
-    let sentinel = RawOptions { kind: "sentinel", url: "m,a:1", sentinel_auth_file: auth_file, ..RawOptions::default() };
-    assert_eq!(parse(sentinel).expect("a file").sentinel_login.password, file);
-    for (url, auth) in [("h:1", "s3cret"), ("h:1", "u:s3cret"), ("redis://:s3cret@h:1", "")] {
-        let error = parse(RawOptions { url, auth, auth_file, ..RawOptions::default() }).expect_err("two passwords");
-        assert_eq!(error, OptionsError::TwoPasswords("AUTH_FILE"), "{url} {auth}");
+    let sentinel = RawOptions {
+        kind: "sentinel",
+        url: "m,a:1",
+        sentinel_auth_file: auth_file,
+        ..RawOptions::default()
+    };
+    assert_eq!(
+        parse(sentinel).expect("a file").sentinel_login.password,
+        file
+    );
+    for (url, auth) in [
+        ("h:1", "s3cret"),
+        ("h:1", "u:s3cret"),
+        ("redis://:s3cret@h:1", ""),
+    ] {
+        let error = parse(RawOptions {
+            url,
+            auth,
+            auth_file,
+            ..RawOptions::default()
+        })
+        .expect_err("two passwords");
+        assert_eq!(
+            error,
+            OptionsError::TwoPasswords("AUTH_FILE"),
+            "{url} {auth}"
+        );
     }
-    let error = parse(RawOptions { url: "h:1", auth_file: "/no/such/file", ..RawOptions::default() }).expect_err("no file");
+    let error = parse(RawOptions {
+        url: "h:1",
+        auth_file: "/no/such/file",
+        ..RawOptions::default()
+    })
+    .expect_err("no file");
     assert_eq!(error.setting(), Some("AUTH_FILE"));
-    assert!(error.to_string().starts_with("the password file /no/such/file cannot be read (No such file"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("the password file /no/such/file cannot be read (No such file"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -165,12 +323,21 @@ fn invalid_settings_have_their_errors_without_their_values() {
         ("cluster", "a:1,unix:///run/redis.sock", NoPort),
         ("cluster", "redis://a", NoPort),
         ("cluster", "redis://a:1/1", ClusterDatabase),
-        ("cluster", "redis://:s3cret@a:1,redis://:0ther@b:1", Inconsistent),
+        (
+            "cluster",
+            "redis://:s3cret@a:1,redis://:0ther@b:1",
+            Inconsistent,
+        ),
         ("cluster", "redis://a:1,rediss://b:1", Inconsistent),
         ("cluster", "redis://u@a:1", NoPassword),
     ];
     for (kind, url, expected) in table {
-        let error = parse(RawOptions { kind, url, ..RawOptions::default() }).expect_err(url);
+        let error = parse(RawOptions {
+            kind,
+            url,
+            ..RawOptions::default()
+        })
+        .expect_err(url);
         assert_eq!(error, expected, "{url}");
         assert!(!error.to_string().contains("s3cret"), "{error}");
     }
@@ -180,8 +347,21 @@ fn invalid_settings_have_their_errors_without_their_values() {
         ("/run/redis.sock", "", true, UnixTls),
         ("redis.sock", "unix", true, UnixTls),
     ] {
-        let error = parse(RawOptions { url, socket_type, tls, ..RawOptions::default() }).expect_err(url);
+        let error = parse(RawOptions {
+            url,
+            socket_type,
+            tls,
+            ..RawOptions::default()
+        })
+        .expect_err(url);
         assert_eq!(error, expected, "{url}");
     }
-    assert!(parse(RawOptions { url: "h:1", tls: true, ..RawOptions::default() }).is_ok_and(|options| options.tls.is_some()));
+    assert!(
+        parse(RawOptions {
+            url: "h:1",
+            tls: true,
+            ..RawOptions::default()
+        })
+        .is_ok_and(|options| options.tls.is_some())
+    );
 }

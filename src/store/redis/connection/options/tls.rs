@@ -1,7 +1,8 @@
 //! TLS to Redis: the files that the settings name, and the configuration that is made of them.
 //!
-//! Weir reads the files again after a failed connection, so that rotated certificates need no restart. A server's certificate always has to be trusted.
-//! Only the check of the host name can be switched off.
+//! Weir reads the files again after a failed connection, so that rotated certificates need no
+//! restart. A server's certificate always has to be trusted. Only the check of the host name can be
+//! switched off.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,15 +23,21 @@ const CLIENT_CERT: &str = "REDIS_TLS_CLIENT_CERT";
 const CLIENT_KEY: &str = "REDIS_TLS_CLIENT_KEY";
 
 /// Redis in the messages of errors.
-pub(crate) const REDIS: tls::Peer =
-    tls::Peer { name: "Redis", address: "REDIS_URL", authorities: CA_CERT, other_name: "set REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true" };
+pub(crate) const REDIS: tls::Peer = tls::Peer {
+    name: "Redis",
+    address: "REDIS_URL",
+    authorities: CA_CERT,
+    other_name: "set REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true",
+};
 
 /// The files of certificates and keys, and what Weir verifies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificates of the trusted authorities, in PEM; `None`: those of the system, or Mozilla's if the system has none.
+    /// The certificates of the trusted authorities, in PEM; `None`: those of the system, or
+    /// Mozilla's if the system has none.
     pub ca_cert: Option<PathBuf>,
-    /// The client certificate, followed by the intermediate certificates, in PEM. Needs `client_key`.
+    /// The client certificate, followed by the intermediate certificates, in PEM. Needs
+    /// `client_key`.
     pub client_cert: Option<PathBuf>,
     /// The private key of the client certificate, in PEM and not encrypted.
     pub client_key: Option<PathBuf>,
@@ -60,11 +67,25 @@ impl Tls {
     /// # Errors
     /// The first file that cannot be used.
     pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
-        let identity = Identity::try_new((CLIENT_CERT, files.client_cert.as_deref()), (CLIENT_KEY, files.client_key.as_deref()))?;
-        let authorities = files.ca_cert.map(|path| PemFile { setting: CA_CERT, path });
-        let options = ClientOptions { authorities, identity, name_check: files.name_check };
+        let identity = Identity::try_new(
+            (CLIENT_CERT, files.client_cert.as_deref()),
+            (CLIENT_KEY, files.client_key.as_deref()),
+        )?;
+        let authorities = files.ca_cert.map(|path| PemFile {
+            setting: CA_CERT,
+            path,
+        });
+        let options = ClientOptions {
+            authorities,
+            identity,
+            name_check: files.name_check,
+        };
         let config = Mutex::new(Arc::new(tls::client_config(&options)?));
-        Ok(Self(Arc::new(TlsState { options, config, read_at: Mutex::new(Instant::now()) })))
+        Ok(Self(Arc::new(TlsState {
+            options,
+            config,
+            read_at: Mutex::new(Instant::now()),
+        })))
     }
 
     /// The current configuration, for a new connection.
@@ -72,8 +93,9 @@ impl Tls {
         Arc::clone(&self.0.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the files again on Tokio's pool of blocking threads, at most once in two seconds. Files that cannot be used change nothing: the
-    /// certificate may have been replaced before the key.
+    /// Reads the files again on Tokio's pool of blocking threads, at most once in two seconds.
+    /// Files that cannot be used change nothing: the certificate may have been replaced before the
+    /// key.
     pub(crate) fn reload(&self) {
         let state = Arc::clone(&self.0);
         tokio::task::spawn_blocking(move || state.reload());
@@ -83,13 +105,19 @@ impl Tls {
 impl TlsState {
     fn reload(&self) {
         // Another thread that holds the lock is reading the files.
-        let Ok(mut read_at) = self.read_at.try_lock() else { return };
+        let Ok(mut read_at) = self.read_at.try_lock() else {
+            return;
+        };
         if read_at.elapsed() < RELOAD_INTERVAL {
             return;
         }
         match tls::client_config(&self.options) {
-            Ok(config) => *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config),
-            Err(error) => tracing::warn!("Weir keeps the current certificates for TLS to Redis: {error}"),
+            Ok(config) => {
+                *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+            }
+            Err(error) => {
+                tracing::warn!("Weir keeps the current certificates for TLS to Redis: {error}");
+            }
         }
         *read_at = Instant::now();
     }
@@ -105,11 +133,33 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let missing = Some(folder.path().join("missing.pem"));
         let table = [
-            (TlsFiles { ca_cert: missing.clone(), ..TlsFiles::default() }, ["REDIS_TLS_CACERT: ", "missing.pem"]),
-            (TlsFiles { client_cert: missing.clone(), ..TlsFiles::default() }, ["REDIS_TLS_CLIENT_CERT needs ", "REDIS_TLS_CLIENT_KEY"]),
-            (TlsFiles { client_key: missing.clone(), ..TlsFiles::default() }, ["REDIS_TLS_CLIENT_KEY needs ", "REDIS_TLS_CLIENT_CERT"]),
             (
-                TlsFiles { client_cert: missing.clone(), client_key: missing, ..TlsFiles::default() },
+                TlsFiles {
+                    ca_cert: missing.clone(),
+                    ..TlsFiles::default()
+                },
+                ["REDIS_TLS_CACERT: ", "missing.pem"],
+            ),
+            (
+                TlsFiles {
+                    client_cert: missing.clone(),
+                    ..TlsFiles::default()
+                },
+                ["REDIS_TLS_CLIENT_CERT needs ", "REDIS_TLS_CLIENT_KEY"],
+            ),
+            (
+                TlsFiles {
+                    client_key: missing.clone(),
+                    ..TlsFiles::default()
+                },
+                ["REDIS_TLS_CLIENT_KEY needs ", "REDIS_TLS_CLIENT_CERT"],
+            ),
+            (
+                TlsFiles {
+                    client_cert: missing.clone(),
+                    client_key: missing,
+                    ..TlsFiles::default()
+                },
                 ["REDIS_TLS_CLIENT_CERT: ", "missing.pem"],
             ),
         ];
@@ -119,6 +169,12 @@ mod tests {
                 assert!(error.contains(part), "{part} is not in: {error}");
             }
         }
-        assert!(Tls::read(TlsFiles { name_check: NameCheck::Skipped, ..TlsFiles::default() }).is_ok());
+        assert!(
+            Tls::read(TlsFiles {
+                name_check: NameCheck::Skipped,
+                ..TlsFiles::default()
+            })
+            .is_ok()
+        );
     }
 }

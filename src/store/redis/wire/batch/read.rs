@@ -1,9 +1,11 @@
 //! The reader of the replies to a batch: it turns the tokens into an answer for every check.
 //!
-//! It is strict, because a wrong answer could let a request pass. A reply that is not exactly one to the command that was sent makes the outcome
-//! unknown, and so does everything behind it on that connection. No check is ever answered as allowed without its own reply.
+//! It is strict, because a wrong answer could let a request pass. A reply that is not exactly one
+//! to the command that was sent makes the outcome unknown, and so does everything behind it on that
+//! connection. No check is ever answered as allowed without its own reply.
 //!
-//! Source: redis.io, command pages of MULTI, EXEC, INCRBY and GET; "Transactions"; Redis Cluster specification, "Redirection and resharding".
+//! Source: redis.io, command pages of MULTI, EXEC, INCRBY and GET; "Transactions"; Redis Cluster
+//! specification, "Redirection and resharding".
 
 use smallvec::SmallVec;
 
@@ -20,7 +22,8 @@ use crate::verdict::{StoreError, Verdict};
 
 const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
-/// The checks of a group that another node has to decide: the index into the group's items, and where the node is.
+/// The checks of a group that another node has to decide: the index into the group's items, and
+/// where the node is.
 type Redirects = SmallVec<[(usize, Redirect); 1]>;
 
 /// Why a whole group has no answers, and the server's error line if it sent one.
@@ -36,7 +39,8 @@ impl From<StoreError> for GroupError<'_> {
 }
 
 impl Batch<'_> {
-    /// Reads the replies to this batch, and writes each answer into the reply to its work. `tokens` are the replies to all commands of the batch.
+    /// Reads the replies to this batch, and writes each answer into the reply to its work. `tokens`
+    /// are the replies to all commands of the batch.
     pub(crate) fn read(&self, mut tokens: Parser<'_>, replies: &mut [WorkReply]) {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
         let mut redirects: Redirects = SmallVec::new();
@@ -47,12 +51,24 @@ impl Batch<'_> {
             answers.clear();
             answers.resize(group.items.len(), Err(PROTOCOL_ERROR));
             let outcome = if is_in_sync {
-                self.read_group(group, &mut tokens, &mut answers, &mut redirects, &mut summaries)
+                self.read_group(
+                    group,
+                    &mut tokens,
+                    &mut answers,
+                    &mut redirects,
+                    &mut summaries,
+                )
             } else {
                 Err(PROTOCOL_ERROR.into())
             };
             // Behind a reply that does not fit its command, a reply may belong to another command.
-            is_in_sync &= !matches!(outcome, Err(GroupError { error: PROTOCOL_ERROR, .. }));
+            is_in_sync &= !matches!(
+                outcome,
+                Err(GroupError {
+                    error: PROTOCOL_ERROR,
+                    ..
+                })
+            );
             match outcome {
                 Ok(now) => {
                     for (&CheckRef { work, pick }, answer) in group.items.iter().zip(&mut answers) {
@@ -68,29 +84,50 @@ impl Batch<'_> {
                     }
                     for (position, summary) in summaries.drain(..) {
                         let CheckRef { work, pick } = group.items[position];
-                        replies[work].usage.push((self.work[work].picked[pick], summary));
+                        replies[work]
+                            .usage
+                            .push((self.work[work].picked[pick], summary));
                     }
                     for (index, redirect) in redirects.drain(..) {
                         let CheckRef { work, pick } = group.items[index];
-                        replies[work].redirects.push((self.work[work].picked[pick], redirect));
+                        replies[work]
+                            .redirects
+                            .push((self.work[work].picked[pick], redirect));
                     }
                 }
-                Err(GroupError { error, cause }) => match cause.filter(|_| self.options.by_slot).and_then(Redirect::read) {
-                    None => group.items.iter().for_each(|&CheckRef { work, pick }| replies[work].answers[pick] = Err(error)),
-                    Some(redirect) => self.redirect_group(group, group_tokens, error, &redirect, replies),
+                Err(GroupError { error, cause }) => match cause
+                    .filter(|_| self.options.by_slot)
+                    .and_then(Redirect::read)
+                {
+                    None => group.items.iter().for_each(|&CheckRef { work, pick }| {
+                        replies[work].answers[pick] = Err(error);
+                    }),
+                    Some(redirect) => {
+                        self.redirect_group(group, group_tokens, error, &redirect, replies);
+                    }
                 },
             }
         }
     }
 
-    /// Redirects the checks of a group that the node refused. Of a transaction only the checks whose own commands were redirected go to the other
-    /// node. The others were only discarded with the transaction, and are retried by key.
-    fn redirect_group(&self, group: &CommandGroup, tokens: Parser<'_>, error: StoreError, redirect: &Redirect, replies: &mut [WorkReply]) {
+    /// Redirects the checks of a group that the node refused. Of a transaction only the checks
+    /// whose own commands were redirected go to the other node. The others were only discarded with
+    /// the transaction, and are retried by key.
+    fn redirect_group(
+        &self,
+        group: &CommandGroup,
+        tokens: Parser<'_>,
+        error: StoreError,
+        redirect: &Redirect,
+        replies: &mut [WorkReply],
+    ) {
         // Behind the replies to ASKING, MULTI and TIME.
         let mut tokens = tokens.skip(2 + usize::from(group.is_asking));
         let mut own_redirect = |item: CheckRef| {
             let commands = tokens.by_ref().take(self.commands(item));
-            commands.fold(None, |found: Option<Redirect>, token| found.or_else(|| server_error(token).and_then(Redirect::read)))
+            commands.fold(None, |found: Option<Redirect>, token| {
+                found.or_else(|| server_error(token).and_then(Redirect::read))
+            })
         };
         let mut redirects: SmallVec<[Option<Redirect>; 4]> = match group.encoding {
             Encoding::Transaction => group.items.iter().map(|&item| own_redirect(item)).collect(),
@@ -100,8 +137,14 @@ impl Batch<'_> {
             redirects = SmallVec::from_elem(Some(redirect.clone()), group.items.len());
         }
         for (&CheckRef { work, pick }, redirect) in group.items.iter().zip(redirects) {
-            replies[work].answers[pick] = Err(if redirect.is_some() { error } else { StoreError::NotExecuted(error::EXEC_ABORT) });
-            replies[work].redirects.extend(redirect.map(|redirect| (self.work[work].picked[pick], redirect)));
+            replies[work].answers[pick] = Err(if redirect.is_some() {
+                error
+            } else {
+                StoreError::NotExecuted(error::EXEC_ABORT)
+            });
+            replies[work]
+                .redirects
+                .extend(redirect.map(|redirect| (self.work[work].picked[pick], redirect)));
         }
     }
 
@@ -114,7 +157,12 @@ impl Batch<'_> {
         summaries: &mut Vec<(usize, Summary)>,
     ) -> Result<Micros, GroupError<'r>> {
         // A refused ASKING needs no handling: the reply to the command behind it shows the result.
-        if group.is_asking && !matches!(tokens.next(), Some(Token::SimpleString(_) | Token::Error(_))) {
+        if group.is_asking
+            && !matches!(
+                tokens.next(),
+                Some(Token::SimpleString(_) | Token::Error(_))
+            )
+        {
             return Err(PROTOCOL_ERROR.into());
         }
         match group.encoding {
@@ -125,14 +173,20 @@ impl Batch<'_> {
             }
             Encoding::Script(_) => {
                 let cause = tokens.peek().and_then(server_error);
-                self.call(group).read_tokens(tokens, answers, summaries).map_err(|error| GroupError { error, cause })
+                self.call(group)
+                    .read_tokens(tokens, answers, summaries)
+                    .map_err(|error| GroupError { error, cause })
             }
         }
     }
 
-    /// The number of commands between MULTI and EXEC: TIME, and for each check GET, or INCRBY and EXPIRE.
+    /// The number of commands between MULTI and EXEC: TIME, and for each check GET, or INCRBY and
+    /// EXPIRE.
     fn queued(&self, group: &CommandGroup) -> usize {
-        group.items.iter().fold(1, |sum, &item| sum + self.commands(item))
+        group
+            .items
+            .iter()
+            .fold(1, |sum, &item| sum + self.commands(item))
     }
 
     /// The number of commands of one check in a transaction.
@@ -140,12 +194,22 @@ impl Batch<'_> {
         if self.check(item).1.hits == 0 { 1 } else { 2 }
     }
 
-    fn read_transaction(&self, group: &CommandGroup, tokens: &mut Parser<'_>, answers: &mut [Answer]) -> Result<Micros, StoreError> {
-        let now = tokens.next().filter(|token| *token == Token::Array(2)).and_then(|_| time(tokens)).ok_or(PROTOCOL_ERROR)?;
+    fn read_transaction(
+        &self,
+        group: &CommandGroup,
+        tokens: &mut Parser<'_>,
+        answers: &mut [Answer],
+    ) -> Result<Micros, StoreError> {
+        let now = tokens
+            .next()
+            .filter(|token| *token == Token::Array(2))
+            .and_then(|_| time(tokens))
+            .ok_or(PROTOCOL_ERROR)?;
         for ((_, check, fixed), answer) in self.counted_checks(group).zip(answers) {
             let counted = counted_value(check, value(tokens)?);
             if check.hits != 0 {
-                // The reply to EXPIRE is not needed: INCRBY before it made sure that the key exists.
+                // The reply to EXPIRE is not needed: INCRBY before it made sure that the key
+                // exists.
                 value(tokens)?;
             }
             *answer = counted.map(|count| self.judge(fixed, check, count, now));
@@ -166,12 +230,18 @@ impl Batch<'_> {
             Some(Token::Error(line)) => Err(StoreError::Unknown(error::classify_line(line).name)),
             _ => return Err(PROTOCOL_ERROR),
         };
-        for (index, ((_, check, fixed), answer)) in self.counted_checks(group).zip(answers).enumerate() {
+        for (index, ((_, check, fixed), answer)) in
+            self.counted_checks(group).zip(answers).enumerate()
+        {
             let reply = value(tokens)?;
-            if let (true, Some(redirect)) = (self.options.by_slot, server_error(reply).and_then(Redirect::read)) {
+            if let (true, Some(redirect)) = (
+                self.options.by_slot,
+                server_error(reply).and_then(Redirect::read),
+            ) {
                 redirects.push((index, redirect));
             }
-            *answer = counted_value(check, reply).and_then(|count| now.map(|now| self.judge(fixed, check, count, now)));
+            *answer = counted_value(check, reply)
+                .and_then(|count| now.map(|now| self.judge(fixed, check, count, now)));
         }
         Ok(now.unwrap_or_default())
     }
@@ -183,10 +253,14 @@ impl Batch<'_> {
 
 /// Takes a reply that is an integer, a bulk string, null or an error.
 fn value<'r>(tokens: &mut Parser<'r>) -> Result<Token<'r>, StoreError> {
-    tokens.next().filter(|token| !matches!(token, Token::Array(_) | Token::SimpleString(_))).ok_or(PROTOCOL_ERROR)
+    tokens
+        .next()
+        .filter(|token| !matches!(token, Token::Array(_) | Token::SimpleString(_)))
+        .ok_or(PROTOCOL_ERROR)
 }
 
-/// The value of a counter, from the reply to its INCRBY or GET. An INCRBY that would overflow 64 bits means that the counter is at its maximum.
+/// The value of a counter, from the reply to its INCRBY or GET. An INCRBY that would overflow 64
+/// bits means that the counter is at its maximum.
 fn counted_value(check: &Check, reply: Token<'_>) -> Result<u64, StoreError> {
     match reply {
         Token::Null if check.hits == 0 => Ok(0),
@@ -194,7 +268,10 @@ fn counted_value(check: &Check, reply: Token<'_>) -> Result<u64, StoreError> {
             kind if kind.name == error::OVERFLOW => Ok(i64::MAX.unsigned_abs()),
             kind => Err(kind.error()),
         },
-        value => value.integer().ok_or(StoreError::Data(error::NOT_AN_INTEGER)).and_then(count),
+        value => value
+            .integer()
+            .ok_or(StoreError::Data(error::NOT_AN_INTEGER))
+            .and_then(count),
     }
 }
 
@@ -203,10 +280,15 @@ fn count(number: i64) -> Result<u64, StoreError> {
 }
 
 fn server_error(token: Token<'_>) -> Option<&[u8]> {
-    if let Token::Error(line) = token { Some(line) } else { None }
+    if let Token::Error(line) = token {
+        Some(line)
+    } else {
+        None
+    }
 }
 
-/// Takes the replies to a transaction up to the elements of EXEC's array, which has to have one element per queued command.
+/// Takes the replies to a transaction up to the elements of EXEC's array, which has to have one
+/// element per queued command.
 fn executed<'r>(tokens: &mut Parser<'r>, queued: usize) -> Result<(), GroupError<'r>> {
     let multi = tokens.next().ok_or(PROTOCOL_ERROR)?;
     let mut cause = server_error(multi);
@@ -229,7 +311,10 @@ fn executed<'r>(tokens: &mut Parser<'r>, queued: usize) -> Result<(), GroupError
         // EXEC was refused, and every command was queued or refused: none was executed.
         Some(Token::Error(line)) => {
             let cause = cause.unwrap_or(line);
-            Err(GroupError { error: StoreError::NotExecuted(error::classify_line(cause).name), cause: Some(cause) })
+            Err(GroupError {
+                error: StoreError::NotExecuted(error::classify_line(cause).name),
+                cause: Some(cause),
+            })
         }
         _ => Err(PROTOCOL_ERROR.into()),
     }

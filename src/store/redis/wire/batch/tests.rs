@@ -1,4 +1,5 @@
-//! Tests of batches: the commands that they encode, and what they read from replies that are written here as text.
+//! Tests of batches: the commands that they encode, and what they read from replies that are
+//! written here as text.
 
 use super::*;
 use crate::plan::Modes;
@@ -8,26 +9,61 @@ use crate::time::Period;
 const NOW: Micros = Micros(1_800_000_000_000_000);
 
 fn checks(hits: &[i64]) -> Checks {
-    let fixed = FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true };
+    let fixed = FixedWindow {
+        limit: 10,
+        window: Period::Even(Span::from_secs(60)),
+        count_denied: true,
+    };
     // Looks have a key of their own, so that they need not keep their place among the hits.
-    let check = |&hits| (if hits == 0 { &b"look"[..] } else { b"k" }, Check::new(Algorithm::FixedWindow(fixed), hits, Modes::default()));
+    let check = |&hits| {
+        (
+            if hits == 0 { &b"look"[..] } else { b"k" },
+            Check::new(Algorithm::FixedWindow(fixed), hits, Modes::default()),
+        )
+    };
     Checks::of(hits.iter().map(check))
 }
 
 fn work(checks: Checks) -> Work {
     let (picked, checks) = (checks.indices(), Arc::new(checks));
-    Work { checks, picked, budget: Budget::until(Instant::now()), is_asking: false }
+    Work {
+        checks,
+        picked,
+        budget: Budget::until(Instant::now()),
+        is_asking: false,
+    }
 }
 
 fn batch(work: &[Work], expiry_jitter_secs: u32) -> Batch<'_> {
-    let batch_options = BatchOptions { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs };
-    Batch::new(work, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default())
+    let batch_options = BatchOptions {
+        by_slot: false,
+        fixed_windows_by_script: false,
+        expiry_jitter_secs,
+    };
+    Batch::new(
+        work,
+        batch_options,
+        ClockReading {
+            time: NOW,
+            at: Instant::now(),
+        },
+        &mut KnownTtls::default(),
+    )
 }
 
-/// The reply to a call of the script: a row of three numbers for each check, of which the first is the hits that count now.
+/// The reply to a call of the script: a row of three numbers for each check, of which the first is
+/// the hits that count now.
 fn script(rows: &[[f64; 3]]) -> Vec<u8> {
-    let packed: Vec<u8> = rows.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
-    let mut reply = format!("*3\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${}\r\n", packed.len()).into_bytes();
+    let packed: Vec<u8> = rows
+        .iter()
+        .flatten()
+        .flat_map(|number| number.to_le_bytes())
+        .collect();
+    let mut reply = format!(
+        "*3\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${}\r\n",
+        packed.len()
+    )
+    .into_bytes();
     reply.extend(packed);
     reply.extend(b"\r\n");
     reply
@@ -35,8 +71,22 @@ fn script(rows: &[[f64; 3]]) -> Vec<u8> {
 
 /// Replies from text: `|` separates replies, a space separates the lines of one reply.
 fn wire(replies: &str) -> Vec<u8> {
-    let reply = |text: &str| text.split(' ').map(|line| format!("{line}\r\n")).collect::<String>();
-    replies.split('|').map(|text| if text.starts_with('-') { format!("{text}\r\n") } else { reply(text) }).collect::<String>().into_bytes()
+    let reply = |text: &str| {
+        text.split(' ')
+            .map(|line| format!("{line}\r\n"))
+            .collect::<String>()
+    };
+    replies
+        .split('|')
+        .map(|text| {
+            if text.starts_with('-') {
+                format!("{text}\r\n")
+            } else {
+                reply(text)
+            }
+        })
+        .collect::<String>()
+        .into_bytes()
 }
 
 /// The answers to one request whose batch gets these replies: for each check the hits that count.
@@ -46,9 +96,16 @@ fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
 
 fn read_bytes(hits: &[i64], replies: &[u8]) -> Vec<Result<u64, StoreError>> {
     let work = [work(checks(hits))];
-    let mut answers = [WorkReply::failed(hits.len(), StoreError::Unknown("unanswered"))];
+    let mut answers = [WorkReply::failed(
+        hits.len(),
+        StoreError::Unknown("unanswered"),
+    )];
     batch(&work, 0).read(Parser::of(replies), &mut answers);
-    answers[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect()
+    answers[0]
+        .answers
+        .iter()
+        .map(|answer| answer.map(|verdict| verdict.used))
+        .collect()
 }
 
 const TIME: &str = "*2 $10 1800000000 $1 0";
@@ -56,9 +113,17 @@ const TIME: &str = "*2 $10 1800000000 $1 0";
 #[test]
 fn a_complete_transaction_is_read() {
     let exec = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :7 :1|{TIME}|$1 9");
-    assert_eq!(read(&[1, 0], &exec), [Ok(7), Ok(9)], "a look needs no transaction");
+    assert_eq!(
+        read(&[1, 0], &exec),
+        [Ok(7), Ok(9)],
+        "a look needs no transaction"
+    );
     let script = script(&[[7.0, 0.0, 0.0], [4.0, 0.0, 0.0], [4.0, 0.0, 0.0]]);
-    assert_eq!(read_bytes(&[1, -3, 0], &script), [Ok(7), Ok(4), Ok(4)], "with a give-back all checks go by script, in their order");
+    assert_eq!(
+        read_bytes(&[1, -3, 0], &script),
+        [Ok(7), Ok(4), Ok(4)],
+        "with a give-back all checks go by script, in their order"
+    );
 }
 
 #[test]
@@ -78,55 +143,122 @@ fn an_incomplete_or_wrong_reply_is_unknown_and_never_allowed() {
     ] {
         assert_eq!(read(&[1], &replies), unknown, "{replies}");
     }
-    for replies in ["*2 $1 1 $1 0", "*3 $1 x $1 0 $1 1", "*3 $1 1 $1 0 $1 1", "*3 $1 1 $1 0 :1", "$1 4", "*3 $1 1 $1 0 *0"] {
+    for replies in [
+        "*2 $1 1 $1 0",
+        "*3 $1 x $1 0 $1 1",
+        "*3 $1 1 $1 0 $1 1",
+        "*3 $1 1 $1 0 :1",
+        "$1 4",
+        "*3 $1 1 $1 0 *0",
+    ] {
         assert_eq!(read(&[-1], replies), unknown, "{replies}");
     }
-    for row in
-        [[-4.0, 0.0, 0.0], [4.5, 0.0, 0.0], [f64::NAN, 0.0, 0.0], [1e300, 0.0, 0.0], [4.0, -1.0, 0.0], [4.0, 0.0, 0.5], [-1.0, 0.0, 0.0]]
-    {
+    for row in [
+        [-4.0, 0.0, 0.0],
+        [4.5, 0.0, 0.0],
+        [f64::NAN, 0.0, 0.0],
+        [1e300, 0.0, 0.0],
+        [4.0, -1.0, 0.0],
+        [4.0, 0.0, 0.5],
+        [-1.0, 0.0, 0.0],
+    ] {
         assert_eq!(read_bytes(&[-1], &script(&[row])), unknown, "{row:?}");
     }
-    assert_eq!(read_bytes(&[-1], &script(&[[4.0, 0.0, 0.0]; 2])), unknown, "a row too many");
+    assert_eq!(
+        read_bytes(&[-1], &script(&[[4.0, 0.0, 0.0]; 2])),
+        unknown,
+        "a row too many"
+    );
 }
 
 #[test]
 fn a_refused_transaction_is_unknown_only_if_a_command_was_executed_outside_of_it() {
     let refused = "+OK|+QUEUED|-OOM|-OOM|-EXECABORT";
     assert_eq!(read(&[1], refused), [Err(StoreError::NotExecuted("oom"))]);
-    assert_eq!(read(&[1], "-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH"), [Err(StoreError::NotExecuted("auth"))]);
+    assert_eq!(
+        read(&[1], "-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH|-NOAUTH"),
+        [Err(StoreError::NotExecuted("auth"))]
+    );
     let outside = format!("-NOPERM|{TIME}|:7|:1|-ERR");
-    assert_eq!(read(&[1], &outside), [Err(StoreError::Unknown("protocol"))], "INCRBY was executed without MULTI");
+    assert_eq!(
+        read(&[1], &outside),
+        [Err(StoreError::Unknown("protocol"))],
+        "INCRBY was executed without MULTI"
+    );
 }
 
 #[test]
 fn only_calls_without_their_script_are_sent_again() {
-    let all = [work(checks(&[1, 0])), work(checks(&[-1])), work(checks(&[2])), work(checks(&[-1, 1]))];
+    let all = [
+        work(checks(&[1, 0])),
+        work(checks(&[-1])),
+        work(checks(&[2])),
+        work(checks(&[-1, 1])),
+    ];
     let first = batch(&all, 0);
-    assert_eq!(first.groups.iter().map(|group| group.items.len()).collect::<Vec<_>>(), [2, 1, 3], "one transaction, looks, and one call");
+    assert_eq!(
+        first
+            .groups
+            .iter()
+            .map(|group| group.items.len())
+            .collect::<Vec<_>>(),
+        [2, 1, 3],
+        "one transaction, looks, and one call"
+    );
     let mut replies = first.unanswered();
     first.fail(StoreError::NotExecuted(error::NO_SCRIPT), &mut replies);
-    let again = first.calls_to_resend(&replies).expect("a call was answered with NOSCRIPT");
-    assert_eq!((again.groups.len(), again.groups[0].encoding), (1, Encoding::Script(ScriptRef::ByText)));
-    assert!(again.calls_to_resend(&replies).is_none(), "a call with the text is not sent again");
+    let again = first
+        .calls_to_resend(&replies)
+        .expect("a call was answered with NOSCRIPT");
+    assert_eq!(
+        (again.groups.len(), again.groups[0].encoding),
+        (1, Encoding::Script(ScriptRef::ByText))
+    );
+    assert!(
+        again.calls_to_resend(&replies).is_none(),
+        "a call with the text is not sent again"
+    );
     replies[1].answers[0] = Err(StoreError::NotExecuted("late"));
     assert!(first.calls_to_resend(&replies).is_none());
     replies[1].answers[0] = Err(StoreError::NotExecuted(error::NO_SCRIPT));
     assert!(first.calls_to_resend(&replies).is_some());
     replies[0].answers[0] = Err(StoreError::Unknown(error::PROTOCOL));
-    assert!(first.calls_to_resend(&replies).is_none(), "replies do not fit their commands");
+    assert!(
+        first.calls_to_resend(&replies).is_none(),
+        "replies do not fit their commands"
+    );
 }
 
 #[test]
 fn requests_share_a_batch_and_each_gets_its_own_answers() {
-    let all = [work(checks(&[1, 0])), work(checks(&[-1])), work(checks(&[2]))];
+    let all = [
+        work(checks(&[1, 0])),
+        work(checks(&[-1])),
+        work(checks(&[2])),
+    ];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
-    let text = format!("+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9");
-    batch.read(Parser::of(&[wire(&text), script(&[[4.0, 0.0, 0.0]])].concat()), &mut replies);
-    let used = |index: usize| replies[index].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect::<Vec<_>>();
+    let text = format!(
+        "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9"
+    );
+    batch.read(
+        Parser::of(&[wire(&text), script(&[[4.0, 0.0, 0.0]])].concat()),
+        &mut replies,
+    );
+    let used = |index: usize| {
+        replies[index]
+            .answers
+            .iter()
+            .map(|answer| answer.map(|verdict| verdict.used))
+            .collect::<Vec<_>>()
+    };
     assert_eq!(used(0), [Ok(7), Ok(9)]);
     assert_eq!(used(1), [Ok(4)]);
-    assert_eq!(used(2), [Err(StoreError::Data("wrongtype"))], "one bad key fails one check");
+    assert_eq!(
+        used(2),
+        [Err(StoreError::Data("wrongtype"))],
+        "one bad key fails one check"
+    );
 }
 
 #[test]
@@ -135,56 +267,138 @@ fn replies_behind_an_extra_reply_are_not_used() {
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
     // The error is EXEC's; the reply to the call is missing.
-    batch.read(Parser::of(&wire("+OK|+OK|+QUEUED|+QUEUED|+QUEUED|-EXECABORT x")), &mut replies);
+    batch.read(
+        Parser::of(&wire("+OK|+OK|+QUEUED|+QUEUED|+QUEUED|-EXECABORT x")),
+        &mut replies,
+    );
     for reply in &replies {
-        assert_eq!(reply.answers[..], [Err(StoreError::Unknown("protocol"))], "{replies:?}");
+        assert_eq!(
+            reply.answers[..],
+            [Err(StoreError::Unknown("protocol"))],
+            "{replies:?}"
+        );
     }
 }
 
 #[test]
 fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
-    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true });
+    let fixed = Algorithm::FixedWindow(FixedWindow {
+        limit: 10,
+        window: Period::Even(Span::from_secs(60)),
+        count_denied: true,
+    });
     let keys = [&b"{a}1"[..], b"{b}1", b"{a}2"];
     let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
     let all = [work(checks)];
-    let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
-    let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
-    let picks: Vec<Vec<usize>> = batch.groups.iter().map(|group| group.items.iter().map(|item| item.pick).collect()).collect();
+    let batch_options = BatchOptions {
+        by_slot: true,
+        fixed_windows_by_script: false,
+        expiry_jitter_secs: 0,
+    };
+    let batch = Batch::new(
+        &all,
+        batch_options,
+        ClockReading {
+            time: NOW,
+            at: Instant::now(),
+        },
+        &mut KnownTtls::default(),
+    );
+    let picks: Vec<Vec<usize>> = batch
+        .groups
+        .iter()
+        .map(|group| group.items.iter().map(|item| item.pick).collect())
+        .collect();
     assert_eq!(picks, [vec![0, 2], vec![1]]);
     let mut replies = batch.unanswered();
     let text = format!(
-        "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :1 :1 :2 :1|+OK|+QUEUED|-MOVED 3300 h:7|-MOVED 3300 h:7|-EXECABORT x"
+        "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :1 :1 :2 :1|+OK|+QUEUED|-MOVED 3300 \
+         h:7|-MOVED 3300 h:7|-EXECABORT x"
     );
     batch.read(Parser::of(&wire(&text)), &mut replies);
-    let used: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+    let used: Vec<_> = replies[0]
+        .answers
+        .iter()
+        .map(|answer| answer.map(|verdict| verdict.used))
+        .collect();
     assert_eq!(used, [Ok(1), Err(StoreError::NotExecuted("moved")), Ok(2)]);
-    let [(CheckIndex(1), redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
+    let [(CheckIndex(1), redirect)] = &replies[0].redirects[..] else {
+        panic!("one redirect: {:?}", replies[0].redirects)
+    };
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
 }
 
 /// Two keys of a slot that is being migrated: one has moved already, the other has not.
 #[test]
 fn only_the_moved_keys_of_a_transaction_are_redirected() {
-    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true });
+    let fixed = Algorithm::FixedWindow(FixedWindow {
+        limit: 10,
+        window: Period::Even(Span::from_secs(60)),
+        count_denied: true,
+    });
     let keys = [&b"{a}1"[..], b"{a}2"];
     let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
     let all = [work(checks)];
-    let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
-    let batch = Batch::new(&all, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
+    let batch_options = BatchOptions {
+        by_slot: true,
+        fixed_windows_by_script: false,
+        expiry_jitter_secs: 0,
+    };
+    let batch = Batch::new(
+        &all,
+        batch_options,
+        ClockReading {
+            time: NOW,
+            at: Instant::now(),
+        },
+        &mut KnownTtls::default(),
+    );
     let redirected = |text: &str| {
         let mut replies = batch.unanswered();
         batch.read(Parser::of(&wire(text)), &mut replies);
-        let errors: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|_| ()).expect_err("nothing was executed")).collect();
-        (errors, replies[0].redirects.iter().map(|(index, redirect)| (index.0, redirect.is_ask)).collect::<Vec<_>>())
+        let errors: Vec<_> = replies[0]
+            .answers
+            .iter()
+            .map(|answer| answer.map(|_| ()).expect_err("nothing was executed"))
+            .collect();
+        (
+            errors,
+            replies[0]
+                .redirects
+                .iter()
+                .map(|(index, redirect)| (index.0, redirect.is_ask))
+                .collect::<Vec<_>>(),
+        )
     };
-    let (ask, discarded) = (StoreError::NotExecuted("ask"), StoreError::NotExecuted("execabort"));
+    let (ask, discarded) = (
+        StoreError::NotExecuted("ask"),
+        StoreError::NotExecuted("execabort"),
+    );
     let one_moved = "+OK|+QUEUED|-ASK 1 h:7|-ASK 1 h:7|+QUEUED|+QUEUED|-EXECABORT x";
-    assert_eq!(redirected(one_moved), (vec![ask, discarded], vec![(0, true)]));
+    assert_eq!(
+        redirected(one_moved),
+        (vec![ask, discarded], vec![(0, true)])
+    );
     let at_exec = "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|-ASK 1 h:7";
-    assert_eq!(redirected(at_exec), (vec![ask, ask], vec![(0, true), (1, true)]), "all checks, when only EXEC is redirected");
+    assert_eq!(
+        redirected(at_exec),
+        (vec![ask, ask], vec![(0, true), (1, true)]),
+        "all checks, when only EXEC is redirected"
+    );
 
-    let asking = [Work { is_asking: true, ..all[0].clone() }];
-    let batch = Batch::new(&asking, batch_options, ClockReading { time: NOW, at: Instant::now() }, &mut KnownTtls::default());
+    let asking = [Work {
+        is_asking: true,
+        ..all[0].clone()
+    }];
+    let batch = Batch::new(
+        &asking,
+        batch_options,
+        ClockReading {
+            time: NOW,
+            at: Instant::now(),
+        },
+        &mut KnownTtls::default(),
+    );
     assert_eq!(batch.groups.len(), 2, "behind ASKING each key goes alone");
 }
 
@@ -193,20 +407,37 @@ fn the_ttl_is_the_window_the_grace_and_a_jitter_of_at_most_one_window() {
     let all = [work(checks(&[1]))];
     for (jitter, longest) in [(0, 65), (20, 85), (300, 125)] {
         let batch = batch(&all, jitter);
-        let fixed = window_without_script(&all[0].checks, &all[0].checks[CheckIndex(0)]).expect("a transaction can decide it");
+        let fixed = window_without_script(&all[0].checks, &all[0].checks[CheckIndex(0)])
+            .expect("a transaction can decide it");
         let ttls: Vec<u64> = (0..2_000).map(|_| batch.ttl_secs(fixed)).collect();
-        assert_eq!((ttls.iter().min(), ttls.iter().max()), (Some(&65), Some(&longest)), "jitter {jitter}");
+        assert_eq!(
+            (ttls.iter().min(), ttls.iter().max()),
+            (Some(&65), Some(&longest)),
+            "jitter {jitter}"
+        );
     }
 }
 
 #[test]
 fn expire_is_sent_once_per_counter() {
     let all = [work(checks(&[1])), work(checks(&[2]))];
-    let batch_options = BatchOptions { by_slot: false, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
+    let batch_options = BatchOptions {
+        by_slot: false,
+        fixed_windows_by_script: false,
+        expiry_jitter_secs: 0,
+    };
     let mut known_ttls = KnownTtls::default();
     // The commands for this work, the answers from these replies, and the EXPIREs that follow them.
     let mut exchange = |works: &[Work], at: Micros, replies: &str| {
-        let batch = Batch::new(works, batch_options, ClockReading { time: at, at: Instant::now() }, &mut known_ttls);
+        let batch = Batch::new(
+            works,
+            batch_options,
+            ClockReading {
+                time: at,
+                at: Instant::now(),
+            },
+            &mut known_ttls,
+        );
         let (mut out, mut after) = (CommandBuffer::default(), CommandBuffer::default());
         batch.write(&mut out);
         let mut answers = batch.unanswered();
@@ -215,64 +446,157 @@ fn expire_is_sent_once_per_counter() {
         batch.write_expiries(&without_ttl, &mut after);
         (
             out.commands(),
-            answers.iter().map(|reply| reply.answers[0].map(|verdict| verdict.used)).collect::<Vec<_>>(),
+            answers
+                .iter()
+                .map(|reply| reply.answers[0].map(|verdict| verdict.used))
+                .collect::<Vec<_>>(),
             without_ttl.len(),
             after.commands(),
         )
     };
     let whole = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1");
     let plain = |count: u32| format!("{TIME}|:{count}");
-    assert_eq!(exchange(&all[..1], NOW, "-LOADING|-LOADING|-LOADING|-LOADING|-LOADING").0, 5);
-    assert_eq!(exchange(&all[..1], NOW, &whole), (5, vec![Ok(1)], 0, 0), "the refused transaction before gave it no TTL");
-    assert_eq!(exchange(&all[..1], NOW, &plain(2)), (2, vec![Ok(2)], 0, 0), "its TTL is known");
-    assert_eq!(exchange(&all[1..], NOW, &plain(4)), (2, vec![Ok(4)], 0, 0), "for any number of hits");
+    assert_eq!(
+        exchange(
+            &all[..1],
+            NOW,
+            "-LOADING|-LOADING|-LOADING|-LOADING|-LOADING"
+        )
+        .0,
+        5
+    );
+    assert_eq!(
+        exchange(&all[..1], NOW, &whole),
+        (5, vec![Ok(1)], 0, 0),
+        "the refused transaction before gave it no TTL"
+    );
+    assert_eq!(
+        exchange(&all[..1], NOW, &plain(2)),
+        (2, vec![Ok(2)], 0, 0),
+        "its TTL is known"
+    );
+    assert_eq!(
+        exchange(&all[1..], NOW, &plain(4)),
+        (2, vec![Ok(4)], 0, 0),
+        "for any number of hits"
+    );
     for (refused, name) in [
-        (format!("{TIME}|-OOM no memory"), StoreError::NotExecuted("oom")),
-        ("-NOPERM no right|:5".to_owned(), StoreError::Unknown("noperm")),
+        (
+            format!("{TIME}|-OOM no memory"),
+            StoreError::NotExecuted("oom"),
+        ),
+        (
+            "-NOPERM no right|:5".to_owned(),
+            StoreError::Unknown("noperm"),
+        ),
         (format!("{TIME}|+OK"), StoreError::Unknown("protocol")),
     ] {
-        assert_eq!(exchange(&all[..1], NOW, &refused), (2, vec![Err(name)], 0, 0), "{refused}");
-        assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "after an error EXPIRE is sent again");
+        assert_eq!(
+            exchange(&all[..1], NOW, &refused),
+            (2, vec![Err(name)], 0, 0),
+            "{refused}"
+        );
+        assert_eq!(
+            exchange(&all[..1], NOW, &whole).0,
+            5,
+            "after an error EXPIRE is sent again"
+        );
     }
     // A flushed server: the count is the hits of this check alone.
-    assert_eq!(exchange(&all[1..], NOW, &plain(2)), (2, vec![Ok(2)], 1, 1), "EXPIRE follows");
-    assert_eq!(exchange(&all[..1], NOW, &whole).0, 5, "and is sent again with the next hit");
+    assert_eq!(
+        exchange(&all[1..], NOW, &plain(2)),
+        (2, vec![Ok(2)], 1, 1),
+        "EXPIRE follows"
+    );
+    assert_eq!(
+        exchange(&all[..1], NOW, &whole).0,
+        5,
+        "and is sent again with the next hit"
+    );
     assert_eq!(exchange(&all[..1], NOW, &plain(2)).0, 2);
-    assert_eq!(exchange(&all[..1], NOW + Span::from_secs(60), &whole).0, 5, "the next window is another counter");
+    assert_eq!(
+        exchange(&all[..1], NOW + Span::from_secs(60), &whole).0,
+        5,
+        "the next window is another counter"
+    );
 }
 
 #[test]
 fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() {
-    let fixed = Algorithm::FixedWindow(FixedWindow { limit: 10, window: Period::Even(Span::from_secs(60)), count_denied: true });
+    let fixed = Algorithm::FixedWindow(FixedWindow {
+        limit: 10,
+        window: Period::Even(Span::from_secs(60)),
+        count_denied: true,
+    });
     let keys = [&b"{a}1"[..], b"{b}1", b"{c}1"];
-    let all = [work(Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default())))))];
-    let batch_options = BatchOptions { by_slot: true, fixed_windows_by_script: false, expiry_jitter_secs: 0 };
-    let (mut known_ttls, now) = (KnownTtls::default(), ClockReading { time: NOW, at: Instant::now() });
+    let all =
+        [work(Checks::of(keys.map(|key| {
+            (key, Check::new(fixed, 1, Modes::default()))
+        })))];
+    let batch_options = BatchOptions {
+        by_slot: true,
+        fixed_windows_by_script: false,
+        expiry_jitter_secs: 0,
+    };
+    let (mut known_ttls, now) = (
+        KnownTtls::default(),
+        ClockReading {
+            time: NOW,
+            at: Instant::now(),
+        },
+    );
     let first = Batch::new(&all, batch_options, now, &mut known_ttls);
     assert_eq!(first.groups.len(), 3, "a transaction for each slot");
     let mut replies = first.unanswered();
-    first.read(Parser::of(&wire(&vec![format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1"); 3].join("|"))), &mut replies);
+    first.read(
+        Parser::of(&wire(
+            &vec![format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1"); 3].join("|"),
+        )),
+        &mut replies,
+    );
     assert!(first.learn(&replies, &mut known_ttls).is_empty());
     let second = Batch::new(&all, batch_options, now, &mut known_ttls);
     assert_eq!(second.groups.len(), 1);
     let mut replies = second.unanswered();
-    second.read(Parser::of(&wire(&format!("{TIME}|:2|-MOVED 3300 h:7|:2"))), &mut replies);
-    let used: Vec<_> = replies[0].answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+    second.read(
+        Parser::of(&wire(&format!("{TIME}|:2|-MOVED 3300 h:7|:2"))),
+        &mut replies,
+    );
+    let used: Vec<_> = replies[0]
+        .answers
+        .iter()
+        .map(|answer| answer.map(|verdict| verdict.used))
+        .collect();
     assert_eq!(used, [Ok(2), Err(StoreError::NotExecuted("moved")), Ok(2)]);
-    let [(CheckIndex(1), redirect)] = &replies[0].redirects[..] else { panic!("one redirect: {:?}", replies[0].redirects) };
+    let [(CheckIndex(1), redirect)] = &replies[0].redirects[..] else {
+        panic!("one redirect: {:?}", replies[0].redirects)
+    };
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
-    let asking = [Work { is_asking: true, ..all[0].clone() }];
+    let asking = [Work {
+        is_asking: true,
+        ..all[0].clone()
+    }];
     let batch = Batch::new(&asking, batch_options, now, &mut known_ttls);
-    assert!(batch.groups.iter().all(|group| group.encoding == Encoding::Transaction), "behind ASKING no TTL is taken as known");
+    assert!(
+        batch
+            .groups
+            .iter()
+            .all(|group| group.encoding == Encoding::Transaction),
+        "behind ASKING no TTL is taken as known"
+    );
 }
 
 /// A request with one hit on a key of its own.
 fn hit(of: usize, algorithm: Algorithm) -> Work {
     let key = format!("w1{{shop|customer=c-{of}|path=/checkout}}fw60");
-    work(Checks::of([(key.as_bytes(), Check::new(algorithm, 1, Modes::default()))]))
+    work(Checks::of([(
+        key.as_bytes(),
+        Check::new(algorithm, 1, Modes::default()),
+    )]))
 }
 
-/// The number of allocations of one batch from its requests to their answers: encoding it, and reading these replies to it.
+/// The number of allocations of one batch from its requests to their answers: encoding it, and
+/// reading these replies to it.
 fn allocations(all: &[Work], replies: &[u8]) -> u64 {
     let (mut out, mut received) = (CommandBuffer::default(), ReplyBuffer::default());
     let mut exchange = || {
@@ -287,7 +611,12 @@ fn allocations(all: &[Work], replies: &[u8]) -> u64 {
             while received.parse_reply().expect("good replies") {}
         }
         batch.read(received.tokens(), &mut answers);
-        assert!(answers.iter().all(|reply| reply.answers.iter().all(Result::is_ok)), "{answers:?}");
+        assert!(
+            answers
+                .iter()
+                .all(|reply| reply.answers.iter().all(Result::is_ok)),
+            "{answers:?}"
+        );
     };
     exchange();
     allocation_counter::measure(exchange).count_total
@@ -295,19 +624,39 @@ fn allocations(all: &[Work], replies: &[u8]) -> u64 {
 
 #[test]
 fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
-    let fixed = |count_denied| Algorithm::FixedWindow(FixedWindow { limit: 99, window: Period::Even(Span::from_secs(60)), count_denied });
+    let fixed = |count_denied| {
+        Algorithm::FixedWindow(FixedWindow {
+            limit: 99,
+            window: Period::Even(Span::from_secs(60)),
+            count_denied,
+        })
+    };
     for (requests, expected) in [(64, 5), (96, 5)] {
         let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(true))).collect();
         let counted: String = (0..requests).map(|count| format!(" :{count} :1")).collect();
-        let replies = wire(&format!("+OK{}|*{} {TIME}{counted}", "|+QUEUED".repeat(2 * requests + 1), 2 * requests + 1));
-        // The lists of requests, of checks, of replies and of answers, and the buffer for a key. Commands and replies reuse the connection's buffers.
-        assert_eq!(allocations(&all, &replies), expected, "a transaction of {requests}");
+        let replies = wire(&format!(
+            "+OK{}|*{} {TIME}{counted}",
+            "|+QUEUED".repeat(2 * requests + 1),
+            2 * requests + 1
+        ));
+        // The lists of requests, of checks, of replies and of answers, and the buffer for a key.
+        // Commands and replies reuse the connection's buffers.
+        assert_eq!(
+            allocations(&all, &replies),
+            expected,
+            "a transaction of {requests}"
+        );
     }
     for (requests, expected) in [(64, 12), (96, 12)] {
         let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(false))).collect();
         let replies = script(&vec![[4.0, 0.0, 0.0]; requests]);
-        // The same four lists; the list of the call's requests, once to encode and once to read it; the lists of keys and of their first
-        // occurrences; the buffer for a key, which grows once; and the buffer for packed rows, which grows for the requests.
-        assert_eq!(allocations(&all, &replies), expected, "a call for {requests}");
+        // The same four lists; the list of the call's requests, once to encode and once to read it;
+        // the lists of keys and of their first occurrences; the buffer for a key, which grows once;
+        // and the buffer for packed rows, which grows for the requests.
+        assert_eq!(
+            allocations(&all, &replies),
+            expected,
+            "a call for {requests}"
+        );
     }
 }

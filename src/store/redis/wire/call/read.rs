@@ -1,10 +1,13 @@
-//! The reader of the reply to a call of the script: it turns the packed rows into an answer for every check.
+//! The reader of the reply to a call of the script: it turns the packed rows into an answer for
+//! every check.
 //!
-//! For an algorithm whose whole state is one small value (token bucket, leaky bucket, sliding window counter) the row holds the state that the
-//! script found. The reader takes the algorithm's own step on that state, which is the same step that the script has taken, and so computes the
+//! For an algorithm whose whole state is one small value (token bucket, leaky bucket, sliding
+//! window counter) the row holds the state that the script found. The reader takes the algorithm's
+//! own step on that state, which is the same step that the script has taken, and so computes the
 //! verdict in Rust. For the other algorithms the row holds the result of the script's step.
 //!
-//! It is strict: a reply of another shape makes the outcome unknown, and no check is answered as allowed without a row of its own.
+//! It is strict: a reply of another shape makes the outcome unknown, and no check is answered as
+//! allowed without a row of its own.
 //!
 //! `lua/frame.lua` describes the reply.
 
@@ -40,7 +43,8 @@ struct ReplyParts<'r> {
     kept: &'r [u8],
     /// For each usage record that the call adds to: its summary.
     usage: &'r [u8],
-    /// Packed positions, counted from 1, of the checks that were allowed in a request that was refused: the script changed nothing for them.
+    /// Packed positions, counted from 1, of the checks that were allowed in a request that was
+    /// refused: the script changed nothing for them.
     looks: &'r [u8],
     /// The number of error lines that follow.
     error_lines: usize,
@@ -50,26 +54,32 @@ struct ReplyParts<'r> {
 enum CheckRow {
     /// The state that the script found and stepped; `None` for a missing key.
     Found(Option<State>),
-    /// The result of the script's step: hits that count now, ticks until the limit has recovered, and the ticks until a retry can succeed: 0 when the
-    /// check is allowed, -1 for never.
+    /// The result of the script's step: hits that count now, ticks until the limit has recovered,
+    /// and the ticks until a retry can succeed: 0 when the check is allowed, -1 for never.
     Decided { used: u64, reset: u64, retry: i64 },
     /// The number of an error line, counted from 1.
     Failed(usize),
 }
 
 impl Call<'_> {
-    /// Reads a parsed reply into `answers`, one per check in the order of the requests. Returns Redis's time.
+    /// Reads a parsed reply into `answers`, one per check in the order of the requests. Returns
+    /// Redis's time.
     ///
     /// # Errors
     /// The error of the whole call. `answers` is meaningless then.
-    pub fn read(&self, reply: &Value, answers: &mut [Result<Verdict, StoreError>]) -> Result<Micros, StoreError> {
+    pub fn read(
+        &self,
+        reply: &Value,
+        answers: &mut [Result<Verdict, StoreError>],
+    ) -> Result<Micros, StoreError> {
         if let Value::ServerError(error) = reply {
             return Err(error::classify(error).error());
         }
         self.read_tokens(&mut tokens(reply).into_iter(), answers, &mut Vec::new())
     }
 
-    /// Reads a reply from its tokens, like [`Call::read`]. Adds the totals of tracked checks to `usage`, each with the position of its check.
+    /// Reads a reply from its tokens, like [`Call::read`]. Adds the totals of tracked checks to
+    /// `usage`, each with the position of its check.
     pub(crate) fn read_tokens<'r>(
         &self,
         tokens: &mut impl Iterator<Item = Token<'r>>,
@@ -79,23 +89,30 @@ impl Call<'_> {
         let parts = self.begin(tokens)?;
         let mut lines: SmallVec<[&[u8]; 4]> = SmallVec::new();
         for _ in 0..parts.error_lines {
-            let Some(Token::BulkString(line)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
+            let Some(Token::BulkString(line)) = tokens.next() else {
+                return Err(PROTOCOL_ERROR);
+            };
             lines.push(line);
         }
         let mut rest = parts.rows;
         for ((request, check), answer) in self.checks().zip(answers.iter_mut()) {
-            let (row, others) = rest.split_at_checked(row_size(&check.algorithm)).ok_or(PROTOCOL_ERROR)?;
+            let (row, others) = rest
+                .split_at_checked(row_size(&check.algorithm))
+                .ok_or(PROTOCOL_ERROR)?;
             *answer = match read_row(&check.algorithm, row) {
-                Some(CheckRow::Failed(line)) => {
-                    Err(lines.get(line.wrapping_sub(1)).map_or(PROTOCOL_ERROR, |line| error::classify_line(line).error()))
-                }
+                Some(CheckRow::Failed(line)) => Err(lines
+                    .get(line.wrapping_sub(1))
+                    .map_or(PROTOCOL_ERROR, |line| error::classify_line(line).error())),
                 Some(row) => self.verdict(request, check, (row, check.hits), parts.now),
                 None => Err(PROTOCOL_ERROR),
             };
             rest = others;
         }
         if !parts.usage.is_empty() {
-            let tracked = self.tracked().map(|(position, ..)| position).zip(summaries(parts.usage));
+            let tracked = self
+                .tracked()
+                .map(|(position, ..)| position)
+                .zip(summaries(parts.usage));
             usage.extend(tracked.filter_map(|(position, summary)| Some((position, summary?))));
         }
         self.read_looks(&parts, answers)?;
@@ -103,24 +120,40 @@ impl Call<'_> {
         Ok(parts.now)
     }
 
-    /// Reads the rows of refused checks again where a request counts nothing because it was refused as a whole: nothing of them became debt.
-    fn read_refused_groups(&self, parts: &ReplyParts<'_>, answers: &mut [Result<Verdict, StoreError>]) -> Result<(), StoreError> {
+    /// Reads the rows of refused checks again where a request counts nothing because it was refused
+    /// as a whole: nothing of them became debt.
+    fn read_refused_groups(
+        &self,
+        parts: &ReplyParts<'_>,
+        answers: &mut [Result<Verdict, StoreError>],
+    ) -> Result<(), StoreError> {
         let mut first = 0;
         for request in &self.requests {
             let behind = first + request.picked.len();
             let group = answers.get(first..behind).ok_or(PROTOCOL_ERROR)?;
             if request.checks.commit == Commit::AllOrNone
                 && group.iter().all(Result::is_ok)
-                && request.checks.is_over_limit(group.iter().flatten().map(|verdict| verdict.allowed))
+                && request
+                    .checks
+                    .is_over_limit(group.iter().flatten().map(|verdict| verdict.allowed))
             {
                 for (at, answer) in (first..behind).zip(&mut answers[first..behind]) {
                     let (_, check) = self.checks().nth(at).ok_or(PROTOCOL_ERROR)?;
                     if answer.is_ok_and(|verdict| !verdict.allowed)
                         && check.algorithm.counts_denied()
-                        && let Some(CheckRow::Found(state)) = self.row(parts, at).and_then(|row| read_row(&check.algorithm, row))
+                        && let Some(CheckRow::Found(state)) = self
+                            .row(parts, at)
+                            .and_then(|row| read_row(&check.algorithm, row))
                     {
-                        let arrival = Arrival { now: parts.now, max_hold: request.max_hold };
-                        *answer = Ok(check.algorithm.without_debt().step(state, arrival, check.hits).verdict);
+                        let arrival = Arrival {
+                            now: parts.now,
+                            max_hold: request.max_hold,
+                        };
+                        *answer = Ok(check
+                            .algorithm
+                            .without_debt()
+                            .step(state, arrival, check.hits)
+                            .verdict);
                     }
                 }
             }
@@ -131,89 +164,190 @@ impl Call<'_> {
 
     /// The row of a check, by its position in the call.
     fn row<'r>(&self, parts: &ReplyParts<'r>, at: usize) -> Option<&'r [u8]> {
-        let begin: usize = self.checks().take(at).map(|(_, check)| row_size(&check.algorithm)).sum();
-        parts.rows.get(begin..)?.get(..row_size(&self.checks().nth(at)?.1.algorithm))
+        let begin: usize = self
+            .checks()
+            .take(at)
+            .map(|(_, check)| row_size(&check.algorithm))
+            .sum();
+        parts
+            .rows
+            .get(begin..)?
+            .get(..row_size(&self.checks().nth(at)?.1.algorithm))
     }
 
-    /// Reads the rows of looks again: those checks are allowed, and their rows show what they have left without any hits.
-    fn read_looks(&self, parts: &ReplyParts<'_>, answers: &mut [Result<Verdict, StoreError>]) -> Result<(), StoreError> {
+    /// Reads the rows of looks again: those checks are allowed, and their rows show what they have
+    /// left without any hits.
+    fn read_looks(
+        &self,
+        parts: &ReplyParts<'_>,
+        answers: &mut [Result<Verdict, StoreError>],
+    ) -> Result<(), StoreError> {
         for position in parts.looks.as_chunks::<POSITION_BYTES>().0 {
             let at = usize::from(u16::from_le_bytes(*position)).wrapping_sub(1);
             let (request, check) = self.checks().nth(at).ok_or(PROTOCOL_ERROR)?;
             let row = self.row(parts, at).ok_or(PROTOCOL_ERROR)?;
             let row = match read_row(&check.algorithm, row).ok_or(PROTOCOL_ERROR)? {
-                CheckRow::Decided { used, reset, .. } => CheckRow::Decided { used, reset, retry: 0 },
+                CheckRow::Decided { used, reset, .. } => CheckRow::Decided {
+                    used,
+                    reset,
+                    retry: 0,
+                },
                 found => found,
             };
             let verdict = self.verdict(request, check, (row, 0), parts.now);
-            *answers.get_mut(at).ok_or(PROTOCOL_ERROR)? = verdict.map(|verdict| Verdict { allowed: true, ..verdict });
+            *answers.get_mut(at).ok_or(PROTOCOL_ERROR)? = verdict.map(|verdict| Verdict {
+                allowed: true,
+                ..verdict
+            });
         }
         Ok(())
     }
 
-    /// How long each check's state has to be kept, `None` where it did not change. Only a call with `is_time_given` is answered with these.
+    /// How long each check's state has to be kept, `None` where it did not change. Only a call with
+    /// `is_time_given` is answered with these.
     #[must_use]
     pub fn keep_for(&self, reply: &Value) -> Vec<Option<Span>> {
         let tokens = tokens(reply);
-        let Ok(parts) = self.begin(&mut tokens.iter().copied()) else { return Vec::new() };
+        let Ok(parts) = self.begin(&mut tokens.iter().copied()) else {
+            return Vec::new();
+        };
         let kept = |((_, check), ticks): ((&CallRequest<'_>, &Check), f64)| {
-            Some(check.algorithm.tick().span(u64::try_from(integer(ticks)?).ok()?))
+            Some(
+                check
+                    .algorithm
+                    .tick()
+                    .span(u64::try_from(integer(ticks)?).ok()?),
+            )
         };
         self.checks().zip(numbers(parts.kept)).map(kept).collect()
     }
 
-    /// The summaries of the usage records after this call: of each tracked check, then of each of [`Call::refused`]. `None` where nothing was recorded.
+    /// The summaries of the usage records after this call: of each tracked check, then of each of
+    /// [`Call::refused`]. `None` where nothing was recorded.
     #[must_use]
     pub fn usage(&self, reply: &Value) -> Vec<Option<Summary>> {
         let tokens = tokens(reply);
-        self.begin(&mut tokens.iter().copied()).map(|parts| summaries(parts.usage).collect()).unwrap_or_default()
+        self.begin(&mut tokens.iter().copied())
+            .map(|parts| summaries(parts.usage).collect())
+            .unwrap_or_default()
     }
 
     /// Reads everything before the error lines.
-    fn begin<'r>(&self, tokens: &mut impl Iterator<Item = Token<'r>>) -> Result<ReplyParts<'r>, StoreError> {
+    fn begin<'r>(
+        &self,
+        tokens: &mut impl Iterator<Item = Token<'r>>,
+    ) -> Result<ReplyParts<'r>, StoreError> {
         let values = match tokens.next() {
             Some(Token::Array(values)) if values >= HEADER_VALUES => values,
             Some(Token::Error(line)) => return Err(error::classify_line(line).error()),
             _ => return Err(PROTOCOL_ERROR),
         };
         let now = time(tokens).ok_or(PROTOCOL_ERROR)?;
-        let Some(Token::BulkString(bytes)) = tokens.next() else { return Err(PROTOCOL_ERROR) };
-        let size = self.checks().map(|(_, check)| row_size(&check.algorithm)).sum();
+        let Some(Token::BulkString(bytes)) = tokens.next() else {
+            return Err(PROTOCOL_ERROR);
+        };
+        let size = self
+            .checks()
+            .map(|(_, check)| row_size(&check.algorithm))
+            .sum();
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
-        let (kept, rest) = rest.split_at_checked(if self.is_time_given { NUMBER_BYTES * self.len() } else { 0 }).ok_or(PROTOCOL_ERROR)?;
-        let (usage, looks) = rest.split_at_checked(self.usage_rows() * SUMMARY_NUMBERS * NUMBER_BYTES).ok_or(PROTOCOL_ERROR)?;
+        let (kept, rest) = rest
+            .split_at_checked(if self.is_time_given {
+                NUMBER_BYTES * self.len()
+            } else {
+                0
+            })
+            .ok_or(PROTOCOL_ERROR)?;
+        let (usage, looks) = rest
+            .split_at_checked(self.usage_rows() * SUMMARY_NUMBERS * NUMBER_BYTES)
+            .ok_or(PROTOCOL_ERROR)?;
         // Only a request that commits all or none can be refused because of another of its checks.
-        let has_groups = self.requests.iter().any(|request| request.checks.commit == Commit::AllOrNone);
-        if looks.len() % POSITION_BYTES > 0 || looks.len() > if has_groups { POSITION_BYTES * self.len() } else { 0 } {
+        let has_groups = self
+            .requests
+            .iter()
+            .any(|request| request.checks.commit == Commit::AllOrNone);
+        if looks.len() % POSITION_BYTES > 0
+            || looks.len()
+                > if has_groups {
+                    POSITION_BYTES * self.len()
+                } else {
+                    0
+                }
+        {
             return Err(PROTOCOL_ERROR);
         }
-        Ok(ReplyParts { now, rows, kept, usage, looks, error_lines: values - HEADER_VALUES })
+        Ok(ReplyParts {
+            now,
+            rows,
+            kept,
+            usage,
+            looks,
+            error_lines: values - HEADER_VALUES,
+        })
     }
 
-    fn verdict(&self, request: &CallRequest<'_>, check: &Check, (row, hits): (CheckRow, i64), now: Micros) -> Result<Verdict, StoreError> {
+    fn verdict(
+        &self,
+        request: &CallRequest<'_>,
+        check: &Check,
+        (row, hits): (CheckRow, i64),
+        now: Micros,
+    ) -> Result<Verdict, StoreError> {
         let (used, reset, retry) = match row {
-            CheckRow::Found(state) => return Ok(check.algorithm.step(state, Arrival { now, max_hold: request.max_hold }, hits).verdict),
+            CheckRow::Found(state) => {
+                return Ok(check
+                    .algorithm
+                    .step(
+                        state,
+                        Arrival {
+                            now,
+                            max_hold: request.max_hold,
+                        },
+                        hits,
+                    )
+                    .verdict);
+            }
             CheckRow::Decided { used, reset, retry } => (used, reset, retry),
             CheckRow::Failed(_) => return Err(PROTOCOL_ERROR),
         };
         let allowed = retry == 0;
         if let Algorithm::FixedWindow(fixed) = &check.algorithm {
-            return Ok(Verdict { allowed, ..fixed.judge(fixed.number(self.now), used, now, check.hits) });
+            return Ok(Verdict {
+                allowed,
+                ..fixed.judge(fixed.number(self.now), used, now, check.hits)
+            });
         }
         let tick = check.algorithm.tick();
-        let retry_after = u64::try_from(retry).map_or(Wait::Never, |ticks| Wait::For(tick.span(ticks)));
+        let retry_after =
+            u64::try_from(retry).map_or(Wait::Never, |ticks| Wait::For(tick.span(ticks)));
         let remaining = check.algorithm.capacity().saturating_sub(used);
-        Ok(Verdict { allowed, remaining, used, reset_after: tick.span(reset), retry_after, delay: Span::ZERO })
+        Ok(Verdict {
+            allowed,
+            remaining,
+            used,
+            reset_after: tick.span(reset),
+            retry_after,
+            delay: Span::ZERO,
+        })
     }
 }
 
 /// The summaries in packed bytes.
 fn summaries(packed: &[u8]) -> impl Iterator<Item = Option<Summary>> {
-    packed.as_chunks::<{ SUMMARY_NUMBERS * NUMBER_BYTES }>().0.iter().map(|row| {
-        let mut numbers = numbers(row).map(|number| u64::try_from(integer(number)?).ok());
-        let mut number = || numbers.next().flatten();
-        Some(Summary { asked: number()?, refused: number()?, first_seen: Micros(number()?), last_seen: Micros(number()?) })
-    })
+    packed
+        .as_chunks::<{ SUMMARY_NUMBERS * NUMBER_BYTES }>()
+        .0
+        .iter()
+        .map(|row| {
+            let mut numbers = numbers(row).map(|number| u64::try_from(integer(number)?).ok());
+            let mut number = || numbers.next().flatten();
+            Some(Summary {
+                asked: number()?,
+                refused: number()?,
+                first_seen: Micros(number()?),
+                last_seen: Micros(number()?),
+            })
+        })
 }
 
 /// Bytes of the row of a check.
@@ -230,16 +364,25 @@ fn read_row(algorithm: &Algorithm, row: &[u8]) -> Option<CheckRow> {
         return Some(CheckRow::Failed(usize::try_from(integer(-first)?).ok()?));
     }
     // The script takes any whole numbers for a state and clamps them, and so do the steps.
-    let Some(state) = algorithm.state_of_row([first, second, third, number().unwrap_or_default()]) else {
+    let Some(state) = algorithm.state_of_row([first, second, third, number().unwrap_or_default()])
+    else {
         let count = |number| u64::try_from(integer(number)?).ok();
-        return Some(CheckRow::Decided { used: count(first)?, reset: count(second)?, retry: integer(third)? });
+        return Some(CheckRow::Decided {
+            used: count(first)?,
+            reset: count(second)?,
+            retry: integer(third)?,
+        });
     };
     Some(CheckRow::Found((first > 0.0).then_some(state)))
 }
 
 /// The numbers of packed bytes.
 fn numbers(packed: &[u8]) -> impl Iterator<Item = f64> {
-    packed.as_chunks::<NUMBER_BYTES>().0.iter().map(|&bytes| f64::from_le_bytes(bytes))
+    packed
+        .as_chunks::<NUMBER_BYTES>()
+        .0
+        .iter()
+        .map(|&bytes| f64::from_le_bytes(bytes))
 }
 
 /// The number as an integer; `None` for a fraction, and for a number that no step makes.
@@ -247,10 +390,13 @@ fn integer(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() <= LARGEST_COUNT as f64).then_some(number as i64)
 }
 
-/// The tokens of a value that the redis crate has parsed. Types that the script never answers become null, which no reader accepts.
+/// The tokens of a value that the redis crate has parsed. Types that the script never answers
+/// become null, which no reader accepts.
 fn tokens(reply: &Value) -> Vec<Token<'_>> {
     match reply {
-        Value::Array(values) => std::iter::once(Token::Array(values.len())).chain(values.iter().flat_map(tokens)).collect(),
+        Value::Array(values) => std::iter::once(Token::Array(values.len()))
+            .chain(values.iter().flat_map(tokens))
+            .collect(),
         Value::Int(number) => vec![Token::Integer(*number)],
         Value::BulkString(text) => vec![Token::BulkString(text)],
         Value::SimpleString(text) => vec![Token::SimpleString(text.as_bytes())],
