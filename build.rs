@@ -53,9 +53,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let decide = tonic_build::manual::Method::builder()
         .name("should_rate_limit")
         .route_name("ShouldRateLimit")
-        .input_type("crate::rls::codec::Frame")
-        .output_type("crate::rls::codec::Frame")
-        .codec_path("crate::rls::codec::FrameCodec")
+        .input_type("crate::service::rls::codec::Frame")
+        .output_type("crate::service::rls::codec::Frame")
+        .codec_path("crate::service::rls::codec::FrameCodec")
         .build();
     let service = tonic_build::manual::Service::builder()
         .name("RateLimitService")
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".envoy")
         .include_file("all.rs");
     builder
-        .codec_path("crate::proto::codec::BoundedCodec")
+        .codec_path("crate::core::proto::codec::BoundedCodec")
         .compile_fds(descriptors)?;
     Ok(())
 }

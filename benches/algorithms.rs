@@ -16,13 +16,13 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
-use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
-use weir::plan::{Check, CheckIndex, Checks, Modes};
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
+use weir::core::time::{Rate, Span, Unit};
+use weir::core::usage::{Settings, Tracking};
+use weir::core::verdict::Answers;
+use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
 use weir::store::redis::UsageWriter;
 use weir::store::{Budget, Memory, Redis, Store, memory};
-use weir::time::{Rate, Span, Unit};
-use weir::usage::{Settings, Tracking};
-use weir::verdict::Answers;
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/it/support"]

@@ -13,16 +13,16 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
-use weir::ask::Entry;
-use weir::plan::{self, Check, CheckIndex, Checks, Modes, Plan};
-use weir::rls::decode::decode;
-use weir::rls::respond::{self, respond};
-use weir::rules::Rules;
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
+use weir::core::ask::Entry;
+use weir::core::time::{Rate, Span, Unit};
+use weir::core::verdict::{Decision, Decisions};
+use weir::limits::plan::{self, Check, CheckIndex, Checks, Modes, Plan};
+use weir::limits::rules::Rules;
+use weir::observe::traces::TraceSpan;
+use weir::service::rls::decode::decode;
+use weir::service::rls::respond::{self, respond};
 use weir::store::{Memory, memory};
-use weir::time::{Rate, Span, Unit};
-use weir::traces::TraceSpan;
-use weir::verdict::{Decision, Decisions};
 
 #[path = "../tests/it/support"]
 mod support {

@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::fmt::Write;
 
-use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
-use weir::time::{Micros, Rate, Span, Unit};
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options};
+use weir::core::time::{Micros, Rate, Span, Unit};
 
 /// 60 a minute, for all pictures.
 const LIMIT: u32 = 60;

@@ -42,13 +42,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio::time::{Duration, Instant};
-use weir::algorithm::{Algorithm, AlgorithmKind, Options};
-use weir::plan::{Check, Checks, Modes};
-use weir::proto::rate_limit_descriptor::Entry;
-use weir::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Options};
+use weir::core::proto::rate_limit_descriptor::Entry;
+use weir::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
+use weir::core::time::{Rate, Unit};
+use weir::limits::plan::{Check, Checks, Modes};
 use weir::store::redis::{self, RawOptions, TlsFiles};
 use weir::store::{Budget, Redis, Store};
-use weir::time::{Rate, Unit};
 
 use service::machine::{first_thread_micros, processors, redis_version};
 use service::servers::{CpuPlacement, Server};

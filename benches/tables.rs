@@ -18,8 +18,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weir::proto::rate_limit_descriptor::Entry;
-use weir::proto::{RateLimitDescriptor, RateLimitRequest};
+use weir::core::proto::rate_limit_descriptor::Entry;
+use weir::core::proto::{RateLimitDescriptor, RateLimitRequest};
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/it/support"]
@@ -29,7 +29,7 @@ mod support {
     pub mod wait;
     pub mod weir;
 
-    pub type Client = ::weir::proto::RateLimitServiceClient<tonic::transport::Channel>;
+    pub type Client = ::weir::core::proto::RateLimitServiceClient<tonic::transport::Channel>;
 }
 
 use support::Client;

@@ -1,6 +1,6 @@
 -- commit: all_or_none: counts all checks of a request, or none if the request is refused. A check over its limit refuses the request; a
 -- quota does so only if all quotas are over; a check in shadow mode never does. Hits that a check refuses count only when the request is known to
--- pass, behind all others. The twin is src/plan/all_or_none.rs.
+-- pass, behind all others. The twin is src/limits/plan/all_or_none.rs.
 --
 -- all_or_none(first, last, quotas, check) steps the checks from `first` to `last` of a request with `quotas` quotas that pass without a
 -- check. check(index, hits, line, is_free) steps or fails one check (see decide.lua).

@@ -1,4 +1,4 @@
--- concurrency. The twin is src/algorithm/concurrency.rs, which also describes the algorithm.
+-- concurrency. The twin is src/core/algorithm/concurrency.rs, which also describes the algorithm.
 --
 -- State: a sorted set. A holder is a member of 16 bytes, its id; the score is the time of its acquire. If it has more than one place, the member 'w'
 -- with the id has minus their number as its score, and the member 'x' minus the sum of all places beyond the first of each holder. A tombstone is the

@@ -1,4 +1,4 @@
--- fixed_window. The twin is src/algorithm/fixed_window.rs.
+-- fixed_window. The twin is src/core/algorithm/fixed_window.rs.
 --
 -- State: the count of one window as decimal digits, which INCRBY counts too. The caller puts the window's number into the key and works out
 -- the times of the answer. Check parameter: the ticks for which to keep the key. Parameters: count_denied, limit.

@@ -7,7 +7,7 @@
 -- ARGV, all packed in little-endian byte order by struct.pack, because Lua takes longer to convert a number from or to text than Redis
 -- takes to look up a key. All numbers are whole and below 2^53, where Lua's numbers are exact.
 --   1  empty; or, for tests, the time in microseconds that replaces the server's.
---   2  the codes of the algorithms that occur (src/algorithm.rs), 'A' if a request commits all or none, and 'U' if usage is recorded. A step is
+--   2  the codes of the algorithms that occur (src/core/algorithm.rs), 'A' if a request commits all or none, and 'U' if usage is recorded. A step is
 --      defined only if its code is here: defining all of them would be much of the cost of a short call.
 --   3  one row per limit: the code of its algorithm; the microseconds of its tick; count_denied, which is twice the full limits that a key may be
 --      in debt, plus 1 if refused hits count; its five other parameters, as the algorithm defines them.
@@ -115,7 +115,7 @@ local function come_back(rate, window, from, to)
   return (floor(to / window) - floor(from / window)) * rate - product(rate, from % window, window) + product(rate, to % window, window)
 end
 
--- A state names its units (see src/algorithm/ticks.rs) in the fraction of its expiry: `mark` is a sixteenth of their code. So a limit whose amount
+-- A state names its units (see src/core/algorithm/ticks.rs) in the fraction of its expiry: `mark` is a sixteenth of their code. So a limit whose amount
 -- changes, and with it its units, reads what the other amount has counted. Converts the tick of the last change, rounded up, and an amount of other
 -- units, which `round` rounds. The window is in microseconds.
 local function convert(mark, other, window, last, amount, round)

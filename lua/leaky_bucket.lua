@@ -1,4 +1,4 @@
--- leaky_bucket. The twin is src/algorithm/leaky_bucket.rs, which also describes the algorithm.
+-- leaky_bucket. The twin is src/core/algorithm/leaky_bucket.rs, which also describes the algorithm.
 --
 -- State: the key's expiry in milliseconds, whose fraction names the units (see frame.lua); the tick of the last change; the backlog in units. A hit adds
 -- `unit` of them, and `rate` hits drain per window. No state means an empty queue. Check parameter: the units that drain while the caller can be held,

@@ -1,5 +1,5 @@
 -- The state of sliding_window_log and sliding_window_buckets: an entry for each tick that had hits, with the running total after it. For
--- buckets, a tick is the number of a bucket. There is no twin: Rust keeps these states as src/algorithm/sliding_window_log.rs and
+-- buckets, a tick is the number of a bucket. There is no twin: Rust keeps these states as src/core/algorithm/sliding_window_log.rs and
 -- sliding_window_buckets.rs do, and a test compares their contents.
 --
 -- Stored is one packed string: a header, then cells of equal size. Cell number `first` is the oldest entry, and `last` is one after the newest

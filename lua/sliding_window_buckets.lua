@@ -1,4 +1,4 @@
--- sliding_window_buckets. The twin is src/algorithm/sliding_window_buckets.rs.
+-- sliding_window_buckets. The twin is src/core/algorithm/sliding_window_buckets.rs.
 --
 -- State: a log (see log.lua) with an entry per bucket that had hits, whose tick is the bucket's number: empty buckets need no space, and a
 -- bucket is never mistaken for one of an earlier lap. The oldest bucket that overlaps the window counts whole. Parameters: count_denied,

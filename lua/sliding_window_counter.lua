@@ -1,4 +1,4 @@
--- sliding_window_counter. The twin is src/algorithm/sliding_window_counter.rs, which also describes the algorithm.
+-- sliding_window_counter. The twin is src/core/algorithm/sliding_window_counter.rs, which also describes the algorithm.
 --
 -- State: the key's expiry in milliseconds; the number of the current window; its hits; the hits of the previous window. Parameters:
 -- count_denied, limit, window.

@@ -1,4 +1,4 @@
--- sliding_window_log. The twin is src/algorithm/sliding_window_log.rs.
+-- sliding_window_log. The twin is src/core/algorithm/sliding_window_log.rs.
 --
 -- State: a log (see log.lua) with an entry per tick that had hits. Parameters: count_denied, limit, window.
 if steps[76] then -- 'L'

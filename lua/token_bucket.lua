@@ -1,4 +1,4 @@
--- token_bucket. The twin is src/algorithm/token_bucket.rs, which also describes the algorithm.
+-- token_bucket. The twin is src/core/algorithm/token_bucket.rs, which also describes the algorithm.
 --
 -- State: the key's expiry in milliseconds, whose fraction names the units (see frame.lua); the tick of the last change; the level in units. A hit costs
 -- `unit` of them, and `rate` hits come back per window. No state means a full bucket; a bucket with rate 0 holds nothing. Parameters: count_denied,

@@ -1,4 +1,4 @@
--- track_usage: records the hits of checks beside their counters. The twin is src/usage.rs, which also describes a record; src/usage/stored.rs
+-- track_usage: records the hits of checks beside their counters. The twin is src/core/usage.rs, which also describes a record; src/core/usage/stored.rs
 -- describes how it is stored.
 --
 -- Behind the keys of the checks, KEYS has those of the records, each once. ARGV, packed:

@@ -23,9 +23,9 @@ mod usage;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::rules::compile::Problem;
-use crate::settings::{self, Flags, Given, SettingError, Settings};
-use crate::telemetry;
+use crate::limits::rules::compile::Problem;
+use crate::observe::telemetry;
+use crate::process::settings::{self, Flags, Given, SettingError, Settings};
 use arguments::Parsed;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

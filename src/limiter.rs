@@ -20,13 +20,13 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::algorithm::Arrival;
-use crate::plan::{CheckIndex, CheckIndices, Checks};
-use crate::rules::Commit;
+use crate::core::algorithm::Arrival;
+use crate::core::time::Span;
+use crate::core::verdict::{Decision, Decisions, StoreError, Verdict};
+use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
+use crate::limits::rules::Commit;
+use crate::observe::traces::{SpanKind, TraceSpan};
 use crate::store::{AnyStore, Budget, Store, memory};
-use crate::time::Span;
-use crate::traces::{SpanKind, TraceSpan};
-use crate::verdict::{Decision, Decisions, StoreError, Verdict};
 use denial_cache::CachedRefusals;
 pub use denial_cache::DenialCache;
 pub use failure_policies::FailurePolicies;
@@ -350,10 +350,10 @@ fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
-    use crate::plan::{Check, Modes};
+    use crate::core::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
+    use crate::core::time::{Rate, Unit};
+    use crate::limits::plan::{Check, Modes};
     use crate::store::Memory;
-    use crate::time::{Rate, Unit};
     use futures_util::FutureExt;
 
     /// A future that sleeps is not ready when it is polled for the first time, however short the

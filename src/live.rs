@@ -14,10 +14,10 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
 
-use crate::metrics::{Metrics, Tallies};
-use crate::overrides::{InForce, Overrides};
-use crate::rules::Rules;
-use crate::rules::compile::Problem;
+use crate::limits::overrides::{InForce, Overrides};
+use crate::limits::rules::Rules;
+use crate::limits::rules::compile::Problem;
+use crate::observe::metrics::{Metrics, Tallies};
 use crate::store::memory;
 
 /// A configuration: its rules and their counters.
@@ -205,8 +205,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::overrides::{EntryRecord, Record};
-    use crate::rules::compile::Severity;
+    use crate::limits::overrides::{EntryRecord, Record};
+    use crate::limits::rules::compile::Severity;
 
     fn problem(what: &str) -> Problem {
         Problem {

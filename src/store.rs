@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::plan::{CheckIndex, Checks};
-use crate::time::Span;
-use crate::verdict::Answers;
-pub use crate::verdict::StoreError;
+use crate::core::time::Span;
+use crate::core::verdict::Answers;
+pub use crate::core::verdict::StoreError;
+use crate::limits::plan::{CheckIndex, Checks};
 pub use memory::Memory;
 pub use redis::Redis;
 pub use usage::{Top, Usage};

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use weir::proto::rate_limit_descriptor::Entry;
-use weir::proto::{RateLimitDescriptor, RateLimitRequest};
+use weir::core::proto::rate_limit_descriptor::Entry;
+use weir::core::proto::{RateLimitDescriptor, RateLimitRequest};
 
 use crate::service::http2_client::EncodedRequest;
 use crate::service::load::RequestSource;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
-use weir::algorithm::{Algorithm, AlgorithmKind, Options};
-use weir::plan::{Check, CheckIndex, Checks, Modes};
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Options};
+use weir::core::time::{Rate, Unit};
+use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
 use weir::store::{Budget, Redis, Store};
-use weir::time::{Rate, Unit};
 
 use super::machine::cpu_micros;
 use super::plain_redis;

@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 
-use weir::proto::rate_limit_response::rate_limit::Unit;
-use weir::proto::rate_limit_response::{Code, DescriptorStatus};
-use weir::proto::{RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
+use weir::core::proto::rate_limit_response::rate_limit::Unit;
+use weir::core::proto::rate_limit_response::{Code, DescriptorStatus};
+use weir::core::proto::{RateLimitRequest, RateLimitResponse, RateLimitServiceClient};
 
 use super::servers::{Server, ServerKind};
 use super::workload;

@@ -14,8 +14,8 @@ use tonic::codegen::{BoxFuture, Service};
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
-use weir::proto::rate_limit_response::{Code, DescriptorStatus};
-use weir::proto::{RateLimitRequest, RateLimitResponse, SERVICE_NAME};
+use weir::core::proto::rate_limit_response::{Code, DescriptorStatus};
+use weir::core::proto::{RateLimitRequest, RateLimitResponse, SERVICE_NAME};
 
 /// The kind of tokio runtime.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 use prost::Message;
-use weir::proto::RateLimitRequest;
+use weir::core::proto::RateLimitRequest;
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 

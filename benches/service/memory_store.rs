@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use weir::algorithm::{Algorithm, Arrival, Options};
-use weir::plan::{Check, CheckIndex, Checks, Modes};
+use weir::core::algorithm::{Algorithm, Arrival, Options};
+use weir::core::time::{Micros, Rate, Span, Unit};
+use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
 use weir::store::{Memory, memory};
-use weir::time::{Micros, Rate, Span, Unit};
 
 use super::machine::own_resident_bytes;
 use super::servers::{CpuPlacement, run_this_process_on};

@@ -8,8 +8,8 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use weir::proto::rate_limit_descriptor::Entry;
-use weir::proto::{RateLimitDescriptor, RateLimitRequest};
+use weir::core::proto::rate_limit_descriptor::Entry;
+use weir::core::proto::{RateLimitDescriptor, RateLimitRequest};
 
 use super::http2_client::EncodedRequest;
 use super::load::RequestSequence;

@@ -17,9 +17,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{UsageError, print};
-use crate::admin::reply::ErrorBody;
-use crate::admin::status::Status;
-use crate::rules::compile::OneLine;
+use crate::desk::admin::reply::ErrorBody;
+use crate::desk::admin::status::Status;
+use crate::limits::rules::compile::OneLine;
 
 /// Where the debug listener is, unless it is set otherwise.
 const DEFAULT: &str = "http://127.0.0.1:6070";

@@ -9,7 +9,7 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 
-use crate::settings;
+use crate::process::settings;
 
 /// The name of envoyproxy/ratelimit's program.
 const REFERENCE_NAME: &str = "ratelimit";

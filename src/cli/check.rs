@@ -9,12 +9,12 @@ use clap::Args;
 use serde::Serialize;
 
 use super::print;
+use crate::limits::rules::Rules;
+use crate::limits::rules::compile::{self, OneLine, Problem, Severity, SourceText};
+use crate::limits::rules::diff::Difference;
+use crate::limits::rules::domains::Overlay;
 use crate::live::files;
-use crate::rules::Rules;
-use crate::rules::compile::{self, OneLine, Problem, Severity, SourceText};
-use crate::rules::diff::Difference;
-use crate::rules::domains::Overlay;
-use crate::settings::{ReadFlags, Settings};
+use crate::process::settings::{ReadFlags, Settings};
 
 /// Characters of a line of a file that are shown below a problem.
 const LONGEST_EXCERPT: usize = 100;

@@ -19,7 +19,7 @@ use tokio_rustls::rustls::{ClientConfig, Error};
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::tls::{self, ClientOptions, Peer};
+use crate::net::tls::{self, ClientOptions, Peer};
 
 /// Where a gRPC port is.
 #[derive(Clone, Debug)]

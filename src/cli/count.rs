@@ -9,9 +9,9 @@ use clap::Args;
 use super::admin::{self, AdminFlags};
 use super::print;
 use super::usage::{borrowed, subject};
-use crate::admin::usage::Count;
-use crate::rules::compile::OneLine;
-use crate::time::people::instant;
+use crate::core::time::people::instant;
+use crate::desk::admin::usage::Count;
+use crate::limits::rules::compile::OneLine;
 
 #[derive(Args, Debug)]
 #[command(

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use super::UsageError;
-use crate::ask::written::read_exact;
-use crate::proto::RateLimitDescriptor;
-use crate::proto::rate_limit_descriptor::Entry;
+use crate::core::ask::written::read_exact;
+use crate::core::proto::RateLimitDescriptor;
+use crate::core::proto::rate_limit_descriptor::Entry;
 
 /// The descriptors of these arguments as commands print them, and as overrides are written: `\*` is
 /// a star, as `*` is.

@@ -16,19 +16,19 @@ use serde_json::json;
 
 use super::admin::{self, AdminFlags};
 use super::{UnusableFiles, UsageError, entries, print};
-use crate::admin::explain::{Descriptor, Level, Report, State, Tried, list};
-use crate::admin::status::now;
-use crate::ask::written::shell_word;
-use crate::http::json;
+use crate::core::ask::written::shell_word;
+use crate::core::proto::rate_limit_descriptor::Entry;
+use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
+use crate::core::time::people;
+use crate::desk::admin::explain::{Descriptor, Level, Report, State, Tried, list};
+use crate::desk::admin::status::now;
+use crate::limits::plan::key::Subject;
+use crate::limits::plan::{self, Plan};
+use crate::limits::rules::compile::OneLine;
+use crate::limits::rules::{Rules, compile};
 use crate::live::files;
-use crate::plan::key::Subject;
-use crate::plan::{self, Plan};
-use crate::proto::rate_limit_descriptor::Entry;
-use crate::proto::{RateLimitDescriptor, RateLimitRequest};
-use crate::rules::compile::OneLine;
-use crate::rules::{Rules, compile};
-use crate::settings::ReadFlags;
-use crate::time::people;
+use crate::process::settings::ReadFlags;
+use crate::service::pages::json;
 
 /// The longest JSON that is read, in bytes: the longest request that a service takes.
 const MAX_JSON_BYTES: u64 = 4 << 20;
@@ -105,8 +105,8 @@ pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
 
 fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
     let message = message(explain)?;
-    let ask =
-        crate::rls::decode::decode(&message).map_err(|error| UsageError(error.to_string()))?;
+    let ask = crate::service::rls::decode::decode(&message)
+        .map_err(|error| UsageError(error.to_string()))?;
     let options = explain.read.options(config.to_owned(), false);
     let compiled =
         files::read(&options).and_then(|read| compile::compile(&read.texts, &options.compile));
@@ -170,7 +170,7 @@ fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
     let mut descriptors = Vec::new();
     for descriptor in entries::written_descriptors(&explain.entries)? {
-        let entry = |entry: &crate::proto::rate_limit_descriptor::Entry| {
+        let entry = |entry: &crate::core::proto::rate_limit_descriptor::Entry| {
             Ok(json!({ "key": text(&entry.key)?, "value": text(&entry.value)? }))
         };
         let entries: Result<Vec<_>, std::string::FromUtf8Error> =

@@ -15,8 +15,8 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use super::connect::{Target, connect};
 use super::print;
-use crate::settings::{ListenerFlags, LocalAddress, LocalGrpc};
-use crate::tls::ClientOptions;
+use crate::net::tls::ClientOptions;
+use crate::process::settings::{ListenerFlags, LocalAddress, LocalGrpc};
 
 /// The bytes of an answer that are read at most: its first line and the reasons fit.
 const LONGEST_ANSWER: u64 = 1_024;

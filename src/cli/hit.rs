@@ -12,14 +12,14 @@ use tonic::Status;
 
 use super::connect::{Target, connect};
 use super::{entries, print};
-use crate::admin::status::now;
-use crate::proto::rate_limit_descriptor::Entry;
-use crate::proto::rate_limit_response::{Code, DescriptorStatus};
-use crate::proto::{
+use crate::core::proto::rate_limit_descriptor::Entry;
+use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
+use crate::core::proto::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
 };
-use crate::time::{Unit, people};
-use crate::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
+use crate::core::time::{Unit, people};
+use crate::desk::admin::status::now;
+use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
 /// The exit code of OVER_LIMIT, so that scripts can tell it from a failure.
 const OVER_LIMIT: u8 = 3;
@@ -201,7 +201,7 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
         .entries
         .iter()
         .map(|entry| {
-            crate::ask::Entry {
+            crate::core::ask::Entry {
                 key: &entry.key,
                 value: &entry.value,
             }

@@ -16,13 +16,13 @@ use serde_json::Value;
 use self::arguments::{check_values, entries, exact_entries, rate, until};
 use super::admin::{self, AdminFlags, Changed, Services};
 use super::{UsageError, print};
-use crate::admin::overrides as api;
-use crate::admin::status::now;
-use crate::admin::subject::order_of;
-use crate::ask::written::shell_word;
-use crate::overrides::{EntryRecord, Pattern, RateRecord};
-use crate::plan::key::Subject;
-use crate::rules::compile::OneLine;
+use crate::core::ask::written::shell_word;
+use crate::desk::admin::overrides as api;
+use crate::desk::admin::status::now;
+use crate::desk::admin::subject::order_of;
+use crate::limits::overrides::{EntryRecord, Pattern, RateRecord};
+use crate::limits::plan::key::Subject;
+use crate::limits::rules::compile::OneLine;
 
 /// How a descriptor is written, and when an override ends.
 const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, or KEY alone for \
@@ -349,7 +349,7 @@ async fn all(services: &Services, domain: Option<&str>, ended: bool) -> anyhow::
         );
         all.next = page
             .next
-            .filter(|_| all.overrides.len() <= crate::overrides::MAX_OVERRIDES);
+            .filter(|_| all.overrides.len() <= crate::limits::overrides::MAX_OVERRIDES);
         if all.next.is_none() {
             return Ok(all);
         }

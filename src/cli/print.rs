@@ -7,11 +7,11 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::admin::entry::Entry;
-use crate::ask::written::shell_word;
-use crate::plan::key::Subject;
-use crate::rules::compile::Problem;
-use crate::telemetry;
+use crate::core::ask::written::shell_word;
+use crate::desk::admin::entry::Entry;
+use crate::limits::plan::key::Subject;
+use crate::limits::rules::compile::Problem;
+use crate::observe::telemetry;
 
 /// Problems in a line of JSON; `weir check` shows them all.
 const MAX_PROBLEMS: usize = 50;

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::admin::{AdminFlags, Service};
-use crate::rules::compile::OneLine;
+use crate::limits::rules::compile::OneLine;
 
 /// The time for an answer of one replica. The others are shown without it.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use super::UnusableFiles;
-use crate::app;
-use crate::settings::{Flags, Given, Settings};
+use crate::process::app;
+use crate::process::settings::{Flags, Given, Settings};
 
 /// Serves with `flags`. `ignored` are the names of arguments that were ignored, because the program
 /// was started as `ratelimit`.

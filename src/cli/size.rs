@@ -22,7 +22,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, value_parser};
 
 use super::{UsageError, print};
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 use inputs::{Demand, Fleet, RedisInput, RedisKind, UsageDemand};
 use report::Report;
 

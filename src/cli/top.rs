@@ -14,10 +14,10 @@ use serde::Serialize;
 use super::admin::{AdminFlags, block_on};
 use super::print;
 use super::replicas::{Answered, Replica, check_any, failures};
-use crate::admin::query::MAX_COUNT;
-use crate::admin::top::{self as api, RANKINGS, WINDOWS};
-use crate::rules::compile::OneLine;
-use crate::subjects::Ranking;
+use crate::desk::admin::query::MAX_COUNT;
+use crate::desk::admin::top::{self as api, RANKINGS, WINDOWS};
+use crate::limits::rules::compile::OneLine;
+use crate::observe::subjects::Ranking;
 
 /// The time between two answers on a terminal.
 const INTERVAL: Duration = Duration::from_secs(2);

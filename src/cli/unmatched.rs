@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::admin::{AdminFlags, block_on};
 use super::print;
 use super::replicas::{Answered, Replica, check_any, failures};
-use crate::admin::unmatched::{Descriptor, Domain, Unmatched};
-use crate::rules::compile::OneLine;
-use crate::time::people;
+use crate::core::time::people;
+use crate::desk::admin::unmatched::{Descriptor, Domain, Unmatched};
+use crate::limits::rules::compile::OneLine;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Example: weir unmatched --domain shop\n\n\
@@ -148,7 +148,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::admin::entry::Entry;
+    use crate::desk::admin::entry::Entry;
 
     fn domain(name: &str, known: bool, descriptors: &[(&str, i64)]) -> Domain {
         let descriptor = |&(value, seen): &(&str, i64)| Descriptor {

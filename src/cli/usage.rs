@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use super::admin::{self, AdminFlags, Services};
 use super::{UsageError, entries, print};
-use crate::admin::usage::{Series, Top, Usage};
-use crate::plan::key;
-use crate::rules::compile::OneLine;
-use crate::time::people::{instant, span};
+use crate::core::time::people::{instant, span};
+use crate::desk::admin::usage::{Series, Top, Usage};
+use crate::limits::plan::key;
+use crate::limits::rules::compile::OneLine;
 use clap::Args;
 use clap::builder::PossibleValue;
 

@@ -21,10 +21,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Input;
 use super::header_blocks::Chunks;
-use crate::bounds::Unfinished;
-use crate::metrics::Metrics;
-use crate::proto;
-use crate::server::header_blocks::HeaderBlocks;
+use crate::core::proto;
+use crate::net::bounds::Unfinished;
+use crate::observe::metrics::Metrics;
+use crate::service::server::header_blocks::HeaderBlocks;
 use sender::{Call, Sender};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -10,9 +10,9 @@ use prost::encoding::{
 };
 use prost::{DecodeError, Message};
 
-use crate::ask::Ask;
-use crate::proto::RateLimitRequest;
-use crate::rls::decode::{InvalidRequest, decode};
+use crate::core::ask::Ask;
+use crate::core::proto::RateLimitRequest;
+use crate::service::rls::decode::{InvalidRequest, decode};
 
 pub(super) fn check(message: &[u8]) {
     let ours = decode(message);

@@ -9,12 +9,12 @@ use prost::Message;
 use tokio::runtime::{self, Runtime};
 
 use super::yaml;
-use crate::proto::rate_limit_descriptor::Entry;
-use crate::proto::{RateLimitDescriptor, RateLimitRequest};
-use crate::rls::Rls;
-use crate::rls::timeout::grpc_timeout;
-use crate::rules::compile::{Options, SourceText, compile};
-use crate::traces::TraceSpan;
+use crate::core::proto::rate_limit_descriptor::Entry;
+use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
+use crate::limits::rules::compile::{Options, SourceText, compile};
+use crate::observe::traces::TraceSpan;
+use crate::service::rls::Rls;
+use crate::service::rls::timeout::grpc_timeout;
 
 /// One limit of each kind of algorithm, of which one may hold its requests for a day.
 const LIMITS: &str = "

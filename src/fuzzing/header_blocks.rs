@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::Input;
-use crate::bounds::Unfinished;
-use crate::server::header_blocks::{HeaderBlocks, MAX_CONTINUATIONS};
+use crate::net::bounds::Unfinished;
+use crate::service::server::header_blocks::{HeaderBlocks, MAX_CONTINUATIONS};
 
 const MAX_FRAME_BYTES: usize = 16 << 10;
 const FRAME_HEADER_BYTES: usize = 9;

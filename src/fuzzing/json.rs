@@ -4,8 +4,8 @@
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 
-use crate::http::json;
-use crate::proto::{self, RateLimitRequest};
+use crate::core::proto::{self, RateLimitRequest};
+use crate::service::pages::json;
 
 /// The longest error in bytes. A body may have megabytes, and is not repeated.
 const MAX_ERROR_BYTES: usize = 1_000;

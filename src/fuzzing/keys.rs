@@ -7,11 +7,11 @@
 use sha2::{Digest, Sha256};
 
 use super::Input;
-use crate::algorithm::{Algorithm, AlgorithmKind, Options};
-use crate::ask::Entry;
-use crate::plan::key;
-use crate::rules::limit::Level;
-use crate::time::{PeriodKind, Rate, Span, Unit, Zone};
+use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
+use crate::core::ask::Entry;
+use crate::core::time::{PeriodKind, Rate, Span, Unit, Zone};
+use crate::limits::plan::key;
+use crate::limits::rules::limit::Level;
 
 const PREFIX: &str = "p";
 

@@ -9,16 +9,16 @@ use bb8_redis::redis::{Value, parse_redis_value};
 use tokio::time::Instant;
 
 use super::Input;
-use crate::algorithm::{Algorithm, AlgorithmKind, Options};
-use crate::plan::{Check, Checks, Modes};
-use crate::rules::Commit;
+use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
+use crate::core::time::{Micros, Rate, Span, Unit};
+use crate::limits::plan::{Check, Checks, Modes};
+use crate::limits::rules::Commit;
 use crate::store::Budget;
 use crate::store::redis::error;
 use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work};
 use crate::store::redis::wire::hash_slot::{Redirect, SLOTS};
 use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ProtocolError, ReplyBuffer, Token};
-use crate::time::{Micros, Rate, Span, Unit};
 
 /// The most memory of the buffer of one connection.
 const MAX_BUFFER_BYTES: usize = 1 << 20;

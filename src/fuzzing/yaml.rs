@@ -6,21 +6,21 @@ use std::sync::{Arc, LazyLock};
 use futures_util::FutureExt;
 use prost::Message;
 
-use crate::ask::Entry;
+use crate::core::ask::Entry;
+use crate::core::proto::rate_limit_descriptor::Entry as WireEntry;
+use crate::core::proto::rate_limit_response::Code;
+use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::limiter::{self, FailurePolicies, Limiter, failure_policies};
+use crate::limits::plan;
+use crate::limits::rules::compile::{Compiled, Options, Problem, Severity, SourceText, compile};
+use crate::limits::rules::limit::Limit;
+use crate::limits::rules::{Lookup, Rules};
 use crate::live::Live;
-use crate::metrics::{Core, Metrics};
-use crate::plan;
-use crate::proto::rate_limit_descriptor::Entry as WireEntry;
-use crate::proto::rate_limit_response::Code;
-use crate::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use crate::rls::{self, Rls};
-use crate::rules::compile::{Compiled, Options, Problem, Severity, SourceText, compile};
-use crate::rules::limit::Limit;
-use crate::rules::{Lookup, Rules};
+use crate::observe::metrics::{Core, Metrics};
+use crate::observe::subjects::Subjects;
+use crate::observe::traces::TraceSpan;
+use crate::service::rls::{self, Rls};
 use crate::store::{AnyStore, Memory, memory};
-use crate::subjects::Subjects;
-use crate::traces::TraceSpan;
 
 /// Separates the files of one input.
 const SEPARATOR: &[u8] = b"\n%%%\n";

@@ -26,11 +26,11 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::algorithm::Algorithm;
-use crate::plan::{Check, CheckIndex, Checks};
-use crate::rules::Commit;
-use crate::time::Span;
-use crate::verdict::{StoreError, Verdict, Wait};
+use crate::core::algorithm::Algorithm;
+use crate::core::time::Span;
+use crate::core::verdict::{StoreError, Verdict, Wait};
+use crate::limits::plan::{Check, CheckIndex, Checks};
+use crate::limits::rules::Commit;
 
 /// The size of the cache.
 #[derive(Clone, Copy, Debug)]

@@ -12,12 +12,12 @@ use std::num::NonZeroU32;
 use smallvec::SmallVec;
 
 use super::replicas::{ReplicaCount, Source};
-use crate::algorithm::Arrival;
-use crate::plan::{Check, CheckIndex, CheckIndices, Checks};
-use crate::rules::Commit;
-use crate::rules::limit::OnStoreFailure;
+use crate::core::algorithm::Arrival;
+use crate::core::verdict::{Decision, Decisions};
+use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
+use crate::limits::rules::Commit;
+use crate::limits::rules::limit::OnStoreFailure;
 use crate::store::{Memory, StoreError, memory};
-use crate::verdict::{Decision, Decisions};
 
 /// Options of the policy `local`.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::metrics::PolicyAnswers;
+use crate::observe::metrics::PolicyAnswers;
 use crate::store::redis::{Deployment, FailingServer, Failure};
 
 /// Servers that one line names, and servers of one outage that get lines of their own.

@@ -13,11 +13,11 @@ use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
 use super::{Limiter, less_reserve};
-use crate::plan::{Checks, Trials};
+use crate::core::time::Span;
+use crate::core::verdict::{Answers, Decision, Decisions, StoreError};
+use crate::limits::plan::{Checks, Trials};
+use crate::observe::traces::TraceSpan;
 use crate::store::{Budget, Store};
-use crate::time::Span;
-use crate::traces::TraceSpan;
-use crate::verdict::{Answers, Decision, Decisions, StoreError};
 
 /// The answer to a trial that the request did not wait for. It may be counted.
 const ABANDONED: StoreError = StoreError::Unknown("abandoned");

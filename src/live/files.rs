@@ -18,10 +18,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use super::Live;
-use crate::background;
-use crate::metrics::Metrics;
-use crate::rules::compile::{self, Problem, SourceText, compile};
-use crate::rules::diff::Difference;
+use crate::limits::rules::compile::{self, Problem, SourceText, compile};
+use crate::limits::rules::diff::Difference;
+use crate::net::background;
+use crate::observe::metrics::Metrics;
 use debounce::Debounce;
 pub use one::OneFile;
 use scan::{Fingerprint, LimitFile, scan};

@@ -24,10 +24,10 @@ pub use self::kept::Keeping;
 use self::kept::{Change, Kept, Mark, Reading, keep_ended};
 use self::place::Place;
 use super::Live;
-use crate::metrics::{Sample, families};
-use crate::overrides::{Kind, Override, Overrides, Record};
+use crate::core::time::{Micros, Span};
+use crate::limits::overrides::{Kind, Override, Overrides, Record};
+use crate::observe::metrics::{Sample, families};
 use crate::store::memory;
-use crate::time::{Micros, Span};
 
 /// The time between two readings. With a round trip it keeps what is promised: in force everywhere
 /// within a second.

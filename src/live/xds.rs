@@ -31,11 +31,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Live;
-use crate::background;
-use crate::metrics::Metrics;
-use crate::proto::xds::Node;
-use crate::rules::compile::Problem;
-use crate::rules::domains::XdsOptions;
+use crate::core::proto::xds::Node;
+use crate::limits::rules::compile::Problem;
+use crate::limits::rules::domains::XdsOptions;
+use crate::net::background;
+use crate::observe::metrics::Metrics;
 use applier::{Answer, Applier};
 use backoff::{Backoff, Ended};
 use cache::Cache;

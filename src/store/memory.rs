@@ -35,12 +35,12 @@ use self::shard::{Change, Shard};
 use self::usage::UsageRecords;
 pub use self::usage::UsageSize;
 use super::{Budget, Store};
-use crate::algorithm::{Algorithm, Arrival, State, Step};
-use crate::plan::{AllOrNone, Check, CheckIndex, Checks, key};
-use crate::rules::Commit;
-use crate::time::Micros;
-use crate::usage::{Hits, Order, Record, Tracking};
-use crate::verdict::{Answers, StoreError, Verdict};
+use crate::core::algorithm::{Algorithm, Arrival, State, Step};
+use crate::core::time::Micros;
+use crate::core::usage::{Hits, Order, Record, Tracking};
+use crate::core::verdict::{Answers, StoreError, Verdict};
+use crate::limits::plan::{AllOrNone, Check, CheckIndex, Checks, key};
+use crate::limits::rules::Commit;
 
 /// How the store is built.
 #[derive(Clone, Copy, Debug)]

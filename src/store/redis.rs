@@ -52,9 +52,9 @@ use self::wire::batch::{Work, WorkReply};
 pub use self::wire::call::{Call, CallRequest, RefusedHits, ScriptRef};
 use self::wire::hash_slot::{Redirect, Slot};
 use super::{Budget, Store};
-use crate::plan::{CheckIndex, CheckIndices, Checks};
-use crate::rules::Commit;
-use crate::verdict::{Answers, StoreError};
+use crate::core::verdict::{Answers, StoreError};
+use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
+use crate::limits::rules::Commit;
 
 /// The wait before a check is sent again after TRYAGAIN. A slot of few keys has migrated by then.
 const MIGRATION_WAIT: Duration = Duration::from_millis(5);

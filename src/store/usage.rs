@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{Memory, memory};
-use crate::algorithm::{Algorithm, State};
-use crate::plan::{CheckIndex, Checks, key};
-use crate::rules::Commit;
+use crate::core::algorithm::{Algorithm, State};
+use crate::core::time::Micros;
+use crate::core::usage::{Order, Record, Tracking};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::{CheckIndex, Checks, key};
+use crate::limits::rules::Commit;
 use crate::store::redis::UsageReader;
-use crate::time::Micros;
-use crate::usage::{Order, Record, Tracking};
-use crate::verdict::StoreError;
 
 /// The usage in the store of a process.
 #[derive(Clone, Debug)]

@@ -3,12 +3,12 @@
 //! `redis/algorithms.rs` runs all of them on the script. They are written from the algorithms'
 //! definitions.
 
-use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
-use weir::plan::{AllOrNone, Check, Checks, Modes};
-use weir::rules::Commit;
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
+use weir::core::time::{Micros, PeriodKind, Rate, Span, Unit, WEEKDAYS, Zone};
+use weir::core::verdict::{Verdict, Wait};
+use weir::limits::plan::{AllOrNone, Check, Checks, Modes};
+use weir::limits::rules::Commit;
 use weir::store::{Memory, memory};
-use weir::time::{Micros, PeriodKind, Rate, Span, Unit, WEEKDAYS, Zone};
-use weir::verdict::{Verdict, Wait};
 
 /// The time at which every line starts, in microseconds. A minute, an hour and a day begin at it.
 const START: u64 = 1_800_057_600_000_000;

@@ -1,7 +1,7 @@
 //! `commit: all_or_none`, with both stores: a refused request counts nothing.
 
-use weir::proto::rate_limit_response::Code;
-use weir::proto::{RateLimitDescriptor, RateLimitResponse};
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 
 use crate::support::{Client, RedisServer, Weir, descriptor, request};
 

@@ -2,10 +2,10 @@
 //! through real sockets with both stores.
 
 use prost_types::Struct;
-use weir::proto::rate_limit_descriptor::RateLimitOverride;
-use weir::proto::rate_limit_response::Code;
-use weir::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use weir::time::Unit;
+use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use weir::core::time::Unit;
 
 use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, json, request};
 

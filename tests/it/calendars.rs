@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use time::{Date, OffsetDateTime, UtcOffset};
-use weir::algorithm::{Algorithm, AlgorithmKind, Options};
-use weir::proto::RateLimitResponse;
-use weir::proto::rate_limit_response::Code;
-use weir::time::{Anchor, Micros, Period, PeriodKind, Rate, Unit, WEEKDAYS, Window, Zone};
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Options};
+use weir::core::proto::RateLimitResponse;
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::time::{Anchor, Micros, Period, PeriodKind, Rate, Unit, WEEKDAYS, Window, Zone};
 
 use crate::support::{Client, RedisServer, Weir, descriptor, http_client, request, tools};
 

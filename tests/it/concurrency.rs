@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use crate::support::{RedisServer, Weir, descriptor, request};
 

@@ -4,10 +4,10 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use time::{Month, OffsetDateTime};
-use weir::proto::rate_limit_descriptor::RateLimitOverride;
-use weir::proto::rate_limit_response::Code;
-use weir::proto::{RateLimitDescriptor, RateLimitResponse};
-use weir::time::Unit;
+use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
+use weir::core::time::Unit;
 
 use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
 

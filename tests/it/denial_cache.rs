@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use weir::proto::RateLimitResponse;
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::RateLimitResponse;
+use weir::core::proto::rate_limit_response::Code;
 
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
 

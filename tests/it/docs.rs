@@ -478,7 +478,7 @@ fn pages() -> Vec<String> {
 
 /// The tables of a page that a block of limits names. The first line of each is its name, as a
 /// comment.
-fn tables(page: &str, text: &str, block: &str) -> Vec<weir::rules::compile::SourceText> {
+fn tables(page: &str, text: &str, block: &str) -> Vec<weir::limits::rules::compile::SourceText> {
     let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
     let blocks = text
         .split("```csv\n")
@@ -486,7 +486,7 @@ fn tables(page: &str, text: &str, block: &str) -> Vec<weir::rules::compile::Sour
         .filter_map(|rest| rest.split("```").next());
     let named = blocks.filter_map(|csv| Some((csv.lines().next()?.strip_prefix("# ")?, csv)));
     let used = named.filter(|(name, _)| block.contains(&format!("table: {name}")));
-    used.map(|(name, csv)| weir::rules::compile::SourceText {
+    used.map(|(name, csv)| weir::limits::rules::compile::SourceText {
         name: format!("{folder}/{name}"),
         text: csv.into(),
     })
@@ -505,17 +505,17 @@ fn the_limits_of_every_page_compile() {
             .skip(1)
             .filter_map(|rest| rest.split("```").next())
         {
-            let source = weir::rules::compile::SourceText {
+            let source = weir::limits::rules::compile::SourceText {
                 name: page.clone(),
                 text: block.as_bytes().to_vec(),
             };
             let tables = tables(&page, &text, block);
-            let options = weir::rules::compile::Options {
+            let options = weir::limits::rules::compile::Options {
                 strict: true,
                 ..Default::default()
             };
             if block.lines().any(|line| line.starts_with("domains:")) {
-                let read = weir::rules::domains::Overlay::read(source, &options);
+                let read = weir::limits::rules::domains::Overlay::read(source, &options);
                 assert!(read.is_ok(), "{page}: {read:?}\n{block}");
                 overlays += 1;
                 continue;
@@ -524,7 +524,7 @@ fn the_limits_of_every_page_compile() {
                 continue;
             }
             let compiled =
-                weir::rules::compile::compile(&[&tables[..], &[source]].concat(), &options);
+                weir::limits::rules::compile::compile(&[&tables[..], &[source]].concat(), &options);
             assert!(compiled.is_ok(), "{page}: {compiled:?}\n{block}");
             count += 1;
         }

@@ -1,8 +1,8 @@
 //! Failure policies: the answers while Redis is down, for each policy and for several in one
 //! request, and the return to Redis afterwards.
 
-use weir::proto::rate_limit_response::{Code, DescriptorStatus};
-use weir::proto::{RateLimitDescriptor, RateLimitResponse};
+use weir::core::proto::rate_limit_response::{Code, DescriptorStatus};
+use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 
 use crate::support::{Client, RedisServer, Weir, descriptor, request};
 
@@ -230,11 +230,13 @@ async fn statuses_show_no_limit_whose_count_is_unknown() {
 async fn a_domain_and_the_process_have_defaults() {
     let own = || {
         let mut own = descriptor(&[("brought", "along")]);
-        own.limit = Some(weir::proto::rate_limit_descriptor::RateLimitOverride {
-            requests_per_unit: 5,
-            unit: 4,
-            ..Default::default()
-        });
+        own.limit = Some(
+            weir::core::proto::rate_limit_descriptor::RateLimitOverride {
+                requests_per_unit: 5,
+                unit: 4,
+                ..Default::default()
+            },
+        );
         vec![own]
     };
     let (error, local) = (

@@ -1,10 +1,10 @@
 //! The table `tests/vectors/hits.txt`, run on the pure step and on the service with each store.
 
-use weir::algorithm::{Algorithm, Arrival, FixedWindow};
-use weir::proto::rate_limit_descriptor::RateLimitOverride;
-use weir::proto::rate_limit_response::Code;
-use weir::proto::{RateLimitDescriptor, RateLimitRequest};
-use weir::time::{Micros, Period, Span, Unit};
+use weir::core::algorithm::{Algorithm, Arrival, FixedWindow};
+use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::{RateLimitDescriptor, RateLimitRequest};
+use weir::core::time::{Micros, Period, Span, Unit};
 
 use crate::support::{self, RedisServer, Weir};
 

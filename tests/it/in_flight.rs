@@ -6,8 +6,8 @@ mod envoy;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use weir::proto::RateLimitResponse;
-use weir::proto::rate_limit_response::{Code, DescriptorStatus};
+use weir::core::proto::RateLimitResponse;
+use weir::core::proto::rate_limit_response::{Code, DescriptorStatus};
 
 use crate::support::wait::{TIMEOUT, eventually};
 use crate::support::{

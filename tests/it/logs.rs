@@ -345,7 +345,10 @@ async fn values_in_logs_are_hashed_or_left_out() {
 async fn a_log_of_refusals_that_is_not_written_is_a_warning() {
     let weir = Weir::start(
         DEMO,
-        &[("LOG_REFUSALS", "1"), ("LOG_LEVEL", "warn,weir::app=info")],
+        &[
+            ("LOG_REFUSALS", "1"),
+            ("LOG_LEVEL", "warn,weir::process::app=info"),
+        ],
     );
     assert_eq!(lines(&weir, "LOG_REFUSALS has no effect").len(), 1);
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
 

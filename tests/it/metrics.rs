@@ -4,7 +4,7 @@ mod scrapes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir::metrics::families;
+use weir::observe::metrics::families;
 
 use crate::support::sentinel::SentinelSet;
 use crate::support::wait::eventually_async;
@@ -121,8 +121,9 @@ async fn every_family_of_a_scrape_is_declared() {
                 .expect("all families");
         for (name, (metric_type, help, labels)) in families_of(&page) {
             let declared = families::ALL.iter().find(|family| family.name() == name);
-            let declared = declared
-                .unwrap_or_else(|| panic!("{name} is not declared in src/metrics/families.rs"));
+            let declared = declared.unwrap_or_else(|| {
+                panic!("{name} is not declared in src/observe/metrics/families.rs")
+            });
             assert_eq!(
                 (metric_type.as_str(), help.as_str()),
                 (declared.metric_type().name(), declared.help()),
@@ -178,7 +179,7 @@ async fn allowed_hits_are_never_over_the_limit() {
                 ))
                 .await;
             answer.expect("an answer").into_inner().overall_code()
-                == weir::proto::rate_limit_response::Code::Ok
+                == weir::core::proto::rate_limit_response::Code::Ok
         };
         let counts = |key: &str| {
             ["total_hits", "within_limit", "near_limit", "over_limit"].map(|stat| {

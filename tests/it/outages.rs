@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tonic::Code;
 use weir::limiter::outages::{self, Line};
-use weir::metrics::PolicyAnswers;
+use weir::observe::metrics::PolicyAnswers;
 use weir::store::Redis;
 
 use crate::support::certificates::{Authority, Files};

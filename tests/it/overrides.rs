@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use weir::proto::RateLimitResponse;
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::RateLimitResponse;
+use weir::core::proto::rate_limit_response::Code;
 
 use crate::support::{Client, Weir, descriptor_with_hits, request};
 

@@ -3,7 +3,7 @@
 #[path = "../../benches/plots.rs"]
 mod drawn;
 
-use weir::algorithm::AlgorithmKind;
+use weir::core::algorithm::AlgorithmKind;
 
 use crate::support::tools;
 

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weir::algorithm::{Algorithm, FixedWindow};
-use weir::plan::{Check, Checks, Modes};
+use weir::core::algorithm::{Algorithm, FixedWindow};
+use weir::core::time::{Micros, Period, Span};
+use weir::core::verdict::{Answers, Verdict};
+use weir::limits::plan::{Check, Checks, Modes};
 use weir::store::redis::{Call, CallRequest};
 use weir::store::{Budget, Redis, Store, StoreError};
-use weir::time::{Micros, Period, Span};
-use weir::verdict::{Answers, Verdict};
 
 /// A deadline that is long enough for a busy machine; tests of deadlines set shorter ones.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -4,8 +4,8 @@
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use weir::core::proto::rate_limit_response::Code;
 use weir::limiter::replicas::{Lookups, Options, RecentOptions, ReplicaCount, Source, follow};
-use weir::proto::rate_limit_response::Code;
 
 use crate::support::dns::{DnsServer, Fault, Zone};
 use crate::support::wait::eventually_async;

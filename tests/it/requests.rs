@@ -2,10 +2,10 @@
 //! that are invalid.
 
 use tonic::Code as GrpcCode;
-use weir::proto::rate_limit_descriptor::RateLimitOverride;
-use weir::proto::rate_limit_response::{Code, RateLimit};
-use weir::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use weir::time::Unit;
+use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
+use weir::core::proto::rate_limit_response::{Code, RateLimit};
+use weir::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use weir::core::time::Unit;
 
 use crate::support::{self, Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
 

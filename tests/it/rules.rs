@@ -14,13 +14,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use weir::algorithm::{Algorithm, AlgorithmKind};
-use weir::ask::Entry;
-use weir::rules::compile::{Compiled, Options, ProcessDefaults, Severity, SourceText, compile};
-use weir::rules::limit::{Amount, Limit, LimitId, LimitInForce, OnStoreFailure, Scale};
-use weir::rules::{Commit, Lookup, Rules};
-use weir::time::{Period, Tick};
-use weir::usage::{Settings, Tracking};
+use weir::core::algorithm::{Algorithm, AlgorithmKind};
+use weir::core::ask::Entry;
+use weir::core::time::{Period, Tick};
+use weir::core::usage::{Settings, Tracking};
+use weir::limits::rules::compile::{
+    Compiled, Options, ProcessDefaults, Severity, SourceText, compile,
+};
+use weir::limits::rules::limit::{Amount, Limit, LimitId, LimitInForce, OnStoreFailure, Scale};
+use weir::limits::rules::{Commit, Lookup, Rules};
 
 mod bombs;
 mod resources;
@@ -157,7 +159,7 @@ fn show_algorithm(amount: &Amount) -> String {
 fn show_amount(amount: &Amount) -> String {
     let rate = amount.rate;
     let mut line = match rate.unit_multiplier {
-        _ if rate.unit == weir::time::Unit::None => rate.to_string(),
+        _ if rate.unit == weir::core::time::Unit::None => rate.to_string(),
         1 => format!("{} per {}", rate.requests_per_unit, rate.unit.name()),
         many => format!(
             "{} per {many} {}s",

@@ -21,15 +21,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tonic::{Code, Status};
-use weir::metrics::Metrics;
-use weir::rls::ShouldRateLimit;
-use weir::rls::respond::Framed;
-use weir::server::{
+use weir::net::tls::Identity;
+use weir::observe::metrics::Metrics;
+use weir::observe::traces::TraceSpan;
+use weir::service::rls::ShouldRateLimit;
+use weir::service::rls::respond::Framed;
+use weir::service::server::{
     self, Budget, Certificates, Entrance, GrpcHealth, Handshakes, Options, Services, TlsOptions,
     Workers,
 };
-use weir::tls::Identity;
-use weir::traces::TraceSpan;
 
 use crate::support::certificates::{Authority, Files};
 use crate::support::tls_client::TlsClient;
@@ -183,7 +183,7 @@ impl Server {
     }
 }
 
-fn ask(text: &str) -> weir::proto::RateLimitRequest {
+fn ask(text: &str) -> weir::core::proto::RateLimitRequest {
     request("d", vec![descriptor(&[("do", text)])])
 }
 
@@ -373,7 +373,7 @@ async fn a_message_that_does_not_arrive_in_time_is_refused() {
     let asked = http::Request::post(format!(
         "http://{}/{}/ShouldRateLimit",
         server.address,
-        weir::proto::SERVICE_NAME
+        weir::core::proto::SERVICE_NAME
     ))
     .header("content-type", "application/grpc")
     .body(tonic::body::Body::new(half))

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tonic::Request;
-use weir::algorithm::{Algorithm, AlgorithmKind, Options};
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Options};
+use weir::core::proto::RateLimitDescriptor;
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::time::{Rate, Span, Unit};
 use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
-use weir::plan::{Check, Checks, Modes};
-use weir::proto::RateLimitDescriptor;
-use weir::proto::rate_limit_response::Code;
+use weir::limits::plan::{Check, Checks, Modes};
+use weir::observe::traces::TraceSpan;
 use weir::store::{AnyStore, Memory, memory};
-use weir::time::{Rate, Span, Unit};
-use weir::traces::TraceSpan;
 
 use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
 

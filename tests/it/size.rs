@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use weir::algorithm::AlgorithmKind;
 use weir::cli::size::keys::{KeyShape, lists_bytes, memory_bytes, record_bytes, redis_bytes};
+use weir::core::algorithm::AlgorithmKind;
 
 use crate::support::wait::eventually;
 use crate::support::{Client, RedisServer, Weir, descriptor, request};

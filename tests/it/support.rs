@@ -23,8 +23,8 @@ pub mod workload;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ::weir::proto::rate_limit_descriptor::Entry;
-use ::weir::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
+use ::weir::core::proto::rate_limit_descriptor::Entry;
+use ::weir::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
 use prost_types::value::Kind;
 use serde_json::Value;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};

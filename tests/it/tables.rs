@@ -4,11 +4,11 @@
 use std::fs;
 use std::process::Command;
 
-use weir::proto::RateLimitResponse;
-use weir::proto::rate_limit_response::Code;
-use weir::rules::compile::{Options, SourceText, compile};
-use weir::rules::diff::fields;
-use weir::rules::limit::{LimitId, LimitInForce};
+use weir::core::proto::RateLimitResponse;
+use weir::core::proto::rate_limit_response::Code;
+use weir::limits::rules::compile::{Options, SourceText, compile};
+use weir::limits::rules::diff::fields;
+use weir::limits::rules::limit::{LimitId, LimitInForce};
 
 use crate::support::wait::eventually;
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
@@ -460,7 +460,7 @@ proptest::proptest! {
             Err(problems) => {
                 for problem in problems {
                     let is_in_table = problem.file == "t.csv" && (1..=lines).contains(&problem.line) && problem.column >= 1;
-                    let is_without_rows = problem.severity == weir::rules::compile::Severity::Warning && problem.what.contains("has no rows");
+                    let is_without_rows = problem.severity == weir::limits::rules::compile::Severity::Warning && problem.what.contains("has no rows");
                     proptest::prop_assert!((is_in_table || is_without_rows) && problem.to_string().lines().count() == 1, "{problem}");
                 }
             }

@@ -22,7 +22,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message;
 use tokio::net::TcpListener;
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use crate::deploy::examples::configuration;
 use crate::support::envoy::{Envoy, validate, with};

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use weir::proto::rate_limit_response::Code;
-use weir::proto::{RateLimitDescriptor, RateLimitResponse};
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 
 use crate::admin::schema::Answers;
 use crate::support::http_client::Response;

@@ -9,9 +9,9 @@ mod vectors;
 
 use std::sync::Arc;
 
-use weir::plan::{CheckIndex, Checks};
-use weir::time::Span;
-use weir::usage::{Record, Settings, Tracking};
+use weir::core::time::Span;
+use weir::core::usage::{Record, Settings, Tracking};
+use weir::limits::plan::{CheckIndex, Checks};
 
 /// A limit with a ring of buckets of so many seconds.
 pub fn tracking(interval_secs: u64, buckets: u32) -> Arc<Tracking> {

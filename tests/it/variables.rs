@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::process::{Command, Output};
 
-use weir::proto::RateLimitResponse;
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::RateLimitResponse;
+use weir::core::proto::rate_limit_response::Code;
 
 use crate::support::wait::eventually_async;
 use crate::support::{Client, RedisServer, Weir, descriptor, ports, request, tools};
@@ -213,7 +213,8 @@ fn empty_variables_are_as_none() {
             .collect();
         (output.status.code(), lines)
     };
-    let table = <weir::settings::Flags as clap::Args>::augment_args(clap::Command::new("weir"));
+    let table =
+        <weir::process::settings::Flags as clap::Args>::augment_args(clap::Command::new("weir"));
     let variables: Vec<_> = table
         .get_arguments()
         .filter_map(|argument| argument.get_env()?.to_str())

@@ -13,8 +13,10 @@ mod refusals;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use weir::proto::rate_limit_response::Code;
-use weir::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::xds::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
+};
 
 use crate::support::control_plane::{ControlPlane, NODE, Sent};
 use crate::support::{Client, Weir, descriptor, request};

@@ -8,8 +8,8 @@ use super::matches::{Values, default_action};
 use super::source::{Kind, Source};
 use super::sources::Sources;
 use super::yaml::{Yaml, map, one};
-use crate::rules::compile::outline::Outline;
-use crate::rules::compile::{OneLine, Problem};
+use crate::limits::rules::compile::outline::Outline;
+use crate::limits::rules::compile::{OneLine, Problem};
 
 /// The most descriptors that one request may send: Weir refuses more.
 const MOST_AT_ONCE: usize = 256;

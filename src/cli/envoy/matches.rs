@@ -7,8 +7,8 @@
 
 use super::source::{Kind, Source, network};
 use super::yaml::{Yaml, map, one};
-use crate::rules::compile::Problem;
-use crate::rules::compile::outline::Outline;
+use crate::limits::rules::compile::Problem;
+use crate::limits::rules::compile::outline::Outline;
 
 /// A `*` in a value.
 const ANY: char = '*';

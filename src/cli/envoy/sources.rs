@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use super::source::Source;
-use crate::rules::compile::outline::{Outline, WrittenAt, WrittenPair};
-use crate::rules::compile::{Problem, Severity};
+use crate::limits::rules::compile::outline::{Outline, WrittenAt, WrittenPair};
+use crate::limits::rules::compile::{Problem, Severity};
 
 /// `KEY=SOURCE`.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use super::source::Source;
 use super::sources::{KeySource, Sources};
 use super::yaml::Yaml;
 use super::*;
-use crate::ask::Entry;
-use crate::rules::Lookup;
-use crate::rules::compile::Problem;
+use crate::core::ask::Entry;
+use crate::limits::rules::Lookup;
+use crate::limits::rules::compile::Problem;
 
 fn compiled(text: &str) -> (Rules, Vec<SourceText>) {
     let files = vec![SourceText {
@@ -135,11 +135,11 @@ fn found(rules: &Rules, sent: &[Vec<(String, String)>]) -> Vec<String> {
 /// Every list of keys that leads to a limit, with the values that a request has: what the file
 /// speaks about.
 fn meant(
-    level: &[crate::rules::compile::outline::Outline],
+    level: &[crate::limits::rules::compile::outline::Outline],
     request: &HashMap<String, String>,
 ) -> Vec<Vec<(String, String)>> {
     fn add(
-        level: &[crate::rules::compile::outline::Outline],
+        level: &[crate::limits::rules::compile::outline::Outline],
         request: &HashMap<String, String>,
         before: &[(String, String)],
         all: &mut Vec<Vec<(String, String)>>,

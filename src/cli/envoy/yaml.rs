@@ -250,11 +250,11 @@ list:
                 document.contains('"') && document.lines().count() == 1,
                 "{document}"
             );
-            let file = crate::rules::compile::SourceText {
+            let file = crate::limits::rules::compile::SourceText {
                 name: "y".to_owned(),
                 text: document.clone().into_bytes(),
             };
-            let read = crate::rules::compile::outline::read_pairs(&file)
+            let read = crate::limits::rules::compile::outline::read_pairs(&file)
                 .unwrap_or_else(|problems| panic!("{document}: {problems:?}"));
             assert_eq!(&*read[0].text, text);
         }

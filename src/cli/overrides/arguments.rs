@@ -5,8 +5,8 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
 use crate::cli::UsageError;
-use crate::overrides::{EntryRecord, Pattern, RateRecord, Value};
-use crate::time::people;
+use crate::core::time::people;
+use crate::limits::overrides::{EntryRecord, Pattern, RateRecord, Value};
 
 /// Entries as `KEY=VALUE`, or `KEY` for any value.
 pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {

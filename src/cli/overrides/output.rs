@@ -8,11 +8,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Listed;
-use crate::admin::overrides::{Ordered, Removed, Reset};
-use crate::ask::written::shell_word;
-use crate::overrides::{Ended, EntryRecord, RateRecord, Record};
-use crate::rules::compile::OneLine;
-use crate::time::people;
+use crate::core::ask::written::shell_word;
+use crate::core::time::people;
+use crate::desk::admin::overrides::{Ordered, Removed, Reset};
+use crate::limits::overrides::{Ended, EntryRecord, RateRecord, Record};
+use crate::limits::rules::compile::OneLine;
 
 /// Limits of an answer that are named.
 const MAX_LIMITS: usize = 5;

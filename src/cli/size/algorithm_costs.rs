@@ -1,7 +1,7 @@
 //! What the benches measure of each algorithm. The figures are in `measured.rs`, which is
 //! generated.
 
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 
 /// What was measured of one algorithm.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::time::parse_duration;
+use crate::core::time::parse_duration;
 
 /// Decimal suffixes of rates and counts.
 const SUFFIXES: [(&str, f64); 4] = [("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9)];

@@ -6,7 +6,7 @@ use super::measured::{ALGORITHMS, CONNECTIONS, DESCRIPTORS, KEYS, LIMITS};
 use super::measured::{
     INCR_MICROS, MEMORY_MICROS, REDIS_3_DESCRIPTORS_MICROS, TLS_CALL_MICROS, USAGE_LISTS_INCRS,
 };
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 use crate::store::redis::{MAX_BATCH_CHECKS, TRACKED_WEIGHT};
 
 /// The limits and the keys with which a request in memory was measured (benches/README.md, "Speed:

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::costs::RequestShape;
 use super::keys::KeyShape;
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 
 /// What Envoy asks for at the peak.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::costs;
 use super::measured::USAGE_BYTES;
-use crate::algorithm::AlgorithmKind;
-use crate::usage;
+use crate::core::algorithm::AlgorithmKind;
+use crate::core::usage;
 
 /// A key, as far as its memory depends on it.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ const MEMORY_HOLDER: f64 = 110.0;
 const GRACE_SECS: f64 = 5.0;
 const JITTER_SECS: f64 = 300.0;
 
-/// A usage record: its header, and a cell for each closed bucket (`src/usage/stored.rs`).
+/// A usage record: its header, and a cell for each closed bucket (`src/core/usage/stored.rs`).
 const RECORD_HEADER: u64 = 105;
 const RECORD_CELL: u64 = 18;
 

@@ -10,7 +10,7 @@
 )]
 
 use super::algorithm_costs::AlgorithmCosts;
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 
 /// One row for each algorithm.
 pub(super) const ALGORITHMS: [AlgorithmCosts; 6] = [

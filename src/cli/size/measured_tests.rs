@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::costs;
 use super::keys::{KeyShape, redis_bytes};
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 
 const HEAD: &str = "\
 //! Measured figures, from the tables of benches/README.md. Each has the table and the row that it
@@ -21,7 +21,7 @@ const HEAD: &str = "\
 #![allow(clippy::approx_constant, reason = \"a figure may be near a constant of mathematics\")]
 
 use super::algorithm_costs::AlgorithmCosts;
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 ";
 
 fn page() -> String {

@@ -11,10 +11,10 @@ use super::costs::{self, RedisShape};
 use super::inputs::{Demand, Fleet, RedisInput, RedisKind, UsageDemand};
 use super::keys::{self, KeyShape};
 use super::measured::{CONNECTION_BYTES, LIMIT_BYTES, PROCESS_BYTES};
-use crate::bounds::Shares;
-use crate::bounds::memory::DEFAULT_LIMIT;
 use crate::limiter::{denial_cache, failure_policies};
-use crate::server;
+use crate::net::bounds::Shares;
+use crate::net::bounds::memory::DEFAULT_LIMIT;
+use crate::service::server;
 use crate::store::memory;
 use crate::store::redis::{MOST_LISTED_AT_ONCE, WRITES_PER_SECOND};
 
@@ -167,7 +167,7 @@ pub(super) const MEMORY_IN_USE: f64 = 0.75;
 /// Primaries of the smallest Redis Cluster.
 const LEAST_PRIMARIES: f64 = 3.0;
 
-/// Connections that a replica accepts (`max_connections` in `src/server.rs`).
+/// Connections that a replica accepts (`max_connections` in `src/service/server.rs`).
 pub(super) const MAX_CONNECTIONS: f64 = 10_000.0;
 
 /// Limits of memory are multiples of this, in bytes.

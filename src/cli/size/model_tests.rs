@@ -9,7 +9,7 @@ use super::costs::{self, RedisShape, RequestShape};
 use super::inputs::{Demand, Fleet, RedisInput, RedisKind, UsageDemand};
 use super::measured::{CONNECTIONS, MEMORY_MICROS};
 use super::model::{Plan, Resource, plan};
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 
 const DEMAND: Demand = Demand {
     rate: 100_000.0,

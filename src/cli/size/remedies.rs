@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::amount::grouped;
 use super::inputs::{Demand, RedisInput, RedisKind};
 use super::model::{self, Bound, Resource};
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 
 /// What is used up, when, and what to do then.
 #[derive(Serialize)]

@@ -10,7 +10,7 @@ use super::inputs::{Demand, Fleet, REQUESTS_OF_AN_ENVOY_THREAD, RedisInput, Redi
 use super::measured::MACHINE;
 use super::model::{self, Plan, RedisPlan, WeirPlan};
 use super::remedies::{ShownBound, number, shown};
-use crate::algorithm::AlgorithmKind;
+use crate::core::algorithm::AlgorithmKind;
 
 /// Columns of the text, beside which assumptions stand.
 const NAME_WIDTH: usize = 33;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::admin::entry::Entry;
-use crate::admin::top::{Subject, Top};
-use crate::subjects::Ranking;
+use crate::desk::admin::entry::Entry;
+use crate::desk::admin::top::{Subject, Top};
+use crate::observe::subjects::Ranking;
 
 /// Limit, domain, entries and exact name of a subject.
 type Name<'t> = (&'t str, &'t str, &'t [Entry], Option<&'t str>);

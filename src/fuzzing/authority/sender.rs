@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::PREFACE;
+use crate::core::proto;
 use crate::fuzzing::Input;
-use crate::proto;
 
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;

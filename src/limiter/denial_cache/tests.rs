@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{AlgorithmKind, Arrival, FixedWindow, State};
-use crate::plan::{AllOrNone, Modes};
-use crate::time::{Micros, Period, Rate, Unit};
+use crate::core::algorithm::{AlgorithmKind, Arrival, FixedWindow, State};
+use crate::core::time::{Micros, Period, Rate, Unit};
+use crate::limits::plan::{AllOrNone, Modes};
 
 const FIXED: FixedWindow = FixedWindow {
     limit: 10,
@@ -33,8 +33,8 @@ fn made(kind: AlgorithmKind, limit: u64, count_denied: bool) -> Algorithm {
     .expect("an algorithm")
 }
 
-fn algorithm_options(kind: AlgorithmKind, count_denied: bool) -> crate::algorithm::Options {
-    crate::algorithm::Options {
+fn algorithm_options(kind: AlgorithmKind, count_denied: bool) -> crate::core::algorithm::Options {
+    crate::core::algorithm::Options {
         kind,
         count_denied: Some(count_denied),
         ..Default::default()
@@ -323,7 +323,7 @@ fn a_changed_amount_does_not_find_old_entries() {
         panic!("a bucket")
     };
     cache.record_all(&checks(bucket, &[("b", 1)]), &[refused_for(900)], now);
-    let larger = Algorithm::TokenBucket(crate::algorithm::TokenBucket { burst: 11, ..token });
+    let larger = Algorithm::TokenBucket(crate::core::algorithm::TokenBucket { burst: 11, ..token });
     assert_eq!(
         (
             cache.knows(&checks(bucket, &[("b", 1)]), now),
@@ -342,7 +342,7 @@ fn refusals_of_a_shaper_are_cached_only_without_max_delay() {
         unit_multiplier: 1,
     };
     let leaky = |max_delay| {
-        let options = crate::algorithm::Options {
+        let options = crate::core::algorithm::Options {
             max_delay: Some(max_delay),
             ..algorithm_options(AlgorithmKind::LeakyBucket, false)
         };

@@ -1,8 +1,8 @@
 use super::*;
-use crate::algorithm::{Algorithm, FixedWindow};
-use crate::plan::Modes;
-use crate::time::{Micros, Period, Span};
-use crate::verdict::{Verdict, Wait};
+use crate::core::algorithm::{Algorithm, FixedWindow};
+use crate::core::time::{Micros, Period, Span};
+use crate::core::verdict::{Verdict, Wait};
+use crate::limits::plan::Modes;
 
 use OnStoreFailure::{Allow, Deny, Error, Local};
 

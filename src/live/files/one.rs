@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::debounce::Debounce;
 use super::scan::{self, Fingerprint, scan};
 use super::{Options, ReadError, try_read};
-use crate::rules::compile::{Problem, SourceText};
+use crate::limits::rules::compile::{Problem, SourceText};
 
 /// A file that is watched.
 #[derive(Debug)]

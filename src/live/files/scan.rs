@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::rules::compile::{Problem, Severity, is_table};
+use crate::limits::rules::compile::{Problem, Severity, is_table};
 
 /// The most files and folders of a scan. More of them means a wrong path, or links that point to
 /// each other.

@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use crate::overrides::{Kind, Override, instant};
-use crate::telemetry::AUDIT;
+use crate::limits::overrides::{Kind, Override, instant};
+use crate::observe::telemetry::AUDIT;
 
 /// Writes an audit line.
 macro_rules! audit {

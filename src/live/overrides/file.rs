@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::kept::{Change, Kept, Mark, Reading, keep_ended, read_record};
+use crate::limits::overrides::Record;
 use crate::live::replaced::replace;
-use crate::overrides::Record;
 
 /// The largest file in bytes: 10,000 usual overrides have three megabytes.
 const MAX_BYTES: u64 = 32 << 20;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::overrides::{MAX_RECORD_BYTES, Override, Record, parse_instant};
+use crate::core::time::{Micros, Span};
+use crate::limits::overrides::{MAX_RECORD_BYTES, Override, Record, parse_instant};
 use crate::store::memory;
 use crate::store::redis::Direct;
-use crate::time::{Micros, Span};
 
 /// Overrides that have ended and are kept, as records of at most [`MAX_RECORD_BYTES`].
 pub(super) const MAX_ENDED: usize = 1_000;

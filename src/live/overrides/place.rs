@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::file::File;
 use super::kept::{Change, Keeping, Kept, Mark, Reading, keep_ended};
 use super::shared::Shared;
-use crate::overrides::Record;
+use crate::limits::overrides::Record;
 
 #[derive(Debug)]
 pub(super) enum Place {

@@ -13,10 +13,10 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::kept::{Change, ENDED_KEPT, Kept, MAX_ENDED, Mark, Reading, oldest_end, read_record};
-use crate::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Record, instant};
+use crate::core::verdict::StoreError;
+use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Record, instant};
 use crate::store::redis::Direct;
 use crate::store::redis::wire::commands::CommandBuffer;
-use crate::verdict::StoreError;
 
 /// The field of the version. No id is written so.
 const VERSION: &str = "version";

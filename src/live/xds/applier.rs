@@ -22,10 +22,10 @@ use super::report::Report;
 use super::resources::Digest;
 use super::status::{Count, Status};
 use super::{InForce, MIN_COMPILE_INTERVAL};
-use crate::background;
+use crate::limits::rules::Rules;
 use crate::live::Live;
-use crate::metrics::Metrics;
-use crate::rules::Rules;
+use crate::net::background;
+use crate::observe::metrics::Metrics;
 
 /// How often the thread looks at the overlay file, frees old rules, and writes what the log still
 /// lacks.

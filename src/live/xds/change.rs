@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::proto::xds::{DeltaDiscoveryResponse, DiscoveryResponse};
+use crate::core::proto::xds::{DeltaDiscoveryResponse, DiscoveryResponse};
 
 /// What one or several responses say.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,10 +13,10 @@ use super::change::{Change, Edit};
 use super::protocol::Outcome;
 use super::resources::{self, Digest, Named, Unusable};
 use super::weight::weigh;
-use crate::rules::Rules;
-use crate::rules::compile::{Problem, Severity};
-use crate::rules::domains::{Domains, XdsOptions};
-use crate::rules::resource::Resource;
+use crate::limits::rules::Rules;
+use crate::limits::rules::compile::{Problem, Severity};
+use crate::limits::rules::domains::{Domains, XdsOptions};
+use crate::limits::rules::resource::Resource;
 
 /// Resources at most. A gateway has one for each listener and each shared policy.
 const MAX_RESOURCES: usize = 100_000;

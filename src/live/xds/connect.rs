@@ -21,7 +21,7 @@ use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
 use super::goaway::{FewerPings, Watched};
-use crate::tls;
+use crate::net::tls;
 
 /// The time for a connection, from the resolution of its name to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

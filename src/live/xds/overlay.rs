@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
+use crate::limits::rules::compile::{self, Problem, SourceText};
+use crate::limits::rules::domains::{Overlay, ReadOverlay, XdsOptions};
 use crate::live::files::OneFile;
-use crate::rules::compile::{self, Problem, SourceText};
-use crate::rules::domains::{Overlay, ReadOverlay, XdsOptions};
 
 /// Problems of the file that are logged.
 const MAX_LOGGED: usize = 50;

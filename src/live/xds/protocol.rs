@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::resources::{Digest, TYPE_URL};
-use crate::proto::xds::{DeltaDiscoveryRequest, DiscoveryRequest, Node, Status};
+use crate::core::proto::xds::{DeltaDiscoveryRequest, DiscoveryRequest, Node, Status};
 
 /// INVALID_ARGUMENT. Source: gRPC, "Status codes and their use in gRPC".
 const INVALID_ARGUMENT: i32 = 3;

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::limits::rules::Rules;
+use crate::limits::rules::compile::Problem;
+use crate::limits::rules::diff::Difference;
 use crate::live::{Snapshot, files};
-use crate::rules::Rules;
-use crate::rules::compile::Problem;
-use crate::rules::diff::Difference;
 
 /// At most one line about loaded limits in this time.
 const INTERVAL: Duration = Duration::from_secs(10);

@@ -6,9 +6,9 @@ use prost::Message;
 use prost_types::value::Kind;
 use sha2::{Digest as _, Sha256};
 
-use crate::proto::xds;
-use crate::rules::limit::Metadata;
-use crate::rules::resource::{Descriptor, Policy, Resource};
+use crate::core::proto::xds;
+use crate::limits::rules::limit::Metadata;
+use crate::limits::rules::resource::{Descriptor, Policy, Resource};
 
 /// The type of the resources.
 pub(super) const TYPE_URL: &str =

@@ -20,7 +20,7 @@ use super::protocol::{Outcome, RefusalPace, Request, Stream, Variant};
 use super::resources::TYPE_URL;
 use super::status::{Count, State, Status};
 use super::{InForce, Options, SILENCE};
-use crate::proto::xds::AggregatedDiscoveryServiceClient;
+use crate::core::proto::xds::AggregatedDiscoveryServiceClient;
 
 /// Requests that the connection has not taken yet. Beyond it the server does not read, although it
 /// sends.

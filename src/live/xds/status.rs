@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::metrics::families::{self, Sample};
+use crate::observe::metrics::families::{self, Sample};
 
 /// The longest version that is shown, in bytes.
 const MAX_SHOWN_BYTES: usize = 128;

@@ -187,7 +187,7 @@ mod tests {
     use prost::{Message, encoding};
 
     use super::*;
-    use crate::proto::xds::{
+    use crate::core::proto::xds::{
         RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
     };
 

@@ -10,8 +10,8 @@
 //! rounded, upwards, by an eighth of the wait at most, because it is for garbage collection alone.
 
 use super::unpacked::UnpackedIndex;
-use crate::algorithm::{Algorithm, State, TABLE};
-use crate::time::{Micros, Span};
+use crate::core::algorithm::{Algorithm, State, TABLE};
+use crate::core::time::{Micros, Span};
 
 /// A state in two words.
 ///

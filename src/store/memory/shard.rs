@@ -8,8 +8,8 @@ use super::entry::{Entry, Fingerprint};
 use super::packed::Packed;
 use super::table::Table;
 use super::unpacked::UnpackedStates;
-use crate::algorithm::{Algorithm, State};
-use crate::time::Micros;
+use crate::core::algorithm::{Algorithm, State};
+use crate::core::time::Micros;
 
 /// The keys of one shard.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@
 use super::blocks::{Blocks, FreedBlocks, Pool, SLOTS};
 use super::entry::{Entry, Fingerprint};
 use super::packed::Packed;
-use crate::time::Micros;
+use crate::core::time::Micros;
 
 /// The table. Invariant: every entry is at its home slot or behind it with no gap between, and
 /// behind all smaller keys.

@@ -6,9 +6,9 @@ use allocation_counter::measure;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
-use crate::plan::Modes;
-use crate::time::{Period, Rate, Span, Unit};
+use crate::core::algorithm::{Algorithm, AlgorithmKind, FixedWindow, State};
+use crate::core::time::{Period, Rate, Span, Unit};
+use crate::limits::plan::Modes;
 
 const START: Arrival = Arrival {
     now: Micros(1_800_000_000_000_000),
@@ -50,7 +50,7 @@ fn a_full_store_forgets_and_never_refuses() {
 }
 
 fn places() -> Algorithm {
-    let options = crate::algorithm::Options {
+    let options = crate::core::algorithm::Options {
         kind: AlgorithmKind::Concurrency,
         max_duration: Some(Span::from_secs(60)),
         ..Default::default()
@@ -114,7 +114,7 @@ fn what_grows_displaces_its_own_kind() {
         unit: Unit::Day,
         unit_multiplier: 1,
     };
-    let log = crate::algorithm::Options {
+    let log = crate::core::algorithm::Options {
         kind: AlgorithmKind::SlidingWindowLog,
         ..Default::default()
     };
@@ -348,7 +348,7 @@ fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
     AlgorithmKind::OVER_TIME
         .into_iter()
         .map(move |(name, kind)| {
-            let options = crate::algorithm::Options {
+            let options = crate::core::algorithm::Options {
                 kind,
                 ..Default::default()
             };
@@ -414,7 +414,7 @@ fn what_is_too_large_to_be_packed_is_as_exact() {
         unit: Unit::Minute,
         unit_multiplier: 1,
     };
-    let options = crate::algorithm::Options {
+    let options = crate::core::algorithm::Options {
         kind: AlgorithmKind::SlidingWindowCounter,
         count_denied: Some(true),
         ..Default::default()

@@ -4,10 +4,10 @@
 //! A table entry refers to such a state by its index. The index of a removed state is used again
 //! for the next one.
 
-use crate::algorithm::State;
-use crate::algorithm::concurrency::{Holder, HolderId, Holders};
-use crate::algorithm::sliding_window_buckets::Ring;
-use crate::algorithm::sliding_window_log::{Entry, Log};
+use crate::core::algorithm::State;
+use crate::core::algorithm::concurrency::{Holder, HolderId, Holders};
+use crate::core::algorithm::sliding_window_buckets::Ring;
+use crate::core::algorithm::sliding_window_log::{Entry, Log};
 
 /// The most holders of a key in one block: a step makes trees of them again.
 const FEW: usize = 8;

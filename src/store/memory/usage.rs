@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lru::LruCache;
 
-use crate::plan::key;
-use crate::time::Micros;
-use crate::usage::{Hits, Order, Record, Tracking};
+use crate::core::time::Micros;
+use crate::core::usage::{Hits, Order, Record, Tracking};
+use crate::limits::plan::key;
 
 /// The number of tables; a power of two.
 const TABLES: usize = 256;
@@ -251,8 +251,8 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Span;
-    use crate::usage::Settings;
+    use crate::core::time::Span;
+    use crate::core::usage::Settings;
 
     const ONE: Hits = Hits {
         asked: 1,

@@ -18,8 +18,8 @@ use super::topology::deployment::Deployment;
 use super::topology::node::{Location, Node};
 use super::wire::commands::CommandBuffer;
 use super::wire::hash_slot::Redirect;
-use crate::breaker::State;
-use crate::verdict::StoreError;
+use crate::core::breaker::State;
+use crate::core::verdict::StoreError;
 
 /// Idle connections at most. A query that finds none opens one, and one too many is closed after
 /// it.

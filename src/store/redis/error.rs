@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bb8_redis::redis::ServerError;
 
-use crate::breaker::Why;
-use crate::verdict::StoreError;
+use crate::core::breaker::Why;
+use crate::core::verdict::StoreError;
 
 /// No reply before the deadline. The command did not run if no byte of it was sent.
 pub(crate) const TIMEOUT: &str = "timeout";

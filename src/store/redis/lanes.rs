@@ -20,13 +20,13 @@ use tokio::time::Instant;
 
 use self::pool::Pool;
 use super::error;
-use crate::plan::CheckIndex;
+use crate::core::verdict::StoreError;
+use crate::limits::plan::CheckIndex;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::topology::node::{Node, Outcome};
 use crate::store::redis::topology::round_trips;
 use crate::store::redis::usage::queue::UsageQueue;
 use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work, WorkReply};
-use crate::verdict::StoreError;
 
 /// The checks that have to wait before a further lane starts for a server that is far. For one that
 /// is near it is a full batch.

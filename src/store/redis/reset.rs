@@ -10,10 +10,10 @@ use bb8_redis::redis::Value;
 use tokio::time::Instant;
 
 use super::{Direct, Redis, error};
-use crate::algorithm::Algorithm;
-use crate::plan::{CheckIndex, Checks};
-use crate::time::{Micros, Span};
-use crate::verdict::StoreError;
+use crate::core::algorithm::Algorithm;
+use crate::core::time::{Micros, Span};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::{CheckIndex, Checks};
 
 use super::wire::call::write_key;
 

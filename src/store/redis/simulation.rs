@@ -35,8 +35,8 @@ use self::server::FakeServer;
 use super::connection::simulated::connect_by;
 use super::monitor::supervisor;
 use super::{Address, Deployment, Login, Options, Redis};
-use crate::breaker::State;
-use crate::verdict::StoreError;
+use crate::core::breaker::State;
+use crate::core::verdict::StoreError;
 
 /// The default numbers of seeds: together less than 20 s of one core.
 const MIXED_SEEDS: u64 = 1_500;

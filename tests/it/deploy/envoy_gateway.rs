@@ -13,8 +13,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
-use weir::proto::rate_limit_response::Code;
-use weir::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 
 use super::gateways::set_by_envoy_gateway;
 use super::image::{image, is_root, user_of};

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use weir::metrics::families;
+use weir::observe::metrics::families;
 
 use super::pages;
 use crate::support::tools;

@@ -70,7 +70,9 @@ fn value(name: &str, file: &str) -> f64 {
     };
     match constant.or_else(field) {
         Some((expression, _)) => sum(&mut expression.chars().peekable(), file),
-        None if file == "src/server/connection.rs" => value(name, "src/server/body.rs"),
+        None if file == "src/service/server/connection.rs" => {
+            value(name, "src/service/server/body.rs")
+        }
         None => panic!("{file} has no {name}"),
     }
 }
@@ -176,13 +178,13 @@ fn every_bound_has_the_figure_of_its_constant() {
 fn every_bound_of_the_listeners_is_on_the_page() {
     let rows = rows(&tools::file("SECURITY.md"));
     for file in [
-        "src/server/body.rs",
-        "src/server/header_blocks.rs",
-        "src/server/wait_permits.rs",
-        "src/http.rs",
-        "src/http/bodies.rs",
-        "src/http/json.rs",
-        "src/admin.rs",
+        "src/service/server/body.rs",
+        "src/service/server/header_blocks.rs",
+        "src/service/server/wait_permits.rs",
+        "src/service/pages.rs",
+        "src/net/http/bodies.rs",
+        "src/service/pages/json.rs",
+        "src/desk/admin.rs",
     ] {
         let text = tools::file(file);
         for name in text
@@ -201,7 +203,12 @@ fn every_bound_of_the_listeners_is_on_the_page() {
 
 #[test]
 fn expressions_are_read_as_rust_does() {
-    let read = |text: &str| sum(&mut text.chars().peekable(), "src/server/connection.rs");
+    let read = |text: &str| {
+        sum(
+            &mut text.chars().peekable(),
+            "src/service/server/connection.rs",
+        )
+    };
     assert_eq!(read("4 << 20").to_bits(), 4_194_304_f64.to_bits());
     assert_eq!(read("256 * (64 + 4)").to_bits(), 17_408_f64.to_bits());
     assert_eq!(

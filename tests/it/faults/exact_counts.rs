@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use ::weir::proto::rate_limit_response::Code;
+use ::weir::core::proto::rate_limit_response::Code;
 
 use super::*;
 use crate::support::load::{BlockingClient, Record};

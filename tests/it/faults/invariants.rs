@@ -1,11 +1,11 @@
 //! G13 to G16: any number of hits, any clock, equal decisions in both stores, and a TTL for every
 //! key.
 
-use ::weir::algorithm::{self, Algorithm, AlgorithmKind};
-use ::weir::plan::{Check, Checks, Modes};
+use ::weir::core::algorithm::{self, Algorithm, AlgorithmKind};
+use ::weir::core::time::{Micros, Rate, Span, Unit};
+use ::weir::core::verdict::{StoreError, Verdict, Wait};
+use ::weir::limits::plan::{Check, Checks, Modes};
 use ::weir::store::redis::ScriptRef;
-use ::weir::time::{Micros, Rate, Span, Unit};
-use ::weir::verdict::{StoreError, Verdict, Wait};
 use bb8_redis::redis::{Connection, Value};
 
 use super::*;

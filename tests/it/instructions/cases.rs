@@ -6,13 +6,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
-use weir::ask::Entry;
-use weir::plan::{self, Plan};
-use weir::rls::decode::decode;
-use weir::rules::Rules;
-use weir::time::{Micros, PeriodKind, Rate, Span, Unit, Zone};
-use weir::traces::TraceSpan;
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
+use weir::core::ask::Entry;
+use weir::core::time::{Micros, PeriodKind, Rate, Span, Unit, Zone};
+use weir::limits::plan::{self, Plan};
+use weir::limits::rules::Rules;
+use weir::observe::traces::TraceSpan;
+use weir::service::rls::decode::decode;
 
 use crate::support::workload::{message, rules, service, typical_rules};
 

@@ -1,7 +1,7 @@
 //! An address is one subject, however it is spelled: for limits with networks, for counters and
 //! their names, and for overrides, which may name networks.
 
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, code, id_of};
 use crate::support::{Client, RedisServer, Weir};

@@ -1,6 +1,6 @@
 //! The commands of the support desk: what they print, what they refuse, and what answers are like.
 
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, ask, code, id_of, in_seconds};
 use crate::support::{Client, Weir, descriptor_with_hits, request};
@@ -835,7 +835,7 @@ async fn answers_are_what_envoy_and_clients_can_use() {
         (900..=1_001).contains(&reset),
         "until the block ends: {reset}"
     );
-    let header = |answer: &weir::proto::RateLimitResponse, key: &str| {
+    let header = |answer: &weir::core::proto::RateLimitResponse, key: &str| {
         answer
             .response_headers_to_add
             .iter()
@@ -896,7 +896,10 @@ async fn answers_are_what_envoy_and_clients_can_use() {
     }
 }
 
-async fn codes(client: &mut Client, message: weir::proto::RateLimitRequest) -> (Code, Vec<Code>) {
+async fn codes(
+    client: &mut Client,
+    message: weir::core::proto::RateLimitRequest,
+) -> (Code, Vec<Code>) {
     let answer = client
         .should_rate_limit(message)
         .await
@@ -907,7 +910,7 @@ async fn codes(client: &mut Client, message: weir::proto::RateLimitRequest) -> (
         answer
             .statuses
             .iter()
-            .map(weir::proto::rate_limit_response::DescriptorStatus::code)
+            .map(weir::core::proto::rate_limit_response::DescriptorStatus::code)
             .collect(),
     )
 }

@@ -2,7 +2,7 @@
 //! in force.
 
 use serde_json::{Value, json};
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, code, id_of, in_seconds};
 use crate::support::wait::eventually;

@@ -2,9 +2,9 @@
 //! a block, an exemption and a raise.
 
 use serde_json::Value;
-use weir::proto::rate_limit_descriptor::RateLimitOverride;
-use weir::proto::rate_limit_response::Code;
-use weir::proto::{RateLimitDescriptor, RateLimitResponse};
+use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 
 use super::{Desk, id_of};
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};

@@ -1,6 +1,6 @@
 //! `weir reset` and `weir raise` for every algorithm, in both stores.
 
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, ask, code};
 use crate::support::wait::eventually;

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use weir::algorithm::{AlgorithmKind, Options};
-use weir::rules::Commit;
+use weir::core::algorithm::{AlgorithmKind, Options};
+use weir::core::time::{Rate, Unit};
+use weir::limits::rules::Commit;
 use weir::store::redis::Address;
-use weir::time::{Rate, Unit};
 
 use super::*;
 use crate::support::redis::RedisServer;

@@ -4,8 +4,8 @@
 use std::num::NonZero;
 
 use futures_util::future::join_all;
-use weir::algorithm::{AlgorithmKind, Options};
-use weir::time::{Rate, Unit};
+use weir::core::algorithm::{AlgorithmKind, Options};
+use weir::core::time::{Rate, Unit};
 
 use super::*;
 use crate::support::redis::RedisServer;

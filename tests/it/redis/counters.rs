@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weir::algorithm::{Arrival, State};
+use weir::core::algorithm::{Arrival, State};
+use weir::core::verdict::Wait;
 use weir::store::Memory;
 use weir::store::redis::Deployment;
-use weir::verdict::Wait;
 
 use super::*;
 use crate::support::redis::RedisServer;

@@ -12,12 +12,12 @@ mod stored_state;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bb8_redis::redis::{Connection, ConnectionLike, Pipeline, cmd};
-use weir::algorithm::{self, AlgorithmKind, Arrival, State};
-use weir::plan::{AllOrNone, CheckIndex};
-use weir::rules::Commit;
+use weir::core::algorithm::{self, AlgorithmKind, Arrival, State};
+use weir::core::time::{Period, PeriodKind, Rate, Unit, Zone};
+use weir::core::verdict::Wait;
+use weir::limits::plan::{AllOrNone, CheckIndex};
+use weir::limits::rules::Commit;
 use weir::store::redis::ScriptRef;
-use weir::time::{Period, PeriodKind, Rate, Unit, Zone};
-use weir::verdict::Wait;
 
 use self::generator::Generator;
 use super::*;

@@ -9,7 +9,7 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use weir::proto::RateLimitRequest;
+use weir::core::proto::RateLimitRequest;
 use weir::store::Redis;
 use weir::store::redis::{Login, Options};
 

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use bb8_redis::redis::{Value, cmd};
-use weir::algorithm::{self, AlgorithmKind};
-use weir::rules::Commit;
+use weir::core::algorithm::{self, AlgorithmKind};
+use weir::core::time::{Rate, Unit};
+use weir::core::verdict::Wait;
+use weir::limits::rules::Commit;
 use weir::store::redis::{Deployment, ScriptRef};
-use weir::time::{Rate, Unit};
-use weir::verdict::Wait;
 
 use super::*;
 use crate::support::redis::RedisServer;

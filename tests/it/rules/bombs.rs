@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use weir::rules::compile::{Options, SourceText, compile};
+use weir::limits::rules::compile::{Options, SourceText, compile};
 
 use super::text;
 use crate::support::wait::TIMEOUT;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::json;
-use weir::ask::{Ask, Descriptor as Asked, Entry};
-use weir::plan::{self, Plan, Slot};
-use weir::rules::Rules;
-use weir::rules::diff::Difference;
-use weir::rules::domains::{Applied, Domains, XdsOptions};
-use weir::rules::limit::Metadata;
-use weir::rules::resource::{Descriptor, Policy, Resource};
-use weir::time::Unit;
+use weir::core::ask::{Ask, Descriptor as Asked, Entry};
+use weir::core::time::Unit;
+use weir::limits::plan::{self, Plan, Slot};
+use weir::limits::rules::Rules;
+use weir::limits::rules::diff::Difference;
+use weir::limits::rules::domains::{Applied, Domains, XdsOptions};
+use weir::limits::rules::limit::Metadata;
+use weir::limits::rules::resource::{Descriptor, Policy, Resource};
 
 use super::{find, rules_of, show};
 

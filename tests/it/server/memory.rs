@@ -5,8 +5,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::process::Command;
 
-use weir::proto::RateLimitDescriptor;
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::RateLimitDescriptor;
+use weir::core::proto::rate_limit_response::Code;
 
 use super::raw::{
     DATA, END_HEADERS, END_STREAM, HEADERS, LIMITS, MIB, answered, connect, fields, frame, message,

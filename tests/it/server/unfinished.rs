@@ -10,7 +10,7 @@ use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use tokio::time::timeout;
 use tonic::Code;
-use weir::server::Budget;
+use weir::service::server::Budget;
 
 use super::frames::{METHOD, begin, call, connect, connect_to, framed, head, read, send};
 use super::raw::{MIB, PREFACE, SETTINGS, SETTINGS_ACK, frame};

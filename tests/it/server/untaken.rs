@@ -9,7 +9,7 @@ use bytes::Bytes;
 use socket2::{Domain, Socket, Type};
 use tokio::time::timeout;
 use tonic::Code;
-use weir::server::Budget;
+use weir::service::server::Budget;
 
 use super::frames::{METHOD, begin, call, connect, connect_to, framed, head, read, send};
 use super::raw::{

@@ -24,7 +24,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
-use weir::proto::xds::{
+use weir::core::proto::xds::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer, DeltaDiscoveryRequest,
     DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node, RateLimitConfig, Resource,
 };

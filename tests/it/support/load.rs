@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ::weir::proto::rate_limit_response::Code;
-use ::weir::proto::{RateLimitRequest, RateLimitResponse};
+use ::weir::core::proto::rate_limit_response::Code;
+use ::weir::core::proto::{RateLimitRequest, RateLimitResponse};
 use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 

@@ -6,16 +6,16 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use prost::Message;
+use weir::core::proto::rate_limit_descriptor::Entry;
+use weir::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
+use weir::limits::rules::Rules;
+use weir::limits::rules::compile::{self, SourceText, compile};
 use weir::live::Live;
-use weir::metrics::{Core, Metrics};
-use weir::proto::rate_limit_descriptor::Entry;
-use weir::proto::{RateLimitDescriptor, RateLimitRequest};
-use weir::rls::{self, Rls};
-use weir::rules::Rules;
-use weir::rules::compile::{self, SourceText, compile};
+use weir::observe::metrics::{Core, Metrics};
+use weir::observe::subjects::Subjects;
+use weir::service::rls::{self, Rls};
 use weir::store::{AnyStore, Memory, memory};
-use weir::subjects::Subjects;
 
 /// The rules of the domain `shop` with these limits.
 pub fn rules(limits: &str) -> Rules {

@@ -9,13 +9,13 @@ use std::time::Duration;
 use bb8_redis::redis::Value;
 use futures_util::future::join_all;
 use tokio::time::Instant;
-use weir::algorithm::{self, Algorithm, AlgorithmKind, TABLE};
-use weir::plan::{Check, CheckIndex, Checks, Modes};
-use weir::rules::Commit;
+use weir::core::algorithm::{self, Algorithm, AlgorithmKind, TABLE};
+use weir::core::time::{Micros, Rate, Span, Unit};
+use weir::core::usage::{Hits, Record, Tracking};
+use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
+use weir::limits::rules::Commit;
 use weir::store::redis::{Call, Options, RefusedHits, ScriptRef, UsageWriter};
 use weir::store::{Budget, Redis, Store, StoreError};
-use weir::time::{Micros, Rate, Span, Unit};
-use weir::usage::{Hits, Record, Tracking};
 
 use super::vectors::stored;
 use super::{total, tracked, tracking};
@@ -166,7 +166,7 @@ fn random_checks_leave_the_records_of_the_pure_step() {
                 let (own, others) = rest.split_at(checks.len());
                 rest = others;
                 assert_eq!(own.iter().all(Result::is_err), late, "seed {seed}: {own:?}");
-                let is_allowed = |answer: &Result<weir::verdict::Verdict, _>| {
+                let is_allowed = |answer: &Result<weir::core::verdict::Verdict, _>| {
                     answer.as_ref().is_ok_and(|verdict| verdict.allowed)
                 };
                 let is_refused = checks.commit == Commit::AllOrNone

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use bb8_redis::redis;
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use super::service::{api, numbers, usage};
 use crate::support::sentinel::SentinelSet;

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bb8_redis::redis::Connection;
-use weir::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
-use weir::plan::{AllOrNone, Check, Checks, Modes};
-use weir::rules::Commit;
+use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
+use weir::core::time::{Micros, Rate, Span, Unit};
+use weir::core::usage::{Hits, Record, Tracking};
+use weir::limits::plan::{AllOrNone, Check, Checks, Modes};
+use weir::limits::rules::Commit;
 use weir::store::redis::ScriptRef;
 use weir::store::{Memory, memory};
-use weir::time::{Micros, Rate, Span, Unit};
-use weir::usage::{Hits, Record, Tracking};
 
 use super::{total, tracked, tracking};
 use crate::redis::{When, call};

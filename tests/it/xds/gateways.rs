@@ -3,9 +3,9 @@
 //! Source of the trees: envoyproxy/gateway, internal/xds/translator/ratelimit.go;
 //! envoyproxy/ai-gateway, internal/translator (August 2026).
 
-use weir::proto::RateLimitRequest;
-use weir::proto::rate_limit_response::Code;
-use weir::proto::xds::RateLimitDescriptor;
+use weir::core::proto::RateLimitRequest;
+use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::xds::RateLimitDescriptor;
 
 use super::{config, leaf, node, start, yearly};
 use crate::support::control_plane::{ControlPlane, NODE, Sent};

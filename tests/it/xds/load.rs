@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use weir::proto::xds::RateLimitConfig;
+use weir::core::proto::xds::RateLimitConfig;
 
 use super::{config, leaf, named_route, node, start, yearly};
 use crate::support::control_plane::{ControlPlane, Sent};

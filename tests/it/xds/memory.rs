@@ -2,7 +2,7 @@
 
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
-use weir::proto::xds::RateLimitConfig;
+use weir::core::proto::xds::RateLimitConfig;
 
 use super::{amount, config, leaf, start, users, wait_for_amount, yearly};
 use crate::support::control_plane::{ControlPlane, Sent};

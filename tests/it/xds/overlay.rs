@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use super::{config, leaf, start, users, wait_for_amount, yearly};
 use crate::support::certificates::Files;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use prost_types::value::Kind;
-use weir::proto::xds::{RateLimitConfig, RateLimitPolicy, RateLimitReplace};
+use weir::core::proto::xds::{RateLimitConfig, RateLimitPolicy, RateLimitReplace};
 
 use super::{amount, config, hit, leaf, start, users, wait_for_amount, without_unit, yearly};
 use crate::support::control_plane::{ControlPlane, Sent};

@@ -3,9 +3,9 @@
 use prost::Message;
 
 use super::*;
-use crate::ask::Entry;
-use crate::proto::xds;
-use crate::rules::Lookup;
+use crate::core::ask::Entry;
+use crate::core::proto::xds;
+use crate::limits::rules::Lookup;
 
 fn users(domain: &str, amount: u32) -> xds::RateLimitConfig {
     let rate_limit = xds::RateLimitPolicy {

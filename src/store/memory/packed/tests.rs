@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{AlgorithmKind, Options, Units};
-use crate::time::{Rate, Unit};
+use crate::core::algorithm::{AlgorithmKind, Options, Units};
+use crate::core::time::{Rate, Unit};
 
 fn algorithms() -> impl Strategy<Value = Algorithm> {
     let units = vec![Unit::Second, Unit::Minute, Unit::Hour, Unit::Day];
@@ -95,7 +95,7 @@ proptest! {
 
     #[test]
     fn what_is_stored_today_is_packed(algorithm in algorithms(), now in 1_800_000_000_000_000..4_000_000_000_000_000_u64, hits in 1..9_i64) {
-        let at = crate::algorithm::Arrival { now: Micros(now), max_hold: Span::ZERO };
+        let at = crate::core::algorithm::Arrival { now: Micros(now), max_hold: Span::ZERO };
         let step = algorithm.step(None, at, hits);
         let (Some(state), Some(keep_for)) = (step.state, step.keep_for) else { return Ok(()) };
         let packed = Packed::new(&state, &algorithm, at.now + keep_for);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Algorithm, FixedWindow, State};
-use crate::time::{Period, Span};
+use crate::core::algorithm::{Algorithm, FixedWindow, State};
+use crate::core::time::{Period, Span};
 
 const SECOND: FixedWindow = FixedWindow {
     limit: 1,

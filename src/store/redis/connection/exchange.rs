@@ -12,11 +12,11 @@ use bb8_redis::redis::{self, Value, parse_redis_value};
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::socket::Socket;
+use crate::core::verdict::StoreError;
 use crate::store::redis::error;
 use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ProtocolError, ReplyBuffer};
-use crate::verdict::StoreError;
 
 /// The longest lifetime of a connection, so that Weir soon leaves an address that its host name no
 /// longer has, or a server that lost its role.

@@ -11,10 +11,10 @@ use tokio::time::{Instant, timeout_at};
 use super::exchange::Connection;
 use super::options::{Address, Login, Options, Password};
 use super::socket::{self, Socket};
+use crate::core::time::Micros;
+use crate::core::verdict::StoreError;
 use crate::store::redis::error::{self, ConnectError};
 use crate::store::redis::wire::values::time;
-use crate::time::Micros;
-use crate::verdict::StoreError;
 
 /// What a connection is used for, which decides the commands of its handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,8 +19,8 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsConnector, rustls};
 
 use super::options::{Address, REDIS, Tls};
+use crate::net::tls;
 use crate::store::redis::error::{self, ConnectError};
-use crate::tls;
 
 /// Idle time before the first TCP keepalive probe (RFC 9293, section 3.8.4). Probes find a peer
 /// that vanished without closing.

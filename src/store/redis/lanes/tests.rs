@@ -1,11 +1,11 @@
 //! Which work a batch takes.
 
 use super::*;
-use crate::algorithm::{Algorithm, AlgorithmKind, Options};
-use crate::plan::{Check, Checks, Modes};
+use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
+use crate::core::time::{Rate, Unit};
+use crate::core::usage::{Settings, Tracking};
+use crate::limits::plan::{Check, Checks, Modes};
 use crate::store::Budget;
-use crate::time::{Rate, Unit};
-use crate::usage::{Settings, Tracking};
 
 /// Work with so many checks, the first of them with usage, of which all from `from` on are for the
 /// server.

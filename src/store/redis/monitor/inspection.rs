@@ -19,7 +19,8 @@ use super::queries::{
     CommandError, FULL_COVERAGE, Query, SAVE, STOPS_WRITES, check_access, read_config,
     required_commands,
 };
-use crate::breaker::Why;
+use crate::core::breaker::Why;
+use crate::core::verdict::StoreError;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::error::{self, Failure};
@@ -28,7 +29,6 @@ use crate::store::redis::topology::node::{Location, Node};
 use crate::store::redis::topology::slot_map::SlotMap;
 use crate::store::redis::topology::status::{Report, ServerStatus, Urgency};
 use crate::store::redis::wire::values::time;
-use crate::verdict::StoreError;
 
 /// The interval between inspections of a server without diagnostics. A usual scrape interval is as
 /// long.

@@ -13,9 +13,11 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Duration, Instant, sleep};
 
 use super::inspection;
-use crate::algorithm::{Algorithm, FixedWindow};
-use crate::breaker::Why;
-use crate::plan::{Check, Checks, Modes};
+use crate::core::algorithm::{Algorithm, FixedWindow};
+use crate::core::breaker::Why;
+use crate::core::time::{Period, Span};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::{Check, Checks, Modes};
 use crate::store::Budget;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::options::Topology;
@@ -25,8 +27,6 @@ use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::slot_map::SlotMap;
 use crate::store::redis::topology::{cluster, sentinel};
 use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work};
-use crate::time::{Period, Span};
-use crate::verdict::StoreError;
 
 /// The window of the counters of probes, short so that they expire soon.
 const PROBE_WINDOW: Span = Span::from_secs(1);

@@ -10,12 +10,12 @@ use tokio::time::{Duration, Instant, sleep_until, timeout};
 
 use super::super::Redis;
 use super::counters::{Execution, FakeCounters, WRONG_TYPE_PREFIX};
-use crate::algorithm::{Algorithm, Debt, FixedWindow, TokenBucket};
-use crate::plan::{Check, CheckIndex, CheckIndices, Checks, Modes};
-use crate::rules::Commit;
+use crate::core::algorithm::{Algorithm, Debt, FixedWindow, TokenBucket};
+use crate::core::time::{Period, Span};
+use crate::core::verdict::{Answers, StoreError, Verdict};
+use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks, Modes};
+use crate::limits::rules::Commit;
 use crate::store::{Budget, Store};
-use crate::time::{Period, Span};
-use crate::verdict::{Answers, StoreError, Verdict};
 
 /// No window ends during a simulation, unless the clock jumps.
 const WINDOW: Span = Span::from_secs(3_600);

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::super::wire::script;
 use super::wire::{Command, RespReply};
-use crate::algorithm::LARGEST_COUNT;
-use crate::time::Micros;
+use crate::core::algorithm::LARGEST_COUNT;
+use crate::core::time::Micros;
 
 /// Keys with this prefix hold a value that is not a counter.
 pub(super) const WRONG_TYPE_PREFIX: &str = "wrongtype";

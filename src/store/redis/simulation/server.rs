@@ -16,8 +16,8 @@ use tokio::time::{Duration, Instant, sleep, sleep_until};
 use super::counters::{FakeCounters, Session};
 use super::faults::{Condition, Fault, Scenario, ServerEvent};
 use super::wire::{self, Command, RespReply};
+use crate::core::time::Micros;
 use crate::store::redis::connection::simulated::SimulatedStream;
-use crate::time::Micros;
 
 /// A Unix time in the middle of an hour: the server's clock at the start, in microseconds.
 const START: Micros = Micros(1_800_001_000_000_000);

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::time::{Duration, Instant};
 
-use crate::time::Micros;
+use crate::core::time::Micros;
 
 /// The length of a period. The largest differences of the current and the previous period count, so
 /// that none counts for longer than two periods.

@@ -12,7 +12,7 @@ use bb8_redis::redis::Value;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::deployment::Deployment;
-use crate::breaker::State;
+use crate::core::breaker::State;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, ConnectError};

@@ -19,7 +19,7 @@ use super::node::Node;
 use super::round_trips::RoundTripCounts;
 use super::slot_map::{NodeIndex, SlotMap};
 use super::status::ServerStatus;
-use crate::breaker::{State, Transitions};
+use crate::core::breaker::{State, Transitions};
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
 use crate::store::redis::error::{ConnectError, ErrorCounters, Failure};

@@ -16,7 +16,8 @@ use super::clock::Clock;
 use super::counters::Counters;
 use super::round_trips::RoundTrips;
 use super::status::LatestStatus;
-use crate::breaker::{self, Breaker, Why};
+use crate::core::breaker::{self, Breaker, Why};
+use crate::core::time::Micros;
 use crate::store::Budget;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
@@ -24,7 +25,6 @@ use crate::store::redis::connection::options::{Address, Options};
 use crate::store::redis::error::{self, ConnectError, ErrorCounters, Failure};
 use crate::store::redis::rtt::RttEstimator;
 use crate::store::redis::wire::batch::WorkReply;
-use crate::time::Micros;
 
 /// A request with less time than this says nothing about a server: its timeout is no failure, and
 /// its reply is not slow.

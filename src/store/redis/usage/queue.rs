@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hashbrown::HashMap;
 use lru::LruCache;
 
-use crate::plan::key;
-use crate::time::MAX_SAFE_INTEGER;
-use crate::usage::{Summary, Tracking};
+use crate::core::time::MAX_SAFE_INTEGER;
+use crate::core::usage::{Summary, Tracking};
+use crate::limits::plan::key;
 
 /// Subjects that wait at most for the index, and as many with refused hits: a few megabytes, and as
 /// much as an index has by default.
@@ -156,8 +156,8 @@ impl UsageQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Micros;
-    use crate::usage::Settings;
+    use crate::core::time::Micros;
+    use crate::core::usage::Settings;
 
     #[test]
     fn what_waits_is_bounded_and_the_rest_is_counted() {

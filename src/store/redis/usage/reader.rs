@@ -6,17 +6,17 @@ use bb8_redis::redis::Value;
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 
-use crate::algorithm::sliding_window_buckets::Ring;
-use crate::algorithm::{SlidingWindowBuckets, State};
-use crate::plan::key;
+use crate::core::algorithm::sliding_window_buckets::Ring;
+use crate::core::algorithm::{SlidingWindowBuckets, State};
+use crate::core::time::Micros;
+use crate::core::usage::{HEADER_BYTES, Order, Record, Tracking};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::key;
 use crate::store::redis::Direct;
 use crate::store::redis::error;
 use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::wire::log;
 use crate::store::redis::wire::values::time;
-use crate::time::Micros;
-use crate::usage::{HEADER_BYTES, Order, Record, Tracking};
-use crate::verdict::StoreError;
 
 /// Queries at a time, in a cluster.
 const AT_A_TIME: usize = 8;

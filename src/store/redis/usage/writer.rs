@@ -9,16 +9,16 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::plan::key;
+use crate::core::time::Micros;
+use crate::core::usage::{Order, Tracking};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::key;
 use crate::store::redis::Direct;
 use crate::store::redis::error;
 use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::usage::queue::Totals;
 use crate::store::redis::wire::call::{Call, RefusedHits, ScriptRef};
 use crate::store::redis::wire::hash_slot;
-use crate::time::Micros;
-use crate::usage::{Order, Tracking};
-use crate::verdict::StoreError;
 
 /// Writes per second. With the time of a write the index is at most a second behind, unless more
 /// subjects wait than one write takes.

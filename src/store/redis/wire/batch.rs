@@ -20,14 +20,14 @@ use super::call::{Call, CallRequest, ScriptRef, longest_jitter, write_key};
 use super::commands::CommandBuffer;
 use super::hash_slot::{self, Redirect, Slot};
 use super::known_ttls::{CounterKey, KnownTtls};
-use crate::algorithm::{Algorithm, FixedWindow};
-use crate::plan::{Check, CheckIndex, CheckIndices, Checks};
-use crate::rules::Commit;
+use crate::core::algorithm::{Algorithm, FixedWindow};
+use crate::core::time::{Micros, Span};
+use crate::core::usage::Summary;
+use crate::core::verdict::{StoreError, Verdict};
+use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
+use crate::limits::rules::Commit;
 use crate::store::Budget;
 use crate::store::redis::error;
-use crate::time::{Micros, Span};
-use crate::usage::Summary;
-use crate::verdict::{StoreError, Verdict};
 
 /// Seconds by which the key of a window outlives the window, because the estimate that numbers
 /// windows may lag behind the clock that expires keys.

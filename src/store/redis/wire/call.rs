@@ -22,12 +22,12 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use smallvec::SmallVec;
 
 use super::script;
-use crate::algorithm::concurrency::HolderId;
-use crate::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT, SCRIPT_PARAMETERS};
-use crate::plan::{Check, CheckIndex, CheckIndices, Checks, key};
-use crate::rules::Commit;
-use crate::time::{MAX_SAFE_INTEGER, Micros, Span};
-use crate::usage::{Settings, Tracking};
+use crate::core::algorithm::concurrency::HolderId;
+use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT, SCRIPT_PARAMETERS};
+use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
+use crate::core::usage::{Settings, Tracking};
+use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks, key};
+use crate::limits::rules::Commit;
 
 /// The largest integer up to which Lua's numbers, which are doubles, hold every integer exactly:
 /// 2^53 - 1.

@@ -11,7 +11,7 @@
 
 use memchr::memchr;
 
-use crate::time::Micros;
+use crate::core::time::Micros;
 
 /// The most bytes of all replies to one batch, and the longest string or array in one. More is no
 /// answer to anything that Weir sends: the largest batch has some hundred checks with a few bytes

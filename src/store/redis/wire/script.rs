@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use sha1::{Digest, Sha1};
 
-use crate::algorithm;
+use crate::core::algorithm;
 
 /// The text of the script. `frame.lua` comes first because the algorithms register their steps in
 /// its table; `usage.lua`, which follows what the steps return, comes behind them; `decide.lua`,

@@ -5,7 +5,7 @@
 
 use bb8_redis::redis::Value;
 
-use crate::time::Micros;
+use crate::core::time::Micros;
 
 /// Reads the reply to TIME: an array of Unix seconds and the microseconds of the current second.
 /// `None` for any other reply.

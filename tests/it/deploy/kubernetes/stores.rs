@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use weir::proto::rate_limit_response::Code;
+use weir::core::proto::rate_limit_response::Code;
 
 use super::{at, documents, environment, items, overlay_folder, text};
 use crate::deploy::image::is_root;

@@ -2,7 +2,7 @@
 //! go back, limits that change.
 
 use super::*;
-use weir::algorithm::concurrency::{LARGEST_LIMIT, LONGEST_DURATION};
+use weir::core::algorithm::concurrency::{LARGEST_LIMIT, LONGEST_DURATION};
 
 /// Zones of calendars: half hours, both hemispheres, midnights that do not exist.
 const ZONES: [&str; 6] = [
@@ -63,7 +63,7 @@ impl Generator {
                 0 => random.u64(0..2),
                 1 => u64::from(u32::MAX) - random.u64(0..3),
                 // Of any size: an algorithm for which it is too large is not made.
-                2 => weir::time::MAX_SAFE_INTEGER >> random.u8(..30),
+                2 => weir::core::time::MAX_SAFE_INTEGER >> random.u8(..30),
                 3 => random.u64(..100_001),
                 _ if self.is_steady => random.u64(20..2_000),
                 _ => random.u64(1..30),

@@ -1,9 +1,9 @@
 //! The states stored in Redis, decoded so that they can be compared.
 
 use bb8_redis::redis::{Cmd, Value, cmd};
-use weir::algorithm::{Algorithm, State};
-use weir::plan::{Check, Checks};
-use weir::time::{Micros, Period};
+use weir::core::algorithm::{Algorithm, State};
+use weir::core::time::{Micros, Period};
+use weir::limits::plan::{Check, Checks};
 
 /// A state in the form that both sides share.
 #[derive(Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ pub fn of_state(state: &State) -> Option<Stored> {
         ),
         State::Log(log) => {
             let mut before = log.before;
-            let own = |entry: &weir::algorithm::sliding_window_log::Entry| {
+            let own = |entry: &weir::core::algorithm::sliding_window_log::Entry| {
                 let own = entry.total - before;
                 before = entry.total;
                 (entry.tick, own)

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::{Duration, Instant};
 use tokio_rustls::rustls::ClientConfig;
 
-use crate::tls::{self, ClientOptions, Identity, PemFile};
-pub use crate::tls::{NameCheck, TlsError};
+use crate::net::tls::{self, ClientOptions, Identity, PemFile};
+pub use crate::net::tls::{NameCheck, TlsError};
 
 /// The shortest time between two reads of the files.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);

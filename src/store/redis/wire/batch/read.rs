@@ -10,15 +10,15 @@
 use smallvec::SmallVec;
 
 use super::{Answer, Batch, CheckRef, CommandGroup, Encoding, Work, WorkReply};
-use crate::algorithm::FixedWindow;
-use crate::plan::Check;
+use crate::core::algorithm::FixedWindow;
+use crate::core::time::Micros;
+use crate::core::usage::Summary;
+use crate::core::verdict::{StoreError, Verdict};
+use crate::limits::plan::Check;
 use crate::store::memory;
 use crate::store::redis::error;
 use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::replies::{Parser, Token, time};
-use crate::time::Micros;
-use crate::usage::Summary;
-use crate::verdict::{StoreError, Verdict};
 
 const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 

@@ -2,9 +2,9 @@
 //! written here as text.
 
 use super::*;
-use crate::plan::Modes;
+use crate::core::time::Period;
+use crate::limits::plan::Modes;
 use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
-use crate::time::Period;
 
 const NOW: Micros = Micros(1_800_000_000_000_000);
 

@@ -15,15 +15,15 @@ use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
 use super::{Call, CallRequest, NUMBER_BYTES};
-use crate::algorithm::LARGEST_COUNT;
-use crate::algorithm::{Algorithm, Arrival, State};
-use crate::plan::Check;
-use crate::rules::Commit;
+use crate::core::algorithm::LARGEST_COUNT;
+use crate::core::algorithm::{Algorithm, Arrival, State};
+use crate::core::time::{Micros, Span};
+use crate::core::usage::Summary;
+use crate::core::verdict::{StoreError, Verdict, Wait};
+use crate::limits::plan::Check;
+use crate::limits::rules::Commit;
 use crate::store::redis::error;
 use crate::store::redis::wire::replies::{Token, time};
-use crate::time::{Micros, Span};
-use crate::usage::Summary;
-use crate::verdict::{StoreError, Verdict, Wait};
 
 /// Elements of a reply before the error lines: the two of TIME, and the packed text.
 const HEADER_VALUES: usize = 3;

@@ -1,0 +1,10 @@
+//! The vocabulary and the pure logic: plain data and total functions. No file here names a clock, a
+//! socket, a file or the environment; the generated messages of `proto` are the one exception.
+
+pub mod algorithm;
+pub mod ask;
+pub mod breaker;
+pub mod proto;
+pub mod time;
+pub mod usage;
+pub mod verdict;

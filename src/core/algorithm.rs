@@ -1,0 +1,411 @@
+//! Rate limiting algorithms: one pure, total step in whole numbers per algorithm, and the table of
+//! what each one is.
+//!
+//! A step takes the stored state, the store's time and the hits, and returns the verdict and the
+//! state to store next. Algorithms do arithmetic; stores own atomicity. Each algorithm is defined
+//! in a file of its own (see [`Definition`]), with a twin of the same name in `lua/` that runs
+//! inside Redis. An algorithm is added by these two files, and by its lines in this one.
+
+mod calendar;
+pub mod concurrency;
+mod debt;
+mod definition;
+pub mod fixed_window;
+pub mod leaky_bucket;
+pub mod options;
+mod share;
+pub mod sliding_window_buckets;
+pub mod sliding_window_counter;
+pub mod sliding_window_log;
+mod ticks;
+pub mod token_bucket;
+
+pub use concurrency::Concurrency;
+pub use debt::Debt;
+pub use definition::{Arrival, SCRIPT_PARAMETERS, Step};
+pub use fixed_window::FixedWindow;
+pub use leaky_bucket::LeakyBucket;
+pub use options::{OptionError, OptionField};
+pub use sliding_window_buckets::SlidingWindowBuckets;
+pub use sliding_window_counter::SlidingWindowCounter;
+pub use sliding_window_log::SlidingWindowLog;
+pub use ticks::{LARGEST_COUNT, Units};
+pub use token_bucket::TokenBucket;
+
+use crate::core::time::{Anchor, PeriodKind, Span, Weekday, Zone};
+use definition::Definition;
+
+/// What one algorithm is, besides its arithmetic.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Which algorithm.
+    pub kind: AlgorithmKind,
+    /// The value of `algorithm` in a configuration file.
+    pub name: &'static str,
+    /// Names the algorithm in the keys of its counters. Two letters: bytes of known number are
+    /// copied without a call.
+    pub key_tag: [u8; 2],
+    /// Names the algorithm in a call of the script: `lua/` keeps its step under this number.
+    pub wire_code: u8,
+    /// Numbers in its row of the script's reply.
+    pub reply_numbers: usize,
+    /// The text of its twin.
+    pub script: &'static str,
+    /// The options that have a meaning for it, by their names in [`OPTIONS`].
+    pub options: &'static [&'static str],
+    /// The default of `count_denied`.
+    pub counts_denied: bool,
+}
+
+/// The table of all algorithms, in the order of [`AlgorithmKind`].
+pub const TABLE: [Spec; 7] = [
+    Spec {
+        kind: AlgorithmKind::FixedWindow,
+        name: "fixed_window",
+        key_tag: *b"fw",
+        wire_code: b'F',
+        reply_numbers: 3,
+        script: include_str!("../../lua/fixed_window.lua"),
+        options: &[
+            "scale",
+            "default_cost",
+            "count_denied",
+            "period",
+            "timezone",
+            "week_starts",
+            "anchor",
+        ],
+        counts_denied: true,
+    },
+    Spec {
+        kind: AlgorithmKind::SlidingWindowLog,
+        name: "sliding_window_log",
+        key_tag: *b"sl",
+        wire_code: b'L',
+        reply_numbers: 3,
+        script: include_str!("../../lua/sliding_window_log.lua"),
+        options: &["scale", "default_cost", "count_denied", "max_debt"],
+        counts_denied: false,
+    },
+    Spec {
+        kind: AlgorithmKind::SlidingWindowCounter,
+        name: "sliding_window_counter",
+        key_tag: *b"sc",
+        wire_code: b'C',
+        reply_numbers: 4,
+        script: include_str!("../../lua/sliding_window_counter.lua"),
+        options: &["scale", "default_cost", "count_denied", "max_debt"],
+        counts_denied: false,
+    },
+    Spec {
+        kind: AlgorithmKind::SlidingWindowBuckets,
+        name: "sliding_window_buckets",
+        key_tag: *b"sb",
+        wire_code: b'B',
+        reply_numbers: 3,
+        script: include_str!("../../lua/sliding_window_buckets.lua"),
+        options: &[
+            "bucket_interval",
+            "bucket_span",
+            "subject_expiry",
+            "scale",
+            "default_cost",
+            "count_denied",
+            "max_debt",
+        ],
+        counts_denied: false,
+    },
+    Spec {
+        kind: AlgorithmKind::TokenBucket,
+        name: "token_bucket",
+        key_tag: *b"tb",
+        wire_code: b'T',
+        reply_numbers: 3,
+        script: include_str!("../../lua/token_bucket.lua"),
+        options: &["burst", "scale", "default_cost", "count_denied", "max_debt"],
+        counts_denied: false,
+    },
+    Spec {
+        kind: AlgorithmKind::LeakyBucket,
+        name: "leaky_bucket",
+        key_tag: *b"lb",
+        wire_code: b'Q',
+        reply_numbers: 3,
+        script: include_str!("../../lua/leaky_bucket.lua"),
+        options: &[
+            "max_delay",
+            "scale",
+            "default_cost",
+            "count_denied",
+            "max_debt",
+        ],
+        counts_denied: false,
+    },
+    Spec {
+        kind: AlgorithmKind::Concurrency,
+        name: "concurrency",
+        key_tag: *b"cc",
+        wire_code: b'H',
+        reply_numbers: 3,
+        script: include_str!("../../lua/concurrency.lua"),
+        options: &["max_duration", "default_cost"],
+        counts_denied: false,
+    },
+];
+
+/// The algorithms without their numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AlgorithmKind {
+    /// `fixed_window`, the default.
+    #[default]
+    FixedWindow,
+    /// `sliding_window_log`.
+    SlidingWindowLog,
+    /// `sliding_window_counter`.
+    SlidingWindowCounter,
+    /// `sliding_window_buckets`.
+    SlidingWindowBuckets,
+    /// `token_bucket`.
+    TokenBucket,
+    /// `leaky_bucket`.
+    LeakyBucket,
+    /// `concurrency`.
+    Concurrency,
+}
+
+/// An algorithm with its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Windows aligned to the clock.
+    FixedWindow(FixedWindow),
+    /// A timestamp per hit.
+    SlidingWindowLog(SlidingWindowLog),
+    /// The current window and a weighted part of the previous one.
+    SlidingWindowCounter(SlidingWindowCounter),
+    /// A ring of counters of short intervals.
+    SlidingWindowBuckets(SlidingWindowBuckets),
+    /// A bucket of tokens that is refilled continuously.
+    TokenBucket(TokenBucket),
+    /// A queue that drains at a constant rate: a shaper.
+    LeakyBucket(LeakyBucket),
+    /// Places of requests in flight.
+    Concurrency(Concurrency),
+}
+
+/// Evaluates an expression with the algorithm, whichever it is. With `map`, the result is an
+/// algorithm of the same kind.
+macro_rules! dispatch {
+    ($algorithm:expr, $inner:ident => $result:expr) => {
+        match $algorithm {
+            Algorithm::FixedWindow($inner) => $result,
+            Algorithm::SlidingWindowLog($inner) => $result,
+            Algorithm::SlidingWindowCounter($inner) => $result,
+            Algorithm::SlidingWindowBuckets($inner) => $result,
+            Algorithm::TokenBucket($inner) => $result,
+            Algorithm::LeakyBucket($inner) => $result,
+            Algorithm::Concurrency($inner) => $result,
+        }
+    };
+    (map $algorithm:expr, $inner:ident => $result:expr) => {
+        match $algorithm {
+            Algorithm::FixedWindow($inner) => Algorithm::FixedWindow($result),
+            Algorithm::SlidingWindowLog($inner) => Algorithm::SlidingWindowLog($result),
+            Algorithm::SlidingWindowCounter($inner) => Algorithm::SlidingWindowCounter($result),
+            Algorithm::SlidingWindowBuckets($inner) => Algorithm::SlidingWindowBuckets($result),
+            Algorithm::TokenBucket($inner) => Algorithm::TokenBucket($result),
+            Algorithm::LeakyBucket($inner) => Algorithm::LeakyBucket($result),
+            Algorithm::Concurrency($inner) => Algorithm::Concurrency($result),
+        }
+    };
+}
+use dispatch;
+
+impl Algorithm {
+    /// Which algorithm it is.
+    #[must_use]
+    pub const fn kind(&self) -> AlgorithmKind {
+        match self {
+            Self::FixedWindow(_) => AlgorithmKind::FixedWindow,
+            Self::SlidingWindowLog(_) => AlgorithmKind::SlidingWindowLog,
+            Self::SlidingWindowCounter(_) => AlgorithmKind::SlidingWindowCounter,
+            Self::SlidingWindowBuckets(_) => AlgorithmKind::SlidingWindowBuckets,
+            Self::TokenBucket(_) => AlgorithmKind::TokenBucket,
+            Self::LeakyBucket(_) => AlgorithmKind::LeakyBucket,
+            Self::Concurrency(_) => AlgorithmKind::Concurrency,
+        }
+    }
+
+    fn define(
+        limit: u64,
+        window: Span,
+        options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
+        Ok(match options.kind {
+            AlgorithmKind::FixedWindow => {
+                Self::FixedWindow(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::SlidingWindowLog => {
+                Self::SlidingWindowLog(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::SlidingWindowCounter => {
+                Self::SlidingWindowCounter(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::SlidingWindowBuckets => {
+                Self::SlidingWindowBuckets(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::TokenBucket => {
+                Self::TokenBucket(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::LeakyBucket => {
+                Self::LeakyBucket(Definition::try_new(limit, window, options, debt)?)
+            }
+            AlgorithmKind::Concurrency => {
+                Self::Concurrency(Definition::try_new(limit, window, options, debt)?)
+            }
+        })
+    }
+}
+
+/// What is stored for one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Of [`FixedWindow`].
+    FixedWindow {
+        /// The number of the window since the epoch.
+        window: u64,
+        /// Hits counted in it: allowed ones, and with `count_denied` also refused ones.
+        count: u64,
+    },
+    /// Of [`SlidingWindowLog`].
+    Log(Box<sliding_window_log::Log>),
+    /// Of [`SlidingWindowCounter`].
+    Counter {
+        /// The number of the current window since the epoch.
+        window: u64,
+        /// Hits counted in the current window.
+        current: u64,
+        /// Hits counted in the previous window.
+        previous: u64,
+    },
+    /// Of [`SlidingWindowBuckets`].
+    Buckets(Box<sliding_window_buckets::Ring>),
+    /// Of [`TokenBucket`].
+    Tokens {
+        /// The tick of the last change.
+        last: u64,
+        /// The level at that tick, in units. Negative: debt.
+        level: i64,
+        /// The units of the limit which wrote the state. A limit of another amount may have others.
+        units: Units,
+    },
+    /// Of [`LeakyBucket`].
+    Queue {
+        /// The tick of the last change.
+        last: u64,
+        /// The backlog at that tick, in units.
+        backlog: u64,
+        /// The units of the limit which wrote the state. A limit of another amount may have others.
+        units: Units,
+    },
+    /// Of [`Concurrency`].
+    Holders(Box<concurrency::Holders>),
+}
+
+/// The options of a limit besides its rate; `None` = not written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `algorithm`.
+    pub kind: AlgorithmKind,
+    /// `burst`: the capacity of a `token_bucket`, in what the rate counts; default: the rate's
+    /// hits. At a rate of 0 nothing passes, whatever the burst is.
+    pub burst: Option<u64>,
+    /// `scale`: the rate's hits and the burst are in units of so many hits, and so is what
+    /// responses say of them; default: 1.
+    pub scale: Option<u32>,
+    /// `default_cost`: the hits of a request that names none; default: 1.
+    pub default_cost: Option<u64>,
+    /// `bucket_interval` of `sliding_window_buckets`; default: a sixtieth of the window.
+    pub bucket_interval: Option<Span>,
+    /// `bucket_span` of `sliding_window_buckets`: the time that all buckets cover; default: the
+    /// window and one interval.
+    pub bucket_span: Option<Span>,
+    /// `subject_expiry` of `sliding_window_buckets`: an idle key is dropped after it; default: the
+    /// span.
+    pub subject_expiry: Option<Span>,
+    /// `max_delay` of a `leaky_bucket`; default: zero. However long it is, at most 2^32 - 1 hits
+    /// wait, or one full limit if that is more.
+    pub max_delay: Option<Span>,
+    /// `max_duration` of a `concurrency` limit, which has to be written: after it, a request has
+    /// lost its place.
+    pub max_duration: Option<Span>,
+    /// `count_denied`: refused hits count; default: true for `fixed_window`, false for all others.
+    pub count_denied: Option<bool>,
+    /// `max_debt`: how many full limits below zero refused hits may take a key, if they count;
+    /// default: 1. A `fixed_window` counts all of them.
+    pub max_debt: Option<u32>,
+    /// `period` of a `fixed_window`; default: by the setting below for months, `fixed` for all
+    /// others.
+    pub period: Option<PeriodKind>,
+    /// `timezone` of a calendar; default: UTC.
+    pub timezone: Option<Zone>,
+    /// `week_starts` of a calendar of weeks; default: Monday.
+    pub week_starts: Option<Weekday>,
+    /// `anchor` of a calendar: the day, and the time of day, at which a window begins; default: the
+    /// first day at midnight.
+    pub anchor: Option<Anchor>,
+    /// A `fixed_window` per month follows the calendar (`USE_CALENDAR_MONTH_RATE_LIMIT`); no option
+    /// of a file.
+    pub calendar_months: bool,
+}
+
+/// All options with their names in a file.
+pub const OPTIONS: [(&str, OptionField); 14] = [
+    ("burst", OptionField::Amount(|options| &mut options.burst)),
+    ("scale", OptionField::Number(|options| &mut options.scale)),
+    (
+        "default_cost",
+        OptionField::Amount(|options| &mut options.default_cost),
+    ),
+    (
+        "bucket_interval",
+        OptionField::Duration(|options| &mut options.bucket_interval),
+    ),
+    (
+        "bucket_span",
+        OptionField::Duration(|options| &mut options.bucket_span),
+    ),
+    (
+        "subject_expiry",
+        OptionField::Duration(|options| &mut options.subject_expiry),
+    ),
+    (
+        "max_delay",
+        OptionField::Duration(|options| &mut options.max_delay),
+    ),
+    (
+        "max_duration",
+        OptionField::Duration(|options| &mut options.max_duration),
+    ),
+    (
+        "count_denied",
+        OptionField::Bool(|options| &mut options.count_denied),
+    ),
+    (
+        "max_debt",
+        OptionField::Number(|options| &mut options.max_debt),
+    ),
+    ("period", OptionField::Period(|options| &mut options.period)),
+    (
+        "timezone",
+        OptionField::Zone(|options| &mut options.timezone),
+    ),
+    (
+        "week_starts",
+        OptionField::Weekday(|options| &mut options.week_starts),
+    ),
+    ("anchor", OptionField::Anchor(|options| &mut options.anchor)),
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,310 @@
+//! `fixed_window`: a number of hits in each window; windows are aligned to the clock.
+//!
+//! As in envoyproxy/ratelimit, hits are counted before the answer: refused hits count too, unless
+//! `count_denied` is false. The twins are `lua/fixed_window.lua` and, for limits without options,
+//! the plain `INCRBY` of `store/redis/batch.rs`.
+
+use std::num::NonZeroU32;
+
+use super::definition::Definition;
+use super::{Arrival, Debt, LARGEST_COUNT, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::core::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
+use crate::core::verdict::{Verdict, Wait};
+
+/// A limit per clock-aligned window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FixedWindow {
+    /// Hits per window.
+    pub limit: u64,
+    /// The windows; none is empty.
+    pub window: Period,
+    /// Refused hits count too.
+    pub count_denied: bool,
+}
+
+impl FixedWindow {
+    /// The number of the window that `now` lies in.
+    #[must_use]
+    pub fn number(&self, now: Micros) -> u64 {
+        self.window.number_at(now)
+    }
+
+    /// The end of window `number`.
+    #[must_use]
+    pub fn end(&self, number: u64) -> Micros {
+        self.window.end(number)
+    }
+
+    /// Hits as they are counted: at most as many as make a difference, so that one request cannot
+    /// overflow a counter.
+    #[must_use]
+    pub fn clamp(hits: i64) -> i64 {
+        hits.min(LARGEST_COUNT.cast_signed())
+    }
+
+    /// The verdict on `hits` that changed the count of window `number` to `after`. Giving back is
+    /// always allowed. Reports at most [`LARGEST_COUNT`], which Redis may exceed.
+    #[must_use]
+    pub fn judge(&self, number: u64, after: u64, now: Micros, hits: i64) -> Verdict {
+        let after = after.min(LARGEST_COUNT);
+        // The clock may have left the window already; the caller still gets a wait above zero.
+        let reset_after = self.end(number).since(now).max(Span::from_micros(1));
+        Verdict {
+            allowed: hits < 0 || after <= self.limit,
+            remaining: self.limit.saturating_sub(after),
+            used: after,
+            reset_after,
+            retry_after: if hits > self.limit.cast_signed() {
+                Wait::Never
+            } else {
+                Wait::For(reset_after)
+            },
+            delay: Span::ZERO,
+        }
+    }
+}
+
+impl Definition for FixedWindow {
+    fn try_new(
+        limit: u64,
+        window: Span,
+        _options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
+        Ok(Self {
+            limit,
+            window: Period::Even(window),
+            count_denied: debt.counts(),
+        })
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
+        let current = self.number(now);
+        // A clock that went back by less than a window continues in the known window; after a
+        // larger jump the count starts again.
+        let (window, before) = match state {
+            Some(State::FixedWindow { window, count })
+                if window == current || window == current + 1 =>
+            {
+                (window, count)
+            }
+            _ => (current, 0),
+        };
+        let before = before.min(LARGEST_COUNT);
+        let asked = match u64::try_from(Self::clamp(hits)) {
+            Ok(taken) => (before + taken).min(LARGEST_COUNT),
+            Err(_) => before.saturating_sub(hits.unsigned_abs()),
+        };
+        let allowed = hits < 0 || asked <= self.limit;
+        let after = if allowed || self.count_denied {
+            asked
+        } else {
+            before
+        };
+        let keep_for = self.end(window).since(now);
+        let verdict = Verdict {
+            allowed,
+            ..self.judge(window, after, now, hits)
+        };
+        if after == before {
+            return Step {
+                verdict,
+                state,
+                keep_for: None,
+            };
+        }
+        Step {
+            verdict,
+            state: Some(State::FixedWindow {
+                window,
+                count: after,
+            }),
+            keep_for: Some(keep_for),
+        }
+    }
+
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self {
+            limit: self.limit.div_ceil(replicas.get().into()),
+            ..self
+        }
+    }
+
+    fn with_limit(self, limit: u64) -> Self {
+        Self { limit, ..self }
+    }
+
+    fn is_exact(&self) -> bool {
+        self.limit <= MAX_SAFE_INTEGER
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn debt(&self) -> Debt {
+        if self.count_denied {
+            Debt::ONE
+        } else {
+            Debt::NONE
+        }
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.count_denied = debt.counts();
+    }
+
+    /// As in envoyproxy/ratelimit, a window counts all of its hits.
+    fn most_debt(&self) -> u64 {
+        LARGEST_COUNT - self.limit
+    }
+
+    fn window(&self) -> Period {
+        self.window
+    }
+
+    fn tick(&self) -> Tick {
+        Tick::FINEST
+    }
+
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [self.debt().script_parameter(), self.limit, 0, 0, 0, 0]
+    }
+
+    /// The window's end and its count.
+    fn pack(&self, state: &State) -> Option<(u64, u64)> {
+        let &State::FixedWindow { window, count } = state else {
+            return None;
+        };
+        let end = self.end(window);
+        // The end of time is no end of a window.
+        (end.0 < u64::MAX).then_some((end.0, count))
+    }
+
+    fn unpack(&self, micros: u64, number: u64) -> Option<State> {
+        Some(State::FixedWindow {
+            window: self.number(Micros(micros.saturating_sub(1))),
+            count: number,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: FixedWindow = FixedWindow {
+        limit: 3,
+        window: Period::Even(Span::from_secs(60)),
+        count_denied: true,
+    };
+
+    fn at(secs: u64) -> Arrival {
+        Arrival {
+            now: Micros(secs * 1_000_000),
+            max_hold: Span::ZERO,
+        }
+    }
+
+    fn run(limit: FixedWindow, state: &mut Option<State>, at_secs: u64, hits: i64) -> Verdict {
+        let step = limit.step(state.take(), at(at_secs), hits);
+        *state = step.state;
+        step.verdict
+    }
+
+    #[test]
+    fn the_limit_is_exact_and_the_next_window_is_fresh() {
+        let mut state = None;
+        for left in [2, 1, 0] {
+            let verdict = run(MINUTE, &mut state, 70, 1);
+            assert!(verdict.allowed);
+            assert_eq!(verdict.remaining, left);
+            assert_eq!(verdict.until_reset(), Span::from_secs(50));
+        }
+        let refused = run(MINUTE, &mut state, 119, 1);
+        assert!(!refused.allowed);
+        assert_eq!(refused.retry_after, Wait::For(Span::from_secs(1)));
+        assert!(run(MINUTE, &mut state, 120, 1).allowed);
+    }
+
+    #[test]
+    fn looks_write_nothing_and_are_refused_only_in_debt() {
+        let mut state = None;
+        assert_eq!(MINUTE.step(None, at(0), 0).keep_for, None);
+        run(MINUTE, &mut state, 0, 3);
+        assert!(
+            run(MINUTE, &mut state, 0, 0).allowed,
+            "count == limit is no debt"
+        );
+        run(MINUTE, &mut state, 0, 1);
+        assert!(!run(MINUTE, &mut state, 0, 0).allowed);
+    }
+
+    #[test]
+    fn give_backs_stop_at_zero_and_are_always_allowed() {
+        let mut state = None;
+        run(MINUTE, &mut state, 0, 4);
+        assert_eq!(run(MINUTE, &mut state, 0, -2).remaining, 1);
+        let verdict = run(MINUTE, &mut state, 0, i64::MIN);
+        assert!(verdict.allowed);
+        assert_eq!(verdict.remaining, 3);
+    }
+
+    #[test]
+    fn a_calendar_month_ends_at_its_own_boundary() {
+        let month = FixedWindow {
+            window: Period::Months(NonZeroU32::MIN),
+            ..MINUTE
+        };
+        // 2028-02-29 23:59:50 UTC.
+        let (leap_day, march) = (1_835_481_590, 1_835_481_600);
+        let mut state = None;
+        let verdict = run(month, &mut state, leap_day, 3);
+        assert!(verdict.allowed);
+        assert_eq!(
+            (verdict.until_reset(), verdict.remaining),
+            (Span::from_secs(10), 0)
+        );
+        let refused = run(month, &mut state, march - 1, 1);
+        assert_eq!(
+            (refused.allowed, refused.retry_after),
+            (false, Wait::For(Span::from_secs(1)))
+        );
+        let packed = month
+            .pack(state.as_ref().expect("a state"))
+            .expect("it fits");
+        assert_eq!(
+            (packed.0, month.unpack(packed.0, packed.1)),
+            (march * 1_000_000, state.clone())
+        );
+        assert_eq!(
+            run(month, &mut state, march, 1).until_reset(),
+            Span::from_secs(31 * 86_400)
+        );
+    }
+
+    #[test]
+    fn more_than_the_limit_is_never() {
+        assert_eq!(run(MINUTE, &mut None, 0, 4).retry_after, Wait::Never);
+        assert_eq!(
+            run(FixedWindow { limit: 0, ..MINUTE }, &mut None, 0, 1).retry_after,
+            Wait::Never
+        );
+        assert_eq!(
+            run(MINUTE, &mut None, 0, i64::MAX).used,
+            LARGEST_COUNT,
+            "huge hits are clamped"
+        );
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_neither_locks_nor_opens() {
+        let mut state = None;
+        run(MINUTE, &mut state, 120, 3);
+        assert!(
+            !run(MINUTE, &mut state, 119, 1).allowed,
+            "one second back: still the same count"
+        );
+        assert!(run(MINUTE, &mut state, 10, 1).allowed, "far back: afresh");
+    }
+}

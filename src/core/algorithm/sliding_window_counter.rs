@@ -1,0 +1,307 @@
+//! `sliding_window_counter`: the hits of the current clock-aligned window, and those of the
+//! previous one weighted by the part of it that the sliding window still covers.
+//!
+//! A key has two counters, whatever the limit. The estimate takes the hits of the previous window
+//! as evenly spread; its error is how far they were not. The method is the one that Cloudflare
+//! describes in "How we built rate limiting capable of scaling to millions of domains" (2017). The
+//! twin is `lua/sliding_window_counter.lua`.
+
+use std::num::NonZeroU32;
+
+use super::definition::Definition;
+use super::ticks::{self, Clock, Outcome};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::core::time::{MAX_SAFE_INTEGER, Period, Span, Tick};
+
+/// A limit per sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingWindowCounter {
+    /// Hits per window.
+    pub limit: u64,
+    /// The window.
+    pub period: Span,
+    /// The window in ticks, rounded up; never zero.
+    pub window: u64,
+    /// The resolution of its times.
+    pub tick: Tick,
+    /// Whether a refused hit is taken as debt, and of at most how many full limits.
+    pub debt: Debt,
+}
+
+/// The two windows at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Windows {
+    number: u64,
+    /// Ticks since the current one began.
+    elapsed: u64,
+    current: u64,
+    previous: u64,
+}
+
+impl SlidingWindowCounter {
+    /// The counter of these numbers.
+    #[must_use]
+    pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
+        let tick = ticks::finest(window, limit, Self::most_hits(limit, debt))
+            .unwrap_or_else(|| ticks::split_tick(window));
+        Self {
+            limit,
+            period: window,
+            window: tick.ceil(window),
+            tick,
+            debt,
+        }
+    }
+
+    /// The most hits that are added, or multiplied by the window: when a limit is lowered, both
+    /// windows may be in debt, and so are the hits of the check.
+    fn most_hits(limit: u64, debt: Debt) -> u64 {
+        3 * (1 + debt.limits()) * (limit + 1)
+    }
+
+    /// The most hits that a window counts.
+    fn most(&self) -> u64 {
+        (1 + self.debt.limits()) * self.limit
+    }
+
+    /// The current windows.
+    fn read(&self, state: Option<&State>, now: u64) -> (Clock, Windows) {
+        let (number, elapsed) = (now / self.window, now % self.window);
+        let Some(&State::Counter {
+            window,
+            current,
+            previous,
+        }) = state
+        else {
+            return (
+                Clock::fresh(now),
+                Windows {
+                    number,
+                    elapsed,
+                    current: 0,
+                    previous: 0,
+                },
+            );
+        };
+        // The state of a larger limit may hold more.
+        let most = self.most();
+        let (current, previous) = (current.min(most), previous.min(most));
+        if window == number + 1 && current + previous > 0 {
+            // The clock went back: continue at the start of the stored window.
+            let start = window * self.window;
+            return (
+                Clock {
+                    now: start,
+                    behind: start - now,
+                },
+                Windows {
+                    number: window,
+                    elapsed: 0,
+                    current,
+                    previous,
+                },
+            );
+        }
+        let (current, previous) = match number.checked_sub(window) {
+            Some(0) => (current, previous),
+            Some(1) => (0, current),
+            _ => (0, 0),
+        };
+        (
+            Clock::fresh(now),
+            Windows {
+                number,
+                elapsed,
+                current,
+                previous,
+            },
+        )
+    }
+
+    /// The hits that count, rounded up.
+    fn count(&self, windows: &Windows) -> u64 {
+        windows.current + windows.previous
+            - ticks::product(windows.previous, windows.elapsed, self.window)
+    }
+
+    /// Ticks until no more than `most` hits count.
+    fn until(&self, windows: &Windows, most: u64) -> u64 {
+        let Windows {
+            elapsed,
+            current,
+            previous,
+            ..
+        } = *windows;
+        // The ticks of a window with so many hits that may still be covered, if `most` of them may
+        // count.
+        let reach = |hits: u64, most: u64| {
+            if hits <= most {
+                self.window
+            } else {
+                ticks::product(most, self.window, hits)
+            }
+        };
+        match most.checked_sub(current) {
+            Some(rest) => (self.window - reach(previous, rest)).saturating_sub(elapsed),
+            // Not within this window, but after it has become the previous one.
+            None => self.window - elapsed + self.window - reach(current, most),
+        }
+    }
+}
+
+impl Definition for SlidingWindowCounter {
+    fn try_new(
+        limit: u64,
+        window: Span,
+        _options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
+        Ok(Self::new(limit, window, debt))
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
+        let (clock, before) = self.read(state.as_ref(), self.tick.at(now));
+        let (limit, count) = (self.limit, self.count(&before));
+        let mut after = before;
+        let allowed = match u64::try_from(hits) {
+            Ok(0) => count <= limit,
+            Ok(taken) => {
+                // More than the bound of the debt makes no difference.
+                let taken = taken.min(self.most() + 1);
+                let allowed = count + taken <= limit;
+                if allowed {
+                    after.current += taken;
+                } else if self.debt.counts() {
+                    after.current += taken.min(self.most().saturating_sub(count));
+                }
+                allowed
+            }
+            Err(_) => {
+                let given = hits.unsigned_abs();
+                after.current = before.current.saturating_sub(given);
+                after.previous = before
+                    .previous
+                    .saturating_sub(given.saturating_sub(before.current));
+                true
+            }
+        };
+        let verdict = Outcome {
+            allowed,
+            capacity: self.limit,
+            used: self.count(&after),
+            reset: match after {
+                Windows { current: 1.., .. } => 2 * self.window - after.elapsed,
+                Windows { previous: 1.., .. } => self.window - after.elapsed,
+                _ => 0,
+            },
+            retry: limit
+                .checked_sub(hits.max(0).unsigned_abs())
+                .map(|free| self.until(&after, free)),
+        }
+        .verdict(self.tick, clock);
+        if after == before {
+            return Step {
+                verdict,
+                state,
+                keep_for: None,
+            };
+        }
+        let Windows {
+            number: window,
+            current,
+            previous,
+            ..
+        } = after;
+        let keep_for = ticks::keep_for(self.tick, &verdict);
+        Step {
+            verdict,
+            state: Some(State::Counter {
+                window,
+                current,
+                previous,
+            }),
+            keep_for: Some(keep_for),
+        }
+    }
+
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self {
+            limit: self.limit.div_ceil(replicas.get().into()),
+            ..self
+        }
+    }
+
+    fn with_limit(self, limit: u64) -> Self {
+        Self::new(limit, self.period, self.debt)
+    }
+
+    fn is_exact(&self) -> bool {
+        Self::most_hits(self.limit, self.debt) <= MAX_SAFE_INTEGER
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn window(&self) -> Period {
+        Period::Even(self.period)
+    }
+
+    fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.debt = debt;
+    }
+
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [
+            self.debt.script_parameter(),
+            self.limit,
+            self.window,
+            0,
+            0,
+            0,
+        ]
+    }
+
+    fn state_of_row(&self, [_, window, current, previous]: [f64; 4]) -> Option<State> {
+        Some(State::Counter {
+            window: window as u64,
+            current: current as u64,
+            previous: previous as u64,
+        })
+    }
+
+    /// The start of the current window, and both counts in 32 bits each.
+    fn pack(&self, state: &State) -> Option<(u64, u64)> {
+        let &State::Counter {
+            window,
+            current,
+            previous,
+        } = state
+        else {
+            return None;
+        };
+        let (current, previous) = (u32::try_from(current).ok()?, u32::try_from(previous).ok()?);
+        let counts = (u64::from(current) << u32::BITS) | u64::from(previous);
+        Some((
+            window.checked_mul(self.tick.span(self.window).micros())?,
+            counts,
+        ))
+    }
+
+    fn unpack(&self, micros: u64, number: u64) -> Option<State> {
+        let window = micros / self.tick.span(self.window).micros();
+        Some(State::Counter {
+            window,
+            current: number >> u32::BITS,
+            previous: u64::from(number as u32),
+        })
+    }
+}

@@ -1,0 +1,282 @@
+//! `sliding_window_log`: a log of the times of all hits, which is exact over any window.
+//!
+//! Each entry holds the running total up to itself, so that counting is a binary search. Hits of
+//! one tick share an entry. A write drops the entries that have left the window. The twin is
+//! `lua/sliding_window_log.lua`, with `lua/log.lua`.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+
+use super::definition::Definition;
+use super::ticks::{self, Clock, Outcome};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::core::time::{Period, Span, Tick};
+
+/// The largest limit: a key may hold an entry for each hit.
+pub const LARGEST_LIMIT: u64 = 100_000;
+
+/// A limit per sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingWindowLog {
+    /// Hits per window.
+    pub limit: u64,
+    /// The window in ticks; never zero.
+    pub window: u64,
+    /// The resolution of its times: the finest, because nothing is multiplied.
+    pub tick: Tick,
+    /// Whether a refused hit is taken as debt, and of at most how many full limits.
+    pub debt: Debt,
+}
+
+/// The state of a key: its hits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// Hits before the oldest entry.
+    pub before: u64,
+    /// Oldest first; ticks and totals rise.
+    pub entries: VecDeque<Entry>,
+}
+
+/// The hits of one tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The tick.
+    pub tick: u64,
+    /// The total of all hits up to and including these.
+    pub total: u64,
+}
+
+impl Log {
+    fn total(&self) -> u64 {
+        self.entries.back().map_or(self.before, |entry| entry.total)
+    }
+
+    /// The total of all hits before entry `index`.
+    fn total_before(&self, index: usize) -> u64 {
+        index
+            .checked_sub(1)
+            .map_or(self.before, |index| self.entries[index].total)
+    }
+
+    /// Removes the first `count` entries.
+    fn forget(&mut self, count: usize) {
+        self.before = self.total_before(count);
+        self.entries.drain(..count);
+        if self.entries.is_empty() {
+            self.before = 0;
+        }
+        if self.entries.capacity() > 4 * self.entries.len().max(16) {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
+    }
+
+    fn add(&mut self, tick: u64, hits: u64) {
+        let total = self.total().saturating_add(hits);
+        match self.entries.back_mut() {
+            Some(entry) if entry.tick == tick => entry.total = total,
+            _ => self.entries.push_back(Entry { tick, total }),
+        }
+    }
+
+    /// Removes hits, the newest first.
+    fn give_back(&mut self, hits: u64) {
+        let total = self.total().saturating_sub(hits);
+        while let Some(last) = self.entries.len().checked_sub(1) {
+            if self.total_before(last) < total {
+                self.entries[last].total = total;
+                return;
+            }
+            self.entries.pop_back();
+        }
+        self.before = 0;
+    }
+}
+
+impl SlidingWindowLog {
+    /// The log of these numbers, which the caller has checked.
+    #[must_use]
+    pub fn new(limit: u64, window: Span, debt: Debt) -> Self {
+        let tick = Tick::FINEST;
+        Self {
+            limit,
+            window: tick.ceil(window),
+            tick,
+            debt,
+        }
+    }
+
+    fn read<'s>(&self, state: Option<&'s State>, now: u64) -> (Clock, Option<&'s Log>) {
+        if let Some(State::Log(log)) = state {
+            let newest = log.entries.back().map_or(0, |entry| entry.tick);
+            if let Some(clock) = Clock::resume(now, newest, self.window) {
+                return (clock, Some(log));
+            }
+        }
+        (Clock::fresh(now), None)
+    }
+
+    /// How many entries have left the window.
+    fn left(&self, log: &Log, now: u64) -> usize {
+        log.entries
+            .partition_point(|entry| entry.tick.saturating_add(self.window) <= now)
+    }
+
+    /// The outcome for a log whose first `left` entries have left the window.
+    fn found(
+        &self,
+        log: Option<&Log>,
+        left: usize,
+        clock: Clock,
+        allowed: bool,
+        hits: i64,
+    ) -> Outcome {
+        let most = self.limit.checked_sub(hits.max(0).unsigned_abs());
+        let Some(log) = log else {
+            return Outcome {
+                allowed,
+                capacity: self.limit,
+                used: 0,
+                reset: 0,
+                retry: most.map(|_| 0),
+            };
+        };
+        let used = log.total().saturating_sub(log.total_before(left));
+        let leaves = |entry: &Entry| {
+            entry
+                .tick
+                .saturating_add(self.window)
+                .saturating_sub(clock.now)
+        };
+        let reset = log.entries.back().map_or(0, leaves);
+        let retry = most.map(|most| match log.total().saturating_sub(most) {
+            // The total of the entries that have to leave.
+            gone if used > most => {
+                let index = log.entries.partition_point(|entry| entry.total < gone);
+                log.entries.get(index).map_or(reset, leaves)
+            }
+            _ => 0,
+        });
+        Outcome {
+            allowed,
+            capacity: self.limit,
+            used,
+            reset,
+            retry,
+        }
+    }
+}
+
+impl Definition for SlidingWindowLog {
+    fn try_new(
+        limit: u64,
+        window: Span,
+        _options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
+        if limit > LARGEST_LIMIT {
+            let what = format!(
+                "a sliding_window_log stores every hit and allows a limit of at most \
+                 {LARGEST_LIMIT}, not {limit}"
+            );
+            return Err(OptionError::new(
+                "algorithm",
+                what,
+                "write 'algorithm: sliding_window_buckets', which has no such bound",
+            ));
+        }
+        Ok(Self::new(limit, window, debt))
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
+        let (clock, log) = self.read(state.as_ref(), self.tick.at(now));
+        let limit = self.limit;
+        let left = log.map_or(0, |log| self.left(log, clock.now));
+        let count = log.map_or(0, |log| log.total().saturating_sub(log.total_before(left)));
+        let (allowed, taken, given) = match u64::try_from(hits) {
+            Ok(0) => (count <= limit, 0, 0),
+            Ok(asked) if count.saturating_add(asked) <= limit => (true, asked, 0),
+            Ok(asked) if self.debt.counts() => (
+                false,
+                asked.min((limit + self.most_debt()).saturating_sub(count)),
+                0,
+            ),
+            Ok(_) => (false, 0, 0),
+            Err(_) => (true, 0, hits.unsigned_abs().min(count)),
+        };
+        if taken == 0 && given == 0 {
+            return Step {
+                verdict: self
+                    .found(log, left, clock, allowed, hits)
+                    .verdict(self.tick, clock),
+                state,
+                keep_for: None,
+            };
+        }
+        let is_known = log.is_some();
+        let mut log = match state {
+            Some(State::Log(log)) if is_known => log,
+            _ => Box::default(),
+        };
+        log.forget(left);
+        if taken > 0 {
+            log.add(clock.now, taken);
+        } else {
+            log.give_back(given);
+        }
+        let verdict = self
+            .found(Some(&log), 0, clock, allowed, hits)
+            .verdict(self.tick, clock);
+        let keep_for = ticks::keep_for(self.tick, &verdict);
+        Step {
+            verdict,
+            state: Some(State::Log(log)),
+            keep_for: Some(keep_for),
+        }
+    }
+
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self {
+            limit: self.limit.div_ceil(replicas.get().into()),
+            ..self
+        }
+    }
+
+    fn with_limit(self, limit: u64) -> Self {
+        Self { limit, ..self }
+    }
+
+    fn is_exact(&self) -> bool {
+        self.limit <= LARGEST_LIMIT
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn window(&self) -> Period {
+        Period::Even(self.tick.span(self.window))
+    }
+
+    fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.debt = debt;
+    }
+
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [
+            self.debt.script_parameter(),
+            self.limit,
+            self.window,
+            0,
+            0,
+            0,
+        ]
+    }
+}

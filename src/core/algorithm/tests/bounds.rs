@@ -1,0 +1,204 @@
+//! Any numbers at all: no panic, and nothing that Lua could not count.
+
+use std::collections::VecDeque;
+
+use super::super::definition::Definition;
+use super::super::sliding_window_buckets::Ring;
+use super::super::sliding_window_log::{Entry, Log};
+use super::*;
+use crate::core::time::LONGEST_WINDOW;
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        Just(1),
+        Just(u64::MAX),
+        Just(1 << 53),
+        START - 100..START + 100,
+        any::<u64>(),
+        0_u64..100_000
+    ]
+}
+
+fn level() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        Just(0),
+        Just(i64::MIN),
+        Just(i64::MAX),
+        Just(-(1 << 53)),
+        Just(1 << 53),
+        any::<i64>()
+    ]
+}
+
+fn units() -> impl Strategy<Value = Units> {
+    prop_oneof![Just(Units::new(0)), (0..=15_u8).prop_map(Units::new)]
+}
+
+fn state() -> impl Strategy<Value = Option<State>> {
+    let ring =
+        (number(), prop::collection::vec(number(), 0..120)).prop_map(|(last, counts)| Ring {
+            last,
+            counts: counts.into(),
+        });
+    let entry = (number(), number()).prop_map(|(tick, total)| Entry { tick, total });
+    let log = (number(), prop::collection::vec(entry, 0..9)).prop_map(|(before, entries)| Log {
+        before,
+        entries: VecDeque::from(entries),
+    });
+    prop_oneof![
+        Just(None),
+        (number(), number()).prop_map(|(window, count)| Some(State::FixedWindow { window, count })),
+        (number(), number(), number()).prop_map(|(window, current, previous)| Some(
+            State::Counter {
+                window,
+                current,
+                previous
+            }
+        )),
+        (number(), level(), units()).prop_map(|(last, level, units)| Some(State::Tokens {
+            last,
+            level,
+            units
+        })),
+        (number(), number(), units()).prop_map(|(last, backlog, units)| Some(State::Queue {
+            last,
+            backlog,
+            units
+        })),
+        ring.prop_map(|ring| Some(State::Buckets(Box::new(ring)))),
+        log.prop_map(|log| Some(State::Log(Box::new(log)))),
+    ]
+}
+
+/// What was stored under a larger limit is cut to what this one could have stored. Others have
+/// nothing that is multiplied.
+fn most_used(algorithm: &Algorithm) -> u64 {
+    let debt = algorithm.debt().limits();
+    match algorithm {
+        Algorithm::TokenBucket(token) => (1 + debt) * token.burst,
+        Algorithm::LeakyBucket(leaky) => leaky.capacity() + debt * leaky.limit,
+        // Both windows.
+        Algorithm::SlidingWindowCounter(counter) => 2 * (1 + debt) * counter.limit,
+        _ => u64::MAX,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30_000))]
+
+    #[test]
+    fn nothing_panics(algorithm in algorithm(any::<bool>(), &[]), state in state(), now in number(), patience in number(), hits in any::<i64>()) {
+        let arrival = Arrival { now: Micros(now), max_hold: Span::from_micros(patience) };
+        for hits in [hits, 0, 1, -1, hits % 1_000, i64::MIN, i64::MAX, algorithm.capacity().cast_signed(), algorithm.capacity().cast_signed() + 1] {
+            let step = algorithm.step(state.clone(), arrival, hits);
+            prop_assert!(step.verdict.remaining <= algorithm.capacity() && step.verdict.used <= most_used(&algorithm));
+            prop_assert!(hits >= 0 || step.verdict.allowed);
+            let again = algorithm.step(step.state, arrival, hits);
+            prop_assert!(again.verdict.remaining <= algorithm.capacity());
+        }
+    }
+
+    #[test]
+    fn every_product_is_exact_in_lua(limit in amount(), burst in amount(), secs in 1_u32..=3_153_600_000, delay in any::<u64>()) {
+        for secs in [secs, secs % 100_000 + 1, 1, 3_153_600_000] {
+            check_products(limit, burst, secs, Span::from_micros(delay % 3_153_600_000_000_000))?;
+        }
+    }
+}
+
+/// The largest intermediate values of the steps, from their formulas.
+fn check_products(limit: u64, burst: u64, secs: u32, delay: Span) -> Result<(), TestCaseError> {
+    let window_span = Span::from_secs(u64::from(secs));
+    let below = |what: &str, value: u128| {
+        prop_assert!(value <= u128::from(MAX_SAFE_INTEGER), "{} {}", what, value);
+        Ok(())
+    };
+    let grain = |tick: Tick, window: u64, debt: Debt| {
+        let debt = debt.limits();
+        prop_assert!(tick.micros() <= 1_000_000 && tick.span(window) == window_span);
+        let fewest = if limit.max(burst) > u32::MAX.into() {
+            100
+        } else {
+            30_000
+        };
+        let fewest = if debt > 1 { fewest.min(500) } else { fewest };
+        prop_assert!(
+            tick == Tick::FINEST || window >= fewest,
+            "{:?} {}",
+            tick,
+            window
+        );
+        Ok(())
+    };
+    if let Algorithm::TokenBucket(token) = made(
+        AlgorithmKind::TokenBucket,
+        limit,
+        secs,
+        true,
+        burst,
+        Span::ZERO,
+    ) {
+        let unit = u128::from(token.script_parameters()[5]);
+        let (rate, window, burst) = (u128::from(token.limit), unit, u128::from(token.burst));
+        below("units of a window", rate * unit)?;
+        // A level that is far below the bound of the debt may be rounded, because it is clamped to
+        // that.
+        let debt = u128::from(token.debt.limits());
+        below("cost", ((1 + debt) * burst).max(burst + 1) * window)?;
+        let per_tick = if token.units.code() < 7 { rate } else { 0 };
+        below("refill", (1 + debt) * burst * window + per_tick)?;
+        grain(token.tick, token.window, token.debt)?;
+    }
+    if let Algorithm::SlidingWindowCounter(counter) = made(
+        AlgorithmKind::SlidingWindowCounter,
+        limit,
+        secs,
+        true,
+        burst,
+        Span::ZERO,
+    ) {
+        let (rate, window) = (u128::from(counter.limit), u128::from(counter.window));
+        let most = u128::from(1 + counter.debt.limits()) * rate;
+        below("hits", 3 * (most + 1))?;
+        // Larger products are split.
+        prop_assert!(most * window <= u128::from(MAX_SAFE_INTEGER) || window <= 1 << 35);
+        grain(counter.tick, counter.window, counter.debt)?;
+    }
+    if let Algorithm::LeakyBucket(leaky) =
+        made(AlgorithmKind::LeakyBucket, limit, secs, true, burst, delay)
+    {
+        let [_, limit, _, room, _, unit] = leaky.script_parameters();
+        let (rate, window, room) = (u128::from(limit), u128::from(unit), u128::from(room));
+        let debt = u128::from(leaky.debt.limits()) * rate;
+        let longest = room + window + debt * window;
+        below(
+            "backlog + hits",
+            longest + (u128::from(leaky.capacity()) + debt + 1) * window,
+        )?;
+        below(
+            "drain",
+            longest + if leaky.units.code() < 7 { rate } else { 0 },
+        )?;
+        grain(leaky.tick, leaky.window, leaky.debt)?;
+        prop_assert!(leaky.tick.span(leaky.max_delay) <= delay);
+        let is_cut = leaky.tick.floor(delay) > leaky.max_delay;
+        prop_assert!(
+            !is_cut
+                || leaky.limit == 0
+                || leaky.capacity()
+                    > leaky.limit.max(u32::MAX.into()) - 2 - leaky.limit / leaky.window,
+            "only what would be 2^32 hits, and more than a full limit, is cut"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn instants_and_the_longest_spans_are_exact_in_lua() {
+    let year_2100 = 4_102_444_800_000_000_u64;
+    let (window, interval) = (LONGEST_WINDOW.micros(), LONGEST_WINDOW.micros() / 999);
+    assert!(year_2100 + window + interval <= MAX_SAFE_INTEGER);
+    assert_eq!(Tick::all().count(), 13);
+    assert_eq!(Tick::new(200), Tick::COARSEST);
+}

@@ -1,0 +1,290 @@
+//! `token_bucket`: a bucket of `burst` tokens that is refilled continuously, with the limit's hits
+//! per window. A hit takes a token.
+//!
+//! In units of which a token has as many as the window has ticks, each tick adds `limit` units: the
+//! refill is exact, and nothing is rounded. Where these numbers are too large, a token has fewer
+//! units, and they come by the clock (see `ticks.rs`). This is the leaky bucket as a meter, after
+//! J. S. Turner, "New Directions in Communications (or Which Way to the Information Age?)", IEEE
+//! Communications Magazine, October 1986: it polices and never delays. The twin is
+//! `lua/token_bucket.lua`.
+
+use std::num::NonZeroU32;
+
+use super::definition::Definition;
+use super::ticks::{Clock, Flow, Outcome, Units};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::core::time::{Period, Span, Tick};
+
+/// A rate of refill and a capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenBucket {
+    /// Tokens per window.
+    pub limit: u64,
+    /// The capacity in tokens.
+    pub burst: u64,
+    /// The window.
+    pub period: Span,
+    /// The window in ticks, rounded up; never zero.
+    pub window: u64,
+    /// The resolution of its times.
+    pub tick: Tick,
+    /// What a level is counted in.
+    pub units: Units,
+    /// Whether a refused hit is taken as debt, and down to how many full buckets below zero.
+    pub debt: Debt,
+}
+
+impl TokenBucket {
+    /// The bucket of these numbers. A bucket that is never refilled holds nothing, so that a limit
+    /// of 0 refuses everything.
+    #[must_use]
+    pub fn new(limit: u64, burst: u64, window: Span, debt: Debt) -> Self {
+        let burst = if limit == 0 { 0 } else { burst };
+        let at = |units: Units| {
+            let tick = units.tick(window);
+            Self {
+                limit,
+                burst,
+                period: window,
+                window: tick.ceil(window),
+                tick,
+                units,
+                debt,
+            }
+        };
+        at(Units::choose(|units| at(units).is_exact()))
+    }
+
+    /// The most hits that are counted in units.
+    fn most_hits(limit: u64, burst: u64, debt: Debt) -> u64 {
+        (1 + debt.limits()) * (limit.max(burst) + 1)
+    }
+
+    /// The current level in units, of a bucket that is full with so many.
+    #[inline]
+    fn read(&self, state: Option<&State>, now: u64, full: i64) -> (Clock, i64) {
+        if let Some(&State::Tokens {
+            mut last,
+            mut level,
+            units,
+        }) = state
+        {
+            if units != self.units {
+                // Rounded so that no time refills twice, and no part of a token is added.
+                let amount = |factor: u64, divisor: u64| {
+                    level
+                        .div_euclid(divisor.cast_signed())
+                        .saturating_mul(factor.cast_signed())
+                };
+                (last, level) = self.units.convert(units, self.period, last, amount);
+            }
+            // A full bucket means the same as no state, whatever the clock does.
+            let Some(clock) = Clock::resume(now, last, self.window).filter(|_| level < full) else {
+                return (Clock::fresh(now), full);
+            };
+            // The state of a larger bucket may hold more.
+            let level = level.clamp(-self.deepest(full), full);
+            let refill = self
+                .flow()
+                .between(last.min(clock.now), clock.now)
+                .min((full - level).unsigned_abs());
+            return (clock, level + refill.cast_signed());
+        }
+        (Clock::fresh(now), full)
+    }
+
+    #[inline]
+    fn flow(&self) -> Flow {
+        Flow {
+            limit: self.limit,
+            period: self.period,
+            window: self.window,
+            units: self.units,
+        }
+    }
+
+    /// The units of the deepest debt of a bucket that is full with so many.
+    #[inline]
+    fn deepest(&self, full: i64) -> i64 {
+        full * self.debt.limits().cast_signed()
+    }
+
+    /// The ticks from `now` on in which so many units are refilled; 0 for none, and at a rate of 0.
+    #[inline]
+    fn refill(&self, now: u64, parts: i64) -> u64 {
+        match (self.limit, u64::try_from(parts)) {
+            (0, _) | (_, Err(_)) => 0,
+            (_, Ok(parts)) => self.flow().ticks(now, parts),
+        }
+    }
+}
+
+impl Definition for TokenBucket {
+    fn try_new(
+        limit: u64,
+        window: Span,
+        options: &Options,
+        debt: Debt,
+    ) -> Result<Self, OptionError> {
+        if options.burst == Some(0) {
+            return Err(OptionError::new(
+                "burst",
+                "'burst' is 0, which refuses every hit",
+                "write 1 or more, or remove 'burst'",
+            ));
+        }
+        Ok(Self::new(
+            limit,
+            options.burst.unwrap_or(limit),
+            window,
+            debt,
+        ))
+    }
+
+    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
+        let per_hit = self.flow().per_hit();
+        let (full, parts) = ((self.burst * per_hit).cast_signed(), per_hit.cast_signed());
+        let (clock, level) = self.read(state.as_ref(), self.tick.at(now), full);
+        let (allowed, after) = if hits > 0 {
+            // More than from a full bucket to the bound of its debt makes no difference.
+            let cost = hits.min((self.burst + self.most_debt()).cast_signed() + 1) * parts;
+            let taken = level - cost;
+            let is_allowed = taken >= 0;
+            (
+                is_allowed,
+                if is_allowed {
+                    taken
+                } else if self.debt.counts() {
+                    taken.max(-self.deepest(full))
+                } else {
+                    level
+                },
+            )
+        } else {
+            // A give-back fills the bucket at most.
+            let given = hits
+                .unsigned_abs()
+                .min((full - level).unsigned_abs().div_ceil(per_hit))
+                .cast_signed();
+            (hits < 0 || level >= 0, (level + given * parts).min(full))
+        };
+        let outcome = Outcome {
+            allowed,
+            capacity: self.burst,
+            used: (full - after).unsigned_abs().div_ceil(per_hit),
+            reset: self.refill(clock.now, full - after),
+            retry: (self.limit > 0 && hits <= self.burst.cast_signed())
+                .then(|| self.refill(clock.now, hits.max(0) * parts - after)),
+        };
+        let verdict = outcome.verdict(self.tick, clock);
+        if after == level {
+            return Step {
+                verdict,
+                state,
+                keep_for: None,
+            };
+        }
+        let keep_for = self.tick.span(
+            clock
+                .wait(
+                    self.flow()
+                        .keep((full - after).unsigned_abs(), outcome.reset),
+                )
+                .max(1),
+        );
+        Step {
+            verdict,
+            state: Some(State::Tokens {
+                last: clock.now,
+                level: after,
+                units: self.units,
+            }),
+            keep_for: Some(keep_for),
+        }
+    }
+
+    fn share(self, replicas: NonZeroU32) -> Self {
+        Self {
+            limit: self.limit.div_ceil(replicas.get().into()),
+            burst: self.burst.div_ceil(replicas.get().into()),
+            ..self
+        }
+    }
+
+    fn with_limit(self, limit: u64) -> Self {
+        let burst = if self.burst == self.limit {
+            limit
+        } else {
+            self.burst
+        };
+        Self::new(limit, burst, self.period, self.debt)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.flow()
+            .is_exact(Self::most_hits(self.limit, self.burst, self.debt))
+    }
+
+    fn capacity(&self) -> u64 {
+        self.burst
+    }
+
+    fn window(&self) -> Period {
+        Period::Even(self.period)
+    }
+
+    fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    fn debt(&self) -> Debt {
+        self.debt
+    }
+
+    fn set_debt(&mut self, debt: Debt) {
+        self.debt = debt;
+    }
+
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+        [
+            self.debt.script_parameter(),
+            self.limit,
+            self.window,
+            self.burst,
+            self.units.code().into(),
+            self.flow().per_hit(),
+        ]
+    }
+
+    fn state_of_row(&self, [expiry, last, level, _]: [f64; 4]) -> Option<State> {
+        Some(State::Tokens {
+            last: last as u64,
+            level: level as i64,
+            units: Units::of_expiry(expiry),
+        })
+    }
+
+    /// The last tick; the level, and in the lowest four bits the code of its units.
+    fn pack(&self, state: &State) -> Option<(u64, u64)> {
+        let &State::Tokens { last, level, units } = state else {
+            return None;
+        };
+        let number = level
+            .checked_mul(Units::CODES.cast_signed())?
+            .cast_unsigned();
+        Some((
+            last.checked_mul(units.tick(self.period).micros())?,
+            number | u64::from(units.code()),
+        ))
+    }
+
+    fn unpack(&self, micros: u64, number: u64) -> Option<State> {
+        let units = Units::new((number % Units::CODES) as u8);
+        let last = micros / units.tick(self.period).micros();
+        Some(State::Tokens {
+            last,
+            level: number.cast_signed().div_euclid(Units::CODES.cast_signed()),
+            units,
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! A decoded rate limit request, which borrows from the bytes that the caller sent.
+//!
+//! Descriptors and entries are in two inline vectors, so that a usual request needs no allocation.
+//! Keys and values are bytes, because Envoy forwards header values that need not be UTF-8.
+
+pub mod written;
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::core::time::Rate;
+
+/// One request: a domain, and descriptors to decide in it.
+#[derive(Debug, Default)]
+pub struct Ask<'a> {
+    /// The domain, which selects a set of limits.
+    pub domain: &'a [u8],
+    /// The hits of each descriptor without hits of its own; 0 means 1.
+    pub hits_addend: u32,
+    entries: SmallVec<[Entry<'a>; 16]>,
+    descriptors: SmallVec<[Descriptor; 4]>,
+}
+
+/// One entry of a descriptor: a step on the path through the tree of limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Envoy's configuration chooses it.
+    pub key: &'a [u8],
+    /// Often chosen by a client: any bytes of any length.
+    pub value: &'a [u8],
+}
+
+impl fmt::Display for Entry<'_> {
+    /// As operators write it: see [`written`].
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&written::entry(self.key, self.value))
+    }
+}
+
+/// One descriptor, apart from its entries.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Descriptor {
+    /// Index of the entry behind its last one.
+    end: usize,
+    /// Its own hits; `Some(0)` looks without counting.
+    pub hits_addend: Option<u64>,
+    /// The hits are given back instead of counted.
+    pub is_negative_hits: bool,
+    /// A limit of the request, which replaces the configured one.
+    pub limit: Option<Rate>,
+}
+
+impl<'a> Ask<'a> {
+    /// Adds an entry to the descriptor that the next [`Ask::close`] completes.
+    pub fn push(&mut self, entry: Entry<'a>) {
+        self.entries.push(entry);
+    }
+
+    /// Adds a descriptor with all entries that were pushed since the previous one.
+    pub fn close(&mut self, descriptor: Descriptor) {
+        self.descriptors.push(Descriptor {
+            end: self.entries.len(),
+            ..descriptor
+        });
+    }
+
+    /// The number of descriptors.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.descriptors.len()
+    }
+
+    /// Whether there are no descriptors.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.descriptors.is_empty()
+    }
+
+    /// The descriptors in the order of the request, each with its entries.
+    pub fn descriptors(&self) -> impl Iterator<Item = (&Descriptor, &[Entry<'a>])> {
+        let mut start = 0;
+        self.descriptors.iter().map(move |descriptor| {
+            let entries = &self.entries[start..descriptor.end];
+            start = descriptor.end;
+            (descriptor, entries)
+        })
+    }
+
+    /// Makes each descriptor look, whatever it asked for.
+    pub fn look(&mut self) {
+        for descriptor in &mut self.descriptors {
+            *descriptor = Descriptor {
+                hits_addend: Some(0),
+                is_negative_hits: false,
+                ..*descriptor
+            };
+        }
+    }
+
+    /// Whether neither the descriptor nor the request names any hits.
+    #[must_use]
+    pub const fn names_no_hits(&self, descriptor: &Descriptor) -> bool {
+        descriptor.hits_addend.is_none() && self.hits_addend == 0
+    }
+
+    /// The hits of a descriptor: 0 looks, a negative number gives back. Saturates at the range of
+    /// i64.
+    #[must_use]
+    pub fn hits(&self, descriptor: &Descriptor) -> i64 {
+        self.hits_or(descriptor, 1)
+    }
+
+    /// The same, with `default_cost` where no hits are named.
+    #[must_use]
+    pub fn hits_or(&self, descriptor: &Descriptor, default_cost: u64) -> i64 {
+        let of_request = if self.hits_addend == 0 {
+            default_cost
+        } else {
+            self.hits_addend.into()
+        };
+        let asked = descriptor.hits_addend.unwrap_or(of_request);
+        let hits = i64::try_from(asked).unwrap_or(i64::MAX);
+        if descriptor.is_negative_hits {
+            -hits
+        } else {
+            hits
+        }
+    }
+}

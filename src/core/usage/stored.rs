@@ -1,0 +1,104 @@
+//! A record as `lua/usage.lua` stores it: a header with the open bucket, and behind it the cells of
+//! the closed ones.
+//!
+//! The header is one byte, [`VERSION`], and thirteen numbers as little-endian doubles: the expiry
+//! of the key in milliseconds; the length of a bucket; the number of buckets; `base`; `current`;
+//! the three totals; when it was first and last seen; the open bucket. A cell is three numbers of
+//! six bytes, little-endian.
+
+use super::{Hits, MOST_BUCKETS, Record};
+use crate::core::time::{MAX_SAFE_INTEGER, Micros};
+
+/// The first byte of a stored record.
+pub const VERSION: u8 = 1;
+
+const NUMBERS: usize = 13;
+const NUMBER_BYTES: usize = 8;
+
+/// The bytes before the cells.
+pub const HEADER_BYTES: usize = 1 + NUMBERS * NUMBER_BYTES;
+
+/// Bytes of one number of a cell.
+const CELL_NUMBER_BYTES: usize = 6;
+const CELL_BYTES: usize = 3 * CELL_NUMBER_BYTES;
+
+impl Record {
+    /// Reads a stored record. `None`: it is none, and the next step replaces it.
+    #[must_use]
+    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
+        let (&version, rest) = bytes.split_first()?;
+        let (numbers, cells) = rest.split_at_checked(NUMBERS * NUMBER_BYTES)?;
+        let numbers: Option<Vec<u64>> = numbers
+            .as_chunks::<NUMBER_BYTES>()
+            .0
+            .iter()
+            .map(|bytes| whole(f64::from_le_bytes(*bytes)))
+            .collect();
+        let &[
+            _,
+            interval,
+            buckets,
+            base,
+            current,
+            asked,
+            refused,
+            given_back,
+            first,
+            last,
+            open_asked,
+            open_refused,
+            open_given,
+        ] = numbers?.as_slice()
+        else {
+            return None;
+        };
+        let buckets = u32::try_from(buckets)
+            .ok()
+            .filter(|buckets| (1..=MOST_BUCKETS).contains(buckets))?;
+        if version != VERSION || interval == 0 || base > current {
+            return None;
+        }
+        let number = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |number, &byte| (number << 8) | u64::from(byte))
+        };
+        let cell = |bytes: &[u8; CELL_BYTES]| Hits {
+            asked: number(&bytes[..CELL_NUMBER_BYTES]),
+            refused: number(&bytes[CELL_NUMBER_BYTES..2 * CELL_NUMBER_BYTES]),
+            given_back: number(&bytes[2 * CELL_NUMBER_BYTES..]),
+        };
+        Some(Self {
+            total: Hits {
+                asked,
+                refused,
+                given_back,
+            },
+            first_seen: Micros(first),
+            last_seen: Micros(last),
+            interval,
+            buckets,
+            base,
+            current,
+            open: Hits {
+                asked: open_asked,
+                refused: open_refused,
+                given_back: open_given,
+            },
+            cells: cells
+                .as_chunks::<CELL_BYTES>()
+                .0
+                .iter()
+                .take(buckets as usize)
+                .map(cell)
+                .collect(),
+        })
+    }
+}
+
+/// A number that the script wrote: whole, and not negative.
+fn whole(number: f64) -> Option<u64> {
+    (number >= 0.0 && number.fract() == 0.0 && number <= MAX_SAFE_INTEGER as f64)
+        .then_some(number as u64)
+}

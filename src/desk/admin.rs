@@ -1,0 +1,228 @@
+//! The admin API: what operators ask a running process, and what they change. Its requests come
+//! over the debug listener.
+//!
+//! The same calls serve the commands of `weir` and the admin page. `access` decides who may call:
+//! reading is free on loopback, and every change needs a token. Answers are JSON of bounded size,
+//! and hold no secret. Each topic is a file with its types, which the commands read too.
+
+pub mod access;
+pub mod decisions;
+pub mod entry;
+pub mod explain;
+mod known;
+pub mod limits;
+mod openapi;
+pub mod overrides;
+pub mod page;
+pub mod query;
+pub mod reply;
+mod routes;
+pub mod status;
+pub(crate) mod subject;
+pub mod top;
+pub mod unmatched;
+pub mod usage;
+
+use std::fmt;
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::{Method, Request, StatusCode};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
+
+use self::access::Caller;
+pub use self::access::{Access, Tokens};
+use self::query::Query;
+use self::reply::{Failure, json};
+use self::routes::Operation;
+use crate::live::Live;
+use crate::live::overrides::Registry;
+use crate::net::bounds::Unfinished;
+use crate::net::http::bodies::collect;
+use crate::net::http::responses::{Page, not_allowed};
+use crate::observe::health::Health;
+use crate::observe::metrics::Metrics;
+use crate::observe::subjects::Subjects;
+use crate::service::rls::Rls;
+use crate::store::Usage;
+use crate::store::redis::Deployment;
+
+/// Requests that are answered at a time; further ones wait. An answer may have megabytes while it
+/// is made.
+const MAX_AT_A_TIME: usize = 4;
+
+/// The largest body of a request in bytes: many descriptors to explain, or an override with all its
+/// texts.
+const MAX_BODY_BYTES: usize = 256 << 10;
+
+/// The memory of all bodies together, in bytes. When it is used up, the oldest request is refused.
+const MAX_UNANSWERED_BYTES: usize = 4 << 20;
+
+/// The parts of the process that the API shows and changes.
+#[derive(Debug)]
+pub struct Parts {
+    /// The limits in force.
+    pub live: Arc<Live>,
+    /// The counters.
+    pub metrics: Arc<Metrics>,
+    /// Who is limited, and what no limit matched.
+    pub subjects: Arc<Subjects>,
+    /// The status of the process.
+    pub health: Health,
+    /// The request path, to look at limits without counting.
+    pub rls: Arc<Rls>,
+    /// The Redis deployments by name; none for the memory store.
+    pub deployments: Vec<(&'static str, Arc<Deployment>)>,
+    /// The usage of subjects.
+    pub usage: Usage,
+    /// What operators order beside the limits.
+    pub overrides: Arc<Registry>,
+    /// When the process started.
+    pub started_at: Timestamp,
+}
+
+/// The API of one process.
+pub struct Api {
+    parts: Arc<Parts>,
+    access: Access,
+    permits: Semaphore,
+    unanswered: Unfinished,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Api")
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// The path under which all calls of the API are.
+    pub const PREFIX: &'static str = "/api/";
+
+    /// An API that shows `parts` to those whom `access` lets in.
+    #[must_use]
+    pub fn new(parts: Parts, access: Access) -> Self {
+        Self {
+            parts: Arc::new(parts),
+            access,
+            permits: Semaphore::new(MAX_AT_A_TIME),
+            unanswered: Unfinished::new(MAX_UNANSWERED_BYTES),
+        }
+    }
+
+    /// The answer to a request that the guard of the listener refused.
+    #[must_use]
+    pub fn refused(why: &str) -> Page {
+        Failure::forbidden(why).into()
+    }
+
+    /// Answers one request below [`Api::PREFIX`].
+    pub async fn answer(&self, request: Request<Incoming>) -> Page {
+        let found = routes::find(request.method(), request.uri().path());
+        let (operation, need) = match found {
+            Ok(found) => found,
+            Err(None) => {
+                return Failure::not_found("no such call; /api/v1/openapi.json lists them").into();
+            }
+            Err(Some(allowed)) => {
+                return not_allowed(
+                    allowed,
+                    "this call has another method; /api/v1/openapi.json lists them\n",
+                );
+            }
+        };
+        let caller = match self.access.caller(request.headers(), need).await {
+            Ok(caller) => caller,
+            Err(failure) => return failure.into(),
+        };
+        let charge = self.unanswered.charge(0);
+        let answer = charge.unless_oldest(async {
+            let (head, body) = request.into_parts();
+            let body = if head.method == Method::GET {
+                Vec::new()
+            } else {
+                collect(body, MAX_BODY_BYTES, &charge).await?
+            };
+            let _permit = self.permits.acquire().await;
+            let call = Call {
+                query: Query::new(head.uri.query().unwrap_or_default()),
+                body,
+                caller,
+            };
+            Ok(self.run(operation, call).await.unwrap_or_else(Page::from))
+        });
+        match answer.await {
+            Some(Ok(page) | Err(page)) => page,
+            None => Failure::unavailable(
+                "too many requests are unanswered, and this one was the oldest; try again",
+            )
+            .into(),
+        }
+    }
+
+    async fn run(&self, operation: Operation, call: Call) -> Result<Page, Failure> {
+        let parts = Arc::clone(&self.parts);
+        match operation {
+            Operation::OpenApi => Ok(openapi::page()),
+            Operation::Status => Ok(json(&status::report(&parts, &self.access, &call.caller))),
+            Operation::Limits => blocking(move || limits::page(&parts, &call.query)).await,
+            Operation::Decisions => blocking(move || decisions::report(&parts, &call.query)).await,
+            Operation::Usage => usage::subject(&parts, &call.query)
+                .await
+                .map(|answer| json(&answer)),
+            Operation::UsageTop => usage::top(&parts, &call.query)
+                .await
+                .map(|answer| json(&answer)),
+            Operation::Count => usage::count(&parts, &call.query)
+                .await
+                .map(|answer| json(&answer)),
+            Operation::Top => blocking(move || top::report(&parts, &call.query)).await,
+            Operation::Unmatched => blocking(move || unmatched::report(&parts, &call.query)).await,
+            Operation::Overrides => blocking(move || overrides::list(&parts, &call.query)).await,
+            Operation::SetOverride => overrides::set(&parts, &call).await,
+            Operation::RemoveOverride(id) => overrides::remove(&parts, &id, &call).await,
+            Operation::Reset => overrides::reset(&parts, &call).await,
+            Operation::Explain => explain::running(&parts, call).await,
+        }
+    }
+}
+
+/// One call: what the caller sent.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// Its parameters.
+    pub(crate) query: Query,
+    /// Its body; empty for GET.
+    pub(crate) body: Vec<u8>,
+    /// Who calls.
+    pub(crate) caller: Caller,
+}
+
+impl Call {
+    /// The body, read as JSON.
+    ///
+    /// # Errors
+    /// 400: it is something else.
+    pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Failure::bad_request(&format!("the body: {error}")))
+    }
+}
+
+/// Makes an answer on a thread of lower priority, because it may take long.
+async fn blocking<T: Serialize + Send + 'static>(
+    make: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<Page, Failure> {
+    let made = tokio::task::spawn_blocking(move || make().map(|answer| json(&answer))).await;
+    made.unwrap_or_else(|error| {
+        Err(Failure {
+            status: StatusCode::INTERNAL_SERVER_ERROR,
+            error: error.to_string(),
+        })
+    })
+}

@@ -1,0 +1,671 @@
+//! `/api/v1/explain` and `weir explain`: which limits a request finds, why no others, and what they
+//! have left. It counts nothing.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::reply::Failure;
+use super::{Call, Parts, blocking, known, subject};
+use crate::core::ask::{Ask, Entry};
+use crate::core::time::people;
+use crate::core::verdict::{Decision, Decisions};
+use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
+use crate::limits::plan::{Check, Explanation, Outcome, Plan, Slot, ask_of, key};
+use crate::limits::rules::compile::OneLine;
+use crate::limits::rules::limit::{LimitInForce, Scale};
+use crate::limits::rules::trace::{self, End, How, Named, Trace, WhyNot};
+use crate::limits::rules::{Rules, diff};
+use crate::net::http::responses::Page;
+use crate::service::pages::json;
+use crate::service::rls::decode::decode;
+use crate::store::Redis;
+
+/// Domains that are named where the domain of a request is unknown.
+const MAX_DOMAINS: usize = 20;
+
+/// What is said of a request.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Its domain.
+    pub domain: String,
+    /// In the order of the request.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// What is said of one descriptor.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// As `key=value`, as commands take it.
+    pub entries: Vec<String>,
+    /// The exact name of the subject: of the counter or, where nothing counts, of the descriptor.
+    /// Calls take it in place of domain and entries.
+    pub subject: String,
+    /// `checked`, `unlimited`, `exempt`, `blocked`, `replaced`, `no_limit` or `unknown_domain`.
+    pub outcome: String,
+    /// In one line.
+    pub reason: String,
+    /// In a running process: the next hit would be refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refused_now: bool,
+    /// The override that decides it now.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<Record>,
+    /// The steps of the look-up.
+    pub levels: Vec<Level>,
+    /// The limit that applies, or would apply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Shown>,
+    /// The key of the counter, without the number of a window that a store may append.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counter: Option<String>,
+    /// What the limit has left, in a running process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<State>,
+    /// What counts beside the limit and refuses nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Tried>,
+}
+
+/// The `trial` of a limit.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Tried {
+    /// Its rate, and what else differs from the limit.
+    pub amount: String,
+    /// The key of its counter.
+    pub counter: String,
+    /// What it has left, in a running process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<State>,
+}
+
+/// One step of the look-up.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Level {
+    /// The entry that is looked up.
+    pub entry: String,
+    /// The branch that matches, as it is written.
+    pub matched: Option<String>,
+    /// `exact value`, `set`, `network`, `pattern` or `any value`.
+    pub how: Option<String>,
+    /// Other branches with this key that match too, but come later.
+    pub later: Vec<String>,
+    /// Branches with this key and another value.
+    pub other_values: Vec<String>,
+    /// Branches that are in neither list, because there are too many.
+    pub more: usize,
+}
+
+/// A limit.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Shown {
+    /// Its full key.
+    pub path: String,
+    /// Where it is written.
+    pub from: String,
+    /// Its amount; `None`: it is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateRecord>,
+    /// Everything that it says, with the names of files.
+    pub fields: Fields,
+}
+
+/// Names and values in their order; an object in JSON, where numbers and booleans are such.
+#[derive(Debug)]
+pub struct Fields(pub Vec<(String, String)>);
+
+/// What the counter of a check has now.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct State {
+    /// Hits that count now, in the units of the limit, rounded up; `None` if no store answered.
+    pub used: Option<u64>,
+    /// Hits that still fit now, in whole units of the limit; `None` if no store answered.
+    pub left: Option<u64>,
+    /// Seconds until the limit has fully recovered; `None` also for a limit of requests in flight.
+    pub resets_in_seconds: Option<f64>,
+    /// The name of `left` before.
+    #[serde(default)]
+    pub remaining: Option<u64>,
+    /// The name of `resets_in_seconds` before.
+    #[serde(default)]
+    pub reset_seconds: Option<f64>,
+    /// The numbers are of this replica only: the counters are in its memory, its share of the limit
+    /// decides, or its denial cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub this_replica_only: bool,
+    /// Why the store did not answer. Its failure policy decides meanwhile; `used` is what `local`
+    /// counted here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Explains the request in the body, or the descriptor of the parameter `subject`, by the rules in
+/// force, and looks at its counters.
+///
+/// # Errors
+/// 400: the body is no request, or the values of the subject are not known. 503: there are no rules
+/// yet.
+pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Failure> {
+    let asked = match call.query.get("subject") {
+        Some(_) if !call.body.is_empty() => {
+            return Err(Failure::bad_request(
+                "subject: it stands in the place of a body",
+            ));
+        }
+        Some(name) => Asked::Subject(subject::read(name)?),
+        None => Asked::Message(message(call.body).await?),
+    };
+    let looked = parts.rls.look(&asked.ask()?).await;
+    let (plan, decisions, tried) =
+        looked.ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
+    let parts = Arc::clone(parts);
+    blocking(move || {
+        let ask = asked.ask()?;
+        let mut report = Report::new(&plan, &ask, Some((&decisions, &tried)));
+        if let Some(overrides) = parts
+            .live
+            .load()
+            .as_ref()
+            .and_then(|snapshot| snapshot.overrides())
+        {
+            report.name_overrides(&plan, &ask, overrides);
+        }
+        report.mark_now(&plan, &decisions, parts.deployments.is_empty());
+        asked.check(&report)?;
+        Ok(report)
+    })
+    .await
+}
+
+/// What is to be explained.
+enum Asked {
+    /// A request.
+    Message(Bytes),
+    /// One descriptor.
+    Subject(key::Subject),
+}
+
+impl Asked {
+    fn ask(&self) -> Result<Ask<'_>, Failure> {
+        let mut ask = match self {
+            Self::Message(message) => {
+                decode(message).map_err(|error| Failure::bad_request(&error.to_string()))?
+            }
+            Self::Subject(subject) => {
+                let (domain, entries) = subject
+                    .one_of()
+                    .map_err(|why| Failure::bad_request(&format!("subject: {why}")))?;
+                ask_of(domain, &entries)
+            }
+        };
+        ask.look();
+        Ok(ask)
+    }
+
+    /// Checks that values which share a counter still do.
+    fn check(&self, report: &Report) -> Result<(), Failure> {
+        let Self::Subject(subject) = self else {
+            return Ok(());
+        };
+        let is_it = |descriptor: &Descriptor| {
+            key::Subject::read(&descriptor.subject).is_ok_and(|found| found.tag() == subject.tag())
+        };
+        if subject.is_shared() && !report.descriptors.iter().all(is_it) {
+            return Err(Failure::not_found(
+                "no limit in force lets the values of this pattern share a counter",
+            ));
+        }
+        Ok(())
+    }
+}
+
+async fn message(body: Vec<u8>) -> Result<Bytes, Failure> {
+    let read = tokio::task::spawn_blocking(move || json::request(&body)).await;
+    let read = read.unwrap_or_else(|error| Err(error.to_string()));
+    read.map_err(|error| {
+        Failure::bad_request(&format!(
+            "the body is not a RateLimitRequest in JSON: {error}"
+        ))
+    })
+}
+
+impl Report {
+    /// Explains `plan`, which was made of `ask`. `decisions` are those of looks at its checks, and
+    /// at those of its trials.
+    #[must_use]
+    pub fn new(plan: &Plan, ask: &Ask<'_>, decisions: Option<(&Decisions, &Decisions)>) -> Self {
+        let explained = plan.explain(ask);
+        let descriptor = |(index, ((_, entries), explanation)): (
+            usize,
+            ((_, &[Entry<'_>]), &Explanation<'_>),
+        )| {
+            let named = entries.iter().map(|entry| (entry.key, entry.value));
+            let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
+            let levels = explanation
+                .trace
+                .iter()
+                .flat_map(|trace| trace.levels.iter().zip(&entries))
+                .map(Level::new)
+                .collect();
+            let (outcome, limit) = outcome(&explanation.outcome);
+            let check = match explanation.outcome {
+                Outcome::Checked { check, scale, .. } => Some((check, scale)),
+                _ => None,
+            };
+            let counter = check.map(|(check, _)| plan.checks.key(&plan.checks[check]));
+            Descriptor {
+                subject: counter.map_or_else(|| key::name_of(ask.domain, named), key::name),
+                outcome: outcome.to_owned(),
+                reason: reason(plan, explanation, &entries),
+                refused_now: false,
+                overridden: None,
+                entries,
+                levels,
+                limit: limit.map(|limit| Shown::new(&plan.rules, limit)),
+                counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
+                live: check.and_then(|(check, scale)| {
+                    Some(State::new(
+                        decisions?.0.get(check.0)?,
+                        scale,
+                        &plan.checks[check],
+                    ))
+                }),
+                trial: Tried::new(plan, index, decisions.map(|(_, tried)| tried)),
+            }
+        };
+        let mut descriptors: Vec<Descriptor> = ask
+            .descriptors()
+            .zip(&explained)
+            .enumerate()
+            .map(descriptor)
+            .collect();
+        // Once: a request may have thousands of descriptors, and there may be many domains.
+        let unknown = plan
+            .unknown_domain
+            .then(|| unknown_domain(&plan.rules, ask.domain));
+        for descriptor in descriptors
+            .iter_mut()
+            .filter(|descriptor| descriptor.reason.is_empty())
+        {
+            descriptor.reason = unknown.clone().unwrap_or_default();
+        }
+        Self {
+            domain: String::from_utf8_lossy(ask.domain).into_owned(),
+            descriptors,
+        }
+    }
+}
+
+impl Report {
+    /// Says which descriptors are refused now, and that counters in memory are of this replica
+    /// only.
+    fn mark_now(&mut self, plan: &Plan, decisions: &Decisions, is_in_memory: bool) {
+        for (descriptor, slot) in self.descriptors.iter_mut().zip(&plan.slots) {
+            descriptor.refused_now = match slot {
+                Slot::Blocked { .. } => true,
+                Slot::Checked { check, .. } => {
+                    let is_used_up = |decision: &Decision| {
+                        !decision.allows()
+                            || decision
+                                .verdict()
+                                .is_some_and(|verdict| verdict.remaining == 0)
+                    };
+                    !plan.checks[*check].modes.shadow
+                        && decisions.get(check.0).is_some_and(is_used_up)
+                }
+                Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
+            };
+            let trial = descriptor
+                .trial
+                .as_mut()
+                .and_then(|trial| trial.live.as_mut());
+            for state in descriptor.live.as_mut().into_iter().chain(trial) {
+                state.this_replica_only |= is_in_memory;
+            }
+        }
+    }
+
+    /// Adds to the reason of each descriptor which override decides it.
+    fn name_overrides(&mut self, plan: &Plan, ask: &Ask<'_>, overrides: InForce<'_>) {
+        for ((descriptor, slot), (_, entries)) in self
+            .descriptors
+            .iter_mut()
+            .zip(&plan.slots)
+            .zip(ask.descriptors())
+        {
+            match slot {
+                Slot::Exempt { .. }
+                | Slot::Blocked { .. }
+                | Slot::Checked {
+                    is_raised: true, ..
+                } => {}
+                Slot::Free | Slot::Unlimited(_) | Slot::Checked { .. } => continue,
+            }
+            let Some((one, applied)) =
+                subject::override_of(&plan.rules, overrides, ask.domain, entries)
+            else {
+                continue;
+            };
+            let until = one.until.map_or_else(String::new, |until| {
+                format!(" until {}", people::instant(people::timestamp(until)))
+            });
+            let by = if one.by.is_empty() {
+                String::new()
+            } else {
+                format!(" of {}", one.by)
+            };
+            let why = if one.reason.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", one.reason)
+            };
+            let before = match applied {
+                Applied::Raise(amount) => {
+                    format!("{}, raised to {}", descriptor.reason, amount.rate)
+                }
+                Applied::Block { .. } => "blocked".to_owned(),
+                Applied::Exempt => "exempt".to_owned(),
+            };
+            descriptor.reason = one_line(&format!(
+                "{before} by the override {}{by}{until}{why}",
+                one.id
+            ));
+            descriptor.overridden = Some(Record::from(one));
+        }
+    }
+}
+
+impl Tried {
+    /// The trial of a descriptor, if the request is counted in one.
+    fn new(plan: &Plan, slot: usize, decisions: Option<&Decisions>) -> Option<Self> {
+        let trials = plan.trials.as_ref()?;
+        let index = trials.of_slot(slot)?;
+        let limit = plan.rules.limit(trials.limit(index));
+        let scale = limit.trial.as_ref().map(|trial| trial.amount.scale)?;
+        let fields = diff::fields(&plan.rules, limit);
+        Some(Self {
+            amount: fields
+                .into_iter()
+                .find(|(name, _)| *name == "trial")
+                .map(|(_, amount)| amount)?,
+            counter: String::from_utf8_lossy(trials.checks.key(&trials.checks[index])).into_owned(),
+            live: decisions.and_then(|decisions| {
+                Some(State::new(
+                    decisions.get(index.0)?,
+                    scale,
+                    &trials.checks[index],
+                ))
+            }),
+        })
+    }
+}
+
+impl State {
+    fn new(decision: &Decision, scale: Scale, check: &Check) -> Self {
+        let verdict = decision.verdict();
+        let left = verdict.map(|verdict| scale.units(verdict.remaining));
+        let resets = verdict
+            .filter(|_| !check.algorithm.has_holders())
+            .map(|verdict| verdict.reset_after.micros() as f64 / 1e6);
+        Self {
+            used: verdict.map(|verdict| scale.units_rounded_up(verdict.used)),
+            left,
+            resets_in_seconds: resets,
+            remaining: left,
+            reset_seconds: resets,
+            this_replica_only: matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
+            error: decision
+                .store_error()
+                .map(|error| Redis::text_for_callers(error).to_owned()),
+        }
+    }
+}
+
+/// The name of an outcome, and the limit that applies or would apply.
+fn outcome<'p>(outcome: &Outcome<'p>) -> (&'static str, Option<LimitInForce<'p>>) {
+    match *outcome {
+        Outcome::UnknownDomain => ("unknown_domain", None),
+        Outcome::NoLimit => ("no_limit", None),
+        Outcome::Replaced { limit, .. } => ("replaced", Some(limit)),
+        Outcome::Unlimited(limit) => ("unlimited", Some(limit)),
+        Outcome::Exempt(limit) => ("exempt", limit),
+        Outcome::Blocked(limit) => ("blocked", limit),
+        Outcome::Checked { limit, .. } => ("checked", limit),
+    }
+}
+
+/// What is said of a domain that no file defines.
+fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
+    let mut domains: Vec<&[u8]> = rules.domains().collect();
+    domains.sort_unstable();
+    let more = domains.len().saturating_sub(MAX_DOMAINS);
+    domains.truncate(MAX_DOMAINS);
+    let domains: Vec<_> = domains
+        .into_iter()
+        .map(|domain| one_line(&String::from_utf8_lossy(domain)))
+        .collect();
+    let domain = String::from_utf8_lossy(domain);
+    let near = known::near_domain(rules, &domain);
+    format!(
+        "not limited: no file defines the domain {}; there are: {}{near}",
+        one_line(&domain),
+        list(&domains, more)
+    )
+}
+
+fn reason(plan: &Plan, explanation: &Explanation<'_>, entries: &[String]) -> String {
+    match &explanation.outcome {
+        Outcome::UnknownDomain => String::new(),
+        Outcome::NoLimit => format!(
+            "not limited: {}",
+            why_no_limit(&plan.rules, explanation.trace.as_ref(), entries)
+        ),
+        Outcome::Replaced { by, .. } => {
+            let by: Vec<_> = by
+                .iter()
+                .map(|by| by.limit)
+                .map(|limit| {
+                    format!(
+                        "{} ({})",
+                        one_line(&limit.path()),
+                        one_line(&limit.origin.to_string())
+                    )
+                })
+                .collect();
+            format!("not limited: replaced by {}", by.join(", "))
+        }
+        Outcome::Unlimited(limit) => rate(plan, *limit),
+        Outcome::Exempt(_) => "exempt by an override of an operator".to_owned(),
+        Outcome::Blocked(_) => "blocked by an override of an operator".to_owned(),
+        Outcome::Checked { limit: None, .. } => "the request brings a limit along".to_owned(),
+        Outcome::Checked {
+            limit: Some(limit), ..
+        } if limit.shadow_mode() => {
+            format!("{}, never refused (shadow_mode)", rate(plan, *limit))
+        }
+        Outcome::Checked {
+            limit: Some(limit), ..
+        } => rate(plan, *limit),
+    }
+}
+
+fn why_no_limit(rules: &Rules, trace: Option<&Trace>, entries: &[String]) -> String {
+    let entry = |level: usize| one_line(entries.get(level).map_or("", String::as_str));
+    // The last level is the one whose entry failed.
+    let failed = || entry(trace.map_or(0, |trace| trace.levels.len().saturating_sub(1)));
+    match trace.map(|trace| &trace.end) {
+        Some(End::NoBranch(keys)) => {
+            let names: Vec<_> = keys.first.iter().map(|key| one_line(key)).collect();
+            if names.is_empty() {
+                format!(
+                    "the descriptor goes on with {} where the files have no further level",
+                    failed()
+                )
+            } else {
+                format!(
+                    "no branch matches the entry {}; its level has the keys {}",
+                    failed(),
+                    list(&names, keys.more)
+                )
+            }
+        }
+        Some(End::NoLimit(below)) => {
+            let names: Vec<_> = below
+                .first
+                .iter()
+                .map(|written| one_line(&written.to_string()))
+                .collect();
+            if names.is_empty() {
+                "what it matches has no rate_limit".to_owned()
+            } else {
+                format!(
+                    "what it matches has no rate_limit; the files go on with {}",
+                    list(&names, below.more)
+                )
+            }
+        }
+        Some(End::Limit(id)) => {
+            let table = rules
+                .limit(*id)
+                .table
+                .as_ref()
+                .map(|table| (one_line(table.rows.file()), entry(table.level)));
+            let (file, entry) = table.unwrap_or_default();
+            format!("the table {file} has no row for {entry}, and there is no 'rate_limit'")
+        }
+        None => String::new(),
+    }
+}
+
+/// The rate, and what says so.
+fn rate(plan: &Plan, limit: LimitInForce<'_>) -> String {
+    let fields = diff::fields(&plan.rules, limit);
+    let field = |sought| {
+        fields
+            .iter()
+            .find(|(name, _)| *name == sought)
+            .map(|(_, value)| value.as_str())
+    };
+    let plan = field("plan").map(|plan| format!(", plan {}", one_line(plan)));
+    let row = field("row").map(|row| format!(", row {}", one_line(row)));
+    format!(
+        "{}{}{}",
+        field("rate").unwrap_or_default(),
+        plan.unwrap_or_default(),
+        row.unwrap_or_default()
+    )
+}
+
+impl Level {
+    fn new((level, entry): (&trace::Level, &String)) -> Self {
+        let Named { first, more } = &level.passed;
+        let those = |is: fn(&WhyNot) -> bool| {
+            first
+                .iter()
+                .filter(|(_, why)| is(why))
+                .map(|(written, _)| one_line(&written.to_string()))
+                .collect()
+        };
+        Self {
+            entry: entry.clone(),
+            matched: level
+                .matched
+                .as_ref()
+                .map(|(written, _)| one_line(&written.to_string())),
+            how: level
+                .matched
+                .as_ref()
+                .map(|(_, how)| how_text(*how).to_owned()),
+            later: those(|why| matches!(why, WhyNot::Later(_))),
+            other_values: those(|why| *why == WhyNot::OtherValue),
+            more: *more,
+        }
+    }
+}
+
+const fn how_text(how: How) -> &'static str {
+    match how {
+        How::Exact => "exact value",
+        How::Set => "set",
+        How::Network => "network",
+        How::Pattern => "pattern",
+        How::AnyValue => "any value",
+    }
+}
+
+/// Names, and how many more there are.
+#[must_use]
+pub fn list(names: &[String], more: usize) -> String {
+    let more = if more == 0 {
+        String::new()
+    } else {
+        format!(" and {more} more")
+    };
+    format!("{}{more}", names.join(", "))
+}
+
+fn one_line(text: &str) -> String {
+    OneLine(text).to_string()
+}
+
+impl Shown {
+    fn new(rules: &Rules, limit: LimitInForce<'_>) -> Self {
+        Self {
+            path: limit.limit.path(),
+            from: one_line(&limit.limit.origin.to_string()),
+            rate: limit.amount().map(|amount| RateRecord::new(&amount.shown)),
+            fields: Fields(
+                diff::fields(rules, limit)
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .collect(),
+            ),
+        }
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            match (value.parse::<u64>(), value.parse::<bool>()) {
+                (Ok(number), _) => map.serialize_entry(name, &number)?,
+                (_, Ok(is)) => map.serialize_entry(name, &is)?,
+                _ => map.serialize_entry(name, value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> serde::de::Visitor<'de> for InOrder {
+            type Value = Fields;
+
+            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str("an object of texts, numbers and booleans")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some((name, value)) = map.next_entry::<_, serde_json::Value>()? {
+                    fields.push((
+                        name,
+                        value
+                            .as_str()
+                            .map_or_else(|| value.to_string(), str::to_owned),
+                    ));
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}

@@ -1,0 +1,116 @@
+//! `/api/v1/limits`: the limits in force, and where each is written.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::query::Query;
+use super::reply::Failure;
+use super::{Parts, known};
+use crate::core::time::Unit;
+use crate::limits::rules::limit::{Level, Limit};
+use crate::limits::rules::{Rules, diff};
+
+/// Limits in an answer that asks for no number.
+const USUAL_COUNT: usize = 100;
+
+/// The answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// As `/rlconfig?format=json` has them.
+    pub limits: Vec<Value>,
+    /// The limits that match, with those that other answers have.
+    pub total: usize,
+    /// The cursor of the next answer; `None` after the last.
+    pub next: Option<String>,
+}
+
+pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
+    let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
+    let none = Rules::default();
+    let snapshot = parts.live.load();
+    let rules = snapshot.as_ref().map_or(&none, |snapshot| &snapshot.rules);
+    let search = query.get("search").unwrap_or_default().to_lowercase();
+    let has = |text: &str| text.to_lowercase().contains(&search);
+    known::domain(rules, query.get("domain"))?;
+    let is_sought = |limit: &&Limit| {
+        search.is_empty()
+            || has(&limit.path())
+            || has(&limit.origin.to_string())
+            || limit.name.as_deref().is_some_and(has)
+    };
+    let of_domains = in_order(rules, query.get("domain"))
+        .into_iter()
+        .flat_map(|(_, limits)| limits);
+    let (mut total, mut limits) = (0, Vec::new());
+    for limit in of_domains.filter(is_sought) {
+        if total >= offset && limits.len() < count {
+            limits.push(object(rules, limit));
+        }
+        total += 1;
+    }
+    let behind = offset.saturating_add(count);
+    Ok(Limits {
+        limits,
+        total,
+        next: (behind < total).then(|| behind.to_string()),
+    })
+}
+
+/// All limits by domain, or those of one domain, in the order of the names.
+pub(crate) fn in_order<'r>(rules: &'r Rules, domain: Option<&str>) -> Vec<(&'r str, &'r [Limit])> {
+    let domains = rules
+        .by_number()
+        .iter()
+        .map(|domain| (domain.name(), domain.limits()));
+    let mut all: Vec<_> = domains
+        .filter(|(name, _)| !name.is_empty() && domain.is_none_or(|domain| domain == *name))
+        .collect();
+    all.sort_unstable_by_key(|(name, _)| *name);
+    all
+}
+
+/// What a limit says besides its rate and modes. Metadata is left out: it may be long, and is meant
+/// for Envoy only.
+pub(crate) fn further_fields(
+    rules: &Rules,
+    limit: &Limit,
+) -> impl Iterator<Item = (&'static str, String)> {
+    const SHOWN_ANYWAY: [&str; 4] = ["rate", "shadow_mode", "quota_mode", "metadata"];
+    diff::fields(rules, limit)
+        .into_iter()
+        .filter(|(name, _)| !SHOWN_ANYWAY.contains(name))
+}
+
+/// A limit as JSON.
+pub(crate) fn object(rules: &Rules, limit: &Limit) -> Value {
+    let level = |level: &Level| json!({ "key": level.key, "value": level.value });
+    let mut object = json!({
+        "limit": limit.path(),
+        "domain": limit.domain,
+        "path": limit.levels.iter().map(level).collect::<Vec<_>>(),
+        "unlimited": limit.is_unlimited(),
+        "shadow_mode": limit.shadow_mode,
+        "quota_mode": limit.quota_mode,
+        "from": { "document": *limit.origin.document, "line": Some(limit.origin.line).filter(|&line| line > 0) },
+    });
+    if let Some(fields) = object.as_object_mut() {
+        if let Some(amount) = &limit.amount {
+            if amount.rate.unit != Unit::None {
+                fields.insert("unit".to_owned(), amount.rate.unit.name().into());
+                fields.insert(
+                    "unit_multiplier".to_owned(),
+                    amount.rate.unit_multiplier.into(),
+                );
+            }
+            fields.insert(
+                "requests_per_unit".to_owned(),
+                amount.rate.requests_per_unit.into(),
+            );
+        }
+        let further: Map<String, Value> = further_fields(rules, limit)
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .collect();
+        fields.insert("further".to_owned(), further.into());
+    }
+    object
+}

@@ -1,0 +1,605 @@
+//! `/api/v1/overrides` and `/api/v1/reset`: what operators order for some descriptors, and counters
+//! that start from zero.
+
+use std::sync::Arc;
+
+use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::entry::Entry;
+use super::query::Query;
+use super::reply::{Failure, json, with_status};
+use super::{Call, Parts, known, subject};
+use crate::core::ask::Ask;
+use crate::core::ask::written::shell_word;
+use crate::core::time::Unit;
+use crate::core::verdict::StoreError;
+use crate::limits::overrides::{
+    EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, raised,
+};
+use crate::limits::plan::key::{self, Subject};
+use crate::limits::plan::{CheckIndex, Plan, Slot, ask_of};
+use crate::limits::rules::Rules;
+use crate::limits::rules::compile::OneLine;
+use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure};
+use crate::live::overrides::ChangeError;
+use crate::net::http::responses::Page;
+use crate::store::memory;
+
+/// Overrides in an answer that asks for no number.
+const USUAL_COUNT: usize = 100;
+
+/// Limits that a warning names.
+const MAX_NAMED: usize = 5;
+
+/// The overrides in force, or those that have ended.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Overrides {
+    /// In the order in which they apply; those that have ended from the last one on.
+    pub overrides: Vec<Record>,
+    /// The cursor of the next answer; `None` after the last.
+    pub next: Option<String>,
+}
+
+/// What an operator orders: a record without what Weir adds.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Order {
+    /// block, exempt or raise.
+    pub kind: String,
+    /// The domain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    /// In the order of the descriptor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<EntryRecord>,
+    /// The exact name of a subject, in place of domain and entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// The amount of a raise.
+    #[serde(default)]
+    pub to: Option<RateRecord>,
+    /// RFC 3339; null: until it is removed.
+    #[serde(default)]
+    pub until: Option<String>,
+    /// For people.
+    #[serde(default)]
+    pub reason: String,
+    /// It is set also if no limit in force has its domain or its keys.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}
+
+/// An override that was set.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ordered {
+    /// It.
+    pub r#override: Record,
+    /// The paths of limits whose descriptors it may match; at most a hundred.
+    pub limits: Vec<String>,
+    /// Whether these limits go on with their counters.
+    pub keeps_count: bool,
+    /// The override in whose place it is.
+    pub replaced: Option<Record>,
+    /// What the operator may not expect, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// An override that was removed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Removed {
+    /// It.
+    pub removed: Record,
+}
+
+/// The descriptor of a counter.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResetOrder {
+    /// The domain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    /// In the order of the descriptor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<EntryRecord>,
+    /// The exact name of the subject, in place of domain and entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// The path of its limit, if several may count the subject.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+}
+
+/// The counters that were reset.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Reset {
+    /// One for each limit that the descriptor finds.
+    pub reset: Vec<ResetCounter>,
+    /// What the operator may not expect, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// A counter that was reset.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ResetCounter {
+    /// The path of its limit.
+    pub limit: String,
+    /// Its key, without the number of a window.
+    pub counter: String,
+    /// The exact name of its subject.
+    pub subject: String,
+    /// Whether it had counted anything.
+    pub existed: bool,
+}
+
+impl From<ChangeError> for Failure {
+    fn from(error: ChangeError) -> Self {
+        let text = error.to_string();
+        match error {
+            ChangeError::Invalid(_) => Self::bad_request(&text),
+            ChangeError::Unknown(_) => Self::not_found(&text),
+            ChangeError::Unavailable(_) => Self::unavailable(&text),
+        }
+    }
+}
+
+impl From<Invalid> for Failure {
+    fn from(error: Invalid) -> Self {
+        Self::bad_request(&error.0)
+    }
+}
+
+/// GET: the overrides in force, or those that ended lately, of all domains or of one.
+pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
+    let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
+    let domain = query.get("domain");
+    let all = match query.is("ended")? {
+        true => parts.overrides.list_ended(),
+        false => parts.overrides.list().iter().map(Record::from).collect(),
+    };
+    let all: Vec<_> = all
+        .into_iter()
+        .filter(|one| domain.is_none_or(|domain| one.domain == domain))
+        .collect();
+    let behind = offset.saturating_add(count);
+    if all.is_empty() {
+        known::domain(&known::rules(parts), domain)?;
+    }
+    let next = (behind < all.len()).then(|| behind.to_string());
+    Ok(Overrides {
+        overrides: all.into_iter().skip(offset).take(count).collect(),
+        next,
+    })
+}
+
+/// POST: sets an override.
+pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
+    let Order {
+        kind,
+        domain,
+        entries,
+        subject,
+        to,
+        until,
+        reason,
+        force,
+    } = call.body()?;
+    let (domain, entries) = match &subject {
+        Some(name) if is_alone(&domain, &entries)? => subject::order_of(&subject::read(name)?)?,
+        _ => (domain, entries),
+    };
+    let by = call.caller.0.as_deref().unwrap_or_default().to_owned();
+    let record = Record {
+        id: String::new(),
+        kind,
+        domain,
+        entries,
+        to,
+        until,
+        reason,
+        by,
+        ..Record::default()
+    };
+    let one = Override {
+        created_at: memory::now(),
+        ..record.read()?
+    };
+    let rules = parts
+        .live
+        .load()
+        .map(|snapshot| Arc::clone(&snapshot.rules))
+        .unwrap_or_default();
+    let reached = {
+        let one = one.clone();
+        // There may be many limits to compare with.
+        tokio::task::spawn_blocking(move || {
+            if force {
+                Ok(())
+            } else {
+                is_known(&rules, &one)
+            }
+            .and_then(|()| reached(&rules, &one))
+        })
+        .await
+    };
+    let mut reached = reached.map_err(|error| Failure::unavailable(&error.to_string()))??;
+    if parts.overrides.is_for_this_process_only() {
+        reached.warnings.push(
+            "it is kept in this process only: it ends with the process, and other replicas do not \
+             know it; set OVERRIDES_FILE, or keep counters in Redis"
+                .to_owned(),
+        );
+    }
+    let replaced = parts
+        .overrides
+        .set(one.clone())
+        .await?
+        .map(|before| Record::from(&before));
+    let Reached {
+        limits,
+        keeps_count,
+        warnings,
+    } = reached;
+    Ok(with_status(
+        StatusCode::CREATED,
+        &Ordered {
+            r#override: Record::from(&one),
+            limits,
+            keeps_count,
+            replaced,
+            warnings,
+        },
+    ))
+}
+
+/// DELETE: ends an override.
+pub(super) async fn remove(parts: &Parts, id: &str, call: &Call) -> Result<Page, Failure> {
+    let removed = parts
+        .overrides
+        .remove(id, call.caller.0.as_deref().unwrap_or_default())
+        .await?;
+    Ok(json(&Removed {
+        removed: Record::from(&removed),
+    }))
+}
+
+/// What an override means for the limits in force.
+struct Reached {
+    limits: Vec<String>,
+    keeps_count: bool,
+    warnings: Vec<String>,
+}
+
+/// Checks the names of an override.
+fn is_known(rules: &Rules, one: &Override) -> Result<(), Failure> {
+    let entries = one.entries.iter().filter_map(|entry| {
+        Some((
+            entry.key.as_literal()?,
+            entry.exact().map_or("", |(_, value)| value),
+        ))
+    });
+    known::entries(rules, &one.domain, entries).map_err(|Failure { status, error }| Failure {
+        status,
+        error: format!(
+            "{error}; to set it all the same, write force: true (the command's --force)"
+        ),
+    })
+}
+
+fn reached(rules: &Rules, one: &Override) -> Result<Reached, Failure> {
+    let reach = Reach::new(rules, one);
+    if let (Kind::Raise(_), true) = (one.kind, reach.limits.is_empty()) {
+        if let Some((limit, unfit)) = reach.unfit.first() {
+            return Err(Failure::bad_request(&unfit_text(limit, unfit)));
+        }
+        if reach.unlimited > 0 {
+            return Err(Failure::bad_request(
+                "to: the limit of these descriptors is unlimited: there is nothing to raise",
+            ));
+        }
+    }
+    let mut warnings = Vec::new();
+    if reach.limits.is_empty() {
+        let what = if reach.unknown_domain {
+            "no limit in force has this domain"
+        } else {
+            "no limit in force matches these entries"
+        };
+        warnings.push(match one.kind {
+            Kind::Block => format!("{what}; the block works all the same"),
+            Kind::Exempt | Kind::Raise(_) => format!(
+                "{what}, so that it changes nothing yet; `weir explain` says which limits there are"
+            ),
+        });
+    }
+    for (limit, unfit) in reach.unfit.iter().take(MAX_NAMED) {
+        warnings.push(format!(
+            "it does not apply to {}: {}",
+            path(limit),
+            unfit_text(limit, unfit)
+        ));
+    }
+    if reach.unfit.len() > MAX_NAMED {
+        warnings.push(format!(
+            "it does not apply to {} more limits",
+            reach.unfit.len() - MAX_NAMED
+        ));
+    }
+    let keeps_count = reach
+        .limits
+        .iter()
+        .all(|limit| keeps_counter(*limit, one.kind));
+    Ok(Reached {
+        limits: paths(&reach.limits),
+        keeps_count,
+        warnings,
+    })
+}
+
+/// The paths of limits, each once: those of a table's plans have one path.
+fn paths(limits: &[LimitInForce<'_>]) -> Vec<String> {
+    let mut paths: Vec<_> = limits.iter().map(|limit| path(limit.limit)).collect();
+    paths.dedup();
+    paths
+}
+
+fn path(limit: &Limit) -> String {
+    OneLine(&limit.path()).to_string()
+}
+
+fn unfit_text(limit: &Limit, unfit: &Unfit) -> String {
+    let path = path(limit);
+    match unfit {
+        Unfit::OtherUnit(rate) if rate.unit == Unit::None => {
+            format!(
+                "to: the limit {path} is {rate}, which has no unit; write a number alone, above {}",
+                rate.requests_per_unit
+            )
+        }
+        Unfit::OtherUnit(rate) => {
+            let unit = rate.to_string();
+            let unit = unit.split_once('/').map_or(&*unit, |(_, unit)| unit);
+            format!(
+                "to: the limit {path} is {rate}, and can be raised in its own unit only; write an \
+                 amount per {unit}, such as {rate}"
+            )
+        }
+        Unfit::NotAbove(rate) => {
+            format!("to: the limit {path} is {rate} already; write a larger amount")
+        }
+        Unfit::AtMost(largest) => {
+            let algorithm = limit
+                .amount
+                .map_or("", |amount| amount.algorithm.kind().name());
+            format!(
+                "to: the limit {path} is a {algorithm}, which holds {largest} at most; write \
+                 {largest} or less"
+            )
+        }
+    }
+}
+
+/// Whether a raised limit counts under the key of before.
+fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
+    let (Some(amount), Kind::Raise(to)) = (limit.amount(), kind) else {
+        return true;
+    };
+    let suffix = |algorithm: &crate::core::algorithm::Algorithm| {
+        let mut suffix = Vec::new();
+        algorithm.write_key_suffix(&mut suffix);
+        (algorithm.kind(), algorithm.window(), suffix)
+    };
+    raised(amount, &to).is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
+}
+
+/// Whether a subject stands in the place of domain and entries.
+fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<bool, Failure> {
+    if domain.is_empty() && entries.is_empty() {
+        return Ok(true);
+    }
+    Err(Failure::bad_request(
+        "subject: it has the domain and the entries; leave out domain and entries",
+    ))
+}
+
+/// POST: resets the counter of one descriptor.
+pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
+    let ResetOrder {
+        domain,
+        entries,
+        subject,
+        limit,
+    } = call.body()?;
+    if let Some(name) = subject {
+        is_alone(&domain, &entries)?;
+        return reset_subject(parts, call, &subject::read(&name)?, limit.as_deref()).await;
+    }
+    let record = Record {
+        kind: Kind::NAMES[0].to_owned(),
+        domain,
+        entries,
+        ..Record::default()
+    };
+    // The bounds are those of overrides. The values are as they were written: a limit without
+    // networks counts each spelling of an address.
+    record.read()?;
+    let patterns = record
+        .entries
+        .iter()
+        .map(EntryRecord::pattern)
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut entries = Vec::new();
+    for entry in &patterns {
+        let (key, value) = entry.exact().ok_or_else(|| {
+            Failure::bad_request(&format!(
+                "entries: a reset takes one exact descriptor; write a key and its whole value in \
+                 the place of `{entry}`, and a star of it as \\*"
+            ))
+        })?;
+        entries.push((key.as_bytes(), value.as_bytes()));
+    }
+    let ask = ask_of(record.domain.as_bytes(), &entries);
+    reset_ask(parts, call, &ask).await
+}
+
+/// Resets the counter of a named subject. One whose texts are all known is a descriptor.
+async fn reset_subject(
+    parts: &Parts,
+    call: &Call,
+    subject: &Subject,
+    limit: Option<&str>,
+) -> Result<Page, Failure> {
+    if let Ok((domain, entries)) = subject.exact() {
+        return reset_ask(parts, call, &ask_of(domain, &entries)).await;
+    }
+    let plan = subject::plan_of(parts, subject, limit)?;
+    let existed = if plan.checks.is_empty() {
+        None
+    } else {
+        Some(parts.rls.reset_counter(&plan, CheckIndex(0)).await)
+    };
+    let text = subject::entries_of(subject)
+        .iter()
+        .map(Entry::written)
+        .collect::<Vec<_>>()
+        .join(" ");
+    was_reset(
+        parts,
+        call,
+        &plan,
+        existed,
+        (&subject.domain.shown(), &text),
+    )
+    .await
+}
+
+async fn reset_ask(parts: &Parts, call: &Call, ask: &Ask<'_>) -> Result<Page, Failure> {
+    let (plan, existed) = parts.rls.reset(ask).await.ok_or_else(subject::no_limits)?;
+    let text = ask
+        .descriptors()
+        .flat_map(|(_, entries)| entries)
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(" ");
+    let domain = OneLine(&String::from_utf8_lossy(ask.domain)).to_string();
+    if existed.is_none() && plan.trials.is_none() {
+        let texts = |entry: &crate::core::ask::Entry<'_>| {
+            Some((
+                String::from_utf8(entry.key.to_vec()).ok()?,
+                String::from_utf8(entry.value.to_vec()).ok()?,
+            ))
+        };
+        let texts: Vec<_> = ask
+            .descriptors()
+            .flat_map(|(_, entries)| entries)
+            .filter_map(texts)
+            .collect();
+        known::entries(
+            &plan.rules,
+            &String::from_utf8_lossy(ask.domain),
+            texts.iter().map(|(key, value)| (&**key, &**value)),
+        )?;
+        let words: Vec<_> = ask
+            .descriptors()
+            .flat_map(|(_, entries)| entries)
+            .map(|entry| shell_word(&entry.to_string()).into_owned())
+            .collect();
+        return Err(nothing_counts(&plan, &domain, (&text, &words.join(" "))));
+    }
+    was_reset(parts, call, &plan, existed, (&domain, &text)).await
+}
+
+/// Resets the trial too. Returns the answer, and writes the line of the audit. `named` are domain
+/// and entries; `existed` is `None` where only the trial counts.
+async fn was_reset(
+    parts: &Parts,
+    call: &Call,
+    plan: &Plan,
+    existed: Option<Result<bool, StoreError>>,
+    named: (&str, &str),
+) -> Result<Page, Failure> {
+    let failed = |error| {
+        Failure::unavailable(&format!(
+            "the store did not reset the counter: {error}; try again"
+        ))
+    };
+    let (Slot::Checked {
+        limit: Some(id), ..
+    }
+    | Slot::Unlimited(id)) = &plan.slots[0]
+    else {
+        return Err(nothing_counts(plan, named.0, (named.1, named.1)));
+    };
+    let limit = plan.rules.limit(*id);
+    let counter = |key: &[u8], existed| ResetCounter {
+        limit: path(limit),
+        counter: String::from_utf8_lossy(key).into_owned(),
+        subject: key::name(key),
+        existed,
+    };
+    let mut reset = Vec::new();
+    if let (Some(existed), Some(check)) = (existed, plan.checks.iter().next()) {
+        reset.push(counter(plan.checks.key(check), existed.map_err(failed)?));
+    }
+    if let (Some(existed), Some(trials)) = (parts.rls.reset_trial(plan).await, &plan.trials) {
+        reset.extend(
+            trials
+                .iter()
+                .next()
+                .map(|(_, check, _)| (trials.checks.key(check), existed))
+                .map(|(key, existed)| existed.map(|existed| counter(key, existed)).map_err(failed))
+                .transpose()?,
+        );
+    }
+    let by = call.caller.0.as_deref().unwrap_or_default();
+    parts.overrides.record_reset(
+        named.0,
+        named.1,
+        &path(limit),
+        reset.iter().any(|counter| counter.existed),
+        by,
+    );
+    Ok(json(&Reset {
+        reset,
+        warnings: reset_warnings(parts, plan, limit),
+    }))
+}
+
+fn nothing_counts(plan: &Plan, domain: &str, (entries, words): (&str, &str)) -> Failure {
+    Failure::not_found(&match &plan.slots[0] {
+        Slot::Unlimited(id) => format!(
+            "the limit {} is unlimited: it counts nothing",
+            path(plan.rules.limit(*id))
+        ),
+        _ => {
+            let word = shell_word(domain);
+            format!(
+                "no limit applies to {entries} in the domain {domain}; `weir explain --domain \
+                 {word} {words}` says why"
+            )
+        }
+    })
+}
+
+fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if limit.levels.iter().any(|level| level.share_threshold) {
+        warnings.push(
+            "the limit has share_threshold: the counter is that of all values which match, and is \
+             reset for all of them"
+                .to_owned(),
+        );
+    }
+    let is_local = plan
+        .checks
+        .iter()
+        .any(|check| check.on_store_failure == OnStoreFailure::Local);
+    if is_local && !parts.deployments.is_empty() {
+        warnings.push(
+            "on_store_failure is local: what other replicas have counted by themselves while Redis \
+             was away stays until it expires"
+                .to_owned(),
+        );
+    }
+    warnings
+}

@@ -1,0 +1,203 @@
+//! `/admin`: the admin page. It is a client of the API like the commands, with no rights of its
+//! own: its files hold no data and are the same for all, and what they show they ask for.
+//!
+//! The files are served one by one and not as one document, so that the policy below needs neither
+//! `unsafe-inline` nor a digest.
+
+use bytes::Bytes;
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use hyper::{Method, StatusCode};
+
+use crate::net::http::responses::{Page, not_allowed, response, text};
+
+/// The address of the page. Its files are below it.
+pub const PATH: &str = "/admin";
+
+/// What the page may do: run, show and ask for what this listener serves. It may not make markup or
+/// scripts of texts (Trusted Types), send forms, be shown inside another page, or talk to another
+/// host. Source: W3C, "Content Security Policy Level 3" and "Trusted Types".
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+    require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// Headers of every file. Browsers keep nothing, so that a page after an upgrade is of one version.
+const HEADERS: [(HeaderName, &str); 7] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (X_FRAME_OPTIONS, "DENY"),
+    (REFERRER_POLICY, "no-referrer"),
+    (CACHE_CONTROL, "no-store"),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+];
+
+/// The document at [`PATH`].
+const DOCUMENT: &str = include_str!("page/page.html");
+
+/// The other files: name, type, text.
+const FILES: [(&str, &str, &str); 19] = [
+    ("access.js", SCRIPT, include_str!("page/access.js")),
+    ("address.js", SCRIPT, include_str!("page/address.js")),
+    ("api.js", SCRIPT, include_str!("page/api.js")),
+    ("dom.js", SCRIPT, include_str!("page/dom.js")),
+    ("entries.js", SCRIPT, include_str!("page/entries.js")),
+    ("explain.js", SCRIPT, include_str!("page/explain.js")),
+    ("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+    ("limits.js", SCRIPT, include_str!("page/limits.js")),
+    ("live.js", SCRIPT, include_str!("page/live.js")),
+    ("main.js", SCRIPT, include_str!("page/main.js")),
+    ("overrides.js", SCRIPT, include_str!("page/overrides.js")),
+    ("overview.js", SCRIPT, include_str!("page/overview.js")),
+    (
+        "page.css",
+        "text/css; charset=utf-8",
+        include_str!("page/page.css"),
+    ),
+    ("parts.js", SCRIPT, include_str!("page/parts.js")),
+    ("plot.js", SCRIPT, include_str!("page/plot.js")),
+    ("rates.js", SCRIPT, include_str!("page/rates.js")),
+    ("subjects.js", SCRIPT, include_str!("page/subjects.js")),
+    ("table.js", SCRIPT, include_str!("page/table.js")),
+    ("usage.js", SCRIPT, include_str!("page/usage.js")),
+];
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// The answer to a request at [`PATH`] or below it; `None` for other paths.
+#[must_use]
+pub fn answer(method: &Method, path: &str) -> Option<Page> {
+    let below = path
+        .strip_prefix(PATH)
+        .filter(|below| below.is_empty() || below.starts_with('/'))?;
+    let found = match below {
+        "" => Some(("text/html; charset=utf-8", DOCUMENT)),
+        _ => FILES
+            .iter()
+            .find(|(name, ..)| *name == &below[1..])
+            .map(|(_, content_type, text)| (*content_type, *text)),
+    };
+    let Some((content_type, file)) = found else {
+        return Some(text(
+            StatusCode::NOT_FOUND,
+            "no such file; the admin page is at /admin\n",
+        ));
+    };
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return Some(not_allowed(
+            "GET, HEAD",
+            "this page can only be read; use GET\n",
+        ));
+    }
+    let mut page = response(
+        StatusCode::OK,
+        content_type,
+        Bytes::from_static(file.as_bytes()),
+    );
+    for (name, value) in HEADERS {
+        page.headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    Some(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// All files together in bytes. The page is part of the binary, and is read over slow links.
+    const MAX_BYTES: usize = 110_000;
+
+    fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+        FILES
+            .iter()
+            .map(|(name, _, text)| (*name, *text))
+            .chain([("page.html", DOCUMENT)])
+    }
+
+    /// The files that a script imports.
+    fn imports(text: &str) -> impl Iterator<Item = &str> {
+        text.lines().filter_map(|line| {
+            line.strip_prefix("import ")?
+                .split_once(" from \"./")?
+                .1
+                .strip_suffix("\";")
+        })
+    }
+
+    #[test]
+    fn the_page_is_small_and_needs_no_other_server() {
+        let bytes: usize = all().map(|(_, text)| text.len()).sum();
+        assert!(bytes < MAX_BYTES, "{bytes}");
+        for (name, text) in all() {
+            // The only addresses are the names of XML namespaces.
+            let text = text.replace("http://www.w3.org/2000/svg", "");
+            for foreign in [
+                "http:", "https:", "//cdn", "ws:", "data:", "@import", "url(",
+            ] {
+                assert!(!text.contains(foreign), "{name}: {foreign}");
+            }
+            // What would make markup or code of a text, or keep a token beyond the page.
+            for unsafe_call in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "Function(",
+                "Storage",
+                "cookie =",
+            ] {
+                assert!(!text.contains(unsafe_call), "{name}: {unsafe_call}");
+            }
+        }
+        for inline in [" on", "style=", "<style", "javascript:"] {
+            assert!(!DOCUMENT.contains(inline), "{inline}");
+        }
+    }
+
+    #[test]
+    fn every_file_is_used_and_every_used_file_is_there() {
+        let used: BTreeSet<_> = all()
+            .flat_map(|(_, text)| imports(text))
+            .chain(["main.js", "page.css", "icon.svg"])
+            .collect();
+        assert_eq!(used, FILES.iter().map(|(name, ..)| *name).collect());
+        for name in ["main.js", "page.css", "icon.svg"] {
+            assert!(DOCUMENT.contains(&format!("\"admin/{name}\"")), "{name}");
+        }
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/desk/admin/page");
+        let there: BTreeSet<_> = std::fs::read_dir(folder)
+            .expect("a folder")
+            .map(|file| file.expect("a file").file_name())
+            .collect();
+        assert_eq!(there, all().map(|(name, _)| name.into()).collect());
+    }
+
+    #[test]
+    fn only_the_page_is_there() {
+        let status = |method, path| answer(&method, path).map(|page| page.status().as_u16());
+        assert_eq!(status(Method::GET, "/admin"), Some(200));
+        assert_eq!(status(Method::HEAD, "/admin/main.js"), Some(200));
+        assert_eq!(status(Method::POST, "/admin"), Some(405));
+        for path in [
+            "/admin/",
+            "/admin/x.js",
+            "/admin/../page.rs",
+            "/admin/page.html",
+        ] {
+            assert_eq!(status(Method::GET, path), Some(404), "{path}");
+        }
+        assert_eq!(status(Method::GET, "/administration"), None);
+    }
+}

@@ -1,0 +1,102 @@
+//! Answers of the API: JSON, and errors as `{"error": "..."}` that say what to change.
+
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use serde::{Deserialize, Serialize};
+
+use crate::net::http::responses::{Page, response};
+
+/// A call that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The code of the answer.
+    pub status: StatusCode,
+    /// What is wrong, where, and how to mend it.
+    pub error: String,
+}
+
+/// The body of a failure.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What is wrong, where, and how to mend it.
+    pub error: String,
+}
+
+impl Failure {
+    fn new(status: StatusCode, error: &str) -> Self {
+        Self {
+            status,
+            error: error.to_owned(),
+        }
+    }
+
+    /// 400: a parameter or the body.
+    #[must_use]
+    pub fn bad_request(error: &str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    /// 401: no token, or an unknown one.
+    #[must_use]
+    pub fn unauthorized(error: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, error)
+    }
+
+    /// 403: not from here, or not as this process is set up.
+    #[must_use]
+    pub fn forbidden(error: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, error)
+    }
+
+    /// 404: nothing has this name.
+    #[must_use]
+    pub fn not_found(error: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, error)
+    }
+
+    /// 503: the store or the rules are not there now.
+    #[must_use]
+    pub fn unavailable(error: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error)
+    }
+}
+
+impl From<Failure> for Page {
+    fn from(Failure { status, error }: Failure) -> Self {
+        let mut page = with_status(status, &ErrorBody { error });
+        if status == StatusCode::UNAUTHORIZED {
+            page.headers_mut()
+                .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        page
+    }
+}
+
+/// 200 with this body.
+#[must_use]
+pub fn json(body: &impl Serialize) -> Page {
+    with_status(StatusCode::OK, body)
+}
+
+/// An answer with this body.
+#[must_use]
+pub fn with_status(status: StatusCode, body: &impl Serialize) -> Page {
+    let mut text = match serde_json::to_vec(body) {
+        Ok(text) => text,
+        // Maps of the API have texts as keys.
+        Err(error) => {
+            return Failure::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &format!("the answer cannot be written: {error}"),
+            )
+            .into();
+        }
+    };
+    text.push(b'\n');
+    let mut page = response(status, "application/json", text);
+    page.headers_mut()
+        .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    page.headers_mut()
+        .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    page
+}

@@ -1,0 +1,285 @@
+//! Which subject a call is about: its domain and entries, or its exact name, which answers have as
+//! `subject`.
+
+use super::entry::Entry;
+use super::query::Query;
+use super::reply::Failure;
+use super::{Parts, known};
+use crate::core::ask;
+use crate::limits::overrides::{Applied, EntryRecord, InForce, Override};
+use crate::limits::plan::{CheckIndex, Checks, NoPlan, Plan, Slot, ask_of, key};
+use crate::limits::rules::limit::{Amount, Limit};
+use crate::limits::rules::{Lookup, Rules};
+
+/// Entries of a subject at most, as in a request.
+const MAX_ENTRIES: usize = 64;
+
+/// Limits that an answer names.
+const MAX_NAMED: usize = 10;
+
+/// A subject that a store counts.
+pub(super) struct Found {
+    plan: Plan,
+    pub(super) check: CheckIndex,
+    /// As they are shown.
+    pub(super) entries: Vec<Entry>,
+    /// It is asked what the trial of the limit counts.
+    pub(super) is_trial: bool,
+}
+
+impl Found {
+    /// The limit that counts it.
+    pub(super) fn limit(&self) -> Result<&Limit, Failure> {
+        let limit = match &self.plan.slots[0] {
+            Slot::Checked { limit, .. } => *limit,
+            Slot::Unlimited(id) => Some(*id),
+            Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => None,
+        };
+        let limit = limit.map(|id| self.plan.rules.limit(id));
+        limit.ok_or_else(|| Failure::not_found("the subject has no limit"))
+    }
+
+    /// The amount of that limit, or of its trial, without an override.
+    pub(super) fn amount(&self) -> Option<&Amount> {
+        let Slot::Checked {
+            limit: Some(id),
+            row,
+            ..
+        } = &self.plan.slots[0]
+        else {
+            return None;
+        };
+        let in_force = self.plan.rules.in_force(*id, *row);
+        if self.is_trial {
+            in_force.trial().map(|trial| &trial.amount)
+        } else {
+            in_force.amount()
+        }
+    }
+
+    /// Where its check is.
+    pub(super) fn checks(&self) -> &Checks {
+        let trials = self.plan.trials.as_ref().filter(|_| self.is_trial);
+        trials.map_or(&self.plan.checks, |trials| &trials.checks)
+    }
+
+    /// Its exact name.
+    pub(super) fn name(&self) -> String {
+        key::name(self.checks().key(&self.checks()[self.check]))
+    }
+}
+
+/// The subject of the parameters `subject`, or `domain` and `entry`.
+pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
+    let texts: Vec<&str> = query.all("entry").take(MAX_ENTRIES + 1).collect();
+    let (plan, domain, entries) = match (query.get("subject"), query.get("domain")) {
+        (Some(name), None) if texts.is_empty() => {
+            let subject = read(name)?;
+            (
+                plan_of(parts, &subject, query.get("limit"))?,
+                subject.domain.shown(),
+                entries_of(&subject),
+            )
+        }
+        (Some(_), _) => {
+            return Err(Failure::bad_request(
+                "subject: it has the domain and the entries; leave out domain and entry",
+            ));
+        }
+        (None, None) => {
+            return Err(Failure::bad_request(
+                "domain: write the domain of the limit, or the subject of an answer as subject",
+            ));
+        }
+        (None, Some(domain)) => {
+            if texts.is_empty() || texts.len() > MAX_ENTRIES {
+                let what = format!(
+                    "entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to \
+                     {MAX_ENTRIES}"
+                );
+                return Err(Failure::bad_request(&what));
+            }
+            let pair = |text: &&'_ str| {
+                let (key, value) = text.split_once('=')?;
+                Some((key.to_owned(), value.to_owned()))
+            };
+            let pairs: Option<Vec<_>> = texts.iter().map(pair).collect();
+            let pairs = pairs.ok_or_else(|| {
+                Failure::bad_request(
+                    "entry: write key=value, with = as %3D; a key with = needs subject",
+                )
+            })?;
+            let entries: Vec<_> = pairs
+                .iter()
+                .map(|(key, value)| (key.as_bytes(), value.as_bytes()))
+                .collect();
+            let plan = parts
+                .rls
+                .plan(&ask_of(domain.as_bytes(), &entries))
+                .ok_or_else(no_limits)?;
+            (
+                plan,
+                domain.to_owned(),
+                pairs.into_iter().map(Entry::from).collect(),
+            )
+        }
+    };
+    let is_trial = query.is("trial")?;
+    let tried = plan
+        .trials
+        .as_ref()
+        .and_then(|trials| trials.of_slot(0))
+        .filter(|_| is_trial);
+    match plan.slots[0] {
+        Slot::Checked { .. } | Slot::Unlimited(_) if is_trial => match tried {
+            Some(check) => Ok(Found {
+                plan,
+                check,
+                entries,
+                is_trial,
+            }),
+            None => Err(Failure::not_found(
+                "the limit of the subject has no trial; write 'trial' in its rate_limit",
+            )),
+        },
+        Slot::Checked { check, .. } => Ok(Found {
+            plan,
+            check,
+            entries,
+            is_trial,
+        }),
+        Slot::Unlimited(_) => Err(unlimited()),
+        // The plan was made without overrides.
+        Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => {
+            known::entries(
+                &plan.rules,
+                &domain,
+                entries.iter().map(|entry| (&*entry.key, &*entry.value)),
+            )?;
+            Err(no_limit())
+        }
+    }
+}
+
+/// Reads the exact name of a subject.
+pub(super) fn read(name: &str) -> Result<key::Subject, Failure> {
+    key::Subject::read(name).map_err(|error| Failure::bad_request(&error.to_string()))
+}
+
+/// The plan of a named subject.
+pub(super) fn plan_of(
+    parts: &Parts,
+    subject: &key::Subject,
+    limit: Option<&str>,
+) -> Result<Plan, Failure> {
+    let plan = parts.rls.plan_of(subject, limit).ok_or_else(no_limits)?;
+    plan.map_err(|error| match error {
+        NoPlan::NoLimit => no_limit(),
+        NoPlan::Unlimited => unlimited(),
+        NoPlan::Several(paths) => {
+            let more = if paths.len() > MAX_NAMED {
+                " and others"
+            } else {
+                ""
+            };
+            let named = paths
+                .iter()
+                .take(MAX_NAMED)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(", ");
+            Failure::bad_request(&format!(
+                "limit: the value is known by its digest only, and these limits may count it: \
+                 {named}{more}; write one of them as limit"
+            ))
+        }
+    })
+}
+
+/// The override that decides a descriptor, and what it makes of it.
+pub(super) fn override_of<'o>(
+    rules: &Rules,
+    overrides: InForce<'o>,
+    domain: &[u8],
+    entries: &[ask::Entry<'_>],
+) -> Option<(&'o Override, Applied)> {
+    let amount = match rules.find(domain, entries) {
+        Lookup::Limit(limit) => limit.amount(),
+        Lookup::NoLimit | Lookup::UnknownDomain => None,
+    };
+    overrides.which(domain, entries, amount)
+}
+
+/// What finds the kind of the override that decides a subject, by its exact name. One that shares
+/// its counter has none of its own.
+pub(super) fn override_kinds(parts: &Parts) -> impl Fn(&str) -> Option<String> {
+    let snapshot = parts.live.load();
+    move |name| {
+        let snapshot = snapshot.as_ref()?;
+        let subject = key::Subject::read(name)
+            .ok()
+            .filter(|subject| !subject.is_shared())?;
+        let (domain, entries) = subject.one_of().ok()?;
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(key, value)| ask::Entry { key, value })
+            .collect();
+        let (one, _) = override_of(&snapshot.rules, snapshot.overrides()?, domain, &entries)?;
+        Some(one.kind.name().to_owned())
+    }
+}
+
+/// The entries of a subject, as lists show them.
+pub(super) fn entries_of(subject: &key::Subject) -> Vec<Entry> {
+    subject
+        .entries
+        .iter()
+        .map(|entry| Entry {
+            key: entry.key.shown(),
+            value: entry.value.shown(),
+        })
+        .collect()
+}
+
+/// The domain of a subject, and the entries of an override of it: of a counter that values share
+/// they are those of its pattern.
+pub(crate) fn order_of(subject: &key::Subject) -> Result<(String, Vec<EntryRecord>), Failure> {
+    let known = |part: &key::Part, what: &str| {
+        let text = if let key::Part::Text(text) = part {
+            String::from_utf8(text.clone()).ok()
+        } else {
+            None
+        };
+        let why = format!(
+            "subject: its {what} is no UTF-8, or is known by its digest only; write domain and \
+             entries"
+        );
+        text.ok_or_else(|| Failure::bad_request(&why))
+    };
+    let entry = |entry: &key::SubjectEntry| -> Result<EntryRecord, Failure> {
+        let key = known(&entry.key, "key")?;
+        Ok(match (&entry.value, entry.is_shared) {
+            (shared, true) => EntryRecord::of_file(&key, &known(shared, "pattern")?),
+            (key::Part::Text(text), false) => EntryRecord::exact_bytes(&key, text),
+            (key::Part::Digest(digest), false) => EntryRecord::of_digest(&key, digest),
+        })
+    };
+    let entries = subject
+        .entries
+        .iter()
+        .map(entry)
+        .collect::<Result<_, Failure>>()?;
+    Ok((known(&subject.domain, "domain")?, entries))
+}
+
+pub(super) fn no_limits() -> Failure {
+    Failure::unavailable("no limits are in force yet")
+}
+
+fn no_limit() -> Failure {
+    Failure::not_found("no limit applies to these entries; weir explain says why")
+}
+
+fn unlimited() -> Failure {
+    Failure::not_found("the subject is unlimited: no store counts it, so that nothing is recorded")
+}

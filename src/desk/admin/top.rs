@@ -1,0 +1,211 @@
+//! `/api/v1/top`: the heaviest subjects of the last minute or hour, by hits or by refusals, in this
+//! process.
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::Entry;
+use super::query::Query;
+use super::reply::Failure;
+use super::{Parts, known, subject};
+use crate::limits::rules::limit::Limit;
+use crate::observe::subjects::{self, Heaviest, NO_LIMIT, REQUEST_LIMIT, Ranked, Ranking, Recent};
+
+/// Subjects in an answer that asks for no number.
+const USUAL_COUNT: usize = 20;
+
+/// The names of windows and of rankings in calls, in answers and on the command line.
+pub const WINDOWS: [(&str, Recent); 2] = [("minute", Recent::Minute), ("hour", Recent::Hour)];
+/// See [`WINDOWS`].
+pub const RANKINGS: [(&str, Ranking); 2] =
+    [("hits", Ranking::Hits), ("refused", Ranking::Refusals)];
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Top {
+    /// `minute` or `hour`.
+    pub window: String,
+    /// `hits` or `refused`.
+    pub by: String,
+    /// The time that was counted: a minute or an hour, up to a sixth longer, or the time since the
+    /// start.
+    pub seconds: u64,
+    /// The hits (or refused hits, as it is ranked) of all subjects, also of those that a filter
+    /// leaves out.
+    pub total: u64,
+    /// A subject that is not counted has at most so many.
+    pub error_at_most: u64,
+    /// A subject that is not in the list has at most so many hits.
+    pub hits_at_most: u64,
+    /// A subject that is not in the list has at most so many refused hits.
+    pub refused_at_most: u64,
+    /// The heaviest first.
+    pub subjects: Vec<Subject>,
+}
+
+/// A subject: one counter of a limit. Its numbers are never too high, and too low by at most their
+/// errors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// The path of its limit; cut if it is long.
+    pub limit: String,
+    /// Its domain.
+    pub domain: String,
+    /// Keys and values; where values share a counter, the pattern.
+    pub entries: Vec<Entry>,
+    /// Its exact name, which calls take in place of domain and entries; `None` if it is too long to
+    /// be kept.
+    pub subject: Option<String>,
+    /// Hits, also refused ones: at least so many.
+    pub hits: u64,
+    /// Hits that it may have beyond `hits`, at most.
+    pub hits_error: u64,
+    /// Refused hits: at least so many, and no more than `hits`.
+    pub refused: u64,
+    /// Refused hits that it may have beyond `refused`, at most.
+    pub refused_error: u64,
+    /// The kind of the override that decides it now.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<String>,
+    /// The name of `refused` before.
+    #[serde(default)]
+    pub refusals: u64,
+    /// The error of the number by which it is ranked, before each had one of its own.
+    #[serde(default)]
+    pub error: u64,
+}
+
+impl Subject {
+    /// Fills the fields that have another name now.
+    pub fn take_old_names(&mut self, by: Ranking) {
+        self.refusals = self.refused;
+        self.error = if by == Ranking::Hits {
+            self.hits_error
+        } else {
+            self.refused_error
+        };
+    }
+
+    /// The number by which it is ranked.
+    #[must_use]
+    pub const fn weight(&self, by: Ranking) -> u64 {
+        match by {
+            Ranking::Hits => self.hits,
+            Ranking::Refusals => self.refused,
+        }
+    }
+}
+
+pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
+    let (window, recent) = named(query, "window", WINDOWS)?;
+    // The name before.
+    let (by, ranking) = if query.get("by") == Some("refusals") {
+        RANKINGS[1]
+    } else {
+        named(query, "by", RANKINGS)?
+    };
+    let (domain, limit) = (query.get("domain"), query.get("limit"));
+    let count = query.count(USUAL_COUNT)?;
+    let heaviest = |limit: Option<String>| {
+        let domain = domain.map(str::to_owned);
+        parts.subjects.heaviest(&subjects::Query {
+            window: recent,
+            by: ranking,
+            count,
+            domain,
+            limit,
+        })
+    };
+    let mut found = heaviest(limit.map(str::to_owned));
+    // What is counted is known, also after its limit has been removed.
+    if found.subjects.is_empty() {
+        let rules = known::rules(parts);
+        known::domain(&rules, domain)?;
+        if let Some(limit) = limit.filter(|limit| ![NO_LIMIT, REQUEST_LIMIT].contains(limit)) {
+            let is_it = |one: &&Limit| {
+                known::is_named(one, limit) && domain.is_none_or(|domain| *one.domain == *domain)
+            };
+            let path = rules
+                .limits()
+                .find(is_it)
+                .map(Limit::path)
+                .ok_or_else(|| known::no_limit_named(&rules, domain, limit))?;
+            found = heaviest(Some(path));
+        }
+    }
+    let Heaviest {
+        seconds,
+        total,
+        error_at_most,
+        hits_at_most,
+        refused_at_most,
+        subjects,
+        ..
+    } = found;
+    let kind = subject::override_kinds(parts);
+    let subject = |ranked: Ranked| {
+        let mut subject = Subject::from(ranked);
+        subject.take_old_names(ranking);
+        subject.overridden = subject.subject.as_deref().and_then(&kind);
+        subject
+    };
+    let subjects = subjects.into_iter().map(subject).collect();
+    Ok(Top {
+        window: window.to_owned(),
+        by: by.to_owned(),
+        seconds,
+        total,
+        error_at_most,
+        hits_at_most,
+        refused_at_most,
+        subjects,
+    })
+}
+
+impl From<Ranked> for Subject {
+    fn from(
+        Ranked {
+            subject,
+            hits,
+            hits_error,
+            refused,
+            refused_error,
+        }: Ranked,
+    ) -> Self {
+        let subjects::Subject {
+            limit,
+            domain,
+            entries,
+            name,
+        } = subject;
+        let entries = entries.into_iter().map(Entry::from).collect();
+        Self {
+            limit,
+            domain,
+            entries,
+            subject: name,
+            hits,
+            hits_error,
+            refused,
+            refused_error,
+            ..Self::default()
+        }
+    }
+}
+
+/// The value of a parameter by its name; the first without the parameter.
+fn named<T: Copy>(
+    query: &Query,
+    parameter: &str,
+    names: [(&'static str, T); 2],
+) -> Result<(&'static str, T), Failure> {
+    let [first, second] = names;
+    match query.get(parameter) {
+        None => Ok(first),
+        Some(text) if text == first.0 => Ok(first),
+        Some(text) if text == second.0 => Ok(second),
+        Some(_) => Err(Failure::bad_request(&format!(
+            "{parameter}: write {} or {}",
+            first.0, second.0
+        ))),
+    }
+}

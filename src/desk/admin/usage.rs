@@ -1,0 +1,545 @@
+//! `/api/v1/usage`, `/api/v1/usage/top` and `/api/v1/count`: what subjects have asked of limits
+//! with `track_usage`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::entry::Entry;
+use super::query::Query;
+use super::reply::Failure;
+use super::{Parts, known, subject};
+use crate::core::algorithm::Algorithm;
+use crate::core::time::people::timestamp;
+use crate::core::time::{Micros, Span, parse_duration};
+use crate::core::usage::{self, Hits, Order, Record, Tracking};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::key;
+use crate::limits::rules::Rules;
+use crate::limits::rules::limit::{Amount, Limit};
+use crate::store::Redis;
+
+/// The time for the store.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the Redis user needs. Which of them it lacks is in the log, as the diagnostic `rights`.
+const MISSING_RIGHT: &str = "the Redis user lacks a right: grant it +time +get +getrange, and for \
+    lists of subjects +zadd +zremrangebyrank +zrange +zrem +zcard, on the keys of Weir; see the \
+    rights in deploy/operations.md";
+
+/// Subjects in an answer that asks for no number.
+const USUAL_COUNT: usize = 20;
+
+/// The usage of one subject.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Usage {
+    /// The limit's full key.
+    pub limit: String,
+    /// It is what the `trial` of the limit counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trial: bool,
+    /// Its domain.
+    pub domain: String,
+    /// The subject.
+    pub entries: Vec<Entry>,
+    /// Its exact name, which calls take in place of domain and entries.
+    pub subject: String,
+    /// Hits as they were asked, since it was first seen.
+    pub hits: u64,
+    /// Of these, over the limit.
+    pub refused: u64,
+    /// Hits that were given back.
+    pub given_back: u64,
+    /// When it was first seen; `None`: it was not, or its record has expired.
+    pub first_seen: Option<Timestamp>,
+    /// When it was last seen.
+    pub last_seen: Option<Timestamp>,
+    /// The kind of the override that decides it now.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<String>,
+    /// The same over time.
+    pub series: Series,
+    /// The same by the limit's own periods, as far as the buckets tell them apart; empty where one
+    /// bucket has several.
+    pub periods: Vec<PeriodOfUse>,
+}
+
+/// The hits of one period of a limit, such as a month.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PeriodOfUse {
+    /// When it begins.
+    pub begin: Timestamp,
+    /// When it ends.
+    pub end: Timestamp,
+    /// Whether the buckets cover all of it, up to now.
+    pub whole: bool,
+    /// Hits as they were asked.
+    pub hits: u64,
+    /// Of these, over the limit.
+    pub refused: u64,
+    /// Hits that were given back.
+    pub given_back: u64,
+    /// Hits that were admitted and not given back.
+    pub used: u64,
+    /// What the limit admits in a period, in hits.
+    pub limit: u64,
+}
+
+/// Hits over time. All lists have an element for each bucket, and the last one is that of the
+/// present.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Series {
+    /// When the first bucket begins.
+    pub begin: Timestamp,
+    /// The length of a bucket.
+    pub interval_seconds: f64,
+    /// Hits as they were asked.
+    pub hits: Vec<u64>,
+    /// Of these, over the limit.
+    pub refused: Vec<u64>,
+    /// Hits that were given back.
+    pub given_back: Vec<u64>,
+}
+
+/// The subjects of a limit, in an order.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Top {
+    /// The limit's full key.
+    pub limit: String,
+    /// It is what the `trial` of the limit counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trial: bool,
+    /// Its domain.
+    pub domain: String,
+    /// By what they are sorted, the largest first.
+    pub by: String,
+    /// How many the index has, at most `usage_subjects` of the limit.
+    pub total: usize,
+    /// In that order.
+    pub subjects: Vec<Subject>,
+    /// The cursor of the next answer; `None` after the last.
+    pub next: Option<String>,
+}
+
+/// One of them.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Subject {
+    /// What it is.
+    pub entries: Vec<Entry>,
+    /// Its exact name, which calls take in place of domain and entries.
+    pub subject: String,
+    /// Hits as they were asked.
+    pub hits: u64,
+    /// Of these, over the limit.
+    pub refused: u64,
+    /// When it was first seen.
+    pub first_seen: Timestamp,
+    /// When it was last seen.
+    pub last_seen: Timestamp,
+    /// The kind of the override that decides it now.
+    #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<String>,
+}
+
+/// The hits of a subject in a recent interval.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Count {
+    /// The limit's full key.
+    pub limit: String,
+    /// It is what the `trial` of the limit counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub trial: bool,
+    /// Its domain.
+    pub domain: String,
+    /// The subject.
+    pub entries: Vec<Entry>,
+    /// Its exact name, which calls take in place of domain and entries.
+    pub subject: String,
+    /// `usage`: hits as they were asked. `buckets`: those that count against the limit.
+    pub source: String,
+    /// The hits from `from` to `to`.
+    pub hits: u64,
+    /// Of these, over the limit; `None` where the source does not know.
+    pub refused: Option<u64>,
+    /// The begin of the oldest bucket that overlaps the interval.
+    pub from: Timestamp,
+    /// The end of the interval: now.
+    pub to: Timestamp,
+    /// Whether `hits` are exactly those of the interval. Otherwise they have those of the part of
+    /// the oldest bucket before it too, or a bucket is full, and there may have been more.
+    pub exact: bool,
+    /// The hits without the oldest bucket, if that begins before the interval: there were at least
+    /// as many.
+    pub at_least: u64,
+}
+
+/// The usage of one subject.
+pub(super) async fn subject(parts: &Parts, query: &Query) -> Result<Usage, Failure> {
+    let found = subject::find(parts, query)?;
+    let limit = found.limit()?;
+    let Some(tracking) = found.checks().tracking(found.check) else {
+        return Err(untracked(limit));
+    };
+    let since = match query.get("since") {
+        Some(text) => duration("since", text)?,
+        None => tracking.settings.span(),
+    };
+    let deadline = Instant::now() + TIMEOUT;
+    let (now, record) = parts
+        .usage
+        .record(found.checks(), found.check, deadline)
+        .await
+        .map_err(|error| failed(&error))?;
+    // A subject that was never seen has an empty series.
+    let known = record.is_some();
+    let record =
+        record.unwrap_or_else(|| Record::step(None, &tracking.settings, now, Hits::default()));
+    let series = record.series(now, since);
+    let amount = found.amount();
+    let periods = amount.map_or_else(Vec::new, |amount| {
+        periods(&series, amount, record.first_seen)
+    });
+    let of = |hits: fn(&Hits) -> u64| series.buckets.iter().map(hits).collect();
+    Ok(Usage {
+        limit: limit.path(),
+        trial: found.is_trial,
+        domain: limit.domain.to_string(),
+        entries: found.entries.clone(),
+        subject: found.name(),
+        hits: record.total.asked,
+        refused: record.total.refused,
+        given_back: record.total.given_back,
+        first_seen: known.then(|| timestamp(record.first_seen)),
+        last_seen: known.then(|| timestamp(record.last_seen)),
+        overridden: subject::override_kinds(parts)(&found.name()),
+        series: Series {
+            begin: timestamp(series.begin),
+            interval_seconds: series.interval.micros() as f64 / 1e6,
+            hits: of(|hits| hits.asked),
+            refused: of(|hits| hits.refused),
+            given_back: of(|hits| hits.given_back),
+        },
+        periods,
+    })
+}
+
+/// The buckets of a series by the periods of an amount: a bucket belongs to the period in which it
+/// begins.
+fn periods(series: &usage::Series, amount: &Amount, first_seen: Micros) -> Vec<PeriodOfUse> {
+    let Some(period) = amount
+        .period()
+        .filter(|period| series.interval <= period.shortest())
+    else {
+        return Vec::new();
+    };
+    let limit = amount.scale.hits(amount.rate.requests_per_unit);
+    let mut periods: Vec<(u64, PeriodOfUse)> = Vec::new();
+    for (bucket, begin) in series
+        .buckets
+        .iter()
+        .zip((series.begin.0..).step_by(series.interval.micros() as usize))
+    {
+        let window = period.window_at(Micros(begin));
+        if periods
+            .last()
+            .is_none_or(|(number, _)| *number != window.number)
+        {
+            let is_whole = series.begin <= window.begin || first_seen >= series.begin;
+            let [begin, end] = [window.begin, window.end].map(timestamp);
+            let new = PeriodOfUse {
+                begin,
+                end,
+                whole: is_whole,
+                hits: 0,
+                refused: 0,
+                given_back: 0,
+                used: 0,
+                limit,
+            };
+            periods.push((window.number, new));
+        }
+        let Some((_, last)) = periods.last_mut() else {
+            continue;
+        };
+        last.hits += bucket.asked;
+        last.refused += bucket.refused;
+        last.given_back += bucket.given_back;
+        last.used = last
+            .hits
+            .saturating_sub(last.refused)
+            .saturating_sub(last.given_back);
+    }
+    periods.into_iter().map(|(_, period)| period).collect()
+}
+
+/// The subjects of a limit.
+pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
+    // The name before.
+    let by = query
+        .get("by")
+        .map_or("hits", |by| if by == "total" { "hits" } else { by });
+    let Some((name, order)) = Order::NAMED.into_iter().find(|(name, _)| *name == by) else {
+        return Err(Failure::bad_request(
+            "by: write hits, refused, last-seen or first-seen",
+        ));
+    };
+    let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
+    let snapshot = parts
+        .live
+        .load()
+        .ok_or_else(|| Failure::unavailable("no limits are in force yet"))?;
+    let is_trial = query.is("trial")?;
+    // There may be many limits to look through.
+    let (rules, asked) = (Arc::clone(&snapshot.rules), query.clone());
+    let found = tokio::task::spawn_blocking(move || {
+        tracked_limit(&rules, &asked, is_trial).map(|limit| limit.id)
+    })
+    .await;
+    let limit = snapshot
+        .rules
+        .limit(found.map_err(|error| Failure::unavailable(&error.to_string()))??);
+    let Some(tracking) = usage_of(limit, is_trial) else {
+        return Err(untracked(limit));
+    };
+    // A trial counts for itself, whatever the domain commits.
+    let commit = snapshot
+        .rules
+        .commit(limit.domain.as_bytes())
+        .filter(|_| !is_trial)
+        .unwrap_or_default();
+    // Of a table whose rows have several units, the main Redis has the subjects of the longer ones.
+    let is_of_second = |amount: &Amount| amount.rate.unit == crate::core::time::Unit::Second;
+    let mut amounts = limit.amounts().peekable();
+    let are_of_seconds = match &limit.trial {
+        Some(trial) if is_trial => is_of_second(&trial.amount),
+        _ => amounts.peek().is_some() && amounts.all(is_of_second),
+    };
+    let is_per_second = commit == crate::limits::rules::Commit::Each && are_of_seconds;
+    let deadline = Instant::now() + TIMEOUT;
+    let top = parts
+        .usage
+        .top(tracking, is_per_second, order, (offset, count), deadline)
+        .await
+        .map_err(|error| failed(&error))?;
+    let kind = subject::override_kinds(parts);
+    let subject = |(subject, record): &(Vec<u8>, Record)| Subject {
+        entries: key::entries(subject).into_iter().map(Entry::from).collect(),
+        subject: key::name(subject),
+        overridden: kind(&key::name(subject)),
+        hits: record.total.asked,
+        refused: record.total.refused,
+        first_seen: timestamp(record.first_seen),
+        last_seen: timestamp(record.last_seen),
+    };
+    let behind = offset.saturating_add(count);
+    Ok(Top {
+        limit: limit.path(),
+        trial: is_trial,
+        domain: limit.domain.to_string(),
+        by: name.to_owned(),
+        total: top.total,
+        subjects: top.subjects.iter().map(subject).collect(),
+        next: (behind < top.total).then(|| behind.to_string()),
+    })
+}
+
+/// The hits of a subject in a recent interval.
+pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure> {
+    let found = subject::find(parts, query)?;
+    let limit = found.limit()?;
+    let over = query
+        .get("since")
+        .or_else(|| query.get("over"))
+        .ok_or_else(|| Failure::bad_request("since: write an interval, such as 90s"))?;
+    let over = duration("since", over)?;
+    let deadline = Instant::now() + TIMEOUT;
+    let checks = found.checks();
+    let answer =
+        |source: &str, hits, refused, at_least, is_cut: bool, (from, to): (Micros, Micros)| Count {
+            limit: limit.path(),
+            trial: found.is_trial,
+            domain: limit.domain.to_string(),
+            entries: found.entries.clone(),
+            subject: found.name(),
+            source: source.to_owned(),
+            hits,
+            refused,
+            from: timestamp(from),
+            to: timestamp(to),
+            exact: at_least == hits && !is_cut,
+            at_least,
+        };
+    if checks.tracking(found.check).is_some() {
+        let (now, record) = parts
+            .usage
+            .record(checks, found.check, deadline)
+            .await
+            .map_err(|error| failed(&error))?;
+        let Some(record) = record else {
+            let from = Micros(now.0.saturating_sub(over.micros()));
+            return Ok(answer("usage", 0, Some(0), 0, false, (from, now)));
+        };
+        if let Some(count) = record.count(now, over) {
+            let (hits, at_least) = (count.hits, count.at_least.asked);
+            return Ok(answer(
+                "usage",
+                hits.asked,
+                Some(hits.refused),
+                at_least,
+                count.is_cut,
+                (count.from, count.to),
+            ));
+        }
+    }
+    let Algorithm::SlidingWindowBuckets(buckets) = &checks[found.check].algorithm else {
+        return Err(match checks.tracking(found.check) {
+            Some(tracking) => Failure::bad_request(&format!(
+                "since: {over} is longer than the {} that the buckets of {} ({}) cover; write \
+                 less, or raise its usage_buckets or usage_interval",
+                tracking.settings.span(),
+                limit.path(),
+                limit.origin,
+            )),
+            None => Failure::bad_request(&format!(
+                "the limit {} ({}) knows no hits of an interval; add 'track_usage: true' to it, or \
+                 'algorithm: sliding_window_buckets'",
+                limit.path(),
+                limit.origin,
+            )),
+        });
+    };
+    let span = Span::from_micros(buckets.interval.saturating_mul(buckets.buckets.into()));
+    // The oldest bucket counts whole, so that the interval may begin anywhere in it.
+    let longest = Span::from_micros(span.micros().saturating_sub(buckets.interval));
+    if over > longest {
+        return Err(Failure::bad_request(&format!(
+            "since: {over} is longer than the {longest} that the buckets of {} ({}) cover; write \
+             less, or raise its bucket_span",
+            limit.path(),
+            limit.origin,
+        )));
+    }
+    let (now, state) = parts
+        .usage
+        .ring(checks, found.check, deadline)
+        .await
+        .map_err(|error| failed(&error))?;
+    let hits = buckets.count_over(state.as_ref(), now, over);
+    // The part of the oldest bucket that is within the interval.
+    let from = now.0.saturating_sub(over.micros()) + 1;
+    let begin = from / buckets.interval * buckets.interval;
+    let inside = Span::from_micros((now.0 + 1).saturating_sub(begin + buckets.interval));
+    let at_least = if begin < from {
+        buckets.count_over(state.as_ref(), now, inside).min(hits)
+    } else {
+        hits
+    };
+    Ok(answer(
+        "buckets",
+        hits,
+        None,
+        at_least,
+        false,
+        (Micros(begin), now),
+    ))
+}
+
+/// The limit that the parameters `domain` and `limit` name, or the only one with usage.
+fn tracked_limit<'r>(
+    rules: &'r Rules,
+    query: &Query,
+    is_trial: bool,
+) -> Result<&'r Limit, Failure> {
+    let (domain, name) = (query.get("domain"), query.get("limit"));
+    known::domain(rules, domain)?;
+    // The limits of a table's plans record what that of the descriptor does.
+    let is_of_plan = |limit: &Limit| limit.table.is_some() && limit.own_table().is_none();
+    let of_domain = || {
+        rules.limits().filter(|limit| {
+            domain.is_none_or(|domain| *domain == *limit.domain) && !is_of_plan(limit)
+        })
+    };
+    if let Some(name) = name {
+        let mut named = of_domain().filter(|limit| known::is_named(limit, name));
+        let found = named
+            .next()
+            .ok_or_else(|| known::no_limit_named(rules, domain, name));
+        return match named.next() {
+            Some(_) => Err(Failure::bad_request(&format!(
+                "limit: {name} names several; write the full key, and its domain"
+            ))),
+            None => found,
+        };
+    }
+    let tracked: Vec<_> = of_domain()
+        .filter(|limit| usage_of(limit, is_trial).is_some())
+        .collect();
+    match tracked[..] {
+        [limit] => Ok(limit),
+        [] if is_trial => Err(Failure::not_found(
+            "no limit here has track_usage and a trial; add both to one",
+        )),
+        [] => Err(Failure::not_found(
+            "no limit here has track_usage; add 'track_usage: true' to one",
+        )),
+        _ => {
+            const SHOWN: usize = 10;
+            let names: Vec<_> = tracked
+                .iter()
+                .take(SHOWN)
+                .map(|limit| limit.path())
+                .collect();
+            let more = if tracked.len() > SHOWN {
+                " and others"
+            } else {
+                ""
+            };
+            Err(Failure::bad_request(&format!(
+                "limit: several have track_usage; write one of {}{more}",
+                names.join(", ")
+            )))
+        }
+    }
+}
+
+/// What records the usage of a limit, or of its trial.
+fn usage_of(limit: &Limit, is_trial: bool) -> Option<&Arc<Tracking>> {
+    if is_trial {
+        limit.trial.as_ref()?.usage.as_ref()
+    } else {
+        limit.usage.as_ref()
+    }
+}
+
+fn untracked(limit: &Limit) -> Failure {
+    Failure::not_found(&format!(
+        "the limit {} has no usage; add 'track_usage: true' to it, in {}",
+        limit.path(),
+        limit.origin
+    ))
+}
+
+fn failed(error: &StoreError) -> Failure {
+    if Redis::is_missing_right(*error) {
+        return Failure::unavailable(MISSING_RIGHT);
+    }
+    Failure::unavailable(&format!(
+        "the store does not answer: {}; try again",
+        Redis::text_for_callers(*error)
+    ))
+}
+
+/// A duration above zero.
+fn duration(name: &str, text: &str) -> Result<Span, Failure> {
+    match parse_duration(text) {
+        Ok(duration) if !duration.is_zero() => Ok(Span::from(duration)),
+        Ok(_) => Err(Failure::bad_request(&format!("{name}: write more than 0"))),
+        Err(error) => Err(Failure::bad_request(&format!(
+            "{name}: {}",
+            error.report().1
+        ))),
+    }
+}

@@ -1,0 +1,239 @@
+//! The debug listener: pages for people who want to know what this process does. It listens on
+//! loopback unless a setting says otherwise.
+//!
+//! Pages show no secret and change nothing: changes are calls of the admin API, which need a token.
+//! A part of the process that has something to show adds a page ([`Pages::add`]). One guard stands
+//! before all of them. The texts are made on threads of lower priority and shared among their
+//! readers, as the metrics are.
+
+mod limits;
+mod stats;
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
+
+use crate::desk::admin::{self, Api};
+use crate::live::Live;
+use crate::net::http::guard::Guard;
+use crate::net::http::responses::{Page, failed, text};
+use crate::net::http::shared_texts::SharedTexts;
+use crate::net::http::{Events, Site};
+use crate::observe::metrics::Metrics;
+
+/// A page is cut here. Two of each page are in memory at most, and as many in gzip.
+const MAX_PAGE_BYTES: usize = 32 << 20;
+
+/// How a page is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Lines for people and scripts.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// What a reader asks a page for, in the query of its address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// `format`.
+    pub format: Format,
+    /// `domain`: nothing but this domain.
+    pub domain: Option<String>,
+}
+
+/// The pages.
+pub struct Pages {
+    guard: Guard,
+    metrics: Arc<Metrics>,
+    api: Option<Api>,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    path: &'static str,
+    what: &'static str,
+    texts: SharedTexts<View>,
+}
+
+impl std::fmt::Debug for Pages {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_list()
+            .entries(self.entries.iter().map(|entry| entry.path))
+            .finish()
+    }
+}
+
+impl Pages {
+    /// The limits in force, and the counters.
+    #[must_use]
+    pub fn new(guard: Guard, live: Arc<Live>, metrics: Arc<Metrics>) -> Self {
+        let counted = Arc::clone(&metrics);
+        Self {
+            guard,
+            metrics,
+            api: None,
+            entries: Vec::new(),
+        }
+        .add(
+            "/rlconfig",
+            "limits in force, and where each is written; ?format=json, ?domain=NAME",
+            move |view| limits::page(&live, view, MAX_PAGE_BYTES),
+        )
+        .add(
+            "/stats",
+            "counters under the names of envoyproxy/ratelimit; ?format=json",
+            move |view| stats::page(&counted, view, MAX_PAGE_BYTES),
+        )
+    }
+
+    /// Adds the admin API.
+    #[must_use]
+    pub fn with_api(mut self, api: Api) -> Self {
+        self.api = Some(api);
+        self
+    }
+
+    /// Adds a page: its path, a line for the list of pages, and how its text is made. The text has
+    /// a bound, and holds no secret.
+    #[must_use]
+    pub fn add(
+        mut self,
+        path: &'static str,
+        what: &'static str,
+        make: impl Fn(&View) -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.entries.push(Entry {
+            path,
+            what,
+            texts: SharedTexts::new(make),
+        });
+        self
+    }
+
+    /// The list of pages, in the form of envoyproxy/ratelimit.
+    fn list(&self) -> String {
+        let mut list = "/: this list\n".to_owned();
+        for Entry { path, what, .. } in &self.entries {
+            // Writing to a string does not fail.
+            let _ = writeln!(list, "{path}: {what}");
+        }
+        if self.api.is_some() {
+            list += "/admin: the admin page, for a browser\n/api/v1/: the admin API; \
+                /api/v1/openapi.json describes it\n";
+        }
+        list + "\nWeir has no pprof: it profiles programs in Go. Use perf.\nMetrics for Prometheus \
+            are at /metrics on the HTTP port.\n"
+    }
+}
+
+impl Site for Pages {
+    fn events(&self) -> &impl Events {
+        &*self.metrics
+    }
+
+    async fn page(&self, request: Request<Incoming>) -> Page {
+        let path = request.uri().path();
+        if let Err(why) = self.guard.check(&request) {
+            return if path.starts_with(Api::PREFIX) {
+                Api::refused(why)
+            } else {
+                failed(StatusCode::FORBIDDEN, why)
+            };
+        }
+        if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(Api::PREFIX)) {
+            return api.answer(request).await;
+        }
+        if let Some(page) = self
+            .api
+            .as_ref()
+            .and_then(|_| admin::page::answer(request.method(), path))
+        {
+            return page;
+        }
+        if path == "/" {
+            return text(StatusCode::OK, self.list());
+        }
+        let Some(entry) = self.entries.iter().find(|entry| entry.path == path) else {
+            return text(StatusCode::NOT_FOUND, "no such page; / lists them\n");
+        };
+        let view = match View::try_new(request.uri().query().unwrap_or_default()) {
+            Ok(view) => view,
+            Err(error) => return failed(StatusCode::BAD_REQUEST, &error),
+        };
+        let content_type = match view.format {
+            Format::Text => "text/plain; charset=utf-8",
+            Format::Json => "application/json",
+        };
+        entry.texts.page(&request, view, content_type).await
+    }
+}
+
+impl View {
+    /// Reads a query, such as `format=json&domain=shop`. Other parameters are ignored.
+    ///
+    /// # Errors
+    /// What is wrong, and what to write.
+    fn try_new(query: &str) -> Result<Self, String> {
+        let mut view = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match (&*name, &*value) {
+                ("format", "text") => view.format = Format::Text,
+                ("format", "json") => view.format = Format::Json,
+                ("format", _) => return Err("format: write text or json".to_owned()),
+                ("domain", domain) => view.domain = Some(domain.to_owned()),
+                _ => {}
+            }
+        }
+        Ok(view)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_chooses_format_and_domain() {
+        let view = |query| View::try_new(query);
+        assert_eq!(view(""), Ok(View::default()));
+        assert_eq!(
+            view("x=y&format=json"),
+            Ok(View {
+                format: Format::Json,
+                domain: None
+            })
+        );
+        let domain = Some("ns/gw/http a&b".to_owned());
+        assert_eq!(
+            view("domain=ns%2Fgw/http+a%26b"),
+            Ok(View {
+                format: Format::Text,
+                domain
+            })
+        );
+        assert!(view("format=yaml").is_err());
+    }
+
+    #[test]
+    fn the_list_has_every_page() {
+        let metrics = Metrics::new(1, 0.8);
+        let pages = Pages::new(
+            Guard::ANY_NAME,
+            Arc::new(Live::new(Arc::clone(&metrics))),
+            metrics,
+        )
+        .add("/more", "something else", |_| String::new());
+        let list = pages.list();
+        for line in [
+            "/rlconfig: limits in force",
+            "/stats: counters",
+            "/more: something else",
+        ] {
+            assert!(list.lines().any(|shown| shown.starts_with(line)), "{list}");
+        }
+    }
+}

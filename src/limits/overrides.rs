@@ -1,0 +1,500 @@
+//! Overrides: what operators order for some descriptors while the limits stay as they are.
+//!
+//! `block` refuses them, `exempt` lets them pass without a count, and `raise` gives their limit a
+//! larger amount. `overrides/record.rs` holds them as they are written and kept, with all bounds;
+//! this file compiles them to a tree for each domain, in which a plan looks up its descriptors.
+//! Where they are kept is no business of this room.
+//!
+//! # Which one applies
+//!
+//! Of all overrides that match a descriptor and have not ended, the first one in this order:
+//!
+//! 1. A block or an exemption before a raise: an order to block has nothing to do with amounts.
+//! 2. The more specific one. Entries are compared from the first to the last: an entry without
+//!    wildcards before one with, and more text that is no wildcard before less; of networks the
+//!    smaller one. So an address is exempt from the block of its network.
+//! 3. A block before an exemption.
+//! 4. The newest.
+//!
+//! An address is one value, however it is spelled: in an override, and in a descriptor that is
+//! looked up. A counter of a limit with networks has the same canonical text, so that the name of a
+//! counter names what an override of it decides. A text with wildcards matches an address as it is
+//! sent, or by its canonical text.
+//!
+//! A raise that does not fit the limit of a descriptor (another unit, or not above its amount) is
+//! passed over.
+
+mod order;
+mod reach;
+mod record;
+
+use std::cmp::Reverse;
+use std::fmt;
+
+use hashbrown::HashMap;
+use ipnet::IpNet;
+use smallvec::SmallVec;
+
+use crate::core::ask::Entry;
+use crate::core::ask::written::Text;
+use crate::core::time::{Micros, Rate, Span};
+use crate::limits::rules::address;
+use crate::limits::rules::limit::{Amount, LimitId};
+use crate::limits::rules::tree::{Branch, Tree};
+pub use reach::{Reach, Unfit};
+pub use record::{
+    Ended, EntryRecord, Invalid, MAX_RECORD_BYTES, RateRecord, Record, instant, parse_instant,
+};
+
+/// Overrides at most. A tree of so many takes some ten megabytes, and they are read in a fraction
+/// of a second.
+pub const MAX_OVERRIDES: usize = 10_000;
+
+/// Overrides with a wildcard at most, because a look-up may have to try each of them.
+pub const MAX_PATTERNS: usize = 1_000;
+
+/// What an override orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The descriptor is over its limit, also where it has none.
+    Block,
+    /// The descriptor is allowed and not counted.
+    Exempt,
+    /// The descriptor's limit has this amount, if that is more, in this unit. Its counter stays.
+    Raise(Rate),
+}
+
+impl Kind {
+    /// All of them by their names, in the order of [`Kind::index`].
+    pub const NAMES: [&'static str; 3] = ["block", "exempt", "raise"];
+
+    /// Its index in [`Kind::NAMES`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Block => 0,
+            Self::Exempt => 1,
+            Self::Raise(_) => 2,
+        }
+    }
+
+    /// As in commands and records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+}
+
+/// One override.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// Made of kind, domain and entries, so that an override replaces the one that it repeats.
+    pub id: Box<str>,
+    /// What it orders.
+    pub kind: Kind,
+    /// The domain of its descriptors.
+    pub domain: Box<str>,
+    /// One for each entry of its descriptors, in their order; not empty.
+    pub entries: Box<[Pattern]>,
+    /// It ends at this instant; `None`: when it is removed.
+    pub until: Option<Micros>,
+    /// Why, for people.
+    pub reason: Box<str>,
+    /// The name of who ordered it.
+    pub by: Box<str>,
+    /// When.
+    pub created_at: Micros,
+}
+
+/// An entry of an override: each `*` stands for any text, as in files of limits, and `\*` for a
+/// star.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pattern {
+    /// The key.
+    pub key: Text,
+    /// The value.
+    pub value: Value,
+}
+
+/// The value of an entry of an override.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Value {
+    /// Any.
+    Any,
+    /// This text, with wildcards.
+    Text(Text),
+    /// The addresses and the networks in this one.
+    Network(IpNet),
+    /// The value with this SHA-256: one that Weir knows by its digest only, or that is no UTF-8.
+    Digest([u8; 32]),
+}
+
+impl Override {
+    /// Whether it has ended at this instant.
+    #[must_use]
+    pub fn has_ended(&self, now: Micros) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+
+    /// The time to its end; `None`: it has none.
+    #[must_use]
+    pub fn ends_in(&self, now: Micros) -> Option<Span> {
+        self.until.map(|until| until.since(now))
+    }
+
+    /// What it orders, and for which descriptors. One that orders the same takes its place.
+    fn identity(&self) -> (usize, &str, &[Pattern]) {
+        (self.kind.index(), &self.domain, &self.entries)
+    }
+
+    /// Whether it matches more than one descriptor.
+    #[must_use]
+    pub fn has_wildcards(&self) -> bool {
+        self.entries.iter().any(Pattern::has_wildcards)
+    }
+
+    /// Whether a look-up has to try it: a hash finds exact entries, and keys with any value.
+    fn has_to_be_tried(&self) -> bool {
+        self.entries.iter().any(|entry| entry.wildcards() > 0)
+    }
+}
+
+impl fmt::Display for Pattern {
+    /// As operators write it, on one line: `key=value`, or the key alone for any value. A digest is
+    /// `key#` and its digits.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.key.shown_as_key())?;
+        match &self.value {
+            Value::Any => Ok(()),
+            Value::Text(text) => write!(out, "={}", text.shown()),
+            Value::Network(network) => write!(out, "={network}"),
+            Value::Digest(digest) => write!(out, "#{}", record::digits(digest)),
+        }
+    }
+}
+
+impl Pattern {
+    fn has_wildcards(&self) -> bool {
+        matches!(self.value, Value::Any | Value::Network(_)) || self.wildcards() > 0
+    }
+
+    /// The wildcards in its texts.
+    fn wildcards(&self) -> usize {
+        self.key.wildcards()
+            + if let Value::Text(text) = &self.value {
+                text.wildcards()
+            } else {
+                0
+            }
+    }
+
+    /// How much is no wildcard, in bits.
+    fn literal_bits(&self) -> usize {
+        let of_value = match &self.value {
+            Value::Any => 0,
+            Value::Text(text) => 8 * text.literal_bytes(),
+            Value::Network(network) => network.prefix_len().into(),
+            Value::Digest(digest) => 8 * digest.len(),
+        };
+        8 * self.key.literal_bytes() + of_value
+    }
+
+    /// The same with the canonical text of an address, and with a network in the place of its text.
+    #[must_use]
+    pub fn canonical(self) -> Self {
+        let text = if let Value::Text(text) = &self.value {
+            text.as_literal()
+        } else {
+            None
+        };
+        let network = self
+            .key
+            .as_literal()
+            .and(text)
+            .and_then(|text| address::read_network(text.as_bytes()));
+        let value = match network {
+            None => return self,
+            Some(network) if network.prefix_len() == network.max_prefix_len() => {
+                Value::Text(Text::literal(&network.addr().to_string()))
+            }
+            Some(network) => Value::Network(network),
+        };
+        Self { value, ..self }
+    }
+
+    /// Key and value, if it matches nothing else and they are known.
+    #[must_use]
+    pub fn exact(&self) -> Option<(&str, &str)> {
+        let Value::Text(value) = &self.value else {
+            return None;
+        };
+        Some((self.key.as_literal()?, value.as_literal()?))
+    }
+}
+
+/// An index of [`Overrides::list`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u32);
+
+/// The overrides on one branch of a tree.
+type Ranks = SmallVec<[Rank; 2]>;
+
+/// Overrides, compiled.
+#[derive(Debug, Default)]
+pub struct Overrides {
+    /// In the order in which they apply.
+    list: Vec<Override>,
+    by_domain: HashMap<Box<[u8]>, Tree>,
+    /// The overrides on each branch, by the `limit` of its [`LimitId`].
+    on_branches: Vec<Ranks>,
+    left_out: usize,
+}
+
+/// Overrides at one instant.
+#[derive(Clone, Copy, Debug)]
+pub struct InForce<'o> {
+    overrides: &'o Overrides,
+    now: Micros,
+    raises_only: bool,
+}
+
+impl Overrides {
+    /// Compiles overrides. Of those that repeat another the newest is taken, and of more than
+    /// [`MAX_OVERRIDES`] or [`MAX_PATTERNS`] the newest so many.
+    #[must_use]
+    pub fn new(mut list: Vec<Override>) -> Self {
+        list.sort_by(|one, other| {
+            one.identity()
+                .cmp(&other.identity())
+                .then(other.created_at.cmp(&one.created_at))
+        });
+        list.dedup_by(|older, newer| older.identity() == newer.identity());
+        let before = list.len();
+        list.sort_by_key(|one| Reverse(one.created_at));
+        let mut patterns = 0;
+        list.retain(|one| {
+            patterns += usize::from(one.has_to_be_tried());
+            !one.has_to_be_tried() || patterns <= MAX_PATTERNS
+        });
+        list.truncate(MAX_OVERRIDES);
+        let left_out = before - list.len();
+        list.sort_by_cached_key(order::Precedence::new);
+        let mut domains: HashMap<&str, Vec<(&[Pattern], Rank)>> = HashMap::new();
+        for (rank, one) in (0..).zip(&list) {
+            domains
+                .entry(&one.domain)
+                .or_default()
+                .push((&one.entries, Rank(rank)));
+        }
+        let mut on_branches = Vec::new();
+        let by_domain = domains
+            .into_iter()
+            .map(|(domain, members)| (domain.as_bytes().into(), tree(members, &mut on_branches)))
+            .collect();
+        Self {
+            list,
+            by_domain,
+            on_branches,
+            left_out,
+        }
+    }
+
+    /// Whether there is room for one more.
+    ///
+    /// # Errors
+    /// Another override has the id, or there are too many in force at `now`.
+    pub fn admit(&self, one: &Override, now: Micros) -> Result<(), Invalid> {
+        if self
+            .list
+            .iter()
+            .any(|other| other.id == one.id && one.identity() != other.identity())
+        {
+            return Err(Invalid(format!(
+                "another override has the id {}; remove that first",
+                one.id
+            )));
+        }
+        let others = || {
+            self.list
+                .iter()
+                .filter(|other| other.id != one.id && !other.has_ended(now))
+        };
+        if others().count() >= MAX_OVERRIDES {
+            return Err(Invalid(format!(
+                "there are {MAX_OVERRIDES} overrides already, which is the most; remove some, or \
+                 use a wildcard"
+            )));
+        }
+        if one.has_to_be_tried()
+            && others().filter(|other| other.has_to_be_tried()).count() >= MAX_PATTERNS
+        {
+            let most =
+                format!("there are {MAX_PATTERNS} overrides with a * already, which is the most");
+            return Err(Invalid(format!(
+                "{most}; remove some, or write whole values, of which there may be {MAX_OVERRIDES}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// How many were not compiled, because there are too many.
+    #[must_use]
+    pub const fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// All of them, in the order in which they apply.
+    #[must_use]
+    pub fn list(&self) -> &[Override] {
+        &self.list
+    }
+
+    /// Those in force at `now`.
+    #[must_use]
+    pub const fn at(&self, now: Micros) -> InForce<'_> {
+        InForce {
+            overrides: self,
+            now,
+            raises_only: false,
+        }
+    }
+}
+
+impl<'o> InForce<'o> {
+    /// Those that apply to so many hits. What was taken comes back whatever is blocked or exempt;
+    /// only a raise is also for hits that are given back.
+    #[must_use]
+    pub const fn for_hits(self, hits: i64) -> Self {
+        Self {
+            raises_only: hits < 0,
+            ..self
+        }
+    }
+
+    /// The override that applies to a descriptor, whose limit has this amount (`None`: it has no
+    /// limit, or it is unlimited). A raise comes with the raised amount.
+    #[must_use]
+    pub fn find(
+        &self,
+        domain: &[u8],
+        entries: &[Entry<'_>],
+        amount: Option<&Amount>,
+    ) -> Option<Applied> {
+        self.which(domain, entries, amount)
+            .map(|(_, applied)| applied)
+    }
+
+    /// As [`InForce::find`], with the override itself.
+    #[must_use]
+    pub fn which(
+        &self,
+        domain: &[u8],
+        entries: &[Entry<'_>],
+        amount: Option<&Amount>,
+    ) -> Option<(&'o Override, Applied)> {
+        let tree = self.overrides.by_domain.get(domain)?;
+        let mut matching: SmallVec<[Rank; 4]> = SmallVec::new();
+        tree.each_match(entries, &mut |id| {
+            matching.extend_from_slice(&self.overrides.on_branches[id.limit as usize]);
+        });
+        matching.sort_unstable();
+        let in_force = matching
+            .iter()
+            .filter_map(|rank| self.overrides.list.get(rank.0 as usize))
+            .filter(|one| !one.has_ended(self.now));
+        in_force.into_iter().find_map(|one| {
+            let applied = match one.kind {
+                Kind::Block | Kind::Exempt if self.raises_only => return None,
+                Kind::Block => Applied::Block {
+                    ends_in: one.ends_in(self.now),
+                },
+                Kind::Exempt => Applied::Exempt,
+                Kind::Raise(to) => Applied::Raise(raised(amount?, &to).ok()?),
+            };
+            Some((one, applied))
+        })
+    }
+}
+
+/// What an override makes of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// It is over its limit.
+    Block {
+        /// The time to the end of the block; `None`: it has none.
+        ends_in: Option<Span>,
+    },
+    /// It is allowed and not counted.
+    Exempt,
+    /// Its limit has this amount.
+    Raise(Amount),
+}
+
+/// The amount that a limit is raised to.
+///
+/// # Errors
+/// The raise does not fit this limit.
+pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
+    let rate = amount.rate;
+    if (rate.unit, rate.unit_multiplier) != (to.unit, to.unit_multiplier) {
+        return Err(Unfit::OtherUnit(rate));
+    }
+    if to.requests_per_unit <= rate.requests_per_unit {
+        return Err(Unfit::NotAbove(rate));
+    }
+    let scale = amount.scale;
+    match amount
+        .algorithm
+        .with_limit(scale.hits(to.requests_per_unit))
+    {
+        Ok(algorithm) => Ok(Amount {
+            default_cost: amount.default_cost,
+            ..Amount::new(*to, scale, algorithm)
+        }),
+        Err(largest) => Err(Unfit::AtMost(scale.units(largest))),
+    }
+}
+
+/// The tree of these paths.
+fn tree(mut members: Vec<(&[Pattern], Rank)>, on_branches: &mut Vec<Ranks>) -> Tree {
+    members.sort_unstable();
+    let mut tree = Tree::default();
+    let mut rest = &members[..];
+    while let Some((first, _)) = rest.first() {
+        let Some(level) = first.first() else {
+            rest = &rest[1..];
+            continue;
+        };
+        let (same, behind) =
+            rest.split_at(rest.partition_point(|(path, _)| path.first() <= Some(level)));
+        let ends: Ranks = same
+            .iter()
+            .filter(|(path, _)| path.len() == 1)
+            .map(|(_, rank)| *rank)
+            .collect();
+        let below = same
+            .iter()
+            .filter(|(path, _)| path.len() > 1)
+            .map(|(path, rank)| (&path[1..], *rank))
+            .collect();
+        let children = self::tree(below, on_branches);
+        let limit = (!ends.is_empty()).then(|| {
+            on_branches.push(ends);
+            LimitId::new(0, (on_branches.len() - 1) as u32)
+        });
+        let branch = Branch { limit, children };
+        match (&level.value, level.key.as_literal()) {
+            (Value::Any, _) => tree.add_texts(&level.key, None, branch),
+            (Value::Text(value), _) => tree.add_texts(&level.key, Some(value), branch),
+            (Value::Network(network), Some(key)) => tree.add_network(key, *network, branch),
+            (Value::Digest(value), Some(key)) => tree.add_digest(key, *value, branch),
+            // No record has one of them beside a wildcard.
+            (Value::Network(_) | Value::Digest(_), None) => {}
+        }
+        rest = behind;
+    }
+    tree
+}
+
+#[cfg(test)]
+mod tests;

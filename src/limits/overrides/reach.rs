@@ -1,0 +1,170 @@
+//! What an override means for the limits in force: for the answer to the operator who orders it.
+//! The request path does not use it.
+
+use sha2::{Digest, Sha256};
+
+use super::{Kind, Override, Pattern, Value, raised};
+use crate::core::ask::Entry;
+use crate::core::time::Rate;
+use crate::limits::rules::address;
+use crate::limits::rules::limit::{Amount, Level, Limit, LimitInForce};
+use crate::limits::rules::{Lookup, Rules};
+
+/// Why a raise does not fit a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// The limit has another unit, or another multiple of it.
+    OtherUnit(Rate),
+    /// The limit has that amount, or more.
+    NotAbove(Rate),
+    /// The algorithm of the limit can hold at most this amount.
+    AtMost(u64),
+}
+
+/// The limits of the descriptors that an override matches.
+#[derive(Debug, Default)]
+pub struct Reach<'r> {
+    /// Those that it applies to, at most [`Reach::MOST`] of them.
+    pub limits: Vec<LimitInForce<'r>>,
+    /// Those that it would apply to if it fitted them, at most as many.
+    pub unfit: Vec<(&'r Limit, Unfit)>,
+    /// Limits without an amount, for which a raise has no meaning.
+    pub unlimited: usize,
+    /// The rules do not know the domain.
+    pub unknown_domain: bool,
+}
+
+impl<'r> Reach<'r> {
+    /// Limits that are named at most.
+    pub const MOST: usize = 100;
+
+    /// Looks `one` up in rules. Of an override with wildcards or digests these are all limits that
+    /// one of its descriptors may find.
+    #[must_use]
+    pub fn new(rules: &'r Rules, one: &Override) -> Self {
+        let mut reach = Self {
+            unknown_domain: rules.commit(one.domain.as_bytes()).is_none(),
+            ..Self::default()
+        };
+        if one.entries.iter().any(|entry| entry.exact().is_none()) {
+            for limit in rules
+                .limits()
+                .filter(|limit| limit.domain == one.domain && overlaps(&one.entries, &limit.levels))
+            {
+                // Rows of a limit may have different amounts, of which some fit.
+                reach.add(limit.into(), limit.amounts(), one.kind);
+            }
+        } else if let Some(limit) = exact(rules, one) {
+            reach.add(limit, limit.amount().into_iter(), one.kind);
+        }
+        reach
+    }
+
+    fn add(
+        &mut self,
+        limit: LimitInForce<'r>,
+        amounts: impl Iterator<Item = &'r Amount>,
+        kind: Kind,
+    ) {
+        let mut fits = Ok(());
+        if let Kind::Raise(to) = kind {
+            let mut all = amounts.map(|amount| raised(amount, &to).map(drop));
+            let Some(first) = all.next() else {
+                self.unlimited += 1;
+                return;
+            };
+            fits = if first.is_ok() || all.any(|other| other.is_ok()) {
+                Ok(())
+            } else {
+                first
+            };
+        }
+        match fits {
+            Ok(()) if self.limits.len() < Self::MOST => self.limits.push(limit),
+            Err(unfit) if self.unfit.len() < Self::MOST => self.unfit.push((limit.limit, unfit)),
+            _ => {}
+        }
+    }
+}
+
+fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<LimitInForce<'r>> {
+    let exact: Option<Vec<_>> = one.entries.iter().map(Pattern::exact).collect();
+    let entries: Vec<_> = exact?
+        .into_iter()
+        .map(|(key, value)| Entry {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+        })
+        .collect();
+    match rules.find(one.domain.as_bytes(), &entries) {
+        Lookup::Limit(limit) => Some(limit),
+        Lookup::NoLimit | Lookup::UnknownDomain => None,
+    }
+}
+
+/// Whether some descriptor matches both paths.
+fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
+    entries.len() == levels.len()
+        && entries.iter().zip(levels).all(|(entry, level)| {
+            // What a set or an expression has in common with a pattern is not known: it may be any
+            // value.
+            let value = level
+                .value
+                .as_deref()
+                .filter(|_| !level.matching.is_by_more_than_text())
+                .unwrap_or("*");
+            let is_common = match &entry.value {
+                Value::Any => true,
+                Value::Text(text) => intersect(&text.symbols(), &symbols(value)),
+                Value::Network(network) => {
+                    value.contains('*')
+                        || address::read_network(value.as_bytes())
+                            .is_some_and(|other| network.contains(&other))
+                }
+                // A digest does not say which patterns its value matches.
+                Value::Digest(digest) => {
+                    value.contains('*') || <[u8; 32]>::from(Sha256::digest(value)) == *digest
+                }
+            };
+            is_common && intersect(&entry.key.symbols(), &symbols(&level.key))
+        })
+}
+
+/// The bytes of a pattern in a file, where each `*` is a wildcard.
+pub(super) fn symbols(text: &str) -> Vec<Option<u8>> {
+    text.bytes()
+        .map(|byte| (byte != b'*').then_some(byte))
+        .collect()
+}
+
+/// Whether some text matches both patterns, in which `None` is a wildcard. Takes at most the
+/// product of their lengths, and little where they begin with different texts. `reached[j]` says
+/// whether what is read of `one` and the first `j` bytes of `other` match the same text.
+pub(super) fn intersect(one: &[Option<u8>], other: &[Option<u8>]) -> bool {
+    let both_fixed = one
+        .iter()
+        .zip(other)
+        .take_while(|(left, right)| left.is_some() && right.is_some());
+    if both_fixed.into_iter().any(|(left, right)| left != right) {
+        return false;
+    }
+    let mut reached = vec![false; other.len() + 1];
+    reached[0] = true;
+    for (index, byte) in other.iter().enumerate() {
+        reached[index + 1] = reached[index] && byte.is_none();
+    }
+    for &byte in one {
+        let mut diagonal = reached[0];
+        reached[0] = reached[0] && byte.is_none();
+        for (index, &facing) in other.iter().enumerate() {
+            let above = reached[index + 1];
+            reached[index + 1] = match (byte, facing) {
+                // A wildcard ends here, or stands for one byte more of the other.
+                (None, _) | (_, None) => above || reached[index],
+                _ => diagonal && byte == facing,
+            };
+            diagonal = above;
+        }
+    }
+    reached[other.len()]
+}

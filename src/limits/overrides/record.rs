@@ -1,0 +1,459 @@
+//! Overrides as they are written: in requests of operators, in Redis and in a file.
+//! [`Record::read`] checks everything and makes an [`Override`].
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{Kind, Override, Pattern, Value};
+use crate::core::ask::written::Text;
+use crate::core::time::{Micros, Rate, Unit};
+
+/// The entries of an override at most: as many as a descriptor may have.
+const MAX_ENTRIES: usize = 64;
+
+/// Bytes of the domain and of all entries together.
+const MAX_TEXT_BYTES: usize = 2 << 10;
+
+/// Wildcards of one override at most, so that no pattern is slow to try.
+const MAX_WILDCARDS: usize = 16;
+
+/// Characters of a reason.
+const MAX_REASON: usize = 300;
+
+/// Characters of a name.
+const MAX_NAME: usize = 64;
+
+/// Bytes of a whole record in JSON, with every character escaped. A longer one was not written by
+/// Weir, and is not read.
+pub const MAX_RECORD_BYTES: usize = 16 << 10;
+
+/// Bytes of the digest in an id: so many that no client finds two values with the same one.
+const ID_BYTES: usize = 16;
+
+/// An override as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// See [`Override::id`]. It may be missing in what a person writes.
+    #[serde(default)]
+    pub id: String,
+    /// block, exempt or raise.
+    pub kind: String,
+    /// The domain.
+    pub domain: String,
+    /// In the order of the descriptor.
+    pub entries: Vec<EntryRecord>,
+    /// The amount of a raise; null for the others.
+    #[serde(default)]
+    pub to: Option<RateRecord>,
+    /// RFC 3339; null: until it is removed.
+    #[serde(default)]
+    pub until: Option<String>,
+    /// For people; one line.
+    #[serde(default)]
+    pub reason: String,
+    /// Who ordered it.
+    #[serde(default)]
+    pub by: String,
+    /// RFC 3339.
+    #[serde(default)]
+    pub created_at: Option<String>,
+    /// It is in force no longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
+}
+
+/// The end of an override as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ended {
+    /// RFC 3339.
+    pub at: String,
+    /// The name of who removed it; `expired` where it ended by itself.
+    pub by: String,
+}
+
+/// An entry as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EntryRecord {
+    /// The key, as in [`crate::core::ask::written`]: each `*` stands for any text, and `\*` for a star.
+    pub key: String,
+    /// The value, written like the key. Null: any.
+    #[serde(default)]
+    pub value: Option<String>,
+    /// The SHA-256 of the value in hexadecimal digits, in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_sha256: Option<String>,
+}
+
+/// An amount as JSON, with the names of limit files. That of a limit of requests in flight has no
+/// unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateRecord {
+    /// Hits per window.
+    pub requests_per_unit: u64,
+    /// The unit of the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+    /// The window is this many units; 1 if it is missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit_multiplier: Option<u32>,
+}
+
+/// Why a record is no override, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub String);
+
+fn invalid<T>(text: impl Into<String>) -> Result<T, Invalid> {
+    Err(Invalid(text.into()))
+}
+
+impl Record {
+    /// The override of this record. Its id follows from the rest.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn read(&self) -> Result<Override, Invalid> {
+        let kind = self.kind()?;
+        if self.ended.is_some() {
+            return invalid("ended: it is in force no longer");
+        }
+        let entries: Box<[Pattern]> = self
+            .entries
+            .iter()
+            .map(|entry| entry.pattern().map(Pattern::canonical))
+            .collect::<Result<_, _>>()?;
+        let wildcards: usize = entries.iter().map(Pattern::wildcards).sum();
+        let text_bytes = self.domain.len()
+            + wildcards
+            + entries
+                .iter()
+                .map(|entry| entry.literal_bits().div_ceil(8))
+                .sum::<usize>();
+        if self.domain.is_empty() {
+            return invalid(
+                "domain is empty: name the domain of the descriptors, as Envoy sends it",
+            );
+        }
+        if self.entries.is_empty() || self.entries.len() > MAX_ENTRIES {
+            return invalid(format!(
+                "entries: write 1 to {MAX_ENTRIES} entries, one for each entry of the descriptor"
+            ));
+        }
+        if self.entries.iter().any(|entry| entry.key.is_empty()) {
+            return invalid(
+                "entries: a key is empty; write the key of the descriptor's entry, or * for any",
+            );
+        }
+        if text_bytes > MAX_TEXT_BYTES {
+            return invalid(format!(
+                "domain and entries have {text_bytes} bytes: {MAX_TEXT_BYTES} at most; shorten a \
+                 value with *"
+            ));
+        }
+        if wildcards > MAX_WILDCARDS {
+            return invalid(format!(
+                "entries have {wildcards} wildcards: {MAX_WILDCARDS} at most; leave the value out \
+                 for any value"
+            ));
+        }
+        one_line("reason", &self.reason, MAX_REASON)?;
+        one_line("by", &self.by, MAX_NAME)?;
+        let created_at = self
+            .created_at
+            .as_deref()
+            .map(parse_instant)
+            .transpose()?
+            .unwrap_or_default();
+        Ok(Override {
+            id: id(kind, &self.domain, &entries),
+            kind,
+            domain: self.domain.as_str().into(),
+            entries,
+            until: self.until.as_deref().map(parse_instant).transpose()?,
+            reason: self.reason.as_str().into(),
+            by: self.by.as_str().into(),
+            created_at,
+        })
+    }
+
+    /// The record of an override that has ended: by itself, or now, because someone removes it.
+    #[must_use]
+    pub fn ended(one: &Override, now: Micros, by: &str) -> Self {
+        let (at, by) = one
+            .until
+            .filter(|until| *until <= now)
+            .map_or((now, by), |until| (until, "expired"));
+        Self {
+            ended: Some(Ended {
+                at: instant(at),
+                by: by.to_owned(),
+            }),
+            ..Self::from(one)
+        }
+    }
+
+    fn kind(&self) -> Result<Kind, Invalid> {
+        match (&*self.kind, &self.to) {
+            ("block", None) => Ok(Kind::Block),
+            ("exempt", None) => Ok(Kind::Exempt),
+            ("raise", Some(to)) => to.read().map(Kind::Raise),
+            ("raise", None) => {
+                invalid("to is missing: a raise needs an amount, such as 500/minute")
+            }
+            ("block" | "exempt", Some(_)) => {
+                invalid(format!("to has no meaning for {}; leave it out", self.kind))
+            }
+            _ => invalid(format!("kind: write one of {}", Kind::NAMES.join(", "))),
+        }
+    }
+}
+
+impl From<&Override> for Record {
+    fn from(one: &Override) -> Self {
+        Self {
+            id: one.id.to_string(),
+            kind: one.kind.name().to_owned(),
+            domain: one.domain.to_string(),
+            entries: one.entries.iter().map(EntryRecord::new).collect(),
+            to: match &one.kind {
+                Kind::Raise(rate) => Some(RateRecord::new(rate)),
+                Kind::Block | Kind::Exempt => None,
+            },
+            until: one.until.map(instant),
+            reason: one.reason.to_string(),
+            by: one.by.to_string(),
+            created_at: Some(instant(one.created_at)),
+            ended: None,
+        }
+    }
+}
+
+impl EntryRecord {
+    fn new(pattern: &Pattern) -> Self {
+        let (value, value_sha256) = match &pattern.value {
+            Value::Any => (None, None),
+            Value::Text(text) => (Some(text.to_string()), None),
+            Value::Network(network) => (Some(network.to_string()), None),
+            Value::Digest(digest) => (None, Some(digits(digest))),
+        };
+        Self {
+            key: pattern.key.to_string(),
+            value,
+            value_sha256,
+        }
+    }
+
+    /// The entry that matches this key and this value and nothing else, whatever they contain.
+    #[must_use]
+    pub fn exact(key: &str, value: &str) -> Self {
+        Self::new(&Pattern {
+            key: Text::literal(key),
+            value: Value::Text(Text::literal(value)),
+        })
+    }
+
+    /// The same for a value of any bytes.
+    #[must_use]
+    pub fn exact_bytes(key: &str, value: &[u8]) -> Self {
+        let digest = || {
+            Self::new(&Pattern {
+                key: Text::literal(key),
+                value: Value::Digest(Sha256::digest(value).into()),
+            })
+        };
+        str::from_utf8(value).map_or_else(|_| digest(), |value| Self::exact(key, value))
+    }
+
+    /// The entry that matches the value with this SHA-256, in hexadecimal digits.
+    #[must_use]
+    pub fn of_digest(key: &str, digits: &str) -> Self {
+        Self {
+            key: Text::literal(key).to_string(),
+            value: None,
+            value_sha256: Some(digits.to_owned()),
+        }
+    }
+
+    /// The entry that matches what a pattern of a file matches, where each `*` is a wildcard.
+    #[must_use]
+    pub fn of_file(key: &str, pattern: &str) -> Self {
+        let written = |text: &str| text.replace('\\', r"\\");
+        Self {
+            key: written(key),
+            value: Some(written(pattern)),
+            value_sha256: None,
+        }
+    }
+
+    /// What it says.
+    ///
+    /// # Errors
+    /// The digest is none, or stands beside a value or a wildcard.
+    pub fn pattern(&self) -> Result<Pattern, Invalid> {
+        let key = Text::read(&self.key);
+        let value = match (&self.value, &self.value_sha256) {
+            (None, None) => Value::Any,
+            (Some(value), None) => Value::Text(Text::read(value)),
+            (None, Some(digits)) if key.as_literal().is_some() => {
+                Value::Digest(read_digits(digits)?)
+            }
+            (_, Some(_)) => {
+                return invalid(
+                    "entries: value_sha256 stands in the place of a value, behind a key without \
+                     wildcards",
+                );
+            }
+        };
+        Ok(Pattern { key, value })
+    }
+}
+
+impl RateRecord {
+    /// The record of a rate.
+    #[must_use]
+    pub fn new(rate: &Rate) -> Self {
+        let Rate {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+        } = *rate;
+        let has_unit = unit != Unit::None;
+        Self {
+            requests_per_unit,
+            unit: has_unit.then(|| unit.name().to_owned()),
+            unit_multiplier: has_unit.then_some(unit_multiplier),
+        }
+    }
+
+    /// The rate of this record.
+    ///
+    /// # Errors
+    /// The unit is unknown, or the window is impossible.
+    pub fn read(&self) -> Result<Rate, Invalid> {
+        let (requests_per_unit, unit) = (
+            self.requests_per_unit,
+            self.unit.as_deref().unwrap_or_default(),
+        );
+        if (&self.unit, self.unit_multiplier) == (&None, None) {
+            return Ok(Rate {
+                requests_per_unit,
+                unit: Unit::None,
+                unit_multiplier: 1,
+            });
+        }
+        let Some(unit) = Unit::named(unit) else {
+            let units: Vec<_> = Unit::NAMED.iter().map(|(name, _)| *name).collect();
+            return invalid(format!(
+                "to: `{}` is no unit; write one of {}",
+                unit.escape_debug(),
+                units.join(", ")
+            ));
+        };
+        let rate = Rate {
+            requests_per_unit,
+            unit,
+            unit_multiplier: self.unit_multiplier.unwrap_or(1),
+        };
+        if rate.window().is_none() {
+            return invalid(
+                "to: the window is zero or longer than 100 years; write a unit_multiplier from 1 \
+                 on that makes it shorter",
+            );
+        }
+        Ok(rate)
+    }
+}
+
+/// A digest in hexadecimal digits.
+pub(super) fn digits(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read_digits(digits: &str) -> Result<[u8; 32], Invalid> {
+    let wrong = || {
+        Invalid("entries: value_sha256 is no SHA-256; write its 64 hexadecimal digits".to_owned())
+    };
+    let mut digest = [0; 32];
+    if digits.len() != 2 * digest.len() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(wrong());
+    }
+    for (byte, pair) in digest.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+        *byte = str::from_utf8(pair)
+            .ok()
+            .and_then(|pair| u8::from_str_radix(pair, 16).ok())
+            .ok_or_else(wrong)?;
+    }
+    Ok(digest)
+}
+
+fn one_line(field: &str, text: &str, most: usize) -> Result<(), Invalid> {
+    if text.chars().nth(most).is_some() {
+        return invalid(format!(
+            "{field} has more than {most} characters; shorten it"
+        ));
+    }
+    if text.chars().any(char::is_control) {
+        return invalid(format!(
+            "{field} has a line break or another control character; write one line of text"
+        ));
+    }
+    Ok(())
+}
+
+/// The same override has the same id, in any replica: a second block of one descriptor replaces the
+/// first.
+fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
+    let mut digest = Sha256::new();
+    let mut add = |(length, text): (u64, Vec<u8>)| {
+        digest.update(length.to_be_bytes());
+        digest.update(text);
+    };
+    let of = |text: &str| (text.len() as u64, text.as_bytes().to_vec());
+    add(of(kind.name()));
+    add(of(domain));
+    for Pattern { key, value } in entries {
+        add(of(&key.to_string()));
+        // Lengths that no text has.
+        match value {
+            Value::Any => add((u64::MAX, Vec::new())),
+            Value::Text(text) => add(of(&text.to_string())),
+            Value::Network(network) => add(of(&network.to_string())),
+            Value::Digest(value) => add((u64::MAX - 1, value.to_vec())),
+        }
+    }
+    digest.finalize()[..ID_BYTES]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>()
+        .into()
+}
+
+/// An instant as it is shown: RFC 3339, in UTC.
+#[must_use]
+pub fn instant(at: Micros) -> String {
+    // An instant beyond the year 9999 shows as the last one of that year.
+    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
+    Timestamp::from_microsecond(micros)
+        .unwrap_or(Timestamp::MAX)
+        .to_string()
+}
+
+/// Reads an instant in RFC 3339, with any offset.
+///
+/// # Errors
+/// The text is no such instant, or one before 1970.
+pub fn parse_instant(text: &str) -> Result<Micros, Invalid> {
+    let at: Option<Timestamp> = text.parse().ok();
+    match at.and_then(|at| u64::try_from(at.as_microsecond()).ok()) {
+        Some(micros) => Ok(Micros(micros)),
+        None => invalid(format!(
+            "`{}` is no instant; write RFC 3339, such as 2030-01-31T18:00:00Z",
+            text.escape_debug()
+        )),
+    }
+}

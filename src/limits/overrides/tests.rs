@@ -1,0 +1,960 @@
+use proptest::prelude::*;
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
+use crate::core::time::{PeriodKind, Unit, Zone};
+use crate::limits::rules::limit::Scale;
+
+fn record(kind: &str, path: &[(&str, Option<&str>)]) -> Record {
+    let entries = path
+        .iter()
+        .map(|(key, value)| EntryRecord {
+            key: (*key).to_owned(),
+            value: value.map(str::to_owned),
+            value_sha256: None,
+        })
+        .collect();
+    let to = (kind == "raise").then(|| RateRecord {
+        requests_per_unit: 500,
+        unit: Some("minute".to_owned()),
+        unit_multiplier: None,
+    });
+    Record {
+        kind: kind.to_owned(),
+        domain: "d".to_owned(),
+        entries,
+        to,
+        ..Record::default()
+    }
+}
+
+fn made(kind: &str, path: &[(&str, Option<&str>)]) -> Override {
+    record(kind, path).read().expect("an override")
+}
+
+fn per_minute(requests_per_unit: u64) -> Amount {
+    let rate = Rate {
+        requests_per_unit,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    };
+    Amount::new(
+        rate,
+        Scale::ONE,
+        Algorithm::try_new(&rate, &Options::default()).expect("an algorithm"),
+    )
+}
+
+fn find(overrides: &Overrides, now: u64, path: &[(&str, &str)]) -> Option<&'static str> {
+    let entries: Vec<_> = path
+        .iter()
+        .map(|(key, value)| Entry {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+        })
+        .collect();
+    overrides
+        .at(Micros(now))
+        .find(b"d", &entries, Some(&per_minute(10)))
+        .map(|applied| match applied {
+            Applied::Block { .. } => "block",
+            Applied::Exempt => "exempt",
+            Applied::Raise(_) => "raise",
+        })
+}
+
+#[test]
+fn the_order_is_what_a_support_desk_expects() {
+    let user = |value| [("user", value)];
+    for (orders, value, expected) in [
+        // Who is blocked has no use for a larger amount, however specific that is.
+        (vec![("raise", Some("42")), ("block", None)], "42", "block"),
+        (
+            vec![("raise", Some("42")), ("exempt", Some("4*"))],
+            "42",
+            "exempt",
+        ),
+        // An exception is more specific than the rule.
+        (
+            vec![("block", Some("4*")), ("exempt", Some("42"))],
+            "42",
+            "exempt",
+        ),
+        (
+            vec![("block", Some("4*")), ("exempt", Some("42"))],
+            "43",
+            "block",
+        ),
+        (vec![("exempt", None), ("block", Some("42"))], "42", "block"),
+        (
+            vec![("exempt", None), ("block", Some("42"))],
+            "43",
+            "exempt",
+        ),
+        (
+            vec![("exempt", Some("4*")), ("block", Some("42*"))],
+            "421",
+            "block",
+        ),
+        // A key alone is the key with the value *.
+        (vec![("exempt", Some("*")), ("block", None)], "1", "block"),
+        (vec![("exempt", None), ("block", Some("*"))], "1", "block"),
+        // The same descriptors: the block.
+        (
+            vec![
+                ("exempt", Some("42")),
+                ("raise", Some("42")),
+                ("block", Some("42")),
+            ],
+            "42",
+            "block",
+        ),
+        (
+            vec![("exempt", Some("4*")), ("block", Some("*2"))],
+            "42",
+            "block",
+        ),
+        (
+            vec![("exempt", Some("42")), ("raise", Some("42"))],
+            "42",
+            "exempt",
+        ),
+        // The smaller network, and an address, however the two are spelled.
+        (
+            vec![
+                ("block", Some("10.0.0.0/8")),
+                ("exempt", Some("10.1.0.0/16")),
+            ],
+            "10.1.2.3",
+            "exempt",
+        ),
+        (
+            vec![
+                ("block", Some("10.0.0.0/8")),
+                ("exempt", Some("10.1.0.0/16")),
+            ],
+            "10.2.2.3",
+            "block",
+        ),
+        (
+            vec![
+                ("block", Some("10.0.0.0/8")),
+                ("exempt", Some("10.1.0.0/16")),
+            ],
+            "10.0.0.0/9",
+            "block",
+        ),
+        (
+            vec![("exempt", None), ("block", Some("2001:DB8::/32"))],
+            "2001:DB8::1",
+            "block",
+        ),
+        (
+            vec![
+                ("exempt", Some("10.0.0.0/8")),
+                ("block", Some("::FFFF:10.0.0.1")),
+            ],
+            "10.0.0.1",
+            "block",
+        ),
+        (
+            vec![
+                ("exempt", Some("10.0.0.1/32")),
+                ("block", Some("10.0.0.0/31")),
+            ],
+            "::ffff:10.0.0.1",
+            "exempt",
+        ),
+        (
+            vec![("exempt", None), ("block", Some("::ffff:10.0.0.0/104"))],
+            "10.9.9.9",
+            "block",
+        ),
+        // A wildcard matches an address as it is sent, and by its canonical text.
+        (
+            vec![("exempt", None), ("block", Some("2001:DB8:*"))],
+            "2001:DB8:0::1",
+            "block",
+        ),
+        (
+            vec![("exempt", None), ("block", Some("2001:db8:*"))],
+            "2001:DB8:0::1",
+            "block",
+        ),
+        (
+            vec![("exempt", None), ("block", Some("::ffff:10.*"))],
+            "::ffff:10.0.0.1",
+            "block",
+        ),
+        (
+            vec![("exempt", None), ("block", Some("2001:DB8:*"))],
+            "2001:db8::1",
+            "exempt",
+        ),
+    ] {
+        for turned in 0..orders.len() {
+            let mut list: Vec<_> = orders
+                .iter()
+                .map(|(kind, value)| made(kind, &user(*value)))
+                .collect();
+            list.rotate_left(turned);
+            assert_eq!(
+                find(&Overrides::new(list), 0, &[("user", value)]),
+                Some(expected),
+                "{orders:?}: {value}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_override_ends_at_its_instant_and_uncovers_what_is_below_it() {
+    let list = vec![
+        Override {
+            until: Some(Micros(100)),
+            ..made("exempt", &[("user", Some("42"))])
+        },
+        Override {
+            until: Some(Micros(200)),
+            ..made("block", &[("user", None)])
+        },
+        made("raise", &[("user", Some("42"))]),
+    ];
+    let overrides = Overrides::new(list);
+    for (now, expected) in [
+        (0, "exempt"),
+        (99, "exempt"),
+        (100, "block"),
+        (199, "block"),
+        (200, "raise"),
+        (u64::MAX, "raise"),
+    ] {
+        assert_eq!(
+            find(&overrides, now, &[("user", "42")]),
+            Some(expected),
+            "{now}"
+        );
+    }
+    let entries = [Entry {
+        key: b"user",
+        value: b"1",
+    }];
+    let block = overrides.at(Micros(50)).find(b"d", &entries, None);
+    assert_eq!(
+        block,
+        Some(Applied::Block {
+            ends_in: Some(Span::from_micros(150))
+        })
+    );
+    assert_eq!(
+        overrides.at(Micros(50)).find(b"e", &entries, None),
+        None,
+        "another domain"
+    );
+}
+
+#[test]
+fn a_descriptor_matches_with_all_of_its_entries() {
+    let overrides = Overrides::new(vec![
+        made("block", &[("a", Some("1")), ("b", Some("3"))]),
+        made("exempt", &[("a", None), ("b", Some("2"))]),
+    ]);
+    for (path, expected) in [
+        (&[("a", "1"), ("b", "3")][..], Some("block")),
+        // There is a branch for a=1, and it leads nowhere: the look-up goes back.
+        (&[("a", "1"), ("b", "2")], Some("exempt")),
+        (&[("a", "1")], None),
+        (&[("a", "1"), ("b", "3"), ("c", "")], None),
+        (&[("b", "3"), ("a", "1")], None),
+        (&[], None),
+    ] {
+        assert_eq!(find(&overrides, 0, path), expected, "{path:?}");
+    }
+}
+
+#[test]
+fn each_entry_matches_by_one_of_its_spellings() {
+    let overrides = Overrides::new(vec![
+        made(
+            "block",
+            &[("a", Some("2001:DB8:*")), ("b", Some("2001:DB8::7"))],
+        ),
+        made("exempt", &[("*", Some("2001:DB8::7"))]),
+    ]);
+    for (path, expected) in [
+        (
+            &[("a", "2001:DB8::1"), ("b", "2001:DB8:0::7")][..],
+            Some("block"),
+        ),
+        (&[("a", "2001:DB8::1"), ("b", "2001:db8::7")], Some("block")),
+        (&[("a", "2001:db8::1"), ("b", "2001:db8::7")], None),
+        // Behind a wildcard a value is a text.
+        (&[("c", "2001:DB8::7")], Some("exempt")),
+        (&[("c", "2001:db8::7")], None),
+    ] {
+        assert_eq!(find(&overrides, 0, path), expected, "{path:?}");
+    }
+    // However many entries have two spellings, each branch is visited once.
+    let overrides = Overrides::new(vec![made("block", &[("k", Some("2001:*")); 16])]);
+    let mut visits = 0;
+    overrides.by_domain["d".as_bytes()].each_match(
+        &[Entry {
+            key: b"k",
+            value: b"2001:DB8::1",
+        }; 16],
+        &mut |_| visits += 1,
+    );
+    assert_eq!(visits, 1);
+}
+
+#[test]
+fn a_raise_has_the_unit_of_the_limit_and_is_above_it() {
+    let rate = |requests_per_unit, unit, unit_multiplier| Rate {
+        requests_per_unit,
+        unit,
+        unit_multiplier,
+    };
+    let amount = per_minute(10);
+    assert_eq!(
+        raised(&amount, &rate(500, Unit::Minute, 1)),
+        Ok(per_minute(500))
+    );
+    assert_eq!(
+        raised(&amount, &rate(500, Unit::Hour, 1)),
+        Err(Unfit::OtherUnit(amount.rate))
+    );
+    assert_eq!(
+        raised(&amount, &rate(500, Unit::Minute, 2)),
+        Err(Unfit::OtherUnit(amount.rate))
+    );
+    assert_eq!(
+        raised(&amount, &rate(10, Unit::Minute, 1)),
+        Err(Unfit::NotAbove(amount.rate))
+    );
+    let log = Options {
+        kind: AlgorithmKind::SlidingWindowLog,
+        ..Options::default()
+    };
+    let amount = Amount::new(
+        amount.rate,
+        Scale::ONE,
+        Algorithm::try_new(&amount.rate, &log).expect("a log"),
+    );
+    assert_eq!(
+        raised(&amount, &rate(100_001, Unit::Minute, 1)),
+        Err(Unfit::AtMost(100_000))
+    );
+    assert!(raised(&amount, &rate(100_000, Unit::Minute, 1)).is_ok());
+    // One that does not fit is passed over for one that does.
+    let to = |unit: &str, hits| {
+        Some(RateRecord {
+            requests_per_unit: hits,
+            unit: Some(unit.to_owned()),
+            unit_multiplier: None,
+        })
+    };
+    let exact = Record {
+        to: to("hour", 9_000),
+        ..record("raise", &[("user", Some("42"))])
+    };
+    let wide = Record {
+        to: to("minute", 70),
+        ..record("raise", &[("user", None)])
+    };
+    let overrides = Overrides::new(vec![exact.read().expect("one"), wide.read().expect("one")]);
+    let entries = [Entry {
+        key: b"user",
+        value: b"42",
+    }];
+    assert_eq!(
+        overrides
+            .at(Micros(0))
+            .find(b"d", &entries, Some(&per_minute(10))),
+        Some(Applied::Raise(per_minute(70)))
+    );
+    assert_eq!(
+        overrides
+            .at(Micros(0))
+            .find(b"d", &entries, Some(&per_minute(70))),
+        None
+    );
+    assert_eq!(
+        overrides.at(Micros(0)).find(b"d", &entries, None),
+        None,
+        "no limit, nothing to raise"
+    );
+}
+
+/// Every algorithm keeps its counters, their key, and its other options, when its amount is raised.
+#[test]
+fn a_raised_limit_goes_on_with_its_counter() {
+    use crate::core::algorithm::Arrival;
+    for (name, kind) in AlgorithmKind::OVER_TIME {
+        let rate = Rate {
+            requests_per_unit: 10,
+            unit: Unit::Minute,
+            unit_multiplier: 1,
+        };
+        let max_delay = (kind == AlgorithmKind::LeakyBucket).then_some(Span::from_secs(54));
+        let options = Options {
+            kind,
+            max_delay,
+            ..Options::default()
+        };
+        let amount = Amount::new(
+            rate,
+            Scale::ONE,
+            Algorithm::try_new(&rate, &options).expect(name),
+        );
+        let to = Rate {
+            requests_per_unit: 90_000,
+            ..rate
+        };
+        let raised = raised(&amount, &to).expect(name).algorithm;
+        assert_eq!(
+            raised,
+            Algorithm::try_new(&to, &options).expect(name),
+            "{name}: as if it were written so"
+        );
+        let at = Arrival {
+            now: Micros(1_800_000_000_000_000),
+            max_hold: Span::MAX,
+        };
+        let full = amount.algorithm.step(None, at, 10);
+        assert!(
+            full.verdict.allowed
+                && !amount
+                    .algorithm
+                    .step(full.state.clone(), at, 1)
+                    .verdict
+                    .allowed,
+            "{name}"
+        );
+        let look = raised.step(full.state.clone(), at, 0).verdict;
+        // A bucket goes on with the tokens that it has, and is refilled faster; all others go on
+        // with the hits that they counted.
+        let left = if kind == AlgorithmKind::TokenBucket {
+            0
+        } else {
+            raised.capacity() - 10
+        };
+        assert_eq!((look.allowed, look.remaining), (true, left), "{name}");
+        let identity = |algorithm: &Algorithm| {
+            let mut suffix = Vec::new();
+            algorithm.write_key_suffix(&mut suffix);
+            (algorithm.kind(), algorithm.window(), suffix)
+        };
+        assert_eq!(
+            identity(&amount.algorithm),
+            identity(&raised),
+            "{name}: what a key is made of"
+        );
+        // And back: the hits of the larger amount are there, as debt.
+        if kind != AlgorithmKind::TokenBucket {
+            let many = raised.step(full.state, at, 500);
+            assert!(
+                many.verdict.allowed && !amount.algorithm.step(many.state, at, 1).verdict.allowed,
+                "{name}"
+            );
+        }
+    }
+    // A calendar stays.
+    let rate = Rate {
+        requests_per_unit: 10,
+        unit: Unit::Month,
+        unit_multiplier: 1,
+    };
+    let calendar = Options {
+        period: Some(PeriodKind::Calendar),
+        timezone: Zone::named("Asia/Tokyo"),
+        ..Options::default()
+    };
+    let amount = Amount::new(
+        rate,
+        Scale::ONE,
+        Algorithm::try_new(&rate, &calendar).expect("a calendar"),
+    );
+    let to = Rate {
+        requests_per_unit: 50,
+        ..rate
+    };
+    assert_eq!(
+        raised(&amount, &to).map(|raised| raised.algorithm.window()),
+        Ok(amount.algorithm.window())
+    );
+    assert_eq!(
+        raised(
+            &amount,
+            &Rate {
+                unit: Unit::Day,
+                ..to
+            }
+        ),
+        Err(Unfit::OtherUnit(rate))
+    );
+    // A burst of its own stays.
+    let bucket = Options {
+        kind: AlgorithmKind::TokenBucket,
+        burst: Some(3),
+        ..Options::default()
+    };
+    let rate = Rate {
+        requests_per_unit: 10,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    };
+    let algorithm = Algorithm::try_new(&rate, &bucket).expect("a bucket");
+    assert_eq!(algorithm.with_limit(50).expect("fits").capacity(), 3);
+}
+
+#[test]
+fn records_say_what_is_wrong_with_them() {
+    let good = record("block", &[("user", Some("42"))]);
+    let read = |change: fn(&mut Record)| {
+        let mut record = good.clone();
+        change(&mut record);
+        record.read().expect_err("a mistake").0
+    };
+    for (text, error) in [
+        (
+            read(|one| one.kind = "blok".to_owned()),
+            "kind: write one of block, exempt, raise",
+        ),
+        (read(|one| one.kind = "raise".to_owned()), "to is missing"),
+        (
+            read(|one| {
+                one.to = Some(RateRecord {
+                    requests_per_unit: 1,
+                    unit: Some("day".to_owned()),
+                    unit_multiplier: None,
+                });
+            }),
+            "no meaning for block",
+        ),
+        (read(|one| one.domain.clear()), "domain is empty"),
+        (read(|one| one.entries.clear()), "1 to 64 entries"),
+        (read(|one| one.entries[0].key.clear()), "a key is empty"),
+        (
+            read(|one| one.entries = vec![one.entries[0].clone(); 65]),
+            "1 to 64 entries",
+        ),
+        (
+            read(|one| one.entries[0].value = Some("x".repeat(2_050))),
+            "2048 at most",
+        ),
+        (
+            read(|one| one.entries[0].value = Some("*".repeat(17))),
+            "16 at most",
+        ),
+        (
+            read(|one| one.reason = "é".repeat(301)),
+            "reason has more than 300 characters",
+        ),
+        (
+            read(|one| one.reason = "a\nb".to_owned()),
+            "reason has a line break",
+        ),
+        (
+            read(|one| one.by = "x".repeat(65)),
+            "by has more than 64 characters",
+        ),
+        (
+            read(|one| one.until = Some("friday".to_owned())),
+            "`friday` is no instant; write RFC 3339",
+        ),
+        (
+            read(|one| one.until = Some("1969-12-31T00:00:00Z".to_owned())),
+            "is no instant",
+        ),
+    ] {
+        assert!(text.contains(error), "{text}");
+    }
+    let rate = |unit: &str, unit_multiplier| {
+        RateRecord {
+            requests_per_unit: 1,
+            unit: Some(unit.to_owned()),
+            unit_multiplier: Some(unit_multiplier),
+        }
+        .read()
+    };
+    assert!(
+        rate("fortnight", 1).is_err_and(|error| error.0.contains("write one of second, minute"))
+    );
+    assert!(rate("year", 101).is_err() && rate("day", 0).is_err() && rate("year", 100).is_ok());
+}
+
+#[test]
+fn a_record_is_read_back_as_it_was() {
+    let record = Record {
+        until: Some("2030-01-31T18:00:00+02:00".to_owned()),
+        created_at: Some("2029-01-01T00:00:00.25Z".to_owned()),
+        reason: "sale \"é\"".to_owned(),
+        by: "alice".to_owned(),
+        ..record("raise", &[("user", Some("4*")), ("path", None)])
+    };
+    let one = record.read().expect("an override");
+    let back = Record::from(&one);
+    assert_eq!(
+        (back.until.as_deref(), back.created_at.as_deref()),
+        (
+            Some("2030-01-31T16:00:00Z"),
+            Some("2029-01-01T00:00:00.25Z")
+        )
+    );
+    assert_eq!(back.read().as_ref(), Ok(&one));
+    let text = serde_json::to_string(&back).expect("JSON");
+    assert_eq!(
+        serde_json::from_str::<Record>(&text).expect("a record"),
+        back
+    );
+    assert!(
+        serde_json::from_str::<Record>(&text.replace("reason", "raeson")).is_err(),
+        "a misspelled field is not ignored"
+    );
+    // The longest one that is accepted is read, whatever has to be escaped.
+    let widest = Record {
+        entries: vec![EntryRecord {
+            key: "k".to_owned(),
+            value: Some("\u{1}".repeat(2_046)),
+            value_sha256: None,
+        }],
+        reason: "\"".repeat(300),
+        by: "\"".repeat(64),
+        ..back
+    };
+    let widest = Record::from(&widest.read().expect("an override"));
+    assert!(serde_json::to_string(&widest).expect("JSON").len() < MAX_RECORD_BYTES);
+}
+
+#[test]
+fn a_star_may_be_literal() {
+    let overrides = Overrides::new(vec![
+        made("exempt", &[("user", Some("*"))]),
+        made("block", &[("user", Some(r"\*"))]),
+    ]);
+    assert_eq!(
+        ["*", "1", r"\*", ""].map(|value| find(&overrides, 0, &[("user", value)])),
+        ["block", "exempt", "exempt", "exempt"].map(Some)
+    );
+    assert_eq!(
+        made("block", &[(r"a\b", None)]).id,
+        made("block", &[(r"a\\b", None)]).id,
+        "two ways to write one text"
+    );
+    assert_ne!(
+        made("block", &[("a", Some("*"))]).id,
+        made("block", &[("a", Some(r"\*"))]).id
+    );
+    // Stars that are literal are no wildcards, of which there are few.
+    let many = Record::from(&made("block", &[("a", Some(&r"\*".repeat(100)))]));
+    assert_eq!(
+        many.read().expect("one").entries[0].to_string(),
+        format!("a={}", r"\*".repeat(100))
+    );
+}
+
+#[test]
+fn a_value_may_be_known_by_its_digest() {
+    let digest = |value: &[u8]| {
+        Sha256::digest(value)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let of_digest = |kind: &str, value: &[u8]| {
+        Record {
+            entries: vec![EntryRecord::of_digest("user", &digest(value))],
+            ..record(kind, &[])
+        }
+        .read()
+        .expect("an override")
+    };
+    let overrides = Overrides::new(vec![
+        of_digest("block", b"42"),
+        of_digest("block", b"\xff"),
+        made("exempt", &[("user", None)]),
+    ]);
+    assert_eq!(
+        ["42", "43", &digest(b"42")].map(|value| find(&overrides, 0, &[("user", value)])),
+        ["block", "exempt", "exempt"].map(Some)
+    );
+    assert_eq!(find(&overrides, 0, &[("other", "42")]), None);
+    let found = |value: &[u8]| {
+        overrides.at(Micros(0)).find(
+            b"d",
+            &[Entry {
+                key: b"user",
+                value,
+            }],
+            None,
+        )
+    };
+    assert_eq!(
+        (found(b"\xff"), found(b"\xfe")),
+        (
+            Some(Applied::Block { ends_in: None }),
+            Some(Applied::Exempt)
+        )
+    );
+    assert_eq!(
+        of_digest("block", b"42").entries[0].to_string(),
+        format!("user#{}", digest(b"42"))
+    );
+    let overrides = Overrides::new(vec![
+        of_digest("block", b"2001:DB8::1"),
+        of_digest("block", b"2001:db8::2"),
+    ]);
+    let spelled = ["2001:DB8::1", "2001:db8::1", "2001:DB8::2", "2001:db8::2"]
+        .map(|value| find(&overrides, 0, &[("user", value)]));
+    assert_eq!(
+        spelled,
+        [Some("block"), None, Some("block"), Some("block")],
+        "as it was sent, or by its canonical text"
+    );
+    let one = of_digest("block", b"42");
+    assert_eq!(Record::from(&one).read().as_ref(), Ok(&one));
+    for (key, value, digest) in [
+        ("user", Some("42"), &*digest(b"42")),
+        ("us*", None, &*digest(b"42")),
+        ("user", None, "42"),
+        ("user", None, &"é".repeat(32)),
+    ] {
+        let entry = EntryRecord {
+            key: key.to_owned(),
+            value: value.map(str::to_owned),
+            value_sha256: Some(digest.to_owned()),
+        };
+        assert!(
+            Record {
+                entries: vec![entry],
+                ..record("block", &[])
+            }
+            .read()
+            .is_err_and(|error| error.0.contains("value_sha256"))
+        );
+    }
+    assert_eq!(
+        EntryRecord::exact_bytes("user", b"\xff").value_sha256,
+        Some(digest(b"\xff"))
+    );
+    assert_eq!(
+        EntryRecord::exact_bytes("user", b"4*"),
+        EntryRecord::exact("user", "4*")
+    );
+    assert_eq!(
+        EntryRecord::of_file("user", r"a\*")
+            .pattern()
+            .expect("an entry")
+            .to_string(),
+        r"user=a\\*"
+    );
+}
+
+#[test]
+fn ids_differ_where_anything_but_the_order_differs() {
+    let ids = [
+        made("block", &[("a", Some("b"))]),
+        made("exempt", &[("a", Some("b"))]),
+        made("block", &[("a", None)]),
+        made("block", &[("a", Some(""))]),
+        made("block", &[("a", Some("b")), ("c", None)]),
+        made("block", &[("ab", Some(""))]),
+    ]
+    .map(|one| one.id);
+    for (index, id) in ids.iter().enumerate() {
+        assert!(!ids[..index].contains(id) && id.len() == 32, "{id}");
+    }
+    let again = Override {
+        reason: "x".into(),
+        until: Some(Micros(9)),
+        created_at: Micros(7),
+        ..made("block", &[("a", None)])
+    };
+    assert_eq!(again.id, ids[2]);
+    let overrides = Overrides::new(vec![made("block", &[("a", None)]), again.clone()]);
+    assert_eq!(overrides.list(), std::slice::from_ref(&again), "the newest");
+    // Whatever else has the same id, in a store that others write to, and wherever it stands.
+    let other = Override {
+        id: again.id.clone(),
+        created_at: Micros(8),
+        ..made("block", &[("a", Some("b"))])
+    };
+    let overrides = Overrides::new(vec![
+        made("block", &[("a", None)]),
+        other.clone(),
+        again.clone(),
+    ]);
+    assert!(
+        overrides.list().len() == 2
+            && [other, again]
+                .iter()
+                .all(|one| overrides.list().contains(one)),
+        "{overrides:?}"
+    );
+}
+
+#[test]
+fn there_are_bounds() {
+    let exact = |number: u64| Override {
+        created_at: Micros(number),
+        ..made("block", &[("user", Some(&number.to_string()))])
+    };
+    let pattern = |number: u64| Override {
+        created_at: Micros(number),
+        ..made("block", &[("user", Some(&format!("{number}*")))])
+    };
+    let full = Overrides::new((0..11_000).map(exact).collect());
+    assert_eq!((full.list().len(), full.left_out()), (MAX_OVERRIDES, 1_000));
+    assert!(
+        full.list().iter().all(|one| one.created_at.0 >= 1_000),
+        "the oldest are left out"
+    );
+    assert!(
+        full.admit(&exact(20_000), Micros(0))
+            .is_err_and(|error| error.0.contains("10000 overrides already"))
+    );
+    assert!(
+        full.admit(&exact(10_999), Micros(0)).is_ok(),
+        "the same again is no further one"
+    );
+    let patterns = Overrides::new((0..1_200).map(pattern).collect());
+    assert_eq!(
+        (patterns.list().len(), patterns.left_out()),
+        (MAX_PATTERNS, 200)
+    );
+    assert!(
+        patterns
+            .admit(&pattern(5_000), Micros(0))
+            .is_err_and(|error| error.0.contains("1000 overrides with a *"))
+    );
+    assert!(patterns.admit(&exact(5_000), Micros(0)).is_ok());
+    let ended = Overrides::new(
+        (0..10_000)
+            .map(|number| Override {
+                until: Some(Micros(5)),
+                ..exact(number)
+            })
+            .collect(),
+    );
+    assert!(
+        ended.admit(&exact(20_000), Micros(5)).is_ok(),
+        "those that have ended take no room"
+    );
+}
+
+fn texts() -> impl Strategy<Value = String> {
+    r"[ab*\\]{0,3}"
+}
+
+/// The index of a kind, entries, an end, and when it was ordered.
+type Drawn = (usize, Vec<(String, Option<String>)>, Option<u64>, u64);
+
+fn overrides() -> impl Strategy<Value = Vec<Override>> {
+    let entry = (
+        prop_oneof![
+            Just("a".to_owned()),
+            Just("b".to_owned()),
+            Just("*".to_owned())
+        ],
+        prop::option::of(texts()),
+    );
+    let one = (
+        0..3_usize,
+        prop::collection::vec(entry, 1..3),
+        prop::option::of(0..10_u64),
+        0..4_u64,
+    );
+    prop::collection::vec(one, 0..12).prop_map(|all| {
+        let made = |(kind, entries, until, created_at): Drawn| {
+            let path: Vec<_> = entries
+                .iter()
+                .map(|(key, value)| (&**key, value.as_deref()))
+                .collect();
+            Override {
+                until: until.map(Micros),
+                created_at: Micros(created_at),
+                ..made(Kind::NAMES[kind], &path)
+            }
+        };
+        all.into_iter().map(made).collect()
+    })
+}
+
+/// Whether a text matches a pattern, by trying everything that each wildcard may stand for.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => text.is_empty(),
+        Some((b'*', rest)) => (0..=text.len()).any(|skipped| matches(rest, &text[skipped..])),
+        Some((b'\\', [escaped @ (b'*' | b'\\'), rest @ ..])) => text
+            .split_first()
+            .is_some_and(|(first, behind)| first == escaped && matches(rest, behind)),
+        Some((byte, rest)) => text
+            .split_first()
+            .is_some_and(|(first, behind)| first == byte && matches(rest, behind)),
+    }
+}
+
+fn all_texts() -> Vec<String> {
+    let mut all = vec![String::new()];
+    for length in 0..4 {
+        let longer: Vec<_> = all
+            .iter()
+            .filter(|text| text.len() == length)
+            .flat_map(|text| ["a", "b"].map(|end| format!("{text}{end}")))
+            .collect();
+        all.extend(longer);
+    }
+    all
+}
+
+proptest! {
+    /// The tree decides as a list that is searched from its begin.
+    #[test]
+    fn a_tree_decides_as_a_list(list in overrides(), now in 0..12_u64, path in prop::collection::vec((r"[ab*\\]", r"[ab*\\]{0,3}"), 1..3)) {
+        let compiled = Overrides::new(list);
+        let path: Vec<_> = path.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let is_matched = |one: &&Override| {
+            one.until.is_none_or(|until| now < until.0)
+                && one.entries.len() == path.len()
+                && one.entries.iter().zip(&path).all(|(pattern, (key, value))| {
+                    matches(pattern.key.to_string().as_bytes(), key.as_bytes())
+                        && match &pattern.value {
+                            Value::Any => true,
+                            Value::Text(pattern) => matches(pattern.to_string().as_bytes(), value.as_bytes()),
+                            Value::Network(network) => panic!("{network}: no text of these is one"),
+                            Value::Digest(digest) => <[u8; 32]>::from(Sha256::digest(value)) == *digest,
+                        }
+                })
+        };
+        let expected = compiled.list().iter().find(is_matched).map(|one| one.kind.name());
+        prop_assert_eq!(find(&compiled, now, &path), expected);
+    }
+
+    /// Whatever a client sends, the override of it is that of no other value. The texts differ by
+    /// what is special somewhere.
+    #[test]
+    fn an_exact_entry_matches_its_own_text_only(value in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}", other in r"[ab*\\=u{}0-9]{0,6}|\PC{0,6}", star in r"[ab*\\]{0,3}") {
+        let overrides = |entry: EntryRecord| Overrides::new(vec![Record { entries: vec![entry], ..record("block", &[]) }.read().expect("one")]);
+        let line = crate::core::ask::written::entry(b"user", value.as_bytes());
+        let (key, written) = line.split_once('=').expect("an entry");
+        let others = [other, value.replace('*', &star), value.replace('\\', &star), format!("{value}{star}")];
+        for entry in [EntryRecord::exact("user", &value), EntryRecord { key: key.to_owned(), value: Some(written.to_owned()), value_sha256: None }] {
+            let overrides = overrides(entry);
+            prop_assert!(!overrides.list()[0].has_wildcards() && find(&overrides, 0, &[("user", &value)]) == Some("block"));
+            for other in others.iter().filter(|other| **other != value) {
+                prop_assert_eq!(find(&overrides, 0, &[("user", other)]), None, "{} blocks {}", written, other);
+            }
+        }
+    }
+
+    #[test]
+    fn patterns_intersect_where_a_text_matches_both(one in "[ab*]{0,4}", other in "[ab*]{0,4}") {
+        let common = all_texts().iter().any(|text| matches(one.as_bytes(), text.as_bytes()) && matches(other.as_bytes(), text.as_bytes()));
+        let found = reach::intersect(&reach::symbols(&one), &reach::symbols(&other));
+        // A common text longer than four has one that is not, because no pattern has more than four
+        // letters.
+        prop_assert!(!common || found, "{one} {other}");
+        prop_assert!(common || !found || one.len() + other.len() > 4, "{one} {other}");
+    }
+}

@@ -1,0 +1,90 @@
+//! `commit: all_or_none`: decides the checks of a request that is counted as a whole or not at all.
+//!
+//! The twin of `lua/all_or_none.lua`. Pure: a store passes the states in and writes the outcome.
+
+use smallvec::SmallVec;
+
+use super::{CheckIndex, Checks};
+use crate::core::algorithm::{Arrival, State};
+use crate::core::time::Span;
+use crate::core::verdict::Verdict;
+
+/// The outcome of all checks of a request.
+#[derive(Debug)]
+pub struct AllOrNone {
+    /// One per check, by its index.
+    pub verdicts: SmallVec<[Verdict; 4]>,
+    /// The states to write: a check with the key, the new state, and how long to keep it at least.
+    /// Each key occurs once. Empty if the request is over its limit.
+    pub writes: SmallVec<[(CheckIndex, State, Span); 4]>,
+}
+
+/// The first check with a key, the key's current state, and how long to keep that if it changed.
+type Stepped = (CheckIndex, Option<State>, Option<Span>);
+
+impl AllOrNone {
+    /// Steps all checks in order. `stored` returns the stored state of a check's key, and `same`
+    /// tells whether two checks have the same key; then the later check continues from the state
+    /// that the earlier one left.
+    ///
+    /// If the request is over its limit nothing is written. The verdicts of the checks that were
+    /// allowed become those of a look, and those of the others are those of checks that take
+    /// nothing. If it passes, refused hits of limits with `count_denied` are taken after all
+    /// others: those of checks in shadow mode, and of quotas.
+    pub fn decide(
+        checks: &Checks,
+        at: Arrival,
+        stored: impl Fn(CheckIndex) -> Option<State>,
+        same: impl Fn(CheckIndex, CheckIndex) -> bool,
+    ) -> Self {
+        let mut verdicts: SmallVec<[Verdict; 4]> = SmallVec::new();
+        let mut states: SmallVec<[Stepped; 4]> = SmallVec::new();
+        for (index, check) in checks.indexed() {
+            let known = states.iter().position(|(other, ..)| same(*other, index));
+            let known = known.unwrap_or_else(|| {
+                states.push((index, stored(index), None));
+                states.len() - 1
+            });
+            let (_, state, keep_for) = &mut states[known];
+            let step = check
+                .algorithm
+                .without_debt()
+                .step(state.take(), at, check.hits);
+            *state = step.state;
+            *keep_for = step.keep_for.or(*keep_for);
+            verdicts.push(step.verdict);
+        }
+        if checks.is_over_limit(verdicts.iter().map(|verdict| verdict.allowed)) {
+            for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
+                if verdict.allowed {
+                    let look = check.algorithm.step(stored(index), at, 0).verdict;
+                    *verdict = Verdict {
+                        allowed: true,
+                        ..look
+                    };
+                }
+            }
+            return Self {
+                verdicts,
+                writes: SmallVec::new(),
+            };
+        }
+        for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
+            if !verdict.allowed
+                && check.algorithm.counts_denied()
+                && let Some((_, state, keep_for)) =
+                    states.iter_mut().find(|(other, ..)| same(*other, index))
+            {
+                let step = check.algorithm.step(state.take(), at, check.hits);
+                *state = step.state;
+                *keep_for = step.keep_for.or(*keep_for);
+                *verdict = step.verdict;
+            }
+        }
+        let written = |(index, state, keep_for): Stepped| Some((index, state?, keep_for?));
+        Self {
+            verdicts,
+            writes: states.into_iter().filter_map(written).collect(),
+        }
+    }
+}

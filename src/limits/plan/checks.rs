@@ -1,0 +1,296 @@
+//! The checks of one request: what stores decide. They know nothing of the rules that the checks
+//! come from, nor of the response.
+
+use std::ops::{Index, Range};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::concurrency::{Change, Gauge};
+use crate::core::time::Micros;
+use crate::core::usage::Tracking;
+use crate::core::verdict::Verdict;
+use crate::limits::rules::Commit;
+use crate::limits::rules::limit::OnStoreFailure;
+
+/// The number of a check among the [`Checks`] of its request, from 0 on. Everything that has one
+/// element per check is indexed by it: the answers of a store, and the decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckIndex(pub usize);
+
+/// Some checks of a request, in ascending order.
+pub type CheckIndices = SmallVec<[CheckIndex; 4]>;
+
+/// All checks of one request, in the order of its descriptors, and their keys.
+#[derive(Clone, Debug, Default)]
+pub struct Checks {
+    /// Indexed by [`CheckIndex`].
+    pub(super) list: SmallVec<[Check; 4]>,
+    /// The keys of all checks, concatenated.
+    pub(super) keys: Vec<u8>,
+    /// Whether a check that is over its limit keeps the others from being counted.
+    pub commit: Commit,
+    pub(super) passing_quotas: usize,
+    /// The checks of limits with `track_usage`. Apart from the checks, so that those of other
+    /// limits cost nothing more.
+    pub(super) tracked: Vec<(CheckIndex, Arc<Tracking>)>,
+    /// The checks of limits of requests in flight, each with the gauge of its holders; apart for
+    /// the same reason.
+    pub(super) gauges: Vec<(CheckIndex, Arc<Gauge>)>,
+    /// An override blocks a descriptor of the request.
+    pub(super) is_blocked: bool,
+}
+
+/// The key of a descriptor that an override blocks: no store is asked about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockedKey {
+    // Half as large as a range, so that slots are as large as they were. Keys have less than 4 GiB,
+    // because a request has.
+    start: u32,
+    end: u32,
+}
+
+impl BlockedKey {
+    pub(super) const fn new(Range { start, end }: Range<usize>) -> Self {
+        Self {
+            start: start as u32,
+            end: end as u32,
+        }
+    }
+}
+
+/// One thing to decide.
+#[derive(Clone, Debug)]
+pub struct Check {
+    pub(super) key: Range<usize>,
+    /// The algorithm with the numbers of the limit.
+    pub algorithm: Algorithm,
+    /// Requested hits: 0 looks without counting, a negative number gives hits back.
+    pub hits: i64,
+    /// What the request's overall code makes of this check being over its limit.
+    pub modes: Modes,
+    /// What answers while the store cannot.
+    pub on_store_failure: OnStoreFailure,
+    /// The limit's unit is a second: a separate Redis may count it.
+    pub per_second: bool,
+}
+
+impl Check {
+    /// A check without a key; [`Checks::of`] sets it.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, hits: i64, modes: Modes) -> Self {
+        Self {
+            key: 0..0,
+            algorithm,
+            hits,
+            modes,
+            on_store_failure: OnStoreFailure::default(),
+            per_second: false,
+        }
+    }
+}
+
+/// What being over a limit means for the overall code of its request. The fields are `shadow_mode`
+/// and `quota_mode` of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// The descriptor's status is OK, also over the limit.
+    pub shadow: bool,
+    /// The request is over its limit only if all of its quota descriptors are.
+    pub quota: bool,
+}
+
+impl Checks {
+    /// Checks that no rules stand behind, each with its key: for probes, and for tests of stores.
+    #[must_use]
+    pub fn of<'k>(checks: impl IntoIterator<Item = (&'k [u8], Check)>) -> Self {
+        let mut all = Self::default();
+        for (key, check) in checks {
+            let start = all.keys.len();
+            all.keys.extend_from_slice(key);
+            all.list.push(Check {
+                key: start..all.keys.len(),
+                ..check
+            });
+        }
+        all
+    }
+
+    /// The same checks, of which the one at `index` is of a limit with `track_usage`: for tests of
+    /// stores.
+    #[must_use]
+    pub fn tracked(mut self, index: CheckIndex, tracking: Arc<Tracking>) -> Self {
+        self.tracked.push((index, tracking));
+        self
+    }
+
+    /// Whether a check is of a limit with `track_usage`.
+    #[must_use]
+    pub fn is_tracked(&self) -> bool {
+        !self.tracked.is_empty()
+    }
+
+    /// The limit of a check, if that has `track_usage`.
+    #[must_use]
+    pub fn tracking(&self, index: CheckIndex) -> Option<&Arc<Tracking>> {
+        self.tracked
+            .iter()
+            .find(|(tracked, _)| *tracked == index)
+            .map(|(_, tracking)| tracking)
+    }
+
+    fn gauge(&self, index: CheckIndex) -> Option<Arc<Gauge>> {
+        self.gauges
+            .iter()
+            .find(|(known, _)| *known == index)
+            .map(|(_, gauge)| Arc::clone(gauge))
+    }
+
+    /// Whether a check is of a limit of requests in flight.
+    #[must_use]
+    pub fn has_holders(&self) -> bool {
+        !self.gauges.is_empty()
+    }
+
+    /// Notes what a store says that a check has taken or given back; a store does so with each of
+    /// its verdicts on a limit of requests in flight.
+    pub fn note_holders(&self, index: CheckIndex, verdict: &mut Verdict, now: Micros) {
+        if let Some((_, gauge)) = self.gauges.iter().find(|(known, _)| *known == index) {
+            gauge.note(Change::take(verdict), self[index].hits > 0, now);
+        }
+    }
+
+    /// The checks of limits with `track_usage`.
+    pub fn all_tracking(&self) -> impl Iterator<Item = (CheckIndex, &Arc<Tracking>)> {
+        self.tracked
+            .iter()
+            .map(|(index, tracking)| (*index, tracking))
+    }
+
+    /// The number of checks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// All checks, in the order of their indices.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Check> {
+        self.list.iter()
+    }
+
+    /// All checks, each with its index.
+    pub fn indexed(&self) -> impl ExactSizeIterator<Item = (CheckIndex, &Check)> {
+        self.list
+            .iter()
+            .enumerate()
+            .map(|(index, check)| (CheckIndex(index), check))
+    }
+
+    /// The indices of all checks.
+    #[must_use]
+    pub fn indices(&self) -> CheckIndices {
+        (0..self.len()).map(CheckIndex).collect()
+    }
+
+    /// Whether an override blocks a descriptor of the request.
+    #[must_use]
+    pub const fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// The key of a descriptor that an override blocks. It has no algorithm at its end where no
+    /// limit applies.
+    #[must_use]
+    pub fn blocked_key(&self, BlockedKey { start, end }: BlockedKey) -> &[u8] {
+        self.keys
+            .get(start as usize..end as usize)
+            .unwrap_or_default()
+    }
+
+    /// The key of a check, without the window number that a store may append.
+    #[must_use]
+    pub fn key(&self, check: &Check) -> &[u8] {
+        &self.keys[check.key.clone()]
+    }
+
+    /// The number of descriptors without a check that count as quota descriptors. They are never
+    /// over a limit.
+    #[must_use]
+    pub const fn passing_quotas(&self) -> usize {
+        self.passing_quotas
+    }
+
+    /// Makes looks of all checks: nothing of the request is written, no usage either, and the
+    /// answers say what is left.
+    pub fn look_only(&mut self) {
+        self.tracked.clear();
+        self.list.iter_mut().for_each(|check| check.hits = 0);
+    }
+
+    /// Whether the overall code is OVER_LIMIT, given for each check whether it is allowed: when any
+    /// check is over its limit that is neither in shadow mode nor a quota, or when there are quotas
+    /// and all of them are over. Source: envoyproxy/ratelimit. Also when an override blocks a
+    /// descriptor.
+    #[must_use]
+    pub fn is_over_limit(&self, allowed: impl Iterator<Item = bool>) -> bool {
+        let (mut quotas, mut quotas_over, mut over) = (self.passing_quotas, 0, self.is_blocked);
+        for (check, allowed) in self.list.iter().zip(allowed) {
+            let is_over = !allowed && !check.modes.shadow;
+            quotas += usize::from(check.modes.quota);
+            quotas_over += usize::from(check.modes.quota && is_over);
+            over |= is_over && !check.modes.quota;
+        }
+        over || (quotas > 0 && quotas == quotas_over)
+    }
+
+    /// The checks at `picked`, with the algorithms that `change` returns for theirs, as checks of
+    /// their own with indices of their own.
+    ///
+    /// The others are left out but for their quotas: those of which `passes` is true count as
+    /// passing, because a request is not refused for the picked quotas alone. Their usage is not
+    /// tracked.
+    #[must_use]
+    pub fn subset(
+        &self,
+        picked: &[CheckIndex],
+        change: impl Fn(Algorithm) -> Algorithm,
+        passes: impl Fn(CheckIndex) -> bool,
+    ) -> Self {
+        let rest = self.indexed().filter(|(index, _)| !picked.contains(index));
+        let passing_quotas = rest
+            .filter(|&(index, check)| check.modes.quota && passes(index))
+            .count();
+        let check = |&index: &CheckIndex| Check {
+            algorithm: change(self[index].algorithm),
+            ..self[index].clone()
+        };
+        Self {
+            list: picked.iter().map(check).collect(),
+            keys: self.keys.clone(),
+            commit: self.commit,
+            passing_quotas: self.passing_quotas + passing_quotas,
+            tracked: Vec::new(),
+            gauges: (0..)
+                .map(CheckIndex)
+                .zip(picked)
+                .filter_map(|(own, index)| Some((own, self.gauge(*index)?)))
+                .collect(),
+            is_blocked: self.is_blocked,
+        }
+    }
+}
+
+impl Index<CheckIndex> for Checks {
+    type Output = Check;
+
+    fn index(&self, index: CheckIndex) -> &Check {
+        &self.list[index.0]
+    }
+}

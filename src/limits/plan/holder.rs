@@ -1,0 +1,44 @@
+//! Limits of requests in flight: the last entry of a descriptor is the id of its request, which is
+//! no part of its subject.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Checks, Slot};
+use crate::core::algorithm::concurrency::Gauge;
+use crate::core::ask::Entry;
+use crate::limits::rules::limit::Limit;
+
+/// The id and the subject of a check of a limit of requests in flight.
+pub(super) struct Holder<'a> {
+    id: &'a [u8],
+    gauge: &'a Arc<Gauge>,
+    /// The entries of the descriptor without the id: the last one has an empty value. Keys,
+    /// overrides, usage and metrics see these.
+    pub(super) subject: SmallVec<[Entry<'a>; 4]>,
+}
+
+impl<'a> Holder<'a> {
+    /// `None` if the limit is another one.
+    #[inline]
+    pub(super) fn new(limit: &'a Limit, entries: &[Entry<'a>]) -> Option<Self> {
+        let gauge = limit.gauge.as_ref()?;
+        let mut subject: SmallVec<[Entry<'a>; 4]> = SmallVec::from_slice(entries);
+        let id = std::mem::take(&mut subject.last_mut()?.value);
+        Some(Self { id, gauge, subject })
+    }
+
+    /// Names the holder to the check of this slot, if it has one.
+    pub(super) fn ask(&self, slot: &Slot, checks: &mut Checks) {
+        let Slot::Checked { check, .. } = slot else {
+            return;
+        };
+        let algorithm = &mut checks.list[check.0].algorithm;
+        // A limit that the request brings along takes the place of the configured one.
+        if algorithm.has_holders() {
+            *algorithm = algorithm.asked_by(self.id);
+            checks.gauges.push((*check, Arc::clone(self.gauge)));
+        }
+    }
+}

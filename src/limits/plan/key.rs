@@ -1,0 +1,412 @@
+//! Counter keys: injective, readable, of bounded length.
+//!
+//! ```text
+//! <prefix>w1{<domain>|<key>=<value>|<key>~<pattern>|<key>#<digest>}fw60
+//! ```
+//!
+//! Two different (domain, path of entries, algorithm) never have the same key, whatever bytes a
+//! client sends: separators are percent-encoded inside the parts, and a long part is replaced by
+//! its SHA-256 behind a mark that no short part can contain. The braces are the hash tag of Redis
+//! Cluster, so that the text behind them does not change the hash slot. The store appends the
+//! window number.
+
+mod read;
+mod subject;
+
+pub(crate) use read::{Parts, read};
+pub(crate) use subject::{Part, Subject, SubjectEntry, name, name_of};
+
+use sha2::{Digest, Sha256};
+
+use crate::core::algorithm::Algorithm;
+use crate::core::ask::Entry;
+use crate::core::time::Period;
+use crate::core::usage::{Order, Tracking};
+use crate::limits::rules::address::{self, Text};
+use crate::limits::rules::limit::{Level, Matching};
+
+/// The version of this format. A new version resets all counters.
+const VERSION: &[u8] = b"w1";
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
+/// The longest part that is written as it is; longer ones are replaced by their digest of 64
+/// characters.
+pub(super) const MAX_PART_BYTES: usize = 128;
+
+const VALUE: u8 = b'=';
+const PATTERN: u8 = b'~';
+const DIGEST: u8 = b'#';
+
+/// What stands behind the hash tag in the key of a usage record. No algorithm has this tag.
+const USAGE: &[u8] = b"us";
+
+/// What stands behind the hash tag in the keys of a trial, before the rest. No algorithm has this
+/// tag either.
+const TRIAL: &[u8] = b"tr";
+
+/// Replaces `out` with the key of the usage record beside a counter, in the same hash slot. It does
+/// not name the algorithm, so that another one keeps the record.
+pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
+    let tagged = tagged(counter);
+    out.clear();
+    out.extend_from_slice(tagged);
+    if counter[tagged.len()..].starts_with(TRIAL) {
+        out.extend_from_slice(TRIAL);
+    }
+    out.extend_from_slice(USAGE);
+}
+
+/// The subject of a record's key, or of a counter's: what is inside its hash tag.
+pub(crate) fn subject(key: &[u8]) -> &[u8] {
+    let tagged = tagged(key);
+    let tagged = tagged.strip_suffix(b"}").unwrap_or(tagged);
+    tagged
+        .iter()
+        .position(|&byte| byte == b'{')
+        .map_or(tagged, |begin| &tagged[begin + 1..])
+}
+
+/// Replaces `out` with the key of the index of a limit in this order. The index is in a hash slot
+/// of its own.
+pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(prefix.as_bytes());
+    out.extend_from_slice(VERSION);
+    out.push(b'{');
+    write_part(out, None, tracking.domain.as_bytes());
+    for (key, value) in &tracking.levels {
+        out.push(b'|');
+        write_part(out, None, key.as_bytes());
+        if let Some(value) = value {
+            write_part(out, Some(VALUE), value.as_bytes());
+        }
+    }
+    out.push(b'}');
+    out.extend_from_slice(trial_tag(tracking));
+    out.extend_from_slice(match order {
+        Order::Total => b"ut",
+        Order::Refused => b"ur",
+        Order::LastSeen => b"ul",
+        Order::FirstSeen => b"uf",
+    });
+}
+
+/// Replaces `out` with the key of the record of a subject.
+pub(crate) fn write_record(prefix: &str, tracking: &Tracking, subject: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    for part in [
+        prefix.as_bytes(),
+        VERSION,
+        b"{",
+        subject,
+        b"}",
+        trial_tag(tracking),
+        USAGE,
+    ] {
+        out.extend_from_slice(part);
+    }
+}
+
+const fn trial_tag(tracking: &Tracking) -> &'static [u8] {
+    if tracking.is_trial { TRIAL } else { b"" }
+}
+
+/// The entries of a subject as texts, without its domain. A long key or value is known by its
+/// digest only.
+pub(crate) fn entries(subject: &[u8]) -> Vec<(String, String)> {
+    let parts = subject.split(|&byte| byte == b'|').skip(1);
+    parts
+        .map(|part| {
+            let is_mark = |byte: &u8| [VALUE, PATTERN, DIGEST].contains(byte);
+            // A key that is a digest begins with its mark.
+            let end = part
+                .iter()
+                .skip(1)
+                .position(is_mark)
+                .map_or(part.len(), |index| index + 1);
+            let (key, value) = part.split_at(end);
+            (
+                text(key),
+                text(
+                    value
+                        .strip_prefix(&[VALUE])
+                        .or_else(|| value.strip_prefix(&[PATTERN]))
+                        .unwrap_or(value),
+                ),
+            )
+        })
+        .collect()
+}
+
+/// A part as it was before it was escaped.
+fn text(part: &[u8]) -> String {
+    if let Some(digest) = part.strip_prefix(&[DIGEST]) {
+        return format!("sha256:{}", String::from_utf8_lossy(digest));
+    }
+    let mut bytes = Vec::with_capacity(part.len());
+    let mut rest = part;
+    while let Some((&first, behind)) = rest.split_first() {
+        let escaped = (first == b'%').then(|| behind.get(..2)).flatten();
+        let byte = escaped
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &behind[2..] } else { behind };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A counter key up to the end of its hash tag. The parts inside have no braces.
+fn tagged(counter: &[u8]) -> &[u8] {
+    counter
+        .iter()
+        .position(|&byte| byte == b'}')
+        .map_or(counter, |end| &counter[..=end])
+}
+
+/// The capacity to reserve for a key: its length unless parts have to be escaped.
+pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> usize {
+    let part_bytes = |text: &[u8]| text.len().min(MAX_PART_BYTES) + 2;
+    prefix.len()
+        + part_bytes(domain)
+        + entries
+            .iter()
+            .map(|entry| part_bytes(entry.key) + part_bytes(entry.value))
+            .sum::<usize>()
+        + REST_BYTES
+}
+
+/// The most bytes of the version, the braces and the tag of the algorithm. That of a calendar may
+/// be longer, by the name of its zone.
+const REST_BYTES: usize = 28;
+
+/// Appends a key to `out`. `levels` are the levels of the configured limit, which say where
+/// patterns are shared; empty for a limit of the request's own.
+pub(crate) fn write(
+    out: &mut Vec<u8>,
+    prefix: &str,
+    domain: &[u8],
+    entries: &[Entry<'_>],
+    levels: &[Level],
+    algorithm: &Algorithm,
+) {
+    write_tagged(out, prefix, domain, entries, levels);
+    write_tag(out, algorithm);
+}
+
+/// The same where there may be no limit: then nothing follows the hash tag.
+pub(super) fn write_any(
+    out: &mut Vec<u8>,
+    prefix: &str,
+    domain: &[u8],
+    entries: &[Entry<'_>],
+    levels: &[Level],
+    algorithm: Option<&Algorithm>,
+) {
+    write_tagged(out, prefix, domain, entries, levels);
+    if let Some(algorithm) = algorithm {
+        write_tag(out, algorithm);
+    }
+}
+
+/// Appends a key up to the end of its hash tag.
+#[inline]
+fn write_tagged(
+    out: &mut Vec<u8>,
+    prefix: &str,
+    domain: &[u8],
+    entries: &[Entry<'_>],
+    levels: &[Level],
+) {
+    out.extend_from_slice(prefix.as_bytes());
+    out.extend_from_slice(VERSION);
+    out.push(b'{');
+    write_part(out, None, domain);
+    for (index, entry) in entries.iter().enumerate() {
+        out.push(b'|');
+        match levels.get(index) {
+            // The key may be a pattern too; both are written as they are in the file.
+            Some(Level {
+                share_threshold: true,
+                key,
+                value,
+                ..
+            }) => {
+                write_part(out, None, key.as_bytes());
+                write_part(
+                    out,
+                    Some(PATTERN),
+                    value.as_deref().unwrap_or_default().as_bytes(),
+                );
+            }
+            Some(level) if level.matching.counts_addresses() => write_address(out, entry, level),
+            _ => {
+                write_part(out, None, entry.key);
+                write_part(out, Some(VALUE), entry.value);
+            }
+        }
+    }
+    out.push(b'}');
+}
+
+/// Appends an entry whose value may be an address: all spellings of one have the same counter, and
+/// with `prefix` all IPv6 addresses of one network. That is the mark of a shared pattern: no
+/// pattern, and none of the names of sets, networks and expressions, is the text of a network. Two
+/// levels do not write the same network, because an address belongs to the one with the longest
+/// prefix.
+#[inline(never)]
+fn write_address(out: &mut Vec<u8>, entry: &Entry<'_>, level: &Level) {
+    let counted = Counted::new(entry.value, level);
+    let mark = if matches!(counted, Counted::Network(_)) {
+        PATTERN
+    } else {
+        VALUE
+    };
+    write_part(out, None, entry.key);
+    write_part(out, Some(mark), counted.bytes());
+}
+
+/// What a level counts a value as.
+pub(super) enum Counted<'v> {
+    /// The value.
+    Value(&'v [u8]),
+    /// An address, in its one canonical text.
+    Address(Text),
+    /// The network that groups an address.
+    Network(Text),
+}
+
+impl<'v> Counted<'v> {
+    pub(super) fn new(value: &'v [u8], level: &'v Level) -> Self {
+        let address = if level.matching.counts_addresses() {
+            address::read(value)
+        } else {
+            None
+        };
+        let Some(address) = address else {
+            return Self::Value(value);
+        };
+        let group = match level.matching {
+            // As it is written in the files, unless that is a pattern or no value at all.
+            Matching::Address => {
+                let written = level
+                    .value
+                    .as_deref()
+                    .filter(|written| !written.contains('*'));
+                return written.map_or_else(
+                    || Self::Address(Text::new(address)),
+                    |written| Self::Value(written.as_bytes()),
+                );
+            }
+            Matching::Cidr {
+                prefix: Some(prefix),
+            } => address::group(address, prefix),
+            _ => None,
+        };
+        group.map_or_else(
+            || Self::Address(Text::new(address)),
+            |network| Self::Network(Text::new(network)),
+        )
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Value(value) => value,
+            Self::Address(text) | Self::Network(text) => text.bytes(),
+        }
+    }
+}
+
+/// Appends the key of the counter of a subject, which is named by what is inside its hash tag.
+pub(crate) fn write_counter(
+    out: &mut Vec<u8>,
+    prefix: &str,
+    subject: &[u8],
+    algorithm: &Algorithm,
+) {
+    write_subject(out, prefix, subject);
+    write_tag(out, algorithm);
+}
+
+/// The same up to the end of the hash tag.
+pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8]) {
+    for part in [prefix.as_bytes(), VERSION, b"{", subject, b"}"] {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Appends the key of the counter of a trial: that of the real one with a mark before the
+/// algorithm, so that both are in the same hash slot. `key` begins as any key of the subject does.
+pub(crate) fn write_trial(out: &mut Vec<u8>, key: &[u8], algorithm: &Algorithm) {
+    out.extend_from_slice(tagged(key));
+    out.extend_from_slice(TRIAL);
+    write_tag(out, algorithm);
+}
+
+/// The key of the overrides. A separator directly behind the brace is in no counter key: no domain
+/// is empty.
+#[must_use]
+pub fn of_overrides(prefix: &str) -> Vec<u8> {
+    [prefix.as_bytes(), VERSION, b"{|overrides}"].concat()
+}
+
+/// Appends the algorithm, its window in seconds, calendar months or a calendar with its zone, and
+/// what else gives its state a meaning. The amount is left out, so that changing it keeps the
+/// counters.
+fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
+    out.extend_from_slice(&algorithm.spec().key_tag);
+    // A changed `max_duration` keeps the holders.
+    if algorithm.has_holders() {
+        return;
+    }
+    match algorithm.window() {
+        // Windows are whole seconds, or whole ticks where a tick is longer than a second.
+        Period::Even(length) => out.extend_from_slice(
+            itoa::Buffer::new()
+                .format(length.micros() / MICROS_PER_SECOND)
+                .as_bytes(),
+        ),
+        // Not the 30 days of a replica without the setting, whose windows have other numbers.
+        Period::Months(months) => {
+            out.push(b'm');
+            out.extend_from_slice(itoa::Buffer::new().format(months.get()).as_bytes());
+        }
+        Period::Calendar(calendar) => calendar.write_tag(out),
+    }
+    algorithm.write_key_suffix(out);
+}
+
+/// Appends one part behind its mark. The mark of a digest replaces [`VALUE`], and follows
+/// [`PATTERN`].
+fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
+    if text.len() > MAX_PART_BYTES {
+        // The digest of a pattern differs from that of the same text as a value.
+        out.extend(mark.filter(|&mark| mark == PATTERN));
+        out.push(DIGEST);
+        for byte in Sha256::digest(text) {
+            out.extend(
+                [byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]),
+            );
+        }
+        return;
+    }
+    out.extend(mark);
+    let mut rest = text;
+    // Most parts need no escape and are copied at once.
+    while let Some(index) = rest.iter().position(|&byte| is_reserved(byte)) {
+        let byte = rest[index];
+        out.extend_from_slice(&rest[..index]);
+        out.push(b'%');
+        out.extend([byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]));
+        rest = &rest[index + 1..];
+    }
+    out.extend_from_slice(rest);
+}
+
+/// The separators between parts, and the escape character.
+const fn is_reserved(byte: u8) -> bool {
+    matches!(byte, b'%' | b'{' | b'}' | b'|' | VALUE | PATTERN | DIGEST)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,356 @@
+//! The plan of a subject that an operator names. The request path does not use it.
+//!
+//! Of a subject whose texts are all known it is the plan of that descriptor. Of others (a long
+//! value that is known by its digest, a counter that values share) it is that of the limit which
+//! may count it: the digest does not say which pattern the value matches.
+
+use std::sync::Arc;
+
+use super::key::{self, Part, Subject, SubjectEntry};
+use super::{Check, CheckIndex, Checks, Modes, Options, Plan, Slot, Trials};
+use crate::core::ask::{Ask, Descriptor, Entry};
+use crate::core::time::Unit;
+use crate::limits::rules::Rules;
+use crate::limits::rules::address;
+use crate::limits::rules::limit::{Amount, Level, Limit, LimitInForce, Matching};
+use crate::limits::rules::tree::matches;
+
+/// Why a subject has no plan.
+#[derive(Debug)]
+pub(crate) enum NoPlan {
+    /// No limit in force can count it.
+    NoLimit,
+    /// Its limit is `unlimited`, so that nothing is counted.
+    Unlimited,
+    /// Several limits may count it: their paths.
+    Several(Vec<String>),
+}
+
+impl Plan {
+    /// The plan of the only descriptor of a subject. `limit` is the path of its limit, where it is
+    /// known.
+    ///
+    /// # Errors
+    /// There is none, or there may be several.
+    pub(crate) fn of_subject(
+        rules: &Arc<Rules>,
+        subject: &Subject,
+        limit: Option<&str>,
+        options: &Options,
+    ) -> Result<Self, NoPlan> {
+        if let Ok((domain, entries)) = subject.exact() {
+            return Ok(Self::new(rules, &ask(domain, &entries), options));
+        }
+        let limits: Vec<&Limit> = rules
+            .limits()
+            .filter(|one| may_count(one, subject) && limit.is_none_or(|limit| one.path() == limit))
+            .collect();
+        let in_force: Vec<LimitInForce<'_>> = limits
+            .into_iter()
+            .filter_map(|limit| of_row(limit, subject))
+            .collect();
+        let counting: Vec<LimitInForce<'_>> = in_force
+            .iter()
+            .copied()
+            .filter(|limit| limit.amount().is_some() || limit.trial().is_some())
+            .collect();
+        match counting[..] {
+            [limit] => Ok(limit.amount().map_or_else(
+                || Self::of_trial(rules, subject, limit.limit, options),
+                |amount| Self::of_counter(rules, subject, (limit, amount), options),
+            )),
+            [] if in_force.is_empty() => Err(NoPlan::NoLimit),
+            [] => Err(NoPlan::Unlimited),
+            _ => Err(NoPlan::Several(
+                counting.iter().map(|limit| limit.limit.path()).collect(),
+            )),
+        }
+    }
+
+    /// Of a limit that is `unlimited`, only the trial counts.
+    fn of_trial(rules: &Arc<Rules>, subject: &Subject, limit: &Limit, options: &Options) -> Self {
+        let mut key = Vec::new();
+        key::write_subject(&mut key, &options.key_prefix, &subject.tag());
+        let trials = Trials::of_counter(&key, limit);
+        let slots = [Slot::Unlimited(limit.id)].into_iter().collect();
+        Self {
+            rules: Arc::clone(rules),
+            slots,
+            unknown_domain: false,
+            checks: Arc::default(),
+            trials,
+        }
+    }
+
+    fn of_counter(
+        rules: &Arc<Rules>,
+        subject: &Subject,
+        (in_force, amount): (LimitInForce<'_>, &Amount),
+        options: &Options,
+    ) -> Self {
+        let LimitInForce { limit, row } = in_force;
+        let mut checks = Checks {
+            commit: rules.commit(limit.domain.as_bytes()).unwrap_or_default(),
+            ..Checks::default()
+        };
+        key::write_counter(
+            &mut checks.keys,
+            &options.key_prefix,
+            &subject.tag(),
+            &amount.algorithm,
+        );
+        let check = CheckIndex(0);
+        checks
+            .tracked
+            .extend(limit.usage.as_ref().map(|usage| (check, Arc::clone(usage))));
+        checks.list.push(Check {
+            key: 0..checks.keys.len(),
+            algorithm: amount.algorithm,
+            hits: 0,
+            modes: Modes {
+                shadow: in_force.shadow_mode(),
+                quota: limit.quota_mode,
+            },
+            on_store_failure: in_force
+                .on_store_failure()
+                .unwrap_or(options.on_store_failure),
+            per_second: amount.rate.unit == Unit::Second,
+        });
+        let trials = Trials::of_counter(&checks.keys, limit);
+        let slot = Slot::Checked {
+            check,
+            limit: Some(limit.id),
+            row,
+            shown: amount.shown,
+            scale: amount.scale,
+            metric: None,
+            is_default_cost: false,
+            is_raised: false,
+        };
+        Self {
+            rules: Arc::clone(rules),
+            slots: [slot].into_iter().collect(),
+            unknown_domain: false,
+            checks: Arc::new(checks),
+            trials,
+        }
+    }
+}
+
+/// An ask with one descriptor.
+pub(crate) fn ask<'a>(domain: &'a [u8], entries: &[(&'a [u8], &'a [u8])]) -> Ask<'a> {
+    let mut ask = Ask::default();
+    ask.domain = domain;
+    for &(key, value) in entries {
+        ask.push(Entry { key, value });
+    }
+    ask.close(Descriptor::default());
+    ask
+}
+
+/// Whether a descriptor of the subject may find the limit.
+fn may_count(limit: &Limit, subject: &Subject) -> bool {
+    subject.domain.is(&limit.domain)
+        && limit.levels.len() == subject.entries.len()
+        && limit
+            .levels
+            .iter()
+            .zip(&subject.entries)
+            .all(|(level, entry)| may_match(level, entry))
+}
+
+/// The limit with the row of the subject; `None` if the subject's row, or the lack of one, makes it
+/// that of another limit.
+fn of_row<'r>(limit: &'r Limit, subject: &Subject) -> Option<LimitInForce<'r>> {
+    let Some(table) = &limit.table else {
+        return Some(limit.into());
+    };
+    let rows = &table.rows;
+    let row = match &subject.entries.get(table.level)?.value {
+        Part::Text(value) => rows.find(value),
+        // Slow, as a list of millions is; only long values have digests.
+        digest @ Part::Digest(_) => {
+            let is_it = |value: &[u8]| {
+                value.len() > key::MAX_PART_BYTES
+                    && str::from_utf8(value).is_ok_and(|value| digest.is(value))
+            };
+            rows.rows().find(|&row| is_it(rows.value(row)))
+        }
+    };
+    let of_row = match row {
+        Some(row) => rows.meaning(row).map(|meaning| meaning.limit),
+        None => table.default(),
+    };
+    (of_row == Some(limit.id.limit)).then_some(LimitInForce { limit, row })
+}
+
+fn may_match(level: &Level, entry: &SubjectEntry) -> bool {
+    let SubjectEntry {
+        key,
+        value,
+        is_shared,
+    } = entry;
+    let written = level.value.as_deref();
+    if let (
+        Matching::Cidr {
+            prefix: Some(prefix),
+        },
+        Some(bits),
+    ) = (level.matching, entry.prefix())
+    {
+        return key.is(&level.key) && prefix == bits;
+    }
+    if level.share_threshold || *is_shared {
+        return level.share_threshold
+            && *is_shared
+            && key.is(&level.key)
+            && value.is(written.unwrap_or_default());
+    }
+    let key_fits = match key {
+        Part::Text(text) => matches(&level.key, text),
+        Part::Digest(_) => level.key.contains('*') || key.is(&level.key),
+    };
+    let value_fits = || match value {
+        Part::Text(text) => may_be(level, text),
+        Part::Digest(_) => match level.matching {
+            Matching::Text | Matching::Address => {
+                written.is_none_or(|written| written.contains('*') || value.is(written))
+            }
+            // No address is so long.
+            Matching::Cidr { .. } => false,
+            Matching::Set { .. } | Matching::Regex => true,
+        },
+    };
+    key_fits && value_fits()
+}
+
+/// Whether a value may be one that the level matches. Sure of texts; of networks, sets and
+/// expressions it says yes to what they could have.
+fn may_be(level: &Level, value: &[u8]) -> bool {
+    let Some(written) = level.value.as_deref() else {
+        return true;
+    };
+    match level.matching {
+        Matching::Text | Matching::Address => matches(written, value),
+        Matching::Cidr { .. } => address::read(value).is_some(),
+        Matching::Set { .. } | Matching::Regex => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::rules::compile::{self, SourceText, compile};
+
+    const FILE: &str = "
+domain: d
+descriptors:
+- { key: user, value: vip, rate_limit: { unit: day, requests_per_unit: 1 } }
+- { key: user, rate_limit: { unit: day, requests_per_unit: 2, track_usage: true } }
+- { key: token, value: 'Bearer *', rate_limit: { unit: day, requests_per_unit: 3 } }
+- { key: token, rate_limit: { unit: day, requests_per_unit: 4 } }
+- { key: path, value: '/a*', share_threshold: true, rate_limit: { unit: day, requests_per_unit: 5 } }
+- { key: path, rate_limit: { unit: day, requests_per_unit: 6 } }
+- { key: free, rate_limit: { unlimited: true } }
+- { key: tenant, table: t.csv, rate_limit: { unit: day, requests_per_unit: 7 } }
+";
+
+    /// A row of a value that a key has as its digest.
+    fn table() -> String {
+        format!(
+            "value,requests_per_unit,unit\n{},8,hour\nshort,9,hour\n",
+            "t".repeat(200)
+        )
+    }
+
+    /// The key that a request counts with, and the name of its subject.
+    fn counted(rules: &Arc<Rules>, key: &str, value: &[u8]) -> (Vec<u8>, String) {
+        let plan = Plan::new(
+            rules,
+            &ask(b"d", &[(key.as_bytes(), value)]),
+            &Options::default(),
+        );
+        let key = plan
+            .checks
+            .iter()
+            .map(|check| plan.checks.key(check).to_vec())
+            .next()
+            .expect("a check");
+        let name = key::name(&key);
+        (key, name)
+    }
+
+    #[test]
+    fn a_name_leads_to_the_counter_that_it_came_from() {
+        let file = |name: &str, text: &str| SourceText {
+            name: name.to_owned(),
+            text: text.into(),
+        };
+        let rules = Arc::new(
+            compile(
+                &[file("a.yaml", FILE), file("t.csv", &table())],
+                &compile::Options::default(),
+            )
+            .unwrap_or_else(|problems| panic!("{problems:?}"))
+            .rules,
+        );
+        let long = |begin: &str| format!("{begin}{}", "x".repeat(200)).into_bytes();
+        let find = |name: &str, limit: Option<&str>| {
+            Plan::of_subject(
+                &rules,
+                &Subject::read(name).expect("a name"),
+                limit,
+                &Options::default(),
+            )
+        };
+        let key_of = |plan: &Plan| {
+            plan.checks
+                .iter()
+                .map(|check| plan.checks.key(check).to_vec())
+                .next()
+        };
+        for (key, value, limit) in [
+            ("user", b"vip".to_vec(), None),
+            ("user", b"a|b\xff".to_vec(), None),
+            ("user", long("vip"), None),
+            ("path", b"/ab".to_vec(), None),
+            ("path", long("/a"), None),
+            ("path", long("/b"), None),
+            ("token", long("Bearer "), Some("d.token_Bearer *")),
+            ("token", long("Basic "), Some("d.token")),
+            ("tenant", b"short".to_vec(), None),
+            ("tenant", "t".repeat(200).into_bytes(), None),
+            ("tenant", long("no row"), None),
+        ] {
+            let (counter, name) = counted(&rules, key, &value);
+            let plan = find(&name, limit).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(key_of(&plan).as_deref(), Some(&*counter), "{name}");
+            assert_eq!(
+                plan.checks.is_tracked(),
+                key == "user" && value != b"vip",
+                "{name}"
+            );
+        }
+        let (_, token) = counted(&rules, "token", &long("Bearer "));
+        assert!(
+            matches!(find(&token, None), Err(NoPlan::Several(paths)) if paths == ["d.token_Bearer \
+                *", "d.token"])
+        );
+        let digest = token.split_once('#').expect("a digest").1;
+        assert!(matches!(
+            find(&format!("d|free#{digest}"), None),
+            Err(NoPlan::Unlimited)
+        ));
+        for unknown in [
+            format!("d|none#{digest}"),
+            format!("e|user#{digest}"),
+            "d|path~/b*".to_owned(),
+            "d|user~vip".to_owned(),
+        ] {
+            assert!(
+                matches!(find(&unknown, None), Err(NoPlan::NoLimit)),
+                "{unknown}"
+            );
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Which requests reach the trials of their limits, and with what.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::override_tests::order_to;
+use super::*;
+use crate::core::time::Micros;
+use crate::limits::overrides::Overrides;
+use crate::limits::rules::compile::{self, SourceText, compile};
+
+const FILE: &str = "
+domain: d
+descriptors:
+- { key: a, rate_limit: { unit: minute, requests_per_unit: 9, name: first, trial: { requests_per_unit: 3 } } }
+- { key: b, rate_limit: { unit: minute, requests_per_unit: 9 } }
+- { key: c, rate_limit: { unit: minute, requests_per_unit: 9, replaces: [{ name: first }] } }
+- { key: s, rate_limit: { unit: minute, requests_per_unit: 9, track_usage: true, default_cost: 5, trial: { unit: second, default_cost: 7 } } }
+- { key: u, rate_limit: { unlimited: true, trial: { unit: minute, requests_per_unit: 3, algorithm: token_bucket } } }
+- { key: p, value: '/a*', share_threshold: true, rate_limit: { unit: minute, requests_per_unit: 9, trial: { requests_per_unit: 3 } } }
+";
+
+fn rules(file: &str) -> Arc<Rules> {
+    let file = SourceText {
+        name: "a.yaml".to_owned(),
+        text: file.into(),
+    };
+    Arc::new(
+        compile(&[file], &compile::Options::default())
+            .unwrap_or_else(|problems| panic!("{problems:?}"))
+            .rules,
+    )
+}
+
+/// Descriptors of one entry with these keys, each with its hits.
+fn ask<'a>(descriptors: &[(&'a str, Option<u64>)]) -> Ask<'a> {
+    let mut ask = Ask::default();
+    ask.domain = b"d";
+    for (key, hits) in descriptors {
+        ask.push(Entry {
+            key: key.as_bytes(),
+            value: b"/ab",
+        });
+        let mut descriptor = Descriptor::default();
+        descriptor.hits_addend = *hits;
+        ask.close(descriptor);
+    }
+    ask
+}
+
+/// The trials of a plan: the key, the hits, and the number of the descriptor.
+fn trials(plan: &Plan) -> Vec<(String, i64, usize)> {
+    let text = |checks: &Checks, check| String::from_utf8_lossy(checks.key(check)).into_owned();
+    plan.trials
+        .iter()
+        .flat_map(|trials| {
+            trials
+                .iter()
+                .map(|(_, check, of)| (text(&trials.checks, check), check.hits, of.slot))
+        })
+        .collect()
+}
+
+fn plan(file: &str, descriptors: &[(&str, Option<u64>)]) -> Plan {
+    Plan::new(
+        &rules(file),
+        &ask(descriptors),
+        &Options {
+            key_prefix: "x:".to_owned(),
+            ..Options::default()
+        },
+    )
+}
+
+#[test]
+fn a_trial_has_the_key_of_its_limit_with_a_mark_and_the_hits_of_the_request() {
+    let plan = plan(
+        FILE,
+        &[
+            ("b", None),
+            ("a", Some(4)),
+            ("u", None),
+            ("p", Some(0)),
+            ("s", None),
+            ("none", None),
+        ],
+    );
+    let expected = [
+        ("x:w1{d|a=/ab}trfw60", 4, 1),
+        ("x:w1{d|u=/ab}trtb60", 1, 2),
+        ("x:w1{d|p~/a*}trfw60", 0, 3),
+        ("x:w1{d|s=/ab}trfw1", 7, 4),
+    ];
+    assert_eq!(
+        trials(&plan),
+        expected.map(|(key, hits, slot)| (key.to_owned(), hits, slot))
+    );
+    assert_eq!(
+        plan.checks.len(),
+        4,
+        "the checks are those of the limits alone"
+    );
+    assert!(
+        plan.checks.iter().all(|check| !plan
+            .checks
+            .key(check)
+            .windows(3)
+            .any(|part| part == b"}tr"))
+    );
+    let trials = plan.trials.as_ref().expect("trials");
+    assert_eq!(
+        (trials.of_slot(0), trials.of_slot(2)),
+        (None, Some(CheckIndex(1)))
+    );
+    assert!(
+        trials.checks[CheckIndex(3)].per_second && !trials.checks[CheckIndex(0)].per_second,
+        "the unit is that of the trial"
+    );
+    let tracking = trials
+        .checks
+        .tracking(CheckIndex(3))
+        .expect("its limit has usage");
+    assert!(tracking.is_trial && trials.checks.tracking(CheckIndex(0)).is_none());
+    let mut record = Vec::new();
+    key::write_usage(
+        trials.checks.key(&trials.checks[CheckIndex(3)]),
+        &mut record,
+    );
+    assert_eq!(record, b"x:w1{d|s=/ab}trus");
+    assert!(self::plan(FILE, &[("b", None)]).trials.is_none());
+}
+
+#[test]
+fn a_descriptor_without_its_limit_has_no_trial() {
+    assert!(
+        plan(FILE, &[("a", None), ("c", None)]).trials.is_none(),
+        "it is replaced"
+    );
+    let mut own = ask(&[]);
+    own.push(Entry {
+        key: b"a",
+        value: b"1",
+    });
+    let mut descriptor = Descriptor::default();
+    descriptor.limit = Some(Rate {
+        requests_per_unit: 1,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    });
+    own.close(descriptor);
+    assert!(
+        Plan::new(&rules(FILE), &own, &Options::default())
+            .trials
+            .is_none(),
+        "the request brings a limit along"
+    );
+}
+
+#[test]
+fn what_operators_decide_does_not_reach_a_trial_and_a_raise_does_not_change_it() {
+    let with = |file: &str, kind: &str, key: &str| {
+        let overrides = Overrides::new(vec![order_to(50, kind, key)]);
+        let ask = ask(&[("a", None), ("u", None)]);
+        Plan::with_overrides(
+            &rules(file),
+            Some(overrides.at(Micros(1_000_000))),
+            &ask,
+            &Options::default(),
+        )
+    };
+    let slots = |plan: &Plan| {
+        trials(plan)
+            .into_iter()
+            .map(|(.., slot)| slot)
+            .collect::<Vec<_>>()
+    };
+    for kind in ["block", "exempt"] {
+        assert_eq!(slots(&with(FILE, kind, "a")), [1], "{kind}");
+        assert_eq!(slots(&with(FILE, kind, "u")), [0], "{kind}");
+    }
+    let raised = with(FILE, "raise", "a");
+    let trial = &raised.trials.as_ref().expect("trials").checks[CheckIndex(0)];
+    assert_eq!(
+        (
+            raised.checks[CheckIndex(0)].algorithm.capacity(),
+            trial.algorithm.capacity()
+        ),
+        (50, 3)
+    );
+    let whole = FILE.replace("domain: d\n", "domain: d\ncommit: all_or_none\n");
+    assert!(
+        with(&whole, "block", "a").trials.is_none(),
+        "nothing of the request is counted"
+    );
+    assert_eq!(slots(&with(&whole, "exempt", "a")), [1]);
+}
+
+#[test]
+fn a_subject_that_is_known_by_its_digest_has_the_trial_of_its_limit() {
+    let rules = rules(FILE);
+    let long = "v".repeat(200);
+    for (key, checks) in [("a", 1), ("u", 0)] {
+        let name = key::name_of(b"d", [(key.as_bytes(), long.as_bytes())].into_iter());
+        let subject = key::Subject::read(&name).expect("a name");
+        let plan = Plan::of_subject(&rules, &subject, None, &Options::default()).expect("a plan");
+        let mut whole = Ask::default();
+        whole.domain = b"d";
+        whole.push(Entry {
+            key: key.as_bytes(),
+            value: long.as_bytes(),
+        });
+        whole.close(Descriptor::default());
+        let asked = Plan::new(&rules, &whole, &Options::default());
+        assert_eq!(trials(&plan)[0].0, trials(&asked)[0].0, "{key}");
+        assert_eq!(
+            (plan.checks.len(), asked.checks.len()),
+            (checks, checks),
+            "{key}"
+        );
+    }
+}
+
+proptest! {
+    /// Whatever a request asks for, its plan is that of the same limits without trials.
+    #[test]
+    fn the_plan_of_a_request_does_not_depend_on_trials(keys in prop::collection::vec((prop::sample::select(vec!["a", "b", "c", "s", "u", "p", "x"]), prop::option::of(0..9_u64)), 0..6)) {
+        let without: String = FILE
+            .lines()
+            .map(|line| line.find(", trial").map_or_else(|| line.to_owned(), |end| format!("{} }} \
+                }}", &line[..end])) + "\n")
+            .collect();
+        prop_assert!(!without.contains("trial"));
+        let shown = |plan: &Plan| {
+            let checks = plan.checks.iter().map(|check| (plan.checks.key(check).to_vec(), check.algorithm, check.hits)).collect::<Vec<_>>();
+            format!("{:?} {checks:?} {}", plan.slots, plan.checks.passing_quotas())
+        };
+        prop_assert_eq!(shown(&plan(FILE, &keys)), shown(&plan(&without, &keys)));
+    }
+}

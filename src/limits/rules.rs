@@ -1,0 +1,243 @@
+//! The rules: the immutable compiled configuration, and the look-up of a descriptor's limit.
+//!
+//! `rules/resource.rs` holds the limits that a control plane sends, and `rules/domains.rs` what of
+//! them is in force.
+//!
+//! `rules/source.rs` holds the configuration as written, `rules/compile.rs` compiles it, or reports
+//! all its problems at once, and this file holds what the program runs.
+
+pub(crate) mod address;
+pub mod compile;
+pub mod diff;
+pub mod domains;
+pub mod limit;
+pub mod resource;
+pub mod shown_name;
+mod source;
+pub mod table;
+pub(crate) mod tree;
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::core::ask::Entry;
+use limit::{Limit, LimitId, LimitInForce, LimitTable, OnStoreFailure};
+use table::RowNumber;
+use tree::Tree;
+pub use tree::trace;
+
+/// All domains, and so all limits. Rules that follow each other may share domains, which need not
+/// be compiled again.
+#[derive(Debug, Default)]
+pub struct Rules {
+    by_name: HashMap<Box<[u8]>, Arc<Domain>>,
+    /// By [`LimitId::domain`]. A number without a domain has an empty one.
+    by_number: Vec<Arc<Domain>>,
+    limits: usize,
+}
+
+/// The limits of one domain, and the settings of all its requests.
+#[derive(Debug, Default)]
+pub struct Domain {
+    name: Box<str>,
+    tree: Tree,
+    /// By [`LimitId::limit`].
+    limits: Vec<Limit>,
+    commit: Commit,
+    on_store_failure: Option<OnStoreFailure>,
+}
+
+/// Whether a refused request counts in its other checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Commit {
+    /// Each check counts on its own, as in envoyproxy/ratelimit.
+    #[default]
+    Each,
+    /// A refused request counts nowhere.
+    AllOrNone,
+}
+
+/// The result of looking up a descriptor.
+#[derive(Debug)]
+pub enum Lookup<'r> {
+    /// No file defines this domain.
+    UnknownDomain,
+    /// The descriptor has no limit: no branch matches it, or the one that does has no limit.
+    NoLimit,
+    /// The limit on the branch of its last entry, or that of the row of its table.
+    Limit(LimitInForce<'r>),
+}
+
+impl Rules {
+    /// Rules of these domains, each at its number. A number that is left out has no domain.
+    fn new(domains: impl IntoIterator<Item = (u32, Arc<Domain>)>) -> Self {
+        let mut rules = Self::default();
+        for (number, domain) in domains {
+            let number = number as usize;
+            debug_assert!(
+                domain
+                    .limits
+                    .iter()
+                    .enumerate()
+                    .all(|(index, limit)| limit.id == LimitId::new(number as u32, index as u32))
+            );
+            if rules.by_number.len() <= number {
+                rules.by_number.resize_with(number + 1, Arc::default);
+            }
+            rules.limits += domain.limits.len();
+            rules
+                .by_name
+                .insert(domain.name.as_bytes().into(), Arc::clone(&domain));
+            rules.by_number[number] = domain;
+        }
+        rules
+    }
+
+    /// Rules of domains with these limits, in which no descriptor finds one.
+    #[cfg(test)]
+    pub(crate) fn of_limits<const N: usize>(domains: [(&str, Vec<Limit>); N]) -> Self {
+        let domain = |(name, limits): (&str, _)| {
+            Arc::new(Domain {
+                name: name.into(),
+                limits,
+                ..Domain::default()
+            })
+        };
+        Self::new((0..).zip(domains.into_iter().map(domain)))
+    }
+
+    /// The domain's `commit`; `None` if no file defines the domain.
+    #[must_use]
+    pub fn commit(&self, domain: &[u8]) -> Option<Commit> {
+        self.by_name.get(domain).map(|domain| domain.commit)
+    }
+
+    /// The domain's default failure policy, which also holds for limits that requests bring along;
+    /// `None`: the process's default holds.
+    #[must_use]
+    pub fn on_store_failure(&self, domain: &[u8]) -> Option<OnStoreFailure> {
+        self.by_name
+            .get(domain)
+            .and_then(|domain| domain.on_store_failure)
+    }
+
+    /// Finds the limit of a descriptor.
+    ///
+    /// At each level the exact value is tried first, then sets, the network with the longest
+    /// prefix, wildcards and regular expressions in the order of the file, and the key alone,
+    /// without backtracking. A limit counts only on the branch of the last entry. Source:
+    /// envoyproxy/ratelimit, except that key and value are compared as a pair.
+    #[must_use]
+    pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
+        let Some(domain) = self.by_name.get(domain) else {
+            return Lookup::UnknownDomain;
+        };
+        let Some(id) = domain.tree.find(entries) else {
+            return Lookup::NoLimit;
+        };
+        let limit = &domain.limits[id.limit as usize];
+        match &limit.table {
+            None => Lookup::Limit(limit.into()),
+            Some(table) => domain.find_row(limit, table, entries),
+        }
+    }
+
+    /// A limit with what a row of its table says, which [`Rules::find`] has found in these rules.
+    #[must_use]
+    pub fn in_force(&self, id: LimitId, row: Option<RowNumber>) -> LimitInForce<'_> {
+        LimitInForce {
+            limit: self.limit(id),
+            row,
+        }
+    }
+
+    /// What says why [`Rules::find`] finds what it does, for the descriptors of a request; `None`
+    /// if no file defines the domain.
+    #[must_use]
+    pub fn tracer(&self, domain: &[u8]) -> Option<trace::Tracer<'_>> {
+        self.by_name
+            .get(domain)
+            .map(|domain| trace::Tracer::new(&domain.tree))
+    }
+
+    /// The limit of that id.
+    #[must_use]
+    pub fn limit(&self, id: LimitId) -> &Limit {
+        &self.by_number[id.domain as usize].limits[id.limit as usize]
+    }
+
+    /// All limits: those of a domain together, in the order of the files.
+    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.by_number.iter().flat_map(|domain| &domain.limits)
+    }
+
+    /// The number of limits.
+    #[must_use]
+    pub const fn limit_count(&self) -> usize {
+        self.limits
+    }
+
+    /// The names of all domains, in no particular order.
+    pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
+        self.by_name.keys().map(AsRef::as_ref)
+    }
+
+    /// The domains by [`LimitId::domain`]. A number without a domain has one without a name. Rules
+    /// that follow each other share what did not change.
+    #[must_use]
+    pub fn by_number(&self) -> &[Arc<Domain>] {
+        &self.by_number
+    }
+
+    /// Whether `domain` is one of these, and not only one of the same name.
+    #[must_use]
+    pub fn shares(&self, domain: &Arc<Domain>) -> bool {
+        self.by_name
+            .get(domain.name.as_bytes())
+            .is_some_and(|own| Arc::ptr_eq(own, domain))
+    }
+}
+
+impl Domain {
+    /// The name that Envoy sends.
+    #[must_use]
+    pub const fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The limit of a descriptor whose branch has a table. Apart, so that look-ups without one stay
+    /// short.
+    #[inline(never)]
+    fn find_row<'r>(
+        &'r self,
+        limit: &'r Limit,
+        table: &LimitTable,
+        entries: &[Entry<'_>],
+    ) -> Lookup<'r> {
+        let value = entries
+            .get(table.level)
+            .map(|entry| entry.value)
+            .unwrap_or_default();
+        match table.rows.find(value) {
+            Some(row) => {
+                let of_row = table
+                    .rows
+                    .meaning(row)
+                    .and_then(|meaning| self.limits.get(meaning.limit as usize));
+                Lookup::Limit(LimitInForce {
+                    limit: of_row.unwrap_or(limit),
+                    row: Some(row),
+                })
+            }
+            None if table.has_default => Lookup::Limit(limit.into()),
+            None => Lookup::NoLimit,
+        }
+    }
+
+    /// Its limits: those of descriptors in the order of the files, then those of plans in tables.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+}

@@ -1,0 +1,263 @@
+//! Files that descriptors name: of values (`values_file`), one in each line, and tables (`table`).
+//!
+//! They stand in the folder of limits, so that they are found, bounded and watched as its other
+//! files are. A file is one of values, or a table, if a file of limits names it so.
+
+use hashbrown::{HashMap, HashSet};
+use memchr::memmem;
+
+use super::SourceText;
+use super::problem::{Location, Problems};
+use crate::limits::rules::source::{self, Content, Node};
+
+/// The key that names a file of values.
+const KEY: &str = "values_file";
+
+/// The key that names a table.
+const TABLE_KEY: &str = "table";
+
+/// The longest value. Envoy's headers have 64 KiB at most.
+pub(super) const LONGEST_VALUE: usize = 64 << 10;
+
+/// The files of values, and the tables.
+#[derive(Default)]
+pub(super) struct Data<'f> {
+    files: HashMap<String, DataFile<'f>>,
+    tables: HashMap<String, TableFile<'f>>,
+    /// Names of tables that no descriptor names.
+    stray: HashSet<String>,
+}
+
+/// A table as it is written.
+#[derive(Clone, Copy)]
+pub(super) struct TableFile<'f> {
+    pub(super) name: &'f str,
+    pub(super) text: &'f [u8],
+    /// The whole file.
+    pub(super) at: Location,
+}
+
+/// One file.
+pub(super) struct DataFile<'f> {
+    /// Each with its line, from 1 on.
+    pub(super) values: Vec<(&'f str, u32)>,
+    /// The whole file.
+    pub(super) at: Location,
+}
+
+impl<'f> Data<'f> {
+    /// Reads those of `files` that others name.
+    pub(super) fn read(problems: &mut Problems, files: &'f [SourceText]) -> Self {
+        let mut data = Self::default();
+        let Named {
+            lists,
+            tables,
+            has_unreadable,
+        } = named(files);
+        for file in files {
+            let is_table = is_table(&file.name);
+            if lists.contains(&file.name) {
+                problems.open(&file.name);
+                let values = read(problems, &file.text);
+                data.files.insert(
+                    file.name.clone(),
+                    DataFile {
+                        values,
+                        at: problems.here(source::Position::default()),
+                    },
+                );
+            } else if tables.contains(&file.name) && is_table {
+                problems.open(&file.name);
+                let at = problems.here(source::Position::default());
+                data.tables.insert(
+                    file.name.clone(),
+                    TableFile {
+                        name: &file.name,
+                        text: &file.text,
+                        at,
+                    },
+                );
+            } else if is_table && !begins_limits(&file.text) {
+                if !has_unreadable {
+                    problems.open(&file.name);
+                    let what = "no descriptor names this table";
+                    problems.error(
+                        source::Position::default(),
+                        what,
+                        "write 'table: ' and its name in a descriptor, or remove the file",
+                    );
+                }
+                data.stray.insert(file.name.clone());
+            }
+        }
+        data
+    }
+
+    /// Whether a file is no file of limits.
+    pub(super) fn has(&self, file: &str) -> bool {
+        self.files.contains_key(file) || self.tables.contains_key(file) || self.stray.contains(file)
+    }
+
+    /// The file of values that a file of limits names.
+    pub(super) fn find(&self, from: &str, name: &str) -> Option<&DataFile<'f>> {
+        self.files.get(&beside(from, name)?)
+    }
+
+    /// The table that a file of limits names.
+    pub(super) fn table(&self, from: &str, name: &str) -> Option<TableFile<'f>> {
+        self.tables.get(&beside(from, name)?).copied()
+    }
+}
+
+/// Whether a file has the name of a table.
+pub(crate) fn is_table(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with(".csv")
+}
+
+/// The lines that are values. A line that begins with `#` is a comment.
+fn read<'f>(problems: &mut Problems, text: &'f [u8]) -> Vec<(&'f str, u32)> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let mut values = Vec::new();
+    for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        let at = source::Position {
+            line: number,
+            column: 1,
+        };
+        match str::from_utf8(line) {
+            Ok(value) if value.len() <= LONGEST_VALUE => values.push((value, number)),
+            Ok(_) => problems.error(
+                at,
+                format!("the value has more than {LONGEST_VALUE} bytes"),
+                "write a shorter one",
+            ),
+            Err(_) => problems.error(at, "the value is not UTF-8", "write the file in UTF-8"),
+        }
+    }
+    values
+}
+
+/// The names of the files that files of limits name.
+#[derive(Default)]
+struct Named {
+    lists: HashSet<String>,
+    tables: HashSet<String>,
+    /// A file that may name some cannot be read.
+    has_unreadable: bool,
+}
+
+fn named(files: &[SourceText]) -> Named {
+    let mut named = Named::default();
+    let finders = [memmem::Finder::new(KEY), memmem::Finder::new(TABLE_KEY)];
+    let is_limits = |file: &&SourceText| {
+        !is_table(&file.name)
+            && finders
+                .iter()
+                .any(|finder| finder.find(&file.text).is_some())
+    };
+    for file in files.iter().filter(is_limits) {
+        match source::read(&file.text) {
+            Ok(document) => document
+                .root
+                .iter()
+                .for_each(|root| collect(root, &file.name, &mut named)),
+            Err(_) => named.has_unreadable = true,
+        }
+    }
+    // A file of limits is no list of values, even if another file names it as one.
+    named.lists.retain(|name| {
+        files
+            .iter()
+            .all(|file| file.name != *name || !begins_limits(&file.text))
+    });
+    named
+}
+
+/// Whether a text is a file of limits: a line begins with its domain.
+fn begins_limits(text: &[u8]) -> bool {
+    text.split(|&byte| byte == b'\n')
+        .any(|line| line.starts_with(b"domain:"))
+}
+
+fn collect(node: &Node, file: &str, names: &mut Named) {
+    match &node.content {
+        Content::Scalar { .. } => {}
+        Content::Sequence(items) => items.iter().for_each(|item| collect(item, file, names)),
+        Content::Mapping(entries) => {
+            for (key, value) in entries {
+                match (key.text(), value.text()) {
+                    (Some(KEY), Some(name)) => names.lists.extend(beside(file, name)),
+                    (Some(TABLE_KEY), Some(name)) => names.tables.extend(beside(file, name)),
+                    _ => collect(value, file, names),
+                }
+            }
+        }
+    }
+}
+
+/// The name of a file that is named from another, relative to the folder of that; `None` if it is
+/// outside of all that are read.
+fn beside(from: &str, name: &str) -> Option<String> {
+    let folder = from.rsplit_once('/').map(|(folder, _)| folder);
+    let mut parts: Vec<&str> = folder.iter().flat_map(|folder| folder.split('/')).collect();
+    if name.starts_with('/') {
+        return None;
+    }
+    for part in name.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_relative_to_the_file_that_has_them() {
+        for (from, name, expected) in [
+            ("limits.yaml", "vips.txt", Some("vips.txt")),
+            ("a/limits.yaml", "vips.txt", Some("a/vips.txt")),
+            (
+                "a/limits.yaml",
+                "../lists/./vips.txt",
+                Some("lists/vips.txt"),
+            ),
+            (
+                "/etc/weir/limits.yaml",
+                "vips.txt",
+                Some("/etc/weir/vips.txt"),
+            ),
+            ("limits.yaml", "../vips.txt", None),
+            ("limits.yaml", "/etc/passwd", None),
+        ] {
+            assert_eq!(beside(from, name).as_deref(), expected, "{from} {name}");
+        }
+    }
+
+    #[test]
+    fn lines_are_values_but_for_comments() {
+        let mut problems = Problems::default();
+        problems.open("v.txt");
+        let values = read(
+            &mut problems,
+            b"\xef\xbb\xbfalice\r\n\n# bob\n  carol d \n\xff\nlast",
+        );
+        assert_eq!(values, [("alice", 1), ("carol d", 4), ("last", 6)]);
+        let (refused, problems) = problems.finish(false, false);
+        assert!(
+            refused
+                && problems[0]
+                    .to_string()
+                    .starts_with("v.txt:5:1: error: the value is not UTF-8"),
+            "{problems:?}"
+        );
+    }
+}

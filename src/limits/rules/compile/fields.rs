@@ -1,0 +1,517 @@
+//! The keys of a map, and the typed reading of their values.
+//!
+//! The Go service has one flat list of keys: it tolerates a known key anywhere, and ignores it
+//! where it means nothing. Here such a key is a warning, so that no file has to change; what that
+//! service refuses within an ignored value is refused here too.
+
+use super::problem::{Problems, quoted, shown};
+pub(super) use super::sections::Section;
+use super::sections::{Format, OWN_KEYS};
+use crate::core::algorithm::OPTIONS;
+use crate::core::time::MAX_SAFE_INTEGER;
+use crate::limits::rules::source::{Content, Node, Position, ValueType};
+
+/// The keys of tables and plans.
+const TABLES: [&str; 4] = ["table", "table_key", "plan", "plans"];
+
+/// The keys that make a limit what it is. Beside `key` instead of below `rate_limit` they are
+/// ignored, and the descriptor has no limit.
+const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
+
+/// The keys of a map that belong to its section.
+pub(super) struct Fields<'n> {
+    node: &'n Node,
+    found: Vec<(&'static str, &'n Node)>,
+    /// The keys that misspelled ones were probably meant to be: that they are missing needs no
+    /// second message.
+    meant: Vec<&'static str>,
+    /// Whether a key belongs to another section.
+    has_misplaced: bool,
+}
+
+impl<'n> Fields<'n> {
+    /// The map.
+    pub(super) fn node(&self) -> &'n Node {
+        self.node
+    }
+
+    /// The value of a key; `None` if it is missing or null.
+    pub(super) fn get(&self, key: &str) -> Option<&'n Node> {
+        self.found
+            .iter()
+            .find(|(found, _)| *found == key)
+            .map(|&(_, node)| node)
+            .filter(|node| node.value_type() != ValueType::Nothing)
+    }
+
+    /// The value of a key, also if it is null; `None` if it is missing.
+    pub(super) fn written(&self, key: &str) -> Option<&'n Node> {
+        self.found
+            .iter()
+            .find(|(found, _)| *found == key)
+            .map(|&(_, node)| node)
+    }
+
+    /// Whether no key has a value, and none was probably meant to have one.
+    pub(super) fn is_empty(&self) -> bool {
+        self.meant.is_empty()
+            && !self.has_misplaced
+            && self
+                .found
+                .iter()
+                .all(|(_, node)| node.value_type() == ValueType::Nothing)
+    }
+
+    /// Whether a misspelled key was probably meant to be this one.
+    pub(super) fn meant(&self, key: &str) -> bool {
+        self.meant.contains(&key)
+    }
+
+    /// Whether a key of the map has its meaning in another section.
+    pub(super) fn has_misplaced(&self) -> bool {
+        self.has_misplaced
+    }
+
+    /// The keys with the positions of their values, including nulls.
+    pub(super) fn locations(&self) -> impl Iterator<Item = (&'static str, Position)> {
+        self.found.iter().map(|&(key, node)| (key, node.at))
+    }
+
+    /// Where to report that a key has no value: the key's null, or the map.
+    pub(super) fn lack(&self, key: &str) -> &'n Node {
+        self.found
+            .iter()
+            .find(|(found, _)| *found == key)
+            .map_or(self.node, |&(_, node)| node)
+    }
+}
+
+/// Reads the keys of a map; `None`, with an error, if the node is not a map.
+pub(super) fn read<'n>(
+    problems: &mut Problems,
+    node: &'n Node,
+    section: Section,
+) -> Option<Fields<'n>> {
+    let Content::Mapping(entries) = &node.content else {
+        let what = match (node.text(), node.value_type()) {
+            (Some(text), value_type) if value_type != ValueType::Nothing => {
+                format!(
+                    "expected a map {}, found {}",
+                    section.expected(),
+                    quoted(text)
+                )
+            }
+            (_, value_type) => format!(
+                "expected a map {}, found {}",
+                section.expected(),
+                value_type.name()
+            ),
+        };
+        problems.error_at(node, what, section.remedy_for_map());
+        return None;
+    };
+    let mut fields = Fields {
+        node,
+        found: Vec::with_capacity(entries.len().min(section.keys().count())),
+        meant: Vec::new(),
+        has_misplaced: false,
+    };
+    for (key, value) in entries {
+        let Some(name) = key_text(problems, key) else {
+            continue;
+        };
+        match section.known(name) {
+            Some((known, sections)) if sections.contains(&section) => {
+                fields.found.push((known, value));
+            }
+            Some((known, sections)) => {
+                fields.has_misplaced = true;
+                let is_own =
+                    OWN_KEYS.contains(&known) || OPTIONS.iter().any(|(option, _)| *option == known);
+                let what = format!("'{known}' has no meaning {}", section.name());
+                // Of what belongs to both, a trial is the rarer one.
+                let is_near = |other: &&Section| {
+                    other.format() == section.format()
+                        && (**other != Section::Trial || sections.len() == 1)
+                };
+                let same = sections.iter().filter(is_near);
+                let names: Vec<&str> = same.map(|section| section.name()).collect();
+                let remedy = format!("it belongs {}", names.join(" or "));
+                if is_own
+                    || matches!(section, Section::Defaults | Section::Trial)
+                    || section.format() != Format::Files
+                {
+                    problems.error_at(key, what, remedy);
+                } else {
+                    if section == Section::Descriptor && AMOUNT.contains(&known) {
+                        problems.mistake(
+                            key.at,
+                            format!("'{known}' stands beside 'key' and is ignored"),
+                            "indent it below 'rate_limit'",
+                        );
+                    } else {
+                        problems.warning(key.at, what + " and is ignored", remedy);
+                    }
+                    if known != "metadata" {
+                        check_ignored(problems, value);
+                    }
+                }
+            }
+            None => fields
+                .meant
+                .extend(unknown_key(problems, key, name, Some(section))),
+        }
+    }
+    Some(fields)
+}
+
+/// The name of a key; `None`, with an error, if it is not text.
+fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
+    match (key.value_type(), key.text()) {
+        (ValueType::Text, Some(text)) => Some(text),
+        (value_type, Some(text)) if value_type != ValueType::Nothing => {
+            let what = format!(
+                "the key {} is {}, not text",
+                quoted(text),
+                value_type.name()
+            );
+            problems.error_at(key, what, "write the name of a key");
+            None
+        }
+        (value_type, _) => {
+            problems.error_at(
+                key,
+                format!("a key is {}, not text", value_type.name()),
+                "write the name of a key; check the indentation",
+            );
+            None
+        }
+    }
+}
+
+/// Reports an unknown key, and returns the key that it was probably meant to be.
+fn unknown_key(
+    problems: &mut Problems,
+    key: &Node,
+    name: &str,
+    section: Option<Section>,
+) -> Option<&'static str> {
+    let all = || section.unwrap_or(Section::Root).all_keys();
+    let near = match section {
+        _ if problems.is_full() => None,
+        Some(section) => nearest(name, section.keys()).or_else(|| nearest(name, all())),
+        None => nearest(name, all()),
+    };
+    let remedy = match (near, section) {
+        (_, Some(Section::Plan | Section::Row))
+            if Section::RateLimit.keys().any(|key| key == name) =>
+        {
+            "write it in 'rate_limit': it is the same for all plans and rows".to_owned()
+        }
+        (_, Some(section))
+            if matches!(section.format(), Format::Metadata | Format::Overlay)
+                && TABLES.contains(&name) =>
+        {
+            "remove it: tables and plans are written in files of limits, and a control plane has \
+             none"
+                .to_owned()
+        }
+        (Some(near), _) => format!("write '{near}'"),
+        (None, Some(section)) => format!(
+            "remove it, or write one of {}",
+            section.keys().collect::<Vec<_>>().join(", ")
+        ),
+        (None, None) => "remove it".to_owned(),
+    };
+    let where_found = section.map_or(String::new(), |section| format!(" {}", section.name()));
+    problems.error_at(
+        key,
+        format!("unknown key {}{where_found}", quoted(name)),
+        remedy,
+    );
+    near
+}
+
+/// The known name that a wrong one was probably meant to be: the nearest by edit distance.
+pub(crate) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    /// A longer text is not a misspelled name, and costly to compare.
+    const LONGEST_NAME: usize = 64;
+    if wrong.len() > LONGEST_NAME {
+        return None;
+    }
+    let plain = |name: &str| {
+        name.chars()
+            .filter(|letter| letter.is_alphanumeric())
+            .flat_map(char::to_lowercase)
+            .collect::<String>()
+    };
+    let wrong = plain(wrong);
+    known
+        .map(|name| (strsim::damerau_levenshtein(&wrong, &plain(name)), name))
+        .filter(|&(distance, name)| distance <= (name.len() / 3).max(1))
+        .min_by_key(|&(distance, _)| distance)
+        .map(|(_, name)| name)
+}
+
+/// Checks an ignored value for what the Go service refuses: unknown keys, lists of anything but
+/// maps, and numbers with a fraction.
+fn check_ignored(problems: &mut Problems, node: &Node) {
+    match &node.content {
+        Content::Scalar { .. } => {
+            if matches!(node.value_type(), ValueType::Huge | ValueType::Float) {
+                no_float(problems, node);
+            }
+        }
+        Content::Sequence(items) => {
+            for item in items {
+                match item.value_type() {
+                    ValueType::Mapping => check_ignored(problems, item),
+                    value_type => problems.error_at(
+                        item,
+                        format!("expected a map in this list, found {}", value_type.name()),
+                        "remove it",
+                    ),
+                }
+            }
+        }
+        Content::Mapping(entries) => {
+            for (key, value) in entries {
+                let Some(name) = key_text(problems, key) else {
+                    continue;
+                };
+                if Section::Root.known(name).is_none() {
+                    unknown_key(problems, key, name, None);
+                } else if name != "metadata" {
+                    check_ignored(problems, value);
+                }
+            }
+        }
+    }
+}
+
+fn no_float(problems: &mut Problems, node: &Node) {
+    let text = node.text().unwrap_or_default();
+    let what = format!(
+        "{} is read as {}, which has no meaning here",
+        quoted(text),
+        node.value_type().name()
+    );
+    problems.error_at(
+        node,
+        what,
+        format!("write \"{}\" if it is text", text.escape_default()),
+    );
+}
+
+/// The text of a value, exactly as it is in the file; `None`, with an error, if it is not text.
+pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Option<&'n str> {
+    match (node.value_type(), node.text()) {
+        (ValueType::Text | ValueType::Bool | ValueType::Int, Some(text)) => Some(text),
+        (ValueType::Huge | ValueType::Float, _) => {
+            no_float(problems, node);
+            None
+        }
+        (value_type, _) => {
+            problems.error_at(
+                node,
+                format!("'{key}' is {}, not text", value_type.name()),
+                format!("write text behind '{key}: '"),
+            );
+            None
+        }
+    }
+}
+
+/// A name that answers show, or a row or another limit names; `None` if it is empty, or, with an
+/// error, if it is not text or has control characters.
+pub(super) fn name<'n>(problems: &mut Problems, fields: &Fields<'n>) -> Option<&'n str> {
+    let node = fields.get("name")?;
+    let name = text(problems, node, "name").filter(|name| !name.is_empty())?;
+    let wrong = wrong_name(name);
+    if let Some((what, remedy)) = &wrong {
+        problems.error_at(node, what, *remedy);
+    }
+    wrong.is_none().then_some(name)
+}
+
+/// What is wrong with a name, and the remedy. A line break in one would be a line break in headers
+/// and logs.
+pub(super) fn wrong_name(name: &str) -> Option<(String, &'static str)> {
+    let wrong = name.chars().any(char::is_control);
+    wrong.then(|| {
+        (
+            format!(
+                "the name {} has a line break or another control character",
+                quoted(name)
+            ),
+            "write one line of text",
+        )
+    })
+}
+
+/// The value that the text names; `None`, with an error, if it names none. `noun` says what the
+/// names are of.
+pub(super) fn one_of<T: Copy>(
+    problems: &mut Problems,
+    node: &Node,
+    text: &str,
+    noun: &str,
+    named: &[(&'static str, T)],
+) -> Option<T> {
+    let found = named
+        .iter()
+        .find(|(name, _)| *name == text)
+        .map(|&(_, value)| value);
+    if found.is_none() {
+        let near = nearest(text, named.iter().map(|&(name, _)| name));
+        let remedy = near.map_or_else(|| list(named), |near| format!("write '{near}'"));
+        problems.error_at(node, format!("unknown {noun}: {}", quoted(text)), remedy);
+    }
+    found
+}
+
+/// The remedy that lists all names.
+pub(super) fn list<T>(named: &[(&'static str, T)]) -> String {
+    format!(
+        "write one of {}",
+        named
+            .iter()
+            .map(|&(name, _)| name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    )
+}
+
+/// The value of a switch; false if it is missing or wrong.
+pub(super) fn switch(problems: &mut Problems, fields: &Fields<'_>, key: &str) -> bool {
+    fields
+        .get(key)
+        .and_then(|node| bool(problems, node, key))
+        .unwrap_or(false)
+}
+
+/// A bool; `None`, with an error, if it is anything else.
+pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bool> {
+    if let Some(bool) = node.read::<bool>() {
+        return Some(bool);
+    }
+    let (what, remedy) = match (node.value_type(), node.text()) {
+        (ValueType::Text, Some(text)) if matches!(text, "true" | "false") => (
+            format!("'{key}' is {} in quotes, which is text", quoted(text)),
+            format!("write '{key}: {text}' without quotes"),
+        ),
+        (ValueType::Text | ValueType::Int | ValueType::Huge | ValueType::Float, Some(text)) => (
+            format!("'{key}' is {}, not true or false", quoted(text)),
+            format!("write '{key}: true' or '{key}: false'"),
+        ),
+        (value_type, _) => (
+            format!("'{key}' is {}, not true or false", value_type.name()),
+            format!("write '{key}: true' or '{key}: false'"),
+        ),
+    };
+    problems.error_at(node, what, remedy);
+    None
+}
+
+/// A whole number from 0 to 2^32 - 1; `None`, with an error, if it is anything else.
+pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<u32> {
+    whole(problems, node, key, "2^32-1", u32::MAX.into())
+        .and_then(|number| u32::try_from(number).ok())
+}
+
+/// A number of hits, from 0 to 2^53 - 1; `None`, with an error, if it is anything else.
+pub(super) fn amount(problems: &mut Problems, node: &Node, key: &str) -> Option<u64> {
+    whole(problems, node, key, "2^53-1", MAX_SAFE_INTEGER)
+}
+
+/// A whole number up to `most`, which is `power`.
+fn whole(problems: &mut Problems, node: &Node, key: &str, power: &str, most: u64) -> Option<u64> {
+    let number = node.read::<u64>().filter(|&number| number <= most);
+    let text = node.text().unwrap_or_default();
+    if let Some(number) = number {
+        if node.is_octal_by_zero() {
+            let what = format!(
+                "{} has a leading zero and is read as octal: it is {number}",
+                quoted(text)
+            );
+            problems.warning(
+                node.at,
+                what,
+                format!("write '{key}: {number}' if that is meant, or remove the zero"),
+            );
+        }
+        return Some(number);
+    }
+    let (what, remedy) = match node.value_type() {
+        ValueType::Int if text.starts_with('-') => (
+            format!("'{key}' is {}, which is negative", quoted(text)),
+            "remove the minus sign".into(),
+        ),
+        ValueType::Int | ValueType::Huge => {
+            let longer_unit = if matches!(key, "requests_per_unit" | "unit_multiplier") {
+                ", or a longer unit"
+            } else {
+                ""
+            };
+            (
+                format!("'{key}' is {}, which is too large", quoted(text)),
+                format!("write at most {most} ({power}){longer_unit}"),
+            )
+        }
+        ValueType::Float => {
+            let remedy = format!("write a number from 0 to {most} without fraction or exponent");
+            (
+                format!(
+                    "'{key}' is {}, which is read as {}",
+                    quoted(text),
+                    ValueType::Float.name()
+                ),
+                remedy,
+            )
+        }
+        ValueType::Text
+            if text
+                .trim()
+                .parse::<u64>()
+                .is_ok_and(|number| number <= most) =>
+        {
+            (
+                format!("'{key}' is {} in quotes, which is text", quoted(text)),
+                format!("write '{key}: {}' without quotes", shown(text.trim())),
+            )
+        }
+        ValueType::Text | ValueType::Bool => (
+            format!("'{key}' is {}, not a number", quoted(text)),
+            format!("write a whole number, such as '{key}: 100'"),
+        ),
+        value_type => (
+            format!("'{key}' is {}, not a number", value_type.name()),
+            format!("write a whole number, such as '{key}: 100'"),
+        ),
+    };
+    problems.error_at(node, what, remedy);
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_key_is_found_in_spite_of_case_and_separators() {
+        for (wrong, right) in [
+            ("ratelimit", Some("rate_limit")),
+            ("rateLimit", Some("rate_limit")),
+            ("request_per_unit", Some("requests_per_unit")),
+            ("descriptor", Some("descriptors")),
+            ("Domain", Some("domain")),
+            ("vlaue", Some("value")),
+            ("shadow-mode", Some("shadow_mode")),
+            ("brust", Some("burst")),
+            ("Algorithms", Some("algorithm")),
+            ("x", None),
+        ] {
+            assert_eq!(nearest(wrong, Section::Root.all_keys()), right, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Locations in the resources of a control plane, which have no lines: the path of keys from the
+//! root to a descriptor.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::limits::rules::source::{Node, Position, shown};
+
+/// Characters of a path, or of the name of a resource, in a message.
+const LONGEST_PATH: usize = 400;
+
+/// The column of options in the metadata of a descriptor.
+const IN_METADATA: u32 = 1;
+
+/// The descriptors of a domain, each with its resource, for messages about them.
+pub(super) struct Resources {
+    names: Vec<String>,
+    /// The names as the origins of limits, by the same index.
+    documents: Vec<Arc<str>>,
+    /// By their numbers less 1, parents before their children.
+    descriptors: Vec<Descriptor>,
+}
+
+struct Descriptor {
+    resource: usize,
+    /// The number of the descriptor above it; 0: the root.
+    parent: u32,
+    key: Rc<Node>,
+    value: Option<Rc<Node>>,
+}
+
+impl Resources {
+    /// Resources without descriptors so far.
+    pub(super) fn new(names: impl Iterator<Item = String>) -> Self {
+        let names: Vec<_> = names.collect();
+        let documents = names
+            .iter()
+            .map(|name| format!("resource {}", cut(name)).into())
+            .collect();
+        Self {
+            names,
+            documents,
+            descriptors: Vec::new(),
+        }
+    }
+
+    /// The resource of the descriptor at a position.
+    pub(super) fn document(&self, at: Position) -> Arc<str> {
+        let resource = self.descriptor(at.line).map_or(0, |own| own.resource);
+        self.documents
+            .get(resource)
+            .map(Arc::clone)
+            .unwrap_or_default()
+    }
+
+    /// The position of the descriptor that is added next.
+    pub(super) fn next(&self) -> Position {
+        Position {
+            line: u32::try_from(self.descriptors.len() + 1).unwrap_or(u32::MAX),
+            column: 0,
+        }
+    }
+
+    /// Adds a descriptor. `resource` is the index of a name.
+    pub(super) fn add(
+        &mut self,
+        resource: usize,
+        parent: Position,
+        key: Rc<Node>,
+        value: Option<Rc<Node>>,
+    ) {
+        self.descriptors.push(Descriptor {
+            resource,
+            parent: parent.line,
+            key,
+            value,
+        });
+    }
+
+    /// A resource in a message.
+    pub(super) fn name(&self, resource: usize) -> String {
+        format!(
+            "resource {}",
+            cut(self.names.get(resource).map_or("", String::as_str))
+        )
+    }
+
+    /// The resource and the path of a position.
+    pub(super) fn show(&self, at: Position) -> (String, String) {
+        let own = self.descriptor(at.line);
+        let mut levels = Vec::new();
+        let mut next = own;
+        while let Some(descriptor) = next {
+            let key = shown(descriptor.key.text().unwrap_or_default());
+            let value = descriptor
+                .value
+                .as_ref()
+                .and_then(|value| value.text())
+                .filter(|value| !value.is_empty());
+            levels
+                .push(value.map_or_else(|| key.clone(), |value| format!("{key}={}", shown(value))));
+            next = self.descriptor(descriptor.parent);
+        }
+        levels.reverse();
+        let mut path = cut(&levels.join(" > "));
+        if at.column == IN_METADATA {
+            path += " (metadata.weir)";
+        }
+        (self.name(own.map_or(0, |own| own.resource)), path)
+    }
+
+    fn descriptor(&self, number: u32) -> Option<&Descriptor> {
+        self.descriptors.get((number as usize).checked_sub(1)?)
+    }
+}
+
+/// The position of options in the metadata of the descriptor at `at`.
+pub(super) const fn in_metadata(at: Position) -> Position {
+    Position {
+        line: at.line,
+        column: IN_METADATA,
+    }
+}
+
+fn cut(text: &str) -> String {
+    let cut: String = text.chars().take(LONGEST_PATH).collect();
+    let more = if cut.len() < text.len() { "..." } else { "" };
+    cut + more
+}

@@ -1,0 +1,395 @@
+//! `match`: what a descriptor matches by more than text. Sets, networks and regular expressions,
+//! with their bounds.
+
+use core::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::data::Data;
+use super::fields::{self, Fields};
+use super::problem::{Location, Problems, quoted};
+use super::values;
+use crate::limits::rules::address;
+use crate::limits::rules::limit::Matching;
+use crate::limits::rules::source::Node;
+use crate::limits::rules::tree::{Matched, check_regex};
+
+/// Values of all sets and networks in all files. A set of so many takes about 100 MB.
+const MOST_VALUES: usize = 1_000_000;
+
+/// Regular expressions in all files: each takes some milliseconds to compile.
+const MOST_REGEXES: usize = 1_000;
+
+/// Bytes of the tables of all regular expressions.
+const MOST_REGEX_BYTES: usize = 64 << 20;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Exact,
+    Set,
+    Cidr,
+    Regex,
+}
+
+const KINDS: [(&str, Kind); 4] = [
+    ("exact", Kind::Exact),
+    ("set", Kind::Set),
+    ("cidr", Kind::Cidr),
+    ("regex", Kind::Regex),
+];
+
+/// What has been read so far, for the bounds.
+#[derive(Default)]
+pub(super) struct Totals {
+    values: usize,
+    regexes: usize,
+    bytes: usize,
+}
+
+/// What a descriptor matches by more than text.
+pub(super) struct Match {
+    /// How it is written in names of limits and in keys: `set:`, `cidr:` or `regex:` and what it
+    /// matches.
+    pub(super) text: Box<str>,
+    pub(super) matching: Matching,
+    what: What,
+    /// Of each value or network, in the same order.
+    at: Vec<Location>,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Set(Vec<Box<str>>),
+    Networks(Vec<IpNet>),
+    Regex(Box<str>),
+}
+
+impl Match {
+    /// As a tree takes it.
+    pub(super) fn matched(&self) -> Matched<'_> {
+        match &self.what {
+            What::Set(values) => Matched::Set(values),
+            What::Networks(networks) => Matched::Networks(networks),
+            What::Regex(regex) => Matched::Regex(regex),
+        }
+    }
+
+    /// The text of a regular expression.
+    pub(super) fn regex(&self) -> Option<&str> {
+        match &self.what {
+            What::Regex(regex) => Some(regex),
+            What::Set(_) | What::Networks(_) => None,
+        }
+    }
+
+    /// Each value or network, and where it is written.
+    pub(super) fn items(&self) -> impl Iterator<Item = (String, Location)> {
+        let text = |index: usize| match &self.what {
+            What::Set(values) => values.get(index).map(|value| quoted(value)),
+            What::Networks(networks) => networks.get(index).map(ToString::to_string),
+            What::Regex(_) => None,
+        };
+        self.at
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, at)| Some((text(index)?, *at)))
+    }
+}
+
+/// Reads what a descriptor matches: `Ok(None)` if it matches by text, and an error that is reported
+/// if it says something else that is wrong.
+pub(super) fn read(
+    problems: &mut Problems,
+    totals: &mut Totals,
+    data: &Data<'_>,
+    fields: &Fields<'_>,
+) -> Result<Option<Match>, ()> {
+    let kind = match fields.get("match") {
+        None => Kind::Exact,
+        Some(node) => {
+            let text = fields::text(problems, node, "match").ok_or(())?;
+            fields::one_of(problems, node, text, "kind of match", &KINDS).ok_or(())?
+        }
+    };
+    let allowed: &[&str] = match kind {
+        Kind::Exact => &["value"],
+        Kind::Set => &["values", "values_file"],
+        Kind::Cidr => &["value", "values", "values_file", "prefix"],
+        Kind::Regex => &["value"],
+    };
+    let mut is_wrong = false;
+    for key in ["value", "values", "values_file", "prefix"]
+        .into_iter()
+        .filter(|key| !allowed.contains(key))
+    {
+        let Some(node) = fields.get(key) else {
+            continue;
+        };
+        let (what, remedy) = match (kind, key) {
+            (Kind::Exact, "prefix") => ("'prefix' needs 'match: cidr'", "write 'match: cidr'"),
+            (Kind::Exact, _) => (
+                "a list of values needs 'match: set' or 'match: cidr'",
+                "write 'match: set', or 'match: cidr' for networks",
+            ),
+            (_, "prefix") => (
+                "'prefix' groups addresses, and only 'match: cidr' knows them",
+                "remove it",
+            ),
+            (Kind::Set, _) => (
+                "a set has 'values' in place of 'value'",
+                "write 'values: [...]', or 'values_file: ' and the name of a file",
+            ),
+            _ => (
+                "'match: regex' has one expression",
+                "write it behind 'value: ', with | between alternatives",
+            ),
+        };
+        problems.error_at(node, what, remedy);
+        is_wrong = true;
+    }
+    if is_wrong {
+        return Err(());
+    }
+    let read = match kind {
+        Kind::Exact => return Ok(None),
+        Kind::Set => set(problems, data, fields),
+        Kind::Cidr => cidr(problems, data, fields),
+        Kind::Regex => regex(problems, fields),
+    };
+    let read = read.ok_or(())?;
+    totals.count(problems, fields.node(), &read)?;
+    Ok(Some(read))
+}
+
+impl Totals {
+    fn count(&mut self, problems: &mut Problems, node: &Node, read: &Match) -> Result<(), ()> {
+        self.values = self.values.saturating_add(read.at.len());
+        self.regexes += usize::from(read.regex().is_some());
+        if self.values > MOST_VALUES {
+            problems.error_at(
+                node,
+                format!("all sets together have more than {MOST_VALUES} values"),
+                "write fewer values, or a pattern",
+            );
+            return Err(());
+        }
+        if self.regexes > MOST_REGEXES {
+            problems.error_at(
+                node,
+                format!("there are more than {MOST_REGEXES} regular expressions"),
+                "write fewer, with | between alternatives",
+            );
+            return Err(());
+        }
+        Ok(())
+    }
+
+    /// Adds the tables of a level. Returns what is wrong if they are too large.
+    pub(super) fn add_regexes(&mut self, bytes: usize) -> Result<(), String> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > MOST_REGEX_BYTES {
+            return Err(format!(
+                "the tables of all regular expressions need more than {MOST_REGEX_BYTES} bytes"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn regex(problems: &mut Problems, fields: &Fields<'_>) -> Option<Match> {
+    let Some(node) = fields.get("value") else {
+        problems.error_at(
+            fields.lack("value"),
+            "'match: regex' has no expression",
+            "write it behind 'value: '",
+        );
+        return None;
+    };
+    let text = fields::text(problems, node, "value")?;
+    if let Err((what, remedy)) = check_regex(text) {
+        problems.error_at(node, what, remedy);
+        return None;
+    }
+    Some(Match {
+        text: format!("regex:{text}").into(),
+        matching: Matching::Regex,
+        what: What::Regex(text.into()),
+        at: Vec::new(),
+    })
+}
+
+fn set(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
+    let (name, values) = values::list(problems, data, fields, "values of a set")?;
+    let has_addresses = values
+        .iter()
+        .any(|(value, _)| address::read(value.as_bytes()).is_some());
+    let (values, at) = values
+        .into_iter()
+        .map(|(value, at)| (Box::from(value), at))
+        .unzip();
+    Some(Match {
+        text: format!("set:{name}").into(),
+        matching: Matching::Set { has_addresses },
+        what: What::Set(values),
+        at,
+    })
+}
+
+fn cidr(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
+    let is_list = ["values", "values_file"]
+        .iter()
+        .any(|key| fields.get(key).is_some());
+    let (name, written) = match fields.get("value") {
+        Some(node) if is_list => {
+            problems.error_at(
+                node,
+                "'value' stands beside a list of networks",
+                "write all networks in 'values'",
+            );
+            return None;
+        }
+        Some(node) => {
+            let text = fields::text(problems, node, "value")?;
+            (String::new(), vec![(text, problems.here(node.at))])
+        }
+        None => values::list(problems, data, fields, "networks")?,
+    };
+    let mut networks = Vec::with_capacity(written.len());
+    for &(text, at) in &written {
+        match network(text) {
+            Ok(network) => networks.push(network),
+            Err((what, remedy)) => problems.error_in(at, what, remedy),
+        }
+    }
+    if networks.len() < written.len() {
+        return None;
+    }
+    let prefix = match fields.get("prefix") {
+        Some(node) => Some(prefix(problems, node, &networks)?),
+        None => None,
+    };
+    let name = match networks[..] {
+        [network] if name.is_empty() => network.to_string(),
+        _ => name,
+    };
+    let at = written.into_iter().map(|(_, at)| at).collect();
+    Some(Match {
+        text: format!("cidr:{name}").into(),
+        matching: Matching::Cidr { prefix },
+        what: What::Networks(networks),
+        at,
+    })
+}
+
+/// The bits of the networks that group IPv6 addresses.
+fn prefix(problems: &mut Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
+    let bits = fields::number(problems, node, "prefix")?;
+    let longest = networks
+        .iter()
+        .filter(|network| matches!(network, IpNet::V6(_)))
+        .map(IpNet::prefix_len)
+        .max();
+    let wrong = match (
+        u8::try_from(bits)
+            .ok()
+            .filter(|bits| (1..=128).contains(bits)),
+        longest,
+    ) {
+        (None, _) => Some((
+            "'prefix' is not from 1 to 128".to_owned(),
+            "write the bits of an IPv6 network, such as 64".to_owned(),
+        )),
+        (_, None) => Some((
+            "'prefix' groups IPv6 addresses, and there is no IPv6 network".to_owned(),
+            "remove it".to_owned(),
+        )),
+        (Some(bits), Some(longest)) if bits < longest => Some((
+            format!(
+                "'prefix' is {bits}, and a network has {longest} bits: a group would be larger"
+            ),
+            format!("write at least {longest}, or 'share_threshold: true'"),
+        )),
+        (Some(bits), Some(_)) => return Some(bits),
+    };
+    if let Some((what, remedy)) = wrong {
+        problems.error_at(node, what, remedy);
+    }
+    None
+}
+
+/// A network, or an address, which is the network of it alone. An IPv4-mapped one is the IPv4
+/// network.
+pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
+    let shape = || {
+        (
+            format!("{} is no network", quoted(text)),
+            "write an address and its bits, such as 10.0.0.0/8 or 2001:db8::/32".to_owned(),
+        )
+    };
+    let network: IpNet = match text.contains('/') {
+        true => text.parse().map_err(|_| shape())?,
+        false => text
+            .parse::<IpAddr>()
+            .map_err(|_| shape())?
+            .to_canonical()
+            .into(),
+    };
+    let network = address::without_mapping(network);
+    if network.trunc() != network {
+        let what = format!("{} has bits behind its prefix", quoted(text));
+        return Err((
+            what,
+            format!(
+                "write {}, or {} for the address alone",
+                network.trunc(),
+                network.addr()
+            ),
+        ));
+    }
+    Ok(network)
+}
+
+/// What an outline needs: whether a value is matched.
+#[derive(Clone, Debug)]
+pub(super) struct Tester(What);
+
+impl Tester {
+    pub(super) fn new(read: Match) -> Self {
+        Self(read.what)
+    }
+
+    /// Whether a value matches; slow.
+    pub(super) fn matches(&self, value: &str) -> bool {
+        let found = address::read(value.as_bytes());
+        match &self.0 {
+            What::Set(values) => values.iter().any(|own| {
+                **own == *value
+                    || found.is_some_and(|found| address::read(own.as_bytes()) == Some(found))
+            }),
+            What::Networks(networks) => {
+                found.is_some_and(|found| networks.iter().any(|network| network.contains(&found)))
+            }
+            What::Regex(regex) => {
+                crate::limits::rules::tree::regex_matches(regex, value.as_bytes())
+            }
+        }
+    }
+
+    /// The place in the order of precedence, behind exact values: sets, networks by longest prefix,
+    /// patterns.
+    pub(super) fn rank(&self, value: &str) -> (u8, u8) {
+        match &self.0 {
+            What::Set(_) => (0, 0),
+            What::Networks(networks) => {
+                let found = address::read(value.as_bytes());
+                let longest = networks
+                    .iter()
+                    .filter(|network| found.is_some_and(|found| network.contains(&found)))
+                    .map(IpNet::prefix_len)
+                    .max();
+                (1, u8::MAX - longest.unwrap_or_default())
+            }
+            What::Regex(_) => (2, 0),
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The descriptors of a domain as files write them, with the positions of their keys: for programs
+//! that read limits and do not decide by them.
+
+use std::sync::Arc;
+
+use super::SourceText;
+use super::data::Data;
+use super::fields::{self, Fields, Section};
+use super::matching::{self, Tester, Totals};
+use super::problem::{Problem, Problems, Severity, quoted};
+use crate::core::algorithm::AlgorithmKind;
+use crate::limits::rules::source::{self, Content, Node, Position, ValueType};
+use crate::limits::rules::tree::Glob;
+
+/// One descriptor.
+#[derive(Clone, Debug)]
+pub struct Outline {
+    /// Its key, or a pattern.
+    pub key: Box<str>,
+    /// Its value or a pattern; `None` = any value.
+    pub value: Option<Box<str>>,
+    /// It matches by more than text.
+    matched: Option<Tester>,
+    /// All values that match the pattern share one counter.
+    pub share_threshold: bool,
+    /// It has a `rate_limit`.
+    pub has_limit: bool,
+    /// That is a limit of requests in flight.
+    pub has_holders: bool,
+    /// Where its key is written.
+    pub at: WrittenAt,
+    /// The descriptors below it.
+    pub children: Vec<Outline>,
+}
+
+impl Outline {
+    /// Whether it has a limit, or one below it.
+    #[must_use]
+    pub fn limits_anything(&self) -> bool {
+        self.has_limit || self.children.iter().any(Self::limits_anything)
+    }
+
+    /// Whether it leads to a limit by this key, its own or one below.
+    #[must_use]
+    pub fn uses(&self, key: &str) -> bool {
+        self.limits_anything()
+            && (*self.key == *key || self.children.iter().any(|child| child.uses(key)))
+    }
+
+    /// Whether it matches this key with this value and leads to a limit, or one below does.
+    #[must_use]
+    pub fn has_value(&self, key: &str, value: &str) -> bool {
+        let is_it = *self.key == *key && self.matches(value);
+        self.limits_anything()
+            && (is_it
+                || self
+                    .children
+                    .iter()
+                    .any(|child| child.has_value(key, value)))
+    }
+
+    /// The place of a value that it matches in the order of precedence: smaller ones come first,
+    /// and of equal ones the first of the file.
+    #[must_use]
+    pub fn rank(&self, value: &str) -> (u8, u8) {
+        match (&self.matched, self.value.as_deref()) {
+            (Some(matched), _) => {
+                let (kind, bits) = matched.rank(value);
+                (kind + 1, bits)
+            }
+            (None, Some(own)) if own == value => (0, 0),
+            (None, Some(_)) => (3, 0),
+            (None, None) => (4, 0),
+        }
+    }
+
+    /// Whether it matches by a set, networks or a regular expression.
+    #[must_use]
+    pub const fn is_by_more_than_text(&self) -> bool {
+        self.matched.is_some()
+    }
+
+    /// Whether a value is its value, or matches its pattern.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        if let Some(matched) = &self.matched {
+            return matched.matches(value);
+        }
+        self.value
+            .as_deref()
+            .is_none_or(|own| own == value || Glob::new(own).matches(value.as_bytes()))
+    }
+}
+
+/// A position in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenAt {
+    /// The name of the file, as the caller passed it.
+    pub file: Arc<str>,
+    /// From 1 on.
+    pub line: usize,
+    /// From 1 on, in characters.
+    pub column: usize,
+}
+
+impl WrittenAt {
+    /// An error there.
+    #[must_use]
+    pub fn error(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
+        let (file, path) = (self.file.to_string(), String::new());
+        Problem {
+            severity: Severity::Error,
+            file,
+            path,
+            line: self.line,
+            column: self.column,
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
+/// A key of a flat map, and its text.
+#[derive(Clone, Debug)]
+pub struct WrittenPair {
+    /// The key.
+    pub key: Box<str>,
+    /// The text behind it.
+    pub text: Box<str>,
+    /// Where the key is written.
+    pub at: WrittenAt,
+}
+
+/// The descriptors of a domain, in the order of files that [`super::compile`] accepts. Empty if no
+/// file has the domain.
+#[must_use]
+pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
+    let mut all = Vec::new();
+    let data = Data::read(&mut Problems::default(), files);
+    for file in files.iter().filter(|file| !data.has(&file.name)) {
+        let Some(root) = source::read(&file.text)
+            .ok()
+            .and_then(|document| document.root)
+        else {
+            continue;
+        };
+        let mut problems = Problems::default();
+        problems.open(&file.name);
+        let Some(fields) = fields::read(&mut problems, &root, Section::Root) else {
+            continue;
+        };
+        let is_it = fields
+            .get("domain")
+            .and_then(|node| fields::text(&mut problems, node, "domain"))
+            .is_some_and(|name| name == domain);
+        if let Some(list) = fields.get("descriptors").filter(|_| is_it) {
+            all.extend(level(
+                &mut problems,
+                &data,
+                list,
+                &file.name.as_str().into(),
+            ));
+        }
+    }
+    all
+}
+
+fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>) -> Vec<Outline> {
+    let Content::Sequence(items) = &list.content else {
+        return Vec::new();
+    };
+    let descriptor = |item: &std::rc::Rc<Node>| {
+        let fields: Fields<'_> = fields::read(problems, item, Section::Descriptor)?;
+        let node = fields.get("key")?;
+        let key = fields::text(problems, node, "key")?.into();
+        let matched = matching::read(problems, &mut Totals::default(), data, &fields)
+            .ok()
+            .flatten();
+        let value = fields
+            .get("value")
+            .filter(|_| matched.is_none())
+            .and_then(|node| fields::text(problems, node, "value"))
+            .filter(|value| !value.is_empty());
+        let value = matched
+            .as_ref()
+            .map(|matched| matched.text.clone())
+            .or_else(|| value.map(Into::into));
+        let matched = matched.map(Tester::new);
+        let share_threshold = fields::switch(problems, &fields, "share_threshold");
+        let children = fields
+            .get("descriptors")
+            .map_or_else(Vec::new, |list| level(problems, data, list, file));
+        let limit = fields.get("rate_limit");
+        // No default makes one.
+        let limit_fields =
+            limit.and_then(|limit| fields::read(problems, limit, Section::RateLimit));
+        let algorithm = limit_fields
+            .as_ref()
+            .and_then(|fields| fields.get("algorithm"))
+            .and_then(Node::text);
+        let has_holders = algorithm == Some(AlgorithmKind::Concurrency.name());
+        let (has_limit, at) = (
+            limit.is_some() || fields.get("table").is_some(),
+            written_at(file, node.at),
+        );
+        Some(Outline {
+            key,
+            value,
+            matched,
+            share_threshold,
+            has_limit,
+            has_holders,
+            at,
+            children,
+        })
+    };
+    items.iter().filter_map(descriptor).collect()
+}
+
+/// Reads a file that is one map of texts.
+///
+/// # Errors
+/// Everything else, with its position.
+pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
+    let name: Arc<str> = file.name.as_str().into();
+    let whole = |what: String| {
+        vec![
+            written_at(&name, Position::default())
+                .error(what, "write a map, one `KEY: SOURCE` in each line"),
+        ]
+    };
+    let document = source::read(&file.text)
+        .map_err(|note| vec![written_at(&name, note.at).error(note.what, note.remedy)])?;
+    let Some(root) = document.root else {
+        return Err(whole("the file is empty".to_owned()));
+    };
+    let Content::Mapping(entries) = &root.content else {
+        return Err(whole(format!("the file is {}", root.value_type().name())));
+    };
+    let (mut pairs, mut problems) = (Vec::new(), Vec::new());
+    for note in document.warnings {
+        problems.push(written_at(&name, note.at).error(note.what, note.remedy));
+    }
+    for (key, value) in entries {
+        let at = written_at(&name, key.at);
+        match (
+            key.text(),
+            value
+                .text()
+                .filter(|_| value.value_type() == ValueType::Text),
+        ) {
+            (Some(key), Some(text)) => pairs.push(WrittenPair {
+                key: key.into(),
+                text: text.into(),
+                at,
+            }),
+            (Some(key), None) => {
+                let what = format!(
+                    "the source of {} is {}, not text",
+                    quoted(key),
+                    value.value_type().name()
+                );
+                problems
+                    .push(at.error(what, "write one source behind it, such as `header:x-user`"));
+            }
+            (None, _) => problems.push(at.error(
+                format!("a key is {}, not text", key.value_type().name()),
+                "write the key of a limit",
+            )),
+        }
+    }
+    if problems.is_empty() {
+        Ok(pairs)
+    } else {
+        Err(problems)
+    }
+}
+
+fn written_at(file: &Arc<str>, at: Position) -> WrittenAt {
+    WrittenAt {
+        file: Arc::clone(file),
+        line: at.line as usize,
+        column: at.column as usize,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, text: &str) -> SourceText {
+        SourceText {
+            name: name.to_owned(),
+            text: text.into(),
+        }
+    }
+
+    #[test]
+    fn the_outline_has_what_the_files_say_and_where() {
+        let a = "domain: d\ndescriptors:\n- key: a\n  value: 0x10\n  descriptors:\n  - { value: \
+            'b*', key: c, share_threshold: true, rate_limit: { unit: day } }\n";
+        let files = [
+            file("a", a),
+            file("b", "domain: other\ndescriptors: [{ key: x }]"),
+            file("c", "domain: d\ndescriptors: [{ key: e }]"),
+        ];
+        let all = outline(&files, "d");
+        assert_eq!(
+            all.iter()
+                .map(|own| (&*own.key, own.value.as_deref(), own.has_limit))
+                .collect::<Vec<_>>(),
+            [("a", Some("0x10"), false), ("e", None, false)]
+        );
+        let below = &all[0].children[0];
+        assert_eq!(
+            (
+                &*below.key,
+                below.value.as_deref(),
+                below.share_threshold,
+                below.has_limit
+            ),
+            ("c", Some("b*"), true, true)
+        );
+        assert_eq!(
+            below.at,
+            WrittenAt {
+                file: "a".into(),
+                line: 6,
+                column: 25
+            }
+        );
+        assert!(outline(&files, "none").is_empty());
+    }
+
+    #[test]
+    fn a_map_of_texts_is_read_with_positions() {
+        let pairs = read_pairs(&file("m", "# sources\nuser: header:x-user\n'path': path\n"))
+            .expect("pairs");
+        let shown: Vec<_> = pairs
+            .iter()
+            .map(|pair| (&*pair.key, &*pair.text, pair.at.line))
+            .collect();
+        assert_eq!(shown, [("user", "header:x-user", 2), ("path", "path", 3)]);
+        for (text, expected) in [
+            ("", "m: error: the file is empty"),
+            ("- a\n", "m: error: the file is a list"),
+            (
+                "a: [b]\nc: 1\n",
+                "m:1:1: error: the source of 'a' is a list, not text",
+            ),
+            ("a: b\na: c\n", "m:2:1: error: "),
+            ("a: {", "m:"),
+        ] {
+            let problems = read_pairs(&file("m", text)).expect_err(text);
+            assert!(
+                problems[0].to_string().starts_with(expected),
+                "{text}: {problems:?}"
+            );
+        }
+    }
+}

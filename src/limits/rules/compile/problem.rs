@@ -1,0 +1,457 @@
+//! Problems: what is wrong, where, and how to correct it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+
+use super::locations::Resources;
+use crate::limits::rules::limit::Origin;
+use crate::limits::rules::source::{Node, Position};
+pub(super) use crate::limits::rules::source::{quoted, shown};
+
+/// Problems shown per file, so that a broken file of 16 MiB does not become gigabytes of messages.
+const MOST_PER_FILE: usize = 1_000;
+
+/// Problems shown per domain of a control plane, because there may be thousands of domains, and
+/// their problems are kept while they last.
+const MOST_PER_DOMAIN: usize = 20;
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The files cannot be used.
+    Error,
+    /// The files can be used, but hardly mean what was intended.
+    Warning,
+}
+
+impl Severity {
+    /// The word in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        }
+    }
+}
+
+/// How bad a problem is before it is known what the files are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grade {
+    Error,
+    /// The file says something else than its author meant, but envoyproxy/ratelimit accepts it: an
+    /// error of `weir check` only.
+    Mistake,
+    Warning,
+}
+
+/// One thing that is wrong in a file, or in a resource of a control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The name of the file, as the caller passed it, or `resource` and the name of the resource.
+    pub file: String,
+    /// In a resource, the keys and values from the root to the descriptor; empty for the whole
+    /// resource, and in a file.
+    pub path: String,
+    /// From 1; 0 = the whole file.
+    pub line: usize,
+    /// From 1, in characters; 0 = the whole file.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+    /// How to correct it.
+    pub remedy: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = self.severity.name();
+        let (file, what, remedy) = (
+            OneLine(&self.file),
+            OneLine(&self.what),
+            OneLine(&self.remedy),
+        );
+        match self.line {
+            0 if !self.path.is_empty() => write!(
+                formatter,
+                "{file}: {}: {severity}: {what}; {remedy}",
+                OneLine(&self.path)
+            ),
+            0 => write!(formatter, "{file}: {severity}: {what}; {remedy}"),
+            line => write!(
+                formatter,
+                "{file}:{line}:{}: {severity}: {what}; {remedy}",
+                self.column
+            ),
+        }
+    }
+}
+
+/// A text with its control characters escaped, which would end the line or control a terminal: file
+/// names may contain any character.
+pub(crate) struct OneLine<'a>(pub(crate) &'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        for c in self.0.chars() {
+            match c {
+                // Line separators, and marks that change the direction of the text around them.
+                '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                    write!(formatter, "{}", c.escape_unicode())?;
+                }
+                c if c.is_control() => write!(formatter, "{}", c.escape_debug())?,
+                c => formatter.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A position in one of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Location {
+    file: usize,
+    at: Position,
+}
+
+impl Location {
+    /// The beginning of a line of the same file.
+    pub(super) const fn line(self, line: u32) -> Self {
+        self.at(Position { line, column: 1 })
+    }
+
+    /// A position in the same file.
+    pub(super) const fn at(self, at: Position) -> Self {
+        Self { at, ..self }
+    }
+}
+
+/// The problems found so far, in all files.
+#[derive(Default)]
+pub(super) struct Problems {
+    files: Vec<File>,
+    found: Vec<(Location, Grade, String, String)>,
+    /// A problem is reported once, though aliases lead to its location more than once.
+    reported: HashSet<(Location, String)>,
+    errors: bool,
+    mistakes: bool,
+    warnings: bool,
+}
+
+struct File {
+    name: Arc<str>,
+    found: usize,
+    unshown: usize,
+    /// The resources, if it is a domain of a control plane and no file.
+    resources: Option<Resources>,
+}
+
+impl File {
+    fn new(name: &str, resources: Option<Resources>) -> Self {
+        Self {
+            name: name.into(),
+            found: 0,
+            unshown: 0,
+            resources,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.found
+            >= if self.resources.is_some() {
+                MOST_PER_DOMAIN
+            } else {
+                MOST_PER_FILE
+            }
+    }
+}
+
+impl Problems {
+    /// Begins a file: problems from now on are in it.
+    pub(super) fn open(&mut self, name: &str) {
+        self.files.push(File::new(name, None));
+    }
+
+    /// Begins a domain of a control plane: problems from now on are in these resources of it. A
+    /// position in it is a descriptor, by its number.
+    pub(super) fn open_domain(&mut self, resources: Resources) {
+        self.files.push(File::new("", Some(resources)));
+    }
+
+    /// The resources of the current domain.
+    pub(super) fn resources(&mut self) -> Option<&mut Resources> {
+        self.files
+            .last_mut()
+            .and_then(|file| file.resources.as_mut())
+    }
+
+    /// Where a limit at a position in the current file, or domain of a control plane, is written.
+    pub(super) fn origin(&self, at: Position) -> Origin {
+        match self.files.last() {
+            Some(File {
+                resources: Some(resources),
+                ..
+            }) => Origin {
+                document: resources.document(at),
+                line: 0,
+            },
+            Some(file) => Origin {
+                document: Arc::clone(&file.name),
+                line: at.line,
+            },
+            None => Origin::default(),
+        }
+    }
+
+    /// The name of the current file.
+    pub(super) fn name(&self) -> &str {
+        self.files.last().map_or("", |file| &file.name)
+    }
+
+    /// Whether a file has no errors.
+    pub(super) fn is_clean(&self, file: Location) -> bool {
+        !self
+            .found
+            .iter()
+            .any(|(location, grade, ..)| location.file == file.file && *grade == Grade::Error)
+    }
+
+    /// The location of a position in the current file.
+    pub(super) fn here(&self, at: Position) -> Location {
+        Location {
+            file: self.files.len().saturating_sub(1),
+            at,
+        }
+    }
+
+    /// The location as text: file and line, or resource and path.
+    pub(super) fn show(&self, location: Location) -> String {
+        match self.files.get(location.file) {
+            Some(File {
+                resources: Some(resources),
+                ..
+            }) => {
+                let (resource, path) = resources.show(location.at);
+                format!("{resource}: {path}")
+            }
+            Some(file) => format!("{}:{}", file.name, location.at.line),
+            None => String::new(),
+        }
+    }
+
+    /// Adds an error in the current file.
+    pub(super) fn error(
+        &mut self,
+        at: Position,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.add(self.here(at), Grade::Error, what.into(), remedy.into());
+    }
+
+    /// The same, at a node.
+    pub(super) fn error_at(
+        &mut self,
+        node: &Node,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.error(node.at, what, remedy);
+    }
+
+    /// Adds what is an error for `weir check`, and a warning when a service loads the file.
+    pub(super) fn mistake(
+        &mut self,
+        at: Position,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.add(self.here(at), Grade::Mistake, what.into(), remedy.into());
+    }
+
+    /// Adds a warning in the current file.
+    pub(super) fn warning(
+        &mut self,
+        at: Position,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.warning_in(self.here(at), what, remedy);
+    }
+
+    /// The same, in any file.
+    pub(super) fn warning_in(
+        &mut self,
+        location: Location,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.add(location, Grade::Warning, what.into(), remedy.into());
+    }
+
+    /// Adds an error in any file.
+    pub(super) fn error_in(
+        &mut self,
+        location: Location,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.add(location, Grade::Error, what.into(), remedy.into());
+    }
+
+    /// Takes the problems of another list over, as problems of this file, with remedies as `word`
+    /// puts them.
+    pub(super) fn adopt(&mut self, file: Location, others: Self, word: impl Fn(String) -> String) {
+        for (location, grade, what, remedy) in others.found {
+            self.add(file.at(location.at), grade, what, word(remedy));
+        }
+    }
+
+    /// Whether the current file has so many problems that another one would only be counted, so
+    /// that its message is not needed.
+    pub(super) fn is_full(&self) -> bool {
+        self.files.last().is_some_and(File::is_full)
+    }
+
+    /// Counts further warnings in the current file, which are not shown.
+    pub(super) fn count_further(&mut self, warnings: usize) {
+        if let Some(file) = self.files.last_mut() {
+            file.unshown += warnings;
+        }
+    }
+
+    fn add(&mut self, location: Location, grade: Grade, what: String, remedy: String) {
+        match grade {
+            Grade::Error => self.errors = true,
+            Grade::Mistake => self.mistakes = true,
+            Grade::Warning => self.warnings = true,
+        }
+        let Some(file) = self.files.get_mut(location.file) else {
+            return;
+        };
+        if file.is_full() {
+            file.unshown += 1;
+        } else if self.reported.insert((location, what.clone())) {
+            file.found += 1;
+            self.found.push((location, grade, what, remedy));
+        }
+    }
+
+    /// Whether there is an error, whatever the files are compiled for.
+    pub(super) fn has_errors(&self) -> bool {
+        self.errors
+    }
+
+    /// All problems in the order of files, lines and columns, and whether one of them is an error.
+    pub(super) fn finish(
+        mut self,
+        warnings_are_errors: bool,
+        mistakes_are_errors: bool,
+    ) -> (bool, Vec<Problem>) {
+        let severity = |grade| match grade {
+            Grade::Warning if !warnings_are_errors => Severity::Warning,
+            Grade::Mistake if !mistakes_are_errors => Severity::Warning,
+            Grade::Error | Grade::Mistake | Grade::Warning => Severity::Error,
+        };
+        let is_error = |grade| severity(grade) == Severity::Error;
+        let refused = self.errors
+            || (self.mistakes && is_error(Grade::Mistake))
+            || (self.warnings && is_error(Grade::Warning));
+        let last = Position {
+            line: u32::MAX,
+            column: u32::MAX,
+        };
+        for (index, file) in self
+            .files
+            .iter()
+            .enumerate()
+            .filter(|(_, file)| file.unshown > 0)
+        {
+            let of = if file.resources.is_some() {
+                "domain"
+            } else {
+                "file"
+            };
+            let what = format!("{} more problems in this {of} are not shown", file.unshown);
+            let remedy = "correct these first".to_owned();
+            self.found.push((
+                Location {
+                    file: index,
+                    at: last,
+                },
+                Grade::Warning,
+                what,
+                remedy,
+            ));
+        }
+        self.found.sort_by_key(|(location, ..)| *location);
+        let files = self.files;
+        let problems = self
+            .found
+            .into_iter()
+            .map(|(location, grade, what, remedy)| {
+                let at = if location.at == last {
+                    Position::default()
+                } else {
+                    location.at
+                };
+                let severity = severity(grade);
+                let file = &files[location.file];
+                let Some(resources) = &file.resources else {
+                    let (line, column) = (at.line as usize, at.column as usize);
+                    return Problem {
+                        severity,
+                        file: file.name.to_string(),
+                        path: String::new(),
+                        line,
+                        column,
+                        what,
+                        remedy,
+                    };
+                };
+                let (file, path) = resources.show(at);
+                Problem {
+                    severity,
+                    file,
+                    path,
+                    line: 0,
+                    column: 0,
+                    what,
+                    remedy,
+                }
+            });
+        (refused, problems.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_one_line_whatever_a_file_is_called() {
+        let (file, what, remedy) = (
+            "a\n\u{1b}[2J\u{202e}é.yaml".to_owned(),
+            "wr\rong".to_owned(),
+            "right".to_owned(),
+        );
+        let problem = Problem {
+            severity: Severity::Error,
+            file,
+            path: String::new(),
+            line: 1,
+            column: 2,
+            what,
+            remedy,
+        };
+        assert_eq!(
+            problem.to_string(),
+            "a\\n\\u{1b}[2J\\u{202e}é.yaml:1:2: error: wr\\rong; right"
+        );
+    }
+}

@@ -1,0 +1,429 @@
+//! Compiles one domain of a control plane: its resources become the nodes that a file would become,
+//! and take the same way from there.
+//!
+//! A control plane generates its messages. So duplicates are merged with a warning and not refused,
+//! and what is only unusual is not reported.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::fields::{self, Section};
+use super::locations::{Resources, in_metadata};
+use super::overlay::{Cursor, EntryNumber, Overlay, XdsDefaults};
+use super::problem::{Problem, Problems};
+use super::{Compiler, Domain, ProcessDefaults, Siblings, check_replaced, descriptor, settle};
+use crate::core::algorithm::AlgorithmKind;
+use crate::core::time::Unit;
+use crate::limits::rules::limit::Metadata;
+use crate::limits::rules::resource::{Descriptor, Policy, Resource};
+use crate::limits::rules::source::{Content, Node, Pair, Position};
+
+/// Levels of descriptors, and of values in metadata. Envoy sends at most 64 entries in a descriptor
+/// that Weir accepts.
+const DEEPEST: usize = 64;
+
+/// The field of the metadata that holds options.
+const WEIR: &str = "weir";
+
+/// The options in metadata that belong to the descriptor. The others belong to its limit.
+const OF_DESCRIPTOR: [&str; 2] = ["share_threshold", "value_to_metric"];
+
+/// How limits of a control plane are compiled.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct XdsOptions {
+    /// `MERGE_DOMAIN_CONFIG`: several resources may define one domain. Otherwise the first one by
+    /// name does.
+    pub merge_domains: bool,
+    /// What the settings of the process say for all limits.
+    pub process: ProcessDefaults,
+    /// For limits that nothing else gives them to.
+    pub defaults: XdsDefaults,
+    /// What the messages have no field for, by domain and path of keys. It is stronger than the
+    /// defaults, and weaker than what a message says.
+    pub overlay: Option<Arc<Overlay>>,
+}
+
+/// A domain after compiling.
+#[derive(Debug)]
+pub(in crate::limits::rules) struct CompiledDomain {
+    /// `None` if there is an error.
+    pub(in crate::limits::rules) domain: Option<crate::limits::rules::Domain>,
+    /// All of them, with an error if there is no domain.
+    pub(in crate::limits::rules) problems: Vec<Problem>,
+    /// The bytes of the paths of its limits.
+    pub(in crate::limits::rules) path_bytes: usize,
+    /// The entries of the overlay that match something in it.
+    pub(in crate::limits::rules) used: Vec<EntryNumber>,
+    /// With the paths of all other domains they are too many, which is among the problems.
+    pub(in crate::limits::rules) is_too_large: bool,
+}
+
+/// Compiles the resources of one domain, in that order. `number` is that of the domain in the
+/// rules; the paths of all other domains have `path_bytes`.
+pub(in crate::limits::rules) fn compile_domain(
+    resources: &[Arc<Resource>],
+    number: u32,
+    settings: &XdsOptions,
+    path_bytes: usize,
+) -> CompiledDomain {
+    let name = resources.first().map_or("", |resource| &resource.domain);
+    let overlay = Cursor::new(
+        settings.overlay.as_deref(),
+        settings.defaults.0.as_ref(),
+        name,
+    );
+    let mut compiler = Compiler {
+        path_bytes,
+        from_control_plane: true,
+        overlay,
+        ..Compiler::default()
+    };
+    compiler.problems.open_domain(Resources::new(
+        resources.iter().map(|resource| resource.name.clone()),
+    ));
+    let mut domain = Domain::new(name, number, compiler.problems.here(Position::default()));
+    if name.is_empty() {
+        compiler.problems.error(
+            Position::default(),
+            "the resource has no domain",
+            "send the domain that Envoy sends",
+        );
+    }
+    let lists: Vec<_> = resources
+        .iter()
+        .enumerate()
+        .map(|(index, resource)| (index, &resource.descriptors[..]))
+        .collect();
+    let list = Converter {
+        problems: &mut compiler.problems,
+        keys: HashMap::new(),
+    }
+    .list(&lists, Position::default(), 1);
+    let mut siblings = Siblings::default();
+    descriptor::read_list(
+        &mut compiler,
+        &mut domain,
+        &list,
+        &mut siblings,
+        &mut Vec::new(),
+    );
+    siblings.finish(&mut compiler);
+    domain.siblings = siblings;
+    check_replaced(&mut compiler.problems, &domain);
+    domain.limits = settle::settle(&mut compiler, &mut domain, settings.process);
+    let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
+    let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
+    let (commit, on_store_failure) = (compiler.overlay.commit, compiler.overlay.on_store_failure());
+    let used = compiler.overlay.used.into_iter().collect();
+    let (is_refused, problems) = compiler.problems.finish(false, false);
+    let commit = commit.unwrap_or(settings.process.commit);
+    let domain = (!is_refused).then(|| crate::limits::rules::Domain {
+        commit,
+        on_store_failure,
+        ..domain.finish(settings.process)
+    });
+    CompiledDomain {
+        domain,
+        problems,
+        path_bytes,
+        used,
+        is_too_large,
+    }
+}
+
+/// Makes nodes of descriptors.
+struct Converter<'p> {
+    problems: &'p mut Problems,
+    /// The nodes of keys, which all descriptors share.
+    keys: HashMap<&'static str, Rc<Node>>,
+}
+
+/// The descriptors of one key and value at one level.
+struct Group<'r> {
+    resource: usize,
+    /// The one that counts: the first with a limit, or else the first.
+    descriptor: &'r Descriptor,
+    metadata: Option<&'r Metadata>,
+    below: Vec<(usize, &'r [Descriptor])>,
+    /// Limits that do not count.
+    ignored: Vec<(usize, &'r Policy)>,
+}
+
+impl<'r> Group<'r> {
+    fn new(resource: usize, descriptor: &'r Descriptor) -> Self {
+        let below = vec![(resource, &descriptor.descriptors[..])];
+        Self {
+            resource,
+            descriptor,
+            metadata: descriptor.metadata.as_ref(),
+            below,
+            ignored: Vec::new(),
+        }
+    }
+
+    fn merge(&mut self, resource: usize, other: &'r Descriptor) {
+        self.below.push((resource, &other.descriptors));
+        match (&self.descriptor.rate_limit, &other.rate_limit) {
+            (Some(_), Some(limit)) => self.ignored.push((resource, limit)),
+            (None, Some(_)) => {
+                (self.resource, self.descriptor) = (resource, other);
+                self.metadata = other.metadata.as_ref().or(self.metadata);
+            }
+            (_, None) => {}
+        }
+        self.metadata = self.metadata.or(other.metadata.as_ref());
+    }
+}
+
+impl Converter<'_> {
+    /// One level, from one or more lists: descriptors of one key and value are merged, in the order
+    /// of the first of each.
+    fn list(
+        &mut self,
+        lists: &[(usize, &[Descriptor])],
+        parent: Position,
+        depth: usize,
+    ) -> Rc<Node> {
+        let mut groups: Vec<Group<'_>> =
+            Vec::with_capacity(lists.iter().map(|(_, list)| list.len()).sum());
+        let mut indices: HashMap<(&str, &str), usize> = HashMap::new();
+        for (resource, descriptor) in lists
+            .iter()
+            .flat_map(|&(resource, list)| list.iter().map(move |descriptor| (resource, descriptor)))
+        {
+            let index = *indices
+                .entry((&descriptor.key, &descriptor.value))
+                .or_insert(groups.len());
+            match groups.get_mut(index) {
+                Some(group) => group.merge(resource, descriptor),
+                None => groups.push(Group::new(resource, descriptor)),
+            }
+        }
+        Node::of_list(
+            parent,
+            groups
+                .into_iter()
+                .map(|group| self.descriptor(group, parent, depth))
+                .collect(),
+        )
+    }
+
+    fn descriptor(&mut self, group: Group<'_>, parent: Position, depth: usize) -> Rc<Node> {
+        let Group {
+            resource,
+            descriptor,
+            metadata,
+            below,
+            ignored,
+        } = group;
+        let at = self
+            .problems
+            .resources()
+            .map_or_else(Position::default, |all| all.next());
+        let key = Node::of_text(at, &descriptor.key);
+        let value = (!descriptor.value.is_empty()).then(|| Node::of_text(at, &descriptor.value));
+        if let Some(resources) = self.problems.resources() {
+            resources.add(resource, parent, Rc::clone(&key), value.clone());
+        }
+        self.warn_of_ignored(at, descriptor.rate_limit.as_ref(), &ignored);
+        let mut entries = vec![(self.key("key"), key)];
+        entries.extend(value.map(|value| (self.key("value"), value)));
+        for (name, is_set) in [
+            ("shadow_mode", descriptor.shadow_mode),
+            ("quota_mode", descriptor.quota_mode),
+            ("detailed_metric", descriptor.detailed_metric),
+        ] {
+            if is_set {
+                entries.push((self.key(name), Node::of_plain(at, "true")));
+            }
+        }
+        let (of_descriptor, of_limit) = metadata
+            .map(|metadata| self.options(at, metadata))
+            .unwrap_or_default();
+        entries.extend(of_descriptor);
+        match &descriptor.rate_limit {
+            Some(policy) => {
+                let limit = self.policy(at, policy, of_limit);
+                entries.push((self.key("rate_limit"), limit));
+            }
+            None if of_limit.is_empty() => {}
+            None => {
+                let what =
+                    "the options of a limit have no effect in a descriptor without 'rate_limit'";
+                self.problems.warning(
+                    in_metadata(at),
+                    what,
+                    "send them with the descriptor that has the limit",
+                );
+            }
+        }
+        if let Some(metadata) = metadata.filter(|metadata| metadata.keys().any(|name| name != WEIR))
+        {
+            let fields = metadata.iter().filter(|(name, _)| *name != WEIR);
+            let fields = fields
+                .map(|(name, value)| (Node::of_text(at, name), self.json(at, value, 1)))
+                .collect();
+            entries.push((self.key("metadata"), Node::of_map(at, fields)));
+        }
+        if below.iter().any(|(_, list)| !list.is_empty()) {
+            if depth < DEEPEST {
+                let list = self.list(&below, at, depth + 1);
+                entries.push((self.key("descriptors"), list));
+            } else {
+                let what = format!("there are more than {DEEPEST} levels of descriptors");
+                self.problems
+                    .error(at, what, "send a tree with fewer levels");
+            }
+        }
+        Node::of_map(at, entries)
+    }
+
+    fn warn_of_ignored(
+        &mut self,
+        at: Position,
+        counts: Option<&Policy>,
+        ignored: &[(usize, &Policy)],
+    ) {
+        let Some(counts) = counts else { return };
+        for &(resource, policy) in ignored {
+            let other = self
+                .problems
+                .resources()
+                .map_or_else(String::new, |all| all.name(resource));
+            let what = format!(
+                "the descriptor has more than one limit: {} counts, and {} of {other} is ignored",
+                amount(counts),
+                amount(policy)
+            );
+            self.problems
+                .warning(at, what, "send one limit for each path of keys and values");
+        }
+    }
+
+    /// The options in the metadata: those of the descriptor, and those of its limit.
+    fn options(&mut self, at: Position, metadata: &Metadata) -> (Vec<Pair>, Vec<Pair>) {
+        let Some(options) = metadata.get(WEIR) else {
+            return Default::default();
+        };
+        let at = in_metadata(at);
+        let node = self.json(at, options, 1);
+        let Some(fields) = fields::read(self.problems, &node, Section::Weir) else {
+            return Default::default();
+        };
+        let known = |key: &Node| fields.locations().any(|(name, _)| key.text() == Some(name));
+        let Content::Mapping(entries) = &node.content else {
+            return Default::default();
+        };
+        entries
+            .iter()
+            .filter(|(key, _)| known(key))
+            .cloned()
+            .partition(|(key, _)| OF_DESCRIPTOR.iter().any(|name| key.text() == Some(name)))
+    }
+
+    /// A limit. What the message says wins over the same in `options`.
+    fn policy(&mut self, at: Position, policy: &Policy, options: Vec<Pair>) -> Rc<Node> {
+        let mut entries = Vec::new();
+        if policy.unlimited {
+            entries.push((self.key("unlimited"), Node::of_plain(at, "true")));
+        } else {
+            // A control plane sends a unit with each limit; one of requests in flight has none.
+            let is_concurrency = |(key, value): &Pair| {
+                key.text() == Some("algorithm")
+                    && value.text() == Some(AlgorithmKind::Concurrency.name())
+            };
+            if policy.unit != 0 && !options.iter().any(is_concurrency) {
+                let unit = u64::try_from(policy.unit).ok().and_then(Unit::from_number);
+                let unit = unit.map_or_else(
+                    || Node::of_text(at, &policy.unit.to_string()),
+                    |unit| Node::of_text(at, unit.name()),
+                );
+                entries.push((self.key("unit"), unit));
+            }
+            entries.push((
+                self.key("requests_per_unit"),
+                Node::of_plain(at, policy.requests_per_unit.to_string()),
+            ));
+        }
+        if !policy.name.is_empty() {
+            entries.push((self.key("name"), Node::of_text(at, &policy.name)));
+        }
+        if !policy.replaces.is_empty() {
+            let name = self.key("name");
+            let replaced = policy
+                .replaces
+                .iter()
+                .map(|other| Node::of_map(at, vec![(Rc::clone(&name), Node::of_text(at, other))]));
+            let replaced = Node::of_list(at, replaced.collect());
+            entries.push((self.key("replaces"), replaced));
+        }
+        let is_new = |(key, _): &Pair| policy.name.is_empty() || key.text() != Some("name");
+        entries.extend(options.into_iter().filter(is_new));
+        Node::of_map(at, entries)
+    }
+
+    fn json(&mut self, at: Position, value: &serde_json::Value, depth: usize) -> Rc<Node> {
+        use serde_json::Value;
+        if depth > DEEPEST {
+            self.problems.error(
+                at,
+                format!("the metadata has more than {DEEPEST} levels"),
+                "send metadata with fewer levels",
+            );
+            return Node::of_plain(at, "null");
+        }
+        match value {
+            Value::Null => Node::of_plain(at, "null"),
+            Value::Bool(bool) => Node::of_plain(at, bool.to_string()),
+            Value::Number(number) => Node::of_plain(
+                at,
+                whole(number).map_or_else(|| number.to_string(), |whole| whole.to_string()),
+            ),
+            Value::String(text) => Node::of_text(at, text),
+            Value::Array(items) => Node::of_list(
+                at,
+                items
+                    .iter()
+                    .map(|item| self.json(at, item, depth + 1))
+                    .collect(),
+            ),
+            Value::Object(fields) => Node::of_map(
+                at,
+                fields
+                    .iter()
+                    .map(|(name, field)| (Node::of_text(at, name), self.json(at, field, depth + 1)))
+                    .collect(),
+            ),
+        }
+    }
+
+    fn key(&mut self, name: &'static str) -> Rc<Node> {
+        Rc::clone(
+            self.keys
+                .entry(name)
+                .or_insert_with(|| Node::of_text(Position::default(), name)),
+        )
+    }
+}
+
+/// A number without a fraction. In a `google.protobuf.Struct` every number is a double.
+fn whole(number: &serde_json::Number) -> Option<i64> {
+    /// Up to here each whole number is a double.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let double = number.as_f64()?;
+    (double.fract() == 0.0 && double.abs() <= EXACT).then_some(double as i64)
+}
+
+fn amount(policy: &Policy) -> String {
+    let unit = u64::try_from(policy.unit)
+        .ok()
+        .and_then(Unit::from_number)
+        .map_or("unknown unit", Unit::name);
+    if policy.unlimited {
+        "unlimited".to_owned()
+    } else {
+        format!("{} per {unit}", policy.requests_per_unit)
+    }
+}

@@ -1,0 +1,322 @@
+//! The sections of files, overlays and metadata, and the keys that belong to each.
+
+use crate::core::algorithm::OPTIONS;
+
+/// The sections of a file: its maps by their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    Root,
+    Descriptor,
+    RateLimit,
+    Replaced,
+    Defaults,
+    /// Of a file or of a control plane: the map `trial` in a limit.
+    Trial,
+    /// A plan below `plans`.
+    Plan,
+    /// A row of a table: the names of its columns.
+    Row,
+    /// The field `weir` in the metadata of a descriptor of a control plane.
+    Weir,
+    /// The maps of an overlay: the root, a domain, a descriptor and a `rate_limit`.
+    Overlay,
+    OverlayDomain,
+    OverlayDescriptor,
+    OverlayLimit,
+}
+
+impl Section {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Root | Self::Overlay => "at the root of the file",
+            Self::Descriptor | Self::OverlayDescriptor => "in a descriptor",
+            Self::RateLimit | Self::OverlayLimit => "in rate_limit",
+            Self::OverlayDomain => "in a domain",
+            Self::Replaced => "in an entry of replaces",
+            Self::Defaults => "in defaults",
+            Self::Trial => "in trial",
+            Self::Plan => "in a plan",
+            Self::Row => "in a table",
+            Self::Weir => "in metadata.weir",
+        }
+    }
+
+    pub(super) fn keys(self) -> impl Iterator<Item = &'static str> {
+        keys()
+            .filter(move |(_, sections)| sections.contains(&self))
+            .map(|(key, _)| key)
+    }
+
+    pub(super) const fn format(self) -> Format {
+        match self {
+            Self::Root
+            | Self::Descriptor
+            | Self::RateLimit
+            | Self::Replaced
+            | Self::Defaults
+            | Self::Trial => Format::Files,
+            Self::Plan => Format::Plans,
+            Self::Row => Format::Tables,
+            Self::Weir => Format::Metadata,
+            Self::Overlay | Self::OverlayDomain | Self::OverlayDescriptor | Self::OverlayLimit => {
+                Format::Overlay
+            }
+        }
+    }
+
+    /// Where a map of the section was expected.
+    pub(super) const fn expected(self) -> &'static str {
+        match self {
+            Self::Root | Self::Overlay => "at the root of the file",
+            Self::Descriptor | Self::OverlayDescriptor => "in the list of descriptors",
+            Self::RateLimit | Self::OverlayLimit => "under rate_limit",
+            Self::OverlayDomain => "in the list of domains",
+            Self::Replaced => "in the list of replaces",
+            Self::Defaults => "under defaults",
+            Self::Trial => "under trial",
+            Self::Plan => "under the name of a plan",
+            Self::Row => "in a table",
+            Self::Weir => "in metadata.weir",
+        }
+    }
+
+    pub(super) const fn remedy_for_map(self) -> &'static str {
+        match self {
+            Self::Root => "begin the file with 'domain: ' and 'descriptors:'",
+            Self::Descriptor | Self::OverlayDescriptor => "begin each descriptor with '- key: '",
+            Self::Overlay => "begin the file with 'domains:' or 'defaults:'",
+            Self::OverlayDomain => "begin each domain with '- domain: '",
+            Self::RateLimit | Self::Plan | Self::Row => {
+                "write 'unit: ' and 'requests_per_unit: ' below it"
+            }
+            Self::Replaced => "write '- name: ' and the name of a limit",
+            Self::Trial => "write 'requests_per_unit: ' and a number below it",
+            Self::Defaults | Self::Weir | Self::OverlayLimit => {
+                "write 'algorithm: ' and its options below it"
+            }
+        }
+    }
+
+    /// All keys of the sections of the same format.
+    pub(super) fn all_keys(self) -> impl Iterator<Item = &'static str> {
+        keys()
+            .filter(move |(_, sections)| {
+                sections
+                    .iter()
+                    .any(|section| section.format() == self.format())
+            })
+            .map(|(key, _)| key)
+    }
+
+    /// The key of that name, if a section of the same format has one.
+    pub(super) fn known(self, name: &str) -> Option<(&'static str, &'static [Section])> {
+        keys().find(|(known, sections)| {
+            *known == name
+                && sections
+                    .iter()
+                    .any(|section| section.format() == self.format())
+        })
+    }
+}
+
+/// What sections are sections of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Files,
+    Plans,
+    Tables,
+    Metadata,
+    Overlay,
+}
+
+/// The sections that each key belongs to, but for the options of algorithms.
+const KEYS: [(&str, &[Section]); 36] = [
+    ("domain", &[Section::Root, Section::OverlayDomain]),
+    ("domains", &[Section::Overlay]),
+    ("key", &[Section::Descriptor, Section::OverlayDescriptor]),
+    (
+        "value",
+        &[
+            Section::Descriptor,
+            Section::Row,
+            Section::OverlayDescriptor,
+        ],
+    ),
+    ("match", &[Section::Descriptor]),
+    ("values", &[Section::Descriptor]),
+    ("values_file", &[Section::Descriptor]),
+    ("prefix", &[Section::Descriptor]),
+    ("table", &[Section::Descriptor]),
+    ("table_key", &[Section::Descriptor]),
+    (
+        "rate_limit",
+        &[Section::Descriptor, Section::OverlayDescriptor],
+    ),
+    (
+        "shadow_mode",
+        &[
+            Section::Descriptor,
+            Section::Plan,
+            Section::Row,
+            Section::OverlayDescriptor,
+        ],
+    ),
+    (
+        "quota_mode",
+        &[Section::Descriptor, Section::OverlayDescriptor],
+    ),
+    (
+        "detailed_metric",
+        &[Section::Descriptor, Section::OverlayDescriptor],
+    ),
+    (
+        "value_to_metric",
+        &[
+            Section::Descriptor,
+            Section::Weir,
+            Section::OverlayDescriptor,
+        ],
+    ),
+    (
+        "share_threshold",
+        &[
+            Section::Descriptor,
+            Section::Weir,
+            Section::OverlayDescriptor,
+        ],
+    ),
+    ("metadata", &[Section::Descriptor]),
+    (
+        "descriptors",
+        &[
+            Section::Root,
+            Section::Descriptor,
+            Section::OverlayDomain,
+            Section::OverlayDescriptor,
+        ],
+    ),
+    (
+        "unit",
+        &[
+            Section::RateLimit,
+            Section::Trial,
+            Section::Plan,
+            Section::Row,
+        ],
+    ),
+    (
+        "unit_multiplier",
+        &[
+            Section::RateLimit,
+            Section::Trial,
+            Section::Plan,
+            Section::Row,
+            Section::Weir,
+            Section::OverlayLimit,
+        ],
+    ),
+    (
+        "requests_per_unit",
+        &[
+            Section::RateLimit,
+            Section::Trial,
+            Section::Plan,
+            Section::Row,
+        ],
+    ),
+    (
+        "unlimited",
+        &[Section::RateLimit, Section::Plan, Section::Row],
+    ),
+    ("plan", &[Section::RateLimit, Section::Row]),
+    (
+        "name",
+        &[
+            Section::RateLimit,
+            Section::Replaced,
+            Section::Plan,
+            Section::Row,
+            Section::Weir,
+            Section::OverlayLimit,
+        ],
+    ),
+    ("replaces", &[Section::RateLimit]),
+    ("trial", &[Section::RateLimit, Section::Weir]),
+    ("algorithm", &OF_OPTIONS),
+    (
+        "on_store_failure",
+        &[
+            Section::RateLimit,
+            Section::Defaults,
+            Section::Plan,
+            Section::Row,
+            Section::Weir,
+            Section::OverlayLimit,
+        ],
+    ),
+    ("track_usage", &OF_USAGE),
+    ("usage_interval", &OF_USAGE),
+    ("usage_buckets", &OF_USAGE),
+    ("usage_expiry", &OF_USAGE),
+    ("usage_subjects", &OF_USAGE),
+    ("plans", &[Section::Root]),
+    (
+        "defaults",
+        &[
+            Section::Root,
+            Section::Overlay,
+            Section::OverlayDomain,
+            Section::OverlayDescriptor,
+        ],
+    ),
+    ("commit", &[Section::Root, Section::OverlayDomain]),
+];
+
+/// The sections of what is recorded of a limit, which is the same for all of its plans.
+const OF_USAGE: [Section; 4] = [
+    Section::RateLimit,
+    Section::Defaults,
+    Section::Weir,
+    Section::OverlayLimit,
+];
+
+/// The sections of an algorithm and its options.
+const OF_OPTIONS: [Section; 7] = [
+    Section::RateLimit,
+    Section::Defaults,
+    Section::Trial,
+    Section::Plan,
+    Section::Row,
+    Section::Weir,
+    Section::OverlayLimit,
+];
+
+/// All keys with the sections that they belong to.
+fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
+    let options = OPTIONS.iter().map(|&(name, _)| (name, &OF_OPTIONS[..]));
+    KEYS.into_iter().chain(options)
+}
+
+/// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so
+/// that they are not tolerated anywhere.
+pub(super) const OWN_KEYS: [&str; 19] = [
+    "table",
+    "table_key",
+    "plan",
+    "plans",
+    "match",
+    "values",
+    "values_file",
+    "prefix",
+    "unit_multiplier",
+    "trial",
+    "algorithm",
+    "on_store_failure",
+    "track_usage",
+    "usage_interval",
+    "usage_buckets",
+    "usage_expiry",
+    "usage_subjects",
+    "defaults",
+    "commit",
+];

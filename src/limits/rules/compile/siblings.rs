@@ -1,0 +1,269 @@
+//! One level of the tree under construction, and what descriptors of one level can do to each
+//! other: one may be written twice, or never be reached.
+
+use std::rc::Rc;
+
+use hashbrown::hash_map::Entry;
+use hashbrown::{HashMap, HashSet};
+
+use super::Compiler;
+use super::fields::Fields;
+use super::matching::Match;
+use super::problem::{Location, Problems, quoted};
+use crate::limits::rules::limit::{Level, Matching};
+use crate::limits::rules::source::{Content, Node};
+use crate::limits::rules::tree::{Branch, LARGEST_REGEXES, Tree, is_for_all};
+
+/// Patterns of one level that are compared with those before them, so that thousands of them do not
+/// make loading slow.
+const MOST_PATTERNS: usize = 1_000;
+
+/// One level under construction.
+#[derive(Default)]
+pub(super) struct Siblings {
+    pub(super) tree: Tree,
+    /// Key and value as a pair: (`a_b`, `c`) is not (`a`, `b_c`).
+    seen: HashMap<(Box<str>, Option<Box<str>>), Location>,
+    /// Where each branch of the tree is written, in the order of the branches.
+    written: Vec<Location>,
+    /// The patterns so far.
+    patterns: usize,
+    /// Keys with networks: all values that are addresses count by their canonical text there.
+    with_networks: HashSet<Box<str>>,
+    /// Keys whose values count as they are sent, and where each was first written.
+    as_sent: HashMap<Box<str>, Location>,
+}
+
+impl Siblings {
+    /// Notes which keys of a list have networks, before its descriptors are read. It is too late
+    /// for those that an earlier file has.
+    pub(super) fn add_networks(&mut self, problems: &mut Problems, items: &[Rc<Node>]) {
+        for item in items {
+            let Content::Mapping(pairs) = &item.content else {
+                continue;
+            };
+            let text = |name| {
+                pairs
+                    .iter()
+                    .find(|(key, _)| key.text() == Some(name))
+                    .and_then(|(_, value)| value.text())
+            };
+            let Some(key) = text("match")
+                .filter(|matching| *matching == "cidr")
+                .and(text("key"))
+            else {
+                continue;
+            };
+            if let Some(first) = self.as_sent.remove(key) {
+                let what = format!(
+                    "the networks of {} stand behind {}, where its addresses count as they are \
+                     spelled",
+                    quoted(key),
+                    problems.show(first)
+                );
+                problems.warning(
+                    item.at,
+                    what,
+                    "write all descriptors of the key in one file, or those with networks in the \
+                     first one",
+                );
+            }
+            self.with_networks.insert(key.into());
+        }
+    }
+
+    /// Whether a descriptor compares its values as text, beside networks of its key. Without them,
+    /// its values are noted as texts.
+    pub(super) fn is_beside_networks(&mut self, level: &Level, at: Location) -> bool {
+        if !matches!(level.matching, Matching::Text | Matching::Address) {
+            return false;
+        }
+        let has_networks = self.with_networks.contains(&level.key);
+        if !has_networks && !self.as_sent.contains_key(&level.key) {
+            self.as_sent.insert(level.key.clone(), at);
+        }
+        has_networks
+    }
+
+    /// Adds a branch, which is written at `at`.
+    pub(super) fn add(
+        &mut self,
+        problems: &mut Problems,
+        at: Location,
+        level: &Level,
+        matched: Option<&Match>,
+        branch: Branch,
+    ) {
+        self.written.push(at);
+        match matched {
+            Some(matched) => self.add_matched(problems, level, matched, branch),
+            None => self.tree.add(&level.key, level.value.as_deref(), branch),
+        }
+    }
+
+    /// Adds a descriptor that matches by more than text, and warns of values and networks that
+    /// others have before it.
+    fn add_matched(
+        &mut self,
+        problems: &mut Problems,
+        level: &Level,
+        matched: &Match,
+        branch: Branch,
+    ) {
+        let own = self.written.len().saturating_sub(1);
+        let known = self.tree.add_matched(
+            &level.key,
+            level.value.as_deref().unwrap_or_default(),
+            matched.matched(),
+            branch,
+        );
+        let Some(here) = self.written.get(own).copied() else {
+            return;
+        };
+        let taken = known
+            .iter()
+            .flatten()
+            .filter(|&&branch| branch != own)
+            .count();
+        if let (true, Some(first)) = (
+            taken == known.len(),
+            known
+                .iter()
+                .flatten()
+                .next()
+                .and_then(|branch| self.written.get(*branch)),
+        ) {
+            let what = format!(
+                "this descriptor is never reached: what it matches is in {} already",
+                problems.show(*first)
+            );
+            return problems.warning_in(here, what, "remove it");
+        }
+        for ((text, at), branch) in matched.items().zip(known) {
+            let Some(branch) = branch else { continue };
+            let Some(first) = self.written.get(branch).filter(|_| branch != own) else {
+                problems.warning_in(at, format!("{text} stands here twice"), "remove one");
+                continue;
+            };
+            let what = format!(
+                "{text} is never matched here: the descriptor in {} has it already",
+                problems.show(*first)
+            );
+            problems.warning_in(at, what, "remove it from one of the two");
+        }
+    }
+
+    /// Completes the level: compiles its regular expressions.
+    pub(super) fn finish(&mut self, compiler: &mut Compiler<'_>) {
+        let (what, branch) = match self.tree.compile_regexes() {
+            Ok(0) => return,
+            Ok(bytes) => match compiler.matched.add_regexes(bytes) {
+                Ok(()) => return,
+                Err(what) => (what, self.written.len().saturating_sub(1)),
+            },
+            Err(too_large) => (
+                format!(
+                    "the table of the regular expressions of this level and key needs more than \
+                     {LARGEST_REGEXES} bytes"
+                ),
+                too_large.branch,
+            ),
+        };
+        if let Some(at) = self.written.get(branch) {
+            compiler.problems.error_in(
+                *at,
+                what,
+                "write fewer that begin with .*, join them with |, or write a set of values",
+            );
+        }
+    }
+
+    /// Whether the level of a descriptor already has one with the same key and value, which is
+    /// reported.
+    pub(super) fn is_duplicate(
+        &mut self,
+        problems: &mut Problems,
+        fields: &Fields<'_>,
+        level: &Level,
+    ) -> bool {
+        let at = fields.node().at;
+        let first = match self.seen.entry((level.key.clone(), level.value.clone())) {
+            Entry::Vacant(entry) => {
+                entry.insert(problems.here(at));
+                return false;
+            }
+            Entry::Occupied(entry) => problems.show(*entry.get()),
+        };
+        let value = level.value.as_ref().map_or_else(
+            || "no value".to_owned(),
+            |value| format!("value {}", quoted(value)),
+        );
+        let what = format!(
+            "this level already has a descriptor with key {} and {value}, in {first}",
+            quoted(&level.key)
+        );
+        problems.error(
+            at,
+            what,
+            "merge the two descriptors, or change the key or the value of one",
+        );
+        true
+    }
+
+    /// Warns of a descriptor that no entry reaches, because an earlier pattern of its level matches
+    /// all that it matches; and of an earlier descriptor with the key alone if this is a pattern
+    /// for all values of the key.
+    pub(super) fn warn_of_unreachable(
+        &mut self,
+        problems: &mut Problems,
+        fields: &Fields<'_>,
+        (level, matched): (&Level, Option<&Match>),
+    ) {
+        let regex = matched.map(Match::regex);
+        let (key, value) = (
+            &*level.key,
+            level.value.as_deref().filter(|_| regex.is_none()),
+        );
+        // Sets and networks are found before all patterns.
+        if regex == Some(None) {
+            return;
+        }
+        let is_pattern =
+            regex.is_some() || key.contains('*') || value.is_some_and(|value| value.contains('*'));
+        // A value without a '*' is found before all patterns.
+        if (!is_pattern && value.is_some()) || self.patterns >= MOST_PATTERNS {
+            return;
+        }
+        self.patterns += usize::from(is_pattern);
+        if let Some(first) = self
+            .tree
+            .pattern_before(key, value)
+            .and_then(|branch| self.written.get(branch))
+        {
+            let first = problems.show(*first);
+            let what = format!(
+                "this descriptor is never reached: the pattern in {first} matches everything that \
+                 it matches"
+            );
+            let remedy = if is_pattern {
+                "move it before that pattern, or remove it"
+            } else {
+                "remove it, or remove that pattern"
+            };
+            problems.warning(fields.node().at, what, remedy);
+        }
+        let is_for_all = regex.flatten().is_some_and(is_for_all)
+            || value.is_some_and(|value| value.bytes().all(|byte| byte == b'*'));
+        if is_pattern
+            && is_for_all
+            && let Some(first) = self.seen.get(&(level.key.clone(), None))
+        {
+            let here = problems.show(problems.here(fields.node().at));
+            let what = format!(
+                "this descriptor is never reached: the pattern in {here} matches every value of \
+                 the key"
+            );
+            problems.warning_in(*first, what, "remove it, or remove that pattern");
+        }
+    }
+}

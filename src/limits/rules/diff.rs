@@ -1,0 +1,652 @@
+//! What differs between two sets of rules: limits that were added, removed and changed.
+//!
+//! A limit is the same in both if its domain and the keys and values of its path are. The texts are
+//! for people and have no control characters; each has a bound, because files may hold long values.
+//! The order of patterns, which may decide which limit a request finds, is not compared.
+
+mod rows;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use serde::Serialize;
+
+use super::compile::OneLine;
+use super::limit::{Amount, Level, Limit, LimitInForce, Matching, OnStoreFailure, Scale};
+use super::{Commit, Rules};
+use crate::core::algorithm::{Algorithm, Debt};
+use crate::core::time::{Period, Rate, Span, Unit};
+use crate::core::usage;
+pub use rows::ChangedRows;
+
+/// Characters of a path, or of the text of a field.
+const LONGEST_TEXT: usize = 200;
+
+/// The limits of which two sets of rules differ, in the order of the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Only in the new rules.
+    pub added: Vec<Named>,
+    /// Only in the old rules.
+    pub removed: Vec<Named>,
+    /// In both, with other fields.
+    pub changed: Vec<Changed>,
+    /// Tables that both have, with other rows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<ChangedRows>,
+}
+
+/// A limit of one of the two.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Named {
+    /// Its path.
+    pub limit: String,
+    /// Its rate and its algorithm.
+    pub amount: String,
+}
+
+/// A limit that both have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// Its path.
+    pub limit: String,
+    /// At least one.
+    pub fields: Vec<ChangedField>,
+}
+
+/// One field of a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangedField {
+    /// Its name in a file, or `rate`.
+    pub field: &'static str,
+    /// Its value before.
+    pub old: String,
+    /// Its value now.
+    pub new: String,
+}
+
+impl Difference {
+    /// Compares two sets of rules.
+    #[must_use]
+    pub fn new(old: &Rules, new: &Rules) -> Self {
+        let (old_limits, new_limits) = (limits_beyond(old, new), limits_beyond(new, old));
+        let by_path: HashMap<_, &Limit> = old_limits
+            .iter()
+            .map(|limit| (identity(limit), *limit))
+            .collect();
+        let mut difference = Self::default();
+        let mut kept = HashSet::new();
+        for limit in new_limits {
+            let identity = identity(limit);
+            let Some(before) = by_path.get(&identity) else {
+                difference.added.push(Named::new(limit));
+                continue;
+            };
+            kept.insert(identity);
+            difference
+                .rows
+                .extend(ChangedRows::new((old, before), (new, limit)));
+            let fields = changed_fields((old, before), (new, limit));
+            if !fields.is_empty() {
+                difference.changed.push(Changed {
+                    limit: name_of(limit),
+                    fields,
+                });
+            }
+        }
+        difference.removed = old_limits
+            .into_iter()
+            .filter(|limit| !kept.contains(&identity(limit)))
+            .map(Named::new)
+            .collect();
+        difference
+    }
+
+    /// Whether no limit differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty()
+            && self.removed.is_empty()
+            && self.changed.is_empty()
+            && self.rows.is_empty()
+    }
+}
+
+impl Named {
+    fn new(limit: &Limit) -> Self {
+        let mut amount = rate(limit.into());
+        if let Some(Amount {
+            algorithm: Algorithm::FixedWindow(fixed),
+            ..
+        }) = &limit.amount
+        {
+            let calendar = calendar(fixed.window)
+                .into_iter()
+                .map(|(field, value)| format!(", {field} {value}"));
+            amount.extend(calendar);
+        }
+        if let Some(algorithm) = algorithm(limit.amount.as_ref()).filter(|_| {
+            !matches!(
+                limit.amount.map(|a| a.algorithm),
+                Some(Algorithm::FixedWindow(_))
+            )
+        }) {
+            amount += &format!(", {algorithm}");
+        }
+        if let Some(table) = limit.own_table() {
+            amount += &format!(
+                ", {} rows of {}",
+                table.rows.len(),
+                shown(table.rows.file())
+            );
+        }
+        Self {
+            limit: name_of(limit),
+            amount,
+        }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ({})", self.limit, self.amount)
+    }
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, ChangedField { field, old, new }) in self.fields.iter().enumerate() {
+            let before = if index == 0 {
+                format!("{}: ", self.limit)
+            } else {
+                ", ".to_owned()
+            };
+            write!(out, "{before}{field} {old} -> {new}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The limits of the domains that the other rules do not share.
+fn limits_beyond<'r>(rules: &'r Rules, other: &Rules) -> Vec<&'r Limit> {
+    rules
+        .by_number()
+        .iter()
+        .filter(|domain| !other.shares(domain))
+        .flat_map(|domain| domain.limits())
+        .collect()
+}
+
+/// Where a limit stands: the domain, the levels, and the plan of those whose descriptor has another
+/// limit.
+type Identity<'r> = (&'r str, Vec<(&'r str, Option<&'r str>)>, Option<&'r str>);
+
+/// What makes a limit the same limit.
+fn identity(limit: &Limit) -> Identity<'_> {
+    (
+        &limit.domain,
+        limit
+            .levels
+            .iter()
+            .map(|level| (&*level.key, level.value.as_deref()))
+            .collect(),
+        plan_of_rows(limit),
+    )
+}
+
+/// The plan of a limit that stands beside that of its descriptor.
+fn plan_of_rows(limit: &Limit) -> Option<&str> {
+    limit
+        .plan
+        .as_deref()
+        .filter(|_| limit.table.is_some() && limit.own_table().is_none())
+}
+
+/// The path of a limit, with the plan that tells it from others of that path.
+fn name_of(limit: &Limit) -> String {
+    let plan = plan_of_rows(limit).map(|plan| format!(", plan {}", shown(plan)));
+    shown(&limit.path()) + &plan.unwrap_or_default()
+}
+
+fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedField> {
+    let (before, after) = (fields(old.0, old.1), fields(new.0, new.1));
+    let names = after.iter().chain(&before).map(|&(field, _)| field);
+    let value = |all: &[(&'static str, String)], name| {
+        all.iter()
+            .find(|(field, _)| *field == name)
+            .map(|(_, value)| value.clone())
+    };
+    let mut changed: Vec<ChangedField> = Vec::new();
+    for field in names {
+        let (old, new) = (value(&before, field), value(&after, field));
+        if old != new && changed.iter().all(|known| known.field != field) {
+            let text = |value: Option<String>| {
+                value.map_or_else(|| "none".to_owned(), |value| shown(&value))
+            };
+            changed.push(ChangedField {
+                field,
+                old: text(old),
+                new: text(new),
+            });
+        }
+    }
+    changed
+}
+
+/// Everything that a limit says, with the names of files. A field that the limit does not have is
+/// missing.
+#[must_use]
+pub fn fields<'r>(
+    rules: &Rules,
+    in_force: impl Into<LimitInForce<'r>>,
+) -> Vec<(&'static str, String)> {
+    let in_force = in_force.into();
+    let limit = in_force.limit;
+    let keys = |is: fn(&Level) -> bool| {
+        let keys: Vec<_> = limit
+            .levels
+            .iter()
+            .filter(|level| is(level))
+            .map(|level| &*level.key)
+            .collect();
+        Some(keys.join(", ")).filter(|keys| !keys.is_empty())
+    };
+    let flag = |is_set: bool| Some(is_set.to_string());
+    let commit = match rules.commit(limit.domain.as_bytes()) {
+        Some(Commit::AllOrNone) => "all_or_none",
+        Some(Commit::Each) | None => "each",
+    };
+    let mut all = vec![
+        ("rate", Some(rate(in_force))),
+        ("algorithm", algorithm(in_force.amount())),
+    ];
+    all.extend(
+        in_force
+            .amount()
+            .iter()
+            .flat_map(|amount| options(amount))
+            .map(|(name, value)| (name, Some(value))),
+    );
+    all.push((
+        "trial",
+        in_force
+            .trial()
+            .map(|trial| tried(&trial.amount, in_force.amount())),
+    ));
+    if let Some(usage) = &limit.usage {
+        let usage::Settings {
+            interval,
+            buckets,
+            expiry,
+            subjects,
+        } = usage.settings;
+        all.extend([
+            ("track_usage", flag(true)),
+            ("usage_interval", Some(interval.to_string())),
+            ("usage_buckets", Some(buckets.to_string())),
+            ("usage_expiry", Some(expiry.to_string())),
+            ("usage_subjects", Some(subjects.to_string())),
+        ]);
+    }
+    let table = limit.table.as_deref().filter(|_| in_force.row.is_none());
+    all.extend([
+        ("plan", limit.plan.as_deref().map(str::to_owned)),
+        ("table", table.map(|table| table.rows.file().to_owned())),
+        (
+            "rows",
+            table.map(|table| table.rows_of(limit.id).to_string()),
+        ),
+        (
+            "row",
+            in_force.row_origin().map(|origin| origin.to_string()),
+        ),
+        ("name", in_force.name().map(str::to_owned)),
+        ("shadow_mode", flag(in_force.shadow_mode())),
+        ("quota_mode", flag(limit.quota_mode)),
+        (
+            "on_store_failure",
+            in_force.on_store_failure().and_then(policy),
+        ),
+        ("commit", Some(commit.to_owned())),
+        (
+            "replaces",
+            Some(limit.replaces.join(", ")).filter(|names| !names.is_empty()),
+        ),
+        ("detailed_metric", flag(limit.detailed_metric)),
+        ("value_to_metric", keys(|level| level.value_to_metric)),
+        ("share_threshold", keys(|level| level.share_threshold)),
+        ("prefix", prefix(limit)),
+        (
+            "metadata",
+            limit
+                .metadata
+                .as_ref()
+                .map(|metadata| serde_json::Value::from(metadata.clone()).to_string()),
+        ),
+    ]);
+    all.into_iter()
+        .filter_map(|(field, value)| Some((field, value?)))
+        .collect()
+}
+
+/// The name of a failure policy.
+fn policy(policy: OnStoreFailure) -> Option<String> {
+    OnStoreFailure::NAMED
+        .iter()
+        .find(|(_, known)| *known == policy)
+        .map(|(name, _)| (*name).to_owned())
+}
+
+/// The bits of the networks that group addresses, of each level that has some.
+fn prefix(limit: &Limit) -> Option<String> {
+    let bits = limit
+        .levels
+        .iter()
+        .filter_map(|level| match level.matching {
+            Matching::Cidr { prefix } => prefix.map(|bits| bits.to_string()),
+            _ => None,
+        });
+    Some(bits.collect::<Vec<_>>().join(", ")).filter(|bits| !bits.is_empty())
+}
+
+/// What a trial says in one line: its rate, and what else differs from the real limit.
+fn tried(trial: &Amount, real: Option<&Amount>) -> String {
+    let all = |amount: &Amount| {
+        let mut all = vec![("algorithm", amount.algorithm.kind().spec().name.to_owned())];
+        all.extend(options(amount));
+        all
+    };
+    let known = real.map(all).unwrap_or_default();
+    let other = all(trial)
+        .into_iter()
+        .filter(|field| !known.contains(field))
+        .map(|(name, value)| format!(", {name} {value}"));
+    std::iter::once(rate_of(trial)).chain(other).collect()
+}
+
+fn rate(limit: LimitInForce<'_>) -> String {
+    let Some(amount) = limit.amount() else {
+        return if limit.limit.is_by_rows && limit.row.is_none() {
+            "by its rows"
+        } else {
+            "unlimited"
+        }
+        .to_owned();
+    };
+    rate_of(amount)
+}
+
+fn rate_of(amount: &Amount) -> String {
+    let Rate {
+        requests_per_unit,
+        unit,
+        unit_multiplier,
+    } = amount.rate;
+    match unit_multiplier {
+        _ if unit == Unit::None => amount.rate.to_string(),
+        1 => format!("{requests_per_unit} per {}", unit.name()),
+        multiplier => format!("{requests_per_unit} per {multiplier} {}s", unit.name()),
+    }
+}
+
+fn algorithm(amount: Option<&Amount>) -> Option<String> {
+    amount.map(|amount| amount.algorithm.kind().spec().name.to_owned())
+}
+
+/// The options of an algorithm, with their defaults filled in.
+fn options(amount: &Amount) -> Vec<(&'static str, String)> {
+    let mut own = match &amount.algorithm {
+        Algorithm::FixedWindow(fixed) => calendar(fixed.window),
+        Algorithm::SlidingWindowLog(_) | Algorithm::SlidingWindowCounter(_) => Vec::new(),
+        Algorithm::TokenBucket(bucket) => {
+            vec![("burst", amount.scale.units(bucket.burst).to_string())]
+        }
+        Algorithm::LeakyBucket(bucket) => {
+            vec![("max_delay", bucket.tick.span(bucket.max_delay).to_string())]
+        }
+        Algorithm::Concurrency(concurrency) => vec![(
+            "max_duration",
+            Span::from_micros(concurrency.max_duration).to_string(),
+        )],
+        Algorithm::SlidingWindowBuckets(ring) => {
+            let span = |ticks: u64| ring.tick.span(ticks).to_string();
+            let all = [
+                ("bucket_interval", span(ring.interval)),
+                (
+                    "bucket_span",
+                    span(ring.interval.saturating_mul(ring.buckets.into())),
+                ),
+                ("subject_expiry", span(ring.expiry)),
+            ];
+            all.to_vec()
+        }
+    };
+    if amount.scale != Scale::ONE {
+        own.push(("scale", amount.scale.to_string()));
+    }
+    if let Some(cost) = amount.default_cost {
+        own.push(("default_cost", cost.to_string()));
+    }
+    let debt = amount.algorithm.debt();
+    if amount.algorithm.has_holders() {
+        return own;
+    }
+    own.push(("count_denied", debt.counts().to_string()));
+    if debt != Debt::ONE && debt != Debt::NONE {
+        own.push(("max_debt", debt.limits().to_string()));
+    }
+    own
+}
+
+/// The fields of a limit that follows the calendar.
+fn calendar(period: Period) -> Vec<(&'static str, String)> {
+    let calendar = match period {
+        Period::Even(_) => return Vec::new(),
+        Period::Months(_) => {
+            return vec![
+                ("period", "calendar".to_owned()),
+                ("timezone", "UTC".to_owned()),
+            ];
+        }
+        Period::Calendar(calendar) => calendar,
+    };
+    let mut fields = vec![
+        ("period", "calendar".to_owned()),
+        ("timezone", calendar.zone().to_string()),
+    ];
+    fields.extend(
+        calendar
+            .week_starts()
+            .map(|day| ("week_starts", day.to_owned())),
+    );
+    fields.extend(calendar.anchor().map(|anchor| ("anchor", anchor)));
+    fields
+}
+
+/// A text of a file on one line and of bounded length.
+fn shown(text: &str) -> String {
+    let cut: String = text.chars().take(LONGEST_TEXT).collect();
+    let more = if cut.len() < text.len() { "..." } else { "" };
+    format!("{}{more}", OneLine(&cut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::rules::compile::{self, SourceText, compile};
+
+    fn rules(text: &str) -> Rules {
+        let file = SourceText {
+            name: "a.yaml".to_owned(),
+            text: text.into(),
+        };
+        compile(&[file], &compile::Options::default())
+            .unwrap_or_else(|problems| panic!("{problems:?}"))
+            .rules
+    }
+
+    const OLD: &str = "
+domain: d
+descriptors:
+- key: same
+  rate_limit: { unit: day, requests_per_unit: 1 }
+- key: user
+  value: alice
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: user
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+  descriptors:
+  - key: path
+    rate_limit: { unit: second, requests_per_unit: 5, algorithm: token_bucket, burst: 9 }
+- key: gone
+  rate_limit: { unit: hour, requests_per_unit: 2, algorithm: leaky_bucket, max_delay: 1s }
+";
+
+    #[test]
+    fn added_removed_and_changed_limits_are_listed_in_the_order_of_the_files() {
+        let new = OLD
+            .replace(
+                "value: alice\n  rate_limit: { unit: minute, requests_per_unit: 10 }",
+                "value: alice\n  rate_limit: { unlimited: true }",
+            )
+            .replace("burst: 9", "burst: 8, on_store_failure: local")
+            .replace("gone", "new");
+        let difference = Difference::new(&rules(OLD), &rules(&new));
+        let shown = |texts: Vec<String>| texts.join("\n");
+        assert_eq!(
+            shown(difference.added.iter().map(ToString::to_string).collect()),
+            "d.new (2 per hour, leaky_bucket)"
+        );
+        assert_eq!(
+            shown(difference.removed.iter().map(ToString::to_string).collect()),
+            "d.gone (2 per hour, leaky_bucket)"
+        );
+        let changed = shown(difference.changed.iter().map(ToString::to_string).collect());
+        let expected = "d.user_alice: rate 10 per minute -> unlimited, algorithm fixed_window -> \
+            none, count_denied true -> none\n\
+                        d.user.path: burst 9 -> 8, on_store_failure none -> local";
+        assert_eq!(changed, expected);
+    }
+
+    #[test]
+    fn equal_rules_do_not_differ_and_each_field_counts() {
+        assert!(Difference::new(&rules(OLD), &rules(OLD)).is_empty());
+        let one = "domain: d\ndescriptors:\n- key: a\n  value: b*\n";
+        let limit = "  rate_limit: { unit: day, requests_per_unit: 1 }\n";
+        let with = |more: &str| rules(&format!("{one}{more}"));
+        for (more, field) in [
+            (
+                "  rate_limit: { unit: day, requests_per_unit: 2 }\n",
+                "rate",
+            ),
+            (
+                "  rate_limit: { unit: day, requests_per_unit: 1, unit_multiplier: 2 }\n",
+                "rate",
+            ),
+            (
+                "  rate_limit: { unit: day, requests_per_unit: 1, algorithm: sliding_window_log, \
+                 count_denied: true }\n",
+                "algorithm",
+            ),
+            (
+                "  rate_limit: { unit: day, requests_per_unit: 1, count_denied: false }\n",
+                "count_denied",
+            ),
+            (
+                "  rate_limit: { unit: day, requests_per_unit: 1, name: n }\n",
+                "name",
+            ),
+            (
+                "  rate_limit: { unit: day, requests_per_unit: 1, on_store_failure: deny }\n",
+                "on_store_failure",
+            ),
+        ] {
+            let difference = Difference::new(&with(limit), &with(more));
+            let fields: Vec<_> = difference
+                .changed
+                .iter()
+                .flat_map(|changed| &changed.fields)
+                .map(|changed| changed.field)
+                .collect();
+            assert_eq!(fields, [field], "{more}");
+        }
+        for (more, field) in [
+            ("  shadow_mode: true\n", "shadow_mode"),
+            ("  quota_mode: true\n", "quota_mode"),
+            ("  detailed_metric: true\n", "detailed_metric"),
+            ("  value_to_metric: true\n", "value_to_metric"),
+            ("  share_threshold: true\n", "share_threshold"),
+            ("  metadata: { team: x }\n", "metadata"),
+            ("commit: all_or_none\n", "commit"),
+        ] {
+            let difference = Difference::new(&with(limit), &with(&format!("{limit}{more}")));
+            let fields: Vec<_> = difference
+                .changed
+                .iter()
+                .flat_map(|changed| &changed.fields)
+                .map(|changed| changed.field)
+                .collect();
+            assert_eq!(fields, [field], "{more}");
+        }
+    }
+
+    #[test]
+    fn calendars_differ_by_zone_and_begin() {
+        let limit = |more: &str| {
+            rules(&format!(
+                "domain: d\ndescriptors: [{{ key: a, rate_limit: {{ unit: month, \
+                 requests_per_unit: 1, period: {more} }} }}]\n"
+            ))
+        };
+        let zone = "calendar, timezone: Europe/Berlin";
+        for (old, new, shown) in [
+            (
+                "fixed",
+                zone,
+                "period none -> calendar, timezone none -> Europe/Berlin",
+            ),
+            ("calendar", zone, "timezone UTC -> Europe/Berlin"),
+            (
+                zone,
+                "calendar, timezone: europe/berlin, anchor: 2026-01-31",
+                "anchor none -> day 31",
+            ),
+            (
+                "calendar, anchor: 2026-01-31",
+                "calendar, anchor: 2026-03-31T06:00",
+                "anchor day 31 -> day 31 at 06:00",
+            ),
+            (
+                "calendar, anchor: 2026-01-31",
+                "calendar, anchor: 2026-03-31",
+                "",
+            ),
+        ] {
+            let changed: Vec<_> = Difference::new(&limit(old), &limit(new))
+                .changed
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            let expected: Vec<_> = Some(format!("d.a: {shown}"))
+                .filter(|_| !shown.is_empty())
+                .into_iter()
+                .collect();
+            assert_eq!(changed, expected);
+        }
+    }
+
+    #[test]
+    fn texts_of_files_are_bounded_and_on_one_line() {
+        let new = format!(
+            "domain: d\ndescriptors:\n- key: \"a\\n{}\"\n  rate_limit: {{ unit: day, \
+             requests_per_unit: 1 }}\n",
+            "x".repeat(1_000)
+        );
+        let difference = Difference::new(&Rules::default(), &rules(&new));
+        let text = difference.added[0].to_string();
+        assert!(
+            text.starts_with("d.a\\nxxx") && text.ends_with("x... (1 per day)") && text.len() < 230,
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! What differs between the rows of two tables: how many were added, removed and changed, and the
+//! first of them.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{name_of, policy, rate_of, shown};
+use crate::limits::rules::Rules;
+use crate::limits::rules::limit::{Limit, LimitId, LimitInForce, LimitTable, RowMeaning};
+use crate::limits::rules::table::RowNumber;
+
+/// Rows that are named of those that differ.
+const MOST_NAMED: usize = 5;
+
+/// The rows of one table that differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangedRows {
+    /// The path of its descriptor.
+    pub limit: String,
+    /// The name of its file.
+    pub table: String,
+    /// Only in the new table.
+    pub added: usize,
+    /// Only in the old table.
+    pub removed: usize,
+    /// In both, with another plan, amount, name, mode or failure policy of their own.
+    pub changed: usize,
+    /// The first of them, for people.
+    pub first: Vec<String>,
+}
+
+/// A row with everything that it says itself.
+#[derive(PartialEq)]
+struct Says<'r> {
+    plan: Option<&'r str>,
+    /// But for the number of its limit.
+    meaning: RowMeaning,
+    name: Option<&'r str>,
+}
+
+fn says<'r>(
+    rules: &'r Rules,
+    limit: &Limit,
+    table: &'r LimitTable,
+    row: RowNumber,
+) -> Option<Says<'r>> {
+    let meaning = table.rows.meaning(row)?;
+    let of_row = rules.limit(LimitId::new(limit.id.domain, meaning.limit));
+    let plan = of_row
+        .plan
+        .as_deref()
+        .filter(|_| meaning.limit != table.owner);
+    Some(Says {
+        plan,
+        meaning: RowMeaning {
+            limit: 0,
+            ..*meaning
+        },
+        name: table.rows.name(row),
+    })
+}
+
+impl ChangedRows {
+    /// Compares the rows of a limit in two sets of rules; `None` if both have the same, or one of
+    /// them has no table of its own.
+    pub(super) fn new(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Option<Self> {
+        let (before, after) = (old.1.own_table()?, new.1.own_table()?);
+        let mut all = Self {
+            limit: name_of(new.1),
+            table: shown(after.rows.file()),
+            added: 0,
+            removed: 0,
+            changed: 0,
+            first: Vec::new(),
+        };
+        for row in after.rows.rows() {
+            let value = after.rows.value(row);
+            let Some(known) = before.rows.find(value) else {
+                all.added += 1;
+                all.name(value, || format!("added ({})", text(new, after, row)));
+                continue;
+            };
+            if says(new.0, new.1, after, row) != says(old.0, old.1, before, known) {
+                all.changed += 1;
+                all.name(value, || {
+                    format!("{} -> {}", text(old, before, known), text(new, after, row))
+                });
+            }
+        }
+        for row in before.rows.rows() {
+            let value = before.rows.value(row);
+            if after.rows.find(value).is_none() {
+                all.removed += 1;
+                all.name(value, || format!("removed ({})", text(old, before, row)));
+            }
+        }
+        (all.added + all.removed + all.changed > 0).then_some(all)
+    }
+
+    fn name(&mut self, value: &[u8], what: impl FnOnce() -> String) {
+        if self.first.len() < MOST_NAMED {
+            self.first.push(format!(
+                "{}: {}",
+                shown(&String::from_utf8_lossy(value)),
+                what()
+            ));
+        }
+    }
+}
+
+/// The amount of a row, its plan, and what else it says.
+fn text((rules, limit): (&Rules, &Limit), table: &LimitTable, row: RowNumber) -> String {
+    let of_row = table.rows.meaning(row).map_or(limit, |meaning| {
+        rules.limit(LimitId::new(limit.id.domain, meaning.limit))
+    });
+    let in_force = LimitInForce {
+        limit: of_row,
+        row: Some(row),
+    };
+    let mut text = in_force
+        .amount()
+        .map_or_else(|| "unlimited".to_owned(), rate_of);
+    text.extend(
+        of_row
+            .plan
+            .iter()
+            .map(|plan| format!(", plan {}", shown(plan))),
+    );
+    text.extend(
+        table
+            .rows
+            .name(row)
+            .map(|name| format!(", name {}", shown(name))),
+    );
+    text.extend(in_force.shadow_mode().then_some(", shadow_mode"));
+    let policy = table
+        .rows
+        .meaning(row)
+        .and_then(|meaning| policy(meaning.on_store_failure?));
+    text.extend(policy.map(|policy| format!(", on_store_failure {policy}")));
+    text
+}
+
+impl fmt::Display for ChangedRows {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            limit,
+            table,
+            added,
+            removed,
+            changed,
+            first,
+        } = self;
+        write!(
+            out,
+            "{limit}: rows of {table}: {added} added, {removed} removed, {changed} changed: {}",
+            first.join("; ")
+        )?;
+        match added + removed + changed - first.len() {
+            0 => Ok(()),
+            more => write!(out, "; and {more} more"),
+        }
+    }
+}

@@ -1,0 +1,1042 @@
+mod trials;
+mod usage;
+
+use super::*;
+use crate::core::algorithm::Algorithm;
+use crate::core::ask::Entry as AskEntry;
+use crate::core::time::Unit;
+use crate::limits::rules::compile::{Options, ProcessDefaults, SourceText};
+use crate::limits::rules::limit::{Limit, OnStoreFailure};
+use crate::limits::rules::resource::{Descriptor, Policy};
+use crate::limits::rules::{Commit, Lookup};
+
+const MINUTE: i32 = 2;
+
+#[expect(clippy::unnecessary_wraps, reason = "as the field takes it")]
+fn per_minute(requests_per_unit: u32) -> Option<Policy> {
+    Some(Policy {
+        unit: MINUTE,
+        requests_per_unit,
+        ..Policy::default()
+    })
+}
+
+fn node(key: &str, value: &str, rate_limit: Option<Policy>) -> Descriptor {
+    Descriptor {
+        key: key.into(),
+        value: value.into(),
+        rate_limit,
+        ..Descriptor::default()
+    }
+}
+
+fn resource(name: &str, domain: &str, descriptors: Vec<Descriptor>) -> Resource {
+    Resource {
+        name: name.into(),
+        domain: domain.into(),
+        descriptors,
+    }
+}
+
+/// A domain of the same name with one limit.
+fn one(name: &str, requests: u32) -> Resource {
+    resource(name, name, vec![node("user", "", per_minute(requests))])
+}
+
+fn broken(name: &str) -> Resource {
+    resource(name, name, vec![node("user", "", Some(Policy::default()))])
+}
+
+/// What a descriptor finds: the hits of its limit.
+fn found(
+    rules: &Rules,
+    domain: &str,
+    entries: &[(&str, &str)],
+) -> Result<Option<u64>, &'static str> {
+    let entries: Vec<_> = entries
+        .iter()
+        .map(|(key, value)| AskEntry {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+        })
+        .collect();
+    match rules.find(domain.as_bytes(), &entries) {
+        Lookup::UnknownDomain => Err("unknown domain"),
+        Lookup::NoLimit => Ok(None),
+        Lookup::Limit(limit) => {
+            assert!(
+                std::ptr::eq(rules.limit(limit.limit.id), limit.limit),
+                "the id leads to the limit"
+            );
+            Ok(limit.amount().map(|amount| amount.rate.requests_per_unit))
+        }
+    }
+}
+
+fn user(rules: &Rules, domain: &str) -> Result<Option<u64>, &'static str> {
+    found(rules, domain, &[("user", "ann")])
+}
+
+fn texts(problems: &[Problem]) -> String {
+    problems
+        .iter()
+        .map(|problem| format!("{problem}\n"))
+        .collect()
+}
+
+#[test]
+fn a_list_is_everything_and_an_equal_one_changes_nothing() {
+    let (mut domains, settings) = (Domains::default(), XdsOptions::default());
+    let rules = domains
+        .apply(Vec::<Resource>::new(), &settings)
+        .rules
+        .expect("the first list has rules, also without domains");
+    assert_eq!(user(&rules, "a"), Err("unknown domain"));
+    let applied = domains.apply(vec![one("b", 2), one("a", 1)], &settings);
+    assert_eq!(
+        (applied.added, applied.compiled),
+        (vec!["a".to_owned(), "b".to_owned()], 2)
+    );
+    let rules = applied.rules.expect("rules");
+    assert_eq!(
+        (user(&rules, "a"), user(&rules, "b")),
+        (Ok(Some(1)), Ok(Some(2)))
+    );
+    let applied = domains.apply(vec![one("a", 1), one("b", 2)], &settings);
+    assert!(
+        applied.rules.is_none() && applied.compiled == 0 && applied.refused.is_empty(),
+        "{applied:?}"
+    );
+    let applied = domains.apply(vec![one("c", 3), one("b", 5)], &settings);
+    assert_eq!(
+        (&*applied.added, &*applied.changed, &*applied.removed),
+        (
+            &["c".to_owned()][..],
+            &["b".to_owned()][..],
+            &["a".to_owned()][..]
+        )
+    );
+    let rules = applied.rules.expect("rules");
+    assert_eq!(
+        (user(&rules, "a"), user(&rules, "b"), user(&rules, "c")),
+        (Err("unknown domain"), Ok(Some(5)), Ok(Some(3)))
+    );
+    let applied = domains.apply(Vec::<Resource>::new(), &settings);
+    assert_eq!(applied.removed, ["b", "c"]);
+    assert_eq!(applied.rules.expect("rules").limit_count(), 0);
+    assert_eq!(domains.in_force().count(), 0);
+}
+
+#[test]
+fn a_bad_domain_keeps_its_last_good_version_or_is_absent_and_the_others_apply() {
+    let (mut domains, settings) = (Domains::default(), XdsOptions::default());
+    domains.apply(vec![one("a", 1), one("b", 1)], &settings);
+    let applied = domains.apply(vec![one("a", 2), broken("b"), broken("c")], &settings);
+    let rules = applied.rules.expect("rules");
+    assert_eq!(
+        (user(&rules, "a"), user(&rules, "b"), user(&rules, "c")),
+        (Ok(Some(2)), Ok(Some(1)), Err("unknown domain"))
+    );
+    let refused: Vec<_> = applied
+        .refused
+        .iter()
+        .map(|refused| (&*refused.domain, refused.keeps_old, refused.is_new))
+        .collect();
+    assert_eq!(refused, [("b", true, true), ("c", false, true)]);
+    assert_eq!(
+        texts(&applied.refused[0].problems),
+        "resource b: user: error: the rate_limit has no unit; write one of second, minute, hour, \
+         day, week, month, quarter, year\n"
+    );
+    let names = |domains: &Domains| {
+        domains
+            .in_force()
+            .map(|resource| resource.descriptors[0].rate_limit.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        names(&domains),
+        [per_minute(2), per_minute(1)],
+        "the good version is what a cache keeps"
+    );
+    // Again: the same refusals, which are not new, and nothing is compiled.
+    let applied = domains.apply(vec![broken("c"), broken("b"), one("a", 2)], &settings);
+    assert!(applied.rules.is_none() && applied.compiled == 0);
+    assert!(
+        applied
+            .refused
+            .iter()
+            .all(|refused| !refused.is_new && !refused.problems.is_empty())
+            && applied.refused.len() == 2
+    );
+    // Corrected, as it was before: its old version is in force already, and it counts as changed.
+    let applied = domains.apply(vec![one("a", 2), one("b", 1), one("c", 3)], &settings);
+    let rules = applied.rules.expect("rules");
+    assert_eq!(
+        (user(&rules, "b"), user(&rules, "c"), applied.refused.len()),
+        (Ok(Some(1)), Ok(Some(3)), 0)
+    );
+    // A domain that is gone is forgotten, with its good version.
+    domains.apply(vec![one("c", 3)], &settings);
+    let applied = domains.apply(vec![broken("b"), one("c", 3)], &settings);
+    assert!(!applied.refused[0].keeps_old && applied.rules.is_none());
+}
+
+#[test]
+fn one_change_among_a_thousand_domains_compiles_one_and_shares_the_others() {
+    let list = |requests: u32| -> Vec<_> {
+        let nodes = |domain: u32| {
+            (0..100)
+                .map(|index| {
+                    node(
+                        "user",
+                        &index.to_string(),
+                        per_minute(if domain == 500 { requests } else { 1 }),
+                    )
+                })
+                .collect()
+        };
+        (0..1_000)
+            .map(|domain| resource(&format!("d{domain}"), &format!("d{domain}"), nodes(domain)))
+            .collect()
+    };
+    let (mut domains, settings) = (Domains::default(), XdsOptions::default());
+    let applied = domains.apply(list(1), &settings);
+    let before = applied.rules.expect("rules");
+    assert_eq!((applied.compiled, before.limit_count()), (1_000, 100_000));
+    let applied = domains.apply(list(2), &settings);
+    let after = applied.rules.expect("rules");
+    assert_eq!(
+        (applied.compiled, applied.changed.as_slice()),
+        (1, &["d500".to_owned()][..])
+    );
+    assert_eq!(
+        after
+            .by_number()
+            .iter()
+            .filter(|domain| before.shares(domain))
+            .count(),
+        999
+    );
+    assert_eq!(found(&after, "d500", &[("user", "7")]), Ok(Some(2)));
+    assert_eq!(found(&after, "d501", &[("user", "7")]), Ok(Some(1)));
+    let difference = crate::limits::rules::diff::Difference::new(&before, &after);
+    assert_eq!(
+        (
+            difference.added.len(),
+            difference.removed.len(),
+            difference.changed.len()
+        ),
+        (0, 0, 100)
+    );
+}
+
+/// What the settings of the process say for all limits holds for those of a control plane too, and
+/// a change of it compiles all domains.
+#[test]
+fn defaults_of_the_process_apply_to_every_domain() {
+    let (mut domains, mut settings) = (Domains::default(), XdsOptions::default());
+    let rules = domains
+        .apply(vec![one("a", 1)], &settings)
+        .rules
+        .expect("rules");
+    assert_eq!(rules.commit(b"a"), Some(Commit::Each));
+    settings.process = ProcessDefaults {
+        commit: Commit::AllOrNone,
+        calendar_months: true,
+    };
+    let applied = domains.apply(vec![one("a", 1)], &settings);
+    assert_eq!(
+        (applied.compiled, applied.rules.expect("rules").commit(b"a")),
+        (1, Some(Commit::AllOrNone))
+    );
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as the field takes it")]
+fn overlay(text: &str) -> Option<Arc<Overlay>> {
+    let file = SourceText {
+        name: "overlay.yaml".into(),
+        text: text.into(),
+    };
+    let read = Overlay::read(
+        file,
+        &Options {
+            strict: true,
+            ..Options::default()
+        },
+    );
+    Some(Arc::new(
+        read.unwrap_or_else(|problems| panic!("{}", texts(&problems)))
+            .overlay,
+    ))
+}
+
+fn with_overlay(text: &str) -> XdsOptions {
+    XdsOptions {
+        overlay: overlay(text),
+        ..XdsOptions::default()
+    }
+}
+
+/// What each limit is, as the comparison with no rules shows it.
+fn limits(rules: &Rules) -> Vec<String> {
+    crate::limits::rules::diff::Difference::new(&Rules::default(), rules)
+        .added
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "made where it is used")]
+fn metadata(json: serde_json::Value) -> Option<crate::limits::rules::limit::Metadata> {
+    json.as_object().cloned()
+}
+
+#[test]
+fn duplicates_are_merged_and_the_first_limit_counts() {
+    let below = |key: &str, value: &str| Descriptor {
+        descriptors: vec![node(key, value, per_minute(7))],
+        ..node("route", "r", None)
+    };
+    let descriptors = vec![
+        below("a", ""),
+        node("user", "x*", per_minute(1)),
+        Descriptor {
+            shadow_mode: true,
+            ..node("route", "r", per_minute(2))
+        },
+        node("route", "r", per_minute(3)),
+        below("b", "1"),
+        below("b", "1"),
+        node("user", "x*", None),
+    ];
+    let applied = Domains::default().apply(
+        vec![resource("r1", "d", descriptors)],
+        &XdsOptions::default(),
+    );
+    assert!(applied.refused.is_empty(), "{applied:?}");
+    let rules = applied.rules.expect("rules");
+    assert_eq!(found(&rules, "d", &[("route", "r")]), Ok(Some(2)));
+    assert!(
+        rules
+            .limits()
+            .find(|limit| limit.path() == "d.route_r")
+            .expect("it is there")
+            .shadow_mode,
+        "the flags are those of its limit"
+    );
+    assert_eq!(
+        found(&rules, "d", &[("route", "r"), ("a", "any")]),
+        Ok(Some(7))
+    );
+    assert_eq!(
+        found(&rules, "d", &[("route", "r"), ("b", "1")]),
+        Ok(Some(7))
+    );
+    assert_eq!(found(&rules, "d", &[("user", "xyz")]), Ok(Some(1)));
+    assert_eq!(rules.limit_count(), 4);
+    assert_eq!(
+        texts(&applied.warnings),
+        "resource r1: route=r: warning: the descriptor has more than one limit: 2 per minute \
+         counts, and 3 per minute of resource r1 is ignored; send one limit for each path of keys \
+         and values\n\
+         resource r1: route=r > b=1: warning: the descriptor has more than one limit: 7 per minute \
+         counts, and 7 per minute of resource r1 is ignored; send one limit for each path of keys \
+         and values\n"
+    );
+}
+
+#[test]
+fn resources_of_one_domain_are_merged_if_that_is_asked_for_and_their_order_does_not_matter() {
+    let list = || {
+        vec![
+            resource(
+                "b",
+                "d",
+                vec![
+                    node("user", "", per_minute(2)),
+                    node("only", "b", per_minute(5)),
+                ],
+            ),
+            resource("a", "d", vec![node("user", "", per_minute(1))]),
+            resource(
+                "a",
+                "d",
+                vec![
+                    node("user", "", per_minute(4)),
+                    node("only", "a", per_minute(6)),
+                ],
+            ),
+        ]
+    };
+    let shuffled = || vec![list().remove(2), list().remove(0), list().remove(1)];
+    for (merge_domains, expected) in [(false, [1, 0, 0]), (true, [1, 5, 6])] {
+        let settings = XdsOptions {
+            merge_domains,
+            ..XdsOptions::default()
+        };
+        let applied = Domains::default().apply(list(), &settings);
+        let rules = applied.rules.expect("rules");
+        let only = |value| found(&rules, "d", &[("only", value)]).map(Option::unwrap_or_default);
+        assert_eq!(
+            (user(&rules, "d"), only("b"), only("a")),
+            (Ok(Some(expected[0])), Ok(expected[1]), Ok(expected[2]))
+        );
+        let other = Domains::default().apply(shuffled(), &settings);
+        assert_eq!(limits(&rules), limits(&other.rules.expect("rules")));
+        assert_eq!(
+            (&applied.warnings, &applied.refused),
+            (&other.warnings, &other.refused)
+        );
+        let problems: String = applied
+            .refused
+            .iter()
+            .map(|refused| texts(&refused.problems))
+            .collect();
+        if merge_domains {
+            assert_eq!((problems.as_str(), applied.warnings.len()), ("", 2));
+        } else {
+            let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with \
+                which resources may share a domain";
+            let line = |name| {
+                format!(
+                    "resource {name}: error: the domain 'd' is already defined, in resource a; \
+                     {remedy}\n"
+                )
+            };
+            assert_eq!(problems, line("a") + &line("b"));
+        }
+    }
+}
+
+#[test]
+fn messages_mean_what_files_mean() {
+    let policy = |unit, unlimited| Policy {
+        unit,
+        requests_per_unit: 9,
+        unlimited,
+        ..Policy::default()
+    };
+    let units = [
+        (1, "second"),
+        (2, "minute"),
+        (3, "hour"),
+        (4, "day"),
+        (5, "month"),
+        (6, "year"),
+        (7, "week"),
+    ];
+    let mut descriptors: Vec<_> = units
+        .iter()
+        .map(|&(unit, name)| node(name, "", Some(policy(unit, false))))
+        .collect();
+    descriptors.push(node("unlimited", "", Some(policy(0, true))));
+    descriptors.push(node("none", "x", None));
+    descriptors.push(Descriptor {
+        shadow_mode: true,
+        quota_mode: true,
+        detailed_metric: true,
+        ..node("unlimited in hours", "", Some(policy(3, true)))
+    });
+    let applied = Domains::default().apply(
+        vec![resource("r", "d", descriptors)],
+        &XdsOptions::default(),
+    );
+    assert!(
+        applied.refused.is_empty() && applied.warnings.is_empty(),
+        "{applied:?}"
+    );
+    let mut expected: Vec<_> = units
+        .iter()
+        .map(|(_, name)| format!("d.{name} (9 per {name})"))
+        .collect();
+    expected.extend([
+        "d.unlimited (unlimited)".to_owned(),
+        "d.unlimited in hours (unlimited)".to_owned(),
+    ]);
+    let rules = applied.rules.expect("rules");
+    assert_eq!(limits(&rules), expected);
+    let last = rules.limits().last().expect("limits");
+    assert!(last.shadow_mode && last.quota_mode && last.detailed_metric);
+    assert_eq!(
+        user(
+            &Domains::default()
+                .apply(vec![one("d", 0)], &XdsOptions::default())
+                .rules
+                .expect("rules"),
+            "d"
+        ),
+        Ok(Some(0))
+    );
+}
+
+#[test]
+fn problems_name_the_resource_and_the_path_of_keys() {
+    let deep = (0..70).fold(node("leaf", "", per_minute(1)), |below, level| Descriptor {
+        descriptors: vec![below],
+        ..node(&format!("k{level}"), "v", None)
+    });
+    let wrong = |metadata| Descriptor {
+        metadata,
+        ..node("weir", "", per_minute(1))
+    };
+    for (descriptors, expected) in [
+        (
+            vec![node("", "v", per_minute(1))],
+            "=v: error: the descriptor has no key; write 'key: ' and the key that Envoy sends",
+        ),
+        (
+            vec![Descriptor {
+                descriptors: vec![node("b", "c\n*", Some(policy_of(9)))],
+                ..node("a", "", None)
+            }],
+            "a > b=c\\n*: error: unknown unit: '9'; write one of second, minute, hour, day, week, \
+             month, quarter, year",
+        ),
+        (
+            vec![wrong(metadata(serde_json::json!({"weir": {"brust": 3}})))],
+            "weir (metadata.weir): error: unknown key 'brust' in metadata.weir; write 'burst'",
+        ),
+        (
+            vec![wrong(metadata(
+                serde_json::json!({"weir": {"plan": "pro"}}),
+            ))],
+            "weir (metadata.weir): error: unknown key 'plan' in metadata.weir; remove it: tables \
+             and plans are written in files of limits, and a control plane has none",
+        ),
+        (
+            vec![wrong(metadata(
+                serde_json::json!({"weir": {"algorithm": "token_bucket", "burst": 1.5}}),
+            ))],
+            "weir (metadata.weir): error: 'burst' is '1.5', which is read as a floating-point \
+             number; write a number from 0 to 9007199254740991 without fraction or exponent",
+        ),
+        (
+            vec![wrong(metadata(serde_json::json!({"weir": 3})))],
+            "weir (metadata.weir): error: expected a map in metadata.weir, found '3'; write \
+             'algorithm: ' and its options below it",
+        ),
+        (
+            vec![wrong(metadata(serde_json::json!({"weir": {"burst": 3}})))],
+            "weir (metadata.weir): error: 'burst' has no meaning for a fixed_window; remove it, or \
+             write 'algorithm: token_bucket'",
+        ),
+        (vec![deep], "k69=v > k68=v > k67=v"),
+    ] {
+        let mut domains = Domains::default();
+        let applied = domains.apply(
+            vec![resource("ns/gw", "d", descriptors)],
+            &XdsOptions::default(),
+        );
+        let problems = texts(&applied.refused.first().expect("it is refused").problems);
+        assert!(
+            problems.starts_with(&format!("resource ns/gw: {expected}")),
+            "{problems}"
+        );
+        assert_eq!(problems.lines().count(), 1, "{problems}");
+    }
+    let applied = Domains::default().apply(
+        vec![
+            resource("r", "", vec![node("a", "", None)]),
+            resource("s", "", Vec::new()),
+        ],
+        &XdsOptions::default(),
+    );
+    assert_eq!(
+        texts(&applied.refused[0].problems),
+        "resource r: error: the resource has no domain; send the domain that Envoy sends\n"
+    );
+    // However many there are, a domain keeps few of them.
+    let applied = Domains::default().apply(
+        vec![resource("r", "d", vec![node("", "v", None); 50])],
+        &XdsOptions::default(),
+    );
+    assert_eq!(
+        applied.refused[0].problems.len(),
+        1,
+        "equal ones are merged"
+    );
+    let many = (0..50)
+        .map(|index| node("", &index.to_string(), None))
+        .collect();
+    let applied = Domains::default().apply(vec![resource("r", "d", many)], &XdsOptions::default());
+    let problems = &applied.refused[0].problems;
+    assert_eq!(
+        (problems.len(), &*problems[20].what),
+        (21, "30 more problems in this domain are not shown")
+    );
+}
+
+fn policy_of(unit: i32) -> Policy {
+    Policy {
+        unit,
+        requests_per_unit: 1,
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn long_paths_are_bounded_over_all_domains_together() {
+    let long = |name: &str, bytes: usize| {
+        let below = (0..4)
+            .map(|index| node(&index.to_string(), "", per_minute(1)))
+            .collect();
+        resource(
+            name,
+            name,
+            vec![Descriptor {
+                descriptors: below,
+                ..node(&"x".repeat(bytes), "", None)
+            }],
+        )
+    };
+    let (mut domains, settings) = (Domains::default(), XdsOptions::default());
+    let applied = domains.apply(vec![long("a", 9 << 20), long("b", 9 << 20)], &settings);
+    assert_eq!(applied.added, ["a"]);
+    assert_eq!(
+        applied.refused[0].problems[0].what,
+        "the keys and values above all limits have more than 67108864 bytes in total"
+    );
+    // The same message for b fits as soon as a is smaller.
+    let applied = domains.apply(vec![long("a", 1 << 20), long("b", 9 << 20)], &settings);
+    assert_eq!(
+        (applied.changed, applied.added, applied.refused.len()),
+        (vec!["a".to_owned()], vec!["b".to_owned()], 0)
+    );
+    domains.apply(Vec::<Resource>::new(), &settings);
+    assert_eq!(domains.path_bytes, 0);
+}
+
+#[test]
+fn metadata_is_stronger_than_the_overlay_which_is_stronger_than_the_defaults() {
+    let defaults: XdsDefaults = "algorithm: token_bucket, burst: 9, on_store_failure: deny"
+        .parse()
+        .expect("it is right");
+    let file = "
+defaults: { on_store_failure: local }
+domains:
+- domain: d*
+  commit: all_or_none
+  descriptors:
+  - key: route
+    defaults: { burst: 20 }
+    descriptors:
+    - key: user
+      rate_limit: { burst: 30, name: per-user }
+    - key: us*
+      rate_limit: { algorithm: sliding_window_log, name: second, unit_multiplier: 5 }
+    - key: other
+      defaults: { burst: 25 }
+- domain: dd
+  commit: each
+";
+    let weir = metadata(serde_json::json!({"weir": {"burst": 40.0, "name": "own"}, "team": "x"}));
+    let below = vec![
+        node("user", "", per_minute(1)),
+        Descriptor {
+            metadata: weir,
+            ..node("used", "", per_minute(2))
+        },
+        node(
+            "other",
+            "",
+            Some(Policy {
+                name: "sent".into(),
+                ..per_minute(3).expect("a policy")
+            }),
+        ),
+        node(
+            "unlimited",
+            "",
+            Some(Policy {
+                unlimited: true,
+                ..Policy::default()
+            }),
+        ),
+    ];
+    let list = || {
+        vec![resource(
+            "dd",
+            "dd",
+            vec![
+                Descriptor {
+                    descriptors: below.clone(),
+                    ..node("route", "r", None)
+                },
+                node("user", "", per_minute(4)),
+            ],
+        )]
+    };
+    let shown = |settings: &XdsOptions| {
+        let applied = Domains::default().apply(list(), settings);
+        assert!(applied.refused.is_empty(), "{applied:?}");
+        let rules = applied.rules.expect("rules");
+        let of = |limit: &Limit| {
+            let algorithm = limit.amount.map(|amount| amount.algorithm);
+            let burst = match algorithm {
+                Some(Algorithm::TokenBucket(bucket)) => format!("burst {}", bucket.burst),
+                Some(other) => other.kind().spec().name.to_owned(),
+                None => "unlimited".to_owned(),
+            };
+            let multiplier = limit.amount.map_or(0, |amount| amount.rate.unit_multiplier);
+            format!(
+                "{}: {burst}, {multiplier}, {:?}, {:?}",
+                limit.path_in_domain(),
+                limit.name.as_deref().unwrap_or("-"),
+                limit.on_store_failure
+            )
+        };
+        (
+            rules.limits().map(of).collect::<Vec<_>>(),
+            rules.commit(b"dd"),
+            rules.on_store_failure(b"dd"),
+            texts(&applied.warnings),
+        )
+    };
+    let (limits, commit, policy, warnings) = shown(&XdsOptions {
+        defaults: defaults.clone(),
+        ..with_overlay(file)
+    });
+    assert_eq!(
+        limits,
+        [
+            // The first entry that matches gives burst and name, the second one the algorithm,
+            // which has no burst, and the multiplier.
+            "route_r.user: sliding_window_log, 5, \"per-user\", Some(Local)",
+            // Its burst needs a token bucket, so that the entry with another algorithm is left out.
+            "route_r.used: burst 40, 5, \"own\", Some(Local)",
+            "route_r.other: burst 25, 1, \"sent\", Some(Local)",
+            "route_r.unlimited: unlimited, 0, \"-\", None",
+            "user: burst 9, 1, \"-\", Some(Local)",
+        ]
+    );
+    assert_eq!(
+        (commit, policy),
+        (Some(Commit::AllOrNone), Some(OnStoreFailure::Local))
+    );
+    assert_eq!(
+        warnings,
+        "resource dd: route=r > used: warning: 'burst' has no meaning for a sliding_window_log: \
+         overlay.yaml:13 is not used for this limit; remove it, or write 'algorithm: \
+         token_bucket'\n"
+    );
+    let (limits, commit, policy, _) = shown(&XdsOptions {
+        defaults,
+        ..XdsOptions::default()
+    });
+    assert_eq!(limits[0], "route_r.user: burst 9, 1, \"-\", Some(Deny)");
+    assert_eq!(
+        (commit, policy),
+        (Some(Commit::Each), Some(OnStoreFailure::Deny))
+    );
+}
+
+#[test]
+fn an_overlay_that_suits_a_limit_badly_is_left_out_there_and_refuses_nothing() {
+    let file = "
+domains:
+- domain: '*'
+  descriptors:
+  - key: '*'
+    rate_limit: { algorithm: sliding_window_log, unit_multiplier: 4000000000 }
+";
+    let settings = XdsOptions {
+        defaults: "algorithm: leaky_bucket".parse().expect("it is right"),
+        ..with_overlay(file)
+    };
+    let applied = Domains::default().apply(
+        vec![resource(
+            "r",
+            "d",
+            vec![
+                node("big", "", per_minute(200_000)),
+                node("small", "", per_minute(2)),
+            ],
+        )],
+        &settings,
+    );
+    assert!(applied.refused.is_empty(), "{applied:?}");
+    assert_eq!(
+        limits(&applied.rules.expect("rules")),
+        [
+            "d.big (200000 per minute, leaky_bucket)",
+            "d.small (2 per minute, sliding_window_log)"
+        ]
+    );
+    let warnings: Vec<_> = applied
+        .warnings
+        .iter()
+        .map(|problem| {
+            (
+                &*problem.path,
+                problem
+                    .what
+                    .ends_with("overlay.yaml:6 is not used for this limit"),
+            )
+        })
+        .collect();
+    assert_eq!(
+        warnings,
+        [("big", true), ("big", true), ("small", true)],
+        "{}",
+        texts(&applied.warnings)
+    );
+}
+
+#[test]
+fn entries_of_an_overlay_that_match_nothing_are_warned_of_once_and_every_change_applies() {
+    let file = "
+domains:
+- domain: a
+  descriptors:
+  - key: user
+    value: ''
+    rate_limit: { algorithm: token_bucket }
+  - key: user
+    value: x
+    share_threshold: true
+  - key: group
+    rate_limit: { burst: 1 }
+    descriptors:
+    - key: below
+- domain: absent
+  commit: each
+  descriptors:
+  - key: x
+";
+    let (mut domains, settings) = (Domains::default(), with_overlay(file));
+    let with_group = || {
+        resource(
+            "a",
+            "a",
+            vec![
+                node("user", "", per_minute(1)),
+                node("user", "x", per_minute(1)),
+                node("group", "", None),
+            ],
+        )
+    };
+    let applied = domains.apply(vec![with_group(), broken("b")], &settings);
+    let unused = "overlay.yaml:8:5: warning: no descriptor of the control plane matches this \
+        entry; correct its names, keys and values, or remove it\n\
+                  overlay.yaml:11:5: warning: no descriptor with a limit of the control plane \
+        matches this entry; correct its names, keys and values, or remove it\n\
+                  overlay.yaml:15:3: warning: no domain of the control plane matches this entry; \
+        correct its names, keys and values, or remove it\n";
+    assert_eq!(
+        texts(&applied.warnings),
+        unused,
+        "of the entries below another one that matches nothing, the outermost"
+    );
+    assert_eq!(
+        limits(&applied.rules.expect("rules"))[0],
+        "a.user (1 per minute, token_bucket)"
+    );
+    let applied = domains.apply(vec![with_group(), one("b", 1)], &settings);
+    assert_eq!(texts(&applied.warnings), "");
+    // An equal text is the same overlay; another one compiles everything again, also good versions
+    // of what is refused.
+    assert_eq!(
+        domains
+            .apply(vec![with_group(), one("b", 1)], &with_overlay(file))
+            .compiled,
+        0
+    );
+    domains.apply(vec![with_group(), broken("b")], &settings);
+    let applied = domains.apply(
+        vec![with_group(), broken("b")],
+        &with_overlay("defaults: { algorithm: leaky_bucket }\n"),
+    );
+    assert_eq!(
+        (&*applied.changed, applied.refused.len()),
+        (&["a".to_owned(), "b".to_owned()][..], 1)
+    );
+    assert_eq!(
+        limits(&applied.rules.expect("rules"))[2],
+        "b.user (1 per minute, leaky_bucket)"
+    );
+    let applied = domains.apply(vec![with_group(), broken("b")], &XdsOptions::default());
+    assert_eq!(
+        limits(&applied.rules.expect("rules"))[2],
+        "b.user (1 per minute)"
+    );
+    assert_eq!(texts(&applied.warnings), "");
+}
+
+#[test]
+fn calendars_come_from_metadata_overlays_and_defaults() {
+    let file = "
+domains:
+- domain: d
+  descriptors:
+  - key: week
+    rate_limit: { period: calendar, timezone: America/New_York, week_starts: sunday }
+  - key: minute
+    rate_limit: { period: calendar }
+  - key: many
+    rate_limit: { unit_multiplier: 2 }
+";
+    let per = |unit: Unit| {
+        Some(Policy {
+            unit: unit.number(),
+            ..per_minute(1).expect("a policy")
+        })
+    };
+    let own = metadata(
+        serde_json::json!({"weir": {"period": "calendar", "timezone": "Europe/Berlin", "anchor": "2026-03-31"}}),
+    );
+    let list = vec![
+        Descriptor {
+            metadata: own.clone(),
+            ..node("own", "", per(Unit::Month))
+        },
+        node("week", "", per(Unit::Week)),
+        node("minute", "", per(Unit::Minute)),
+        Descriptor {
+            metadata: own,
+            ..node("many", "", per(Unit::Month))
+        },
+        node("day", "", per(Unit::Day)),
+        node("hour", "", per(Unit::Hour)),
+    ];
+    let defaults = "period: calendar, timezone: Asia/Tokyo"
+        .parse()
+        .expect("they are right");
+    let applied = Domains::default().apply(
+        vec![resource("r", "d", list)],
+        &XdsOptions {
+            defaults,
+            ..with_overlay(file)
+        },
+    );
+    assert!(applied.refused.is_empty(), "{applied:?}");
+    assert_eq!(
+        limits(&applied.rules.expect("rules")),
+        [
+            "d.own (1 per month, period calendar, timezone Europe/Berlin, anchor day 31)",
+            "d.week (1 per week, period calendar, timezone America/New_York, week_starts sunday)",
+            "d.minute (1 per minute)",
+            "d.many (1 per month, period calendar, timezone Europe/Berlin, anchor day 31)",
+            "d.day (1 per day, period calendar, timezone Asia/Tokyo)",
+            "d.hour (1 per hour)",
+        ]
+    );
+    let expected = "\
+resource r: minute: warning: 'period: calendar' has no meaning for 'unit: minute': overlay.yaml:8 is not used for this limit; write 'unit: day', week, month, quarter or year, or remove 'period'
+resource r: many: warning: the limit has 'period: calendar': the 'unit_multiplier' of overlay.yaml:10 is not used for this limit; remove it, or remove 'period'
+";
+    assert_eq!(texts(&applied.warnings), expected);
+    let both = SourceText {
+        name: "o.yaml".into(),
+        text: "domains: [{domain: d, descriptors: [{key: a, rate_limit: {period: calendar, \
+            unit_multiplier: 2}}]}]"
+            .into(),
+    };
+    let problems = Overlay::read(both, &Options::default()).expect_err("it is wrong");
+    assert!(
+        texts(&problems).contains("'unit_multiplier' has no meaning beside 'period: calendar'"),
+        "{}",
+        texts(&problems)
+    );
+}
+
+#[test]
+fn mistakes_of_an_overlay_are_found_like_those_of_files() {
+    let wrong = "
+defaults: { algorithm: fast }
+domains:
+- domain: a
+  commits: each
+  descriptors:
+  - key: user
+    rate_limit: { unit: minute, algorithm: fixed_window, burst: 3 }
+    shadow_mode: 3
+    burst: 4
+  - value: x
+  - key: x
+    rate_limit: { unit_multiplier: 0 }
+- commit: never
+- { domain: b, descriptors: 3 }
+";
+    let file = SourceText {
+        name: "o.yaml".into(),
+        text: wrong.into(),
+    };
+    let problems = Overlay::read(file, &Options::default()).expect_err("it is wrong");
+    let expected = "\
+o.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket, concurrency
+o.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
+o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, count_denied, max_debt, period, timezone, week_starts, anchor
+o.yaml:8:65: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
+o.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
+o.yaml:10:5: error: 'burst' has no meaning in a descriptor; it belongs in rate_limit
+o.yaml:11:5: error: the descriptor has no key; write 'key: ' and a key, or a pattern with '*'
+o.yaml:13:36: error: 'unit_multiplier' is 0, which makes the window zero; write 1 or more, or remove it
+o.yaml:14:3: error: the entry has no domain; write 'domain: ' and a domain, or a pattern with '*'
+o.yaml:14:11: error: unknown value of 'commit': 'never'; write one of each, all_or_none
+o.yaml:15:29: error: 'descriptors' is a whole number, not a list; begin each entry below it with '- key: '
+";
+    assert_eq!(texts(&problems), expected);
+    for text in ["", "# nothing\n"] {
+        let read = Overlay::read(
+            SourceText {
+                name: "o.yaml".into(),
+                text: text.into(),
+            },
+            &Options::default(),
+        )
+        .expect("it adds nothing");
+        assert_eq!((read.warnings.len(), read.overlay.entries()), (1, 0));
+    }
+    let many = "domains:\n".to_owned() + &"- domain: a\n".repeat(10_001);
+    let problems = Overlay::read(
+        SourceText {
+            name: "o.yaml".into(),
+            text: many.into(),
+        },
+        &Options::default(),
+    )
+    .expect_err("it is too large");
+    assert_eq!(
+        problems[0].what,
+        "the file has more than 10000 domains and descriptors"
+    );
+}
+
+#[test]
+fn defaults_are_read_from_one_line() {
+    for (text, expected) in [
+        ("", Ok(())),
+        (" ", Ok(())),
+        ("algorithm: token_bucket, burst: 20", Ok(())),
+        ("{on_store_failure: local}", Ok(())),
+        (
+            "algorithm: x",
+            Err("unknown algorithm: 'x'; write one of fixed_window"),
+        ),
+        (
+            "unit: minute",
+            Err("'unit' has no meaning in defaults; it belongs in rate_limit"),
+        ),
+        (
+            "algorithm: fixed_window, algorithm: leaky_bucket",
+            Err("the key 'algorithm' occurs twice in one map"),
+        ),
+        (
+            "algorithm",
+            Err("'algorithm' has no value; write a value behind 'algorithm: '"),
+        ),
+        ("}", Err("")),
+        ("burst: 1}, x", Err("")),
+    ] {
+        let read = text.parse::<XdsDefaults>();
+        match expected {
+            Ok(()) => assert!(read.is_ok(), "{text}: {read:?}"),
+            Err(start) => assert!(
+                read.as_ref().is_err_and(|error| error.starts_with(start)),
+                "{text}: {read:?}"
+            ),
+        }
+    }
+    assert_eq!("".parse::<XdsDefaults>(), Ok(XdsDefaults::default()));
+}

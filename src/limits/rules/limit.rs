@@ -1,0 +1,539 @@
+//! One compiled limit: everything that a request needs of it, computed when the rules are loaded.
+
+use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+use super::shown_name::shown;
+use super::table::{RowNumber, Table};
+use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::concurrency::Gauge;
+use crate::core::time::{Period, Rate};
+use crate::core::usage::Tracking;
+
+/// Finds a limit in its rules.
+///
+/// A domain keeps its number while it is in force, so that a domain which does not change is part
+/// of the next rules as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LimitId {
+    /// The number of its domain in the rules.
+    pub domain: u32,
+    /// Its index among the limits of its domain.
+    pub limit: u32,
+}
+
+impl LimitId {
+    /// The limit at the index `limit` of the domain with that number.
+    #[must_use]
+    pub const fn new(domain: u32, limit: u32) -> Self {
+        Self { domain, limit }
+    }
+}
+
+/// A JSON object: what `metadata` may hold.
+pub type Metadata = serde_json::Map<String, serde_json::Value>;
+
+/// The largest `metadata` of a limit, by [`encoded_bytes`]: each answer about the limit carries it.
+pub const MAX_METADATA_BYTES: usize = 16 << 10;
+
+/// The bytes that metadata has as a `google.protobuf.Struct`, or a few more.
+#[must_use]
+pub fn encoded_bytes(metadata: &Metadata) -> usize {
+    /// Tags and lengths of a field and of its value.
+    const AROUND: usize = 8;
+    fn of_value(value: &serde_json::Value) -> usize {
+        use serde_json::Value;
+        match value {
+            Value::Null | Value::Bool(_) => 4,
+            Value::Number(_) => 11,
+            Value::String(text) => AROUND + text.len(),
+            Value::Array(items) => AROUND + items.iter().map(of_value).sum::<usize>(),
+            Value::Object(fields) => AROUND + encoded_bytes(fields),
+        }
+    }
+    metadata
+        .iter()
+        .map(|(name, value)| AROUND + name.len() + of_value(value))
+        .sum()
+}
+
+/// A limit and its path in the tree.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what a file says, which does not depend on each other"
+)]
+pub struct Limit {
+    /// Where the rules have it.
+    pub id: LimitId,
+    /// The domain that it belongs to.
+    pub domain: Box<str>,
+    /// The levels from the root to the limit, one per entry of a descriptor that finds it.
+    pub levels: Box<[Level]>,
+    /// Other limits replace this one by it.
+    pub name: Option<Box<str>>,
+    /// What answers show: the name, or the path in the domain without one; see [`shown`].
+    pub shown: Box<str>,
+    /// The rate and its algorithm; `None` = unlimited, unless each row says it.
+    pub amount: Option<Amount>,
+    /// What is counted beside it and refuses nothing.
+    pub trial: Option<Box<Trial>>,
+    /// Only rows of its table have amounts.
+    pub is_by_rows: bool,
+    /// The plan that its amount is of. A limit of each plan that rows of a table use stands beside
+    /// that of the descriptor.
+    pub plan: Option<Box<str>>,
+    /// The table that its amounts are in, which all limits of the descriptor share.
+    pub table: Option<Arc<LimitTable>>,
+    /// Over the limit, the status is still OK.
+    pub shadow_mode: bool,
+    /// Over the limit, the request is refused only if all quota descriptors are over theirs.
+    pub quota_mode: bool,
+    /// The failure policy of the limit or its domain; `None`: that of the process.
+    pub on_store_failure: Option<OnStoreFailure>,
+    /// `track_usage`: the usage of each subject is recorded.
+    pub usage: Option<Arc<Tracking>>,
+    /// How many places of a limit of requests in flight are taken; `None` for all other limits.
+    pub gauge: Option<Arc<Gauge>>,
+    /// Metrics carry the request's values of all levels.
+    pub detailed_metric: bool,
+    /// Names of limits that this one switches off within a request.
+    pub replaces: Box<[Box<str>]>,
+    /// Returned in `dynamic_metadata` if the setting asks for it.
+    pub metadata: Option<Metadata>,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// `trial`: another amount for the same requests, which counts for itself what it would refuse.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// Its rate and algorithm.
+    pub amount: Amount,
+    /// `track_usage` of the limit: the trial has records of its own.
+    pub usage: Option<Arc<Tracking>>,
+}
+
+/// The table of a descriptor.
+#[derive(Debug)]
+pub struct LimitTable {
+    /// By value.
+    pub rows: Table<RowMeaning>,
+    /// The index of the entry whose value picks the row.
+    pub level: usize,
+    /// The descriptor's own limit, that of rows without a plan, as [`LimitId::limit`].
+    pub owner: u32,
+    /// It is that of values without a row too; otherwise they have none.
+    pub has_default: bool,
+    /// The number of rows of each limit that has some.
+    counts: Box<[(u32, usize)]>,
+}
+
+impl LimitTable {
+    /// The table of a descriptor with these rows.
+    #[must_use]
+    pub fn new(rows: Table<RowMeaning>, level: usize, owner: u32, has_default: bool) -> Self {
+        let mut counts: Vec<(u32, usize)> = Vec::new();
+        for meaning in rows.rows().filter_map(|row| rows.meaning(row)) {
+            match counts.iter_mut().find(|(limit, _)| *limit == meaning.limit) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((meaning.limit, 1)),
+            }
+        }
+        Self {
+            rows,
+            level,
+            owner,
+            has_default,
+            counts: counts.into(),
+        }
+    }
+
+    /// The rows of a limit.
+    #[must_use]
+    pub fn rows_of(&self, limit: LimitId) -> usize {
+        self.counts
+            .iter()
+            .find(|(own, _)| *own == limit.limit)
+            .map_or(0, |&(_, count)| count)
+    }
+
+    /// The limit of values without a row.
+    #[must_use]
+    pub fn default(&self) -> Option<u32> {
+        self.has_default.then_some(self.owner)
+    }
+}
+
+/// What rows of a table stand for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowMeaning {
+    /// The limit, as [`LimitId::limit`]: that of the plan of these rows, or that of the descriptor.
+    pub limit: u32,
+    /// Its amount.
+    pub amount: RowAmount,
+    /// `shadow_mode` of the row; `None`: that of its limit.
+    pub shadow_mode: Option<bool>,
+    /// `on_store_failure` of the row; `None`: that of its limit.
+    pub on_store_failure: Option<OnStoreFailure>,
+}
+
+/// What numbers that no other row has add to it; config/README.md and SECURITY.md say about 150
+/// bytes.
+const _: () = assert!(size_of::<RowMeaning>() <= 152);
+
+/// The amount of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RowAmount {
+    /// That of its limit.
+    OfLimit,
+    /// Its own; `None` = unlimited.
+    Own(Option<Amount>),
+}
+
+/// A limit as one descriptor has it: what the row of its value says comes before what the limit
+/// says.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitInForce<'r> {
+    /// The limit.
+    pub limit: &'r Limit,
+    /// The row, in the limit's table.
+    pub row: Option<RowNumber>,
+}
+
+impl<'r> From<&'r Limit> for LimitInForce<'r> {
+    fn from(limit: &'r Limit) -> Self {
+        Self { limit, row: None }
+    }
+}
+
+impl<'r> LimitInForce<'r> {
+    #[inline]
+    fn meaning(self) -> Option<&'r RowMeaning> {
+        let row = self.row?;
+        self.limit.table.as_ref()?.rows.meaning(row)
+    }
+
+    /// The amount; `None` = unlimited.
+    #[inline]
+    #[must_use]
+    pub fn amount(self) -> Option<&'r Amount> {
+        if self.row.is_none() {
+            return self.limit.amount.as_ref();
+        }
+        match self.meaning().map(|meaning| &meaning.amount) {
+            Some(RowAmount::Own(amount)) => amount.as_ref(),
+            Some(RowAmount::OfLimit) | None => self.limit.amount.as_ref(),
+        }
+    }
+
+    /// The name as it is written, by which other limits replace it.
+    #[inline]
+    #[must_use]
+    pub fn name(self) -> Option<&'r str> {
+        let of_row = self
+            .row
+            .and_then(|row| self.limit.table.as_ref()?.rows.name(row));
+        of_row.or(self.limit.name.as_deref())
+    }
+
+    /// The name that answers show, or the path in the domain without one.
+    #[inline]
+    #[must_use]
+    pub fn shown(self) -> &'r str {
+        let of_row = self
+            .row
+            .and_then(|row| self.limit.table.as_ref()?.rows.shown_name(row));
+        of_row.unwrap_or(&self.limit.shown)
+    }
+
+    /// Whether the status is OK also over the limit.
+    #[inline]
+    #[must_use]
+    pub fn shadow_mode(self) -> bool {
+        self.meaning()
+            .and_then(|meaning| meaning.shadow_mode)
+            .unwrap_or(self.limit.shadow_mode)
+    }
+
+    /// The failure policy; `None`: that of the process.
+    #[inline]
+    #[must_use]
+    pub fn on_store_failure(self) -> Option<OnStoreFailure> {
+        self.meaning()
+            .and_then(|meaning| meaning.on_store_failure)
+            .or(self.limit.on_store_failure)
+    }
+
+    /// What is counted beside it: of values without a row only, because a row has numbers of its
+    /// own.
+    #[must_use]
+    pub fn trial(self) -> Option<&'r Trial> {
+        self.limit.trial.as_deref().filter(|_| self.row.is_none())
+    }
+
+    /// Where its row is written.
+    #[must_use]
+    pub fn row_origin(self) -> Option<Origin> {
+        let rows = &self.limit.table.as_ref()?.rows;
+        Some(Origin {
+            document: rows.file().into(),
+            line: rows.line(self.row?),
+        })
+    }
+}
+
+/// Where a limit is written, for operators. Limits of one document share its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The name of the document: the path of a file below the folder of limits, or the resource of
+    /// a control plane.
+    pub document: Arc<str>,
+    /// The line of the limit's descriptor, from 1 on; 0 where documents have no lines.
+    pub line: u32,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => out.write_str(&self.document),
+            line => write!(out, "{}:{line}", self.document),
+        }
+    }
+}
+
+/// `on_store_failure`: the failure policy, which decides a check that the store did not decide in
+/// time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// The request is an error (UNAVAILABLE), so that Envoy's `failure_mode_deny` decides.
+    #[default]
+    Error,
+    /// The check is allowed.
+    Allow,
+    /// The check is refused.
+    Deny,
+    /// The memory store decides, with this replica's share of the limit.
+    Local,
+}
+
+impl OnStoreFailure {
+    /// All of them with the names that files and settings use.
+    pub const NAMED: [(&'static str, Self); 4] = [
+        ("error", Self::Error),
+        ("allow", Self::Allow),
+        ("deny", Self::Deny),
+        ("local", Self::Local),
+    ];
+}
+
+/// `scale`: how many hits are one unit of a limit's amount. People read and write units; algorithms
+/// and stores count hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale(NonZeroU32);
+
+impl Scale {
+    /// A unit is a hit.
+    pub const ONE: Self = Self(NonZeroU32::MIN);
+
+    /// The scale of a limit with these options; `None`, the usual one, if it is 0 or not written.
+    #[must_use]
+    pub fn new(scale: Option<u32>) -> Self {
+        scale.and_then(NonZeroU32::new).map_or(Self::ONE, Self)
+    }
+
+    /// The hits of so many units; saturates.
+    #[must_use]
+    pub fn hits(self, units: u64) -> u64 {
+        units.saturating_mul(self.0.get().into())
+    }
+
+    /// The whole units in these hits.
+    #[must_use]
+    pub fn units(self, hits: u64) -> u64 {
+        hits / u64::from(self.0.get())
+    }
+
+    /// The units that have these hits, rounded up.
+    #[must_use]
+    pub fn units_rounded_up(self, hits: u64) -> u64 {
+        hits.div_ceil(self.0.get().into())
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// A rate and its algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// As it is written, in units of `scale` hits.
+    pub rate: Rate,
+    /// The hits of a unit.
+    pub scale: Scale,
+    /// `default_cost`: the hits of a request that names none.
+    pub default_cost: Option<NonZeroU64>,
+    /// As the response shows it: where a key can take more hits at once than a window has (`burst`,
+    /// `max_delay`), the rate for that many hits, so that the remaining hits are never more than
+    /// the limit beside them.
+    pub shown: Rate,
+    /// The algorithm of this rate and the limit's options. It counts hits.
+    pub algorithm: Algorithm,
+}
+
+impl Amount {
+    /// `algorithm` was made of `rate` and `scale`.
+    #[must_use]
+    pub fn new(rate: Rate, scale: Scale, algorithm: Algorithm) -> Self {
+        Self {
+            rate,
+            scale,
+            default_cost: None,
+            shown: rate.widened(scale.units_rounded_up(algorithm.capacity())),
+            algorithm,
+        }
+    }
+
+    /// How its amount divides time; `None` for requests in flight.
+    #[must_use]
+    pub fn period(&self) -> Option<Period> {
+        match self.algorithm {
+            Algorithm::FixedWindow(fixed) => Some(fixed.window),
+            _ => self
+                .rate
+                .calendar_months()
+                .or_else(|| self.rate.window().map(Period::Even)),
+        }
+    }
+}
+
+/// How a level matches values, and how it counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Matching {
+    /// By text.
+    #[default]
+    Text,
+    /// By text; an address counts by its one canonical text, or as it is written in the files.
+    Address,
+    /// `set`
+    Set {
+        /// Some of its values are addresses, so that all spellings of one share a counter.
+        has_addresses: bool,
+    },
+    /// `cidr`
+    Cidr {
+        /// IPv6 addresses share a counter with all of their network of so many bits.
+        prefix: Option<u8>,
+    },
+    /// `regex`
+    Regex,
+}
+
+impl Matching {
+    /// Whether the level has a list of its own, or an expression, in place of a text in which `*`
+    /// is special.
+    #[must_use]
+    pub const fn is_by_more_than_text(self) -> bool {
+        matches!(self, Self::Set { .. } | Self::Cidr { .. } | Self::Regex)
+    }
+
+    /// Whether all spellings of an address share a counter.
+    #[must_use]
+    pub const fn counts_addresses(self) -> bool {
+        matches!(
+            self,
+            Self::Address
+                | Self::Cidr { .. }
+                | Self::Set {
+                    has_addresses: true
+                }
+        )
+    }
+}
+
+/// One level of the path to a limit, as it is written.
+#[derive(Clone, Debug, Default)]
+pub struct Level {
+    /// The key.
+    pub key: Box<str>,
+    /// The value or pattern, or `set:`, `cidr:` or `regex:` and what it matches; `None` = any
+    /// value. No two branches of a level have the same.
+    pub value: Option<Box<str>>,
+    /// How it matches.
+    pub matching: Matching,
+    /// All values that match the pattern share one counter.
+    pub share_threshold: bool,
+    /// Metrics carry the request's value of this level.
+    pub value_to_metric: bool,
+}
+
+impl Level {
+    /// `key` or `key_value`, as in the names of metrics.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match &self.value {
+            Some(value) => format!("{}_{value}", self.key),
+            None => self.key.to_string(),
+        }
+    }
+}
+
+impl Limit {
+    /// Whether it counts nothing.
+    #[must_use]
+    pub const fn is_unlimited(&self) -> bool {
+        self.amount.is_none() && !self.is_by_rows
+    }
+
+    /// The table whose rows stand for this limit and for those of their plans; `None` for a limit
+    /// of a plan.
+    #[must_use]
+    pub fn own_table(&self) -> Option<&LimitTable> {
+        self.table
+            .as_deref()
+            .filter(|table| table.owner == self.id.limit)
+    }
+
+    /// The amounts that it may have: its own, and those of its rows, each at least once.
+    pub fn amounts(&self) -> impl Iterator<Item = &Amount> {
+        let meanings = self.table.iter().flat_map(|table| table.rows.meanings());
+        let of_rows = meanings
+            .filter(|meaning| meaning.limit == self.id.limit)
+            .filter_map(|meaning| match &meaning.amount {
+                RowAmount::Own(amount) => amount.as_ref(),
+                RowAmount::OfLimit => None,
+            });
+        self.amount.iter().chain(of_rows)
+    }
+
+    /// The full key: the domain and all levels as written, joined by dots. Names the limit in
+    /// messages, over reloads too.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.domain, self.path_in_domain())
+    }
+
+    /// All levels as written, joined by dots. Names the limit within its domain in metrics, over
+    /// reloads too.
+    #[must_use]
+    pub fn path_in_domain(&self) -> String {
+        joined(&self.levels)
+    }
+
+    /// [`Limit::shown`] of a limit with this name and these levels.
+    #[must_use]
+    pub fn shown(name: Option<&str>, levels: &[Level]) -> Box<str> {
+        name.map_or_else(
+            || shown(joined(levels).as_bytes()).into(),
+            |name| shown(name.as_bytes()).into(),
+        )
+    }
+}
+
+fn joined(levels: &[Level]) -> String {
+    levels.iter().map(Level::text).collect::<Vec<_>>().join(".")
+}

@@ -1,0 +1,542 @@
+//! Parses bytes to a tree of nodes, with a bound on everything that a file can make large.
+//!
+//! The parser's events are pulled one by one, without recursion, so that a constant bounds the
+//! nesting and not the stack. The tree is at most [`DEEPEST`] levels deep, which makes recursion
+//! over it safe everywhere else.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag as RawTag};
+
+use super::{
+    Content, Document, Node, Note, Pair, Position, Tag, ValueType, narrow, quoted, quotes,
+};
+
+/// Bytes of one file. A limit of a hundred bytes each would still be 160,000 limits.
+const LARGEST_FILE: usize = 16 << 20;
+/// Levels of lists and maps: two per level of descriptors, and Envoy sends a handful of entries.
+const DEEPEST: usize = 64;
+/// Nodes of one file, before aliases: bounds the memory that reading takes.
+const MOST_NODES: usize = 2_000_000;
+/// Commas and opening brackets of one file. The parser holds all tokens of a list or map in
+/// brackets until it knows whether that is a key, so that a bound on nodes would come too late for
+/// these: each can cost 800 bytes.
+const MOST_IN_BRACKETS: usize = 500_000;
+/// Warnings of one file that are kept. Further ones are counted: each takes more bytes than the
+/// repeated key that it is about.
+const MOST_WARNINGS: usize = 1_000;
+/// Nodes that all aliases of a file expand to together, so that aliases of aliases cannot grow
+/// exponentially.
+const MOST_ALIASED: usize = 100_000;
+
+/// Reads the first document of a file.
+///
+/// # Errors
+/// What makes the file unreadable: its position, what is wrong, and how to correct it.
+pub(in crate::limits::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
+    let text = decode(bytes)?;
+    let mut parser = Parser::new_from_str(text);
+    let mut builder = Builder::default();
+    let mut root = None;
+    // Ends at the end of the first document, or of the stream when there is none.
+    while let Some(event) = parser.next_event() {
+        let (event, span) = event.map_err(|error| scan_error(text, &error))?;
+        match event {
+            Event::DocumentEnd => {
+                root = builder.root.take();
+                break;
+            }
+            Event::StreamEnd => break,
+            event => builder.take(event, position(&span.start))?,
+        }
+    }
+    if root.is_some()
+        && let Some(Ok((Event::DocumentStart(_), span))) = parser.next_event()
+    {
+        let what =
+            "only the first document of a file is read, and the one that begins here is ignored"
+                .into();
+        builder.warn(|| Note {
+            at: position(&span.start),
+            what,
+            remedy: "move it to a file of its own".into(),
+        });
+    }
+    Ok(Document {
+        root,
+        warnings: builder.warnings,
+        further_warnings: builder.further_warnings,
+    })
+}
+
+fn decode(bytes: &[u8]) -> Result<&str, Note> {
+    let whole = |what: String, remedy: &str| Note {
+        at: Position::default(),
+        what,
+        remedy: remedy.into(),
+    };
+    if bytes.len() > LARGEST_FILE {
+        let what = format!(
+            "the file has {} bytes, more than the maximum of {LARGEST_FILE}",
+            bytes.len()
+        );
+        return Err(whole(
+            what,
+            "split it into several files, with MERGE_DOMAIN_CONFIG where they share a domain",
+        ));
+    }
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(whole("the file is UTF-16".into(), "save it as UTF-8"));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+        let line = before.matches('\n').count() + 1;
+        let column = before
+            .rsplit('\n')
+            .next()
+            .map_or(0, |last| last.chars().count())
+            + 1;
+        let at = Position {
+            line: narrow(line),
+            column: narrow(column),
+        };
+        Note {
+            at,
+            what: "the file is not UTF-8 from here on".into(),
+            remedy: "save it as UTF-8".into(),
+        }
+    })?;
+    if bytes
+        .iter()
+        .filter(|byte| matches!(byte, b',' | b'[' | b'{'))
+        .count()
+        > MOST_IN_BRACKETS
+    {
+        let what = format!("the file has more than {MOST_IN_BRACKETS} commas and opening brackets");
+        return Err(whole(
+            what,
+            "write lists and maps on lines of their own, or split the file",
+        ));
+    }
+    Ok(text)
+}
+
+/// What is under construction.
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    root: Option<Rc<Node>>,
+    /// By the parser's number; an anchor whose node is still open is not in it.
+    anchors: HashMap<usize, Rc<Node>>,
+    nodes: usize,
+    aliased: usize,
+    warnings: Vec<Note>,
+    further_warnings: usize,
+}
+
+/// A list or map whose end has not come yet. The children of a map are its keys and values by
+/// turns.
+struct Open {
+    at: Position,
+    anchor: usize,
+    is_mapping: bool,
+    children: Vec<Rc<Node>>,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, at: Position) -> Result<(), Note> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.count_node(at)?;
+                let content = Content::Scalar {
+                    text: text.into(),
+                    plain: style == ScalarStyle::Plain,
+                    tag: tag_of(tag.as_ref()),
+                };
+                self.finish(
+                    Node {
+                        at,
+                        content,
+                        size: 1,
+                        height: 0,
+                    },
+                    anchor,
+                );
+            }
+            Event::SequenceStart(anchor, _) => self.begin(Open {
+                at,
+                anchor,
+                is_mapping: false,
+                children: Vec::new(),
+            })?,
+            Event::MappingStart(anchor, _) => self.begin(Open {
+                at,
+                anchor,
+                is_mapping: true,
+                children: Vec::new(),
+            })?,
+            Event::SequenceEnd | Event::MappingEnd => self.end()?,
+            Event::Alias(anchor) => self.alias(anchor, at)?,
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd => {}
+        }
+        Ok(())
+    }
+
+    fn warn(&mut self, note: impl FnOnce() -> Note) {
+        if self.warnings.len() < MOST_WARNINGS {
+            self.warnings.push(note());
+        } else {
+            self.further_warnings += 1;
+        }
+    }
+
+    fn count_node(&mut self, at: Position) -> Result<(), Note> {
+        self.nodes += 1;
+        if self.nodes > MOST_NODES {
+            Err(too_many(at))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn begin(&mut self, open: Open) -> Result<(), Note> {
+        self.count_node(open.at)?;
+        if self.open.len() >= DEEPEST {
+            return Err(too_deep(open.at));
+        }
+        self.open.push(open);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Note> {
+        let Some(Open {
+            at,
+            anchor,
+            is_mapping,
+            children,
+        }) = self.open.pop()
+        else {
+            return Ok(());
+        };
+        let size = children
+            .iter()
+            .fold(1, |sum, child| child.size.saturating_add(sum));
+        let height = children.iter().map(|child| child.height).max().unwrap_or(0) + 1;
+        let content = if is_mapping {
+            Content::Mapping(self.entries(children)?)
+        } else {
+            Content::Sequence(children)
+        };
+        self.finish(
+            Node {
+                at,
+                content,
+                size,
+                height,
+            },
+            anchor,
+        );
+        Ok(())
+    }
+
+    fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Note> {
+        let Some(target) = self.anchors.get(&anchor) else {
+            let what = "the alias is inside the node that it refers to".into();
+            return Err(Note {
+                at,
+                what,
+                remedy: "write the node out, or move the anchor '&' to a node that is complete"
+                    .into(),
+            });
+        };
+        self.aliased = self.aliased.saturating_add(target.size);
+        if self.aliased > MOST_ALIASED {
+            let what = format!("the aliases of this file expand to more than {MOST_ALIASED} nodes");
+            return Err(Note {
+                at,
+                what,
+                remedy: "use fewer aliases, or split the file".into(),
+            });
+        }
+        if self.open.len() + target.height > DEEPEST {
+            return Err(too_deep(at));
+        }
+        let node = Node {
+            at,
+            ..Node::clone(target)
+        };
+        self.finish(node, 0);
+        Ok(())
+    }
+
+    fn finish(&mut self, node: Node, anchor: usize) {
+        let node = Rc::new(node);
+        if anchor > 0 {
+            self.anchors.insert(anchor, Rc::clone(&node));
+        }
+        match self.open.last_mut() {
+            Some(open) => open.children.push(node),
+            None => self.root = Some(node),
+        }
+    }
+
+    /// Pairs keys with values, takes merged maps in, and keeps the last of repeated keys.
+    fn entries(&mut self, children: Vec<Rc<Node>>) -> Result<Vec<Pair>, Note> {
+        let mut own: Vec<Pair> = Vec::with_capacity(children.len() / 2);
+        let mut indices: HashMap<Box<str>, usize> = HashMap::new();
+        let mut merged: Vec<Rc<Node>> = Vec::new();
+        let mut children = children.into_iter();
+        while let (Some(key), Some(value)) = (children.next(), children.next()) {
+            if is_merge(&key) {
+                merged.extend(merge_sources(&value)?);
+                continue;
+            }
+            let Some(name) = key.text() else {
+                own.push((key, value));
+                continue;
+            };
+            if let Some(&index) = indices.get(name) {
+                let first = own[index].0.at.line;
+                self.warn(|| Note {
+                    at: key.at,
+                    what: format!(
+                        "the key {} occurs twice in one map, and the last one counts",
+                        quoted(name)
+                    ),
+                    remedy: format!("remove one of them; the first is in line {first}"),
+                });
+                own[index] = (key, value);
+            } else {
+                indices.insert(name.into(), own.len());
+                own.push((key, value));
+            }
+        }
+        let mut taken: HashSet<Box<str>> = indices.into_keys().collect();
+        for source in merged {
+            let Content::Mapping(entries) = &source.content else {
+                continue;
+            };
+            own.extend(
+                entries
+                    .iter()
+                    .filter(|(key, _)| key.text().is_none_or(|name| taken.insert(name.into())))
+                    .cloned(),
+            );
+        }
+        Ok(own)
+    }
+}
+
+/// `<<` without quotes.
+fn is_merge(key: &Node) -> bool {
+    matches!(&key.content, Content::Scalar { text, plain: true, tag: Tag::Implied } if &**text == "<<")
+}
+
+/// The maps that a merge key names, the strongest first.
+fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
+    let wrong = |node: &Node| Note {
+        at: node.at,
+        what: format!(
+            "the merge key '<<' takes a map or a list of maps, not {}",
+            node.value_type().name()
+        ),
+        remedy:
+            "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' needs quotes"
+                .into(),
+    };
+    match &value.content {
+        Content::Mapping(_) => Ok(vec![Rc::clone(value)]),
+        Content::Sequence(items) => items
+            .iter()
+            .map(|item| {
+                if item.value_type() == ValueType::Mapping {
+                    Ok(Rc::clone(item))
+                } else {
+                    Err(wrong(item))
+                }
+            })
+            .collect(),
+        Content::Scalar { .. } => Err(wrong(value)),
+    }
+}
+
+fn tag_of(tag: Option<&Cow<'_, RawTag>>) -> Tag {
+    match tag.map(|tag| (tag.is_yaml_core_schema(), tag.suffix.as_str())) {
+        None => Tag::Implied,
+        Some((true, "int" | "bool" | "float" | "null")) => Tag::Resolved,
+        Some((true, "binary")) => Tag::Binary,
+        Some(_) => Tag::Text,
+    }
+}
+
+fn position(mark: &Marker) -> Position {
+    Position {
+        line: narrow(mark.line()),
+        column: narrow(mark.col() + 1),
+    }
+}
+
+fn too_deep(at: Position) -> Note {
+    let what = format!("lists and maps are nested more than {DEEPEST} levels deep");
+    Note {
+        at,
+        what,
+        remedy: "write the limits with fewer levels".into(),
+    }
+}
+
+fn too_many(at: Position) -> Note {
+    Note {
+        at,
+        what: format!("the file has more than {MOST_NODES} values"),
+        remedy: "split it into several files".into(),
+    }
+}
+
+/// Explains the parser's message for the usual mistakes; other messages are passed on.
+fn scan_error(text: &str, error: &ScanError) -> Note {
+    let at = position(error.marker());
+    let info = error.info();
+    let said = |words: &[&str]| words.iter().any(|word| info.contains(word));
+    if said(&["recursion limit"]) {
+        return too_deep(at);
+    }
+    if let Some(quote) = quotes::unclosed(text).filter(|quote| *quote <= at) {
+        return Note {
+            at: quote,
+            what: "the quote that opens here is not closed".into(),
+            remedy: "close the quote".into(),
+        };
+    }
+    let (what, remedy) = if said(&["unknown anchor"]) {
+        (
+            "the alias names an anchor that is not defined",
+            "define it with '&' before this alias; text that begins with '*' needs quotes",
+        )
+    } else if said(&[
+        "tabs disallowed",
+        "tab cannot",
+        "found a tab",
+        "start with a tab",
+    ]) {
+        ("a tab, where only spaces are allowed", "indent with spaces")
+    } else if said(&["unexpected end of stream"]) {
+        (
+            "the quoted text that begins here has no end",
+            "close the quotes",
+        )
+    } else if said(&[
+        "not allowed in this context",
+        "simple key",
+        "did not find expected key",
+        "wrongly indented",
+        "invalid indentation",
+    ]) {
+        (
+            "this does not fit the text before it",
+            "check the indentation here and in the lines before; text with ': ' needs quotes",
+        )
+    } else if said(&[
+        "expected ',' or",
+        "expected node content",
+        "misplaced bracket",
+    ]) {
+        (
+            "a list or map in brackets is not complete",
+            "check brackets and commas here and before",
+        )
+    } else if said(&["alphabetic or numeric", "unexpected character"]) {
+        (
+            "text begins with a character that has a meaning in YAML",
+            "put the text in quotes, as in value: \"*\"",
+        )
+    } else if said(&[
+        "unknown escape character",
+        "expected hexadecimal",
+        "Unicode character escape",
+    ]) {
+        (
+            "the quoted text contains a '\\' that YAML does not know",
+            "write it as '\\\\', or use single quotes",
+        )
+    } else {
+        let what = format!("this is not YAML: {}", info.escape_debug());
+        return Note {
+            at,
+            what,
+            remedy: "check indentation, quotes and brackets here and in the lines before".into(),
+        };
+    };
+    Note {
+        at,
+        what: what.into(),
+        remedy: remedy.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(text: &str) -> Rc<Node> {
+        read(text.as_bytes())
+            .expect("reads")
+            .root
+            .expect("has a root")
+    }
+
+    fn entry<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
+        let Content::Mapping(entries) = &node.content else {
+            return None;
+        };
+        entries
+            .iter()
+            .find(|(key, _)| key.text() == Some(name))
+            .map(|(_, value)| &**value)
+    }
+
+    #[test]
+    fn nodes_remember_where_they_stand() {
+        let root = root("a: 1\nb:\n  - c: ü\n    d: \"x\"\n");
+        let b = entry(&root, "b").expect("b");
+        assert_eq!(b.at, Position { line: 3, column: 3 });
+        let Content::Sequence(items) = &b.content else {
+            panic!("a list")
+        };
+        assert_eq!(
+            entry(&items[0], "d").expect("d").at,
+            Position { line: 4, column: 8 }
+        );
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_column() {
+        let root = root("\u{feff}a: 1\n");
+        assert_eq!(root.at, Position { line: 1, column: 1 });
+        assert_eq!(entry(&root, "a").expect("a").read::<u32>(), Some(1));
+    }
+
+    #[test]
+    fn own_keys_win_over_merged_ones_wherever_they_stand() {
+        let root =
+            root("x: &x {a: 1, b: 2}\ny: &y {b: 3, c: 4}\nz:\n  a: 9\n  <<: [*x, *y]\n  c: 8\n");
+        let z = entry(&root, "z").expect("z");
+        let read = |name| entry(z, name).and_then(Node::read::<u32>);
+        assert_eq!(
+            (read("a"), read("b"), read("c")),
+            (Some(9), Some(2), Some(8))
+        );
+    }
+
+    #[test]
+    fn nothing_but_comments_is_no_document() {
+        assert!(read(b"# nothing\n").expect("reads").root.is_none());
+        assert!(read(b"").expect("reads").root.is_none());
+    }
+}

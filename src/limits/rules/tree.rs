@@ -1,0 +1,526 @@
+//! The tree of one domain, and the look-up of a descriptor in it.
+//!
+//! A look-up allocates nothing, and takes no longer where a level has more branches: exact values
+//! are found by their hash, and only those patterns are tried whose prefix the value has. There is
+//! no backtracking, neither between siblings nor inside a pattern, so that no client can make a
+//! look-up slow by the values that it sends.
+//!
+//! Sets, networks and regular expressions are in `tree/matchers.rs`. A level without them has no
+//! more to do than before there were any.
+//!
+//! The overrides of operators are looked up in such trees too, with all that match
+//! ([`Tree::each_match`]) in the place of the first. There a [`LimitId`] names the overrides on a
+//! branch.
+
+mod matchers;
+mod regexes;
+pub mod trace;
+
+use hashbrown::{Equivalent, HashMap};
+use ipnet::IpNet;
+use matchers::{Matchers, OfKey};
+use memchr::memmem;
+pub(super) use regexes::{
+    LARGEST_SET as LARGEST_REGEXES, TooLarge, check as check_regex, is_for_all,
+    is_match as regex_matches,
+};
+use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
+
+use super::address;
+use super::limit::LimitId;
+use crate::core::ask::Entry;
+use crate::core::ask::written::Text;
+
+/// One level: siblings, by key and value.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    branches: Vec<Branch>,
+    /// Key and value as written. Patterns are in here too, by their own text.
+    exact: HashMap<Pair, BranchIndex>,
+    /// In the order of the files.
+    patterns: Vec<(Pattern, BranchIndex)>,
+    /// The patterns without a `*` in the key, in order, by the key and the prefix of the value up
+    /// to its first `*`.
+    by_prefix: HashMap<Pair, Vec<PatternIndex>>,
+    /// The lengths of all such prefixes, each once.
+    prefix_lengths: Vec<usize>,
+    /// The other patterns, in order. Each of them has to be tried.
+    by_trying: Vec<PatternIndex>,
+    /// Keys with the SHA-256 of a value. Only overrides have them.
+    by_digest: HashMap<Box<[u8]>, HashMap<[u8; 32], BranchIndex>>,
+    /// Keys without a value.
+    any_value: HashMap<Box<[u8]>, BranchIndex>,
+    /// What matches by more than text; `None` on most levels.
+    matchers: Option<Box<Matchers>>,
+}
+
+/// An index of [`Tree::branches`]. Branches are in the order of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct BranchIndex(usize);
+
+/// What a branch matches by more than text.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Matched<'m> {
+    /// These values.
+    Set(&'m [Box<str>]),
+    /// The addresses in these networks.
+    Networks(&'m [IpNet]),
+    /// The values that a regular expression matches as a whole.
+    Regex(&'m str),
+}
+
+/// An index of [`Tree::patterns`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PatternIndex(usize);
+
+/// A key and value: its limit, and the level below.
+#[derive(Debug)]
+pub(crate) struct Branch {
+    pub(crate) limit: Option<LimitId>,
+    pub(crate) children: Tree,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Pair {
+    key: Box<[u8]>,
+    value: Box<[u8]>,
+}
+
+/// An entry of a request hashes like the pair that it equals.
+#[derive(Hash)]
+struct PairOfRequest<'a> {
+    key: &'a [u8],
+    value: &'a [u8],
+}
+
+impl Equivalent<Pair> for PairOfRequest<'_> {
+    fn equivalent(&self, pair: &Pair) -> bool {
+        self.key == &*pair.key && self.value == &*pair.value
+    }
+}
+
+impl Tree {
+    /// Adds a branch as the last one. Of two branches with the same key and value, the first one
+    /// counts. A value of a file is not empty.
+    pub(crate) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch) {
+        let index = BranchIndex(self.branches.len());
+        let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
+        if is_pattern {
+            self.add_pattern(
+                Pattern {
+                    key: Glob::new(key),
+                    value: value.map(Glob::new),
+                },
+                index,
+            );
+        }
+        match value {
+            Some(value) => {
+                self.exact
+                    .entry(Pair {
+                        key: key.as_bytes().into(),
+                        value: value.as_bytes().into(),
+                    })
+                    .or_insert(index);
+            }
+            None if is_pattern => {}
+            None => {
+                self.any_value.entry(key.as_bytes().into()).or_insert(index);
+            }
+        }
+        self.branches.push(branch);
+    }
+
+    /// Adds a branch for texts whose stars may be literal. A wildcard matches no star as its own
+    /// text: the entry of an override is no branch of a file.
+    pub(crate) fn add_texts(&mut self, key: &Text, value: Option<&Text>, branch: Branch) {
+        let index = BranchIndex(self.branches.len());
+        match (key.as_literal(), value.map(Text::as_literal)) {
+            (Some(key), Some(Some(value))) => {
+                self.exact
+                    .entry(Pair {
+                        key: key.as_bytes().into(),
+                        value: value.as_bytes().into(),
+                    })
+                    .or_insert(index);
+            }
+            (Some(key), None) => {
+                self.any_value.entry(key.as_bytes().into()).or_insert(index);
+            }
+            _ => {
+                let glob = |text: &Text| Glob::of(text.pieces());
+                self.add_pattern(
+                    Pattern {
+                        key: glob(key),
+                        value: value.map(glob),
+                    },
+                    index,
+                );
+            }
+        }
+        self.branches.push(branch);
+    }
+
+    /// Adds a branch for the addresses and the networks in this one.
+    pub(crate) fn add_network(&mut self, key: &str, network: IpNet, branch: Branch) {
+        let index = BranchIndex(self.branches.len());
+        self.matchers
+            .get_or_insert_default()
+            .begin(key, index, "")
+            .add_network(network, index);
+        self.branches.push(branch);
+    }
+
+    /// Adds a branch for the value with this SHA-256.
+    pub(crate) fn add_digest(&mut self, key: &str, value: [u8; 32], branch: Branch) {
+        let index = BranchIndex(self.branches.len());
+        self.by_digest
+            .entry(key.as_bytes().into())
+            .or_default()
+            .entry(value)
+            .or_insert(index);
+        self.branches.push(branch);
+    }
+
+    /// Adds a branch that matches by more than text, which is written so. Of each value or network,
+    /// returns the number of the branch that has it already. Regular expressions match nothing
+    /// until they are compiled.
+    pub(super) fn add_matched(
+        &mut self,
+        key: &str,
+        written: &str,
+        matched: Matched<'_>,
+        branch: Branch,
+    ) -> Vec<Option<usize>> {
+        let index = BranchIndex(self.branches.len());
+        let of_key = self
+            .matchers
+            .get_or_insert_default()
+            .begin(key, index, written);
+        let known: Vec<Option<BranchIndex>> = match matched {
+            Matched::Set(values) => values
+                .iter()
+                .map(|value| of_key.add_value(value, index))
+                .collect(),
+            Matched::Networks(networks) => networks
+                .iter()
+                .map(|network| of_key.add_network(*network, index))
+                .collect(),
+            Matched::Regex(regex) => {
+                of_key.add_regex(regex, index);
+                Vec::new()
+            }
+        };
+        self.branches.push(branch);
+        known
+            .into_iter()
+            .map(|known| known.map(|branch| branch.0))
+            .collect()
+    }
+
+    /// Compiles the regular expressions of the level, one table for each key, and returns their
+    /// bytes.
+    pub(super) fn compile_regexes(&mut self) -> Result<usize, TooLarge> {
+        self.matchers
+            .as_mut()
+            .map_or(Ok(0), |matchers| matchers.compile())
+    }
+
+    /// The branch of a value by its digest. Only values of keys with such branches are hashed.
+    fn digested(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
+        if self.by_digest.is_empty() {
+            return None;
+        }
+        let digests = self.by_digest.get(entry.key)?;
+        digests
+            .get(&<[u8; 32]>::from(Sha256::digest(entry.value)))
+            .copied()
+    }
+
+    fn add_pattern(&mut self, pattern: Pattern, branch: BranchIndex) {
+        let index = PatternIndex(self.patterns.len());
+        match &pattern {
+            Pattern {
+                key:
+                    Glob {
+                        first: key,
+                        rest: None,
+                    },
+                value: Some(Glob { first: prefix, .. }),
+            } => {
+                if !self.prefix_lengths.contains(&prefix.len()) {
+                    self.prefix_lengths.push(prefix.len());
+                }
+                self.by_prefix
+                    .entry(Pair {
+                        key: key.clone(),
+                        value: prefix.clone(),
+                    })
+                    .or_default()
+                    .push(index);
+            }
+            _ => self.by_trying.push(index),
+        }
+        self.patterns.push((pattern, branch));
+    }
+
+    /// The branch of the first pattern so far that matches everything that this key and value
+    /// match; no value matches any. A `*` of theirs stands for any text: only a `*` of the other
+    /// pattern matches it, because the other texts of a pattern contain none.
+    pub(super) fn pattern_before(&self, key: &str, value: Option<&str>) -> Option<usize> {
+        let entry = Entry {
+            key: key.as_bytes(),
+            value: value.unwrap_or("*").as_bytes(),
+        };
+        let regex = self.matchers(key.as_bytes()).and_then(OfKey::regex_for_all);
+        self.pattern(&entry)
+            .into_iter()
+            .chain(regex)
+            .min()
+            .map(|branch| branch.0)
+    }
+
+    /// Shows `visit` what all branches lead to whose paths match the entries, in no particular
+    /// order. An address matches by its canonical text too. A look-up visits each branch below
+    /// which something may match once, so that it takes as long as there are patterns that match.
+    pub(crate) fn each_match(&self, entries: &[Entry<'_>], visit: &mut impl FnMut(LimitId)) {
+        let Some((entry, below)) = entries.split_first() else {
+            return;
+        };
+        let text = address::canonical(entry.value);
+        let canonical = text
+            .as_ref()
+            .map(|text| Entry {
+                key: entry.key,
+                value: text.bytes(),
+            })
+            .filter(|other| other.value != entry.value);
+        let mut matched = self
+            .matchers(entry.key)
+            .map(|of_key| of_key.networks(entry.value))
+            .unwrap_or_default();
+        matched.extend(self.any_value.get(entry.key).copied());
+        for entry in [Some(entry), canonical.as_ref()].into_iter().flatten() {
+            self.add_by_text(entry, &mut matched);
+        }
+        matched.sort_unstable();
+        matched.dedup();
+        for branch in matched
+            .iter()
+            .filter_map(|index| self.branches.get(index.0))
+        {
+            match (branch.limit, below) {
+                (Some(found), []) => visit(found),
+                (None, []) => {}
+                _ => branch.children.each_match(below, visit),
+            }
+        }
+    }
+
+    /// Adds the branches that match an entry by its text.
+    fn add_by_text(&self, entry: &Entry<'_>, matched: &mut SmallVec<[BranchIndex; 2]>) {
+        let exact = self
+            .exact
+            .get(&PairOfRequest {
+                key: entry.key,
+                value: entry.value,
+            })
+            .copied();
+        let prefixes = self
+            .prefix_lengths
+            .iter()
+            .filter_map(|&length| entry.value.get(..length));
+        let by_prefix = prefixes.filter_map(|prefix| {
+            self.by_prefix.get(&PairOfRequest {
+                key: entry.key,
+                value: prefix,
+            })
+        });
+        let tried = by_prefix.chain([&self.by_trying]).flatten();
+        let patterns = tried
+            .filter(|index| self.patterns[index.0].0.matches(entry))
+            .map(|index| self.patterns[index.0].1);
+        matched.extend(
+            exact
+                .into_iter()
+                .chain(self.digested(entry))
+                .chain(patterns),
+        );
+    }
+
+    /// The limit on the branch of the last entry.
+    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<LimitId> {
+        let (last, above) = entries.split_last()?;
+        let mut level = self;
+        for entry in above {
+            level = &level.branch(entry)?.children;
+        }
+        level.branch(last)?.limit
+    }
+
+    /// The exact value, then what matches by more than text, and patterns, then the key alone.
+    fn branch(&self, entry: &Entry<'_>) -> Option<&Branch> {
+        self.branches.get(self.index(entry)?.0)
+    }
+
+    #[inline]
+    fn index(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
+        self.exact
+            .get(&PairOfRequest {
+                key: entry.key,
+                value: entry.value,
+            })
+            .copied()
+            .or_else(|| {
+                if self.matchers.is_none() {
+                    self.pattern(entry)
+                } else {
+                    self.matched(entry)
+                }
+            })
+            .or_else(|| self.any_value.get(entry.key).copied())
+    }
+
+    fn matchers(&self, key: &[u8]) -> Option<&OfKey> {
+        self.matchers
+            .as_deref()
+            .and_then(|matchers| matchers.of_key(key))
+    }
+
+    /// Sets, then the network with the longest prefix, then patterns and regular expressions in the
+    /// order of the files. Apart, so that levels without them stay short.
+    #[inline(never)]
+    fn matched(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
+        let Some(of_key) = self.matchers(entry.key) else {
+            return self.pattern(entry);
+        };
+        let exact = |value: &[u8]| {
+            self.exact
+                .get(&PairOfRequest {
+                    key: entry.key,
+                    value,
+                })
+                .copied()
+        };
+        let before = of_key.before_patterns(entry.value, exact);
+        before.or_else(|| {
+            self.pattern(entry)
+                .into_iter()
+                .chain(of_key.regex(entry.value))
+                .min()
+        })
+    }
+
+    /// The first pattern in the order of the files.
+    fn pattern(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
+        let prefixes = self
+            .prefix_lengths
+            .iter()
+            .filter_map(|&length| entry.value.get(..length));
+        let candidates = prefixes.filter_map(|prefix| {
+            self.by_prefix.get(&PairOfRequest {
+                key: entry.key,
+                value: prefix,
+            })
+        });
+        let first_of = |indices: &Vec<PatternIndex>| {
+            indices
+                .iter()
+                .copied()
+                .find(|index| self.patterns[index.0].0.matches(entry))
+        };
+        let first = candidates
+            .chain([&self.by_trying])
+            .filter_map(first_of)
+            .min()?;
+        Some(self.patterns[first.0].1)
+    }
+}
+
+/// A key and a value, of which at least one contains a `*`.
+#[derive(Debug)]
+struct Pattern {
+    key: Glob,
+    /// `None` = any value.
+    value: Option<Glob>,
+}
+
+impl Pattern {
+    fn matches(&self, entry: &Entry<'_>) -> bool {
+        self.key.matches(entry.key)
+            && self
+                .value
+                .as_ref()
+                .is_none_or(|value| value.matches(entry.value))
+    }
+}
+
+/// Whether a text of a file matches a key or a value; each `*` stands for any bytes.
+pub(crate) fn matches(written: &str, text: &[u8]) -> bool {
+    Glob::new(written).matches(text)
+}
+
+/// A text in which each `*` matches any bytes, also none.
+#[derive(Debug)]
+pub(super) struct Glob {
+    first: Box<[u8]>,
+    /// The text behind the first `*`; `None` without one.
+    rest: Option<Rest>,
+}
+
+#[derive(Debug)]
+struct Rest {
+    /// The texts between two `*`. The search for each is linear in the text, whatever it is.
+    middle: Vec<memmem::Finder<'static>>,
+    last: Box<[u8]>,
+}
+
+impl Glob {
+    pub(super) fn new(text: &str) -> Self {
+        Self::of(text.split('*'))
+    }
+
+    /// Of the texts around each `*`.
+    fn of<'t>(mut pieces: impl DoubleEndedIterator<Item = &'t str>) -> Self {
+        let first = pieces.next().unwrap_or_default().as_bytes().into();
+        let Some(last) = pieces.next_back() else {
+            return Self { first, rest: None };
+        };
+        let middle = pieces
+            .filter(|piece| !piece.is_empty())
+            .map(|piece| memmem::Finder::new(piece).into_owned())
+            .collect();
+        Self {
+            first,
+            rest: Some(Rest {
+                middle,
+                last: last.as_bytes().into(),
+            }),
+        }
+    }
+
+    /// The first and the last text may not overlap. The texts between match at the leftmost
+    /// position, which finds a match if there is one.
+    pub(super) fn matches(&self, text: &[u8]) -> bool {
+        let Some(rest) = &self.rest else {
+            return text == &*self.first;
+        };
+        let Some(behind) = text.strip_prefix(&*self.first) else {
+            return false;
+        };
+        let Some(mut between) = behind.strip_suffix(&*rest.last) else {
+            return false;
+        };
+        for piece in &rest.middle {
+            let Some(at) = piece.find(between) else {
+                return false;
+            };
+            between = &between[at + piece.needle().len()..];
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod matchers_tests;

@@ -1,0 +1,504 @@
+//! Why a descriptor finds its limit, or none: each level of its look-up, with the branches that
+//! were passed over.
+//!
+//! The look-up itself decides which branch matches; this only describes it. It is slow, for people
+//! who ask.
+
+use std::fmt;
+
+use hashbrown::HashMap;
+
+use super::{BranchIndex, Glob, Pattern, Tree};
+use crate::core::ask::Entry;
+use crate::limits::rules::limit::LimitId;
+
+/// The most branches of a level that are named besides the one that matches. A level may have a
+/// hundred thousand.
+const MAX_NAMED: usize = 20;
+
+/// The most branches and keys that are named in all look-ups of a request. A request may have
+/// thousands of descriptors.
+const MAX_NAMED_OF_REQUEST: usize = 200 * MAX_NAMED;
+
+/// The look-up of one descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// One for each entry, up to the first that no branch matches.
+    pub levels: Vec<Level>,
+    /// How it ended.
+    pub end: End,
+}
+
+/// How a look-up ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// No branch matches the entry of the last level; the branches have these keys.
+    NoBranch(Named<String>),
+    /// The branch of the last entry has no limit; these branches are below it.
+    NoLimit(Named<Written>),
+    /// The limit on the branch of the last entry.
+    Limit(LimitId),
+}
+
+/// One level of a look-up: siblings, of which at most one matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// The branch that matches, and how.
+    pub matched: Option<(Written, How)>,
+    /// Other branches that have the entry's key, in the order of the files.
+    pub passed: Named<(Written, WhyNot)>,
+}
+
+/// Some of a list, and how many more it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named<T> {
+    /// The first ones.
+    pub first: Vec<T>,
+    /// The number of the others.
+    pub more: usize,
+}
+
+/// A branch as it is written. Of several `*` in a row in a key without a value, one is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The key.
+    pub key: String,
+    /// The value or pattern; `None` = any value.
+    pub value: Option<String>,
+}
+
+/// How a branch matches an entry, in the order of precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum How {
+    /// Key and value are equal. Where a set or a network has the value, so are two spellings of one
+    /// address.
+    Exact,
+    /// The value is in a set.
+    Set,
+    /// The value is an address in a network; of several, in that with the longest prefix.
+    Network,
+    /// By a `*` in the key or in the value, or by a regular expression.
+    Pattern,
+    /// The key is equal, and the branch has no value.
+    AnyValue,
+}
+
+/// Why another branch with the entry's key was passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyNot {
+    /// It has another value, or a pattern that the value does not match.
+    OtherValue,
+    /// It matches too, but one that matches comes first: in this way, or in the same way and
+    /// earlier in the files.
+    Later(How),
+}
+
+impl fmt::Display for Written {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(out, "{}={value}", self.key),
+            None => out.write_str(&self.key),
+        }
+    }
+}
+
+impl<T> Named<T> {
+    /// The first `most` of `count` elements. No others are made.
+    fn new(all: impl Iterator<Item = T>, count: usize, most: usize) -> Self {
+        let first: Vec<T> = all.take(most).collect();
+        Self {
+            more: count.saturating_sub(first.len()),
+            first,
+        }
+    }
+}
+
+/// The look-ups of one request. The branches of a level are listed once, however many descriptors
+/// come by it, and texts are made of those that are named.
+#[derive(Debug)]
+pub struct Tracer<'t> {
+    tree: &'t Tree,
+    levels: HashMap<*const Tree, Siblings<'t>>,
+    /// The branches and keys that may still be named.
+    left: usize,
+}
+
+/// The branches of a level as they are written.
+#[derive(Debug, Default)]
+struct Siblings<'t> {
+    /// In the order of the files; `None` for one that repeats another, which no look-up finds.
+    all: Vec<Option<Source<'t>>>,
+    count: usize,
+    by_key: HashMap<&'t [u8], Vec<BranchIndex>>,
+    /// Those with a `*` in the key.
+    by_pattern: Vec<(Glob, BranchIndex)>,
+    keys: Option<Vec<String>>,
+}
+
+/// Where the text of a branch is.
+#[derive(Debug)]
+enum Source<'t> {
+    /// A pattern for keys, without a value.
+    Pattern(&'t Glob),
+    /// Key and value, and whether the value is a set, a network or a regular expression.
+    Texts(&'t [u8], Option<&'t [u8]>, bool),
+}
+
+impl Source<'_> {
+    fn written(&self) -> Written {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match self {
+            Self::Pattern(key) => Written {
+                key: key.text(),
+                value: None,
+            },
+            Self::Texts(key, value, _) => Written {
+                key: text(key),
+                value: value.map(text),
+            },
+        }
+    }
+}
+
+impl<'t> Tracer<'t> {
+    pub(in crate::limits::rules) fn new(tree: &'t Tree) -> Self {
+        Self {
+            tree,
+            levels: HashMap::new(),
+            left: MAX_NAMED_OF_REQUEST,
+        }
+    }
+
+    /// Looks up a descriptor as [`Tree::find`] does.
+    pub fn trace(&mut self, entries: &[Entry<'_>]) -> Trace {
+        let (mut levels, mut tree, mut limit) =
+            (Vec::with_capacity(entries.len()), self.tree, None);
+        for entry in entries {
+            let found = tree.index(entry);
+            levels.push(self.level(tree, entry, found));
+            let branch = found.and_then(|BranchIndex(index)| tree.branches.get(index));
+            let Some(branch) = branch else {
+                return Trace {
+                    levels,
+                    end: End::NoBranch(self.keys(tree)),
+                };
+            };
+            (tree, limit) = (&branch.children, branch.limit);
+        }
+        let end = limit.map_or_else(|| End::NoLimit(self.below(tree)), End::Limit);
+        Trace { levels, end }
+    }
+
+    /// What is known of a level, and how many names it may have.
+    fn siblings(&mut self, tree: &'t Tree) -> (&mut Siblings<'t>, usize) {
+        (
+            self.levels
+                .entry(std::ptr::from_ref(tree))
+                .or_insert_with(|| Siblings::new(tree)),
+            MAX_NAMED.min(self.left),
+        )
+    }
+
+    fn level(&mut self, tree: &'t Tree, entry: &Entry<'_>, found: Option<BranchIndex>) -> Level {
+        let (siblings, most) = self.siblings(tree);
+        let of_key = siblings
+            .by_key
+            .get(entry.key)
+            .map_or(&[][..], Vec::as_slice);
+        let of_patterns = siblings
+            .by_pattern
+            .iter()
+            .filter(|(key, _)| key.matches(entry.key))
+            .map(|(_, index)| *index);
+        let of_patterns: Vec<_> = of_patterns.collect();
+        // One more, which may be the one that matches.
+        let mut few: Vec<_> = of_key
+            .iter()
+            .take(most + 1)
+            .chain(of_patterns.iter().take(most + 1))
+            .copied()
+            .collect();
+        few.sort_unstable();
+        let all = &siblings.all;
+        let source = |BranchIndex(index): BranchIndex| all.get(index)?.as_ref();
+        let how = |index: BranchIndex, source: &Source<'_>, written: &Written| match (
+            source,
+            tree.matchers(entry.key),
+        ) {
+            (Source::Texts(_, _, true), Some(matchers)) => matchers.how(index, entry.value),
+            _ => written.how(entry),
+        };
+        let matched = found.and_then(|index| {
+            let (source, written) = source(index).map(|source| (source, source.written()))?;
+            // An address may be found by its canonical text.
+            let how = how(index, source, &written).unwrap_or(How::Exact);
+            Some((written, how))
+        });
+        let others = few
+            .into_iter()
+            .filter(|&index| found != Some(index))
+            .filter_map(|index| {
+                let (source, written) = source(index).map(|source| (source, source.written()))?;
+                let why = how(index, source, &written).map_or(WhyNot::OtherValue, WhyNot::Later);
+                Some((written, why))
+            });
+        let count =
+            (of_key.len() + of_patterns.len()).saturating_sub(usize::from(matched.is_some()));
+        let passed = Named::new(others, count, most);
+        self.left -= passed.first.len();
+        Level { matched, passed }
+    }
+
+    fn below(&mut self, tree: &'t Tree) -> Named<Written> {
+        let (siblings, most) = self.siblings(tree);
+        let below = Named::new(
+            siblings.all.iter().flatten().map(Source::written),
+            siblings.count,
+            most,
+        );
+        self.left -= below.first.len();
+        below
+    }
+
+    fn keys(&mut self, tree: &'t Tree) -> Named<String> {
+        let (siblings, most) = self.siblings(tree);
+        let Siblings {
+            by_key, by_pattern, ..
+        } = siblings;
+        let keys = siblings.keys.get_or_insert_with(|| {
+            let exact = by_key
+                .keys()
+                .map(|key| String::from_utf8_lossy(key).into_owned());
+            let mut keys: Vec<String> = exact
+                .chain(by_pattern.iter().map(|(key, _)| key.text()))
+                .collect();
+            keys.sort_unstable();
+            keys.dedup();
+            keys
+        });
+        let named = Named::new(keys.iter().cloned(), keys.len(), most);
+        self.left -= named.first.len();
+        named
+    }
+}
+
+impl<'t> Siblings<'t> {
+    fn new(tree: &'t Tree) -> Self {
+        let mut all: Vec<Option<Source<'t>>> = tree.branches.iter().map(|_| None).collect();
+        let mut put = |BranchIndex(index): BranchIndex, source| all[index] = Some(source);
+        for (Pattern { key, value }, branch) in &tree.patterns {
+            if value.is_none() {
+                put(*branch, Source::Pattern(key));
+            }
+        }
+        for (key, branch) in &tree.any_value {
+            put(*branch, Source::Texts(key, None, false));
+        }
+        for (branch, key, written) in tree.matchers.iter().flat_map(|matchers| matchers.written()) {
+            put(branch, Source::Texts(key, Some(written.as_bytes()), true));
+        }
+        for (pair, branch) in &tree.exact {
+            put(*branch, Source::Texts(&pair.key, Some(&pair.value), false));
+        }
+        let mut siblings = Self {
+            count: all.iter().flatten().count(),
+            ..Self::default()
+        };
+        for (index, source) in all.iter().enumerate() {
+            match source {
+                None => {}
+                Some(Source::Texts(key, ..)) if !key.contains(&b'*') => siblings
+                    .by_key
+                    .entry(*key)
+                    .or_default()
+                    .push(BranchIndex(index)),
+                Some(source) => siblings
+                    .by_pattern
+                    .push((Glob::new(&source.written().key), BranchIndex(index))),
+            }
+        }
+        Self { all, ..siblings }
+    }
+}
+
+impl Written {
+    /// How it matches an entry, whatever else does.
+    fn how(&self, entry: &Entry<'_>) -> Option<How> {
+        let is_key = self.key.as_bytes() == entry.key;
+        match &self.value {
+            Some(value) if is_key && value.as_bytes() == entry.value => return Some(How::Exact),
+            None if is_key && !self.key.contains('*') => return Some(How::AnyValue),
+            _ => {}
+        }
+        let value_matches = self
+            .value
+            .as_ref()
+            .is_none_or(|value| Glob::new(value).matches(entry.value));
+        (Glob::new(&self.key).matches(entry.key) && value_matches).then_some(How::Pattern)
+    }
+}
+
+impl Glob {
+    fn text(&self) -> String {
+        let mut text = String::from_utf8_lossy(&self.first).into_owned();
+        if let Some(rest) = &self.rest {
+            for piece in &rest.middle {
+                text += &format!("*{}", String::from_utf8_lossy(piece.needle()));
+            }
+            text += &format!("*{}", String::from_utf8_lossy(&rest.last));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Branch;
+    use super::*;
+
+    /// A tree with branches at one level, each with a limit of its number unless it is of the
+    /// second half, and a branch `below` under the last.
+    fn tree(branches: &[(&str, Option<&str>)]) -> Tree {
+        let mut tree = Tree::default();
+        for (number, (key, value)) in (0..).zip(branches) {
+            let mut children = Tree::default();
+            children.add(
+                "below",
+                None,
+                Branch {
+                    limit: Some(LimitId::new(1, number)),
+                    children: Tree::default(),
+                },
+            );
+            tree.add(
+                key,
+                *value,
+                Branch {
+                    limit: Some(LimitId::new(0, number)).filter(|_| number % 2 == 0),
+                    children,
+                },
+            );
+        }
+        tree
+    }
+
+    fn entry<'a>(key: &'a str, value: &'a str) -> Entry<'a> {
+        Entry {
+            key: key.as_bytes(),
+            value: value.as_bytes(),
+        }
+    }
+
+    fn written(key: &str, value: Option<&str>) -> Written {
+        Written {
+            key: key.to_owned(),
+            value: value.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn each_level_says_what_matched_and_what_was_passed_over() {
+        let tree = tree(&[
+            ("user", Some("al*")),
+            ("user", Some("alice")),
+            ("user", None),
+            ("user", Some("bob")),
+            ("path", None),
+        ]);
+        let trace = Tracer::new(&tree).trace(&[entry("user", "alice"), entry("below", "x")]);
+        assert_eq!(trace.end, End::Limit(LimitId::new(1, 1)));
+        assert_eq!(
+            trace.levels[0].matched,
+            Some((written("user", Some("alice")), How::Exact))
+        );
+        let passed = [
+            (written("user", Some("al*")), WhyNot::Later(How::Pattern)),
+            (written("user", None), WhyNot::Later(How::AnyValue)),
+            (written("user", Some("bob")), WhyNot::OtherValue),
+        ];
+        assert_eq!(
+            trace.levels[0].passed,
+            Named {
+                first: passed.to_vec(),
+                more: 0
+            }
+        );
+        assert_eq!(
+            trace.levels[1].matched,
+            Some((written("below", None), How::AnyValue))
+        );
+
+        let trace = Tracer::new(&tree).trace(&[entry("user", "alice")]);
+        assert_eq!(
+            trace.end,
+            End::NoLimit(Named {
+                first: vec![written("below", None)],
+                more: 0
+            }),
+            "its limits are below it"
+        );
+        let trace = Tracer::new(&tree).trace(&[entry("ip", "alice"), entry("below", "x")]);
+        assert_eq!(trace.levels.len(), 1);
+        assert_eq!(
+            trace.end,
+            End::NoBranch(Named {
+                first: vec!["path".to_owned(), "user".to_owned()],
+                more: 0
+            })
+        );
+    }
+
+    #[test]
+    fn of_many_branches_some_are_named() {
+        let values: Vec<String> = (0..50).map(|number| format!("u{number}")).collect();
+        let branches: Vec<_> = values
+            .iter()
+            .map(|value| ("user", Some(value.as_str())))
+            .collect();
+        let trace = Tracer::new(&tree(&branches)).trace(&[entry("user", "x")]);
+        assert_eq!(
+            (
+                trace.levels[0].passed.first.len(),
+                trace.levels[0].passed.more
+            ),
+            (MAX_NAMED, 30)
+        );
+    }
+
+    proptest! {
+        /// What is named as matching is what the look-up finds; each other branch alone in a tree
+        /// matches if, and only if, it is called a later one.
+        #[test]
+        fn it_says_what_the_look_up_does(
+            branches in prop::collection::vec(("[ab*]{1,3}", prop::option::of("[xy*]{1,3}")), 1..8),
+            key in "[ab]{1,2}",
+            value in "[xy]{0,3}",
+        ) {
+            let branches: Vec<_> = branches.iter().map(|(key, value)| (key.as_str(), value.as_deref())).collect();
+            let (tree, asked) = (tree(&branches), [entry(&key, &value)]);
+            let trace = Tracer::new(&tree).trace(&asked);
+            let found = tree.branch(&asked[0]).and_then(|found| tree.branches.iter().position(|branch| std::ptr::eq(branch, found)));
+            let matched = trace.levels[0].matched.as_ref();
+            prop_assert_eq!(matched.is_some(), found.is_some());
+            match (&trace.end, tree.find(&asked)) {
+                (End::Limit(named), Some(limit)) => prop_assert_eq!(*named, limit),
+                (End::Limit(_), None) | (End::NoLimit(_) | End::NoBranch(_), Some(_)) => prop_assert!(false, "{trace:?}"),
+                (End::NoLimit(_) | End::NoBranch(_), None) => {}
+            }
+            for (written, why) in &trace.levels[0].passed.first {
+                let alone = self::tree(&[(&written.key, written.value.as_deref())]);
+                let matches = alone.branch(&asked[0]).is_some();
+                match why {
+                    WhyNot::OtherValue => prop_assert!(!matches, "{written} {trace:?}"),
+                    WhyNot::Later(how) => {
+                        prop_assert!(matches, "{written} {trace:?}");
+                        prop_assert!(matched.is_some_and(|(_, best)| best <= how), "{written} \
+                            {trace:?}");
+                    }
+                }
+            }
+        }
+    }
+}

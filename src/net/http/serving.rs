@@ -1,0 +1,136 @@
+//! The HTTP/1 server of every listener for operators: its connections with their bounds, and the
+//! catching of panics. What it serves is a [`Site`].
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::responses::{Page, failed};
+use crate::net::bounds::TimedWrites;
+
+/// Open connections at most. A further one closes the oldest, so that idle clients cannot keep out
+/// a health probe.
+const MAX_CONNECTIONS: usize = 512;
+
+/// The largest head of a request in bytes: request line and headers.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// Time for the head of a request to arrive, which includes the idle time between two requests.
+const HEAD_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Time for a client to take an answer; until it does, Weir reads nothing more from it. A scrape of
+/// 10,000 limits has megabytes; Prometheus waits for 10 s by default.
+pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+
+/// The maximum age of a connection, so that no client holds one for ever.
+const CONNECTION_AGE: Duration = Duration::from_secs(600);
+
+/// Grace period for the request in flight when a connection has to end.
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
+/// Pause after an error of accept: most often there are no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What happens while pages are served, told to what counts it.
+pub trait Events {
+    /// A connection was closed to make room for a newer one.
+    fn connection_refused(&self);
+
+    /// A request made its page panic.
+    fn panicked(&self);
+}
+
+/// The pages of one listener.
+pub trait Site: Send + Sync + 'static {
+    /// Where events are counted.
+    fn events(&self) -> &impl Events;
+
+    /// Answers one request. A panic costs this request only.
+    fn page(&self, request: Request<Incoming>) -> impl Future<Output = Page> + Send;
+}
+
+/// Serves until `stop` is true or its sender is dropped, and then until all requests in flight are
+/// answered.
+pub async fn serve<S: Site>(listener: TcpListener, site: S, mut stop: watch::Receiver<bool>) {
+    let site = Arc::new(site);
+    let mut connections = JoinSet::new();
+    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    oldest_first.retain(|connection| !connection.is_finished());
+                    if oldest_first.len() >= MAX_CONNECTIONS && let Some(oldest) = oldest_first.pop_front() {
+                        site.events().connection_refused();
+                        oldest.abort();
+                    }
+                    oldest_first.push_back(connections.spawn(connection(stream, Arc::clone(&site), stop.clone())));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept an HTTP connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+            () = stopped(&mut stop) => break,
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that the sender was dropped, which stops too.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+async fn connection<S: Site>(stream: TcpStream, site: Arc<S>, mut stop: watch::Receiver<bool>) {
+    // Sends small answers at once; an error of the option only makes them slower.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let site = Arc::clone(&site);
+        async move { Ok::<_, Infallible>(catch_panics(&*site, request).await) }
+    });
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_buf_size(MAX_HEAD_BYTES);
+    let stream = TimedWrites::new(stream, ANSWER_DEADLINE);
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        // A client that breaks off its connection is not logged.
+        _ = connection.as_mut() => return,
+        () = stopped(&mut stop) => {}
+        () = sleep(CONNECTION_AGE) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(GRACE, connection).await;
+}
+
+/// A panic costs one request and is counted.
+async fn catch_panics<S: Site>(site: &S, request: Request<Incoming>) -> Page {
+    AssertUnwindSafe(site.page(request))
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| {
+            site.events().panicked();
+            failed(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the request made the service panic; this is a defect of the service",
+            )
+        })
+}

@@ -1,0 +1,325 @@
+//! Long texts, such as that of `/metrics`, shared among their readers.
+//!
+//! With 10,000 limits a text has megabytes and takes tenths of a second of a thread, so that a text
+//! for each reader would let a few readers take all memory. The rule:
+//!
+//! - While a text is being sent, further readers get the same one for a second. If none is being
+//!   sent, a new one is made: so a scrape shows what happened before it, unless another scrape is
+//!   less than a second ahead of it.
+//! - At most two texts are in memory. While both are being sent, further readers get the newer one,
+//!   however old. That is at most the time in which a connection must take an answer (`deadline`):
+//!   the older one gets no further readers, and when its last one has ended, a new text is made.
+//! - A text is compressed once, for the first reader that wants it compressed.
+//! - One text is made or compressed at a time, on a thread of lower priority, because the control
+//!   thread also accepts connections.
+//! - A page with variants (a format, a domain) has a key for each. While two others are being sent,
+//!   a reader of a third variant is refused.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_ENCODING, HeaderValue, RETRY_AFTER, VARY};
+use hyper::{Method, Request, StatusCode};
+use tokio::sync::Mutex;
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use super::encoding::{Encoding, preferred};
+use super::responses::{Page, failed, not_allowed, response};
+
+/// The content type of metrics: Prometheus's text format.
+pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The age up to which a text that is being sent gets further readers.
+const MAX_AGE: Duration = Duration::from_secs(1);
+
+/// Makes the texts of one page and shares them. `K` is what the variants of the page differ in.
+pub struct SharedTexts<K> {
+    make: Arc<dyn Fn(&K) -> String + Send + Sync>,
+    /// Locked while a text is made, also after its reader has left.
+    texts: Arc<Mutex<Texts<K>>>,
+}
+
+/// The texts that are being sent. Their readers own them.
+#[derive(Debug)]
+struct Texts<K> {
+    newer: Weak<Text<K>>,
+    older: Weak<Text<K>>,
+}
+
+#[derive(Debug)]
+struct Text<K> {
+    key: K,
+    made: Instant,
+    plain: Box<str>,
+    gzip: OnceLock<Vec<u8>>,
+}
+
+/// What one response holds until its last byte is sent.
+struct Reader<K> {
+    text: Arc<Text<K>>,
+    encoding: Encoding,
+}
+
+/// Why there is no text.
+#[derive(Debug)]
+enum NoText {
+    /// Two texts of other variants are being sent.
+    Busy,
+    /// Making it panicked.
+    Panicked(JoinError),
+}
+
+impl<K> fmt::Debug for SharedTexts<K> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("SharedTexts").finish_non_exhaustive()
+    }
+}
+
+impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
+    /// `make` runs on a thread of lower priority, once at a time.
+    pub fn new(make: impl Fn(&K) -> String + Send + Sync + 'static) -> Self {
+        Self {
+            make: Arc::new(make),
+            texts: Arc::default(),
+        }
+    }
+
+    /// The response to one request for the variant `key`, compressed if the client accepts it.
+    pub async fn page(
+        &self,
+        request: &Request<Incoming>,
+        key: K,
+        content_type: &'static str,
+    ) -> Page {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return not_allowed("GET, HEAD", "this page can only be read; use GET\n");
+        }
+        let Some(encoding) = preferred(request.headers()) else {
+            return failed(
+                StatusCode::NOT_ACCEPTABLE,
+                "this page is sent as it is or in gzip, and Accept-Encoding refuses both",
+            );
+        };
+        // The answer to HEAD shows the length only if it is known (RFC 9110, 8.6), so that no text
+        // is made for it.
+        let body = if request.method() == Method::HEAD {
+            Ok(Bytes::new())
+        } else {
+            self.body(key, encoding).await
+        };
+        let mut page = match body {
+            Ok(body) => response(StatusCode::OK, content_type, body),
+            Err(NoText::Busy) => {
+                let mut busy = failed(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "two other clients are still reading this page; try again",
+                );
+                busy.headers_mut()
+                    .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                return busy;
+            }
+            Err(NoText::Panicked(error)) => {
+                return failed(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    &format!("the page cannot be shown: {error}"),
+                );
+            }
+        };
+        page.headers_mut()
+            .insert(VARY, HeaderValue::from_static("accept-encoding"));
+        if encoding == Encoding::Gzip {
+            page.headers_mut()
+                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        page
+    }
+
+    async fn body(&self, key: K, encoding: Encoding) -> Result<Bytes, NoText> {
+        let mut texts = Arc::clone(&self.texts).lock_owned().await;
+        let text = match texts.shared(&key, Instant::now())? {
+            Some(text) if text.has(encoding) => text,
+            shared => {
+                let make = Arc::clone(&self.make);
+                let make = move || {
+                    let text = shared.unwrap_or_else(|| {
+                        let text = make(&key);
+                        texts.add(Text::new(key, text))
+                    });
+                    text.encode(encoding);
+                    text
+                };
+                tokio::task::spawn_blocking(make)
+                    .await
+                    .map_err(NoText::Panicked)?
+            }
+        };
+        Ok(Bytes::from_owner(Reader { text, encoding }))
+    }
+}
+
+impl<K> Text<K> {
+    fn new(key: K, text: String) -> Self {
+        Self {
+            key,
+            made: Instant::now(),
+            plain: text.into_boxed_str(),
+            gzip: OnceLock::new(),
+        }
+    }
+
+    fn has(&self, encoding: Encoding) -> bool {
+        encoding == Encoding::Identity || self.gzip.get().is_some()
+    }
+
+    fn encode(&self, encoding: Encoding) {
+        if encoding == Encoding::Gzip {
+            self.gzip.get_or_init(|| gzip(self.plain.as_bytes()));
+        }
+    }
+}
+
+/// Names and labels repeat so much that the fastest level leaves a twentieth.
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let written = encoder.write_all(plain).and_then(|()| encoder.finish());
+    written.expect("writing into a vector does not fail")
+}
+
+impl<K> AsRef<[u8]> for Reader<K> {
+    fn as_ref(&self) -> &[u8] {
+        match self.encoding {
+            Encoding::Identity => self.text.plain.as_bytes(),
+            Encoding::Gzip => self.text.gzip.get().map_or(&[], Vec::as_slice),
+        }
+    }
+}
+
+impl<K> Default for Texts<K> {
+    fn default() -> Self {
+        Self {
+            newer: Weak::new(),
+            older: Weak::new(),
+        }
+    }
+}
+
+impl<K: Eq> Texts<K> {
+    /// The text that a further reader gets; `None` if a new one is to be made.
+    fn shared(&self, key: &K, now: Instant) -> Result<Option<Arc<Text<K>>>, NoText> {
+        let alive = [self.newer.upgrade(), self.older.upgrade()];
+        let both_are_read = alive.iter().all(Option::is_some);
+        match alive.into_iter().flatten().find(|text| text.key == *key) {
+            None if both_are_read => Err(NoText::Busy),
+            Some(text) if both_are_read || now.saturating_duration_since(text.made) <= MAX_AGE => {
+                Ok(Some(text))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn add(&mut self, text: Text<K>) -> Arc<Text<K>> {
+        let text = Arc::new(text);
+        let before = std::mem::replace(&mut self.newer, Arc::downgrade(&text));
+        if before.strong_count() > 0 {
+            self.older = before;
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text<K>(key: K, made: Instant) -> Text<K> {
+        Text {
+            made,
+            ..Text::new(key, String::new())
+        }
+    }
+
+    fn shared<K: Eq>(texts: &Texts<K>, key: &K, now: Instant) -> Option<Arc<Text<K>>> {
+        texts.shared(key, now).expect("not busy")
+    }
+
+    #[test]
+    fn a_text_is_shared_for_a_second_while_it_is_being_sent() {
+        let (mut texts, now) = (Texts::default(), Instant::now());
+        assert!(shared(&texts, &(), now).is_none());
+        let first = texts.add(text((), now));
+        assert!(
+            shared(&texts, &(), now + MAX_AGE).is_some_and(|shared| Arc::ptr_eq(&shared, &first))
+        );
+        assert!(shared(&texts, &(), now + MAX_AGE + Duration::from_millis(1)).is_none());
+        drop(first);
+        assert!(shared(&texts, &(), now).is_none(), "it has been sent");
+    }
+
+    #[test]
+    fn there_are_two_texts_at_most() {
+        let (mut texts, now) = (Texts::default(), Instant::now());
+        let minute = Duration::from_secs(60);
+        let first = texts.add(text((), now));
+        let second = texts.add(text((), now + minute));
+        let both = shared(&texts, &(), now + 3 * minute).expect("one of both");
+        assert!(Arc::ptr_eq(&both, &second), "the newer one, however old");
+        drop(both);
+        // The older one stays while it is read, also when the newer one has been sent.
+        drop(second);
+        let third = texts.add(text((), now + 2 * minute));
+        assert!(
+            shared(&texts, &(), now + 4 * minute)
+                .is_some_and(|shared| Arc::ptr_eq(&shared, &third))
+        );
+        drop(first);
+        assert!(
+            shared(&texts, &(), now + 4 * minute).is_none(),
+            "there is room for a new one"
+        );
+    }
+
+    #[test]
+    fn a_third_variant_waits_until_one_of_two_is_sent() {
+        let (mut texts, now) = (Texts::default(), Instant::now());
+        let one = texts.add(text("one", now));
+        assert!(
+            shared(&texts, &"two", now).is_none(),
+            "another variant is another text"
+        );
+        let two = texts.add(text("two", now));
+        for (key, expected) in [("one", &one), ("two", &two)] {
+            assert!(
+                shared(&texts, &key, now + 2 * MAX_AGE)
+                    .is_some_and(|shared| Arc::ptr_eq(&shared, expected))
+            );
+        }
+        assert!(matches!(texts.shared(&"three", now), Err(NoText::Busy)));
+        drop(one);
+        assert!(shared(&texts, &"three", now).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_text_is_compressed_once() {
+        let lines = || (0..200).map(|number| format!("weir_total{{number=\"{number}\"}} 1\n"));
+        let scrapes = SharedTexts::new(move |()| lines().collect());
+        let first = scrapes.body((), Encoding::Gzip).await.unwrap();
+        let second = scrapes.body((), Encoding::Gzip).await.unwrap();
+        let plain = scrapes.body((), Encoding::Identity).await.unwrap();
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        assert!(
+            first.len() * 3 < plain.len(),
+            "{} of {} bytes",
+            first.len(),
+            plain.len()
+        );
+        drop([first, second, plain]);
+        assert!(shared(&*scrapes.texts.lock().await, &(), Instant::now()).is_none());
+    }
+}

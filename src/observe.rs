@@ -1,0 +1,9 @@
+//! What a process shows of itself: metrics, the heaviest subjects, traces, logs and health, and the
+//! metrics under the names of envoyproxy/ratelimit.
+
+pub mod exporters;
+pub mod health;
+pub mod metrics;
+pub mod subjects;
+pub mod telemetry;
+pub mod traces;

@@ -1,0 +1,209 @@
+//! The Prometheus port of envoyproxy/ratelimit: its names and labels, and Weir's own metrics beside
+//! them.
+//!
+//! Where the two differ in labels, this page has those of envoyproxy/ratelimit: `key2` is the
+//! second level of a limit alone, and limits that differ in deeper levels only are one series.
+//! `/metrics` of the HTTP listener tells them apart.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
+
+use super::reference_names;
+use crate::net::http::responses::{Page, text};
+use crate::net::http::shared_texts::{METRICS_TYPE, SharedTexts};
+use crate::net::http::{Events, Site};
+use crate::observe::metrics::Metrics;
+use crate::observe::metrics::exposition::Exposition;
+use crate::observe::metrics::families::{self, Observations, Sample, Value};
+use crate::observe::metrics::reading::LimitReading;
+
+/// What the page shows, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The path of the page: a slash, and more.
+    pub path: String,
+    /// Response times are in milliseconds, under the name that says seconds, as in old versions of
+    /// envoyproxy/ratelimit.
+    pub response_time_as_milliseconds: bool,
+    /// Labels of all metrics that envoyproxy/ratelimit has too. The names are valid, and none of
+    /// those that the metrics have.
+    pub labels: Vec<(String, String)>,
+}
+
+/// The page of one listener.
+#[derive(Debug)]
+pub struct Pages {
+    metrics: Arc<Metrics>,
+    texts: SharedTexts<()>,
+    path: String,
+}
+
+impl Pages {
+    /// The page of all metrics.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>, options: Options) -> Self {
+        let path = options.path.clone();
+        let scraped = Arc::clone(&metrics);
+        Self {
+            metrics,
+            texts: SharedTexts::new(move |()| encode(&scraped, &options)),
+            path,
+        }
+    }
+}
+
+impl Site for Pages {
+    fn events(&self) -> &impl Events {
+        &*self.metrics
+    }
+
+    async fn page(&self, request: Request<Incoming>) -> Page {
+        match request.uri().path() {
+            path if path == self.path => self.texts.page(&request, (), METRICS_TYPE).await,
+            "/" => text(
+                StatusCode::OK,
+                format!("Weir: metrics for Prometheus are at {}\n", self.path),
+            ),
+            _ => text(
+                StatusCode::NOT_FOUND,
+                format!("no such page; metrics are at {}\n", self.path),
+            ),
+        }
+    }
+}
+
+/// All metrics in Prometheus's text format.
+#[must_use]
+pub fn encode(metrics: &Metrics, options: &Options) -> String {
+    let mut exposition = Exposition::with_extra_labels(options.labels.clone());
+    let samples = metrics.samples();
+    for sample in reference_names::further_samples(&samples) {
+        exposition.add(sample);
+    }
+    for sample in samples {
+        exposition.add(if options.response_time_as_milliseconds {
+            in_milliseconds(sample)
+        } else {
+            sample
+        });
+    }
+    metrics.gather_limits(&mut exposition, add_hits);
+    exposition.text()
+}
+
+fn add_hits(exposition: &mut Exposition, limit: &LimitReading<'_>) {
+    for (family, count) in limit.shown() {
+        let second = if family.is_of_the_reference() {
+            limit.key2
+        } else {
+            limit.below
+        };
+        let key2 = Some(("key2", second)).filter(|(_, level)| !level.is_empty());
+        let labels = exposition.labels(
+            family,
+            [("domain", limit.domain), ("key1", limit.key1)]
+                .into_iter()
+                .chain(key2),
+        );
+        exposition.count(family, &labels, None, count);
+    }
+}
+
+/// Response times with their bounds and sum in milliseconds; other samples as they are.
+fn in_milliseconds(sample: Sample) -> Sample {
+    match sample.value() {
+        Value::Observations(Observations {
+            bounds,
+            counts,
+            sum,
+        }) if *sample.family() == families::RESPONSE_TIME => {
+            // Rounded to a nanosecond, because 0.00005 s has no exact number.
+            let bounds = bounds
+                .iter()
+                .map(|seconds| (seconds * 1e9).round() / 1e6)
+                .collect();
+            let value = Observations {
+                bounds,
+                counts: counts.clone(),
+                sum: sum * 1_000.0,
+            };
+            sample.with_value(Value::Observations(value))
+        }
+        _ => sample,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::metrics::Core;
+    use std::time::Duration;
+    use tonic::Code;
+
+    fn options() -> Options {
+        Options {
+            path: "/metrics".to_owned(),
+            response_time_as_milliseconds: false,
+            labels: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn response_times_may_be_in_milliseconds() {
+        let metrics = Metrics::new(1, 0.8);
+        metrics.request_answered(Core(0), Code::Ok, Duration::from_micros(1_500));
+        let line = |page: &str, line: &str| page.lines().any(|shown| shown == line);
+        let name = "ratelimit_service_response_time_seconds";
+        let seconds = encode(&metrics, &options());
+        for le in [
+            "0.00005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "0.5",
+            "1", "2.5", "5", "10", "+Inf",
+        ] {
+            let count = u8::from(le != "0.00005" && le != "0.001");
+            assert!(
+                line(
+                    &seconds,
+                    &format!(
+                        "{name}_bucket{{grpc_method=\"ShouldRateLimit\",le=\"{le}\"}} {count}"
+                    )
+                ),
+                "{le} in {seconds}"
+            );
+        }
+        let milliseconds = encode(
+            &metrics,
+            &Options {
+                response_time_as_milliseconds: true,
+                ..options()
+            },
+        );
+        for (le, count) in [
+            ("0.05", 0),
+            ("1", 0),
+            ("2.5", 1),
+            ("5", 1),
+            ("25", 1),
+            ("1000", 1),
+            ("+Inf", 1),
+        ] {
+            assert!(
+                line(
+                    &milliseconds,
+                    &format!(
+                        "{name}_bucket{{grpc_method=\"ShouldRateLimit\",le=\"{le}\"}} {count}"
+                    )
+                ),
+                "{le} in {milliseconds}"
+            );
+        }
+        assert!(
+            line(
+                &milliseconds,
+                &format!("{name}_sum{{grpc_method=\"ShouldRateLimit\"}} 1.5")
+            ),
+            "{milliseconds}"
+        );
+    }
+}

@@ -1,0 +1,334 @@
+//! Metrics: the counters of the process, and their text for Prometheus.
+//!
+//! `families` declares every name. On the request path a count is an addition to a cell of the
+//! core's own row; labels are put together only by a scrape. No client may make the number of
+//! series grow without bound.
+
+mod cells;
+mod counts;
+mod dynamic;
+pub mod exposition;
+pub mod families;
+mod http2;
+mod partition;
+mod proc;
+mod process;
+pub mod reading;
+mod tallies;
+mod trials;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tonic::Code;
+
+pub use cells::Core;
+pub use families::Sample;
+pub use http2::{ConnectionError, Ended, Http2};
+pub use process::PolicyAnswers;
+pub use tallies::Tallies;
+
+use crate::limits::rules::Rules;
+use dynamic::Dynamic;
+use exposition::Exposition;
+use process::Process;
+
+/// Unknown domains that get a series of their own, at most: a client that is not Envoy may send any
+/// domain.
+const MAX_UNKNOWN_DOMAINS: usize = 100;
+
+/// Series whose labels depend on requests, at most. Each is in six families: 2,000 of them are some
+/// three megabytes of a scrape.
+const MAX_DYNAMIC_SERIES: usize = 2_000;
+
+/// Why a request got an error; the label `err_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorCause {
+    /// The store, whichever it is: `redis_error`.
+    Store,
+    /// Any other cause: `service_error`.
+    Service,
+}
+
+/// Gives the samples of another part of the process at each scrape.
+pub type Source = Box<dyn Fn() -> Vec<Sample> + Send + Sync>;
+
+/// How limits are shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Hits above this share (0 to 1) of a limit count as near it.
+    pub near_limit_ratio: f32,
+    /// A limit that has not been asked yet has no series.
+    pub omits_unused_limits: bool,
+}
+
+/// The counters of the process, and the sources of further samples.
+pub struct Metrics {
+    near_limit_ratio: f32,
+    omits_unused_limits: bool,
+    cores: usize,
+    process: Process,
+    dynamic: Dynamic,
+    series: Mutex<tallies::Register>,
+    free: Mutex<Arc<tallies::FreeByDomain>>,
+    unknown_domains: Mutex<BTreeMap<String, u64>>,
+    config: Config,
+    panics: AtomicU64,
+    connections_refused: AtomicU64,
+    calls_refused: AtomicU64,
+    http2: Http2,
+    sources: Mutex<Vec<Source>>,
+}
+
+/// The state of the configuration. Only reloads write it, one at a time.
+#[derive(Debug, Default)]
+struct Config {
+    loaded: AtomicU64,
+    refused: AtomicU64,
+    last_refused: AtomicU64,
+    loaded_at_secs: AtomicU64,
+    generation: AtomicU64,
+    limits: AtomicU64,
+    domains: AtomicU64,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Metrics")
+            .field("near_limit_ratio", &self.near_limit_ratio)
+            .field("cores", &self.cores)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Metrics {
+    /// As [`Metrics::with_options`], with series for every limit.
+    #[must_use]
+    pub fn new(cores: usize, near_limit_ratio: f32) -> Arc<Self> {
+        Self::with_options(
+            cores,
+            Options {
+                near_limit_ratio,
+                omits_unused_limits: false,
+            },
+        )
+    }
+
+    /// All zero. `cores` is the number of threads that count, including the control thread.
+    #[must_use]
+    pub fn with_options(cores: usize, options: Options) -> Arc<Self> {
+        Arc::new(Self {
+            near_limit_ratio: options.near_limit_ratio,
+            omits_unused_limits: options.omits_unused_limits,
+            cores,
+            process: Process::new(cores),
+            dynamic: Dynamic::new(MAX_DYNAMIC_SERIES),
+            series: Mutex::default(),
+            free: Mutex::default(),
+            unknown_domains: Mutex::default(),
+            config: Config::default(),
+            panics: AtomicU64::new(0),
+            connections_refused: AtomicU64::new(0),
+            calls_refused: AtomicU64::new(0),
+            http2: Http2::default(),
+            sources: Mutex::default(),
+        })
+    }
+
+    /// Counts a request that got an error.
+    pub fn request_failed(&self, core: Core, cause: ErrorCause) {
+        let count = match cause {
+            ErrorCause::Store => process::Count::StoreFailed,
+            ErrorCause::Service => process::Count::ServiceFailed,
+        };
+        self.process.count(core, count);
+    }
+
+    /// Counts a gRPC request that was answered with `status` after `took`.
+    pub fn request_answered(&self, core: Core, status: Code, took: Duration) {
+        self.process.request(core, status, took);
+    }
+
+    /// Counts a request that was over a limit, and allowed because the process is in shadow mode.
+    pub fn global_shadow(&self, core: Core) {
+        self.process.count(core, process::Count::GlobalShadow);
+    }
+
+    /// The checks that failure policies answered since the start.
+    #[must_use]
+    pub fn policy_answers(&self) -> PolicyAnswers {
+        self.process.policy_answers()
+    }
+
+    /// Counts a caught panic.
+    pub fn panicked(&self) {
+        self.panics.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a connection that was closed because there are too many.
+    pub fn connection_refused(&self) {
+        self.connections_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts calls that were refused because too many were waiting, or because they had waited too
+    /// long.
+    pub fn calls_refused(&self, count: u64) {
+        self.calls_refused.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The counters of HTTP/2.
+    #[must_use]
+    pub fn http2(&self) -> &Http2 {
+        &self.http2
+    }
+
+    /// Records that `rules` are in force.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "shown on dashboards; no decision depends on it"
+    )]
+    pub fn config_loaded(&self, rules: &Rules, generation: u64) {
+        let config = &self.config;
+        config.loaded.fetch_add(1, Ordering::Relaxed);
+        config.last_refused.store(0, Ordering::Relaxed);
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        config
+            .loaded_at_secs
+            .store(now.as_secs(), Ordering::Relaxed);
+        config.generation.store(generation, Ordering::Relaxed);
+        config
+            .limits
+            .store(rules.limit_count() as u64, Ordering::Relaxed);
+        config
+            .domains
+            .store(rules.domains().count() as u64, Ordering::Relaxed);
+    }
+
+    /// Records that a configuration was refused; the rules in force stay.
+    pub fn config_refused(&self) {
+        self.config.refused.fetch_add(1, Ordering::Relaxed);
+        self.config.last_refused.store(1, Ordering::Relaxed);
+    }
+
+    /// Records that the rules in force are those of the last configuration, after one was refused.
+    pub fn config_confirmed(&self) {
+        self.config.last_refused.store(0, Ordering::Relaxed);
+    }
+
+    /// Adds the samples of `source` to every scrape.
+    pub fn register(&self, source: Source) {
+        self.sources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(source);
+    }
+
+    /// All metrics in Prometheus's text format, version 0.0.4.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut exposition = Exposition::default();
+        for sample in self.samples() {
+            exposition.add(sample);
+        }
+        self.gather_limits(&mut exposition, reading::gather);
+        exposition.text()
+    }
+
+    /// The samples of everything but limits: of the process, its domains, and all sources. Samples
+    /// with equal labels are to be added up.
+    #[must_use]
+    pub fn samples(&self) -> Vec<Sample> {
+        let mut samples = Vec::new();
+        self.process.gather(&mut samples);
+        proc::gather(&mut samples);
+        self.gather_free(&mut samples);
+        self.gather_rest(&mut samples);
+        self.http2.gather(&mut samples);
+        for (domain, &count) in &*self
+            .unknown_domains
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
+            samples.push(families::DOMAIN_NOT_FOUND.count(&[domain], count));
+        }
+        // So that the family is there before the first such request.
+        samples.push(families::DOMAIN_NOT_FOUND.count(&[dynamic::OTHER], 0));
+        for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
+            samples.extend(source());
+        }
+        samples
+    }
+
+    fn gather_rest(&self, samples: &mut Vec<Sample>) {
+        let Config {
+            loaded,
+            refused,
+            last_refused,
+            loaded_at_secs,
+            generation,
+            limits,
+            domains,
+        } = &self.config;
+        samples
+            .push(families::BUILD_INFO.count(&[env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")], 1));
+        for (family, cell) in [
+            (&families::CONFIG_LOAD_SUCCESS, loaded),
+            (&families::CONFIG_LOAD_ERROR, refused),
+            (&families::CONFIG_LOADED_TIMESTAMP, loaded_at_secs),
+            (&families::CONFIG_GENERATION, generation),
+            (&families::CONFIG_LIMITS, limits),
+            (&families::CONFIG_DOMAINS, domains),
+            (&families::PANICS, &self.panics),
+            (&families::CONNECTIONS_REFUSED, &self.connections_refused),
+            (&families::CALLS_REFUSED, &self.calls_refused),
+        ] {
+            samples.push(family.count(&[], cell.load(Ordering::Relaxed)));
+        }
+        samples.push(
+            families::CONFIG_LAST_LOAD_SUCCESSFUL
+                .count(&[], u64::from(last_refused.load(Ordering::Relaxed) == 0)),
+        );
+    }
+
+    fn domain_not_found(&self, domain: &[u8]) {
+        let mut domains = self
+            .unknown_domains
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let name = dynamic::cut(String::from_utf8_lossy(domain).into_owned());
+        let known = domains.len() < MAX_UNKNOWN_DOMAINS || domains.contains_key(&name);
+        *domains
+            .entry(if known {
+                name
+            } else {
+                dynamic::OTHER.to_owned()
+            })
+            .or_insert(0) += 1;
+    }
+
+    fn free(&self) -> MutexGuard<'_, Arc<tallies::FreeByDomain>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn series(&self) -> MutexGuard<'_, tallies::Register> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl crate::net::http::Events for Metrics {
+    fn connection_refused(&self) {
+        self.connection_refused();
+    }
+
+    fn panicked(&self) {
+        self.panicked();
+    }
+}
+
+#[cfg(test)]
+mod tests;

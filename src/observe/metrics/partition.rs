@@ -1,0 +1,257 @@
+//! Divides a check's hits into those within the limit, near it, and over it.
+//!
+//! Pure arithmetic, tested as a table. Whether hits are within the limit or over it is what the
+//! verdict says; near is measured against the capacity, which may be more than the hits of a window
+//! (`burst`, `max_delay`).
+//!
+//! For `fixed_window` the rules are those of envoyproxy/ratelimit, so that its dashboards go on
+//! working. One of them is unexpected: of refused hits that cross the limit, the part below it
+//! counts as near or not at all, never as within.
+
+use crate::core::algorithm::Algorithm;
+use crate::core::time::MAX_SAFE_INTEGER;
+use crate::core::verdict::Verdict;
+
+/// The parts of one check's hits. They need not add up to the hits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// Hits of a check that is within the limit as a whole.
+    pub within: u64,
+    /// Hits between the threshold and the limit.
+    pub near: u64,
+    /// Hits beyond the limit.
+    pub over: u64,
+}
+
+/// The hits from which on a check is near the limit: `ratio` of it, in single precision and rounded
+/// down, as in envoyproxy/ratelimit.
+#[must_use]
+fn near_threshold(limit: u64, ratio: f32) -> u64 {
+    (limit as f32 * ratio).floor() as u64
+}
+
+/// Divides the `hits` that a check asked for (more than 0), which the store answered with `verdict`
+/// under `algorithm`.
+#[must_use]
+pub(super) fn partition(
+    algorithm: &Algorithm,
+    near_limit_ratio: f32,
+    hits: u64,
+    verdict: &Verdict,
+) -> Parts {
+    let capacity = algorithm.capacity();
+    let near_threshold = near_threshold(capacity, near_limit_ratio);
+    if verdict.allowed {
+        let before = verdict.used.saturating_sub(hits);
+        let near = if before >= near_threshold {
+            hits
+        } else {
+            verdict.used.saturating_sub(near_threshold)
+        };
+        return Parts {
+            within: hits,
+            near,
+            over: 0,
+        };
+    }
+    // A fixed window counts at most so many hits of one check. `before` is computed with that;
+    // everything else with the hits as asked.
+    let before = verdict.used.saturating_sub(hits.min(MAX_SAFE_INTEGER));
+    // Otherwise the algorithm did not count the refused hits, or none of them was below the limit.
+    let crosses = matches!(algorithm, Algorithm::FixedWindow(_))
+        && verdict.used > capacity
+        && before < capacity;
+    if !crosses {
+        return Parts {
+            over: hits,
+            ..Parts::default()
+        };
+    }
+    Parts {
+        within: 0,
+        near: capacity.saturating_sub(near_threshold.max(before)),
+        over: before.saturating_add(hits) - capacity,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::algorithm::{Debt, FixedWindow, LeakyBucket, TokenBucket};
+    use crate::core::time::{Period, Span};
+    use crate::core::verdict::Wait;
+
+    fn verdict(limit: u64, used: u64) -> Verdict {
+        Verdict {
+            delay: Span::ZERO,
+            allowed: used <= limit,
+            remaining: 0,
+            used,
+            reset_after: Span::from_secs(1),
+            retry_after: Wait::For(Span::from_secs(1)),
+        }
+    }
+
+    const MINUTE: Span = Span::from_secs(60);
+
+    fn fixed(limit: u64) -> Algorithm {
+        Algorithm::FixedWindow(FixedWindow {
+            limit,
+            window: Period::Even(MINUTE),
+            count_denied: true,
+        })
+    }
+
+    #[test]
+    fn hits_fall_into_parts_as_in_the_reference() {
+        // limit, used before, hits: within, near, over; near begins at 8 of 10.
+        let table = [
+            (10, 0, 1, (1, 0, 0)),
+            (10, 7, 1, (1, 0, 0)),
+            (10, 8, 1, (1, 1, 0)),
+            (10, 9, 1, (1, 1, 0)),
+            (10, 5, 5, (5, 2, 0)),
+            (10, 0, 10, (10, 2, 0)),
+            (10, 10, 1, (0, 0, 1)),
+            (10, 25, 4, (0, 0, 4)),
+            (10, 9, 3, (0, 1, 2)),
+            (10, 5, 8, (0, 2, 3)),
+            (10, 0, 11, (0, 2, 1)),
+            (0, 0, 1, (0, 0, 1)),
+            (1, 0, 1, (1, 1, 0)),
+            (3, 1, 1, (1, 0, 0)),
+            (3, 2, 1, (1, 1, 0)),
+        ];
+        for (limit, before, hits, (within, near, over)) in table {
+            let parts = partition(&fixed(limit), 0.8, hits, &verdict(limit, before + hits));
+            assert_eq!(
+                parts,
+                Parts { within, near, over },
+                "limit {limit}, {before} before, {hits} hits"
+            );
+        }
+    }
+
+    #[test]
+    fn hits_that_the_store_clamped_count_as_asked() {
+        assert_eq!(
+            partition(&fixed(10), 0.8, 100, &verdict(10, 100)),
+            Parts {
+                within: 0,
+                near: 2,
+                over: 90
+            }
+        );
+        let twenty_and_all = verdict(10, MAX_SAFE_INTEGER + 20);
+        assert_eq!(
+            partition(&fixed(10), 0.8, u64::MAX, &twenty_and_all),
+            Parts {
+                within: 0,
+                near: 0,
+                over: u64::MAX
+            }
+        );
+        let all = verdict(u32::MAX.into(), MAX_SAFE_INTEGER);
+        assert_eq!(
+            partition(&fixed(u32::MAX.into()), 0.0, u64::MAX, &all).over,
+            u64::MAX - u64::from(u32::MAX)
+        );
+    }
+
+    #[test]
+    fn a_refusal_that_took_nothing_is_wholly_over() {
+        let refused = Verdict {
+            allowed: false,
+            ..verdict(10, 9)
+        };
+        assert_eq!(
+            partition(&fixed(10), 0.8, 3, &refused),
+            Parts {
+                within: 0,
+                near: 0,
+                over: 3
+            }
+        );
+    }
+
+    #[test]
+    fn only_the_verdict_decides_and_near_is_relative_to_the_capacity() {
+        // 10 a minute, and 50 at once: near begins at 40.
+        let bucket = Algorithm::TokenBucket(TokenBucket::new(10, 50, MINUTE, Debt::NONE));
+        // 10 a minute, and 30 s of delay: the queue takes 6 at once, and near begins at 4.
+        let queue = Algorithm::LeakyBucket(LeakyBucket::new(
+            10,
+            Span::from_secs(30),
+            MINUTE,
+            Debt::NONE,
+        ));
+        // A bucket smaller than its rate: near begins at 4 of 5.
+        let small = Algorithm::TokenBucket(TokenBucket::new(10, 5, MINUTE, Debt::NONE));
+        assert_eq!(
+            [bucket.capacity(), queue.capacity(), small.capacity()],
+            [50, 6, 5]
+        );
+        // used after, hits: within, near.
+        let allowed = [
+            (bucket, 1, 1, (1, 0)),
+            (bucket, 30, 1, (1, 0)),
+            (bucket, 40, 1, (1, 0)),
+            (bucket, 41, 1, (1, 1)),
+            (bucket, 45, 20, (20, 5)),
+            (bucket, 50, 50, (50, 10)),
+            (queue, 4, 1, (1, 0)),
+            (queue, 6, 1, (1, 1)),
+            (small, 4, 1, (1, 0)),
+            (small, 5, 1, (1, 1)),
+        ];
+        for (algorithm, used, hits, (within, near)) in allowed {
+            let allowed = Verdict {
+                allowed: true,
+                ..verdict(0, used)
+            };
+            assert_eq!(
+                partition(&algorithm, 0.8, hits, &allowed),
+                Parts {
+                    within,
+                    near,
+                    over: 0
+                },
+                "{algorithm:?}: {used} used, {hits} hits"
+            );
+        }
+        // Nothing of a refusal is within or near, neither without nor with debt (`count_denied`).
+        for (algorithm, used, hits) in [
+            (bucket, 45, 6),
+            (bucket, 51, 6),
+            (queue, 6, 1),
+            (queue, 8, 3),
+            (small, 5, 1),
+            (small, 7, 4),
+        ] {
+            let refused = Verdict {
+                allowed: false,
+                ..verdict(0, used)
+            };
+            let parts = partition(&algorithm, 0.8, hits, &refused);
+            assert_eq!(
+                parts,
+                Parts {
+                    within: 0,
+                    near: 0,
+                    over: hits
+                },
+                "{algorithm:?}: {used} used, {hits} hits"
+            );
+        }
+    }
+
+    #[test]
+    fn the_threshold_is_cut_off_in_single_precision() {
+        assert_eq!(near_threshold(10, 0.8), 8);
+        assert_eq!(near_threshold(15, 0.8), 12);
+        assert_eq!(near_threshold(9, 0.8), 7);
+        assert_eq!(near_threshold(0, 0.8), 0);
+        // 16,777,217 is no f32; it becomes 16,777,216.
+        assert_eq!(near_threshold(16_777_217, 1.0), 16_777_216);
+    }
+}

@@ -1,0 +1,646 @@
+//! Tallies: the counters of each limit.
+//!
+//! The request path finds a limit's counters by its id and reads no label. Counters belong to the
+//! labels of the limit (its domain, and its levels as written), not to one set of rules, so that
+//! they survive a reload.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::cells::{Cells, Core};
+use super::counts::{
+    COUNTERS, Counts, DECISIONS, HITS, NEAR_LIMIT, NEGATIVE_HITS, OUTCOMES, OVER_LIMIT,
+    OVER_LIMIT_WITH_LOCAL_CACHE, Outcome, SHADOW_MODE, TOTAL_HITS, WITHIN_LIMIT,
+};
+use super::dynamic::Labels;
+use super::exposition::{Exposition, labels};
+use super::partition::{Parts, partition};
+use super::reading::LimitReading;
+use super::trials::{self, TrialSeries, TrialsOfDomain};
+use super::{Metrics, Sample, families, process};
+use crate::core::algorithm::concurrency::Gauge;
+use crate::core::time::Micros;
+use crate::core::verdict::{Answers, Decision, Decisions, StoreError};
+use crate::limits::plan::{Check, Modes, Plan, Slot, Trials};
+use crate::limits::rules::limit::{Level, Limit, LimitId};
+use crate::limits::rules::{Domain, Rules};
+
+/// The label `limit` of all limits that requests bring along, which have no path.
+const REQUEST_LIMIT: &str = "(request)";
+
+type Series = Cells<COUNTERS>;
+
+/// The counters of one set of rules.
+#[derive(Clone, Debug)]
+pub struct Tallies {
+    /// Both indices are those of a [`LimitId`].
+    series: Arc<[SeriesOfDomain]>,
+    trials: Arc<[TrialsOfDomain]>,
+    free: Arc<FreeByDomain>,
+    metrics: Arc<Metrics>,
+}
+
+/// The series of all limits of a domain, by [`LimitId::limit`].
+type SeriesOfDomain = Arc<[Arc<Series>]>;
+
+/// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the
+/// next rules too goes on with its counter.
+pub(super) type FreeByDomain = hashbrown::HashMap<Box<[u8]>, Arc<Cells<1>>>;
+
+/// What identifies the series of a limit. Limits with equal labels and different names have one
+/// series in the metrics of envoyproxy/ratelimit, and one each in Weir's own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct SeriesId {
+    labels: Labels,
+    /// The label `name` of Weir's own metrics, which a limit without a name does not have.
+    name: Option<Box<str>>,
+    /// The label `plan`, which a limit without a plan does not have.
+    plan: Option<Box<str>>,
+}
+
+/// The series of one limit, as scrapes show it.
+#[derive(Debug)]
+pub(super) struct LimitSeries {
+    series: Arc<Series>,
+    trial: Option<Arc<TrialSeries>>,
+    /// The label `limit` of Weir's own metrics.
+    path: String,
+    unlimited: bool,
+    /// Hits are counted in series whose labels depend on the request.
+    dynamic: bool,
+    holders: Option<Holders>,
+}
+
+/// The gauges of a limit of requests in flight: that of the rules in force, and that of the rules
+/// before, by which some requests are still decided.
+#[derive(Clone, Debug)]
+struct Holders {
+    current: Arc<Gauge>,
+    before: Option<Arc<Gauge>>,
+}
+
+impl Holders {
+    /// Those of `limit`, which goes on with what its gauge counted before.
+    fn new(limit: &Limit, known: Option<&Self>) -> Option<Self> {
+        let current = Arc::clone(limit.gauge.as_ref()?);
+        for gauge in known
+            .into_iter()
+            .flat_map(|known| known.before.iter().chain([&known.current]))
+        {
+            current.absorb(gauge);
+        }
+        Some(Self {
+            current,
+            before: known.map(|known| Arc::clone(&known.current)),
+        })
+    }
+
+    fn places(&self, now: Micros) -> i64 {
+        self.current.places(now) + self.before.as_ref().map_or(0, |before| before.places(now))
+    }
+}
+
+/// The series of the current rules, by the names of their domains.
+///
+/// A reload removes the series of limits that it removes, so that the configuration bounds their
+/// number. A limit that comes back starts at zero, which Prometheus takes as a reset of the
+/// counter.
+pub(super) type Register = HashMap<Box<str>, Arc<DomainSeries>>;
+
+/// The series of a domain. A domain that the next rules share keeps them as they are: of 100,000
+/// limits, a reload touches those that change.
+#[derive(Debug)]
+pub(super) struct DomainSeries {
+    domain: Arc<Domain>,
+    by_limit: SeriesOfDomain,
+    trials: TrialsOfDomain,
+    by_id: HashMap<SeriesId, LimitSeries>,
+}
+
+impl DomainSeries {
+    /// The series of a domain. A limit with the labels and the name of a limit in `known` goes on
+    /// with its counters.
+    fn new(domain: &Arc<Domain>, known: Option<&Self>, cores: usize) -> Self {
+        let limits = domain.limits();
+        let mut by_id: HashMap<SeriesId, LimitSeries> = HashMap::with_capacity(limits.len());
+        let (mut by_limit, mut trials) = (Vec::with_capacity(limits.len()), HashMap::new());
+        for limit in limits {
+            let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
+            let id = SeriesId {
+                labels: Labels::new(limit.domain.to_string(), &levels),
+                name: limit.name.clone(),
+                plan: limit.plan.clone(),
+            };
+            let known = by_id.get(&id).or_else(|| known?.by_id.get(&id));
+            let trial = limit.trial.as_ref().map(|_| {
+                let known = known.and_then(|known| known.trial.clone());
+                known.unwrap_or_else(|| Arc::new(TrialSeries::new(cores)))
+            });
+            let own = known.map_or_else(
+                || Arc::new(Series::new(cores)),
+                |known| Arc::clone(&known.series),
+            );
+            let holders = Holders::new(limit, known.and_then(|known| known.holders.as_ref()));
+            by_limit.push(Arc::clone(&own));
+            trials.extend(trial.clone().map(|trial| (limit.id.limit, trial)));
+            let dynamic =
+                limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
+            let (path, unlimited) = (limit.path_in_domain(), limit.is_unlimited());
+            by_id.insert(
+                id,
+                LimitSeries {
+                    series: own,
+                    trial,
+                    path,
+                    unlimited,
+                    dynamic,
+                    holders,
+                },
+            );
+        }
+        Self {
+            domain: Arc::clone(domain),
+            by_limit: by_limit.into(),
+            trials: Arc::new(trials),
+            by_id,
+        }
+    }
+}
+
+impl Metrics {
+    /// The counters for `rules`. A limit with the labels and the name of a limit of the last call's
+    /// rules goes on with its counters.
+    #[must_use]
+    pub fn tallies(self: &Arc<Self>, rules: &Rules) -> Tallies {
+        self.dynamic
+            .retain_domains(|domain| rules.commit(domain.as_bytes()).is_some());
+        let free = self.free_by_domain(rules.domains());
+        let mut register = self.series();
+        let mut known = std::mem::take(&mut *register);
+        let (mut series, mut trials) = (
+            Vec::with_capacity(rules.by_number().len()),
+            Vec::with_capacity(rules.by_number().len()),
+        );
+        for domain in rules.by_number() {
+            let next = match known.remove(domain.name()) {
+                Some(same) if Arc::ptr_eq(&same.domain, domain) => same,
+                before => Arc::new(DomainSeries::new(domain, before.as_deref(), self.cores)),
+            };
+            series.push(Arc::clone(&next.by_limit));
+            trials.push(Arc::clone(&next.trials));
+            register.insert(domain.name().into(), next);
+        }
+        Tallies {
+            series: series.into(),
+            trials: trials.into(),
+            free,
+            metrics: Arc::clone(self),
+        }
+    }
+
+    fn free_by_domain<'d>(&self, domains: impl Iterator<Item = &'d [u8]>) -> Arc<FreeByDomain> {
+        let mut register = self.free();
+        let cells = |domain: &[u8]| {
+            register
+                .get(domain)
+                .map_or_else(|| Arc::new(Cells::new(self.cores)), Arc::clone)
+        };
+        let next = Arc::new(
+            domains
+                .map(|domain| (domain.into(), cells(domain)))
+                .collect(),
+        );
+        *register = Arc::clone(&next);
+        next
+    }
+
+    /// Adds the descriptors that no limit applied to.
+    pub(super) fn gather_free(&self, samples: &mut Vec<Sample>) {
+        let by_domain = Arc::clone(&self.free());
+        for (domain, cells) in &*by_domain {
+            samples.push(
+                families::FREE_DESCRIPTORS
+                    .count(&[&String::from_utf8_lossy(domain)], cells.sums()[0]),
+            );
+        }
+    }
+
+    /// Adds the counters of all limits; `add_hits` adds those that envoyproxy/ratelimit has too.
+    pub fn gather_limits(
+        &self,
+        exposition: &mut Exposition,
+        add_hits: impl Fn(&mut Exposition, &LimitReading<'_>),
+    ) {
+        let (domains, now) = (self.series_by_domain(), now());
+        let mut all: Vec<(&SeriesId, &LimitSeries)> =
+            domains.iter().flat_map(|domain| &domain.by_id).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        for (id, limit) in all {
+            let counts = limit.series.sums();
+            if !self.omits_unused_limits || counts != Counts::default() {
+                add_hits(exposition, &limit.reading(id, &counts));
+                limit.gather(id, &counts, now, exposition);
+            }
+        }
+        for (of_hits, counts) in self.dynamic.series() {
+            add_hits(exposition, &LimitReading::new(&of_hits, &counts, true));
+            let of_limit = labels([("domain", &*of_hits.domain), ("limit", REQUEST_LIMIT)]);
+            add_decisions(exposition, &of_limit, &counts, |_| false);
+            add_negative_hits(exposition, &of_limit, &counts, false);
+        }
+    }
+
+    /// Neither a reload nor a request waits for who reads these.
+    fn series_by_domain(&self) -> Vec<Arc<DomainSeries>> {
+        self.series().values().cloned().collect()
+    }
+
+    /// Shows `visit` the decisions of all limits, in no particular order: domain, path in the
+    /// domain, and the count of each outcome.
+    pub fn read_decisions(
+        &self,
+        mut visit: impl FnMut(&str, &str, &mut dyn Iterator<Item = (&'static str, u64)>),
+    ) {
+        let outcomes =
+            |counts: Counts| OUTCOMES.into_iter().zip(counts.into_iter().skip(DECISIONS));
+        let domains = self.series_by_domain();
+        for (id, limit) in domains.iter().flat_map(|domain| &domain.by_id) {
+            visit(
+                &id.labels.domain,
+                &limit.path,
+                &mut outcomes(limit.series.sums()),
+            );
+        }
+        for (labels, counts) in self.dynamic.series() {
+            visit(&labels.domain, REQUEST_LIMIT, &mut outcomes(counts));
+        }
+    }
+
+    /// The descriptors that no limit applied to.
+    #[must_use]
+    pub fn free_descriptors(&self) -> u64 {
+        self.free().values().map(|cells| cells.sums()[0]).sum()
+    }
+
+    /// Shows `visit` the counters of all limits that have counted hits, in no particular order.
+    pub fn read_limits(&self, mut visit: impl FnMut(&LimitReading<'_>)) {
+        let domains = self.series_by_domain();
+        for (id, limit) in domains.iter().flat_map(|domain| &domain.by_id) {
+            let counts = limit.series.sums();
+            if counts[..HITS.len()].iter().any(|&count| count > 0) {
+                visit(&limit.reading(id, &counts));
+            }
+        }
+        for (labels, counts) in self.dynamic.series() {
+            visit(&LimitReading::new(&labels, &counts, true));
+        }
+    }
+}
+
+impl LimitSeries {
+    fn reading<'a>(&self, id: &'a SeriesId, counts: &Counts) -> LimitReading<'a> {
+        LimitReading::new(&id.labels, counts, !self.dynamic && !self.unlimited)
+    }
+
+    fn gather(&self, id: &SeriesId, counts: &Counts, now: Micros, exposition: &mut Exposition) {
+        let named = id.name.as_deref().map(|name| ("name", name));
+        let of_plan = id.plan.as_deref().map(|plan| ("plan", plan));
+        let of_limit = labels(
+            [("domain", &*id.labels.domain), ("limit", &self.path)]
+                .into_iter()
+                .chain(named)
+                .chain(of_plan),
+        );
+        let expected = |outcome| {
+            outcome < Outcome::Blocked as usize
+                && self.unlimited == (outcome == Outcome::Unlimited as usize)
+        };
+        add_decisions(exposition, &of_limit, counts, expected);
+        add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
+        if let Some(trial) = &self.trial {
+            trials::gather(trial, &of_limit, exposition);
+        }
+        if let Some(holders) = &self.holders {
+            exposition.gauge(
+                &families::CONCURRENCY_HOLDERS,
+                &of_limit,
+                holders.places(now),
+            );
+        }
+    }
+}
+
+impl Tallies {
+    /// Counts the decisions on one request for `domain`. `plan` must be made with the rules that
+    /// these tallies belong to.
+    pub fn observe(&self, core: Core, domain: &[u8], plan: &Plan, decisions: &Decisions) {
+        if plan.unknown_domain {
+            self.metrics.domain_not_found(domain);
+        }
+        let mut free = 0;
+        for slot in &plan.slots {
+            match slot {
+                Slot::Free => free += 1,
+                Slot::Unlimited(id) => self.decided(core, *id, Outcome::Unlimited),
+                Slot::Exempt { limit } => {
+                    self.overridden(core, *limit, Outcome::Exempt, process::Count::Exempt);
+                }
+                Slot::Blocked { limit, .. } => {
+                    self.overridden(core, *limit, Outcome::Blocked, process::Count::Blocked);
+                }
+                Slot::Checked {
+                    check,
+                    limit,
+                    metric,
+                    is_default_cost,
+                    is_raised,
+                    ..
+                } => {
+                    if *is_default_cost {
+                        self.metrics
+                            .process
+                            .count(core, process::Count::DefaultCost);
+                    }
+                    if *is_raised {
+                        self.metrics.process.count(core, process::Count::Raised);
+                    }
+                    let (check, decision) = (&plan.checks[*check], &decisions[check.0]);
+                    let is_undone = check.hits < 0 && plan.is_refused_as_a_whole(decisions);
+                    let checked = Checked {
+                        check,
+                        decision,
+                        is_undone,
+                    };
+                    self.checked(core, domain, *limit, metric.as_deref(), &checked);
+                }
+            }
+        }
+        if free > 0
+            && let Some(cells) = self.free.get(domain)
+        {
+            cells.add(core, 0, free);
+        }
+    }
+
+    fn checked(
+        &self,
+        core: Core,
+        domain: &[u8],
+        limit: Option<LimitId>,
+        levels: Option<&[String]>,
+        checked: &Checked<'_>,
+    ) {
+        for count in process_counts(checked.decision).into_iter().flatten() {
+            self.metrics.process.count(core, count);
+        }
+        let mut counts = checked.counts(self.metrics.near_limit_ratio);
+        let Some(series) = limit.and_then(|id| self.of_limit(id)) else {
+            return self
+                .metrics
+                .dynamic
+                .add(domain, levels.unwrap_or_default(), &counts);
+        };
+        if let Some(levels) = levels {
+            let mut named = Counts::default();
+            named[..HITS.len()].swap_with_slice(&mut counts[..HITS.len()]);
+            self.metrics.dynamic.add(domain, levels, &named);
+        }
+        for (counter, &count) in counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
+            series.add(core, counter, count);
+        }
+    }
+
+    /// Counts the store's answers to the trials of a request.
+    pub fn observe_trials(&self, core: Core, trials: &Trials, answers: &Answers) {
+        let of = |id: LimitId| {
+            self.trials
+                .get(id.domain as usize)?
+                .get(&id.limit)
+                .map(AsRef::as_ref)
+        };
+        trials::observe(of, core, trials, answers, self.metrics.near_limit_ratio);
+    }
+
+    fn of_limit(&self, id: LimitId) -> Option<&Series> {
+        self.series
+            .get(id.domain as usize)?
+            .get(id.limit as usize)
+            .map(AsRef::as_ref)
+    }
+
+    fn overridden(
+        &self,
+        core: Core,
+        limit: Option<LimitId>,
+        outcome: Outcome,
+        count: process::Count,
+    ) {
+        self.metrics.process.count(core, count);
+        if let Some(id) = limit {
+            self.decided(core, id, outcome);
+        }
+    }
+
+    fn decided(&self, core: Core, id: LimitId, outcome: Outcome) {
+        if let Some(series) = self.of_limit(id) {
+            series.add(core, DECISIONS + outcome as usize, 1);
+        }
+    }
+}
+
+/// The counters of the process that a check adds to: the store's error, and what answered instead
+/// of the store.
+fn process_counts(decision: &Decision) -> [Option<process::Count>; 2] {
+    let error = decision.store_error().map(|error| match error {
+        StoreError::NotExecuted(_) => process::Count::NotExecuted,
+        StoreError::Unknown(_) => process::Count::OutcomeUnknown,
+        StoreError::Data(_) => process::Count::StoredData,
+    });
+    let answered_by = match decision {
+        Decision::Store(_) => None,
+        Decision::DenialCache(_) => Some(process::Count::DenialCache),
+        Decision::Local(..) => Some(process::Count::OutageLocal),
+        Decision::PolicyAllows(_) => Some(process::Count::OutageAllow),
+        Decision::PolicyRefuses(_) => Some(process::Count::OutageDeny),
+        Decision::Fails(_) => Some(process::Count::OutageError),
+    };
+    [error, answered_by]
+}
+
+/// A check and the decision about it.
+struct Checked<'a> {
+    check: &'a Check,
+    decision: &'a Decision,
+    /// Its request was refused as a whole: nothing was given back.
+    is_undone: bool,
+}
+
+impl Checked<'_> {
+    fn counts(&self, near_limit_ratio: f32) -> Counts {
+        let Check {
+            hits,
+            modes: Modes { shadow, .. },
+            ..
+        } = *self.check;
+        let mut counts = Counts::default();
+        let outcome = match self.decision {
+            Decision::Fails(_) => Outcome::Error,
+            Decision::PolicyAllows(_) => Outcome::OutageAllowed,
+            Decision::PolicyRefuses(_) => Outcome::OutageDenied,
+            counted if counted.allows() => Outcome::Ok,
+            _ if shadow => Outcome::ShadowOverLimit,
+            _ => Outcome::OverLimit,
+        };
+        counts[DECISIONS + outcome as usize] = 1;
+        if hits < 0 && !self.is_undone {
+            counts[NEGATIVE_HITS] = hits.unsigned_abs();
+        }
+        let Ok(asked @ 1..) = u64::try_from(hits) else {
+            return counts;
+        };
+        counts[TOTAL_HITS] = asked;
+        if let Some(parts) = self.parts(asked, near_limit_ratio) {
+            counts[WITHIN_LIMIT] = parts.within;
+            counts[NEAR_LIMIT] = parts.near;
+            counts[OVER_LIMIT] = parts.over;
+            counts[SHADOW_MODE] = if shadow { parts.over } else { 0 };
+            counts[OVER_LIMIT_WITH_LOCAL_CACHE] =
+                if matches!(self.decision, Decision::DenialCache(_)) {
+                    parts.over
+                } else {
+                    0
+                };
+        }
+        counts
+    }
+
+    /// How many of the hits were within the limit, near it and over it; `None` when neither a store
+    /// nor the cache has counted them.
+    fn parts(&self, asked: u64, near_limit_ratio: f32) -> Option<Parts> {
+        match self.decision {
+            Decision::Store(verdict) => Some(partition(
+                &self.check.algorithm,
+                near_limit_ratio,
+                asked,
+                verdict,
+            )),
+            Decision::DenialCache(_) => Some(Parts {
+                over: asked,
+                ..Parts::default()
+            }),
+            // The use of one replica's share does not tell how near the limit is.
+            Decision::Local(verdict, ..) if verdict.allowed => Some(Parts {
+                within: asked,
+                ..Parts::default()
+            }),
+            Decision::Local(..) => Some(Parts {
+                over: asked,
+                ..Parts::default()
+            }),
+            Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => None,
+        }
+    }
+}
+
+/// The wall clock, by which stores note the holders of limits.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "scrapes have no other clock, and no decision depends on it"
+)]
+fn now() -> Micros {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Micros(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Adds the outcomes. A series that is not `expected` is shown once it has counted something.
+fn add_decisions(
+    exposition: &mut Exposition,
+    of_limit: &Rc<str>,
+    counts: &Counts,
+    expected: impl Fn(usize) -> bool,
+) {
+    for (index, (outcome, &count)) in OUTCOMES.into_iter().zip(&counts[DECISIONS..]).enumerate() {
+        if expected(index) || count > 0 {
+            exposition.count(&families::DECISIONS, of_limit, Some(outcome), count);
+        }
+    }
+}
+
+/// Adds the give-backs; `expected` as in [`add_decisions`].
+fn add_negative_hits(
+    exposition: &mut Exposition,
+    of_limit: &Rc<str>,
+    counts: &Counts,
+    expected: bool,
+) {
+    let count = counts[NEGATIVE_HITS];
+    if expected || count > 0 {
+        exposition.count(&families::NEGATIVE_HITS, of_limit, None, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::rules::domains::{Domains, XdsOptions};
+    use crate::limits::rules::resource::{Descriptor, Policy, Resource};
+
+    fn resource(domain: &str, requests_per_unit: u32) -> Resource {
+        let rate_limit = Some(Policy {
+            unit: 1,
+            requests_per_unit,
+            ..Policy::default()
+        });
+        let descriptors = vec![Descriptor {
+            key: "user".into(),
+            rate_limit,
+            ..Descriptor::default()
+        }];
+        Resource {
+            name: domain.into(),
+            domain: domain.into(),
+            descriptors,
+        }
+    }
+
+    #[test]
+    fn a_domain_that_did_not_change_keeps_its_series_as_they_are() {
+        let (metrics, mut domains) = (Metrics::new(1, 0.8), Domains::default());
+        let mut tallies = |resources| {
+            let rules = domains
+                .apply(resources, &XdsOptions::default())
+                .rules
+                .expect("they changed");
+            let tallies = metrics.tallies(&rules);
+            (rules, tallies)
+        };
+        let (_, first) = tallies(vec![resource("a", 1), resource("b", 1), resource("c", 1)]);
+        let (rules, second) = tallies(vec![resource("b", 1), resource("c", 2), resource("d", 1)]);
+        let number = |domain: &str| {
+            rules
+                .by_number()
+                .iter()
+                .position(|known| known.name() == domain)
+                .expect("it is there")
+        };
+        let (same, other) = (number("b"), number("c"));
+        assert!(
+            Arc::ptr_eq(&first.series[same], &second.series[same]),
+            "nothing was made for b"
+        );
+        assert!(!Arc::ptr_eq(&first.series[other], &second.series[other]));
+        assert!(
+            Arc::ptr_eq(&first.series[other][0], &second.series[other][0]),
+            "the limit of c goes on with its counters"
+        );
+        // d has the number that a had, and none of its counters.
+        assert_eq!(number("d"), 0);
+        assert!(!Arc::ptr_eq(&first.series[0][0], &second.series[0][0]));
+        let names: Vec<_> = metrics.series().keys().cloned().collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+    }
+}

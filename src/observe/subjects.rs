@@ -1,0 +1,331 @@
+//! Who is limited: the heaviest subjects by hits and by refusals over the last minute and hour, and
+//! the last descriptors that no limit matched.
+//!
+//! A subject is a counter and its limit. Each thread that decides requests counts in a pane of its
+//! own ([`windows::Pane`]), behind a lock that another thread takes only to exchange the pane for
+//! an empty one. So no two requests wait for each other, and nothing is merged on their path. A
+//! request whose thread finds its pane locked is counted as unknown, which is part of the error.
+//!
+//! All of it is approximate, of this process alone, and lost at a restart. The bytes are bounded
+//! whatever clients send; see [`MAX_BYTES`].
+
+mod fingerprint;
+mod ranking;
+mod sketch;
+mod text;
+mod unmatched;
+mod windows;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::core::ask::Ask;
+use crate::core::verdict::{Decision, Decisions};
+use crate::limits::plan::{CheckIndex, Plan, Slot};
+use crate::limits::rules::limit::Limit;
+use crate::observe::metrics::Core;
+use fingerprint::Fingerprints;
+pub use ranking::{Heaviest, Query, Ranked};
+use text::Path;
+pub use text::{NO_LIMIT, REQUEST_LIMIT, Subject};
+use unmatched::{Quota, Unmatched};
+pub use unmatched::{UnmatchedDescriptor, UnmatchedDomain};
+use windows::{Pane, Windows};
+
+/// The bytes of all counters with their texts, in a process with any number of workers, and while
+/// they are read: the sum of the three below.
+pub const MAX_BYTES: usize = WINDOW_BYTES + WORKER_BYTES + RANKING_BYTES;
+
+/// The panes of the last minute and hour, 14 of them with up to 2 times 700 counters.
+const WINDOW_BYTES: usize = 15 * (256 << 10);
+
+/// The panes that threads count in, in equal parts, and one that is empty. With up to ten workers
+/// each has as many counters as is of use.
+const WORKER_BYTES: usize = 13 * (256 << 10);
+
+/// The table of one ranking while it is computed. One is computed at a time.
+const RANKING_BYTES: usize = 1 << 20;
+
+/// What subjects are ranked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ranking {
+    /// All hits, also refused ones.
+    Hits,
+    /// Refused hits.
+    Refusals,
+}
+
+/// The time that a ranking is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recent {
+    /// The last 60 to 70 seconds.
+    Minute,
+    /// The last 60 to 70 minutes.
+    Hour,
+}
+
+/// How often [`Subjects::maintain`] looks at the clock.
+const TURN: Duration = Duration::from_secs(1);
+
+/// What a process keeps of the subjects of its decisions.
+pub struct Subjects {
+    parts: Box<[Part]>,
+    fingerprints: Fingerprints,
+    kept: Mutex<Kept>,
+    unmatched: Unmatched,
+    started: Instant,
+}
+
+/// What one thread writes to, apart from the cache lines of others. Many processors fetch two lines
+/// of 64 bytes together.
+#[repr(align(128))]
+struct Part {
+    pane: Mutex<Pane>,
+    /// Hits, and refused hits, that were asked while the pane was locked.
+    unknown: AtomicU64,
+    unknown_refused: AtomicU64,
+    quota: Quota,
+}
+
+struct Kept {
+    windows: Windows,
+    /// Empty; exchanged for the pane of a part.
+    spare: Pane,
+}
+
+impl Subjects {
+    /// Nothing yet. `cores` is the number of threads that decide requests, including the control
+    /// thread.
+    #[must_use]
+    pub fn new(cores: usize) -> Arc<Self> {
+        let cores = cores.max(1);
+        let pane_bytes =
+            ((WORKER_BYTES - size_of::<Self>()) / (cores + 1)).saturating_sub(size_of::<Part>());
+        let part = || Part {
+            pane: Mutex::new(Pane::new(pane_bytes)),
+            unknown: AtomicU64::new(0),
+            unknown_refused: AtomicU64::new(0),
+            quota: Quota::default(),
+        };
+        Arc::new(Self {
+            parts: (0..cores).map(|_| part()).collect(),
+            fingerprints: Fingerprints::default(),
+            kept: Mutex::new(Kept {
+                windows: Windows::new(WINDOW_BYTES),
+                spare: Pane::new(pane_bytes),
+            }),
+            unmatched: Unmatched::default(),
+            started: Instant::now(),
+        })
+    }
+
+    /// Counts the decisions on one request, and keeps a few of the descriptors that no limit
+    /// matched.
+    pub fn observe(&self, core: Core, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions) {
+        let part = &self.parts[core.0.min(self.parts.len() - 1)];
+        if !plan.checks.is_empty() {
+            match part.pane.try_lock() {
+                Ok(mut pane) => self.count(&mut pane, plan, decisions),
+                Err(TryLockError::Poisoned(pane)) => {
+                    self.count(&mut pane.into_inner(), plan, decisions);
+                }
+                Err(TryLockError::WouldBlock) => part.count_unknown(plan, decisions),
+            }
+        }
+        if plan.checks.is_blocked() {
+            self.count_blocked(part, ask, plan);
+        }
+        // Usually each descriptor has a check.
+        if plan.checks.len() < plan.slots.len()
+            && plan.slots.iter().any(|slot| matches!(slot, Slot::Free))
+        {
+            self.unmatched
+                .observe(&part.quota, &self.fingerprints, ask, plan);
+        }
+    }
+
+    fn count(&self, pane: &mut Pane, plan: &Plan, decisions: &Decisions) {
+        for ((index, check), decision) in plan.checks.indexed().zip(decisions) {
+            let Ok(hits @ 1..) = u64::try_from(check.hits) else {
+                continue;
+            };
+            let key = plan.checks.key(check);
+            let fingerprint = self.fingerprints.of(key);
+            let is_refused = is_refused(plan, index, decision);
+            let text = |texts: &mut Vec<u8>| {
+                text::write(
+                    texts,
+                    limit(plan, index).map_or(Path::Request, Path::Limit),
+                    key,
+                )
+            };
+            pane.hits
+                .add(fingerprint, hits, if is_refused { hits } else { 0 }, text);
+            if is_refused {
+                pane.refusals.add(fingerprint, hits, 0, text);
+            }
+        }
+    }
+
+    /// Counts the descriptors that overrides block: all of their hits are refused.
+    #[cold]
+    fn count_blocked(&self, part: &Part, ask: &Ask<'_>, plan: &Plan) {
+        let mut pane = match part.pane.try_lock() {
+            Ok(pane) => Some(pane),
+            Err(TryLockError::Poisoned(pane)) => Some(pane.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        for ((descriptor, _), slot) in ask.descriptors().zip(&plan.slots) {
+            let Slot::Blocked { limit, key, .. } = slot else {
+                continue;
+            };
+            let Ok(hits @ 1..) = u64::try_from(ask.hits(descriptor)) else {
+                continue;
+            };
+            let Some(pane) = &mut pane else {
+                part.unknown.fetch_add(hits, Ordering::Relaxed);
+                part.unknown_refused.fetch_add(hits, Ordering::Relaxed);
+                continue;
+            };
+            let key = plan.checks.blocked_key(*key);
+            let fingerprint = self.fingerprints.of(key);
+            let path = match limit {
+                Some(id) => Path::Limit(plan.rules.limit(*id)),
+                None if descriptor.limit.is_some() => Path::Request,
+                None => Path::NoLimit,
+            };
+            let text = |texts: &mut Vec<u8>| text::write(texts, path, key);
+            pane.hits.add(fingerprint, hits, hits, text);
+            pane.refusals.add(fingerprint, hits, 0, text);
+        }
+    }
+
+    /// The heaviest subjects. Takes milliseconds of the thread, and blocks it while another ranking
+    /// is computed.
+    #[must_use]
+    pub fn heaviest(&self, query: &Query) -> Heaviest {
+        let mut kept = lock(&self.kept);
+        let now = self.started.elapsed();
+        self.collect(&mut kept);
+        kept.windows.advance(now);
+        let view = match query.window {
+            Recent::Minute => kept.windows.minute(now),
+            Recent::Hour => kept.windows.hour(now),
+        };
+        ranking::heaviest(&view, query)
+    }
+
+    /// The last descriptors that no limit matched, by domain; of one domain only, if it is given.
+    /// The domain that was seen last comes first.
+    #[must_use]
+    pub fn unmatched(&self, domain: Option<&str>) -> Vec<UnmatchedDomain> {
+        self.unmatched.by_domain(domain)
+    }
+
+    /// Keeps the windows moving; never ends. Panes are merged on a blocking thread.
+    pub async fn maintain(self: Arc<Self>) {
+        let mut turn = tokio::time::interval(TURN);
+        loop {
+            turn.tick().await;
+            self.tick();
+            if self.is_due() {
+                let subjects = Arc::clone(&self);
+                // It cannot fail but by a panic, which costs one turn.
+                let _ = tokio::task::spawn_blocking(move || subjects.rotate()).await;
+            }
+        }
+    }
+
+    /// Whether a pane is over. Who computes a ranking now closes it too.
+    fn is_due(&self) -> bool {
+        let now = self.started.elapsed();
+        match self.kept.try_lock() {
+            Ok(kept) => kept.windows.is_due(now),
+            Err(TryLockError::Poisoned(kept)) => kept.into_inner().windows.is_due(now),
+            Err(TryLockError::WouldBlock) => false,
+        }
+    }
+
+    /// Begins the next second of the samples.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "shown to operators; nothing depends on it"
+    )]
+    fn tick(&self) {
+        self.unmatched.set_time(SystemTime::now());
+        for part in &self.parts {
+            part.quota.renew();
+        }
+    }
+
+    fn rotate(&self) {
+        let mut kept = lock(&self.kept);
+        self.collect(&mut kept);
+        kept.windows.advance(self.started.elapsed());
+    }
+
+    /// Moves what threads have counted to the open pane.
+    fn collect(&self, kept: &mut Kept) {
+        let Kept { windows, spare } = kept;
+        for part in &self.parts {
+            // For the length of an exchange of pointers.
+            std::mem::swap(&mut *lock(&part.pane), spare);
+            windows.open().merge(spare);
+            spare.clear();
+            windows.open().add_unknown(
+                part.unknown.swap(0, Ordering::Relaxed),
+                part.unknown_refused.swap(0, Ordering::Relaxed),
+            );
+        }
+    }
+}
+
+impl Part {
+    #[cold]
+    fn count_unknown(&self, plan: &Plan, decisions: &Decisions) {
+        for ((index, check), decision) in plan.checks.indexed().zip(decisions) {
+            let hits = u64::try_from(check.hits).unwrap_or(0);
+            self.unknown.fetch_add(hits, Ordering::Relaxed);
+            if is_refused(plan, index, decision) {
+                self.unknown_refused.fetch_add(hits, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Whether the descriptor is over its limit. A limit in shadow mode refuses nothing.
+#[inline]
+fn is_refused(plan: &Plan, index: CheckIndex, decision: &Decision) -> bool {
+    !decision.allows() && !plan.checks[index].modes.shadow
+}
+
+/// The configured limit of a check.
+#[cold]
+fn limit(plan: &Plan, index: CheckIndex) -> Option<&Limit> {
+    let of_check = |slot: &Slot| match slot {
+        Slot::Checked { check, limit, .. } if *check == index => *limit,
+        _ => None,
+    };
+    plan.slots
+        .iter()
+        .find_map(of_check)
+        .map(|id| plan.rules.limit(id))
+}
+
+/// Ignores poisoning: counts may then be wrong by one request.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Subjects {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Subjects")
+            .field("parts", &self.parts.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,654 @@
+//! Subjects of decisions: what is counted, what is shown, and how many bytes it takes.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use super::*;
+use crate::core::ask::{Descriptor, Entry};
+use crate::core::time::Span;
+use crate::core::verdict::{StoreError, Verdict, Wait};
+use crate::limits::plan::Options;
+use crate::limits::rules::Rules;
+use crate::limits::rules::compile::{self, SourceText, compile};
+
+const LIMITS: &str = "
+domain: shop
+descriptors:
+- key: user
+  rate_limit: { unit: minute, requests_per_unit: 5 }
+- key: trial
+  rate_limit: { unit: minute, requests_per_unit: 5 }
+  shadow_mode: true
+- key: path
+  value: /a*
+  share_threshold: true
+  rate_limit: { unit: minute, requests_per_unit: 5 }
+";
+
+fn rules(text: &str) -> Arc<Rules> {
+    let file = SourceText {
+        name: "shop.yaml".to_owned(),
+        text: text.into(),
+    };
+    Arc::new(
+        compile(&[file], &compile::Options::default())
+            .unwrap_or_else(|problems| panic!("{problems:?}"))
+            .rules,
+    )
+}
+
+fn verdict(allowed: bool) -> Verdict {
+    Verdict {
+        allowed,
+        remaining: 0,
+        used: 1,
+        reset_after: Span::ZERO,
+        retry_after: Wait::For(Span::ZERO),
+        delay: Span::ZERO,
+    }
+}
+
+/// A process with one thread that decides.
+struct Process {
+    subjects: Arc<Subjects>,
+    rules: Arc<Rules>,
+}
+
+impl Process {
+    fn new() -> Self {
+        Self {
+            subjects: Subjects::new(1),
+            rules: rules(LIMITS),
+        }
+    }
+
+    fn decide(&self, key: &str, value: &[u8], hits: u64, decision: Decision) {
+        let mut ask = Ask::default();
+        ask.domain = b"shop";
+        ask.push(Entry {
+            key: key.as_bytes(),
+            value,
+        });
+        let mut descriptor = Descriptor::default();
+        descriptor.hits_addend = Some(hits);
+        ask.close(descriptor);
+        let plan = Plan::new(&self.rules, &ask, &Options::default());
+        self.subjects
+            .observe(Core(0), &ask, &plan, &smallvec![decision]);
+    }
+
+    fn top(&self, by: Ranking) -> Heaviest {
+        self.ask(&Query {
+            window: Recent::Minute,
+            by,
+            count: 100,
+            domain: None,
+            limit: None,
+        })
+    }
+
+    fn ask(&self, query: &Query) -> Heaviest {
+        self.subjects.heaviest(query)
+    }
+}
+
+/// A subject as one line: limit, entries, hits, refused hits, and the error of hits.
+fn lines(heaviest: &Heaviest) -> Vec<String> {
+    let line = |Ranked {
+                    subject,
+                    hits,
+                    hits_error,
+                    refused,
+                    ..
+                }: &Ranked| {
+        let entries: Vec<_> = subject
+            .entries
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        format!(
+            "{} {} {hits} {refused} {hits_error}",
+            subject.limit,
+            entries.join(" ")
+        )
+    };
+    heaviest.subjects.iter().map(line).collect()
+}
+
+#[test]
+fn what_an_override_blocks_is_refused() {
+    use crate::core::time::Micros;
+    use crate::limits::overrides::{EntryRecord, Overrides, Record};
+    let process = Process::new();
+    process.decide("user", b"ann", 2, Decision::Store(verdict(true)));
+    process.decide("path", b"/ab", 1, Decision::Store(verdict(true)));
+    let block = |domain: &str, key: &str| {
+        let entries = vec![EntryRecord {
+            key: key.to_owned(),
+            value: None,
+            value_sha256: None,
+        }];
+        Record {
+            kind: "block".to_owned(),
+            domain: domain.to_owned(),
+            entries,
+            ..Record::default()
+        }
+        .read()
+        .expect("an override")
+    };
+    let overrides = Overrides::new(
+        [
+            ("shop", "user"),
+            ("shop", "path"),
+            ("shop", "none"),
+            ("other", "user"),
+        ]
+        .map(|(domain, key)| block(domain, key))
+        .to_vec(),
+    );
+    let ask = |domain: &'static str, key: &'static str, value: &'static [u8], hits: u64| {
+        let mut ask = Ask::default();
+        ask.domain = domain.as_bytes();
+        ask.push(Entry {
+            key: key.as_bytes(),
+            value,
+        });
+        let mut descriptor = Descriptor::default();
+        descriptor.hits_addend = Some(hits);
+        ask.close(descriptor);
+        let plan = Plan::with_overrides(
+            &process.rules,
+            Some(overrides.at(Micros(1))),
+            &ask,
+            &Options::default(),
+        );
+        process.subjects.observe(Core(0), &ask, &plan, &smallvec![]);
+    };
+    ask("shop", "user", b"ann", 3);
+    ask("shop", "path", b"/ac", 4);
+    ask("shop", "none", b"x", 5);
+    ask("other", "user", b"ann", 1);
+    // A look counts nothing.
+    ask("shop", "user", b"bob", 0);
+    let by_hits = process.top(Ranking::Hits);
+    assert_eq!(
+        lines(&by_hits),
+        [
+            "(none) none=x 5 5 0",
+            "shop.path_/a* path=/a* 5 4 0",
+            "shop.user user=ann 5 3 0",
+            "(none) user=ann 1 1 0"
+        ],
+        "a blocked subject is the one that it was before"
+    );
+    assert_eq!(by_hits.total, 16);
+    assert_eq!(process.top(Ranking::Refusals).total, 13);
+    assert_eq!(
+        by_hits.subjects[3].subject.name.as_deref(),
+        Some("other|user=ann")
+    );
+}
+
+#[test]
+fn hits_and_refusals_are_counted_by_subject() {
+    let process = Process::new();
+    let (allowed, refused) = (
+        Decision::Store(verdict(true)),
+        Decision::Store(verdict(false)),
+    );
+    for _ in 0..3 {
+        process.decide("user", b"ann", 2, allowed);
+        process.decide("user", b"bob", 1, Decision::DenialCache(verdict(false)));
+    }
+    process.decide("user", b"bob", 1, allowed);
+    process.decide(
+        "user",
+        b"carl",
+        4,
+        Decision::PolicyRefuses(StoreError::NotExecuted("test")),
+    );
+    process.decide(
+        "user",
+        b"carl",
+        3,
+        Decision::Fails(StoreError::NotExecuted("test")),
+    );
+    // A look counts nothing, and a limit in shadow mode refuses nothing.
+    process.decide("user", b"dora", 0, refused);
+    process.decide("trial", b"ann", 1, refused);
+    // Values that match a pattern share a counter.
+    process.decide("path", b"/ab", 1, allowed);
+    process.decide("path", b"/ac", 1, refused);
+    let top = process.top(Ranking::Hits);
+    let expected = [
+        "shop.user user=carl 7 4 0",
+        "shop.user user=ann 6 0 0",
+        "shop.user user=bob 4 3 0",
+        "shop.path_/a* path=/a* 2 1 0",
+        "shop.trial trial=ann 1 0 0",
+    ];
+    assert_eq!(lines(&top), expected);
+    assert_eq!((top.total, top.error_at_most, top.is_cut), (20, 0, false));
+    let top = process.top(Ranking::Refusals);
+    assert_eq!(
+        lines(&top),
+        [
+            "shop.user user=carl 7 4 0",
+            "shop.user user=bob 4 3 0",
+            "shop.path_/a* path=/a* 2 1 0"
+        ]
+    );
+    assert_eq!((top.total, top.error_at_most), (8, 0));
+    assert!(
+        top.subjects
+            .iter()
+            .all(|ranked| ranked.subject.domain == "shop")
+    );
+    // A second answer has the same: reading takes nothing away.
+    assert_eq!(process.top(Ranking::Refusals).subjects, top.subjects);
+    let hour = process.ask(&Query {
+        window: Recent::Hour,
+        by: Ranking::Refusals,
+        count: 2,
+        domain: None,
+        limit: None,
+    });
+    assert_eq!(
+        (hour.subjects.as_slice(), hour.is_cut),
+        (&top.subjects[..2], true)
+    );
+}
+
+#[test]
+fn a_filter_selects_by_domain_and_by_limit() {
+    let process = Process::new();
+    for (key, value) in [("user", "ann"), ("trial", "ann")] {
+        process.decide(key, value.as_bytes(), 1, Decision::Store(verdict(true)));
+    }
+    let asked = |domain: Option<&str>, limit: Option<&str>| {
+        let (domain, limit) = (domain.map(str::to_owned), limit.map(str::to_owned));
+        let heaviest = process.ask(&Query {
+            window: Recent::Minute,
+            by: Ranking::Hits,
+            count: 10,
+            domain,
+            limit,
+        });
+        (heaviest.subjects.len(), heaviest.total)
+    };
+    assert_eq!(asked(None, None), (2, 2));
+    assert_eq!(
+        (asked(Some("shop"), None), asked(Some("sho"), None)),
+        ((2, 2), (0, 2))
+    );
+    assert_eq!(
+        (
+            asked(None, Some("shop.user")),
+            asked(Some("shop"), Some("shop.other"))
+        ),
+        ((1, 2), (0, 2))
+    );
+}
+
+#[test]
+fn a_request_of_a_locked_pane_is_an_error_of_all_and_waits_for_nothing() {
+    let process = Process::new();
+    process.decide("user", b"ann", 5, Decision::Store(verdict(true)));
+    {
+        let _reader = lock(&process.subjects.parts[0].pane);
+        process.decide("user", b"ann", 3, Decision::Store(verdict(false)));
+    }
+    let top = process.top(Ranking::Hits);
+    assert_eq!(
+        (lines(&top), top.total, top.error_at_most),
+        (vec!["shop.user user=ann 5 0 3".to_owned()], 8, 3)
+    );
+    let top = process.top(Ranking::Refusals);
+    assert_eq!(
+        (top.subjects.len(), top.total, top.error_at_most),
+        (0, 3, 3)
+    );
+}
+
+#[test]
+fn limits_of_requests_and_long_texts_are_shown_too() {
+    let mut texts = Vec::new();
+    let key = format!("prefix:w1{{shop|user={}|path=/}}fw60", "%7b".repeat(100));
+    let (head, tail) = text::write(&mut texts, Path::Request, key.as_bytes());
+    assert!(texts.len() <= text::MAX_BYTES && head + tail == texts.len());
+    let subject = text::read(&texts[..head], &texts[head..]);
+    assert_eq!((&*subject.limit, &*subject.domain), (REQUEST_LIMIT, "shop"));
+    let (key, value) = &subject.entries[0];
+    let (start, digest) = value.split_once('…').expect("a mark");
+    assert!(
+        key == "user" && start.chars().all(|c| c == '{') && start.len() > 50,
+        "{value}"
+    );
+    assert!(
+        digest
+            .strip_prefix("sha256:")
+            .is_some_and(|digits| digits.len() == 32),
+        "{value}"
+    );
+    // Keys of any bytes and lengths are read without a panic, and stay apart.
+    let mut seen = std::collections::HashSet::new();
+    for length in 180..420 {
+        let key =
+            format!("w1{{shop|user={}}}", "%41x".repeat(length)).into_bytes()[..length].to_vec();
+        let mut texts = Vec::new();
+        let (head, tail) = text::write(&mut texts, Path::Request, &key);
+        assert!(
+            texts.len() <= text::MAX_BYTES && head + tail == texts.len(),
+            "{length}"
+        );
+        assert!(
+            seen.insert(text::read(&texts[..head], &texts[head..]).entries),
+            "{length}"
+        );
+    }
+}
+
+#[test]
+fn a_long_path_is_cut_between_characters() {
+    let long = "ü".repeat(200);
+    let rules = rules(&format!(
+        "domain: d\ndescriptors:\n- key: k\n  value: {long}\n  rate_limit: {{ unit: day, \
+         requests_per_unit: 1 }}\n"
+    ));
+    let limit = rules.limits().next().expect("a limit");
+    let mut texts = Vec::new();
+    let (head, _) = text::write(&mut texts, Path::Limit(limit), b"w1{d|k=v}");
+    let path = str::from_utf8(&texts[..head]).expect("whole characters");
+    assert!(
+        path.starts_with("d.k_üü") && path.ends_with("ü…") && path.len() <= 128,
+        "{path}"
+    );
+    assert_eq!(
+        text::path(&limit.path()),
+        path.as_bytes(),
+        "a filter is cut alike"
+    );
+    assert_eq!(text::path("d.k"), b"d.k");
+}
+
+/// The bound of all of it, for one worker and for very many.
+#[test]
+fn all_panes_take_at_most_their_bytes() {
+    for cores in [1, 2, 3, 9, 17, 65, 1_025] {
+        let mut made = None;
+        let info = allocation_counter::measure(|| made = Some(Subjects::new(cores)));
+        assert!(
+            info.bytes_max <= (WINDOW_BYTES + WORKER_BYTES) as u64,
+            "{cores}: {} bytes",
+            info.bytes_max
+        );
+        let subjects = made.expect("made");
+        assert!(subjects.parts.len() == cores);
+    }
+    const { assert!(MAX_BYTES <= 8 << 20) };
+}
+
+/// A hostile client sends new values only, each as long as it is of use to it.
+#[test]
+fn endless_new_values_take_no_memory_and_a_ranking_of_them_is_bounded() {
+    let process = Process::new();
+    let ask = |number: u32| {
+        process.decide(
+            "user",
+            format!("{number:0>120}").as_bytes(),
+            1,
+            Decision::Store(verdict(false)),
+        );
+    };
+    // What a request takes until it is answered is given back.
+    let info = allocation_counter::measure(|| {
+        for number in 0..60_000 {
+            ask(number);
+            if number % 10 == 0 {
+                ask(u32::MAX);
+            }
+            // Ten minutes pass, so that in the end all panes of the hour are full.
+            if number % 8_000 == 7_999 {
+                let mut kept = lock(&process.subjects.kept);
+                process.subjects.collect(&mut kept);
+                kept.windows
+                    .advance(Duration::from_secs(600) * (number / 8_000 + 1));
+            }
+        }
+    });
+    assert_eq!(info.bytes_current, 0, "nothing is kept");
+    for by in [Ranking::Hits, Ranking::Refusals] {
+        let mut top = None;
+        let query = Query {
+            window: Recent::Hour,
+            by,
+            count: 20,
+            domain: None,
+            limit: None,
+        };
+        let info = allocation_counter::measure(|| top = Some(process.ask(&query)));
+        assert!(
+            info.bytes_max <= RANKING_BYTES as u64,
+            "{} bytes",
+            info.bytes_max
+        );
+        let top = top.expect("a ranking");
+        assert_eq!(top.total, 66_000 - 8_800, "the first ten minutes are over");
+        let heaviest = &top.subjects[0];
+        assert_eq!(heaviest.subject.entries[0].1, format!("{:0>120}", u32::MAX));
+        assert!(
+            heaviest.hits <= 5_200 && 5_200 <= heaviest.hits + heaviest.hits_error,
+            "{heaviest:?}"
+        );
+        assert!(
+            top.error_at_most <= 2 * 66_000 / 500,
+            "{}",
+            top.error_at_most
+        );
+    }
+}
+
+/// One subject whose first hits went to the sums of light subjects in one sketch only.
+#[test]
+fn both_rankings_show_one_subject_alike() {
+    let process = Process::new();
+    let (allowed, refused) = (
+        Decision::Store(verdict(true)),
+        Decision::Store(verdict(false)),
+    );
+    for number in 0..20_000_u32 {
+        process.decide("user", number.to_string().as_bytes(), 1, allowed);
+    }
+    for number in 0..120 {
+        process.decide(
+            "user",
+            b"ann",
+            1,
+            if number < 5 { allowed } else { refused },
+        );
+    }
+    let entry = |by| {
+        process
+            .top(by)
+            .subjects
+            .into_iter()
+            .find(|ranked| ranked.subject.entries[0].1 == "ann")
+            .expect("ann")
+    };
+    let ann = entry(Ranking::Hits);
+    assert_eq!(ann, entry(Ranking::Refusals));
+    assert_eq!((ann.refused, ann.refused_error), (115, 0));
+    assert!(
+        (115..=120).contains(&ann.hits) && 120 <= ann.hits + ann.hits_error,
+        "{ann:?}"
+    );
+}
+
+/// An exact count beside it, of a million subjects: by Zipf's law, and evenly.
+#[test]
+fn the_true_counts_of_a_million_subjects_are_within_the_errors() {
+    const SUBJECTS: f64 = 1e6;
+    const THREADS: u64 = 4;
+    const REQUESTS: u64 = 60_000;
+    for is_zipf in [true, false] {
+        let (subjects, rules) = (Subjects::new(THREADS as usize), rules(LIMITS));
+        let mut exact: std::collections::HashMap<String, [u64; 2]> =
+            std::collections::HashMap::new();
+        std::thread::scope(|scope| {
+            let counting = |thread: u64| {
+                let (subjects, rules) = (&subjects, &rules);
+                scope.spawn(move || {
+                    let mut random = thread + 1;
+                    let mut next = move || {
+                        random = random
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1_442_695_040_888_963_407);
+                        (random >> 11) as f64 / (1_u64 << 53) as f64
+                    };
+                    let mut counted = Vec::new();
+                    for _ in 0..REQUESTS {
+                        let user = (if is_zipf {
+                            SUBJECTS.powf(next())
+                        } else {
+                            SUBJECTS * next()
+                        } as u64)
+                            .to_string();
+                        let (hits, is_refused) = (1 + (next() * 3.0) as u64, next() < 0.3);
+                        let mut ask = Ask::default();
+                        ask.domain = b"shop";
+                        ask.push(Entry {
+                            key: b"user",
+                            value: user.as_bytes(),
+                        });
+                        let mut descriptor = Descriptor::default();
+                        descriptor.hits_addend = Some(hits);
+                        ask.close(descriptor);
+                        let plan = Plan::new(rules, &ask, &Options::default());
+                        subjects.observe(
+                            Core(thread as usize),
+                            &ask,
+                            &plan,
+                            &smallvec![Decision::Store(verdict(!is_refused))],
+                        );
+                        drop(ask);
+                        counted.push((user, hits, is_refused));
+                    }
+                    counted
+                })
+            };
+            let threads: Vec<_> = (0..THREADS).map(counting).collect();
+            while threads.iter().any(|thread| !thread.is_finished()) {
+                subjects.rotate();
+            }
+            for (user, hits, is_refused) in threads
+                .into_iter()
+                .flat_map(|thread| thread.join().expect("no panic"))
+            {
+                let [all, refused] = exact.entry(user).or_default();
+                (*all, *refused) = (*all + hits, *refused + if is_refused { hits } else { 0 });
+            }
+        });
+        for (by, window) in [
+            (Ranking::Hits, Recent::Hour),
+            (Ranking::Refusals, Recent::Hour),
+            (Ranking::Refusals, Recent::Minute),
+        ] {
+            let top = subjects.heaviest(&Query {
+                window,
+                by,
+                count: 100,
+                domain: None,
+                limit: None,
+            });
+            assert!(top.seconds < 60, "no pane was dropped");
+            let shown: std::collections::HashMap<&str, &Ranked> = top
+                .subjects
+                .iter()
+                .map(|one| (&*one.subject.entries[0].1, one))
+                .collect();
+            for (user, &[hits, refused]) in &exact {
+                let Some(one) = shown.get(&**user) else {
+                    assert!(
+                        hits <= top.hits_at_most && refused <= top.refused_at_most,
+                        "{user}: {hits}, {refused}"
+                    );
+                    continue;
+                };
+                assert!(
+                    one.hits <= hits && hits <= one.hits + one.hits_error,
+                    "{hits}: {one:?}"
+                );
+                assert!(
+                    one.refused <= refused && refused <= one.refused + one.refused_error,
+                    "{refused}: {one:?}"
+                );
+                assert!(one.refused <= one.hits, "{one:?}");
+            }
+            if let (true, Some(first)) = (is_zipf, top.subjects.first()) {
+                println!(
+                    "{by:?} {window:?}: {first:?}; not listed: {} hits, {} refused",
+                    top.hits_at_most, top.refused_at_most
+                );
+                assert!(first.hits_error * 10 <= first.hits, "of use: {first:?}");
+            }
+        }
+    }
+}
+
+/// Threads count at the same time as rankings are read, and nothing is lost: what was not counted
+/// is in the error.
+#[test]
+fn threads_and_readers_do_not_lose_hits() {
+    let (subjects, rules) = (Subjects::new(4), rules(LIMITS));
+    std::thread::scope(|scope| {
+        for core in 0..4 {
+            let (subjects, rules) = (&subjects, &rules);
+            scope.spawn(move || {
+                for number in 0..20_000_u32 {
+                    let user = (number % 50).to_string();
+                    let mut ask = Ask::default();
+                    ask.domain = b"shop";
+                    ask.push(Entry {
+                        key: b"user",
+                        value: user.as_bytes(),
+                    });
+                    ask.close(Descriptor::default());
+                    let plan = Plan::new(rules, &ask, &Options::default());
+                    subjects.observe(
+                        Core(core),
+                        &ask,
+                        &plan,
+                        &smallvec![Decision::Store(verdict(true))],
+                    );
+                }
+            });
+        }
+        let query = Query {
+            window: Recent::Minute,
+            by: Ranking::Hits,
+            count: 100,
+            domain: None,
+            limit: None,
+        };
+        for _ in 0..200 {
+            let _ = subjects.heaviest(&query);
+        }
+    });
+    let query = Query {
+        window: Recent::Minute,
+        by: Ranking::Hits,
+        count: 100,
+        domain: None,
+        limit: None,
+    };
+    let top = subjects.heaviest(&query);
+    assert_eq!((top.total, top.subjects.len()), (80_000, 50));
+    for ranked in &top.subjects {
+        assert!(
+            ranked.hits <= 1_600 && 1_600 <= ranked.hits + ranked.hits_error,
+            "{ranked:?}"
+        );
+    }
+}

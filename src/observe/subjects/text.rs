@@ -1,0 +1,163 @@
+//! What is kept of a subject to show it: the path of its limit, and the key of its counter, which
+//! names domain and entries.
+//!
+//! Both are bounded, because clients choose the values in a key. A long key is cut and has its
+//! digest behind it, so that two subjects stay two, and that replicas agree.
+
+use sha2::{Digest, Sha256};
+
+use crate::limits::plan::key;
+use crate::limits::rules::limit::Limit;
+
+/// The path of limits that requests bring along.
+pub const REQUEST_LIMIT: &str = "(request)";
+
+/// The path of blocked subjects that have no limit.
+pub const NO_LIMIT: &str = "(none)";
+
+/// The longest path of a limit in bytes; a longer one is cut.
+const MAX_PATH_BYTES: usize = 128;
+
+/// The longest key in bytes that is kept whole.
+const MAX_KEY_BYTES: usize = 254;
+
+/// What is kept of a longer key, less at most two bytes of an escape sequence.
+const CUT_KEY_BYTES: usize = 208;
+
+/// The bytes of a digest that are kept: no two keys share 128 bits of SHA-256.
+const DIGEST_BYTES: usize = 16;
+
+/// The longest text of a subject.
+pub(super) const MAX_BYTES: usize = MAX_PATH_BYTES + 1 + MAX_KEY_BYTES;
+
+/// The first byte of a key, which says whether it is whole.
+const WHOLE: u8 = b'=';
+const CUT: u8 = b'~';
+
+const MARK: &str = "…";
+
+/// Who is limited, by which limit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Subject {
+    /// The path of the limit.
+    pub limit: String,
+    /// The domain.
+    pub domain: String,
+    /// Keys and values of the descriptor that the counter belongs to. Where values share a counter,
+    /// the pattern; where a value is long, its digest.
+    pub entries: Vec<(String, String)>,
+    /// The exact name; `None` if the key was cut.
+    pub name: Option<String>,
+}
+
+/// By what a subject is limited.
+#[derive(Clone, Copy)]
+pub(super) enum Path<'r> {
+    /// A configured limit.
+    Limit(&'r Limit),
+    /// A limit of the request's own.
+    Request,
+    /// An override only.
+    NoLimit,
+}
+
+/// Writes a subject behind `texts`: the path and the key. Returns the length of each.
+pub(super) fn write(texts: &mut Vec<u8>, path: Path<'_>, key: &[u8]) -> (usize, usize) {
+    let start = texts.len();
+    match path {
+        Path::Limit(limit) => write_path(texts, limit),
+        Path::Request => texts.extend_from_slice(REQUEST_LIMIT.as_bytes()),
+        Path::NoLimit => texts.extend_from_slice(NO_LIMIT.as_bytes()),
+    }
+    let path = texts.len() - start;
+    if key.len() <= MAX_KEY_BYTES {
+        texts.push(WHOLE);
+        texts.extend_from_slice(key);
+    } else {
+        texts.push(CUT);
+        let kept = &key[..CUT_KEY_BYTES];
+        // An escape sequence has three bytes.
+        let end = kept[CUT_KEY_BYTES - 2..]
+            .iter()
+            .position(|&byte| byte == b'%')
+            .map_or(CUT_KEY_BYTES, |at| CUT_KEY_BYTES - 2 + at);
+        texts.extend_from_slice(&kept[..end]);
+        for byte in Sha256::digest(key).into_iter().take(DIGEST_BYTES) {
+            texts.extend(
+                [byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]),
+            );
+        }
+    }
+    (path, texts.len() - start - path)
+}
+
+/// Writes what [`Limit::path`] returns, without an allocation of its own.
+fn write_path(texts: &mut Vec<u8>, limit: &Limit) {
+    let start = texts.len();
+    add(texts, start, &limit.domain);
+    for level in &limit.levels {
+        add(texts, start, ".");
+        add(texts, start, &level.key);
+        if let Some(value) = &level.value {
+            add(texts, start, "_");
+            add(texts, start, value);
+        }
+    }
+    cut(texts, start);
+}
+
+/// A path of a limit as [`write`] writes it.
+pub(super) fn path(limit: &str) -> Vec<u8> {
+    let mut path = Vec::new();
+    add(&mut path, 0, limit);
+    cut(&mut path, 0);
+    path
+}
+
+/// Adds to the path that begins at `start`. One byte too many shows that something was left out.
+fn add(texts: &mut Vec<u8>, start: usize, part: &str) {
+    let room = (MAX_PATH_BYTES + 1).saturating_sub(texts.len() - start);
+    texts.extend_from_slice(&part.as_bytes()[..part.len().min(room)]);
+}
+
+/// Cuts the path that begins at `start`, between two characters.
+fn cut(texts: &mut Vec<u8>, start: usize) {
+    if texts.len() - start > MAX_PATH_BYTES {
+        texts.truncate(start + MAX_PATH_BYTES - MARK.len());
+        while texts.last().is_some_and(|byte| byte & 0xc0 == 0x80) {
+            texts.pop();
+        }
+        // The begin of a character whose rest was left out.
+        if texts.last().is_some_and(|byte| *byte >= 0xc0) {
+            texts.pop();
+        }
+        texts.extend_from_slice(MARK.as_bytes());
+    }
+}
+
+/// Reads what [`write`] wrote.
+pub(super) fn read(path: &[u8], key: &[u8]) -> Subject {
+    let (mark, key) = key.split_first().unwrap_or((&WHOLE, &[]));
+    let is_cut = *mark == CUT;
+    let (key, digest) = if is_cut {
+        key.split_at(key.len().saturating_sub(2 * DIGEST_BYTES))
+    } else {
+        (key, &[][..])
+    };
+    let key::Parts {
+        domain,
+        mut entries,
+    } = key::read(key);
+    let name = (!is_cut).then(|| key::name(key));
+    if is_cut && let Some((_, value)) = entries.last_mut() {
+        value.push_str(MARK);
+        value.push_str("sha256:");
+        value.push_str(&String::from_utf8_lossy(digest));
+    }
+    Subject {
+        limit: String::from_utf8_lossy(path).into_owned(),
+        domain,
+        entries,
+        name,
+    }
+}

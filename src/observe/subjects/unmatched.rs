@@ -1,0 +1,568 @@
+//! The last descriptors that no limit matched, by domain, for the question why a limit is not
+//! applied.
+//!
+//! They are samples. In each second a thread looks at a few descriptors of each kind, which is a
+//! domain with the keys of a descriptor, so that a kind that comes often does not hide one that
+//! comes seldom; all others cost a count. Known domains are bounded by the configuration, and
+//! unknown ones are not, so that each have places of their own. The domain that was seen longest
+//! ago makes room.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::{Duration, SystemTime};
+
+use hashbrown::HashMap;
+
+use super::fingerprint::Fingerprints;
+use crate::core::ask::{Ask, Entry};
+use crate::limits::plan::{Plan, Slot, key};
+use crate::limits::rules::Lookup;
+
+/// Domains that are kept at most, of those that the rules know and of those that they do not know.
+const MAX_DOMAINS: usize = 100;
+
+/// Descriptors of a domain.
+const MAX_DESCRIPTORS: usize = 20;
+
+/// Bytes that are kept of a domain, a key or a value, and entries of a descriptor.
+const LONGEST_TEXT: usize = 128;
+const MAX_ENTRIES: usize = 16;
+
+/// Bytes of all texts of a descriptor; what is beyond is cut. With [`MAX_DOMAINS`] of both and all
+/// descriptors, that is about 2.5 MiB.
+const MAX_DESCRIPTOR_BYTES: usize = 512;
+
+/// Kinds of descriptors that have a number of samples of their own; some share one by chance.
+const KINDS: usize = 64;
+
+/// Samples of a kind in a second, for each thread.
+const SAMPLES: u8 = 4;
+
+/// How many samples one thread has taken in this second, by the fingerprint of a kind. Only its
+/// thread counts.
+#[derive(Debug)]
+pub(super) struct Quota([AtomicU8; KINDS]);
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self([const { AtomicU8::new(0) }; KINDS])
+    }
+}
+
+impl Quota {
+    /// Begins the next second.
+    pub(super) fn renew(&self) {
+        self.0
+            .iter()
+            .for_each(|taken| taken.store(0, Ordering::Relaxed));
+    }
+
+    /// Takes one sample; false: there were enough in this second.
+    fn take(&self, kind: u64) -> bool {
+        let taken = &self.0[kind as usize % KINDS];
+        let count = taken.load(Ordering::Relaxed);
+        if count < SAMPLES {
+            taken.store(count + 1, Ordering::Relaxed);
+        }
+        count < SAMPLES
+    }
+}
+
+/// The samples of all threads.
+#[derive(Debug, Default)]
+pub(super) struct Unmatched {
+    kept: Mutex<Kept>,
+    /// Seconds since 1970, renewed every second, so that no sample reads a clock.
+    time: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    domains: HashMap<Box<[u8]>, Samples>,
+    /// The texts of the sample that is being added. A sample that is there already allocates
+    /// nothing.
+    texts: Vec<u8>,
+}
+
+/// The samples of a domain.
+#[derive(Debug, Default)]
+struct Samples {
+    is_known: bool,
+    seen: u64,
+    /// The newest last.
+    descriptors: VecDeque<Sample>,
+}
+
+#[derive(Debug)]
+struct Sample {
+    /// The fingerprint of the keys.
+    kind: u64,
+    seen: u64,
+    /// Nothing was cut.
+    is_whole: bool,
+    /// Keys and values in turn, each behind its length.
+    texts: Vec<u8>,
+}
+
+/// A domain with descriptors that no limit matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnmatchedDomain {
+    /// Its name, cut if it is long.
+    pub domain: String,
+    /// Whether the rules knew it when it was seen last.
+    pub is_known: bool,
+    /// The newest first.
+    pub descriptors: Vec<UnmatchedDescriptor>,
+}
+
+/// A descriptor that no limit matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnmatchedDescriptor {
+    /// Keys and values. Long ones are cut, and `…` stands for what was left out.
+    pub entries: Vec<(String, String)>,
+    /// The name of its subject; `None` if something was cut.
+    pub name: Option<String>,
+    /// When it was seen last, to about a second.
+    pub seen_at: SystemTime,
+}
+
+impl Unmatched {
+    /// Sets the time of the samples that follow.
+    pub(super) fn set_time(&self, now: SystemTime) {
+        let since = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        self.time.store(since.as_secs(), Ordering::Relaxed);
+    }
+
+    /// Keeps samples of the descriptors of a request that no limit matched.
+    #[cold]
+    pub(super) fn observe(
+        &self,
+        quota: &Quota,
+        fingerprints: &Fingerprints,
+        ask: &Ask<'_>,
+        plan: &Plan,
+    ) {
+        for ((descriptor, entries), slot) in ask.descriptors().zip(&plan.slots) {
+            if !matches!(slot, Slot::Free) || descriptor.limit.is_some() {
+                continue;
+            }
+            let keys = fingerprints.of_all(entries.iter().map(|entry| entry.key));
+            let kind = keys ^ fingerprints.of(ask.domain);
+            // A limit that was matched is switched off in this request.
+            if quota.take(kind) && !matches!(plan.rules.find(ask.domain, entries), Lookup::Limit(_))
+            {
+                self.add(ask.domain, !plan.unknown_domain, entries, keys);
+            }
+        }
+    }
+
+    /// Adds a sample, unless another thread adds one or a reader has them.
+    fn add(&self, domain: &[u8], is_known: bool, entries: &[Entry<'_>], kind: u64) {
+        let mut kept = match self.kept.try_lock() {
+            Ok(kept) => kept,
+            Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let Kept { domains, texts } = &mut *kept;
+        let is_whole = write(texts, entries) && domain.len() <= LONGEST_TEXT;
+        let seen = self.time.load(Ordering::Relaxed);
+        let domain = cut(domain, LONGEST_TEXT);
+        if domains
+            .get(domain)
+            .is_none_or(|samples| samples.is_known != is_known)
+        {
+            make_room(domains, is_known);
+            domains.entry(domain.into()).or_default().is_known = is_known;
+        }
+        if let Some(samples) = domains.get_mut(domain) {
+            samples.seen = seen;
+            samples.add(kind, texts, is_whole);
+        }
+    }
+
+    /// All samples, or those of one domain. The domain that was seen last comes first.
+    pub(super) fn by_domain(&self, only: Option<&str>) -> Vec<UnmatchedDomain> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let only = only.map(|only| cut(only.as_bytes(), LONGEST_TEXT));
+        let mut shown: Vec<_> = kept
+            .domains
+            .iter()
+            .filter(|(domain, _)| only.is_none_or(|only| only == &***domain))
+            .collect();
+        shown.sort_by(|(one, a), (other, b)| b.seen.cmp(&a.seen).then_with(|| one.cmp(other)));
+        shown
+            .into_iter()
+            .map(|(domain, samples)| samples.shown(domain))
+            .collect()
+    }
+}
+
+/// Makes room for one more domain.
+fn make_room(domains: &mut HashMap<Box<[u8]>, Samples>, is_known: bool) {
+    let alike = domains
+        .iter()
+        .filter(|(_, samples)| samples.is_known == is_known);
+    if alike.clone().count() < MAX_DOMAINS {
+        return;
+    }
+    let oldest = alike
+        .min_by_key(|(_, samples)| samples.seen)
+        .map(|(domain, _)| domain.clone());
+    if let Some(oldest) = oldest {
+        domains.remove(&oldest);
+    }
+}
+
+impl Samples {
+    /// Adds a sample in place of an equal one or, if there are enough, of the oldest of the kind
+    /// that has most.
+    fn add(&mut self, kind: u64, texts: &[u8], is_whole: bool) {
+        let equal = self
+            .descriptors
+            .iter()
+            .position(|known| known.texts == texts);
+        let dropped = equal.or_else(|| {
+            if self.descriptors.len() < MAX_DESCRIPTORS {
+                None
+            } else {
+                self.oldest_of_most(kind)
+            }
+        });
+        let mut kept = dropped
+            .and_then(|index| self.descriptors.remove(index))
+            .map(|dropped| dropped.texts)
+            .unwrap_or_default();
+        kept.clear();
+        kept.extend_from_slice(texts);
+        self.descriptors.push_back(Sample {
+            kind,
+            seen: self.seen,
+            is_whole,
+            texts: kept,
+        });
+    }
+
+    /// The oldest sample of the kind with most samples, where `next` is going to have one more.
+    fn oldest_of_most(&self, next: u64) -> Option<usize> {
+        let count = |kind: u64| {
+            self.descriptors
+                .iter()
+                .filter(|sample| sample.kind == kind)
+                .count()
+                + usize::from(kind == next)
+        };
+        // Of several, the first.
+        (0..self.descriptors.len())
+            .rev()
+            .max_by_key(|&index| count(self.descriptors[index].kind))
+    }
+
+    fn shown(&self, domain: &[u8]) -> UnmatchedDomain {
+        let descriptor = |sample: &Sample| UnmatchedDescriptor {
+            entries: entries(&sample.texts)
+                .map(|(key, value)| (text(key), text(value)))
+                .collect(),
+            name: sample
+                .is_whole
+                .then(|| key::name_of(domain, entries(&sample.texts))),
+            seen_at: SystemTime::UNIX_EPOCH + Duration::from_secs(sample.seen),
+        };
+        let descriptors = self.descriptors.iter().rev().map(descriptor).collect();
+        UnmatchedDomain {
+            domain: String::from_utf8_lossy(domain).into_owned(),
+            is_known: self.is_known,
+            descriptors,
+        }
+    }
+}
+
+const MARK: &str = "…";
+
+/// The first bytes of a text that end with a whole character.
+fn cut(text: &[u8], longest: usize) -> &[u8] {
+    if text.len() <= longest {
+        return text;
+    }
+    // A character has at most four bytes; bytes that are no characters are cut anywhere.
+    let is_inside = |at: usize| text[at] & 0xc0 == 0x80;
+    let end = (longest.saturating_sub(3)..=longest)
+        .rev()
+        .find(|&at| !is_inside(at))
+        .unwrap_or(longest);
+    &text[..end]
+}
+
+/// Writes what is kept of entries. False: something was cut.
+fn write(texts: &mut Vec<u8>, entries: &[Entry<'_>]) -> bool {
+    texts.clear();
+    let mut is_whole = entries.len() <= MAX_ENTRIES;
+    let mut left = MAX_DESCRIPTOR_BYTES;
+    let mut add = |text: &[u8]| {
+        let kept = cut(text, left.min(LONGEST_TEXT - MARK.len()));
+        left -= kept.len();
+        is_whole &= kept.len() == text.len();
+        let mark = if kept.len() < text.len() {
+            MARK.as_bytes()
+        } else {
+            &[]
+        };
+        texts.push((kept.len() + mark.len()) as u8);
+        texts.extend_from_slice(kept);
+        texts.extend_from_slice(mark);
+    };
+    for entry in entries.iter().take(MAX_ENTRIES) {
+        add(entry.key);
+        add(entry.value);
+    }
+    if entries.len() > MAX_ENTRIES {
+        add(MARK.as_bytes());
+        add(b"");
+    }
+    is_whole
+}
+
+/// The keys and values that [`write`] wrote.
+fn entries(texts: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut rest = texts;
+    let mut next = move || {
+        let (&length, after) = rest.split_first()?;
+        let (text, after) = after.split_at_checked(length.into())?;
+        rest = after;
+        Some(text)
+    };
+    std::iter::from_fn(move || Some((next()?, next().unwrap_or_default())))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ask::Descriptor;
+
+    fn add(
+        unmatched: &Unmatched,
+        seconds: u64,
+        domain: &str,
+        is_known: bool,
+        entries: &[(&str, &str)],
+    ) {
+        unmatched.set_time(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(key, value)| Entry {
+                key: key.as_bytes(),
+                value: value.as_bytes(),
+            })
+            .collect();
+        let kind = entries.iter().map(|entry| u64::from(entry.key[0])).sum();
+        unmatched.add(domain.as_bytes(), is_known, &entries, kind);
+    }
+
+    fn values(unmatched: &Unmatched, domain: &str) -> Vec<String> {
+        let shown = unmatched.by_domain(Some(domain));
+        shown
+            .first()
+            .map(|shown| {
+                shown
+                    .descriptors
+                    .iter()
+                    .map(|one| one.entries[0].1.clone())
+                    .collect()
+            })
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn an_equal_descriptor_is_kept_once_with_its_last_time() {
+        let unmatched = Unmatched::default();
+        for (seconds, user) in [(1, "ann"), (2, "bob"), (3, "ann")] {
+            add(&unmatched, seconds, "shop", true, &[("user", user)]);
+        }
+        let shown = unmatched.by_domain(None);
+        assert_eq!(
+            (shown.len(), &*shown[0].domain, shown[0].is_known),
+            (1, "shop", true)
+        );
+        let seen: Vec<_> = shown[0]
+            .descriptors
+            .iter()
+            .map(|one| (one.entries[0].1.as_str(), one.seen_at))
+            .collect();
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(seen, [("ann", at(3)), ("bob", at(2))]);
+    }
+
+    #[test]
+    fn a_frequent_kind_does_not_push_out_a_rare_one() {
+        let unmatched = Unmatched::default();
+        add(&unmatched, 1, "shop", true, &[("path", "/rare")]);
+        for user in 0..1_000 {
+            add(
+                &unmatched,
+                2,
+                "shop",
+                true,
+                &[("user", &format!("u{user}"))],
+            );
+        }
+        let values = values(&unmatched, "shop");
+        assert_eq!(values.len(), MAX_DESCRIPTORS);
+        assert_eq!(
+            (values[0].as_str(), values.last().map(String::as_str)),
+            ("u999", Some("/rare")),
+            "{values:?}"
+        );
+        assert!(values.contains(&"u981".to_owned()) && !values.contains(&"u980".to_owned()));
+    }
+
+    #[test]
+    fn domains_have_a_bound_and_unknown_ones_do_not_push_out_known_ones() {
+        let unmatched = Unmatched::default();
+        for number in 0..MAX_DOMAINS as u64 {
+            add(
+                &unmatched,
+                number,
+                &format!("known-{number}"),
+                true,
+                &[("k", "v")],
+            );
+        }
+        for number in 0..5_000 {
+            add(
+                &unmatched,
+                1_000 + number,
+                &format!("unknown-{number}"),
+                false,
+                &[("k", "v")],
+            );
+        }
+        let shown = unmatched.by_domain(None);
+        assert_eq!(
+            shown.iter().filter(|domain| domain.is_known).count(),
+            MAX_DOMAINS
+        );
+        assert_eq!(shown.len(), 2 * MAX_DOMAINS);
+        assert_eq!(shown[0].domain, "unknown-4999", "the last one first");
+        assert!(
+            shown.iter().any(|domain| domain.domain == "unknown-4900")
+                && !shown.iter().any(|domain| domain.domain == "unknown-4899")
+        );
+        // A domain that becomes known makes room there.
+        add(&unmatched, 9_000, "unknown-4999", true, &[("k", "v")]);
+        let shown = unmatched.by_domain(None);
+        assert_eq!(
+            shown.iter().filter(|domain| domain.is_known).count(),
+            MAX_DOMAINS
+        );
+        assert!(
+            !shown.iter().any(|domain| domain.domain == "known-0"),
+            "it was seen longest ago"
+        );
+    }
+
+    #[test]
+    fn texts_are_cut_between_characters_and_bounded_in_bytes() {
+        let long = "é".repeat(100_000);
+        let many = vec![("key", long.as_str()); 60];
+        let unmatched = Unmatched::default();
+        add(&unmatched, 1, &long, false, &many);
+        let shown = &unmatched.by_domain(None)[0];
+        assert_eq!(shown.domain, "é".repeat(LONGEST_TEXT / 2));
+        assert_eq!(shown.domain, unmatched.by_domain(Some(&long))[0].domain);
+        let entries = &shown.descriptors[0].entries;
+        assert_eq!(
+            entries[0],
+            ("key".to_owned(), format!("{}…", "é".repeat(62)))
+        );
+        assert_eq!(
+            (entries.len(), &*entries[MAX_ENTRIES].0),
+            (MAX_ENTRIES + 1, "…")
+        );
+        let bytes: usize = entries
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        assert!(
+            bytes <= MAX_DESCRIPTOR_BYTES + 2 * (MAX_ENTRIES + 1) * MARK.len(),
+            "{bytes}"
+        );
+        add(&unmatched, 2, "b", false, &[("bytes", "x")]);
+        unmatched.add(
+            b"b",
+            false,
+            &[Entry {
+                key: b"k",
+                value: b"a\xffb",
+            }],
+            7,
+        );
+        assert_eq!(values(&unmatched, "b")[0], "a\u{fffd}b");
+    }
+
+    #[test]
+    fn a_kind_has_so_many_samples_in_a_second() {
+        let quota = Quota::default();
+        assert_eq!(
+            (0..100).filter(|_| quota.take(7)).count(),
+            usize::from(SAMPLES)
+        );
+        assert!(quota.take(8), "another kind");
+        quota.renew();
+        assert!(quota.take(7));
+    }
+
+    #[test]
+    fn what_a_limit_matches_is_no_sample() {
+        use crate::limits::rules::compile::{self, SourceText, compile};
+        let text = "domain: d\ndescriptors:\n- { key: a, rate_limit: { name: first, unit: day, \
+            requests_per_unit: 1 } }\n- { key: b, rate_limit: { unit: day, requests_per_unit: 1, \
+            replaces: [{ name: first }] } }\n";
+        let file = SourceText {
+            name: "d.yaml".to_owned(),
+            text: text.into(),
+        };
+        let rules = std::sync::Arc::new(
+            compile(&[file], &compile::Options::default())
+                .expect("good limits")
+                .rules,
+        );
+        let (unmatched, quota, fingerprints) = (
+            Unmatched::default(),
+            Quota::default(),
+            Fingerprints::default(),
+        );
+        for domain in ["d", "e"] {
+            let mut ask = Ask::default();
+            ask.domain = domain.as_bytes();
+            for (key, value) in [("a", "replaced"), ("b", "checked"), ("c", "free")] {
+                ask.push(Entry {
+                    key: key.as_bytes(),
+                    value: value.as_bytes(),
+                });
+                ask.close(Descriptor::default());
+            }
+            let plan = Plan::new(&rules, &ask, &crate::limits::plan::Options::default());
+            unmatched.observe(&quota, &fingerprints, &ask, &plan);
+        }
+        assert_eq!(values(&unmatched, "d"), ["free"]);
+        assert_eq!(
+            values(&unmatched, "e"),
+            ["free", "checked", "replaced"],
+            "an unknown domain has no limit"
+        );
+        assert_eq!(
+            unmatched
+                .by_domain(None)
+                .iter()
+                .map(|domain| domain.is_known)
+                .collect::<Vec<_>>(),
+            [true, false]
+        );
+    }
+}

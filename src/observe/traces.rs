@@ -1,0 +1,290 @@
+//! Traces: spans of calls, in OpenTelemetry's terms, and their export to a collector.
+//!
+//! Nothing here is used while tracing is off: a [`TraceSpan`] is then empty, and everything that is
+//! done with it does nothing. A call of which the caller records nothing costs a look at its
+//! headers. Spans do not go through `tracing`, whose events are logs: a layer there would see each
+//! of them.
+
+mod otlp;
+mod parent;
+mod queue;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use http::{HeaderMap, Uri};
+use opentelemetry::trace::{
+    Span as _, SpanBuilder, Status, TraceContextExt, Tracer as _, TracerProvider,
+};
+use opentelemetry::{Context, InstrumentationScope, KeyValue, Value};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{
+    Sampler, SamplingDecision, SdkTracer, SdkTracerProvider, ShouldSample,
+};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+
+use crate::net::background;
+use crate::net::tls::{self, ClientOptions, TlsError};
+use crate::observe::metrics::{Sample, families};
+pub use opentelemetry::trace::SpanKind;
+pub use otlp::Protocol;
+use otlp::{Exporter, Target};
+use parent::{Parent, parent};
+use queue::Counts;
+
+/// How traces are recorded and where they go.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the collector calls this service.
+    pub service_name: String,
+    /// The namespace of the service's name; empty for none.
+    pub service_namespace: String,
+    /// Tells this process from others of the service.
+    pub service_instance_id: String,
+    /// The part of the traces without a parent that is recorded, 0 to 1. A trace with a parent is
+    /// recorded if its parent is.
+    pub sampling_rate: f64,
+    /// How spans reach the collector.
+    pub protocol: Protocol,
+    /// The collector: for HTTP with the path, for gRPC without.
+    pub endpoint: Uri,
+    /// Headers of each export. They are marked as secrets.
+    pub headers: HeaderMap,
+    /// The longest time of an export.
+    pub timeout: Duration,
+    /// What an endpoint with `https` is verified by.
+    pub tls: ClientOptions,
+}
+
+/// Why traces cannot be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file of certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The operating system gives no thread or no event queue.
+    #[error("the operating system gives no thread for the export of traces")]
+    System(#[from] io::Error),
+}
+
+/// The longest time for the last spans when the process ends.
+const FLUSH_WITHIN: Duration = Duration::from_secs(3);
+
+/// The export of the process, a thread of its own: a stalled collector stalls no request. Dropping
+/// this value exports the spans that are queued, in [`FLUSH_WITHIN`] at most.
+#[derive(Debug)]
+pub struct Traces {
+    tracer: Tracer,
+    counts: Arc<Counts>,
+    stop: Option<oneshot::Sender<()>>,
+    ended: Receiver<()>,
+}
+
+/// Starts the export.
+///
+/// # Errors
+/// [`Error`]. A collector that cannot be reached is none.
+pub fn start(options: Options) -> Result<Traces, Error> {
+    let Options {
+        service_name,
+        service_namespace,
+        service_instance_id,
+        sampling_rate,
+        ..
+    } = options;
+    let mut attributes = vec![
+        KeyValue::new("service.name", service_name),
+        KeyValue::new("service.instance.id", service_instance_id),
+        KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+    ];
+    if !service_namespace.is_empty() {
+        attributes.push(KeyValue::new("service.namespace", service_namespace));
+    }
+    let resource = Resource::builder().with_attributes(attributes).build();
+    let (queue, queued) = queue::queue();
+    let counts = queued.counts();
+    let ratio = Sampler::TraceIdRatioBased(sampling_rate);
+    let provider = SdkTracerProvider::builder()
+        .with_sampler(Sampler::ParentBased(Box::new(ratio.clone())))
+        .with_resource(resource.clone())
+        .with_span_processor(queue)
+        .build();
+    let sdk = provider.tracer_with_scope(
+        InstrumentationScope::builder("weir")
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .build(),
+    );
+
+    let tls = tls::client_config(&options.tls)?;
+    let target = Target {
+        protocol: options.protocol,
+        endpoint: options.endpoint,
+        headers: options.headers,
+        timeout: options.timeout,
+    };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let ((stop, stopped), (end, ended)) = (oneshot::channel(), sync_channel::<()>(1));
+    let run = move || {
+        background::lower_priority();
+        runtime.block_on(async {
+            let exporter = Exporter::new(target, tls, &resource);
+            queued
+                .export(stopped, async |spans| exporter.export(spans).await)
+                .await;
+        });
+        runtime.shutdown_background();
+        drop(end);
+    };
+    std::thread::Builder::new()
+        .name("weir-traces".to_owned())
+        .spawn(run)?;
+    Ok(Traces {
+        tracer: Tracer {
+            sdk,
+            ratio,
+            records_none: sampling_rate <= 0.0,
+        },
+        counts,
+        stop: Some(stop),
+        ended,
+    })
+}
+
+impl Traces {
+    /// What starts the spans of calls.
+    #[must_use]
+    pub fn tracer(&self) -> Tracer {
+        self.tracer.clone()
+    }
+
+    /// Reads what happened to finished spans.
+    pub fn counts(&self) -> impl Fn() -> Vec<Sample> + Send + Sync + 'static {
+        let counts = Arc::clone(&self.counts);
+        move || {
+            let all = [
+                ("exported", &counts.exported),
+                ("dropped", &counts.dropped),
+                ("failed", &counts.failed),
+            ];
+            all.into_iter()
+                .map(|(outcome, count)| {
+                    families::SPANS.count(&[outcome], count.load(Ordering::Relaxed))
+                })
+                .collect()
+        }
+    }
+}
+
+impl Drop for Traces {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // Ends when the thread does. A collector that does not answer keeps the process no longer
+        // than this.
+        let _ = self.ended.recv_timeout(FLUSH_WITHIN);
+    }
+}
+
+/// Starts the spans of calls.
+#[derive(Clone, Debug)]
+pub struct Tracer {
+    sdk: SdkTracer,
+    ratio: Sampler,
+    /// Traces without a parent are not recorded.
+    records_none: bool,
+}
+
+impl Tracer {
+    /// The span of a call with these headers, if it is recorded.
+    #[must_use]
+    pub fn call(&self, name: &'static str, headers: &HeaderMap) -> TraceSpan {
+        let context = match parent(headers) {
+            Parent::Unsampled => return TraceSpan::default(),
+            Parent::None if self.records_none => return TraceSpan::default(),
+            Parent::None => Context::new(),
+            Parent::Undecided(parent) => {
+                let result = self.ratio.should_sample(
+                    None,
+                    parent.trace_id(),
+                    name,
+                    &SpanKind::Server,
+                    &[],
+                    &[],
+                );
+                if result.decision == SamplingDecision::Drop {
+                    return TraceSpan::default();
+                }
+                Context::new().with_remote_span_context(parent)
+            }
+            Parent::Sampled(parent) => Context::new().with_remote_span_context(parent),
+        };
+        TraceSpan::start(&self.sdk, (name, SpanKind::Server), &context)
+    }
+}
+
+/// A span that is being recorded, or nothing. It ends when its last clone is dropped, also when its
+/// call is cancelled.
+#[derive(Clone, Debug, Default)]
+pub struct TraceSpan(Option<Arc<Recording>>);
+
+#[derive(Debug)]
+struct Recording {
+    sdk: SdkTracer,
+    /// Holds the span.
+    context: Context,
+}
+
+impl TraceSpan {
+    fn start(sdk: &SdkTracer, (name, kind): (&'static str, SpanKind), parent: &Context) -> Self {
+        let span = sdk.build_with_context(SpanBuilder::from_name(name).with_kind(kind), parent);
+        let recording = |span| {
+            Arc::new(Recording {
+                sdk: sdk.clone(),
+                context: Context::new().with_span(span),
+            })
+        };
+        Self(span.is_recording().then(|| recording(span)))
+    }
+
+    /// Whether there is anything to record.
+    #[inline]
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A span below this one.
+    #[inline]
+    #[must_use]
+    pub fn child(&self, name: &'static str, kind: SpanKind) -> Self {
+        self.0.as_ref().map_or_else(Self::default, |parent| {
+            Self::start(&parent.sdk, (name, kind), &parent.context)
+        })
+    }
+
+    /// Adds an attribute.
+    #[inline]
+    pub fn set(&self, key: &'static str, value: impl Into<Value>) {
+        if let Some(recording) = &self.0 {
+            recording
+                .context
+                .span()
+                .set_attribute(KeyValue::new(key, value));
+        }
+    }
+
+    /// Marks the span as failed. `error` is a word that names the error.
+    pub fn fail(&self, error: impl Into<Value>) {
+        if let Some(recording) = &self.0 {
+            let span = recording.context.span();
+            span.set_attribute(KeyValue::new("error.type", error));
+            span.set_status(Status::error(""));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! The conditions of health, all in one place: the rules in force, and the store if the settings
+//! ask for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::redis::{DeploymentName, Deployments};
+use crate::live::Live;
+use crate::observe::health::{Health, Missing, Status};
+
+/// How often the conditions are checked. They are atomic reads, and a probe of a load balancer is
+/// no quicker.
+const TICK: Duration = Duration::from_millis(250);
+
+/// The conditions that have to hold for the process to be ready.
+pub(super) struct Conditions {
+    /// The rules in force.
+    pub live: Arc<Live>,
+    /// Whether there must be rules. Those of files are there before the process serves.
+    pub needs_limits: bool,
+    /// Whether the rules must have a domain.
+    pub needs_a_domain: bool,
+    /// The Redis deployments that must be usable. None for the memory store, or if health does not
+    /// depend on Redis.
+    pub deployments: Deployments,
+}
+
+impl Conditions {
+    /// Whether there is any condition.
+    pub(super) fn may_change(&self) -> bool {
+        self.needs_a_domain
+            || (self.needs_limits && self.live.load().is_none())
+            || !self.deployments.is_empty()
+    }
+
+    /// Reports the conditions now and every 250 ms; never ends.
+    pub(super) async fn report(self, health: Health) {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tick.tick().await;
+            health.report(self.status());
+        }
+    }
+
+    /// Whether the process is ready: all conditions hold now.
+    pub(super) fn status(&self) -> Status {
+        let has_a_domain = || {
+            self.live
+                .load()
+                .is_some_and(|snapshot| snapshot.rules.domains().next().is_some())
+        };
+        let is_missing = |sought| {
+            self.deployments
+                .iter()
+                .any(|(name, deployment)| *name == sought && !deployment.is_usable())
+        };
+        let missing = Missing {
+            limits: self.needs_limits && self.live.load().is_none(),
+            domain: self.needs_a_domain && !has_a_domain(),
+            redis: is_missing(DeploymentName::Main),
+            redis_per_second: is_missing(DeploymentName::PerSecond),
+        };
+        if missing.is_empty() {
+            Status::Ready
+        } else {
+            Status::NotReady(missing)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::rules::Rules;
+    use crate::limits::rules::compile::{self, SourceText, compile};
+    use crate::observe::metrics::Metrics;
+
+    fn rules(text: &str) -> Rules {
+        compile(
+            &[SourceText {
+                name: "a.yaml".to_owned(),
+                text: text.into(),
+            }],
+            &compile::Options::default(),
+        )
+        .expect("valid limits")
+        .rules
+    }
+
+    #[test]
+    fn a_domain_is_required_only_if_the_settings_say_so() {
+        let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
+        let conditions = |needs_a_domain| Conditions {
+            live: Arc::clone(&live),
+            needs_limits: false,
+            needs_a_domain,
+            deployments: Vec::new(),
+        };
+        assert_eq!(conditions(false).status(), Status::Ready);
+        let not_ready = Status::NotReady(Missing {
+            domain: true,
+            ..Missing::default()
+        });
+        for (rules, status) in [
+            (None, not_ready),
+            (Some(Rules::default()), not_ready),
+            (Some(rules("domain: d")), Status::Ready),
+        ] {
+            rules.map(|rules| live.replace(rules));
+            assert_eq!(conditions(true).status(), status);
+        }
+        live.reject(Vec::new());
+        assert_eq!(
+            conditions(true).status(),
+            Status::Ready,
+            "a rejected configuration changes nothing"
+        );
+    }
+
+    #[test]
+    fn the_first_limits_are_waited_for_unless_the_settings_allow_a_start_without() {
+        let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
+        let conditions = |needs_limits| Conditions {
+            live: Arc::clone(&live),
+            needs_limits,
+            needs_a_domain: false,
+            deployments: Vec::new(),
+        };
+        assert_eq!(
+            (conditions(false).status(), conditions(false).may_change()),
+            (Status::Ready, false)
+        );
+        let not_ready = Status::NotReady(Missing {
+            limits: true,
+            ..Missing::default()
+        });
+        assert_eq!(
+            (conditions(true).status(), conditions(true).may_change()),
+            (not_ready, true)
+        );
+        live.replace(Rules::default());
+        assert_eq!(
+            (conditions(true).status(), conditions(true).may_change()),
+            (Status::Ready, false),
+            "an empty list is a configuration"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_reported_within_a_tick() {
+        let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
+        let conditions = Conditions {
+            live: Arc::clone(&live),
+            needs_limits: false,
+            needs_a_domain: true,
+            deployments: Vec::new(),
+        };
+        let health = Health::default();
+        let check = async {
+            for (rules, is_ready) in [(rules("domain: d"), true), (Rules::default(), false)] {
+                live.replace(rules);
+                tokio::time::sleep(TICK + TICK / 2).await;
+                assert_eq!(health.is_ready(), is_ready);
+            }
+        };
+        tokio::select! {
+            () = conditions.report(health.clone()) => {}
+            () = check => {}
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The Redis deployments of the process, and their samples in a scrape.
+//!
+//! The store knows no metrics and the metrics know no Redis: this file reads the counters of the
+//! one and makes samples for the other. It sends nothing to Redis.
+
+use std::sync::Arc;
+
+use crate::core::breaker::State;
+use crate::observe::metrics::Sample;
+use crate::observe::metrics::families::{self, Family, Observations};
+use crate::store::redis::{Deployment, ROUND_TRIP_BOUNDS, RoundTripCounts, Server};
+
+/// The deployments, with their names in metrics.
+pub(super) type Deployments = Vec<(DeploymentName, Arc<Deployment>)>;
+
+/// The name of a deployment in metrics, after the limits that it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeploymentName {
+    /// All limits, or all except those per second.
+    Main,
+    /// Limits per second.
+    PerSecond,
+}
+
+impl DeploymentName {
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::PerSecond => "per_second",
+        }
+    }
+
+    /// The families of open connections, and of connections opened since the start.
+    const fn connection_families(self) -> (&'static Family, &'static Family) {
+        match self {
+            Self::Main => (
+                &families::REDIS_CONNECTIONS_OPEN,
+                &families::REDIS_CONNECTIONS_OPENED,
+            ),
+            Self::PerSecond => (
+                &families::REDIS_PER_SECOND_CONNECTIONS_OPEN,
+                &families::REDIS_PER_SECOND_CONNECTIONS_OPENED,
+            ),
+        }
+    }
+}
+
+/// The samples of all deployments and their servers.
+pub(super) fn samples(deployments: &Deployments) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    for (name, deployment) in deployments {
+        deployment_samples(*name, deployment, &mut samples);
+        // So that the alert on servers that are down fires when there is none from the start.
+        samples.extend(
+            deployment
+                .undiscovered()
+                .iter()
+                .map(|sought| families::REDIS_UP.count(&[name.label(), sought], 0)),
+        );
+        // The address is a label. A primary that the Sentinels have not named yet has none.
+        for server in deployment
+            .servers()
+            .iter()
+            .filter(|server| !server.address.is_empty())
+        {
+            server_samples(*name, server, &mut samples);
+        }
+    }
+    samples
+}
+
+fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &mut Vec<Sample>) {
+    let (open, opened) = name.connection_families();
+    let connections = deployment.connections();
+    samples.extend([
+        open.count(&[], connections.open as u64),
+        opened.count(&[], connections.opened),
+    ]);
+    samples.extend(
+        deployment
+            .error_counts()
+            .into_iter()
+            .map(|(error, count)| families::REDIS_ERRORS.count(&[error], count)),
+    );
+    samples.push(
+        families::REDIS_UNKNOWN_OUTCOMES.count(&[name.label()], deployment.unknown_outcomes()),
+    );
+    samples.push(families::REDIS_RETRIES.count(&[name.label()], deployment.retries()));
+    let usage = deployment.usage_counts();
+    samples.push(families::USAGE_INDEX_DROPPED.count(&[name.label()], usage.dropped));
+    samples.push(families::USAGE_HITS_LOST.count(&[name.label()], usage.lost_hits));
+}
+
+fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
+    let (redis, address) = (name.label(), &*server.address);
+    let breaker_state = match server.state {
+        State::Closed => 0.0,
+        State::Open => 1.0,
+        State::Ramp { .. } => 2.0,
+    };
+    let (status, report, counts) = (&server.status, &server.status.report, server.counts);
+    let values = [
+        (&families::REDIS_BREAKER_STATE, Some(breaker_state)),
+        (&families::REDIS_UP, Some(f64::from(u8::from(status.is_up)))),
+        (
+            &families::REDIS_ROUND_TRIP,
+            status.round_trip.map(|time| time.as_secs_f64()),
+        ),
+        (
+            &families::REDIS_CLOCK_OFFSET,
+            status.clock_ahead_micros.map(|micros| micros as f64 / 1e6),
+        ),
+        (&families::REDIS_KEYS, report.keys.map(|keys| keys as f64)),
+        (
+            &families::REDIS_USED_MEMORY,
+            report.used_memory_bytes.map(|bytes| bytes as f64),
+        ),
+        (
+            &families::REDIS_MAX_MEMORY,
+            report.max_memory_bytes.map(|bytes| bytes as f64),
+        ),
+        (
+            &families::REDIS_EVICTED_KEYS,
+            report.evicted_keys.map(|keys| keys as f64),
+        ),
+        (&families::REDIS_BATCHES, Some(counts.batches as f64)),
+        (
+            &families::REDIS_BATCHED_REQUESTS,
+            Some(counts.requests as f64),
+        ),
+        (&families::REDIS_ABANDONED, Some(counts.abandoned as f64)),
+    ];
+    samples.extend(
+        values
+            .into_iter()
+            .filter_map(|(family, value)| Some(family.sample(&[redis, address], value?))),
+    );
+    let RoundTripCounts { buckets, sum } = &server.round_trips;
+    let observations = Observations {
+        bounds: ROUND_TRIP_BOUNDS.as_slice().into(),
+        counts: buckets.to_vec(),
+        sum: sum.as_secs_f64(),
+    };
+    samples.push(families::REDIS_BATCH_DURATION.histogram(&[redis, address], observations));
+    let transitions = server.transitions;
+    for (to, reason, count) in [
+        ("open", "outage", transitions.opened_by_outage),
+        ("open", "config", transitions.opened_by_config),
+        ("open", "slowness", transitions.opened_by_slowness),
+        ("ramp", "probe", transitions.ramped),
+        ("closed", "ramp", transitions.closed),
+    ] {
+        samples
+            .push(families::REDIS_BREAKER_TRANSITIONS.count(&[redis, address, to, reason], count));
+    }
+    samples.extend(
+        report
+            .version
+            .iter()
+            .map(|version| families::REDIS_SERVER_INFO.count(&[redis, address, version], 1)),
+    );
+    samples.extend(
+        status
+            .diagnostics
+            .iter()
+            .map(|diagnostic| families::REDIS_ADVICE.count(&[redis, address, diagnostic.name], 1)),
+    );
+}

@@ -1,0 +1,281 @@
+//! Builds the stores of the workers, and the denial cache and failure policies around them. Shared
+//! parts are built once, connections per worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::redis::{self as redis_metrics, DeploymentName};
+use crate::limiter::replicas::{self, Lookups, Source};
+use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
+use crate::limits::plan;
+use crate::live::overrides::Keeping;
+use crate::observe::metrics::{Metrics, Sample, families};
+use crate::process::settings::{Backend, Settings};
+use crate::store::redis::{Direct, UsageReader, UsageWriter};
+use crate::store::{AnyStore, Memory, Redis, Usage, memory, redis};
+
+/// Time of one sweep through the whole memory store. It decides only how long recovered keys take
+/// up memory.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// The parts that the stores of all workers share.
+#[derive(Clone)]
+pub(super) struct Stores {
+    store: SharedStore,
+    /// Only in front of Redis: the memory store is as fast as a cache.
+    denials: Option<DenialCache>,
+    outage: FailurePolicies,
+    replicas: Source,
+    lookups: Lookups,
+    limiter: limiter::Options,
+    /// `CACHE_KEY_PREFIX`.
+    key_prefix: String,
+}
+
+#[derive(Clone)]
+enum SharedStore {
+    Memory(Memory),
+    Redis {
+        main: Arc<redis::Deployment>,
+        per_second: Option<Arc<redis::Deployment>>,
+    },
+}
+
+impl Stores {
+    /// Logs where counters are kept, and registers the metrics of the store and the parts around
+    /// it.
+    pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Self {
+        let store = SharedStore::new(settings.backend.clone(), metrics);
+        let outage = FailurePolicies::new(&settings.outage);
+        let denials = match &store {
+            SharedStore::Memory(_) => None,
+            SharedStore::Redis { .. } => DenialCache::new(settings.denials),
+        };
+        let (replicas, lookups) = (settings.outage.replicas.clone(), Lookups::default());
+        if let SharedStore::Redis { .. } = &store {
+            let (outage, lookups) = (
+                outage.clone(),
+                matches!(replicas, Source::Dns(_)).then(|| lookups.clone()),
+            );
+            metrics.register(Box::new(move || local_samples(&outage, lookups.as_ref())));
+        }
+        if let Some(denials) = denials.clone() {
+            metrics.register(Box::new(move || denial_samples(&denials)));
+        }
+        let key_prefix = settings.rls.plan.key_prefix.clone();
+        Self {
+            store,
+            denials,
+            outage,
+            replicas,
+            lookups,
+            limiter: settings.limiter,
+            key_prefix,
+        }
+    }
+
+    /// The limiter of one worker; to be called inside its runtime, in which the connections are
+    /// made.
+    pub(super) fn limiter(&self) -> Limiter {
+        let store = match &self.store {
+            SharedStore::Memory(memory) => AnyStore::Memory(memory.clone()),
+            SharedStore::Redis { main, per_second } => {
+                AnyStore::Redis(Redis::new(Arc::clone(main), per_second.clone()))
+            }
+        };
+        Limiter::new(
+            self.denials.clone(),
+            store,
+            self.outage.clone(),
+            self.limiter,
+        )
+    }
+
+    /// The usage of subjects, for operators.
+    pub(super) fn usage(&self) -> Usage {
+        let reader = |deployment: &Arc<redis::Deployment>| {
+            Arc::new(UsageReader::new(
+                Arc::clone(deployment),
+                self.key_prefix.clone(),
+            ))
+        };
+        match &self.store {
+            SharedStore::Memory(memory) => Usage::Memory(memory.clone()),
+            SharedStore::Redis { main, per_second } => Usage::Redis {
+                main: reader(main),
+                per_second: per_second.as_ref().map(reader),
+            },
+        }
+    }
+
+    /// Writes once what waits of the usage of subjects: at the end of the process.
+    pub(super) async fn write_usage(&self) {
+        for writer in self.usage_writers() {
+            writer.flush().await;
+        }
+    }
+
+    fn usage_writers(&self) -> Vec<UsageWriter> {
+        let deployments = self.deployments().into_iter();
+        deployments
+            .map(|(_, deployment)| UsageWriter::new(deployment, self.key_prefix.clone()))
+            .collect()
+    }
+
+    /// The Redis deployments; none for the memory store.
+    pub(super) fn deployments(&self) -> redis_metrics::Deployments {
+        self.store.deployments()
+    }
+
+    /// Where overrides are kept: with the counters. Logs what an operator does not expect.
+    pub(super) fn keeping(&self, settings: &Settings) -> Keeping {
+        match (&self.store, &settings.overrides_file) {
+            (SharedStore::Redis { main, .. }, _) => Keeping::Redis(
+                Direct::new(Arc::clone(main)),
+                plan::key::of_overrides(&settings.rls.plan.key_prefix),
+            ),
+            (SharedStore::Memory(_), Some(path)) => Keeping::File(path.clone()),
+            (SharedStore::Memory(_), None) => Keeping::Process,
+        }
+    }
+
+    /// Background work of the stores: sweeps, the supervision of Redis, and the number of replicas;
+    /// never ends. With Redis, the memory store holds the counters of `on_store_failure: local`.
+    pub(super) async fn maintain(self) {
+        let writers = self.usage_writers();
+        let usage = futures_util::future::join_all(writers.iter().map(UsageWriter::run));
+        match self.store {
+            SharedStore::Memory(memory) => sweep(&memory).await,
+            SharedStore::Redis { main, per_second } => {
+                let per_second = async {
+                    if let Some(deployment) = per_second {
+                        redis::supervise(deployment).await;
+                    }
+                };
+                let replicas = async {
+                    if let Source::Dns(name) = self.replicas {
+                        replicas::follow(
+                            name,
+                            self.outage.replicas().clone(),
+                            self.lookups,
+                            replicas::Options::default(),
+                        )
+                        .await;
+                    }
+                };
+                tokio::join!(
+                    sweep(self.outage.local()),
+                    redis::supervise(main),
+                    per_second,
+                    replicas,
+                    usage
+                );
+            }
+        }
+    }
+}
+
+impl SharedStore {
+    fn new(backend: Backend, metrics: &Metrics) -> Self {
+        match backend {
+            Backend::Memory(options) => {
+                tracing::info!(
+                    max_keys = options.max_keys,
+                    max_bytes = options.max_bytes,
+                    "counters are kept in memory: for this replica only, until it restarts"
+                );
+                let memory = Memory::new(options);
+                let scraped = memory.clone();
+                metrics.register(Box::new(move || memory_samples(&scraped)));
+                Self::Memory(memory)
+            }
+            Backend::Redis { main, per_second } => {
+                tracing::info!(redis = %main.topology, tls = main.tls.is_some(), "counters are \
+                    kept in Redis");
+                if let Some(options) = &per_second {
+                    tracing::info!(redis = %options.topology, tls = options.tls.is_some(), "counters of limits per second are kept in a Redis of their own");
+                }
+                let store = Self::Redis {
+                    main: redis::Deployment::new(main),
+                    per_second: per_second.map(redis::Deployment::new),
+                };
+                let deployments = store.deployments();
+                metrics.register(Box::new(move || redis_metrics::samples(&deployments)));
+                store
+            }
+        }
+    }
+
+    /// The Redis deployments with their names; none for the memory store.
+    fn deployments(&self) -> redis_metrics::Deployments {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis { main, per_second } => {
+                let per_second = per_second
+                    .iter()
+                    .map(|deployment| (DeploymentName::PerSecond, Arc::clone(deployment)));
+                std::iter::once((DeploymentName::Main, Arc::clone(main)))
+                    .chain(per_second)
+                    .collect()
+            }
+        }
+    }
+}
+
+/// Turns of a sweep at most, so that a store with very many shards does not wake the thread for
+/// each of them.
+const MAX_TURNS: usize = 4_096;
+
+/// Frees recovered keys, a shard at a time. The numbers of shards and of turns are powers of two,
+/// so that one divides the other.
+async fn sweep(memory: &Memory) {
+    let turns = memory.shards().min(MAX_TURNS);
+    let mut tick = tokio::time::interval(SWEEP / u32::try_from(turns).unwrap_or(u32::MAX));
+    loop {
+        tick.tick().await;
+        for _ in 0..memory.shards() / turns {
+            memory.sweep(memory::now());
+        }
+        memory.maintain();
+    }
+}
+
+fn memory_samples(memory: &Memory) -> Vec<Sample> {
+    let (size, usage) = (memory.size(), memory.usage_size());
+    vec![
+        families::MEMORY_KEYS.count(&[], size.keys as u64),
+        families::MEMORY_BYTES.count(&[], size.bytes as u64),
+        families::MEMORY_EVICTED.count(&[], size.evicted),
+        families::USAGE_RECORDS.count(&[], usage.records as u64),
+        families::USAGE_BYTES.count(&[], usage.bytes as u64),
+        families::USAGE_EVICTED.count(&[], usage.evicted),
+    ]
+}
+
+fn local_samples(policies: &FailurePolicies, lookups: Option<&Lookups>) -> Vec<Sample> {
+    let size = policies.local().size();
+    let mut samples = vec![
+        families::LOCAL_KEYS.count(&[], size.keys as u64),
+        families::LOCAL_EVICTED.count(&[], size.evicted),
+        families::REPLICAS.count(&[], policies.replicas().get().get().into()),
+    ];
+    samples.extend(lookups.into_iter().flat_map(|lookups| {
+        let results = [
+            ("answered", lookups.answered()),
+            ("failed", lookups.failed()),
+        ];
+        results.map(|(result, count)| families::REPLICAS_LOOKUPS.count(&[result], count))
+    }));
+    samples
+}
+
+fn denial_samples(denials: &DenialCache) -> Vec<Sample> {
+    let (entries, lookups) = denials.usage(Instant::now());
+    vec![
+        families::DENIAL_CACHE_ENTRIES.count(&[], entries as u64),
+        families::DENIAL_CACHE_LOOKUPS.count(&["hit"], lookups.hits),
+        families::DENIAL_CACHE_LOOKUPS.count(&["miss"], lookups.misses),
+    ]
+}

@@ -1,0 +1,380 @@
+//! Settings: flags and environment variables, typed and checked. Only this room reads the
+//! environment.
+//!
+//! Variables have the names of envoyproxy/ratelimit. Each room declares its own options with their
+//! defaults and reasons; this file fills them in. No message here shows a secret.
+
+mod counting;
+mod debug;
+mod exporters;
+mod flags;
+mod given;
+mod listeners;
+mod logs;
+mod otel;
+mod parse;
+mod redis;
+mod reference;
+mod responses;
+mod xds;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::desk::admin;
+use crate::limiter;
+use crate::limiter::{denial_cache, failure_policies};
+use crate::limits::plan;
+use crate::limits::rules::domains::XdsOptions;
+use crate::live::{files, xds as xds_client};
+use crate::net::bounds::{Shares, memory as memory_limit};
+use crate::observe::exporters::statsd;
+use crate::observe::metrics;
+use crate::observe::telemetry::Format;
+use crate::observe::traces;
+use crate::service::{rls, server};
+use crate::store;
+use crate::store::memory;
+
+pub use exporters::PrometheusPort;
+pub use flags::{Flags, ReadFlags};
+pub use given::{Given, name_variables, without_empty_variables};
+pub use listeners::{ListenerFlags, LocalAddress, LocalGrpc};
+
+/// Where counters are kept, with the options of that store.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
+pub enum Backend {
+    /// In the memory of this process.
+    Memory(memory::Options),
+    /// In Redis.
+    Redis {
+        /// The Redis of all limits, or of all that are not per second.
+        main: store::redis::Options,
+        /// The Redis of limits per second, if they have one of their own.
+        per_second: Option<store::redis::Options>,
+    },
+}
+
+/// All settings of the process, checked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Address of the gRPC listener.
+    pub grpc: server::Address,
+    /// The certificates of the gRPC listener; `None`: it speaks no TLS.
+    pub certificates: Option<Arc<server::Certificates>>,
+    /// Address of the HTTP listener.
+    pub http: server::TcpAddress,
+    /// Where the limit files are, and how they are read.
+    pub files: files::Options,
+    /// The control plane, if limits come from one; then the files are not read.
+    pub xds: Option<xds_client::Options>,
+    /// Whether to start although the limit files cannot be used, or before the control plane sent
+    /// limits.
+    pub start_without_limits: bool,
+    /// Whether the process is unhealthy while the rules have no domain.
+    pub needs_a_domain: bool,
+    /// Where counters are kept.
+    pub backend: Backend,
+    /// Whether the process is unhealthy while Redis cannot be used.
+    pub redis_health: bool,
+    /// Time limits of the store.
+    pub limiter: limiter::Options,
+    /// The denial cache in front of Redis.
+    pub denials: denial_cache::Options,
+    /// The failure policy `local`.
+    pub outage: failure_policies::Options,
+    /// How requests are read and answered.
+    pub rls: rls::Options,
+    /// Bounds of the gRPC listener.
+    pub server: server::Options,
+    /// The memory of the process in parts, and where its limit comes from.
+    pub memory: (Shares, memory_limit::Source),
+    /// The number of threads that answer requests.
+    pub workers: usize,
+    /// How traces are recorded and exported; `None`: not at all.
+    pub traces: Option<traces::Options>,
+    /// How limits are shown in metrics.
+    pub metrics: metrics::Options,
+    /// Prometheus's port of envoyproxy/ratelimit, if it is on.
+    pub prometheus: Option<PrometheusPort>,
+    /// The StatsD server that gets the metrics, if there is one.
+    pub statsd: Option<statsd::Options>,
+    /// Address of the debug listener, if it is on.
+    pub debug: Option<server::TcpAddress>,
+    /// The tokens of the admin API, if it accepts changes.
+    pub admin_tokens: Option<admin::Tokens>,
+    /// The file of overrides, with the memory store.
+    pub overrides_file: Option<PathBuf>,
+    /// The least severe log lines that are written.
+    pub log_level: String,
+    /// The format of log lines.
+    pub log_format: Format,
+    /// The time between SIGTERM and the end of connections.
+    pub drain_delay: Duration,
+    /// Warnings about settings without effect.
+    pub warnings: Vec<String>,
+    /// How the settings were given, for further messages about them.
+    pub given: Given,
+}
+
+/// A setting that cannot be used: its name, what is wrong, and what to write.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingError(String);
+
+impl Settings {
+    /// Checks the flags, and the environment for settings of envoyproxy/ratelimit that Weir does
+    /// not act on.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "only this function reads the environment"
+    )]
+    pub fn try_new(flags: Flags, given: Given) -> Result<Self, SettingError> {
+        let environment = std::env::vars_os();
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        let mut settings = Self::from_flags(
+            flags,
+            &environment
+                .map(|(name, value)| (text(name), text(value)))
+                .collect::<Vec<_>>(),
+        )?;
+        for warning in &mut settings.warnings {
+            *warning = given.name(warning);
+        }
+        Ok(Self { given, ..settings })
+    }
+
+    fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
+        let mut warnings = reference::check(environment);
+        let given = flags
+            .memory_limit
+            .map(|limit| (limit, memory_limit::Source::Setting));
+        let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
+        let shares = Shares::of(limit);
+        let memory = memory_options(&flags, shares.store as usize);
+        let backend = backend(&flags, memory, &mut warnings)?;
+        flags.files.read.counting.warn(&backend, &mut warnings);
+        flags.outage.warn(&backend, &mut warnings);
+        let overrides_file = flags.debug.overrides_file(&backend, &mut warnings);
+        let rules = XdsOptions {
+            merge_domains: flags.files.read.merges_domains(),
+            process: flags.files.read.counting.process(),
+            ..XdsOptions::default()
+        };
+        let xds = flags.xds.options(rules, shares.resources, &mut warnings)?;
+        if flags.cache_key_prefix.contains(['{', '}']) {
+            return Err(SettingError(
+                "CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them \
+                 out"
+                .to_owned(),
+            ));
+        }
+        let workers = flags
+            .workers
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        if !(1..=1_024).contains(&workers) {
+            return Err(SettingError(format!(
+                "WORKERS: {workers} is out of range; write 1 to 1024"
+            )));
+        }
+        let (files, answers) = (flags.files, flags.answers);
+        if !(0.0..=f32::MAX).contains(&answers.near_limit_ratio) {
+            return Err(SettingError(format!(
+                "NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1",
+                answers.near_limit_ratio
+            )));
+        }
+        if !["", "text", "json"]
+            .iter()
+            .any(|known| flags.log_format.eq_ignore_ascii_case(known))
+        {
+            warnings.push("LOG_FORMAT is neither text nor json: the log is text".to_owned());
+        }
+        if answers.near_limit_ratio > 1.0 {
+            warnings.push(format!(
+                "NEAR_LIMIT_RATIO={}: no hits count as near their limit in metrics; write 0 to 1",
+                answers.near_limit_ratio
+            ));
+        }
+        let prometheus = flags.exporters.prometheus(&mut warnings)?;
+        let statsd = flags.exporters.statsd(environment, &mut warnings)?;
+        let logged_values = flags.logs.values(&mut warnings)?;
+        let respond = flags
+            .responses
+            .options(answers.shadow_mode, &mut warnings)?;
+        let certificates = match flags.listeners.tls(&mut warnings)? {
+            None => None,
+            Some(options) => Some(
+                server::Certificates::read(options)
+                    .map_err(|error| SettingError(error.to_string()))?,
+            ),
+        };
+        let is_tls = certificates.is_some();
+        Ok(Self {
+            grpc: flags.listeners.grpc()?,
+            certificates,
+            http: flags.listeners.http()?,
+            files: files
+                .read
+                .options(flags.config.unwrap_or_else(|| files.folder()), false),
+            xds,
+            start_without_limits: files.force_start_without_initial_config,
+            needs_a_domain: files.healthy_with_at_least_one_config_loaded,
+            backend,
+            redis_health: flags.redis.redis_health_check_active_connection,
+            limiter: limiter::Options {
+                store_timeout: flags.store_timeout,
+                ..Default::default()
+            },
+            denials: flags.outage.denials(&mut warnings),
+            outage: failure_policies::Options {
+                replicas: flags.outage.replicas.clone(),
+                max_keys: flags.outage.local_max_keys as usize,
+                max_bytes: memory.max_bytes,
+            },
+            rls: rls::Options {
+                plan: plan::Options {
+                    key_prefix: flags.cache_key_prefix,
+                    on_store_failure: flags.outage.on_store_failure,
+                    calendar_months: files.read.counting.use_calendar_month_rate_limit,
+                    quota_mode: answers.quota_mode,
+                },
+                respond,
+                logged: flags.log_decisions,
+                refusals: flags.logs.refusals(&logged_values),
+                logged_values,
+                tracer: None,
+            },
+            server: server::Options {
+                sheds_load: flags.load_shedding_enabled,
+                max_connection_age: answers.grpc_max_connection_age,
+                max_connection_age_grace: answers.grpc_max_connection_age_grace,
+                ..server::Options::default().within(shares.connections, is_tls)
+            },
+            memory: (shares, limit_source),
+            workers,
+            traces: flags.tracing.options()?,
+            metrics: metrics::Options {
+                near_limit_ratio: answers.near_limit_ratio,
+                omits_unused_limits: answers.metrics_omit_unused_limits,
+            },
+            log_format: log_format(&flags.log_format),
+            prometheus,
+            statsd,
+            debug: flags.debug.address()?,
+            admin_tokens: flags.debug.tokens()?,
+            overrides_file,
+            log_level: flags.log_level,
+            drain_delay: flags.drain_delay,
+            warnings,
+            given: Given::default(),
+        })
+    }
+}
+
+/// How the memory store is built within so many bytes, which its keys and its usage records share.
+fn memory_options(flags: &Flags, bytes: usize) -> memory::Options {
+    let usage_bytes = flags.memory_usage_bytes.map_or_else(
+        || memory::Options::default().usage_bytes.min(bytes / 4),
+        |usage| usage as usize,
+    );
+    let max_bytes = flags.memory_max_bytes.map_or_else(
+        || bytes.saturating_sub(usage_bytes).max(bytes / 4),
+        |most| most as usize,
+    );
+    memory::Options {
+        max_keys: flags.memory_max_keys as usize,
+        max_bytes,
+        usage_bytes,
+    }
+}
+
+fn backend(
+    flags: &Flags,
+    memory: memory::Options,
+    warnings: &mut Vec<String>,
+) -> Result<Backend, SettingError> {
+    let backend_type = flags
+        .backend_type
+        .as_deref()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    match backend_type.as_str() {
+        "memory" => Ok(Backend::Memory(memory)),
+        "" if !flags.redis.is_set()? => Ok(Backend::Memory(memory)),
+        "redis" | "" => flags.redis.backend(&flags.cache_key_prefix, warnings),
+        "memcache" | "memcached" => Err(SettingError(format!(
+            "BACKEND_TYPE={backend_type}: {NO_MEMCACHED}"
+        ))),
+        other => Err(SettingError(format!(
+            "BACKEND_TYPE={other}: write redis or memory"
+        ))),
+    }
+}
+
+/// Why memcached is refused, and what to use instead.
+const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so that limits would be \
+    exceeded; write BACKEND_TYPE=redis and REDIS_URL=host:6379 with a Redis or Valkey, or \
+    BACKEND_TYPE=memory for a single replica";
+
+/// Adds one warning that names all of `settings` that are set.
+fn no_effect(settings: &[(&str, bool)], reason: &str, warnings: &mut Vec<String>) {
+    let set: Vec<_> = settings
+        .iter()
+        .filter(|(_, is_set)| *is_set)
+        .map(|&(name, _)| name)
+        .collect();
+    match set.as_slice() {
+        [] => {}
+        [name] => warnings.push(format!("{name} has no effect: {reason}")),
+        several => warnings.push(format!("{} have no effect: {reason}", several.join(", "))),
+    }
+}
+
+/// The format of log lines that these arguments of `weir serve` and the environment ask for, for an
+/// error of the arguments themselves. Text where they ask for none.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "arguments that cannot be parsed do not give the variable"
+)]
+pub fn log_format_of(arguments: &[OsString]) -> Format {
+    const FLAG: &str = "--log-format";
+    let texts: Vec<_> = arguments
+        .iter()
+        .map(|argument| argument.to_string_lossy())
+        .collect();
+    let beside = |index: usize| texts.get(index + 1).map(ToString::to_string);
+    let flag =
+        texts
+            .iter()
+            .enumerate()
+            .rev()
+            .find_map(|(index, text)| match text.strip_prefix(FLAG)? {
+                "" => beside(index),
+                rest => rest.strip_prefix('=').map(str::to_owned),
+            });
+    let written = flag
+        .or_else(|| std::env::var("LOG_FORMAT").ok())
+        .unwrap_or_default();
+    log_format(&written)
+}
+
+/// As in envoyproxy/ratelimit, everything but `json` is text.
+fn log_format(text: &str) -> Format {
+    if text.eq_ignore_ascii_case("json") {
+        Format::Json
+    } else {
+        Format::Text
+    }
+}
+
+#[cfg(test)]
+mod page_tests;
+#[cfg(test)]
+mod tests;

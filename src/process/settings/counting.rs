@@ -1,0 +1,78 @@
+//! The settings of how limits count where their files say nothing.
+
+use clap::{ArgAction, Args};
+
+use super::{Backend, parse};
+use crate::limits::rules::Commit;
+use crate::limits::rules::compile::ProcessDefaults;
+use crate::store::redis::Topology;
+
+/// How limits count.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Counting")]
+pub(super) struct CountingFlags {
+    /// Count a refused request nowhere, in domains that do not declare `commit`
+    ///
+    /// These domains are then as if they declared `commit: all_or_none`; one that declares
+    /// `commit: each` is not changed. In Redis, all counters of such a domain are in one hash slot,
+    /// and its limits per second are counted in the main Redis.
+    #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    stop_cache_key_increment_when_overlimit: bool,
+    /// Count fixed windows per month by the calendar, in UTC
+    ///
+    /// Without it a month is 30 days. The counters of the two are apart. Other algorithms have no
+    /// windows that begin at a boundary: for them a month is 30 days in any case, and so is a
+    /// year 365.
+    #[arg(long, env = "USE_CALENDAR_MONTH_RATE_LIMIT", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub(super) use_calendar_month_rate_limit: bool,
+}
+
+impl CountingFlags {
+    /// What these settings say for all limits, wherever they come from.
+    pub(super) fn process(&self) -> ProcessDefaults {
+        let commit = if self.stop_cache_key_increment_when_overlimit {
+            Commit::AllOrNone
+        } else {
+            Commit::Each
+        };
+        ProcessDefaults {
+            commit,
+            calendar_months: self.use_calendar_month_rate_limit,
+        }
+    }
+
+    /// Adds what these settings cost with this backend.
+    pub(super) fn warn(&self, backend: &Backend, warnings: &mut Vec<String>) {
+        let Backend::Redis { main, per_second } = backend else {
+            return;
+        };
+        if !self.stop_cache_key_increment_when_overlimit {
+            return;
+        }
+        let costs = [
+            (
+                matches!(main.topology, Topology::Cluster(_)),
+                "all counters of a domain are in one hash slot, on one node of the Redis Cluster",
+            ),
+            (
+                per_second.is_some(),
+                "limits per second are counted in the Redis of REDIS_URL, not in that of \
+                 REDIS_PERSECOND_URL",
+            ),
+        ];
+        let costs: Vec<_> = costs
+            .into_iter()
+            .filter(|(applies, _)| *applies)
+            .map(|(_, cost)| cost)
+            .collect();
+        if !costs.is_empty() {
+            let costs = costs.join("; ");
+            warnings.push(format!(
+                "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true has a cost in domains that do not \
+                 declare `commit: each`: {costs}"
+            ));
+        }
+    }
+}

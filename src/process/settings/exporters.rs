@@ -1,0 +1,509 @@
+//! The settings of the exporters: Prometheus's port, StatsD and DogStatsD, under the names of
+//! envoyproxy/ratelimit.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+
+use super::listeners::address;
+use super::{SettingError, parse};
+use crate::observe::exporters::mapper;
+use crate::observe::exporters::statsd::mogrifiers::Mogrifiers;
+use crate::observe::exporters::{prometheus, statsd};
+use crate::service::server::TcpAddress;
+
+/// Labels that metrics have anyway.
+const TAKEN_LABELS: [&str; 6] = ["domain", "key1", "key2", "grpc_method", "err_type", "le"];
+
+/// Tags of all metrics, and mogrifiers, at most: each is in every line that is sent.
+const MAX_TAGS: usize = 64;
+
+/// Prometheus's port of envoyproxy/ratelimit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrometheusPort {
+    /// Where it listens.
+    pub address: TcpAddress,
+    /// What it shows.
+    pub options: prometheus::Options,
+}
+
+/// Exporters of metrics.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Exporters of metrics")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a setting of its own"
+)]
+pub(super) struct ExporterFlags {
+    /// Serve metrics at PROMETHEUS_ADDR, under the names and labels of envoyproxy/ratelimit
+    ///
+    /// The page also has all metrics of /metrics on the HTTP port, which is there with any setting.
+    #[arg(long, env = "USE_PROMETHEUS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    use_prometheus: bool,
+    /// Address of these metrics: `host:port`, or `:port` for all addresses of the machine
+    #[arg(
+        long,
+        env = "PROMETHEUS_ADDR",
+        default_value = ":9090",
+        value_name = "[HOST]:PORT"
+    )]
+    prometheus_addr: String,
+    /// Path of these metrics
+    #[arg(
+        long,
+        env = "PROMETHEUS_PATH",
+        default_value = "/metrics",
+        value_name = "TEXT"
+    )]
+    prometheus_path: String,
+    /// No effect: the names and labels of metrics are fixed
+    ///
+    /// A line in the log says so if the file asks for other names or labels than
+    /// envoyproxy/ratelimit's own file and Envoy Gateway's.
+    #[arg(long, env = "PROMETHEUS_MAPPER_YAML", value_name = "PATH")]
+    prometheus_mapper_yaml: Option<PathBuf>,
+    /// Show ratelimit_service_response_time_seconds in milliseconds at PROMETHEUS_ADDR
+    #[arg(long, env = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", default_value = "false", value_parser = parse::boolean)]
+    #[arg(value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    prometheus_response_time_as_milliseconds: bool,
+    /// Send metrics to a StatsD server [default: true if STATSD_HOST or STATSD_PORT is set and no
+    /// other exporter is on]
+    #[arg(long, env = "USE_STATSD", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    use_statsd: Option<bool>,
+    /// Send metrics to a DogStatsD server, which has tags; always by UDP
+    #[arg(long, env = "USE_DOG_STATSD", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    use_dog_statsd: bool,
+    /// Host of the StatsD server [default: localhost]
+    #[arg(long, env = "STATSD_HOST", value_name = "HOST")]
+    statsd_host: Option<String>,
+    /// Port of the StatsD server [default: 8125]
+    #[arg(long, env = "STATSD_PORT", value_name = "PORT")]
+    statsd_port: Option<u16>,
+    /// How metrics travel to the StatsD server
+    #[arg(long, env = "STATSD_PROTOCOL", default_value = "tcp", value_parser = protocol, value_name = "tcp|udp")]
+    statsd_protocol: statsd::Protocol,
+    /// Names of the mogrifiers of DogStatsD, in order, with commas between them
+    ///
+    /// The mogrifier NAME is made of DOG_STATSD_MOGRIFIER_NAME_PATTERN (a regular expression),
+    /// DOG_STATSD_MOGRIFIER_NAME_NAME (the new name) and DOG_STATSD_MOGRIFIER_NAME_TAGS
+    /// (`tag:value`, with commas between them); `$1` is the first group of the pattern.
+    #[arg(
+        long,
+        env = "USE_DOG_STATSD_MOGRIFIERS",
+        default_value = "",
+        value_name = "TEXT"
+    )]
+    use_dog_statsd_mogrifiers: String,
+    /// Tags of all metrics that are sent: `tag:value`, with commas between them
+    ///
+    /// StatsD has them in the names (`.__tag=value`), DogStatsD as tags, and the metrics of
+    /// envoyproxy/ratelimit at PROMETHEUS_ADDR as labels.
+    #[arg(long, env = "EXTRA_TAGS", default_value = "", value_name = "TEXT")]
+    extra_tags: String,
+    /// Time between two flushes to the StatsD server; 100ms to 1h
+    #[arg(long, env = "STATS_FLUSH_INTERVAL", default_value = "10s", value_parser = parse::flush_interval, value_name = "DURATION")]
+    stats_flush_interval: Duration,
+    /// Turn all exporters off; /metrics on the HTTP port stays
+    #[arg(long, env = "DISABLE_STATS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    disable_stats: bool,
+}
+
+fn protocol(text: &str) -> Result<statsd::Protocol, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "tcp" => Ok(statsd::Protocol::Tcp),
+        "udp" => Ok(statsd::Protocol::Udp),
+        _ => Err("write tcp or udp".to_owned()),
+    }
+}
+
+impl ExporterFlags {
+    /// Prometheus's port, if it is on. Warns of a mapper that Weir does not follow.
+    pub(super) fn prometheus(
+        &self,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<PrometheusPort>, SettingError> {
+        if !self.use_prometheus || self.disable_stats {
+            return Ok(None);
+        }
+        if !self.prometheus_path.starts_with('/') {
+            return Err(SettingError(format!(
+                "PROMETHEUS_PATH: {:?} does not begin with a slash; write /metrics",
+                self.prometheus_path
+            )));
+        }
+        let labels = tags("EXTRA_TAGS", &self.extra_tags)?;
+        let labels = labels
+            .into_iter()
+            .map(|(tag, value)| label(&tag).map(|label| (label, value)))
+            .collect::<Result<_, _>>()?;
+        if let Some(path) = &self.prometheus_mapper_yaml
+            && let Some(difference) = difference(path)
+        {
+            warnings.push(format!(
+                "PROMETHEUS_MAPPER_YAML has no effect, because the names and labels of metrics are \
+                 fixed: {difference}; let Prometheus relabel them"
+            ));
+        }
+        let options = prometheus::Options {
+            path: self.prometheus_path.clone(),
+            response_time_as_milliseconds: self.prometheus_response_time_as_milliseconds,
+            labels,
+        };
+        Ok(Some(PrometheusPort {
+            address: listen_address(&self.prometheus_addr)?,
+            options,
+        }))
+    }
+
+    /// The StatsD or DogStatsD server, if one is asked for. The mogrifiers are in `environment`.
+    pub(super) fn statsd(
+        &self,
+        environment: &[(String, String)],
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<statsd::Options>, SettingError> {
+        let names_a_server = self.statsd_host.is_some() || self.statsd_port.is_some();
+        let use_statsd = self
+            .use_statsd
+            .unwrap_or(names_a_server && !self.use_dog_statsd && !self.use_prometheus);
+        if self.disable_stats {
+            return Ok(None);
+        }
+        if use_statsd && self.use_dog_statsd {
+            return Err(SettingError(
+                "USE_DOG_STATSD and USE_STATSD are both set: one server gets the metrics; unset one"
+                    .to_owned(),
+            ));
+        }
+        if !use_statsd && !self.use_dog_statsd {
+            if names_a_server && self.use_statsd.is_none() {
+                warnings.push(
+                    "STATSD_HOST and STATSD_PORT have no effect: set USE_STATSD=true to send \
+                     metrics there too"
+                        .to_owned(),
+                );
+            }
+            if !self.extra_tags.is_empty() && !self.use_prometheus {
+                warnings.push(
+                    "EXTRA_TAGS has no effect without USE_STATSD, USE_DOG_STATSD or USE_PROMETHEUS"
+                        .to_owned(),
+                );
+            }
+            return Ok(None);
+        }
+        let flavour = if self.use_dog_statsd {
+            statsd::Flavour::DogStatsd(self.mogrifiers(environment)?)
+        } else {
+            statsd::Flavour::Statsd
+        };
+        Ok(Some(statsd::Options {
+            host: self
+                .statsd_host
+                .clone()
+                .filter(|host| !host.is_empty())
+                .unwrap_or_else(|| "localhost".to_owned()),
+            port: self.statsd_port.unwrap_or(8125),
+            protocol: if self.use_dog_statsd {
+                statsd::Protocol::Udp
+            } else {
+                self.statsd_protocol
+            },
+            flavour,
+            tags: tags("EXTRA_TAGS", &self.extra_tags)?.into_iter().collect(),
+            interval: self.stats_flush_interval,
+        }))
+    }
+
+    fn mogrifiers(&self, environment: &[(String, String)]) -> Result<Mogrifiers, SettingError> {
+        let mut mogrifiers = Mogrifiers::default();
+        let names: Vec<_> = self
+            .use_dog_statsd_mogrifiers
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .collect();
+        if names.len() > MAX_TAGS {
+            return Err(SettingError(format!(
+                "USE_DOG_STATSD_MOGRIFIERS: more than {MAX_TAGS} mogrifiers; write fewer"
+            )));
+        }
+        for name in names {
+            // envoyproxy/ratelimit reads the first of these, and its README names the second.
+            let variable = |part: &str| {
+                ["DOG_STATSD_MOGRIFIER", "DOG_STATSD_MOGRIFIERS"]
+                    .map(|prefix| format!("{prefix}_{}_{part}", name.to_ascii_uppercase()))
+            };
+            let value = |part: &str| {
+                let names = variable(part);
+                let found = names.iter().find_map(|name| {
+                    environment
+                        .iter()
+                        .find(|(variable, value)| variable == name && !value.is_empty())
+                });
+                found.map(|(variable, value)| (variable.clone(), value.clone()))
+            };
+            let needed = |part: &str| {
+                value(part).ok_or_else(|| {
+                    SettingError(format!(
+                        "USE_DOG_STATSD_MOGRIFIERS has {name}: set {}",
+                        variable(part)[0]
+                    ))
+                })
+            };
+            let ((pattern_variable, pattern), (_, new_name)) =
+                (needed("PATTERN")?, needed("NAME")?);
+            let tags = match value("TAGS") {
+                Some((variable, text)) => tags(&variable, &text)?,
+                None => BTreeMap::new(),
+            };
+            mogrifiers.add(&pattern, new_name, tags).map_err(|error| {
+                SettingError(format!(
+                    "{pattern_variable}: not a regular expression: {}",
+                    error.to_string().replace('\n', " ")
+                ))
+            })?;
+        }
+        Ok(mogrifiers)
+    }
+}
+
+/// `tag:value,tag:value`, as envoyproxy/ratelimit reads it. What a line of StatsD cannot hold is
+/// refused.
+fn tags(variable: &str, text: &str) -> Result<BTreeMap<String, String>, SettingError> {
+    let mut tags = BTreeMap::new();
+    for pair in text
+        .split(',')
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty())
+    {
+        let (tag, value) = pair.split_once(':').unwrap_or((pair, ""));
+        let is_usable = |text: &str| {
+            !text.is_empty()
+                && !text
+                    .chars()
+                    .any(|char| char.is_control() || char == '|' || char == '#')
+        };
+        if !is_usable(tag) || !is_usable(value) {
+            return Err(SettingError(format!(
+                "{variable}: {pair:?} is not a tag and its value; write tag:value,tag:value \
+                 without '|' and '#'"
+            )));
+        }
+        tags.insert(tag.to_owned(), value.to_owned());
+    }
+    if tags.len() > MAX_TAGS {
+        return Err(SettingError(format!(
+            "{variable}: more than {MAX_TAGS} tags; write fewer"
+        )));
+    }
+    Ok(tags)
+}
+
+/// The name of a label; other characters than letters, digits and `_` become `_`. Source:
+/// Prometheus, "Data model".
+fn label(tag: &str) -> Result<String, SettingError> {
+    let name: String = tag
+        .chars()
+        .map(|char| {
+            if char.is_ascii_alphanumeric() {
+                char
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    let begins_with_a_digit = name.starts_with(|char: char| char.is_ascii_digit());
+    if begins_with_a_digit || name.starts_with("__") || TAKEN_LABELS.contains(&name.as_str()) {
+        return Err(SettingError(format!(
+            "EXTRA_TAGS: {tag} cannot be a label of Prometheus, which has it already or reserves \
+             it; use another name"
+        )));
+    }
+    Ok(name)
+}
+
+/// `host:port`, or `:port` for all addresses.
+fn listen_address(text: &str) -> Result<TcpAddress, SettingError> {
+    let wrong = || {
+        SettingError(format!(
+            "PROMETHEUS_ADDR: {text:?} is not an address; write :9090 or 127.0.0.1:9090"
+        ))
+    };
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let port = port.parse().map_err(|_| wrong())?;
+    address(
+        "PROMETHEUS_ADDR",
+        Some(host).filter(|host| !host.is_empty()),
+        "all",
+        port,
+    )
+}
+
+/// What a mapper asks for that Weir does not do; `None` if nothing.
+fn difference(path: &PathBuf) -> Option<String> {
+    use std::io::Read;
+
+    let mut text = String::new();
+    let read = std::fs::File::open(path)
+        .and_then(|file| file.take(mapper::MAX_BYTES).read_to_string(&mut text));
+    match read {
+        // Optional in Envoy Gateway's deployment.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => Some(format!("it cannot be read ({error})")),
+        Ok(_) => mapper::difference(&text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
+    use super::*;
+
+    fn flags(arguments: &[&str]) -> ExporterFlags {
+        let command = ExporterFlags::augment_args(Command::new("weir"));
+        // The environment of the tests has none of these variables.
+        let matches = command
+            .try_get_matches_from(std::iter::once(&"weir").chain(arguments))
+            .expect("usable arguments");
+        ExporterFlags::from_arg_matches(&matches).expect("usable flags")
+    }
+
+    fn statsd(
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> (Result<Option<statsd::Options>, String>, Vec<String>) {
+        let environment: Vec<_> = environment
+            .iter()
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        let mut warnings = Vec::new();
+        let options = flags(arguments)
+            .statsd(&environment, &mut warnings)
+            .map_err(|error| error.to_string());
+        (options, warnings)
+    }
+
+    #[test]
+    fn statsd_is_off_unless_a_setting_asks_for_it() {
+        for (arguments, host) in [
+            (&[][..], None),
+            (&["--use-statsd=false", "--statsd-host=a"], None),
+            (&["--use-prometheus", "--statsd-host=a"], None),
+            (&["--disable-stats", "--use-statsd"], None),
+            (&["--use-statsd"], Some("localhost:8125")),
+            (&["--statsd-host=statsd"], Some("statsd:8125")),
+            (&["--statsd-port=9125"], Some("localhost:9125")),
+            (
+                &["--use-prometheus", "--use-statsd", "--statsd-host=a"],
+                Some("a:8125"),
+            ),
+            (&["--use-dog-statsd", "--statsd-host=a"], Some("a:8125")),
+        ] {
+            let (options, _) = statsd(arguments, &[]);
+            let server = options
+                .expect("usable")
+                .map(|options| format!("{}:{}", options.host, options.port));
+            assert_eq!(server.as_deref(), host, "{arguments:?}");
+        }
+        let (refused, _) = statsd(&["--use-statsd", "--use-dog-statsd"], &[]);
+        assert!(refused.is_err_and(|error| error.contains("unset one")));
+        let (_, warnings) = statsd(&["--extra-tags=a:b"], &[]);
+        assert_eq!(
+            warnings,
+            ["EXTRA_TAGS has no effect without USE_STATSD, USE_DOG_STATSD or USE_PROMETHEUS"]
+        );
+    }
+
+    #[test]
+    fn tags_are_pairs_in_order() {
+        let tags = |text: &str| tags("EXTRA_TAGS", text).map_err(|error| error.to_string());
+        let sorted: Vec<_> = tags(" zone:b ,a:x:y,").expect("tags").into_iter().collect();
+        assert_eq!(
+            sorted,
+            [
+                ("a".to_owned(), "x:y".to_owned()),
+                ("zone".to_owned(), "b".to_owned())
+            ]
+        );
+        for text in ["a", "a:", ":b", "a:b|c", "a#:b", "a:b\nc"] {
+            assert!(tags(&format!("{text},x:y")).is_err(), "{text:?}");
+        }
+        assert_eq!(label("k8s.pod-name").expect("a label"), "k8s_pod_name");
+        for tag in ["domain", "key2", "le", "1a", "__name__"] {
+            assert!(label(tag).is_err(), "{tag}");
+        }
+    }
+
+    #[test]
+    fn mogrifiers_are_read_from_the_environment() {
+        let environment = [
+            ("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "^a\\.(.*)$"),
+            ("DOG_STATSD_MOGRIFIER_HITS_NAME", "b"),
+            ("DOG_STATSD_MOGRIFIERS_HITS_TAGS", "rest:$1"),
+        ];
+        let arguments = ["--use-dog-statsd", "--use-dog-statsd-mogrifiers=hits"];
+        let (options, _) = statsd(&arguments, &environment);
+        let Ok(Some(statsd::Options {
+            flavour: statsd::Flavour::DogStatsd(mogrifiers),
+            protocol,
+            ..
+        })) = options
+        else {
+            panic!("{options:?}")
+        };
+        assert_eq!(protocol, statsd::Protocol::Udp);
+        assert_eq!(
+            mogrifiers.apply("a.x.y"),
+            ("b".to_owned(), vec![("rest".to_owned(), "x.y".to_owned())])
+        );
+        let (missing, _) = statsd(&arguments, &environment[..1]);
+        assert!(missing.is_err_and(|error| error.contains("set DOG_STATSD_MOGRIFIER_HITS_NAME")));
+        let (wrong, _) = statsd(
+            &arguments,
+            &[
+                ("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "("),
+                ("DOG_STATSD_MOGRIFIER_HITS_NAME", "b"),
+            ],
+        );
+        assert!(wrong.is_err_and(|error| {
+            error.starts_with("DOG_STATSD_MOGRIFIER_HITS_PATTERN: not a regular expression")
+                && !error.contains('\n')
+        }));
+    }
+
+    #[test]
+    fn prometheus_has_an_address_as_in_go() {
+        let port = |arguments: &[&str]| {
+            flags(arguments)
+                .prometheus(&mut Vec::new())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(port(&[]), Ok(None));
+        assert_eq!(port(&["--use-prometheus", "--disable-stats"]), Ok(None));
+        for (address, expected) in [
+            (":19001", "[::]:19001 and 0.0.0.0:19001"),
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("[::1]:9", "[::1]:9"),
+        ] {
+            let port = port(&["--use-prometheus", "--prometheus-addr", address])
+                .expect("usable")
+                .expect("on");
+            assert_eq!(port.address.to_string(), expected);
+        }
+        for address in ["9090", "x:y", "", ":70000"] {
+            assert!(
+                port(&["--use-prometheus", "--prometheus-addr", address]).is_err(),
+                "{address}"
+            );
+        }
+        assert!(port(&["--use-prometheus", "--prometheus-path=metrics"]).is_err());
+        assert!(port(&["--use-prometheus", "--extra-tags=domain:x"]).is_err());
+    }
+}

@@ -1,0 +1,254 @@
+//! How settings were given: as flags or as variables. A message names a setting as its user wrote
+//! it.
+//!
+//! Messages are written with the names of variables. [`Given::name`] replaces those of settings
+//! that flags gave; clap's own messages name flags, and [`name_variables`] replaces those of
+//! settings that variables gave.
+
+use std::env;
+use std::ffi::OsString;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
+/// The settings that flags gave: the variable and the flag of each.
+#[derive(Clone, Debug, Default)]
+pub struct Given(Vec<(String, String)>);
+
+impl Given {
+    /// The flags of the subcommand in `matches`, which are those of `command`.
+    #[must_use]
+    pub fn new(command: &Command, matches: &ArgMatches) -> Self {
+        let Some((name, matches)) = matches.subcommand() else {
+            return Self::default();
+        };
+        let is_written = |argument: &Arg| {
+            matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
+        };
+        let names = |argument: &Arg| {
+            Some((
+                variable(argument)?.to_owned(),
+                format!("--{}", argument.get_long()?),
+            ))
+        };
+        let settings = command
+            .find_subcommand(name)
+            .into_iter()
+            .flat_map(Command::get_arguments)
+            .filter(|argument| variable(argument).is_some());
+        Self(
+            settings
+                .filter(|argument| is_written(argument))
+                .filter_map(names)
+                .collect(),
+        )
+    }
+
+    /// A message in which the settings that flags gave have the names of their flags.
+    #[must_use]
+    pub fn name(&self, message: &str) -> String {
+        let is_of_name =
+            |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+        // Characters that are not ASCII are in no name, so that every cut is between characters.
+        let mut named = String::with_capacity(message.len());
+        for words in message
+            .as_bytes()
+            .chunk_by(|&left, &right| is_of_name(left) == is_of_name(right))
+        {
+            let word = String::from_utf8_lossy(words);
+            let flag = self
+                .0
+                .iter()
+                .find(|(variable, _)| *variable == word)
+                .map(|(_, flag)| flag.as_str());
+            named.push_str(flag.unwrap_or(&word));
+        }
+        named
+    }
+}
+
+/// The message of an error of the arguments, in which a setting that a variable gave has the name
+/// of that variable.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "clap does not say whose value is not text"
+)]
+pub fn name_variables(
+    message: &str,
+    error: &clap::Error,
+    command: &Command,
+    arguments: &[OsString],
+) -> String {
+    let subcommand = arguments
+        .get(1)
+        .and_then(|name| command.find_subcommand(name));
+    let settings = || {
+        subcommand
+            .into_iter()
+            .flat_map(Command::get_arguments)
+            .filter(|argument| variable(argument).is_some())
+    };
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        let not_text = settings()
+            .filter_map(variable)
+            .find(|name| env::var_os(name).is_some_and(|value| value.to_str().is_none()));
+        return not_text.map_or_else(
+            || message.to_owned(),
+            |name| format!("{name}: the value is not UTF-8"),
+        );
+    }
+    let (ErrorKind::InvalidValue | ErrorKind::ValueValidation, Some(ContextValue::String(invalid))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    else {
+        return message.to_owned();
+    };
+    let setting = settings()
+        .find(|argument| argument.to_string() == *invalid && !is_written(argument, arguments));
+    match setting.and_then(variable) {
+        Some(variable) => message.replace(&format!("'{invalid}'"), variable),
+        None => message.to_owned(),
+    }
+}
+
+/// Whether a flag is among the arguments.
+fn is_written(argument: &Arg, arguments: &[OsString]) -> bool {
+    let names: Vec<_> = argument
+        .get_long()
+        .into_iter()
+        .chain(argument.get_all_aliases().unwrap_or_default())
+        .collect();
+    let is_it = |text: &str| {
+        text.strip_prefix("--")
+            .is_some_and(|text| names.contains(&text.split('=').next().unwrap_or_default()))
+    };
+    arguments
+        .iter()
+        .any(|argument| argument.to_str().is_some_and(is_it))
+}
+
+/// The variables whose empty text is a value, as in envoyproxy/ratelimit: with
+/// `RUNTIME_APPDIRECTORY=`, limits are in RUNTIME_SUBDIRECTORY itself.
+const EMPTY_IS_A_VALUE: [&str; 1] = ["RUNTIME_APPDIRECTORY"];
+
+/// The command without the variables that are set to nothing, so that their settings have their
+/// defaults: manifests leave such variables behind.
+#[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "clap takes an empty variable for a value"
+)]
+pub fn without_empty_variables(command: Command) -> Command {
+    let is_empty = |name: &str| {
+        !EMPTY_IS_A_VALUE.contains(&name) && env::var_os(name).is_some_and(|value| value.is_empty())
+    };
+    let reset = |argument: Arg| {
+        if variable(&argument).is_some_and(is_empty) {
+            argument.env(None::<&'static str>)
+        } else {
+            argument
+        }
+    };
+    command.mut_subcommands(|subcommand| subcommand.mut_args(reset))
+}
+
+fn variable(argument: &Arg) -> Option<&str> {
+    argument.get_env()?.to_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Args;
+
+    use super::*;
+    use crate::process::settings::Flags;
+
+    fn command() -> Command {
+        Command::new("weir").subcommand(Flags::augment_args(Command::new("serve")))
+    }
+
+    /// Each flag renames its own variable, as a whole word, and no other.
+    #[test]
+    fn every_setting_is_named_as_it_was_given() {
+        let settings: Vec<_> = command()
+            .get_subcommands()
+            .flat_map(Command::get_arguments)
+            .cloned()
+            .collect();
+        let settings: Vec<_> = settings
+            .iter()
+            .filter_map(|argument| Some((variable(argument)?, argument.get_long()?, argument)))
+            .collect();
+        assert!(settings.len() > 50, "{}", settings.len());
+        for (variable, flag, argument) in &settings {
+            let value =
+                match argument
+                    .get_default_values()
+                    .first()
+                    .map(|value| value.to_string_lossy().into_owned())
+                {
+                    Some(default) => default,
+                    None => argument
+                        .get_value_names()
+                        .map_or_else(String::new, |names| match &*names[0] {
+                            "BOOL" => "true".to_owned(),
+                            several if several.contains('|') => {
+                                several.split('|').next().unwrap_or_default().to_owned()
+                            }
+                            "COUNT" | "SECONDS" | "PORT" => "7".to_owned(),
+                            "BYTES" => "2097152".to_owned(),
+                            "DURATION" => "7s".to_owned(),
+                            "MEMORY" => "512Mi".to_owned(),
+                            "RATIO" => "0.7".to_owned(),
+                            values if values.contains('|') => {
+                                values.split('|').next().unwrap_or_default().to_owned()
+                            }
+                            _ => "text".to_owned(),
+                        }),
+                };
+            let matches =
+                command().try_get_matches_from(["weir", "serve", &format!("--{flag}={value}")]);
+            let given = Given::new(
+                &command(),
+                &matches.unwrap_or_else(|error| panic!("{flag}: {error}")),
+            );
+            let message = format!(
+                "{variable}: wrong, \u{e4}; {variable}_X X{variable} write {variable}=1 or NO_OTHER"
+            );
+            let named = format!(
+                "--{flag}: wrong, \u{e4}; {variable}_X X{variable} write --{flag}=1 or NO_OTHER"
+            );
+            assert_eq!(given.name(&message), named);
+        }
+        let none = command()
+            .try_get_matches_from(["weir", "serve"])
+            .expect("no arguments");
+        assert_eq!(Given::new(&command(), &none).name("PORT: 0"), "PORT: 0");
+    }
+
+    #[test]
+    fn a_flag_with_an_invalid_value_is_named_by_itself() {
+        for arguments in [
+            &["weir", "serve", "--grpc-port", "none"][..],
+            &["weir", "serve", "--grpc-port=none"],
+        ] {
+            let mut command = command();
+            let error = command
+                .try_get_matches_from_mut(arguments)
+                .expect_err("no port");
+            let arguments: Vec<_> = arguments.iter().map(OsString::from).collect();
+            let message = name_variables(&error.to_string(), &error, &command, &arguments);
+            assert!(
+                message.contains("'--grpc-port <PORT>'") && !message.contains("GRPC_PORT"),
+                "{message}"
+            );
+            // As if a variable had given it.
+            let message = name_variables(&error.to_string(), &error, &command, &arguments[..2]);
+            assert!(
+                message.contains("invalid value 'none' for GRPC_PORT: "),
+                "{message}"
+            );
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The listeners: their addresses, and TLS on the gRPC port.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use clap::{ArgAction, Args};
+
+use super::{SettingError, no_effect, parse};
+use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
+use crate::service::server::{self, TcpAddress};
+
+const TLS_CERT: &str = "GRPC_SERVER_TLS_CERT";
+const TLS_KEY: &str = "GRPC_SERVER_TLS_KEY";
+const CLIENT_CACERT: &str = "GRPC_CLIENT_TLS_CACERT";
+
+/// The listeners of `weir serve`, and where `weir health` finds them.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Listeners")]
+pub struct ListenerFlags {
+    /// Address of the gRPC listener: an IP address or a name of this machine [default: all of IPv6
+    /// and IPv4]
+    ///
+    /// `0.0.0.0` is all of IPv4, and `::` all of both.
+    #[arg(long, env = "GRPC_HOST", value_name = "ADDRESS")]
+    grpc_host: Option<String>,
+    /// Port of the gRPC listener; 0 takes a free port
+    #[arg(long, env = "GRPC_PORT", default_value_t = 8081, value_parser = parse::port, value_name = "PORT")]
+    grpc_port: u16,
+    /// Unix socket of the gRPC listener, in place of GRPC_HOST and GRPC_PORT
+    ///
+    /// Weir replaces a socket on which no process listens, and removes its own when it ends.
+    #[arg(long, env = "GRPC_UDS", value_name = "PATH")]
+    grpc_uds: Option<String>,
+    /// Permissions of GRPC_UDS; a process that connects needs the right to write
+    #[arg(long, env = "GRPC_UDS_MODE", default_value = "0660", value_name = "MODE", value_parser = parse::mode)]
+    grpc_uds_mode: u32,
+    /// Address of the HTTP listener, which serves health, metrics and JSON [default: all of IPv6
+    /// and IPv4]
+    ///
+    /// As GRPC_HOST.
+    #[arg(long, env = "HOST", value_name = "ADDRESS")]
+    host: Option<String>,
+    /// Port of the HTTP listener; 0 takes a free port
+    #[arg(long, env = "PORT", default_value_t = 8080, value_parser = parse::port, value_name = "PORT")]
+    port: u16,
+    #[command(flatten)]
+    tls: TlsFlags,
+}
+
+/// TLS on the gRPC port.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "TLS of the gRPC port")]
+#[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
+struct TlsFlags {
+    /// Speak TLS 1.2 and 1.3 on the gRPC port, and nothing without it
+    ///
+    /// Weir reads changed files of certificates within two seconds, and uses them for new
+    /// connections.
+    #[arg(long, env = "GRPC_SERVER_USE_TLS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    grpc_server_use_tls: bool,
+    /// File of the certificate (PEM) of the gRPC port, followed by the intermediate certificates
+    #[arg(long, env = "GRPC_SERVER_TLS_CERT", value_name = "PATH")]
+    grpc_server_tls_cert: Option<String>,
+    /// File of the private key (PEM: PKCS#8, PKCS#1 or SEC1) of GRPC_SERVER_TLS_CERT
+    #[arg(long, env = "GRPC_SERVER_TLS_KEY", value_name = "PATH")]
+    grpc_server_tls_key: Option<String>,
+    /// No effect but a line in the log: GRPC_CLIENT_TLS_CACERT names the authorities of clients
+    ///
+    /// Accepted because Envoy Gateway sets it.
+    #[arg(long, env = "GRPC_SERVER_TLS_CA_CERT", value_name = "PATH")]
+    grpc_server_tls_ca_cert: Option<String>,
+    /// File of certificate authorities (PEM) of clients; each client has to present a certificate
+    ///
+    /// One of the authorities has to have signed it, or it has to be that of one of them.
+    #[arg(long, env = "GRPC_CLIENT_TLS_CACERT", value_name = "PATH")]
+    grpc_client_tls_cacert: Option<String>,
+    /// Name for which the certificates of clients have to be valid
+    ///
+    /// A DNS name, an IP address, or a URI such as `spiffe://cluster.local/ns/envoy/sa/envoy`.
+    #[arg(long, env = "GRPC_CLIENT_TLS_SAN", value_name = "TEXT")]
+    grpc_client_tls_san: Option<String>,
+}
+
+/// Where a process on the same machine finds the gRPC listener.
+#[derive(Clone, Debug)]
+pub struct LocalGrpc {
+    /// Its address; of TCP, one of this machine.
+    pub address: LocalAddress,
+    /// How to speak TLS with it: its own certificate is trusted, for any name, and also presented.
+    pub tls: Option<ClientOptions>,
+}
+
+/// The address of a listener on the same machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalAddress {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+/// A setting that is not empty.
+fn set(value: Option<&String>) -> Option<&str> {
+    value.map(String::as_str).filter(|value| !value.is_empty())
+}
+
+impl ListenerFlags {
+    /// Where the gRPC listener listens.
+    ///
+    /// # Errors
+    /// A setting that cannot be used.
+    pub(super) fn grpc(&self) -> Result<server::Address, SettingError> {
+        match set(self.grpc_uds.as_ref()) {
+            Some(path) => Ok(server::Address::Unix {
+                path: path.into(),
+                mode: self.grpc_uds_mode,
+            }),
+            None => address(
+                "GRPC_HOST",
+                set(self.grpc_host.as_ref()),
+                "all",
+                self.grpc_port,
+            )
+            .map(server::Address::Tcp),
+        }
+    }
+
+    /// Where the HTTP listener listens.
+    ///
+    /// # Errors
+    /// A setting that cannot be used.
+    pub(super) fn http(&self) -> Result<TcpAddress, SettingError> {
+        address("HOST", set(self.host.as_ref()), "all", self.port)
+    }
+
+    /// The certificates of the gRPC port; `None` without TLS. Adds settings without effect to
+    /// `warnings`.
+    ///
+    /// # Errors
+    /// A setting is missing or invalid.
+    pub(super) fn tls(
+        &self,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<server::TlsOptions>, SettingError> {
+        let flags = &self.tls;
+        let [cert, key] = [&flags.grpc_server_tls_cert, &flags.grpc_server_tls_key]
+            .map(|path| set(path.as_ref()));
+        let [authorities, name] = [&flags.grpc_client_tls_cacert, &flags.grpc_client_tls_san]
+            .map(|value| set(value.as_ref()));
+        if !flags.grpc_server_use_tls {
+            if let Some(setting) = authorities
+                .map(|_| CLIENT_CACERT)
+                .or(name.map(|_| "GRPC_CLIENT_TLS_SAN"))
+            {
+                return Err(SettingError(format!(
+                    "{setting} needs GRPC_SERVER_USE_TLS=true: without TLS no client can be \
+                     verified; set it, or unset {setting}"
+                )));
+            }
+            no_effect(
+                &[(TLS_CERT, cert.is_some()), (TLS_KEY, key.is_some())],
+                "GRPC_SERVER_USE_TLS is not true",
+                warnings,
+            );
+            return Ok(None);
+        }
+        let Some(identity) = identity(cert, key)? else {
+            return Err(SettingError(format!(
+                "GRPC_SERVER_USE_TLS needs {TLS_CERT} and {TLS_KEY}: set them to PEM files"
+            )));
+        };
+        let client_name = match name {
+            None => None,
+            Some(_) if authorities.is_none() => {
+                return Err(SettingError(format!(
+                    "GRPC_CLIENT_TLS_SAN needs {CLIENT_CACERT}: set it to a file of certificate \
+                     authorities"
+                )));
+            }
+            Some(name) => Some(SubjectName::parse(name).ok_or_else(|| {
+                SettingError(format!(
+                    "GRPC_CLIENT_TLS_SAN: {name:?} is not a name; write a DNS name, an IP address \
+                     or a URI"
+                ))
+            })?),
+        };
+        if let (None, Some(path)) = (authorities, set(flags.grpc_server_tls_ca_cert.as_ref())) {
+            warnings.push(format!(
+                "clients of the gRPC port are not verified; set {CLIENT_CACERT}={path} to accept \
+                 only those with a certificate of the authorities in GRPC_SERVER_TLS_CA_CERT"
+            ));
+        }
+        let client_authorities = authorities.map(|path| PemFile {
+            setting: CLIENT_CACERT,
+            path: path.into(),
+        });
+        Ok(Some(server::TlsOptions {
+            identity,
+            client_authorities,
+            client_name,
+        }))
+    }
+
+    /// Where a process on the same machine finds the gRPC listener.
+    ///
+    /// # Errors
+    /// A setting that does not say that.
+    pub fn grpc_on_this_machine(&self) -> Result<LocalGrpc, SettingError> {
+        let address = match self.grpc()? {
+            server::Address::Tcp(address) => {
+                LocalAddress::Tcp(on_this_machine("GRPC_PORT", address)?)
+            }
+            server::Address::Unix { path, .. } => LocalAddress::Unix(path),
+        };
+        let trusts = |options: server::TlsOptions| ClientOptions {
+            authorities: Some(options.identity.certificate.clone()),
+            identity: Some(options.identity),
+            name_check: NameCheck::Skipped,
+        };
+        Ok(LocalGrpc {
+            address,
+            tls: self.tls(&mut Vec::new())?.map(trusts),
+        })
+    }
+
+    /// Where a process on the same machine finds the HTTP listener.
+    ///
+    /// # Errors
+    /// A setting that does not say that.
+    pub fn http_on_this_machine(&self) -> Result<SocketAddr, SettingError> {
+        on_this_machine("PORT", self.http()?)
+    }
+}
+
+fn identity(
+    certificate: Option<&str>,
+    key: Option<&str>,
+) -> Result<Option<Identity>, SettingError> {
+    Identity::try_new(
+        (TLS_CERT, certificate.map(Path::new)),
+        (TLS_KEY, key.map(Path::new)),
+    )
+    .map_err(|error| SettingError(error.to_string()))
+}
+
+/// A listener on all interfaces listens on loopback too.
+fn on_this_machine(port: &str, address: TcpAddress) -> Result<SocketAddr, SettingError> {
+    let mut address = match address {
+        TcpAddress::All(port) => (Ipv4Addr::LOCALHOST, port).into(),
+        TcpAddress::One(address) => address,
+    };
+    if address.port() == 0 {
+        return Err(SettingError(format!(
+            "{port}: 0 is any free port; write the port that the log of `weir serve` shows"
+        )));
+    }
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    Ok(address)
+}
+
+/// The address of a listener; without a host all of this machine. An error says what an empty
+/// setting means.
+pub(super) fn address(
+    name: &str,
+    host: Option<&str>,
+    empty: &str,
+    port: u16,
+) -> Result<TcpAddress, SettingError> {
+    let Some(host) = host else {
+        return Ok(TcpAddress::All(port));
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let resolved = (host, port)
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next());
+    resolved.map(TcpAddress::One).ok_or_else(|| {
+        SettingError(format!(
+            "{name}: `{host}` is not an address of this machine; leave it empty for {empty}, or \
+             write 0.0.0.0, :: or 127.0.0.1"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        listeners: ListenerFlags,
+    }
+
+    fn listeners(arguments: &[&str]) -> ListenerFlags {
+        Cli::try_parse_from([&["weir"], arguments].concat())
+            .expect("flags")
+            .listeners
+    }
+
+    #[test]
+    fn without_a_host_a_listener_has_all_addresses() {
+        for arguments in [&[][..], &["--host=", "--grpc-host="]] {
+            let listeners = listeners(arguments);
+            assert_eq!(listeners.http().expect("an address"), TcpAddress::All(8080));
+            assert_eq!(
+                listeners.grpc().expect("an address"),
+                server::Address::Tcp(TcpAddress::All(8081))
+            );
+            assert_eq!(
+                listeners.http_on_this_machine().expect("an address"),
+                "127.0.0.1:8080".parse().expect("an address")
+            );
+        }
+        for (host, local) in [
+            ("0.0.0.0", "127.0.0.1:8080"),
+            ("::", "[::1]:8080"),
+            ("[::]", "[::1]:8080"),
+            ("127.0.0.2", "127.0.0.2:8080"),
+        ] {
+            let listeners = listeners(&["--host", host]);
+            assert_eq!(
+                listeners.http_on_this_machine().expect("an address"),
+                local.parse().expect("an address"),
+                "{host}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_unix_socket_replaces_the_port() {
+        let path = PathBuf::from("/run/weir.sock");
+        let grpc = listeners(&["--grpc-uds", "/run/weir.sock"]);
+        assert_eq!(
+            grpc.grpc().expect("a path"),
+            server::Address::Unix {
+                path: path.clone(),
+                mode: 0o660
+            }
+        );
+        assert_eq!(
+            grpc.grpc_on_this_machine().expect("a path").address,
+            LocalAddress::Unix(path.clone())
+        );
+        let grpc = listeners(&["--grpc-uds", "/run/weir.sock", "--grpc-uds-mode", "666"]);
+        assert_eq!(
+            grpc.grpc().expect("a path"),
+            server::Address::Unix { path, mode: 0o666 }
+        );
+        for invalid in ["rw", "888", "1000", ""] {
+            assert!(
+                Cli::try_parse_from(["weir", "--grpc-uds-mode", invalid]).is_err(),
+                "{invalid:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn settings_of_tls_belong_together() {
+        let pair = ["--grpc-server-tls-cert=/cert", "--grpc-server-tls-key=/key"];
+        let on = [&["--grpc-server-use-tls"][..], &pair].concat();
+        let with = |base: &[&str], more: &[&str]| {
+            let mut warnings = Vec::new();
+            let tls = listeners(&[base, more].concat()).tls(&mut warnings);
+            tls.map(|tls| (tls, warnings))
+                .map_err(|error| error.to_string())
+        };
+        let (tls, warnings) = with(&on, &[]).expect("settings");
+        let tls = tls.expect("TLS");
+        assert_eq!(
+            (tls.client_authorities, tls.client_name, warnings.len()),
+            (None, None, 0)
+        );
+        let (tls, _) = with(
+            &on,
+            &[
+                "--grpc-client-tls-cacert=/ca",
+                "--grpc-client-tls-san=spiffe://a/b",
+            ],
+        )
+        .expect("settings");
+        let tls = tls.expect("TLS");
+        assert_eq!(
+            tls.client_authorities.map(|file| file.path),
+            Some(PathBuf::from("/ca"))
+        );
+        assert_eq!(tls.client_name, SubjectName::parse("spiffe://a/b"));
+        // Envoy Gateway sets it, and envoyproxy/ratelimit does not read it.
+        let (tls, warnings) = with(&on, &["--grpc-server-tls-ca-cert=/ca"]).expect("settings");
+        assert_eq!(tls.expect("TLS").client_authorities, None);
+        assert!(
+            warnings[0].contains("GRPC_CLIENT_TLS_CACERT=/ca"),
+            "{warnings:?}"
+        );
+        let (tls, warnings) = with(&pair, &[]).expect("settings");
+        assert_eq!((tls, warnings.len()), (None, 1), "TLS is off");
+        for (base, more, hint) in [
+            (
+                &on[..1],
+                &[][..],
+                "needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY",
+            ),
+            (
+                &on[..2],
+                &[],
+                "GRPC_SERVER_TLS_CERT needs GRPC_SERVER_TLS_KEY",
+            ),
+            (
+                &on[..],
+                &["--grpc-client-tls-san=a"],
+                "needs GRPC_CLIENT_TLS_CACERT",
+            ),
+            (
+                &on,
+                &[
+                    "--grpc-client-tls-cacert=/ca",
+                    "--grpc-client-tls-san=no name",
+                ],
+                "a DNS name, an IP address or a URI",
+            ),
+            (
+                &[],
+                &["--grpc-client-tls-cacert=/ca"],
+                "GRPC_CLIENT_TLS_CACERT needs GRPC_SERVER_USE_TLS=true",
+            ),
+            (
+                &[],
+                &["--grpc-client-tls-san=a"],
+                "GRPC_CLIENT_TLS_SAN needs GRPC_SERVER_USE_TLS=true",
+            ),
+        ] {
+            let error = with(base, more).expect_err("invalid");
+            assert!(error.contains(hint), "{hint} is not in: {error}");
+        }
+    }
+}

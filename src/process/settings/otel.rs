@@ -1,0 +1,554 @@
+//! The flags of tracing: those of envoyproxy/ratelimit, and those of OpenTelemetry's exporter that
+//! it reads.
+//!
+//! A variable with `TRACES` in its name comes before the one without, and an empty one is not set.
+//! Source: OpenTelemetry, "OpenTelemetry Protocol Exporter".
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use percent_encoding::percent_decode_str;
+
+use super::{SettingError, parse};
+use crate::net::tls::{ClientOptions, Identity, PemFile};
+use crate::observe::traces::{Options, Protocol};
+
+/// Traces and their export.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Tracing")]
+pub(super) struct TracingFlags {
+    /// Record spans of calls and export them by OTLP
+    ///
+    /// A call belongs to the trace that its headers name: b3, x-b3-* or traceparent.
+    #[arg(long, env = "TRACING_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    tracing_enabled: bool,
+    /// Attribute service.name of all spans
+    #[arg(
+        long,
+        env = "TRACING_SERVICE_NAME",
+        default_value = "RateLimit",
+        value_name = "TEXT"
+    )]
+    tracing_service_name: String,
+    /// Attribute service.namespace of all spans; empty for none
+    #[arg(
+        long,
+        env = "TRACING_SERVICE_NAMESPACE",
+        default_value = "",
+        value_name = "TEXT"
+    )]
+    tracing_service_namespace: String,
+    /// Attribute service.instance.id of all spans [default: a random UUID]
+    #[arg(long, env = "TRACING_SERVICE_INSTANCE_ID", value_name = "TEXT")]
+    tracing_service_instance_id: Option<String>,
+    /// Protocol to the collector: protobuf over HTTP, or gRPC
+    #[arg(long, env = "TRACING_EXPORTER_PROTOCOL", default_value = "http", value_parser = protocol, value_name = "http|grpc")]
+    tracing_exporter_protocol: Protocol,
+    /// Part of the traces without a parent that is recorded; 0 to 1
+    ///
+    /// A call whose headers name a trace is recorded if that trace is.
+    #[arg(
+        long,
+        env = "TRACING_SAMPLING_RATE",
+        default_value_t = 1.0,
+        value_name = "RATIO"
+    )]
+    tracing_sampling_rate: f32,
+    /// URL of the collector [default: http://localhost:4318, or http://localhost:4317 for grpc]
+    ///
+    /// For http, Weir appends the path /v1/traces. With https, TLS verifies the collector.
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "ENDPOINT"
+    )]
+    otel_exporter_otlp_endpoint: String,
+    /// URL of the collector for traces, with its path [default: OTEL_EXPORTER_OTLP_ENDPOINT]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "ENDPOINT"
+    )]
+    otel_exporter_otlp_traces_endpoint: String,
+    /// Headers of each export: NAME=VALUE, separated by commas; values as in a URL
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_HEADERS",
+        default_value = "",
+        hide_env_values = true,
+        value_name = "SECRET"
+    )]
+    otel_exporter_otlp_headers: String,
+    /// Headers of each export of traces [default: OTEL_EXPORTER_OTLP_HEADERS]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true
+    )]
+    #[arg(value_name = "SECRET")]
+    otel_exporter_otlp_traces_headers: String,
+    /// Longest time of an export; 1 to 3600000 [default: 10000]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TIMEOUT", default_value = "", hide_default_value = true, value_parser = millis)]
+    #[arg(value_name = "MILLISECONDS")]
+    otel_exporter_otlp_timeout: Millis,
+    /// Longest time of an export of traces [default: OTEL_EXPORTER_OTLP_TIMEOUT]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", default_value = "", hide_default_value = true, value_parser = millis)]
+    #[arg(value_name = "MILLISECONDS")]
+    otel_exporter_otlp_traces_timeout: Millis,
+    /// PEM file of the authorities that the collector's certificate is verified by [default: the
+    /// system's]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_CERTIFICATE",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "PATH"
+    )]
+    otel_exporter_otlp_certificate: String,
+    /// The same for traces [default: OTEL_EXPORTER_OTLP_CERTIFICATE]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "PATH"
+    )]
+    otel_exporter_otlp_traces_certificate: String,
+    /// PEM file of the certificate that Weir shows the collector
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+        default_value = "",
+        value_name = "PATH"
+    )]
+    otel_exporter_otlp_client_certificate: String,
+    /// The same for traces [default: OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "PATH"
+    )]
+    otel_exporter_otlp_traces_client_certificate: String,
+    /// PEM file of the private key of that certificate
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+        default_value = "",
+        value_name = "PATH"
+    )]
+    otel_exporter_otlp_client_key: String,
+    /// The same for traces [default: OTEL_EXPORTER_OTLP_CLIENT_KEY]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "PATH"
+    )]
+    otel_exporter_otlp_traces_client_key: String,
+}
+
+/// Milliseconds; `None` if the variable is empty.
+#[derive(Clone, Copy, Debug)]
+struct Millis(Option<u64>);
+
+fn millis(text: &str) -> Result<Millis, String> {
+    match text {
+        "" => Ok(Millis(None)),
+        text => {
+            let millis = text
+                .parse()
+                .ok()
+                .filter(|millis| (1..=3_600_000).contains(millis));
+            millis
+                .map(|millis| Millis(Some(millis)))
+                .ok_or_else(|| "write milliseconds, 1 to 3600000".to_owned())
+        }
+    }
+}
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "http" | "" => Ok(Protocol::Http),
+        "grpc" => Ok(Protocol::Grpc),
+        _ => Err("write http or grpc".to_owned()),
+    }
+}
+
+/// A setting: the name of its variable, and its text.
+type Setting<'a> = (&'static str, &'a str);
+
+/// The first of two settings if it is set, else the second.
+fn first<'a>(traces: Setting<'a>, all: Setting<'a>) -> Setting<'a> {
+    if traces.1.is_empty() { all } else { traces }
+}
+
+impl TracingFlags {
+    /// The options of traces; `None` while tracing is off.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used. No message shows a header.
+    pub(super) fn options(self) -> Result<Option<Options>, SettingError> {
+        if !self.tracing_enabled {
+            return Ok(None);
+        }
+        let sampling_rate = f64::from(self.tracing_sampling_rate);
+        if !(0.0..=1.0).contains(&sampling_rate) {
+            return Err(SettingError(format!(
+                "TRACING_SAMPLING_RATE: {sampling_rate} is out of range; write 0 to 1"
+            )));
+        }
+        let headers = first(
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+                &self.otel_exporter_otlp_traces_headers,
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_HEADERS",
+                &self.otel_exporter_otlp_headers,
+            ),
+        );
+        let timeout = self
+            .otel_exporter_otlp_traces_timeout
+            .0
+            .or(self.otel_exporter_otlp_timeout.0);
+        Ok(Some(Options {
+            sampling_rate,
+            protocol: self.tracing_exporter_protocol,
+            endpoint: self.endpoint()?,
+            headers: parse_headers(headers)?,
+            timeout: Duration::from_millis(timeout.unwrap_or(10_000)),
+            tls: self.tls()?,
+            service_name: self.tracing_service_name,
+            service_namespace: self.tracing_service_namespace,
+            service_instance_id: self
+                .tracing_service_instance_id
+                .filter(|id| !id.is_empty())
+                .unwrap_or_else(random_uuid),
+        }))
+    }
+
+    fn endpoint(&self) -> Result<Uri, SettingError> {
+        let (local, base_path) = match self.tracing_exporter_protocol {
+            Protocol::Http => ("http://localhost:4318", "/v1/traces"),
+            Protocol::Grpc => ("http://localhost:4317", ""),
+        };
+        match (
+            &*self.otel_exporter_otlp_traces_endpoint,
+            &*self.otel_exporter_otlp_endpoint,
+        ) {
+            ("", "") => parse_endpoint(("OTEL_EXPORTER_OTLP_ENDPOINT", local), base_path),
+            ("", base) => parse_endpoint(("OTEL_EXPORTER_OTLP_ENDPOINT", base), base_path),
+            (traces, _) => parse_endpoint(("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", traces), ""),
+        }
+    }
+
+    fn tls(&self) -> Result<ClientOptions, SettingError> {
+        let authorities = first(
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+                &self.otel_exporter_otlp_traces_certificate,
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_CERTIFICATE",
+                &self.otel_exporter_otlp_certificate,
+            ),
+        );
+        let certificate = first(
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+                &self.otel_exporter_otlp_traces_client_certificate,
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+                &self.otel_exporter_otlp_client_certificate,
+            ),
+        );
+        let key = first(
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+                &self.otel_exporter_otlp_traces_client_key,
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+                &self.otel_exporter_otlp_client_key,
+            ),
+        );
+        let path = |(setting, path): Setting<'_>| {
+            (
+                setting,
+                (!path.is_empty()).then(|| Path::new(path).to_owned()),
+            )
+        };
+        let ((certificate, key), (setting, authorities)) =
+            ((path(certificate), path(key)), path(authorities));
+        let identity = Identity::try_new(
+            (certificate.0, certificate.1.as_deref()),
+            (key.0, key.1.as_deref()),
+        );
+        Ok(ClientOptions {
+            authorities: authorities.map(|path| PemFile { setting, path }),
+            identity: identity.map_err(|error| SettingError(error.to_string()))?,
+            ..ClientOptions::default()
+        })
+    }
+}
+
+fn parse_endpoint((name, text): Setting<'_>, base_path: &str) -> Result<Uri, SettingError> {
+    // The text may hold a password.
+    let invalid = || {
+        SettingError(format!(
+            "{name}: not a URL with http or https and without user; write http://collector:4318"
+        ))
+    };
+    let mut parts = text
+        .trim()
+        .parse::<Uri>()
+        .map_err(|_| invalid())?
+        .into_parts();
+    let is_http = parts
+        .scheme
+        .as_ref()
+        .is_some_and(|scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme));
+    let is_host = parts
+        .authority
+        .as_ref()
+        .is_some_and(|authority| !authority.as_str().contains('@') && !authority.host().is_empty());
+    if !is_http || !is_host {
+        return Err(invalid());
+    }
+    if !base_path.is_empty() {
+        let path = parts
+            .path_and_query
+            .as_ref()
+            .map_or("", PathAndQuery::path)
+            .trim_end_matches('/');
+        parts.path_and_query = Some(
+            format!("{path}{base_path}")
+                .parse()
+                .map_err(|_| invalid())?,
+        );
+    }
+    Uri::from_parts(parts).map_err(|_| invalid())
+}
+
+/// Source: OpenTelemetry, "Specifying headers via environment variables".
+fn parse_headers((name, text): Setting<'_>) -> Result<HeaderMap, SettingError> {
+    let invalid = || {
+        SettingError(format!(
+            "{name}: not a list of headers; write NAME=VALUE,NAME=VALUE with values as in a URL"
+        ))
+    };
+    let mut headers = HeaderMap::new();
+    for pair in text
+        .split(',')
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty())
+    {
+        let (key, value) = pair.split_once('=').ok_or_else(invalid)?;
+        let key = HeaderName::from_bytes(key.trim().as_bytes()).map_err(|_| invalid())?;
+        let value = percent_decode_str(value.trim()).collect::<Vec<u8>>();
+        let mut value = HeaderValue::from_bytes(&value).map_err(|_| invalid())?;
+        value.set_sensitive(true);
+        headers.append(key, value);
+    }
+    Ok(headers)
+}
+
+/// A random UUID. Source: RFC 9562, section 5.4.
+fn random_uuid() -> String {
+    let bits = fastrand::u128(..) & !(0xf << 76) | 4 << 76;
+    let bits = bits & !(0b11 << 62) | 0b10 << 62;
+    let hex = format!("{bits:032x}");
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        flags: TracingFlags,
+    }
+
+    fn read(arguments: &[&str]) -> Result<Option<Options>, String> {
+        let flags = Cli::try_parse_from([&["weir"], arguments].concat())
+            .map_err(|error| error.to_string())?
+            .flags;
+        flags.options().map_err(|error| error.to_string())
+    }
+
+    fn on(arguments: &[&str]) -> Result<Options, String> {
+        read(&[&["--tracing-enabled"], arguments].concat())
+            .map(|options| options.expect("tracing is on"))
+    }
+
+    #[test]
+    fn tracing_is_off_unless_asked() {
+        assert!(
+            read(&["--otel-exporter-otlp-endpoint=nonsense"])
+                .expect("unused")
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn the_endpoint_follows_the_protocol_and_the_variables() {
+        for (arguments, endpoint) in [
+            (&[][..], "http://localhost:4318/v1/traces"),
+            (
+                &["--tracing-exporter-protocol=grpc"],
+                "http://localhost:4317/",
+            ),
+            (
+                &["--otel-exporter-otlp-endpoint=https://c:1/"],
+                "https://c:1/v1/traces",
+            ),
+            (
+                &["--otel-exporter-otlp-endpoint=http://c/base"],
+                "http://c/base/v1/traces",
+            ),
+            (
+                &[
+                    "--otel-exporter-otlp-traces-endpoint=http://t:2/x",
+                    "--otel-exporter-otlp-endpoint=http://c",
+                ],
+                "http://t:2/x",
+            ),
+            (
+                &[
+                    "--otel-exporter-otlp-traces-endpoint=",
+                    "--otel-exporter-otlp-endpoint=http://[::1]:9",
+                ],
+                "http://[::1]:9/v1/traces",
+            ),
+        ] {
+            assert_eq!(
+                on(arguments).expect("options").endpoint.to_string(),
+                endpoint,
+                "{arguments:?}"
+            );
+        }
+        for endpoint in [
+            "collector:4318",
+            "ftp://c",
+            "http://user:hunter2@c",
+            "http://",
+            "/v1/traces",
+            "a b",
+        ] {
+            let error =
+                on(&[&format!("--otel-exporter-otlp-endpoint={endpoint}")]).expect_err(endpoint);
+            assert!(
+                error.starts_with("OTEL_EXPORTER_OTLP_ENDPOINT: ") && !error.contains("hunter2"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn headers_are_decoded_and_secret() {
+        let options =
+            on(&["--otel-exporter-otlp-headers= Authorization = Bearer%20hunter2 ,a=b=c,,a=d"])
+                .expect("options");
+        let headers: Vec<_> = options
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().expect("text")))
+            .collect();
+        assert_eq!(
+            headers,
+            [
+                ("authorization", "Bearer hunter2"),
+                ("a", "b=c"),
+                ("a", "d")
+            ]
+        );
+        assert!(!format!("{options:?}").contains("hunter2"));
+        for text in ["hunter2", "a b=hunter2", "a=hunter2%0A"] {
+            let error =
+                on(&[&format!("--otel-exporter-otlp-traces-headers={text}")]).expect_err(text);
+            assert!(
+                error.starts_with("OTEL_EXPORTER_OTLP_TRACES_HEADERS: ")
+                    && !error.contains("hunter2"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_values_are_checked() {
+        let timeout = |arguments: &[&str]| on(arguments).map(|options| options.timeout.as_millis());
+        assert_eq!(timeout(&[]), Ok(10_000));
+        assert_eq!(timeout(&["--otel-exporter-otlp-timeout=20"]), Ok(20));
+        assert_eq!(
+            timeout(&[
+                "--otel-exporter-otlp-timeout=20",
+                "--otel-exporter-otlp-traces-timeout=30"
+            ]),
+            Ok(30)
+        );
+        for wrong in [
+            "--otel-exporter-otlp-timeout=0",
+            "--otel-exporter-otlp-timeout=10s",
+            "--tracing-exporter-protocol=zipkin",
+        ] {
+            assert!(on(&[wrong]).is_err(), "{wrong}");
+        }
+        for rate in ["-0.1", "1.5", "NaN"] {
+            assert!(
+                on(&[&format!("--tracing-sampling-rate={rate}")])
+                    .expect_err(rate)
+                    .contains("0 to 1")
+            );
+        }
+        let unpaired = on(&["--otel-exporter-otlp-client-key=/key"]).expect_err("no certificate");
+        assert!(
+            unpaired.contains(
+                "OTEL_EXPORTER_OTLP_CLIENT_KEY needs OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"
+            ),
+            "{unpaired}"
+        );
+    }
+
+    #[test]
+    fn an_instance_has_a_uuid_unless_it_is_named() {
+        assert_eq!(
+            on(&["--tracing-service-instance-id=pod-7"])
+                .expect("options")
+                .service_instance_id,
+            "pod-7"
+        );
+        let [one, other] = [0; 2].map(|_| {
+            on(&["--tracing-service-instance-id="])
+                .expect("options")
+                .service_instance_id
+        });
+        assert_ne!(one, other);
+        assert_eq!((one.len(), &one[14..15]), (36, "4"), "{one}");
+        assert!("89ab".contains(&one[19..20]), "{one}");
+    }
+}

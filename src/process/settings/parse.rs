@@ -1,0 +1,320 @@
+//! Parsers of values, in the notation of envoyproxy/ratelimit: Go's booleans and durations.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::core::time::parse_duration;
+use crate::limits::rules::limit::OnStoreFailure;
+
+/// `MEMORY_MAX_KEYS` and `LOCAL_MAX_KEYS`: fewer keys would be dropped while they count, more fit
+/// into no memory.
+pub(super) const KEYS: RangeInclusive<u64> = 1_000..=4_000_000_000;
+
+/// `MEMORY_MAX_BYTES` and `MEMORY_USAGE_BYTES`: less memory would hold too few keys or records to
+/// be of use, more is in no machine.
+pub(super) const STORE_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 40;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Stands for "never" among ages: ten years, so that sums of it do not overflow.
+pub(super) const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
+
+/// Go's `strconv.ParseBool`.
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("write true or false".to_owned()),
+    }
+}
+
+/// A duration in the notation of limits (`250ms`, `1m30s`), or `0` without a unit, as Go allows it.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    match text {
+        "0" => Ok(Duration::ZERO),
+        text => parse_duration(text).map_err(|error| error.report().1.to_owned()),
+    }
+}
+
+/// `STORE_TIMEOUT`: a shorter one would fail most requests, and no client waits for an hour.
+pub(super) fn store_timeout(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(1), HOUR, "write 1ms to 1h")
+}
+
+/// `ON_STORE_FAILURE`, in any letter case.
+pub(super) fn on_store_failure(text: &str) -> Result<OnStoreFailure, String> {
+    let named = OnStoreFailure::NAMED
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(text));
+    named
+        .map(|&(_, policy)| policy)
+        .ok_or_else(|| "write error, allow, deny or local".to_owned())
+}
+
+/// A whole number as Go's `strconv.ParseInt` reads one with base 0: with a sign, with the prefix
+/// 0x, 0o, 0 or 0b, and with `_` between digits.
+pub(super) fn integer(text: &str) -> Result<i64, String> {
+    let error = || "write a whole number".to_owned();
+    let (sign, digits) = match text.as_bytes() {
+        [b'-', ..] => ("-", &text[1..]),
+        [b'+', ..] => ("", &text[1..]),
+        _ => ("", text),
+    };
+    let (base, digits) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        [b'0', _, ..] => (8, &digits[1..]),
+        _ => (10, digits),
+    };
+    // Between a prefix and a digit one may stand too.
+    let digits = if base == 10 {
+        digits
+    } else {
+        digits.strip_prefix('_').unwrap_or(digits)
+    };
+    let are_apart = !digits.starts_with('_') && !digits.ends_with('_') && !digits.contains("__");
+    let digits = digits.replace('_', "");
+    if !are_apart || !digits.bytes().all(|digit| digit.is_ascii_alphanumeric()) {
+        return Err(error());
+    }
+    i64::from_str_radix(&format!("{sign}{digits}"), base).map_err(|_| error())
+}
+
+/// A port; 0 takes a free one.
+pub(super) fn port(text: &str) -> Result<u16, String> {
+    integer(text)
+        .ok()
+        .and_then(|port| u16::try_from(port).ok())
+        .ok_or_else(|| "write a port from 0 to 65535".to_owned())
+}
+
+/// The size of a pool; 0 stands for the default, as in envoyproxy/ratelimit.
+pub(super) fn pool_size(text: &str) -> Result<u32, String> {
+    let size = integer(text)
+        .ok()
+        .filter(|size| *size >= 0)
+        .ok_or_else(|| "write 1 or more, or 0 for the default".to_owned())?;
+    Ok(u32::try_from(size).unwrap_or(u32::MAX))
+}
+
+/// Seconds of jitter. Less than 0 is none, as in envoyproxy/ratelimit.
+pub(super) fn jitter_secs(text: &str) -> Result<u32, String> {
+    Ok(u32::try_from(integer(text)?.max(0)).unwrap_or(u32::MAX))
+}
+
+/// `STATS_FLUSH_INTERVAL`.
+pub(super) fn flush_interval(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(100), HOUR, "write 100ms to 1h")
+}
+
+/// `DRAIN_DELAY`.
+pub(super) fn drain_delay(text: &str) -> Result<Duration, String> {
+    within(text, Duration::ZERO, HOUR, "write 0 to 1h")
+}
+
+/// `GRPC_UDS_MODE`: permissions in octal digits, as chmod takes them.
+pub(super) fn mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| "write octal digits, 0 to 0777".to_owned())
+}
+
+/// Ages of connections; 0 and more than ten years mean never.
+pub(super) fn age(text: &str) -> Result<Duration, String> {
+    let age = duration(text)?.min(NEVER);
+    Ok(if age.is_zero() { NEVER } else { age })
+}
+
+/// `CONFIG_GRPC_XDS_PING_INTERVAL`: more PINGs than one a second are of no use.
+pub(super) fn ping(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_secs(1), HOUR, "write 1s to 1h")
+}
+
+/// Waits between connections: a shorter one would keep a server busy that refuses them.
+pub(super) fn reconnect(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(10), HOUR, "write 10ms to 1h")
+}
+
+/// `XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES`: a gRPC message is shorter than 4 GiB, and one of a gibibyte
+/// is a mistake.
+pub(super) fn message_bytes(text: &str) -> Result<usize, String> {
+    const MAX: usize = 1 << 30;
+    text.parse()
+        .ok()
+        .filter(|bytes| *bytes <= MAX)
+        .ok_or_else(|| format!("write 0 for the default, or bytes up to {MAX}"))
+}
+
+/// `MEMORY_LIMIT`: bytes, with the binary suffixes of Kubernetes or without one. What `512M` is
+/// differs between Kubernetes and systemd.
+pub(super) fn memory_limit(text: &str) -> Result<u64, String> {
+    const BOUNDS: RangeInclusive<u64> = 64 << 20..=1 << 50;
+    let suffixes = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
+    let suffixed = suffixes
+        .iter()
+        .find_map(|(suffix, shift)| Some((text.strip_suffix(suffix)?, *shift)));
+    let (number, shift) = suffixed.unwrap_or((text, 0));
+    let bytes = number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| BOUNDS.contains(bytes))
+        .ok_or_else(|| "write 64Mi or more, such as 512Mi or 1Gi, or bytes".to_owned())
+}
+
+fn within(text: &str, min: Duration, max: Duration, remedy: &str) -> Result<Duration, String> {
+    duration(text).and_then(|duration| {
+        if (min..=max).contains(&duration) {
+            Ok(duration)
+        } else {
+            Err(remedy.to_owned())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_gos() {
+        for (text, micros) in [
+            ("150us", 150),
+            ("10s", 10_000_000),
+            ("1m30s", 90_000_000),
+            ("1.5h", 5_400_000_000),
+            ("0", 0),
+            ("24h", 86_400_000_000),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_micros(micros)), "{text}");
+        }
+        for text in ["", "10", "s", "10 s", "-1s", "1d", "1..5s", "9e9h"] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn booleans_are_gos() {
+        for (texts, value) in [
+            (["1", "t", "T", "true", "TRUE", "True"], true),
+            (["0", "f", "F", "false", "FALSE", "False"], false),
+        ] {
+            assert!(
+                texts.iter().all(|text| boolean(text) == Ok(value)),
+                "{texts:?}"
+            );
+        }
+        for text in ["", "yes", "on", "tRUE", " true"] {
+            assert!(boolean(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_are_gos() {
+        for (text, value) in [
+            ("0", 0),
+            ("8080", 8_080),
+            ("+7", 7),
+            ("-12", -12),
+            ("0x1F90", 8_080),
+            ("0X1f_90", 8_080),
+            ("0o17", 15),
+            ("017", 15),
+            ("-0b101", -5),
+            ("10_000_000_000", 10_000_000_000),
+            ("0x_ff", 255),
+            ("9223372036854775807", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+        ] {
+            assert_eq!(integer(text), Ok(value), "{text}");
+        }
+        for text in [
+            "",
+            "-",
+            "+",
+            "0x",
+            "08",
+            "1.5",
+            "1e3",
+            " 1",
+            "1 ",
+            "_1",
+            "1_",
+            "1__0",
+            "--1",
+            "-+1",
+            "0x+1",
+            "9223372036854775808",
+            "ten",
+            "\u{663}",
+        ] {
+            assert!(integer(text).is_err(), "{text:?}");
+        }
+        assert_eq!(
+            (port("0x1F90"), port("65536").is_err(), port("-1").is_err()),
+            (Ok(8_080), true, true)
+        );
+        assert_eq!(
+            (
+                pool_size("0"),
+                pool_size("99999999999"),
+                pool_size("-1").is_err()
+            ),
+            (Ok(0), Ok(u32::MAX), true)
+        );
+        assert_eq!(
+            (
+                jitter_secs("-5"),
+                jitter_secs("300"),
+                jitter_secs("99999999999")
+            ),
+            (Ok(0), Ok(300), Ok(u32::MAX))
+        );
+    }
+
+    #[test]
+    fn memory_is_written_as_kubernetes_does() {
+        for (text, bytes) in [
+            ("512Mi", 512 << 20),
+            ("1Gi", 1 << 30),
+            ("65536Ki", 64 << 20),
+            ("268435456", 256 << 20),
+        ] {
+            assert_eq!(memory_limit(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "63Mi",
+            "512M",
+            "1.5Gi",
+            "-1",
+            "Gi",
+            "9999999999999Ti",
+            "max",
+        ] {
+            assert!(memory_limit(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_kept() {
+        for (text, secs) in [
+            ("0", 315_360_000),
+            ("87600h", 315_360_000),
+            ("24h", 86_400),
+            ("2540400h", 315_360_000),
+        ] {
+            assert_eq!(age(text), Ok(Duration::from_secs(secs)), "{text}");
+        }
+        assert!(age("-1h").is_err());
+        assert_eq!(drain_delay("0"), Ok(Duration::ZERO));
+        assert!(drain_delay("61m").is_err());
+        assert_eq!(store_timeout("1ms"), Ok(Duration::from_millis(1)));
+        for text in ["0", "999us", "61m", "2540400h", "9999999999h"] {
+            assert!(store_timeout(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Settings of envoyproxy/ratelimit that Weir does not act on, and what they do.
+//!
+//! Users of envoyproxy/ratelimit can keep their settings. Those here change no decision; each is a
+//! warning in the log. A setting with its default value is ignored.
+
+/// A name (a `*` at its end matches any text) and the values beside the empty one that are ignored,
+/// in lower case.
+pub(super) type Setting = (&'static str, &'static [&'static str]);
+
+const OFF: &[&str] = &["0", "f", "false"];
+const EMPTY: &[&str] = &[];
+const NO_TIME: &[&str] = &["0", "0s", "0ms", "0us"];
+
+/// The settings that have no effect, after the reason.
+pub(super) const NOT_ACTED_ON: &[(&str, &[Setting])] = &[
+    (
+        "TRACING_EXPORTER_PROTOCOL chooses the protocol, and the scheme of the endpoint whether \
+         there is TLS; there is no compression",
+        &[
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", EMPTY),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", EMPTY),
+            ("OTEL_EXPORTER_OTLP_INSECURE", EMPTY),
+            ("OTEL_EXPORTER_OTLP_TRACES_INSECURE", EMPTY),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", &["none"]),
+            ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", &["none"]),
+        ],
+    ),
+    (
+        "STORE_TIMEOUT is the longest wait for Redis",
+        &[
+            ("REDIS_TIMEOUT", &["10s"]),
+            ("REDIS_PERSECOND_TIMEOUT", &["10s"]),
+        ],
+    ),
+    (
+        "Weir sends all requests that wait for Redis together, without a timer",
+        &[
+            ("REDIS_PIPELINE_WINDOW", NO_TIME),
+            ("REDIS_PIPELINE_LIMIT", &["0"]),
+            ("REDIS_CLUSTER_PIPELINE_PARALLELISM", &["1"]),
+            ("REDIS_PERSECOND_PIPELINE_WINDOW", NO_TIME),
+            ("REDIS_PERSECOND_PIPELINE_LIMIT", &["0"]),
+            ("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", &["1"]),
+        ],
+    ),
+    (
+        "a request waits for a free connection until its deadline",
+        &[
+            ("REDIS_POOL_ON_EMPTY_BEHAVIOR", &["wait"]),
+            ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", EMPTY),
+            ("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", &["wait"]),
+        ],
+    ),
+    (
+        "Weir starts without Redis, and connects as soon as Redis is reachable",
+        &[
+            ("REDIS_STARTUP_INITIAL_INTERVAL", &["1s"]),
+            ("REDIS_STARTUP_MAX_INTERVAL", &["30s"]),
+            ("REDIS_STARTUP_MAX_ELAPSED_TIME", NO_TIME),
+        ],
+    ),
+    (
+        "Weir has no memcache; it keeps counters in Redis or in memory",
+        &[
+            ("MEMCACHE_HOST_PORT", EMPTY),
+            ("MEMCACHE_MAX_IDLE_CONNS", &["2"]),
+            ("MEMCACHE_SRV", EMPTY),
+            ("MEMCACHE_SRV_REFRESH", NO_TIME),
+            ("MEMCACHE_TLS", OFF),
+            ("MEMCACHE_TLS_CLIENT_CERT", EMPTY),
+            ("MEMCACHE_TLS_CLIENT_KEY", EMPTY),
+            ("MEMCACHE_TLS_CACERT", EMPTY),
+            ("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", OFF),
+        ],
+    ),
+];
+
+/// The warnings about these settings in `environment`: one for each reason, which names its
+/// settings but not their values.
+pub(super) fn check(environment: &[(String, String)]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (reason, settings) in NOT_ACTED_ON {
+        let mut set: Vec<_> = environment
+            .iter()
+            .filter(|(name, value)| {
+                settings
+                    .iter()
+                    .any(|setting| is_reported(setting, name, value))
+            })
+            .collect();
+        set.sort();
+        match set.as_slice() {
+            [] => {}
+            [(name, _)] => warnings.push(format!("{name} has no effect: {reason}")),
+            several => {
+                let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
+                warnings.push(format!("{} have no effect: {reason}", names.join(", ")));
+            }
+        }
+    }
+    warnings
+}
+
+fn is_reported((known, harmless): &Setting, name: &str, value: &str) -> bool {
+    let value = value.to_ascii_lowercase();
+    let is_it = known
+        .strip_suffix('*')
+        .map_or(*known == name, |start| name.starts_with(start));
+    is_it && !value.is_empty() && !harmless.contains(&value.as_str())
+}
+
+/// Every variable of envoyproxy/ratelimit, its default, and what Weir does with another value;
+/// `tests/it/variables.rs` walks it too.
+#[cfg(test)]
+const VARIABLES: &str = include_str!("../../../tests/vectors/reference_variables.txt");
+
+/// [`VARIABLES`] as names and defaults.
+#[cfg(test)]
+pub(super) fn variables() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let row = |line: &'static str| {
+        line.split_once(' ')
+            .and_then(|(name, rest)| Some((name, rest.split_once(' ')?.0)))
+    };
+    VARIABLES
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(row)
+        .map(|(name, default)| (name, if default == "-" { "" } else { default }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use clap::{Args, Command};
+
+    use super::*;
+    use crate::process::settings::Flags;
+
+    /// Each variable is either acted on or in the table above, so that none is ignored without a
+    /// report.
+    #[test]
+    fn every_setting_of_the_reference_is_known() {
+        let command = Flags::augment_args(Command::new("weir"));
+        let acted_on: HashSet<_> = command
+            .get_arguments()
+            .filter_map(|argument| argument.get_env()?.to_str())
+            .collect();
+        assert!(
+            variables().count() > 100,
+            "the list is complete: {}",
+            variables().count()
+        );
+        for (name, default) in variables() {
+            let checked = |value: &str| check(&[(name.to_owned(), value.to_owned())]);
+            if !default.is_empty() {
+                assert_eq!(
+                    checked(default),
+                    Vec::<String>::new(),
+                    "{name}={default} is what the reference does anyway"
+                );
+            }
+            let reported = checked("7-of-9").join("\n");
+            // Their names depend on another variable; settings/exporters.rs reads them.
+            let is_read = acted_on.contains(name) || name.starts_with("DOG_STATSD_MOGRIFIER_");
+            assert!(
+                is_read || reported.starts_with(name),
+                "{name} is ignored without a report"
+            );
+        }
+    }
+
+    #[test]
+    fn one_line_names_all_settings_of_one_reason_and_none_of_their_values() {
+        let set = [
+            ("MEMCACHE_SRV", "hunter2"),
+            ("MEMCACHE_TLS", "true"),
+            ("STATSD_HOST", "localhost"),
+            ("HOME", "/"),
+        ];
+        let warnings = check(&set.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(
+            warnings,
+            [
+                "MEMCACHE_SRV, MEMCACHE_TLS have no effect: Weir has no memcache; it keeps \
+                 counters in Redis or in memory"
+            ]
+        );
+    }
+}

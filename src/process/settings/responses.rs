@@ -1,0 +1,171 @@
+//! What clients read of limits: the flags of headers, bodies and metadata in responses.
+
+use clap::{ArgAction, Args};
+
+use super::{SettingError, parse};
+use crate::service::rls::respond::{self, HeaderNames, RateLimitHeaders};
+
+/// The content of responses.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Response headers and bodies")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a setting of its own"
+)]
+pub(super) struct ResponseFlags {
+    /// Form of the headers about limits [default: legacy if LIMIT_RESPONSE_HEADERS_ENABLED is true,
+    /// else off]
+    ///
+    /// draft-11: RateLimit-Policy and RateLimit with all limits of the request, as in
+    /// draft-ietf-httpapi-ratelimit-headers-11. draft-03: three headers about the limit with the
+    /// least remaining hits, and a list of all, as Envoy's DRAFT_VERSION_03. legacy: three headers
+    /// about one limit, as in envoyproxy/ratelimit. off: none.
+    #[arg(long, env = "RATELIMIT_HEADERS", value_parser = form, value_name = "draft-11|draft-03|legacy|off")]
+    ratelimit_headers: Option<Form>,
+    /// Add headers with limit, remaining hits and reset of the nearest limit to responses
+    ///
+    /// The same as RATELIMIT_HEADERS=legacy, which takes precedence.
+    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    limit_response_headers_enabled: bool,
+    /// Name of the header for the limit, in the forms legacy and draft-03
+    #[arg(
+        long,
+        env = "LIMIT_LIMIT_HEADER",
+        default_value = "RateLimit-Limit",
+        value_name = "HEADER"
+    )]
+    limit_limit_header: String,
+    /// Name of the header for the remaining hits, in the forms legacy and draft-03
+    #[arg(
+        long,
+        env = "LIMIT_REMAINING_HEADER",
+        default_value = "RateLimit-Remaining",
+        value_name = "HEADER"
+    )]
+    limit_remaining_header: String,
+    /// Name of the header for the seconds until the limit resets, in the forms legacy and draft-03
+    #[arg(
+        long,
+        env = "LIMIT_RESET_HEADER",
+        default_value = "RateLimit-Reset",
+        value_name = "HEADER"
+    )]
+    limit_reset_header: String,
+    /// Add the header retry-after, in seconds, to refused requests
+    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    retry_after_header_enabled: bool,
+    /// Give refused requests a body in JSON that says which limits refused them
+    ///
+    /// The body is a problem as in RFC 9457, with content type application/problem+json and
+    /// status 429.
+    #[arg(long, env = "PROBLEM_DETAILS_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    problem_details_enabled: bool,
+    /// Name of a header for the names of the limits that refuse a request; empty for none
+    #[arg(
+        long,
+        env = "REFUSED_BY_HEADER",
+        default_value = "",
+        value_name = "HEADER"
+    )]
+    refused_by_header: String,
+    /// Show the paths of limits that have no name as their names
+    ///
+    /// The name is that of `current_limit` in the status, which Envoy shows to clients in
+    /// x-ratelimit-limit.
+    #[arg(long, env = "LIMIT_PATHS_AS_NAMES_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    limit_paths_as_names_enabled: bool,
+    /// Return the request's descriptors and the metadata of its limits as dynamic metadata
+    ///
+    /// The metadata of a request that is over limits also lists these limits, as `refusedBy`.
+    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    response_dynamic_metadata: bool,
+}
+
+/// `RATELIMIT_HEADERS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Empty, as if it were not set.
+    Unset,
+    Draft11,
+    Draft03,
+    Legacy,
+    Off,
+}
+
+fn form(text: &str) -> Result<Form, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "" => Ok(Form::Unset),
+        "draft-11" => Ok(Form::Draft11),
+        "draft-03" => Ok(Form::Draft03),
+        "legacy" => Ok(Form::Legacy),
+        "off" => Ok(Form::Off),
+        _ => Err("write draft-11, draft-03, legacy or off".to_owned()),
+    }
+}
+
+impl ResponseFlags {
+    /// The options of responses; adds a warning for a setting without effect.
+    ///
+    /// # Errors
+    /// A name that no header can have. Envoy drops a response with one.
+    pub(super) fn options(
+        self,
+        shadow_mode: bool,
+        warnings: &mut Vec<String>,
+    ) -> Result<respond::Options, SettingError> {
+        let form = match self.ratelimit_headers.filter(|form| *form != Form::Unset) {
+            Some(form) => {
+                if self.limit_response_headers_enabled && form != Form::Legacy {
+                    warnings.push(
+                        "LIMIT_RESPONSE_HEADERS_ENABLED has no effect: RATELIMIT_HEADERS chooses \
+                         the form of the headers"
+                            .to_owned(),
+                    );
+                }
+                form
+            }
+            None if self.limit_response_headers_enabled => Form::Legacy,
+            None => Form::Off,
+        };
+        Ok(respond::Options {
+            shadow_mode,
+            ratelimit_headers: match form {
+                Form::Unset | Form::Off => RateLimitHeaders::Off,
+                Form::Legacy => RateLimitHeaders::Legacy(self.names()?),
+                Form::Draft03 => RateLimitHeaders::Draft03(self.names()?),
+                Form::Draft11 => RateLimitHeaders::Draft11,
+            },
+            retry_after: self.retry_after_header_enabled,
+            problem_details: self.problem_details_enabled,
+            refused_by: match self.refused_by_header.as_str() {
+                "" => None,
+                name => Some(checked("REFUSED_BY_HEADER", name)?),
+            },
+            paths_as_names: self.limit_paths_as_names_enabled,
+            dynamic_metadata: self.response_dynamic_metadata,
+        })
+    }
+
+    fn names(&self) -> Result<HeaderNames, SettingError> {
+        Ok(HeaderNames {
+            limit: checked("LIMIT_LIMIT_HEADER", &self.limit_limit_header)?,
+            remaining: checked("LIMIT_REMAINING_HEADER", &self.limit_remaining_header)?,
+            reset: checked("LIMIT_RESET_HEADER", &self.limit_reset_header)?,
+        })
+    }
+}
+
+fn checked(variable: &str, name: &str) -> Result<String, SettingError> {
+    match http::HeaderName::from_bytes(name.as_bytes()) {
+        Ok(_) => Ok(name.to_owned()),
+        Err(_) => Err(SettingError(format!(
+            "{variable}: {name:?} is not a valid header name; write letters, digits and `-`, as in \
+             RateLimit-Limit"
+        ))),
+    }
+}

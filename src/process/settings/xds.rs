@@ -1,0 +1,474 @@
+//! The settings of limits from a control plane: their flags, and what several of them mean
+//! together.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+
+use super::{SettingError, parse};
+use crate::core::proto::xds::{Node, node};
+use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
+use crate::live::xds::{
+    BackoffOptions, DEFAULT_MAX_MESSAGE_BYTES, Header, Options, Server, Variant,
+};
+use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
+
+/// The address that envoyproxy/ratelimit connects to by default.
+const DEFAULT_SERVER: &str = "localhost:18000";
+
+/// The flags of limits from a control plane.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Limits from a control plane")]
+pub(super) struct XdsFlags {
+    /// Where limits come from: files, or a control plane that speaks xDS
+    ///
+    /// FILE: the limit files. GRPC_XDS_SOTW: a control plane, which sends all limits with each
+    /// change (state of the world), as Envoy Gateway and Envoy AI Gateway do; limit files are not
+    /// read. GRPC_XDS_DELTA, which envoyproxy/ratelimit does not have: the same with changes only.
+    #[arg(
+        long,
+        env = "CONFIG_TYPE",
+        default_value = "FILE",
+        value_name = "FILE|GRPC_XDS_SOTW|GRPC_XDS_DELTA"
+    )]
+    config_type: String,
+    /// Host and port of the control plane
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_URL", default_value = DEFAULT_SERVER, value_name = "HOST:PORT")]
+    config_grpc_xds_server_url: String,
+    /// Name of this service for the control plane, which chooses the limits by it
+    ///
+    /// A control plane sends nothing to a name that it does not know. Envoy Gateway knows
+    /// envoy-ratelimit, Envoy AI Gateway envoy-ai-gateway-ratelimit.
+    #[arg(
+        long,
+        env = "CONFIG_GRPC_XDS_NODE_ID",
+        default_value = "default",
+        value_name = "TEXT"
+    )]
+    config_grpc_xds_node_id: String,
+    /// Metadata of this service for the control plane, such as `region=eu,stage=test`
+    #[arg(
+        long,
+        env = "CONFIG_GRPC_XDS_NODE_METADATA",
+        default_value = "",
+        value_name = "TEXT"
+    )]
+    config_grpc_xds_node_metadata: String,
+    /// Headers of each stream to the control plane, such as `x-tenant:a,x-token:b`
+    #[arg(
+        long,
+        env = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+        default_value = "",
+        hide_env_values = true,
+        value_name = "TEXT"
+    )]
+    config_grpc_xds_client_additional_headers: String,
+    /// Use TLS for the connection to the control plane
+    ///
+    /// Weir reads the files of certificates and keys again for each connection.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    config_grpc_xds_server_use_tls: bool,
+    /// File of certificate authorities (PEM) to trust, and no others [default: those of the system]
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value_name = "PATH")]
+    config_grpc_xds_server_tls_cacert: Option<PathBuf>,
+    /// Name for which the control plane's certificate has to be valid [default: the host of
+    /// CONFIG_GRPC_XDS_SERVER_URL]
+    ///
+    /// A DNS name, an IP address, or a URI such as
+    /// `spiffe://cluster.local/ns/default/sa/control-plane`.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", value_name = "TEXT")]
+    config_grpc_xds_server_tls_san: Option<String>,
+    /// File of the client certificate (PEM) to present to the control plane
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value_name = "PATH")]
+    config_grpc_xds_client_tls_cert: Option<PathBuf>,
+    /// File of the private key (PEM) of CONFIG_GRPC_XDS_CLIENT_TLS_CERT
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value_name = "PATH")]
+    config_grpc_xds_client_tls_key: Option<PathBuf>,
+    /// File in which Weir keeps the last good limits of the control plane
+    ///
+    /// A process that starts while the control plane is away has these limits from its first
+    /// request. Without it such a process waits for the control plane. The folder has to be
+    /// writable.
+    #[arg(long, env = "CONFIG_GRPC_XDS_CACHE_FILE", value_name = "PATH")]
+    config_grpc_xds_cache_file: Option<PathBuf>,
+    /// Overlay file: what the messages of a control plane have no field for, such as algorithms
+    ///
+    /// It names domains and descriptors, and what to add to their limits. Weir notices its changes.
+    #[arg(long, env = "CONFIG_GRPC_XDS_OVERLAY_FILE", value_name = "PATH")]
+    config_grpc_xds_overlay_file: Option<PathBuf>,
+    /// Options of limits of a control plane that have none of their own, such as
+    /// `algorithm: token_bucket, burst: 20`
+    ///
+    /// As in `defaults` of a file of limits, on one line.
+    #[arg(
+        long,
+        env = "CONFIG_GRPC_XDS_DEFAULTS",
+        default_value = "",
+        value_name = "TEXT"
+    )]
+    config_grpc_xds_defaults: String,
+    /// Time between two HTTP/2 PINGs on the connection to the control plane; 1s to 1h
+    ///
+    /// A connection without an answer for 10 s is replaced. If the control plane closes a
+    /// connection because of too many PINGs, Weir sends one in 310 s.
+    #[arg(long, env = "CONFIG_GRPC_XDS_PING_INTERVAL", default_value = "30s", value_parser = parse::ping, value_name = "DURATION")]
+    config_grpc_xds_ping_interval: Duration,
+    /// Wait after a connection to the control plane that could not be opened; 10ms to 1h [default:
+    /// as the wait after a lost connection]
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", value_parser = parse::reconnect, value_name = "DURATION")]
+    config_grpc_xds_server_connect_retry_interval: Option<Duration>,
+    /// Wait after a lost connection to the control plane, which each further failure doubles; 10ms
+    /// to 1h [default: 500ms]
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", value_parser = parse::reconnect, value_name = "DURATION")]
+    xds_client_backoff_initial_interval: Option<Duration>,
+    /// Longest wait before Weir connects to the control plane again; 10ms to 1h [default: 30s]
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_MAX_INTERVAL", value_parser = parse::reconnect, value_name = "DURATION")]
+    xds_client_backoff_max_interval: Option<Duration>,
+    /// Part of these waits that is random; 0 to 1 [default: 1]
+    ///
+    /// It spreads the connections of replicas that lost their control plane together.
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", value_name = "RATIO")]
+    xds_client_backoff_random_factor: Option<f32>,
+    /// Whether a part of these waits is random
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_JITTER", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    xds_client_backoff_jitter: bool,
+    /// Largest configuration that Weir takes from the control plane, in bytes; 0 is 64 MiB, at most
+    /// 1073741824
+    ///
+    /// With 0 it is half of the memory for resources if that is less. envoyproxy/ratelimit takes 4
+    /// MiB.
+    #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", default_value_t = 0, value_parser = parse::message_bytes, value_name = "BYTES")]
+    xds_client_max_msg_size_in_bytes: usize,
+}
+
+impl XdsFlags {
+    /// The options of the client, which compiles limits with `rules`; `None` if limits come from
+    /// files.
+    ///
+    /// # Errors
+    /// A setting that cannot be used.
+    pub(super) fn options(
+        &self,
+        rules: XdsOptions,
+        max_memory: u64,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<Options>, SettingError> {
+        let variant = match self.config_type.to_ascii_uppercase().as_str() {
+            "FILE" | "" => {
+                self.warn_of_no_effect(warnings);
+                return Ok(None);
+            }
+            "GRPC_XDS_SOTW" => Variant::StateOfTheWorld,
+            "GRPC_XDS_DELTA" => Variant::Delta,
+            other => {
+                return Err(SettingError(format!(
+                    "CONFIG_TYPE={other}: write FILE, GRPC_XDS_SOTW or GRPC_XDS_DELTA"
+                )));
+            }
+        };
+        Ok(Some(Options {
+            server: self.server(warnings)?,
+            variant,
+            node: self.node()?,
+            headers: headers(&self.config_grpc_xds_client_additional_headers)?,
+            max_message_bytes: match self.xds_client_max_msg_size_in_bytes {
+                0 => DEFAULT_MAX_MESSAGE_BYTES
+                    .min(usize::try_from(max_memory / 2).unwrap_or(usize::MAX)),
+                bytes => bytes,
+            },
+            max_memory,
+            backoff: self.backoff()?,
+            ping: self.config_grpc_xds_ping_interval,
+            cache_file: self.config_grpc_xds_cache_file.clone(),
+            rules: XdsOptions {
+                defaults: self.defaults()?,
+                ..rules
+            },
+            overlay_file: self.config_grpc_xds_overlay_file.clone(),
+        }))
+    }
+
+    fn server(&self, warnings: &mut Vec<String>) -> Result<Server, SettingError> {
+        let (host, port) = host_and_port(&self.config_grpc_xds_server_url)?;
+        let files = [
+            (
+                "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+                self.config_grpc_xds_server_tls_cacert.clone(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+                self.config_grpc_xds_client_tls_cert.clone(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+                self.config_grpc_xds_client_tls_key.clone(),
+            ),
+        ];
+        if !self.config_grpc_xds_server_use_tls {
+            let set: Vec<_> = files
+                .iter()
+                .filter(|(_, path)| path.is_some())
+                .map(|(name, _)| *name)
+                .collect();
+            if !set.is_empty() {
+                warnings.push(format!(
+                    "no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true: {}",
+                    set.join(", ")
+                ));
+            }
+            return Ok(Server {
+                host,
+                port,
+                tls: None,
+            });
+        }
+        let [
+            (setting, authorities),
+            (certificate_setting, certificate),
+            (key_setting, key),
+        ] = files;
+        let identity = Identity::try_new(
+            (certificate_setting, certificate.as_deref()),
+            (key_setting, key.as_deref()),
+        )
+        .map_err(|error| SettingError(error.to_string()))?;
+        let name_check = match self.config_grpc_xds_server_tls_san.as_deref() {
+            None | Some("") => NameCheck::Strict,
+            Some(name) => NameCheck::Only(SubjectName::parse(name).ok_or_else(|| {
+                SettingError(format!(
+                    "CONFIG_GRPC_XDS_SERVER_TLS_SAN: {name:?} is neither a DNS name nor an IP \
+                     address nor a URI"
+                ))
+            })?),
+        };
+        let authorities = authorities.map(|path| PemFile { setting, path });
+        Ok(Server {
+            host,
+            port,
+            tls: Some(ClientOptions {
+                authorities,
+                identity,
+                name_check,
+            }),
+        })
+    }
+
+    fn defaults(&self) -> Result<XdsDefaults, SettingError> {
+        self.config_grpc_xds_defaults
+            .parse()
+            .map_err(|error| SettingError(format!("CONFIG_GRPC_XDS_DEFAULTS: {error}")))
+    }
+
+    fn node(&self) -> Result<Node, SettingError> {
+        let mut fields = std::collections::BTreeMap::new();
+        for pair in pairs(&self.config_grpc_xds_node_metadata) {
+            let Some((name, value)) = pair.split_once('=').filter(|(name, _)| !name.is_empty())
+            else {
+                return Err(SettingError(format!(
+                    "CONFIG_GRPC_XDS_NODE_METADATA: {pair:?} is no pair; write \
+                     `name=value,name=value`"
+                )));
+            };
+            fields.insert(
+                name.to_owned(),
+                Value {
+                    kind: Some(Kind::StringValue(value.to_owned())),
+                },
+            );
+        }
+        Ok(Node {
+            id: self.config_grpc_xds_node_id.clone(),
+            metadata: Some(Struct { fields }).filter(|metadata| !metadata.fields.is_empty()),
+            user_agent_name: "weir".to_owned(),
+            user_agent_version_type: Some(node::UserAgentVersionType::UserAgentVersion(
+                env!("CARGO_PKG_VERSION").to_owned(),
+            )),
+            ..Default::default()
+        })
+    }
+
+    fn backoff(&self) -> Result<BackoffOptions, SettingError> {
+        let default = BackoffOptions::default();
+        let share = self
+            .xds_client_backoff_random_factor
+            .map_or(default.random_share, f64::from);
+        if !(0.0..=1.0).contains(&share) {
+            return Err(SettingError(format!(
+                "XDS_CLIENT_BACKOFF_RANDOM_FACTOR: {share} is out of range; write 0 to 1"
+            )));
+        }
+        let first = self
+            .xds_client_backoff_initial_interval
+            .unwrap_or(default.first);
+        Ok(BackoffOptions {
+            first,
+            longest: self
+                .xds_client_backoff_max_interval
+                .unwrap_or(default.longest)
+                .max(first),
+            random_share: if self.xds_client_backoff_jitter {
+                share
+            } else {
+                0.0
+            },
+            after_failed_connect: self.config_grpc_xds_server_connect_retry_interval,
+        })
+    }
+
+    /// One warning that names the settings which matter with a control plane only.
+    fn warn_of_no_effect(&self, warnings: &mut Vec<String>) {
+        let set: Vec<_> = [
+            (
+                "CONFIG_GRPC_XDS_SERVER_URL",
+                self.config_grpc_xds_server_url != DEFAULT_SERVER,
+            ),
+            (
+                "CONFIG_GRPC_XDS_NODE_ID",
+                self.config_grpc_xds_node_id != "default",
+            ),
+            (
+                "CONFIG_GRPC_XDS_NODE_METADATA",
+                !self.config_grpc_xds_node_metadata.is_empty(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+                !self.config_grpc_xds_client_additional_headers.is_empty(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+                self.config_grpc_xds_server_connect_retry_interval.is_some(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+                self.config_grpc_xds_server_use_tls,
+            ),
+            (
+                "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+                self.config_grpc_xds_server_tls_cacert.is_some(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+                self.config_grpc_xds_server_tls_san
+                    .as_ref()
+                    .is_some_and(|name| !name.is_empty()),
+            ),
+            (
+                "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+                self.config_grpc_xds_client_tls_cert.is_some(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+                self.config_grpc_xds_client_tls_key.is_some(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_CACHE_FILE",
+                self.config_grpc_xds_cache_file.is_some(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_OVERLAY_FILE",
+                self.config_grpc_xds_overlay_file.is_some(),
+            ),
+            (
+                "CONFIG_GRPC_XDS_DEFAULTS",
+                !self.config_grpc_xds_defaults.is_empty(),
+            ),
+            (
+                "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+                self.xds_client_backoff_initial_interval.is_some(),
+            ),
+            (
+                "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+                self.xds_client_backoff_max_interval.is_some(),
+            ),
+            (
+                "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+                self.xds_client_backoff_random_factor.is_some(),
+            ),
+            ("XDS_CLIENT_BACKOFF_JITTER", !self.xds_client_backoff_jitter),
+            (
+                "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+                self.xds_client_max_msg_size_in_bytes != 0,
+            ),
+        ]
+        .into_iter()
+        .filter(|(_, is_set)| *is_set)
+        .map(|(name, _)| name)
+        .collect();
+        if !set.is_empty() {
+            warnings.push(format!(
+                "no effect without CONFIG_TYPE=GRPC_XDS_SOTW, because limits come from files: {}",
+                set.join(", ")
+            ));
+        }
+    }
+}
+
+/// The parts of a list with commas.
+fn pairs(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty())
+}
+
+fn headers(text: &str) -> Result<Vec<Header>, SettingError> {
+    let header = |(index, pair): (usize, &str)| {
+        // Not the text itself, which may be a secret.
+        let wrong = || {
+            let number = index + 1;
+            SettingError(format!(
+                "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: header {number} is not valid; write \
+                 `name:value,name:value`"
+            ))
+        };
+        let (name, value) = pair.split_once(':').ok_or_else(wrong)?;
+        let name = name
+            .trim()
+            .to_ascii_lowercase()
+            .parse()
+            .map_err(|_| wrong())?;
+        Ok((name, value.trim().parse().map_err(|_| wrong())?))
+    };
+    pairs(text).enumerate().map(header).collect()
+}
+
+/// `host:port`, also in the forms of a gRPC target: `dns:///host:port`, `dns:host:port`,
+/// `passthrough:///host:port`.
+fn host_and_port(text: &str) -> Result<(String, u16), SettingError> {
+    let wrong = || {
+        SettingError(format!(
+            "CONFIG_GRPC_XDS_SERVER_URL: {text:?} is no address; write host:port, such as \
+             envoy-gateway:18001"
+        ))
+    };
+    let schemes = ["dns:///", "dns:", "passthrough:///", "http://", "https://"];
+    let address = schemes
+        .iter()
+        .find_map(|scheme| text.strip_prefix(scheme))
+        .unwrap_or(text)
+        .trim_end_matches('/');
+    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let is_valid = match bare {
+        Some(host) => host.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            !host.is_empty()
+                && host
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+        }
+    };
+    match port.parse() {
+        Ok(port @ 1..) if is_valid => Ok((bare.unwrap_or(host).to_owned(), port)),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

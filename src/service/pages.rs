@@ -1,0 +1,179 @@
+//! The HTTP listener: health, metrics and JSON, one function per page.
+//!
+//! It runs on the control thread and is not made for load: connections, bodies and times have tight
+//! bounds. There is no authentication, so that no page may show a secret. The other listeners for
+//! operators are served by the same code (`net/http/`).
+
+pub(crate) mod json;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::{Method, Request, StatusCode};
+use tokio::sync::Semaphore;
+use tonic::{Code, Status};
+
+use crate::net::bounds::{Charge, Unfinished};
+use crate::net::http::guard::Guard;
+use crate::net::http::responses::{Page, failed, not_allowed, response, text};
+use crate::net::http::shared_texts::{METRICS_TYPE, SharedTexts};
+use crate::net::http::{Events, Site, bodies};
+use crate::observe::health::Health;
+use crate::observe::metrics::Metrics;
+
+/// JSON bodies that are parsed at a time; each may need many times its own size in memory.
+const MAX_PARSED_AT_A_TIME: usize = 2;
+
+/// The largest body in bytes, as for a gRPC message.
+const MAX_BODY_BYTES: usize = 4 << 20;
+
+/// What a JSON request takes beside its body.
+const REQUEST_BYTES: usize = 4 << 10;
+
+const INDEX: &str = "\
+Weir, a rate-limit service for Envoy
+
+/healthcheck   200 if healthy, 500 with the reasons if not
+/metrics       metrics for Prometheus
+/json          POST a RateLimitRequest as JSON: 200 for OK, 429 for OVER_LIMIT
+";
+
+type Answer = Pin<Box<dyn Future<Output = Result<Bytes, Status>> + Send>>;
+
+/// The pages, and the sources of their content.
+pub struct Pages {
+    metrics: Arc<Metrics>,
+    health: Health,
+    scrapes: SharedTexts<()>,
+    parsing: Arc<Semaphore>,
+    unanswered: Unfinished,
+    decide: Box<dyn Fn(Bytes) -> Answer + Send + Sync>,
+}
+
+impl std::fmt::Debug for Pages {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Pages").finish_non_exhaustive()
+    }
+}
+
+impl Pages {
+    /// `decide` answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, on the
+    /// request path of gRPC.
+    ///
+    /// JSON requests count as `unfinished` until they are answered.
+    pub fn new<D, F>(
+        metrics: Arc<Metrics>,
+        health: Health,
+        unfinished: Unfinished,
+        decide: D,
+    ) -> Self
+    where
+        D: Fn(Bytes) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Bytes, Status>> + Send + 'static,
+    {
+        let scraped = Arc::clone(&metrics);
+        Self {
+            scrapes: SharedTexts::new(move |()| scraped.encode()),
+            metrics,
+            health,
+            parsing: Arc::new(Semaphore::new(MAX_PARSED_AT_A_TIME)),
+            unanswered: unfinished,
+            decide: Box::new(move |request| Box::pin(decide(request))),
+        }
+    }
+
+    fn healthcheck(&self) -> Page {
+        match self.health.problem() {
+            None => text(StatusCode::OK, "OK"),
+            Some(reasons) => text(StatusCode::INTERNAL_SERVER_ERROR, reasons),
+        }
+    }
+
+    async fn json(&self, body: Incoming) -> Page {
+        let charge = self.unanswered.charge(REQUEST_BYTES);
+        let answer = charge.unless_oldest(self.decide_json(body, &charge)).await;
+        answer.unwrap_or_else(|| {
+            failed(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many requests are unanswered, and this one was the oldest",
+            )
+        })
+    }
+
+    async fn decide_json(&self, body: Incoming, charge: &Charge) -> Page {
+        let body = match bodies::collect(body, MAX_BODY_BYTES, charge).await {
+            Ok(body) => body,
+            Err(refused) => return refused,
+        };
+        let request = {
+            let permit = Arc::clone(&self.parsing).acquire_owned().await;
+            let parse = move || (json::request(&body), permit).0;
+            tokio::task::spawn_blocking(parse)
+                .await
+                .unwrap_or_else(|error| Err(error.to_string()))
+        };
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => {
+                return failed(
+                    StatusCode::BAD_REQUEST,
+                    &format!("the body is not a RateLimitRequest in JSON: {error}"),
+                );
+            }
+        };
+        let decided = match (self.decide)(request).await {
+            Ok(decided) => decided,
+            Err(status) => return failed(status_code(status.code()), status.message()),
+        };
+        match json::response(decided) {
+            Ok((json::Overall::Ok, json)) => response(StatusCode::OK, "application/json", json),
+            Ok((json::Overall::OverLimit, json)) => {
+                response(StatusCode::TOO_MANY_REQUESTS, "application/json", json)
+            }
+            Ok((json::Overall::Unknown, json)) => {
+                response(StatusCode::INTERNAL_SERVER_ERROR, "application/json", json)
+            }
+            Err(error) => failed(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &format!("the answer cannot be shown as JSON: {error}"),
+            ),
+        }
+    }
+}
+
+impl Site for Pages {
+    fn events(&self) -> &impl Events {
+        &*self.metrics
+    }
+
+    async fn page(&self, request: Request<Incoming>) -> Page {
+        match request.uri().path() {
+            "/healthcheck" => self.healthcheck(),
+            "/metrics" => self.scrapes.page(&request, (), METRICS_TYPE).await,
+            "/json" if request.method() != Method::POST => {
+                not_allowed("POST", "send a RateLimitRequest with POST\n")
+            }
+            "/json" => match Guard::ANY_NAME.check(&request) {
+                Ok(()) => self.json(request.into_body()).await,
+                Err(refused) => failed(StatusCode::FORBIDDEN, refused),
+            },
+            "/" => text(StatusCode::OK, INDEX),
+            _ => text(StatusCode::NOT_FOUND, "no such page; / lists them\n"),
+        }
+    }
+}
+
+fn status_code(code: Code) -> StatusCode {
+    match code {
+        Code::InvalidArgument => StatusCode::BAD_REQUEST,
+        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! The request path: from a `RateLimitRequest` of Envoy to the response.
+//!
+//! gRPC calls and `POST /json` both end in [`Rls::answer`]. Each step is one function call of
+//! `Rls::decide`: decode, load the rules, plan, decide, count, respond.
+
+pub mod codec;
+mod decision_log;
+pub mod decode;
+mod failure;
+mod log_text;
+mod refusal_log;
+pub mod respond;
+mod spans;
+pub mod timeout;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tonic::{Code, Status};
+
+use crate::core::ask::Ask;
+use crate::core::verdict::{Decisions, StoreError};
+use crate::limiter::Limiter;
+use crate::limits::plan::key::Subject;
+use crate::limits::plan::{self, NoPlan, Plan};
+use crate::live::Live;
+use crate::observe::metrics::{Core, ErrorCause, Metrics};
+use crate::observe::subjects::Subjects;
+use crate::observe::traces::{TraceSpan, Tracer};
+pub use decision_log::DecisionFilter;
+use decode::decode;
+use failure::Failure;
+use http::HeaderMap;
+pub use log_text::{LoggedValues, MIN_SECRET_BYTES};
+pub use refusal_log::RefusalLog;
+use respond::{Framed, respond};
+
+/// Options of the service.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Options of the plan: the key prefix and the defaults of limits.
+    pub plan: plan::Options,
+    /// What responses carry besides the statuses.
+    pub respond: respond::Options,
+    /// The descriptors whose decisions are logged at debug level.
+    pub logged: Option<DecisionFilter>,
+    /// The log of refusals, if there is one.
+    pub refusals: Option<Arc<RefusalLog>>,
+    /// How the lines of both show values.
+    pub logged_values: LoggedValues,
+    /// What starts the spans of calls; `None` while tracing is off.
+    pub tracer: Option<Tracer>,
+}
+
+/// A handler of `ShouldRateLimit` calls, whichever transport they came by.
+pub trait ShouldRateLimit: Send + Sync + 'static {
+    /// The span of a call with these headers, if it is recorded.
+    fn span(&self, _headers: &HeaderMap) -> TraceSpan {
+        TraceSpan::default()
+    }
+
+    /// Answers one encoded `RateLimitRequest`. `timeout` is the caller's `grpc-timeout`. Dropping
+    /// the future cancels the request.
+    fn should_rate_limit(
+        &self,
+        message: &[u8],
+        timeout: Option<Duration>,
+        span: TraceSpan,
+    ) -> impl Future<Output = Result<Framed, Status>> + Send;
+}
+
+/// The service of one worker.
+#[derive(Debug)]
+pub struct Rls {
+    live: Arc<Live>,
+    limiter: Limiter,
+    metrics: Arc<Metrics>,
+    subjects: Arc<Subjects>,
+    core: Core,
+    options: Options,
+}
+
+impl Rls {
+    /// A service for `core`. `limiter` must be made in the runtime that runs the service.
+    #[must_use]
+    pub fn new(
+        live: Arc<Live>,
+        limiter: Limiter,
+        metrics: Arc<Metrics>,
+        subjects: Arc<Subjects>,
+        core: Core,
+        options: Options,
+    ) -> Self {
+        Self {
+            live,
+            limiter,
+            metrics,
+            subjects,
+            core,
+            options,
+        }
+    }
+
+    /// Answers one encoded request, and counts it if it fails.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the message is malformed or has an impossible value. UNAVAILABLE if no
+    /// configuration is loaded, or if the store gives no answer in time and a limit's failure
+    /// policy is `error`.
+    pub async fn answer(
+        &self,
+        message: &[u8],
+        timeout: Option<Duration>,
+        span: &TraceSpan,
+    ) -> Result<Framed, Status> {
+        self.decide(message, timeout, span)
+            .await
+            .map_err(|failure| {
+                let cause = if matches!(failure, Failure::Store(_)) {
+                    ErrorCause::Store
+                } else {
+                    ErrorCause::Service
+                };
+                self.metrics.request_failed(self.core, cause);
+                failure.into()
+            })
+    }
+
+    /// The plan of an ask whose descriptors look, and what its limits and its trials have left;
+    /// `None` before there are rules. Counts nothing, also not in metrics.
+    pub async fn look(&self, ask: &Ask<'_>) -> Option<(Plan, Decisions, Decisions)> {
+        let live = self.live.load()?;
+        let plan = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
+        let decisions = self
+            .limiter
+            .decide(&plan.checks, None, &TraceSpan::default())
+            .await;
+        let tried = match &plan.trials {
+            Some(trials) => self.limiter.look_at_trials(trials).await,
+            None => Decisions::new(),
+        };
+        Some((plan, decisions, tried))
+    }
+
+    /// The plan of an ask, which is not decided; `None` before there are rules.
+    pub fn plan(&self, ask: &Ask<'_>) -> Option<Plan> {
+        Some(Plan::new(&self.live.load()?.rules, ask, &self.options.plan))
+    }
+
+    /// The plan of a subject that is named, without overrides; `None` before there are rules.
+    /// `limit` is the path of its limit, where it is known.
+    pub(crate) fn plan_of(
+        &self,
+        subject: &Subject,
+        limit: Option<&str>,
+    ) -> Option<Result<Plan, NoPlan>> {
+        Some(Plan::of_subject(
+            &self.live.load()?.rules,
+            subject,
+            limit,
+            &self.options.plan,
+        ))
+    }
+
+    /// Lets the counter of the only check of `plan` start from zero. Returns whether the store had
+    /// a counter.
+    ///
+    /// # Errors
+    /// The store did not do it, or perhaps it did.
+    pub async fn reset_counter(
+        &self,
+        plan: &Plan,
+        check: plan::CheckIndex,
+    ) -> Result<bool, StoreError> {
+        self.limiter.reset(&plan.checks, check, &plan.checks).await
+    }
+
+    /// Lets the counter of the trial of the only descriptor start from zero. Returns whether the
+    /// store had a counter; `None`: there is no trial.
+    pub async fn reset_trial(&self, plan: &Plan) -> Option<Result<bool, StoreError>> {
+        let trials = plan.trials.as_ref()?;
+        let check = trials.of_slot(0)?;
+        Some(
+            self.limiter
+                .reset(&trials.checks, check, &trials.checks)
+                .await,
+        )
+    }
+
+    /// Lets the counter of the only descriptor of `ask` start from zero. Returns its plan without
+    /// overrides, and whether the store had a counter (`None`: nothing is counted); `None` before
+    /// there are rules.
+    pub async fn reset(&self, ask: &Ask<'_>) -> Option<(Plan, Option<Result<bool, StoreError>>)> {
+        let live = self.live.load()?;
+        let plan = Plan::new(&live.rules, ask, &self.options.plan);
+        let raised = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
+        let first = plan.checks.indices().first().copied();
+        let existed = match first {
+            Some(index) => Some(
+                self.limiter
+                    .reset(&plan.checks, index, &raised.checks)
+                    .await,
+            ),
+            None => None,
+        };
+        Some((plan, existed))
+    }
+
+    async fn decide(
+        &self,
+        message: &[u8],
+        timeout: Option<Duration>,
+        span: &TraceSpan,
+    ) -> Result<Framed, Failure> {
+        let ask = decode(message)?;
+        spans::asked(span, &ask);
+        let live = self.live.load().ok_or(Failure::NoRules)?;
+        let plan = Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
+        let decisions = match &plan.trials {
+            None => self.limiter.decide(&plan.checks, timeout, span).await,
+            // In a box of its own: it would make the calls of all others larger.
+            Some(trials) => {
+                let (decisions, answers) =
+                    Box::pin(
+                        self.limiter
+                            .decide_with_trials(&plan.checks, trials, timeout, span),
+                    )
+                    .await;
+                live.tallies.observe_trials(self.core, trials, &answers);
+                decisions
+            }
+        };
+        live.tallies
+            .observe(self.core, ask.domain, &plan, &decisions);
+        self.subjects.observe(self.core, &ask, &plan, &decisions);
+        if let Some(filter) = &self.options.logged {
+            filter.log(&ask, &plan, &decisions, &self.options.logged_values);
+        }
+        if let Some(refusals) = &self.options.refusals {
+            refusals.observe(&ask, &plan, &decisions, live.generation);
+        }
+        let reply =
+            respond(&ask, &plan, &decisions, &self.options.respond).map_err(Failure::Store)?;
+        spans::decided(span, reply.code);
+        if reply.shadowed {
+            self.metrics.global_shadow(self.core);
+        }
+        Ok(reply.answer)
+    }
+}
+
+impl ShouldRateLimit for Rls {
+    fn span(&self, headers: &HeaderMap) -> TraceSpan {
+        self.options
+            .tracer
+            .as_ref()
+            .map_or_else(TraceSpan::default, |tracer| spans::start(tracer, headers))
+    }
+
+    async fn should_rate_limit(
+        &self,
+        message: &[u8],
+        timeout: Option<Duration>,
+        span: TraceSpan,
+    ) -> Result<Framed, Status> {
+        let started = Instant::now();
+        let answer = self.answer(message, timeout, &span).await;
+        spans::answered(&span, &answer);
+        self.metrics.request_answered(
+            self.core,
+            answer.as_ref().map_or_else(Status::code, |_| Code::Ok),
+            started.elapsed(),
+        );
+        answer
+    }
+}
+
+#[cfg(test)]
+mod cost_tests;

@@ -1,0 +1,198 @@
+//! The number of allocations of a request, as exact figures: a change that adds an allocation fails
+//! here, without any measurement of time.
+//!
+//! A change that saves an allocation lowers the figure. A change that adds one says here what it is
+//! for.
+
+use allocation_counter::measure;
+use futures_util::FutureExt;
+use prost::Message;
+
+use super::*;
+use crate::core::proto::rate_limit_descriptor::Entry;
+use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
+use crate::limiter::{self, FailurePolicies, failure_policies};
+use crate::limits::rules::compile::{self, SourceText, compile};
+use crate::store::{AnyStore, Memory, memory};
+
+/// Gives limits a name, as in a configuration that uses `replaces`.
+const NAMED: &str = "name: some-limit, ";
+
+/// Gives limits a trial.
+const TRIED: &str = "trial: {requests_per_unit: 5}, ";
+
+/// A service with ten limits at the second level, without a network.
+fn service(name: &str) -> Rls {
+    let limit = |path: usize| {
+        format!(
+            "      - key: path\n        value: /{path}\n        rate_limit: {{{name}unit: hour, \
+             requests_per_unit: 4000000000}}\n"
+        )
+    };
+    let limits: String = (0..10).map(limit).collect();
+    let text = format!("domain: shop\ndescriptors:\n  - key: customer\n    descriptors:\n{limits}")
+        .into_bytes();
+    let compiled = compile(
+        &[SourceText {
+            name: "shop.yaml".to_owned(),
+            text,
+        }],
+        &compile::Options::default(),
+    )
+    .expect("good limits");
+    let metrics = Metrics::new(1, 0.8);
+    let live = Arc::new(Live::new(Arc::clone(&metrics)));
+    live.replace(compiled.rules);
+    let store = AnyStore::Memory(Memory::new(memory::Options::default()));
+    let limiter = Limiter::new(
+        None,
+        store,
+        FailurePolicies::new(&failure_policies::Options::default()),
+        limiter::Options::default(),
+    );
+    Rls::new(
+        live,
+        limiter,
+        metrics,
+        Subjects::new(1),
+        Core(0),
+        Options::default(),
+    )
+}
+
+/// An encoded request with so many descriptors of two entries each.
+fn request(descriptors: usize) -> Vec<u8> {
+    let entry = |key: &str, value: String| Entry {
+        key: key.into(),
+        value: value.into(),
+    };
+    let descriptor = |path| RateLimitDescriptor {
+        entries: vec![
+            entry("customer", "c-0123456789".to_owned()),
+            entry("path", format!("/{path}")),
+        ],
+        ..Default::default()
+    };
+    RateLimitRequest {
+        domain: "shop".to_owned(),
+        descriptors: (0..descriptors).map(descriptor).collect(),
+        hits_addend: 0,
+    }
+    .encode_to_vec()
+}
+
+/// Allocations of a request that is decided in memory, from its bytes to those of the response.
+fn decided(name: &str, descriptors: usize) -> u64 {
+    let (service, request) = (service(name), request(descriptors));
+    let decide = || {
+        drop(
+            service
+                .answer(&request, None, &TraceSpan::default())
+                .now_or_never()
+                .expect("memory does not wait")
+                .expect("an answer"),
+        );
+    };
+    decide();
+    measure(decide).count_total
+}
+
+/// One for the checks, one for their keys, one for the response. Requests of more than four
+/// descriptors or sixteen entries need more.
+#[test]
+fn a_usual_request_costs_three_allocations() {
+    for name in ["", NAMED] {
+        assert_eq!(
+            [1, 3, 10].map(|descriptors| decided(name, descriptors)),
+            [3, 3, 14],
+            "{name:?}"
+        );
+    }
+}
+
+/// Further ones for trials: the list of them, their checks and their keys, and the call that asks
+/// the store twice.
+#[test]
+fn only_requests_with_trials_cost_more() {
+    assert_eq!(
+        [1, 3, 10].map(|descriptors| decided(TRIED, descriptors)),
+        [7, 8, 25]
+    );
+}
+
+/// While tracing is on, a call that its caller does not record costs what it costs without.
+#[tokio::test]
+async fn a_call_that_is_not_traced_costs_no_allocation() {
+    let options = crate::observe::traces::Options {
+        service_name: "weir".to_owned(),
+        service_namespace: String::new(),
+        service_instance_id: "1".to_owned(),
+        sampling_rate: 1.0,
+        protocol: crate::observe::traces::Protocol::Http,
+        endpoint: http::Uri::from_static("http://127.0.0.1:1/v1/traces"),
+        headers: HeaderMap::new(),
+        timeout: Duration::from_secs(1),
+        tls: crate::net::tls::ClientOptions::default(),
+    };
+    let traces = crate::observe::traces::start(options).expect("a thread");
+    let (mut service, request) = (service(""), request(1));
+    service.options.tracer = Some(traces.tracer());
+    let flags = |flags: &str| {
+        let traceparent = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
+        HeaderMap::from_iter([(
+            http::HeaderName::from_static("traceparent"),
+            traceparent.parse().expect("a header"),
+        )])
+    };
+    let decide = |headers: &HeaderMap| {
+        let span = service.span(headers);
+        drop(
+            service
+                .should_rate_limit(&request, None, span)
+                .now_or_never()
+                .expect("memory does not wait")
+                .expect("an answer"),
+        );
+    };
+    let (unsampled, sampled) = (flags("00"), flags("01"));
+    decide(&unsampled);
+    assert_eq!(measure(|| decide(&unsampled)).count_total, 3);
+    assert!(
+        measure(|| decide(&sampled)).count_total > 3,
+        "this one is recorded"
+    );
+}
+
+/// Entries are borrowed from the request, whatever their length.
+#[test]
+fn no_entry_costs_an_allocation() {
+    let (service, mut allocations) = (service(""), Vec::new());
+    for length in [1, 100, 10_000] {
+        let entry = |index| Entry {
+            key: "key".into(),
+            value: vec![b'a' + index; length],
+        };
+        let descriptor = RateLimitDescriptor {
+            entries: (0..16).map(entry).collect(),
+            ..Default::default()
+        };
+        let request = RateLimitRequest {
+            domain: "shop".to_owned(),
+            descriptors: vec![descriptor],
+            hits_addend: 0,
+        }
+        .encode_to_vec();
+        let decide = || {
+            drop(
+                service
+                    .answer(&request, None, &TraceSpan::default())
+                    .now_or_never()
+                    .expect("memory does not wait")
+                    .expect("an answer"),
+            );
+        };
+        decide();
+        allocations.push(measure(decide).count_total);
+    }
+    assert_eq!(allocations, [3; 3]);
+}

@@ -1,0 +1,202 @@
+//! Decodes a `RateLimitRequest` into an [`Ask`] that borrows from the received bytes. Errors name
+//! the field and become INVALID_ARGUMENT.
+//!
+//! Only what Envoy's configuration chooses is capped: the number of descriptors and of entries.
+//! What a client can choose (values of any length and any bytes) is never rejected, because Envoy
+//! lets a request pass when its rate limit call fails.
+//!
+//! A known field of another wire type is an unknown field, and a number for a field of 32 bits
+//! loses its higher bits, as in the Go and C++ runtimes.
+//!
+//! Source of the field numbers: `envoy/service/ratelimit/v3/rls.proto` (`RateLimitRequest`) and
+//! `envoy/extensions/common/ratelimit/v3/ratelimit.proto` (`RateLimitDescriptor`).
+
+mod wire;
+
+use crate::core::ask::{Ask, Descriptor, Entry};
+use crate::core::time::{Rate, Unit};
+use wire::{Fields, Malformed, Value};
+
+/// The most descriptors of one request. Envoy sends one per rate limit of a route.
+const MAX_DESCRIPTORS: usize = 256;
+
+/// The most entries of one descriptor. Envoy sends one per action of a rate limit.
+const MAX_ENTRIES: usize = 64;
+
+/// Why a request is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequest {
+    /// The bytes are no `RateLimitRequest`.
+    #[error("malformed RateLimitRequest: {field}: {reason}")]
+    Malformed {
+        /// The field that cannot be decoded.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// `domain` is empty.
+    #[error("rate limit domain must not be empty")]
+    NoDomain,
+    /// `descriptors` is empty.
+    #[error("rate limit descriptor list must not be empty")]
+    NoDescriptors,
+    /// More than [`MAX_DESCRIPTORS`] descriptors.
+    #[error("descriptors: {MAX_DESCRIPTORS} at most")]
+    TooManyDescriptors,
+    /// A descriptor has more than [`MAX_ENTRIES`] entries.
+    #[error("descriptors[{descriptor}].entries: {MAX_ENTRIES} at most")]
+    TooManyEntries {
+        /// The index of the descriptor in the request.
+        descriptor: usize,
+    },
+    /// The limit of a descriptor has an unknown unit.
+    #[error(
+        "descriptors[{descriptor}].limit.unit: {unit} is not a unit: use SECOND = 1, MINUTE = 2, \
+         HOUR = 3, DAY = 4, MONTH = 5, YEAR = 6 or WEEK = 7"
+    )]
+    Unit {
+        /// The index of the descriptor in the request.
+        descriptor: usize,
+        /// The number that was sent; 0 is UNKNOWN.
+        unit: i32,
+    },
+    /// The limit of a descriptor has a window of no length or of more than 100 years.
+    #[error(
+        "descriptors[{descriptor}].limit.unit_multiplier: {multiplier} gives a window outside of 1 \
+         second to 100 years"
+    )]
+    Multiplier {
+        /// The index of the descriptor in the request.
+        descriptor: usize,
+        /// The number that was sent.
+        multiplier: u32,
+    },
+}
+
+/// Decodes an encoded `RateLimitRequest`.
+///
+/// # Errors
+/// [`InvalidRequest`] names the field that is wrong.
+pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
+    let mut ask = Ask::default();
+    for field in Fields::of(message) {
+        match field.map_err(malformed("request"))? {
+            (1, Value::Bytes(domain)) => ask.domain = domain,
+            (2, Value::Bytes(message)) => descriptor(&mut ask, message)?,
+            (3, Value::Varint(hits)) => ask.hits_addend = hits as u32,
+            _ => {}
+        }
+    }
+    match () {
+        () if ask.domain.is_empty() => Err(InvalidRequest::NoDomain),
+        () if ask.is_empty() => Err(InvalidRequest::NoDescriptors),
+        () => Ok(ask),
+    }
+}
+
+fn descriptor<'a>(ask: &mut Ask<'a>, message: &'a [u8]) -> Result<(), InvalidRequest> {
+    let index = ask.len();
+    if index == MAX_DESCRIPTORS {
+        return Err(InvalidRequest::TooManyDescriptors);
+    }
+    let mut descriptor = Descriptor::default();
+    let mut limit = None;
+    let mut entries = 0;
+    for field in Fields::of(message) {
+        match field.map_err(malformed("descriptors"))? {
+            (1, Value::Bytes(message)) => {
+                entries += 1;
+                if entries > MAX_ENTRIES {
+                    return Err(InvalidRequest::TooManyEntries { descriptor: index });
+                }
+                ask.push(entry(message).map_err(malformed("descriptors.entries"))?);
+            }
+            (2, Value::Bytes(message)) => read_limit(limit.get_or_insert_default(), message)
+                .map_err(malformed("descriptors.limit"))?,
+            (3, Value::Bytes(message)) => {
+                let read = wrapped(message, descriptor.hits_addend.unwrap_or(0));
+                descriptor.hits_addend = Some(read.map_err(malformed("descriptors.hits_addend"))?);
+            }
+            (4, Value::Varint(flag)) => descriptor.is_negative_hits = flag != 0,
+            _ => {}
+        }
+    }
+    descriptor.limit = limit.as_ref().map(|limit| rate(limit, index)).transpose()?;
+    ask.close(descriptor);
+    Ok(())
+}
+
+fn entry(message: &[u8]) -> Result<Entry<'_>, Malformed> {
+    let mut entry = Entry::default();
+    for field in Fields::of(message) {
+        match field? {
+            (1, Value::Bytes(key)) => entry.key = key,
+            (2, Value::Bytes(value)) => entry.value = value,
+            _ => {}
+        }
+    }
+    Ok(entry)
+}
+
+/// A `RateLimitDescriptor.RateLimitOverride` as decoded, before validation.
+#[derive(Default)]
+struct WireLimit {
+    requests_per_unit: u32,
+    unit: i32,
+    unit_multiplier: Option<u64>,
+}
+
+fn read_limit(limit: &mut WireLimit, message: &[u8]) -> Result<(), Malformed> {
+    for field in Fields::of(message) {
+        match field? {
+            (1, Value::Varint(requests)) => limit.requests_per_unit = requests as u32,
+            (2, Value::Varint(unit)) => limit.unit = unit as i32,
+            (3, Value::Bytes(value)) => {
+                limit.unit_multiplier = Some(wrapped(value, limit.unit_multiplier.unwrap_or(0))?);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn rate(limit: &WireLimit, descriptor: usize) -> Result<Rate, InvalidRequest> {
+    let unit = u64::try_from(limit.unit).ok().and_then(Unit::from_number);
+    let unit = unit.ok_or(InvalidRequest::Unit {
+        descriptor,
+        unit: limit.unit,
+    })?;
+    let unit_multiplier = limit
+        .unit_multiplier
+        .map_or(1, |multiplier| multiplier as u32);
+    let rate = Rate {
+        requests_per_unit: limit.requests_per_unit.into(),
+        unit,
+        unit_multiplier,
+    };
+    rate.window()
+        .map(|_| rate)
+        .ok_or(InvalidRequest::Multiplier {
+            descriptor,
+            multiplier: unit_multiplier,
+        })
+}
+
+/// A `google.protobuf.UInt32Value` or `UInt64Value`. Without its field it is 0. A message field
+/// that occurs again is merged with `before`.
+fn wrapped(message: &[u8], before: u64) -> Result<u64, Malformed> {
+    let mut number = before;
+    for field in Fields::of(message) {
+        if let (1, Value::Varint(value)) = field? {
+            number = value;
+        }
+    }
+    Ok(number)
+}
+
+fn malformed(field: &'static str) -> impl Fn(Malformed) -> InvalidRequest {
+    move |Malformed(reason)| InvalidRequest::Malformed { field, reason }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,416 @@
+//! The decoder against prost's: both decode the same messages to the same values, and reject the
+//! same messages.
+
+use proptest::prelude::*;
+use prost::Message;
+
+use super::*;
+use crate::core::proto::rate_limit_descriptor::{Entry as WireEntry, RateLimitOverride};
+use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
+
+fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors,
+        hits_addend: 0,
+    }
+}
+
+fn one_entry(count: usize) -> RateLimitDescriptor {
+    RateLimitDescriptor {
+        entries: vec![
+            WireEntry {
+                key: b"k".into(),
+                value: b"v".into()
+            };
+            count
+        ],
+        ..Default::default()
+    }
+}
+
+fn limited(unit: i32, unit_multiplier: Option<u32>) -> RateLimitDescriptor {
+    RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 5,
+            unit,
+            unit_multiplier,
+        }),
+        ..one_entry(1)
+    }
+}
+
+fn error_of(request: &RateLimitRequest) -> InvalidRequest {
+    decode(&request.encode_to_vec()).expect_err("an invalid request")
+}
+
+#[test]
+fn each_error_names_its_field() {
+    assert_eq!(
+        error_of(&request("", vec![one_entry(1)])),
+        InvalidRequest::NoDomain
+    );
+    assert_eq!(
+        error_of(&request("d", vec![])),
+        InvalidRequest::NoDescriptors
+    );
+    assert_eq!(
+        error_of(&request("d", vec![one_entry(1); 257])),
+        InvalidRequest::TooManyDescriptors
+    );
+    assert_eq!(
+        error_of(&request("d", vec![one_entry(1), one_entry(65)])),
+        InvalidRequest::TooManyEntries { descriptor: 1 }
+    );
+    assert_eq!(
+        error_of(&request("d", vec![limited(0, None)])),
+        InvalidRequest::Unit {
+            descriptor: 0,
+            unit: 0
+        }
+    );
+    assert_eq!(
+        error_of(&request("d", vec![limited(99, None)]))
+            .to_string()
+            .split(": use")
+            .next(),
+        Some("descriptors[0].limit.unit: 99 is not a unit")
+    );
+    assert_eq!(
+        error_of(&request("d", vec![limited(6, Some(101))])),
+        InvalidRequest::Multiplier {
+            descriptor: 0,
+            multiplier: 101
+        }
+    );
+    assert_eq!(
+        error_of(&request("d", vec![limited(6, Some(0))])),
+        InvalidRequest::Multiplier {
+            descriptor: 0,
+            multiplier: 0
+        }
+    );
+    assert!(decode(&request("d", vec![one_entry(64); 256]).encode_to_vec()).is_ok());
+}
+
+#[test]
+fn text_need_not_be_utf8() {
+    // domain ff, one descriptor with the entry (fe, fd).
+    let message = b"\x0a\x01\xff\x12\x08\x0a\x06\x0a\x01\xfe\x12\x01\xfd";
+    let ask = decode(message).expect("a request");
+    assert_eq!(ask.domain, b"\xff");
+    let (_, entries) = ask.descriptors().next().expect("one descriptor");
+    assert_eq!(
+        entries,
+        [Entry {
+            key: b"\xfe",
+            value: b"\xfd"
+        }]
+    );
+}
+
+#[test]
+fn all_units_are_accepted() {
+    for unit in 1..=7 {
+        let bytes = request("d", vec![limited(unit, Some(2))]).encode_to_vec();
+        let ask = decode(&bytes).expect("a unit");
+        let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
+        assert_eq!(
+            descriptor
+                .limit
+                .map(|rate| (rate.unit.number(), rate.unit_multiplier)),
+            Some((unit, 2))
+        );
+    }
+}
+
+#[test]
+fn hits_of_the_descriptor_take_precedence_over_those_of_the_request() {
+    for (request_hits, own, negative, expected) in [
+        (0, None, false, 1),
+        (7, None, false, 7),
+        (7, Some(0), false, 0),
+        (7, Some(3), false, 3),
+        (7, Some(3), true, -3),
+        (7, None, true, -7),
+        (0, Some(u64::MAX), false, i64::MAX),
+        (0, Some(u64::MAX), true, -i64::MAX),
+        (u32::MAX, None, false, i64::from(u32::MAX)),
+    ] {
+        let descriptor = RateLimitDescriptor {
+            hits_addend: own,
+            is_negative_hits: negative,
+            ..one_entry(1)
+        };
+        let bytes = RateLimitRequest {
+            hits_addend: request_hits,
+            ..request("d", vec![descriptor])
+        }
+        .encode_to_vec();
+        let ask = decode(&bytes).expect("a request");
+        let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
+        assert_eq!(
+            ask.hits(descriptor),
+            expected,
+            "{request_hits} {own:?} {negative}"
+        );
+    }
+}
+
+fn any_descriptor() -> impl Strategy<Value = RateLimitDescriptor> {
+    let entry = (
+        prop::collection::vec(any::<u8>(), 0..9),
+        prop::collection::vec(any::<u8>(), 0..9),
+    )
+        .prop_map(|(key, value)| WireEntry { key, value });
+    let limit = (any::<u32>(), 1..8_i32, prop::option::of(1..100_u32)).prop_map(
+        |(requests_per_unit, unit, unit_multiplier)| RateLimitOverride {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+        },
+    );
+    (
+        prop::collection::vec(entry, 0..5),
+        prop::option::of(limit),
+        prop::option::of(any::<u64>()),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(entries, limit, hits_addend, is_negative_hits)| RateLimitDescriptor {
+                entries,
+                limit,
+                hits_addend,
+                is_negative_hits,
+            },
+        )
+}
+
+fn any_request() -> impl Strategy<Value = RateLimitRequest> {
+    (
+        "[a-z|_]{1,8}",
+        prop::collection::vec(any_descriptor(), 1..6),
+        any::<u32>(),
+    )
+        .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest {
+            domain,
+            descriptors,
+            hits_addend,
+        })
+}
+
+/// A value as it stands on the wire.
+#[derive(Clone, Debug)]
+enum Wire {
+    Varint(u64),
+    Fixed64(u64),
+    Bytes(Vec<u8>),
+    Group,
+    Fixed32(u32),
+}
+
+fn field(number: u64, value: &Wire) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut tag = |wire_type| prost::encoding::encode_varint(number << 3 | wire_type, &mut bytes);
+    match value {
+        Wire::Varint(value) => {
+            tag(0);
+            prost::encoding::encode_varint(*value, &mut bytes);
+        }
+        Wire::Fixed64(value) => {
+            tag(1);
+            bytes.extend(value.to_le_bytes());
+        }
+        Wire::Bytes(value) => {
+            tag(2);
+            prost::encoding::encode_varint(value.len() as u64, &mut bytes);
+            bytes.extend(value);
+        }
+        Wire::Group => {
+            tag(3);
+            tag(4);
+        }
+        Wire::Fixed32(value) => {
+            tag(5);
+            bytes.extend(value.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+fn any_wire() -> impl Strategy<Value = Wire> {
+    prop_oneof![
+        any::<u64>().prop_map(Wire::Varint),
+        any::<u64>().prop_map(Wire::Fixed64),
+        prop::collection::vec(any::<u8>(), 0..9).prop_map(Wire::Bytes),
+        Just(Wire::Group),
+        any::<u32>().prop_map(Wire::Fixed32),
+    ]
+}
+
+/// The domain `d`, and an entry (`k`, `v`) of a descriptor.
+const DOMAIN: &[u8] = b"\x0a\x01d";
+const ENTRY: &[u8] = b"\x0a\x06\x0a\x01k\x12\x01v";
+
+/// Each known field within a descriptor with another wire type. The first descriptor stays as it is
+/// without that field.
+#[test]
+fn known_fields_of_another_wire_type_within_a_descriptor_are_unknown() {
+    let others = [
+        Wire::Varint(3),
+        Wire::Fixed64(3),
+        Wire::Bytes(b"\x08\x03".to_vec()),
+        Wire::Group,
+        Wire::Fixed32(3),
+    ];
+    let plain = [DOMAIN.to_vec(), field(2, &Wire::Bytes(ENTRY.to_vec()))].concat();
+    let plain = format!("{:?}", decode(&plain).expect("a request"));
+    for (number, is_varint) in [(1, false), (2, false), (3, false), (4, true)] {
+        for other in others.iter().filter(|other| {
+            if is_varint {
+                !matches!(other, Wire::Varint(_))
+            } else {
+                !matches!(other, Wire::Bytes(_))
+            }
+        }) {
+            let descriptor = [ENTRY.to_vec(), field(number, other)].concat();
+            let bytes = [DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor))].concat();
+            let read = decode(&bytes)
+                .unwrap_or_else(|error| panic!("field {number} as {other:?}: {error}"));
+            assert_eq!(format!("{read:?}"), plain, "field {number} as {other:?}");
+        }
+    }
+    // Within an entry, a limit (5 per minute) and a wrapped number.
+    for other in others
+        .iter()
+        .filter(|other| !matches!(other, Wire::Bytes(_) | Wire::Varint(_)))
+    {
+        let limit = [
+            field(1, &Wire::Varint(5)),
+            field(2, &Wire::Varint(2)),
+            field(1, other),
+            field(2, other),
+            field(3, other),
+        ]
+        .concat();
+        let entry = [
+            field(1, &Wire::Bytes(b"k".to_vec())),
+            field(1, other),
+            field(2, other),
+        ]
+        .concat();
+        let hits = [field(1, &Wire::Varint(7)), field(1, other)].concat();
+        let descriptor = [
+            field(1, &Wire::Bytes(entry)),
+            field(2, &Wire::Bytes(limit)),
+            field(3, &Wire::Bytes(hits)),
+        ]
+        .concat();
+        let bytes = [DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor))].concat();
+        let ask = decode(&bytes).unwrap_or_else(|error| panic!("{other:?}: {error}"));
+        let (descriptor, entries) = ask.descriptors().next().expect("one descriptor");
+        assert_eq!(
+            (entries, descriptor.hits_addend),
+            (
+                &[Entry {
+                    key: b"k",
+                    value: b""
+                }][..],
+                Some(7)
+            ),
+            "{other:?}"
+        );
+        let expected = Rate {
+            requests_per_unit: 5,
+            unit: Unit::Minute,
+            unit_multiplier: 1,
+        };
+        assert_eq!(descriptor.limit, Some(expected), "{other:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_message_that_prost_encodes_is_decoded(request in any_request()) {
+        let bytes = request.encode_to_vec();
+        let ask = decode(&bytes).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        prop_assert_eq!(ask.domain, request.domain.as_bytes());
+        prop_assert_eq!(ask.hits_addend, request.hits_addend);
+        prop_assert_eq!(ask.len(), request.descriptors.len());
+        for ((descriptor, entries), wire) in ask.descriptors().zip(&request.descriptors) {
+            let expected: Vec<_> = wire.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }).collect();
+            prop_assert_eq!(entries, &expected[..]);
+            prop_assert_eq!(descriptor.hits_addend, wire.hits_addend);
+            prop_assert_eq!(descriptor.is_negative_hits, wire.is_negative_hits);
+            let limit = wire.limit.as_ref().map(|limit| (limit.requests_per_unit.into(), limit.unit, limit.unit_multiplier.unwrap_or(1)));
+            prop_assert_eq!(descriptor.limit.map(|rate| (rate.requests_per_unit, rate.unit.number(), rate.unit_multiplier)), limit);
+        }
+    }
+
+    #[test]
+    fn damaged_messages_are_decoded_as_prost_does(request in any_request(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()) {
+        let mut bytes = request.encode_to_vec();
+        let at = at.index(bytes.len());
+        if cut { bytes.truncate(at) } else { bytes[at] = byte }
+        // prost also refuses a domain that is not UTF-8; we look it up as it is.
+        let theirs = RateLimitRequest::decode(&bytes[..]);
+        let ours = decode(&bytes);
+        if let Err(InvalidRequest::Malformed { .. }) = ours {
+            prop_assert!(theirs.is_err(), "we refuse what prost reads: {:?}", ours);
+        } else if let Err(error) = theirs {
+            // A known field of another wire type is an error for prost, and an unknown field for Go
+            // and C++.
+            let text = error.to_string();
+            prop_assert!(text.contains("UTF-8") || text.contains("invalid wire type: "), "we read \
+                what prost refuses: {}", text);
+        }
+    }
+
+    /// An enum of more than 32 bits loses the higher ones, and may become negative.
+    #[test]
+    fn numbers_of_any_size_are_read_as_prost_does(
+        unit in prop_oneof![any::<u64>(), (any::<u32>(), 0..9_u64).prop_map(|(high, low)| u64::from(high) << 32 | low)],
+        (requests, hits) in any::<(u64, u64)>(),
+    ) {
+        let limit = [field(1, &Wire::Varint(requests)), field(2, &Wire::Varint(unit))].concat();
+        let descriptor = [ENTRY.to_vec(), field(2, &Wire::Bytes(limit))].concat();
+        let bytes = [DOMAIN.to_vec(), field(2, &Wire::Bytes(descriptor)), field(3, &Wire::Varint(hits))].concat();
+        let theirs = RateLimitRequest::decode(&bytes[..]).expect("valid");
+        let limit = theirs.descriptors[0].limit.expect("a limit");
+        match decode(&bytes) {
+            Ok(ask) => {
+                let (descriptor, _) = ask.descriptors().next().expect("one descriptor");
+                let ours = descriptor.limit.expect("a limit");
+                prop_assert_eq!((ours.requests_per_unit, ours.unit.number(), ask.hits_addend), (limit.requests_per_unit.into(), limit.unit, theirs.hits_addend));
+            }
+            Err(error) => {
+                prop_assert_eq!(error, InvalidRequest::Unit { descriptor: 0, unit: limit.unit });
+                prop_assert!(!(1..=7).contains(&limit.unit));
+            }
+        }
+    }
+
+    /// Wherever a known field of another wire type stands, the message means what it means without
+    /// the field. prost refuses such messages, but the runtimes of Go (`consumeMessageField` and
+    /// the like return `errUnknown`) and C++ (the table-driven parser's fallback) keep them as
+    /// unknown fields.
+    #[test]
+    fn a_known_field_of_another_wire_type_is_unknown(request in any_request(), number in 1..5_u64, other in any_wire(), is_last in any::<bool>()) {
+        let request = request.encode_to_vec();
+        let known_as_bytes = [1, 2];
+        let is_known = match &other {
+            Wire::Varint(_) => number == 3,
+            Wire::Bytes(_) => known_as_bytes.contains(&number),
+            _ => false,
+        };
+        prop_assume!(!is_known);
+        let other = field(number, &other);
+        let bytes = if is_last { [request.clone(), other].concat() } else { [other, request.clone()].concat() };
+        prop_assert_eq!(format!("{:?}", decode(&bytes)), format!("{:?}", decode(&request)));
+    }
+
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = decode(&bytes);
+    }
+}

@@ -1,0 +1,216 @@
+//! The gRPC listener: an accept loop of our own, which hands connections in turn to one
+//! current-thread runtime per core. With TLS other threads do the handshakes before (`tls`).
+//!
+//! Measured, a request costs half the CPU that it costs on a work-stealing runtime, and a client
+//! with few connections still uses all cores. `call` answers the usual call directly on HTTP/2;
+//! `dispatch` routes all other requests to the generated service, health and reflection. Every
+//! limit of the listener is declared in [`Options`] or in `connection`.
+
+mod authority;
+mod body;
+mod call;
+mod complaints;
+mod connection;
+mod dispatch;
+mod frames;
+mod gzip;
+pub(crate) mod header_blocks;
+mod listen;
+mod open_connections;
+mod overload;
+mod reply;
+mod resets;
+mod socket;
+mod stream;
+mod tls;
+mod transport;
+mod wait_permits;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::observe::metrics::{Metrics, families};
+pub use body::Budget;
+use connection::NewConnection;
+pub use dispatch::{GrpcHealth, Services};
+pub use listen::{Address, Listener, TcpAddress, listen};
+use open_connections::OpenConnections;
+pub use resets::log as log_resets;
+pub use tls::{Certificates, Handshakes, Options as TlsOptions};
+pub use worker::Workers;
+
+/// Limits of the listener, each with its reason.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Open connections at most; for a further one, the one that was idle for longest ends. Fewer
+    /// where memory or file descriptors are few. Envoy holds one per worker thread, so that more
+    /// than this is a leak.
+    pub max_connections: usize,
+    /// Time for a new connection to send HTTP/2's preface; a silent one would stay open for ever.
+    pub preface_timeout: Duration,
+    /// Concurrent requests on one connection; tonic's own server sets no bound.
+    pub max_concurrent_streams: u32,
+    /// Calls of one worker that wait for the store or a shaper at a time; each takes some KiB, and
+    /// one with a message of more than 4 KiB counts as several. A further call that has to wait is
+    /// refused at once. The bound is above what may wait for Redis and be held by shapers together.
+    pub max_waiting_calls: usize,
+    /// Whether Weir refuses calls whose deadlines passed in the socket, and reads connections last
+    /// whose calls are late. Without that, a worker that cannot keep up spends its time on calls
+    /// whose clients have given up.
+    pub sheds_load: bool,
+    /// Streams that the client resets before Weir accepts them, at most. When Weir stalls, Envoy's
+    /// timeout of 20 ms resets all concurrent streams of a connection, 1,024 by default, again and
+    /// again; h2's default of 20 would close the connection.
+    pub max_pending_resets: usize,
+    /// Age at which Weir asks a connection to end, so that clients spread over new replicas; varied
+    /// by a tenth. Five minutes, because Kubernetes's autoscaler waits for that long before it
+    /// takes away a replica again that got too little to do. Envoy answers calls in flight and
+    /// opens the next connection when it needs one, which costs a round trip, or three with TLS.
+    pub max_connection_age: Duration,
+    /// Grace period for requests in flight on a connection that was asked to end. As in
+    /// envoyproxy/ratelimit.
+    pub max_connection_age_grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_connections: 10_000,
+            preface_timeout: Duration::from_secs(5),
+            max_concurrent_streams: 1_024,
+            max_waiting_calls: 16_384,
+            sheds_load: true,
+            max_pending_resets: 8_192,
+            max_connection_age: Duration::from_secs(300),
+            max_connection_age_grace: Duration::from_secs(3_600),
+        }
+    }
+}
+
+/// Pause after an error of accept: most often there are no file descriptors left, and a retry at
+/// once would only use CPU.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The shortest time between two log lines about such errors.
+const WARNING_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Options {
+    /// As many connections as fit in this memory.
+    #[must_use]
+    pub fn within(self, bytes: u64, is_tls: bool) -> Self {
+        let of_each = CONNECTION_BYTES + if is_tls { TLS_BYTES } else { 0 };
+        Self {
+            max_connections: self.max_connections.min((bytes / of_each) as usize).max(1),
+            ..self
+        }
+    }
+}
+
+/// The memory of a connection that has made calls and is idle, in bytes, as measured: nearly all of
+/// it is buffers of HTTP/2. With TLS, rustls takes more.
+pub const CONNECTION_BYTES: u64 = 32 << 10;
+const TLS_BYTES: u64 = 24 << 10;
+
+/// Where an accepted connection goes.
+#[derive(Debug)]
+pub enum Entrance {
+    /// To the workers.
+    Plaintext(Arc<Workers>),
+    /// To a handshake, and then to the workers.
+    Tls(Handshakes),
+}
+
+impl From<Arc<Workers>> for Entrance {
+    fn from(workers: Arc<Workers>) -> Self {
+        Self::Plaintext(workers)
+    }
+}
+
+impl Entrance {
+    /// Waits until it makes sense to accept a connection.
+    async fn ready(&self) {
+        if let Self::Tls(handshakes) = self {
+            handshakes.ready().await;
+        }
+    }
+
+    /// False: all queues are full, and the connection is closed.
+    fn admit(&self, connection: NewConnection) -> bool {
+        match self {
+            Self::Plaintext(workers) => workers.assign(connection),
+            Self::Tls(handshakes) => handshakes.begin(connection),
+        }
+    }
+}
+
+/// Accepts until `stop` becomes true, and hands each connection to the next worker in turn, with
+/// TLS after its handshake.
+pub async fn accept(
+    listener: impl Into<Listener>,
+    entrance: impl Into<Entrance>,
+    options: Options,
+    metrics: Arc<Metrics>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let (listener, entrance) = (listener.into(), entrance.into());
+    let connections = OpenConnections::new(options.max_connections);
+    let gauge = Arc::clone(&connections);
+    metrics.register(Box::new(move || {
+        vec![families::CONNECTIONS.count(&[], gauge.count() as u64)]
+    }));
+    let mut seconds = interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_warning = None::<Instant>;
+    loop {
+        let accepted = tokio::select! {
+            accepted = async { entrance.ready().await; listener.accept().await } => accepted,
+            _ = seconds.tick() => {
+                connections.tick();
+                continue;
+            }
+            _ = stop.wait_for(|&stop| stop) => return,
+        };
+        match accepted {
+            Ok(stream) => {
+                let opened = connections.open();
+                // One connection is closed, this one or another.
+                let is_one_closed = opened
+                    .as_ref()
+                    .is_none_or(|(_, has_ended_another)| *has_ended_another);
+                let is_admitted = opened.is_none_or(|(open, _)| {
+                    entrance.admit(NewConnection {
+                        stream,
+                        tls: None,
+                        open,
+                    })
+                });
+                if is_one_closed || !is_admitted {
+                    metrics.connection_refused();
+                }
+            }
+            Err(error) => {
+                if last_warning.is_none_or(|last| last.elapsed() > WARNING_INTERVAL) {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    last_warning = Some(Instant::now());
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a call ends with its stream, a stream with its connection, and draining ends \
+        connections"
+)]
+fn spawn(call: impl Future<Output = ()> + Send + 'static) {
+    drop(tokio::spawn(call));
+}
+
+#[cfg(test)]
+mod cost_tests;

@@ -1,0 +1,304 @@
+//! Calls: the usual ones are answered in the connection's own task, all others in tasks of their
+//! own.
+//!
+//! A usual call is a `ShouldRateLimit` whose whole message has arrived, in one piece and not
+//! compressed. Its future is polled once, at once. A call that memory or the denial cache decides
+//! is ready then, and has cost no task and no queue. A call that has to wait becomes a task, so
+//! that it holds up no other call; the task is dropped when the client resets the stream. The
+//! generated service answers unusual calls.
+//!
+//! A call that has to wait and gets no permit ([`WaitPermits`]) is refused at once.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use tonic::Status;
+
+use super::body::{self, Message};
+use super::dispatch::Services;
+use super::gzip::GRPC_ENCODING;
+use super::overload::{Lateness, Turn};
+use super::reply;
+use super::spawn;
+use super::wait_permits::WaitPermits;
+use crate::core::proto;
+use crate::observe::traces::TraceSpan;
+use crate::service::rls::ShouldRateLimit;
+use crate::service::rls::respond::Framed;
+use crate::service::rls::timeout::grpc_timeout;
+
+/// A call that waits gives its flow-control window back when its message is longer than this.
+/// Shorter ones of all streams of a connection together leave most of its window, and give theirs
+/// back at their end.
+const MAX_UNRELEASED_BYTES: usize = 256;
+
+/// The headers that the services read.
+static SERVICE_HEADERS: [HeaderName; 4] = [
+    CONTENT_TYPE,
+    GRPC_ENCODING,
+    HeaderName::from_static("grpc-accept-encoding"),
+    HeaderName::from_static("grpc-timeout"),
+];
+
+/// A request, and where its answer goes.
+pub(super) type Call = (Request<RecvStream>, SendResponse<Bytes>);
+
+type Answer = Result<Framed, Status>;
+
+/// The calls of one connection. `begin` makes the future of a usual one.
+pub(super) struct Calls<T, B, F> {
+    services: Arc<Services<T>>,
+    wait_permits: WaitPermits,
+    lateness: Arc<Lateness>,
+    begin: B,
+    /// The allocation in which futures are polled for the first time. Most are ready then, so that
+    /// the next call uses it again.
+    begun: Pin<Box<Option<F>>>,
+}
+
+/// The future of a usual call.
+pub(super) async fn begin<T: ShouldRateLimit>(
+    limits: Arc<T>,
+    message: Bytes,
+    timeout: Option<Duration>,
+    span: TraceSpan,
+) -> Answer {
+    limits.should_rate_limit(&message, timeout, span).await
+}
+
+impl<T, B, F> Calls<T, B, F>
+where
+    T: ShouldRateLimit,
+    B: Fn(Arc<T>, Bytes, Option<Duration>, TraceSpan) -> F,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    pub(super) fn new(
+        services: Arc<Services<T>>,
+        wait_permits: WaitPermits,
+        lateness: Arc<Lateness>,
+        begin: B,
+    ) -> Self {
+        Self {
+            services,
+            wait_permits,
+            lateness,
+            begin,
+            begun: Box::pin(None),
+        }
+    }
+
+    /// Serves the calls that a turn of the connection has accepted.
+    pub(super) fn serve(
+        &mut self,
+        accepted: impl Iterator<Item = Call>,
+        context: &mut Context<'_>,
+    ) {
+        let mut turn = self.lateness.turn();
+        for call in accepted {
+            self.serve_one(call, &mut turn, context);
+        }
+        self.lateness.end(&turn);
+    }
+
+    /// Answers a request, or starts the task that will.
+    fn serve_one(
+        &mut self,
+        (mut request, mut respond): Call,
+        turn: &mut Turn,
+        context: &mut Context<'_>,
+    ) {
+        if let Some(refusal) = refusal(&request) {
+            // An error means that the client has reset the stream.
+            drop(respond.send_response(refusal, true));
+            return;
+        }
+        let is_limit = request.uri().path() == proto::METHOD_PATH;
+        let timeout = grpc_timeout(request.headers());
+        let Ok(timeout) = (if is_limit {
+            turn.time_left(timeout)
+        } else {
+            Ok(timeout)
+        }) else {
+            self.services.metrics.calls_refused(1);
+            return drop(reply::answer(
+                &mut respond,
+                Err(Status::resource_exhausted("overloaded")),
+                &self.services.budget,
+            ));
+        };
+        let span = if is_limit {
+            self.services.limits.span(request.headers())
+        } else {
+            TraceSpan::default()
+        };
+        let mut message = Message::default();
+        if is_limit
+            && !request.headers().contains_key(GRPC_ENCODING)
+            && body::arrived(request.body_mut(), &mut message, context)
+            && let bytes = message.bytes()
+            && let Some(single) = body::single(&bytes)
+        {
+            match self.begin(bytes.slice_ref(single), timeout, span, context) {
+                // An error means that the client has reset the stream.
+                Poll::Ready(answer) => {
+                    drop(reply::answer(&mut respond, answer, &self.services.budget));
+                }
+                Poll::Pending => {
+                    if bytes.len() > MAX_UNRELEASED_BYTES {
+                        body::release_rest(request.body_mut());
+                    }
+                    self.spawn_begun(respond, bytes.len());
+                }
+            }
+            return;
+        }
+        let (services, wait_permits) = (Arc::clone(&self.services), self.wait_permits.clone());
+        shrink(&mut request);
+        if span.is_recorded() {
+            request.extensions_mut().insert(span);
+        }
+        spawn(async move {
+            let answer =
+                AssertUnwindSafe(services.answer(request, message, &wait_permits)).catch_unwind();
+            if let Some(answer) = unless_reset(&mut respond, answer).await {
+                let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
+                let _ = reply::pass_on(&mut respond, answer, &services.budget).await;
+            }
+        });
+    }
+
+    fn begin(
+        &mut self,
+        message: Bytes,
+        timeout: Option<Duration>,
+        span: TraceSpan,
+        context: &mut Context<'_>,
+    ) -> Poll<Answer> {
+        let Self {
+            services,
+            begin,
+            begun,
+            ..
+        } = self;
+        // A panic costs one request, not the process. No lock is held across an await, so that
+        // nothing is left half done.
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            begun.set(Some(begin(
+                Arc::clone(&services.limits),
+                message,
+                timeout,
+                span,
+            )));
+            poll(begun, context)
+        }));
+        polled.unwrap_or_else(|_| Poll::Ready(Err(panicked(services))))
+    }
+
+    /// Makes a task of the call that was begun last.
+    fn spawn_begun(&mut self, mut respond: SendResponse<Bytes>, message_bytes: usize) {
+        let permits = match self.wait_permits.take(message_bytes) {
+            Ok(permits) => permits,
+            Err(refused) => {
+                // A call that was only begun has sent nothing to the store yet.
+                self.begun.set(None);
+                return drop(reply::answer(
+                    &mut respond,
+                    Err(refused),
+                    &self.services.budget,
+                ));
+            }
+        };
+        let mut begun = std::mem::replace(&mut self.begun, Box::pin(None));
+        let services = Arc::clone(&self.services);
+        spawn(async move {
+            let _permits = permits;
+            let answer =
+                AssertUnwindSafe(poll_fn(|context| poll(&mut begun, context))).catch_unwind();
+            if let Some(answer) = unless_reset(&mut respond, answer).await {
+                let answer = answer.unwrap_or_else(|_| Err(panicked(&services)));
+                let _ = reply::answer(&mut respond, answer, &services.budget);
+            }
+        });
+    }
+}
+
+/// Polls the future of the call that was begun.
+fn poll<F: Future<Output = Answer>>(
+    begun: &mut Pin<Box<Option<F>>>,
+    context: &mut Context<'_>,
+) -> Poll<Answer> {
+    match begun.as_mut().as_pin_mut() {
+        Some(future) => future.poll(context),
+        None => Poll::Pending,
+    }
+}
+
+fn panicked<T>(services: &Services<T>) -> Status {
+    services.metrics.panicked();
+    Status::internal("the request made the service panic; this is a defect of the service")
+}
+
+/// The answer to a request that is not gRPC; as a status of HTTP, because another client would take
+/// gRPC's 200 for success. Source: gRPC over HTTP/2, Requests (`:method POST`; 415 when the content
+/// type does not begin with `application/grpc`).
+fn refusal(request: &Request<RecvStream>) -> Option<Response<()>> {
+    let mut refusal = Response::new(());
+    if request.method() != Method::POST {
+        *refusal.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        refusal
+            .headers_mut()
+            .insert(ALLOW, HeaderValue::from_static("POST"));
+    } else if !request
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| is_grpc(value.as_bytes()))
+    {
+        *refusal.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    } else {
+        return None;
+    }
+    Some(refusal)
+}
+
+/// Whether a content type is gRPC's: alone, with a format (`+proto`) or with parameters. gRPC-Web
+/// (`application/grpc-web`) is another protocol.
+fn is_grpc(content_type: &[u8]) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    let (start, rest) = content_type.split_at(content_type.len().min(GRPC.len()));
+    start.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+}
+
+/// Removes all that the services do not read, which may take a megabyte; a call that waits would
+/// keep it. What stays is copied out of the buffers that it shares with the rest.
+fn shrink(request: &mut Request<RecvStream>) {
+    let kept = |name: &HeaderName| {
+        Some((
+            name.clone(),
+            HeaderValue::from_bytes(request.headers().get(name)?.as_bytes()).ok()?,
+        ))
+    };
+    *request.headers_mut() = SERVICE_HEADERS.iter().filter_map(kept).collect();
+    if let Ok(path) = Uri::try_from(request.uri().path().to_owned()) {
+        *request.uri_mut() = path;
+    }
+}
+
+/// The output of `work`; `None`, and `work` is dropped, when the client resets the stream first.
+async fn unless_reset<W: Future>(respond: &mut SendResponse<Bytes>, work: W) -> Option<W::Output> {
+    let mut work = pin!(work);
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => respond.poll_reset(context).map(|_| None),
+    })
+    .await
+}

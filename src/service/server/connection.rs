@@ -1,0 +1,361 @@
+//! One connection: its first bytes, HTTP/2 with all limits written out, and its end.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server;
+use h2::{Ping, PingPong};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::rustls::ServerConnection;
+
+use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
+use super::call::{Call, Calls, begin};
+use super::complaints::{Complaint, Complaints};
+use super::header_blocks::HeaderBlocks;
+use super::open_connections::OpenConnection;
+use super::overload::{Lateness, Overload};
+use super::resets::{self, CountedResets};
+use super::socket::Socket;
+use super::stream::{Detached, Stream};
+use super::transport::Transport;
+use super::wait_permits::WaitPermits;
+use super::{Options, Services};
+use crate::net::bounds::TimedWrites;
+use crate::observe::metrics::{ConnectionError, Metrics, families};
+use crate::service::rls::ShouldRateLimit;
+
+type Http2 = server::Connection<CountedResets<HeaderBlocks<TimedWrites<Transport>>>, Bytes>;
+
+/// An accepted connection on its way to a worker.
+#[derive(Debug)]
+pub(super) struct NewConnection {
+    /// The accepted socket.
+    pub(super) stream: Detached,
+    /// The state of TLS after the handshake; `None` without TLS.
+    pub(super) tls: Option<Box<ServerConnection>>,
+    /// Its part among all open connections, until it closes.
+    pub(super) open: OpenConnection,
+}
+
+/// The phase of the process, which every connection follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Connections are served.
+    Serving,
+    /// Connections accept no more requests, and finish those in flight within `grace`.
+    Draining { grace: Duration },
+}
+
+/// How a connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Close {
+    /// When all requests in flight are answered, or after this grace period.
+    Graceful(Duration),
+    /// At once; requests in flight get no answer.
+    Now,
+    /// As `Now`, because the client did not answer a ping.
+    WithoutPong,
+}
+
+/// The connection preface of an HTTP/2 client. Source: RFC 9113, section 3.4.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The largest header list of one request, in bytes (SETTINGS_MAX_HEADER_LIST_SIZE). gRPC needs few
+/// headers, but with tracing Envoy copies the `tracestate` of its client into the call: up to
+/// `max_request_headers_kb`, which is 60 by default. A call that is refused for its headers lets
+/// the client pass, so that the bound has to be above what Envoy accepts.
+const MAX_HEADER_BYTES: u32 = 256 * 1_024;
+
+/// The flow-control window of all streams of a connection, in bytes: at most this much unread data
+/// of a connection is in memory. Large messages that wait for memory leave 512 KiB of it to others,
+/// so that those that have memory arrive.
+const CONNECTION_WINDOW: u32 = (512 << 10) + MAX_WAITING_LARGE as u32 * STREAM_WINDOW;
+
+/// The largest frame that a client may send: HTTP/2's default. Source: RFC 9113, section 6.5.2,
+/// SETTINGS_MAX_FRAME_SIZE.
+const MAX_FRAME_BYTES: u32 = 16 * 1_024;
+
+/// The memory that unread DATA frames of a connection may take beside their content: many small
+/// frames cost more than their bytes.
+const DATA_FRAME_BUDGET: usize = 512 * 1_024;
+
+/// The bytes of answers that one stream may buffer before a streaming service has to wait; hyper's
+/// default.
+const SEND_BUFFER_BYTES: usize = 400 * 1_024;
+
+/// How many streams h2 resets for errors of the client in the life of a connection before it closes
+/// it, with all calls in flight. A proxy's clients share its connection for a day, so that one of
+/// them must not reach the bound soon. It is there for a client that does not read the resets: each
+/// that waits to be written takes about half a KiB.
+const MAX_LOCAL_ERROR_RESETS: usize = 65_536;
+
+/// Weir remembers this many streams that it has reset, for this long: frames that were already
+/// under way to them are then no error.
+const MAX_REMEMBERED_RESETS: usize = 50;
+const REMEMBERED_RESET: Duration = Duration::from_secs(1);
+
+/// Weir pings each client this often, and closes a connection whose client does not answer in time.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Grace period for requests on a connection that was idle for longest when there were too many: it
+/// has none, or hardly any.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
+
+/// The bytes that Weir reads of a request that is not HTTP/2 before it closes the connection.
+const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;
+
+/// The first two bytes of TLS: a record with a message of a handshake, in any version (RFC 8446,
+/// section 5.1).
+const TLS_HANDSHAKE: [u8; 2] = [0x16, 0x03];
+
+/// The answer to HTTP/1, as curl and browsers speak it.
+const OTHER_PROTOCOL_ANSWER: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+    This port speaks gRPC (HTTP/2). Health, metrics and JSON are on the HTTP port.\n";
+
+/// What the connections of one worker share.
+pub(super) struct WorkerState<T> {
+    services: Arc<Services<T>>,
+    wait_permits: WaitPermits,
+    overload: Arc<Overload>,
+    complaints: Arc<Complaints>,
+    options: Options,
+}
+
+impl<T> WorkerState<T> {
+    /// The state of the worker of this number.
+    pub(super) fn new(
+        index: usize,
+        services: Services<T>,
+        complaints: Arc<Complaints>,
+        options: Options,
+    ) -> Self {
+        let permits = Arc::new(Semaphore::new(options.max_waiting_calls));
+        let (worker, gauge) = (index.to_string(), Arc::clone(&permits));
+        let waiting = move || {
+            options
+                .max_waiting_calls
+                .saturating_sub(gauge.available_permits())
+        };
+        services.metrics.register(Box::new(move || {
+            vec![families::WAITING_CALLS.count(&[&worker], waiting() as u64)]
+        }));
+        let (worker, overload) = (index.to_string(), Arc::<Overload>::default());
+        let gauge = Arc::clone(&overload);
+        let behind = move || {
+            vec![families::CONNECTIONS_BEHIND.count(&[&worker], gauge.connections_behind() as u64)]
+        };
+        services.metrics.register(Box::new(behind));
+        let wait_permits = WaitPermits::new(permits, Arc::clone(&services.metrics));
+        Self {
+            services: Arc::new(services),
+            wait_permits,
+            overload,
+            complaints,
+            options,
+        }
+    }
+
+    /// Reads the connections that are behind. Endless.
+    pub(super) async fn serve_waiting(&self) {
+        self.overload.serve_waiting().await;
+    }
+}
+
+pub(super) async fn serve<T: ShouldRateLimit>(
+    connection: NewConnection,
+    worker: Arc<WorkerState<T>>,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let options = worker.options;
+    let NewConnection { stream, tls, open } = connection;
+    let Ok(stream) = Stream::attach(stream) else {
+        return;
+    };
+    let lateness = Lateness::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
+    let mut transport = Transport::new(Socket::new(stream, Arc::clone(&lateness)), tls);
+    // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a
+    // shutdown does not wait for it.
+    let read = tokio::select! {
+        read = timeout(options.preface_timeout, read_preface(&mut transport, &worker.complaints)) => read,
+        _ = draining(&mut phase) => return,
+        () = open.must_end() => return,
+    };
+    let Ok(Ok(true)) = read else { return };
+    transport.replay(PREFACE);
+    let socket = TimedWrites::new(transport, worker.services.budget.taken_within);
+    let metrics = &worker.services.metrics;
+    let socket = HeaderBlocks::new(
+        socket,
+        PREFACE,
+        MAX_FRAME_BYTES,
+        worker.services.budget.unfinished.clone(),
+    );
+    let socket = CountedResets::new(
+        socket.rewriting_authorities(PREFACE, Arc::clone(metrics)),
+        Arc::clone(metrics),
+    );
+    let Ok(mut http2) = http2(options).handshake(socket).await else {
+        return;
+    };
+
+    // Timers run in tasks of their own: the task that serves is woken often, and would poll them
+    // each time.
+    let mut close_timers = JoinSet::new();
+    if let Some(pings) = http2.ping_pong() {
+        close_timers.spawn(close_without_pong(pings));
+    }
+    close_timers.spawn(close_in_time(options, phase, open.must_end()));
+    let mut accepted = Vec::new();
+    let mut calls = Calls::new(
+        Arc::clone(&worker.services),
+        worker.wait_permits.clone(),
+        Arc::clone(&lateness),
+        begin,
+    );
+    poll_fn(|context| {
+        while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
+            match close {
+                Close::Graceful(grace) => {
+                    http2.graceful_shutdown();
+                    close_timers.spawn(close_after(grace));
+                }
+                Close::Now => return Poll::Ready(()),
+                Close::WithoutPong => {
+                    metrics.http2().connection_ended(ConnectionError::NoPong);
+                    return Poll::Ready(());
+                }
+            }
+        }
+        lateness.begin();
+        if accept(&mut http2, &mut accepted, metrics, context).is_ready() {
+            return Poll::Ready(());
+        }
+        if !accepted.is_empty() {
+            open.called();
+        }
+        calls.serve(accepted.drain(..), context);
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Accepts all requests that were read in this turn before it serves any: their answers then leave
+/// in one write. Ready: the connection is closed.
+///
+/// Each answer wakes the connection, which writes when the other tasks that are ready have had
+/// their turn.
+fn accept(
+    http2: &mut Http2,
+    accepted: &mut Vec<Call>,
+    metrics: &Metrics,
+    context: &mut Context<'_>,
+) -> Poll<()> {
+    loop {
+        match ready!(http2.poll_accept(context)) {
+            Some(Ok(call)) => accepted.push(call),
+            Some(Err(error)) => {
+                resets::connection_ended(&error, metrics);
+                return Poll::Ready(());
+            }
+            None => return Poll::Ready(()),
+        }
+    }
+}
+
+/// The settings of HTTP/2, all written out: a changed default of the library must not change a
+/// bound.
+fn http2(options: Options) -> server::Builder {
+    let mut builder = server::Builder::new();
+    builder
+        .max_concurrent_streams(options.max_concurrent_streams)
+        .max_pending_accept_reset_streams(options.max_pending_resets)
+        .max_local_error_reset_streams(Some(MAX_LOCAL_ERROR_RESETS))
+        .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
+        .reset_stream_duration(REMEMBERED_RESET)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .data_frame_budget(DATA_FRAME_BUDGET)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_header_list_size(MAX_HEADER_BYTES);
+    builder
+}
+
+/// Reads the connection preface. False: the client does not speak HTTP/2, and has been answered.
+///
+/// # Errors
+/// The socket's.
+async fn read_preface(stream: &mut Transport, complaints: &Complaints) -> std::io::Result<bool> {
+    let mut start = [0; PREFACE.len()];
+    stream.read_exact(&mut start).await?;
+    if start == *PREFACE {
+        return Ok(true);
+    }
+    if start.starts_with(&TLS_HANDSHAKE) {
+        complaints.report(Complaint::TlsToPlaintext, stream.socket().client(), "");
+    }
+    // Reads until the client closes: a close with unread bytes resets the connection, and the
+    // client would lose the answer.
+    stream.write_all(OTHER_PROTOCOL_ANSWER).await?;
+    stream.shutdown().await?;
+    tokio::io::copy(
+        &mut stream.take(MAX_OTHER_PROTOCOL_BYTES),
+        &mut tokio::io::sink(),
+    )
+    .await?;
+    Ok(false)
+}
+
+/// Waits until the connection has reached its maximum age, varied by a tenth, the process drains,
+/// or another connection needs the memory of this one, which was idle for longest.
+async fn close_in_time(
+    options: Options,
+    mut phase: watch::Receiver<Phase>,
+    must_end: impl Future<Output = ()>,
+) -> Close {
+    let age = options
+        .max_connection_age
+        .mul_f64(0.9 + 0.2 * fastrand::f64());
+    Close::Graceful(tokio::select! {
+        () = sleep(age) => options.max_connection_age_grace,
+        grace = draining(&mut phase) => grace,
+        () = must_end => IDLE_GRACE,
+    })
+}
+
+/// Waits until the client leaves a ping without an answer.
+async fn close_without_pong(mut pings: PingPong) -> Close {
+    loop {
+        sleep(KEEP_ALIVE).await;
+        match timeout(KEEP_ALIVE_TIMEOUT, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => return Close::Now,
+            Err(_) => return Close::WithoutPong,
+        }
+    }
+}
+
+async fn close_after(grace: Duration) -> Close {
+    sleep(grace).await;
+    Close::Now
+}
+
+/// Waits until the process drains; returns the grace period for requests in flight.
+pub(super) async fn draining(phase: &mut watch::Receiver<Phase>) -> Duration {
+    match phase
+        .wait_for(|phase| matches!(phase, Phase::Draining { .. }))
+        .await
+        .as_deref()
+    {
+        Ok(Phase::Draining { grace }) => *grace,
+        _ => Duration::ZERO,
+    }
+}

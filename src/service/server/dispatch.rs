@@ -1,0 +1,168 @@
+//! Routes each request that is not a usual call to its service: the generated one for rate limits,
+//! health, or reflection.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use http::{Request, Response};
+use http_body_util::Full;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::{Code, Status};
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+
+use super::body::{self, Budget, Message, Streamed};
+use super::gzip;
+use super::wait_permits::WaitPermits;
+use crate::core::proto;
+use crate::observe::metrics::Metrics;
+use crate::service::rls::ShouldRateLimit;
+use crate::service::rls::codec::Generated;
+use crate::service::rls::codec::RateLimitServiceServer;
+
+/// The reporter of `grpc.health.v1`, from tonic-health.
+pub type GrpcHealth = HealthReporter;
+
+/// What a failure to read the descriptors would mean.
+const DESCRIPTORS: &str = "build.rs made the descriptors";
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// A service beside rate limits; it is called seldom, so that a boxed future does not matter.
+type SideService<B> = Box<dyn Fn(Request<B>) -> Answer + Send + Sync>;
+
+/// All gRPC services of one worker.
+pub struct Services<T> {
+    /// Answers usual calls.
+    pub(super) limits: Arc<T>,
+    /// Answers unusual calls as gRPC prescribes.
+    generated: RateLimitServiceServer<Generated<T>>,
+    health: SideService<Full<Bytes>>,
+    reflection: SideService<Streamed>,
+    reflection_alpha: SideService<Streamed>,
+    pub(super) budget: Budget,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl<T> std::fmt::Debug for Services<T> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Services").finish_non_exhaustive()
+    }
+}
+
+impl<T: ShouldRateLimit> Services<T> {
+    /// Rate limits by `limits`, health and reflection. All workers of a process share one `budget`.
+    #[must_use]
+    pub fn new(limits: T, health: GrpcHealth, budget: Budget, metrics: Arc<Metrics>) -> Self {
+        let health = HealthServer::new(HealthService::from_health_reporter(health));
+        let describe = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let limits = Arc::new(limits);
+        Self {
+            generated: RateLimitServiceServer::new(Generated(Arc::clone(&limits))),
+            limits,
+            health: side_service(health),
+            reflection: side_service(
+                describe()
+                    .build_v1()
+                    .expect(DESCRIPTORS)
+                    .max_decoding_message_size(body::MAX_SIDE_BYTES),
+            ),
+            reflection_alpha: side_service(
+                describe()
+                    .build_v1alpha()
+                    .expect(DESCRIPTORS)
+                    .max_decoding_message_size(body::MAX_SIDE_BYTES),
+            ),
+            budget,
+            metrics,
+        }
+    }
+
+    /// Answers any request; `message` is the part of its message that has been read already. Health
+    /// and reflection need no permit: they are answered also when all permits are taken.
+    pub(super) async fn answer(
+        &self,
+        request: Request<RecvStream>,
+        mut message: Message,
+        wait_permits: &WaitPermits,
+    ) -> Response<Body> {
+        let path = request.uri().path();
+        let service = path
+            .strip_prefix('/')
+            .and_then(|path| path.split_once('/'))
+            .map_or("", |(service, _)| service);
+        let Ok(answer) = match service {
+            proto::SERVICE_NAME => match self.whole(request, &mut message, body::MAX_BYTES).await {
+                Ok(request) => {
+                    let call = self.generated.clone().call(request);
+                    wait_permits
+                        .run(call, message.len())
+                        .await
+                        .unwrap_or_else(|refused| Ok(refused.into_http()))
+                }
+                Err(status) => Ok(status.into_http()),
+            },
+            "grpc.health.v1.Health" => match self
+                .whole(request, &mut message, body::MAX_SIDE_BYTES)
+                .await
+            {
+                Ok(request) => (self.health)(request).await,
+                Err(status) => Ok(status.into_http()),
+            },
+            "grpc.reflection.v1.ServerReflection" => {
+                (self.reflection)(self.streamed(request)).await
+            }
+            "grpc.reflection.v1alpha.ServerReflection" => {
+                (self.reflection_alpha)(self.streamed(request)).await
+            }
+            _ => Ok(Status::unimplemented("no such service").into_http()),
+        };
+        answer
+    }
+
+    /// The request with its whole message, decompressed.
+    async fn whole(
+        &self,
+        request: Request<RecvStream>,
+        message: &mut Message,
+        max_bytes: usize,
+    ) -> Result<Request<Full<Bytes>>, Status> {
+        let (mut head, mut stream) = request.into_parts();
+        let read = async {
+            body::read(&mut stream, message, &self.budget, max_bytes).await?;
+            gzip::decompress(&mut head.headers, message, &self.budget, max_bytes).await
+        };
+        let read = read.await;
+        if read
+            .as_ref()
+            .is_err_and(|status| status.code() == Code::ResourceExhausted)
+        {
+            self.metrics.calls_refused(1);
+        }
+        read.map(|()| Request::from_parts(head, Full::new(message.bytes())))
+    }
+
+    fn streamed(&self, request: Request<RecvStream>) -> Request<Streamed> {
+        request.map(|stream| Streamed::new(stream, &self.budget))
+    }
+}
+
+fn side_service<S, B: 'static>(service: S) -> SideService<B>
+where
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send + 'static,
+{
+    Box::new(move |request| Box::pin(service.clone().call(request)))
+}

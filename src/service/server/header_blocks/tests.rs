@@ -1,0 +1,194 @@
+use std::future::poll_fn;
+
+use futures_util::FutureExt;
+use proptest::prelude::*;
+
+use super::super::frames::FRAME_HEADER_BYTES;
+use super::*;
+
+const MAX_FRAME_BYTES: u32 = 16 * 1_024;
+const DATA: u8 = 0;
+const BUDGET_BYTES: usize = 64 << 20;
+
+/// A frame of HTTP/2.
+pub(in crate::service::server) fn frame(
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: &[u8],
+) -> Vec<u8> {
+    let length = u32::try_from(payload.len())
+        .expect("shorter than 16 MiB")
+        .to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A socket whose reads return these chunks, and then nothing yet.
+#[derive(Debug)]
+struct Chunks(Vec<Vec<u8>>);
+
+impl AsyncRead for Chunks {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(next) = self.0.first_mut() else {
+            return Poll::Pending;
+        };
+        let count = next.len().min(buffer.remaining());
+        buffer.put_slice(&next.drain(..count).collect::<Vec<_>>());
+        if next.is_empty() {
+            self.0.remove(0);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn blocks(chunks: Vec<Vec<u8>>, budget: &Unfinished) -> HeaderBlocks<Chunks> {
+    HeaderBlocks::new(Chunks(chunks), b"", MAX_FRAME_BYTES, budget.clone())
+}
+
+/// All that can be read now, `at_a_time` bytes at most in one read.
+fn read(blocks: &mut HeaderBlocks<Chunks>, at_a_time: usize) -> io::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    loop {
+        let mut bytes = vec![0; at_a_time];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        let Some(done) = poll_fn(|context| Pin::new(&mut *blocks).poll_read(context, &mut buffer))
+            .now_or_never()
+        else {
+            return Ok(all);
+        };
+        done?;
+        assert!(
+            !buffer.filled().is_empty(),
+            "an empty read would be the end of the connection"
+        );
+        all.extend_from_slice(buffer.filled());
+    }
+}
+
+/// A block in these frames.
+fn block(stream: u32, lengths: &[usize]) -> Vec<u8> {
+    let frames = lengths.iter().enumerate().map(|(index, &length)| {
+        let kind = if index == 0 { HEADERS } else { CONTINUATION };
+        let flags = if index + 1 == lengths.len() {
+            END_HEADERS
+        } else {
+            0
+        };
+        frame(kind, flags, stream, &vec![7; length])
+    });
+    frames.collect::<Vec<_>>().concat()
+}
+
+/// Cuts `bytes` after these lengths, again and again.
+fn cut(mut bytes: &[u8], lengths: &[usize]) -> Vec<Vec<u8>> {
+    let mut chunks = Vec::new();
+    for &length in lengths.iter().cycle() {
+        if bytes.is_empty() {
+            break;
+        }
+        let (chunk, rest) = bytes.split_at(length.min(bytes.len()));
+        chunks.push(chunk.to_vec());
+        bytes = rest;
+    }
+    chunks
+}
+
+proptest! {
+    /// Whatever the frames and however they arrive: what is read is what was sent up to the last
+    /// block that is complete, and nothing stays held.
+    #[test]
+    fn bytes_pass_unchanged_up_to_an_unfinished_block(
+        frames in prop::collection::vec((prop::collection::vec(0..600_usize, 1..5), any::<bool>()), 0..12),
+        (unfinished, cuts, at_a_time) in (any::<bool>(), prop::collection::vec(1..700_usize, 1..5), 1..2_000_usize),
+    ) {
+        let sent: Vec<_> = frames.iter().map(|(lengths, is_block)| {
+            if *is_block { block(1, lengths) } else { frame(DATA, 0, 1, &vec![1; lengths[0]]) }
+        }).collect();
+        let sent = sent.concat();
+        let last = if unfinished { frame(HEADERS, 0, 3, &[7; 100]) } else { Vec::new() };
+        let budget = Unfinished::new(BUDGET_BYTES);
+        let mut blocks = blocks(cut(&[sent.clone(), last.clone()].concat(), &cuts), &budget);
+        let read = read(&mut blocks, at_a_time).expect("within the budget");
+        prop_assert!(read.starts_with(&sent));
+        // Of an unfinished frame, h2 may have a part of the header: nothing that it decodes.
+        prop_assert!(read.len() < sent.len() + FRAME_HEADER_BYTES);
+        prop_assert_eq!(budget.unused_bytes() < BUDGET_BYTES, unfinished);
+        // The end of the block arrives.
+        if unfinished {
+            let end = frame(CONTINUATION, END_HEADERS, 3, &[7; 50]);
+            blocks.socket.0 = cut(&end, &cuts);
+            let rest = super::tests::read(&mut blocks, at_a_time).expect("within the budget");
+            prop_assert_eq!([&read[sent.len()..], &rest].concat(), [last, end].concat());
+        }
+        prop_assert_eq!(budget.unused_bytes(), BUDGET_BYTES);
+    }
+}
+
+/// What violates the protocol goes on to h2, which closes the connection. Nothing may stay held, or
+/// h2 would wait for ever.
+#[test]
+fn violations_pass() {
+    let open = frame(HEADERS, 0, 1, &[7; 10]);
+    let too_many = (0..=MAX_CONTINUATIONS)
+        .map(|_| frame(CONTINUATION, 0, 1, b"x"))
+        .collect::<Vec<_>>()
+        .concat();
+    let too_long = frame(CONTINUATION, 0, 1, &vec![7; MAX_FRAME_BYTES as usize + 1]);
+    for (what, second) in [
+        ("another frame within a block", frame(DATA, 0, 1, b"x")),
+        ("another block within a block", block(3, &[5])),
+        ("too many frames", too_many),
+        (
+            "a frame that is too long",
+            too_long[..FRAME_HEADER_BYTES].to_vec(),
+        ),
+    ] {
+        let sent = [open.clone(), second].concat();
+        let budget = Unfinished::new(BUDGET_BYTES);
+        let mut blocks = blocks(vec![sent.clone()], &budget);
+        assert_eq!(
+            read(&mut blocks, 1 << 20).expect("within the budget"),
+            sent,
+            "{what}"
+        );
+        assert_eq!(budget.unused_bytes(), BUDGET_BYTES, "{what}");
+    }
+}
+
+#[test]
+fn the_oldest_block_ends_when_the_budget_is_used_up() {
+    let budget = Unfinished::new(5 * FIRST_BYTES);
+    let start = frame(HEADERS, 0, 1, &vec![7; 2 * FIRST_BYTES]);
+    let [mut first, mut second, mut third] = [(); 3].map(|()| blocks(vec![start.clone()], &budget));
+    assert_eq!(read(&mut first, 1 << 20).expect("within the budget"), b"");
+    assert_eq!(read(&mut second, 1 << 20).expect("within the budget"), b"");
+    assert_eq!(
+        read(&mut first, 1 << 20).expect_err("too much").kind(),
+        io::ErrorKind::OutOfMemory
+    );
+    drop(second);
+    assert_eq!(
+        read(&mut third, 1 << 20).expect("within the budget again"),
+        b""
+    );
+    drop((first, third));
+    assert_eq!(budget.unused_bytes(), 5 * FIRST_BYTES);
+}
+
+/// Each reading ends within a block, so that bytes are held all the time. They are never more than
+/// one block and one reading.
+#[test]
+fn blocks_that_follow_each_other_take_the_memory_of_one() {
+    let budget = Unfinished::new(6 * FIRST_BYTES);
+    let sent = block(1, &[FIRST_BYTES, 100]).repeat(200);
+    let mut blocks = blocks(cut(&sent, &[100, FIRST_BYTES]), &budget);
+    assert_eq!(
+        read(&mut blocks, 1 << 20).expect("within the budget").len(),
+        sent.len()
+    );
+    assert_eq!(budget.unused_bytes(), 6 * FIRST_BYTES);
+}

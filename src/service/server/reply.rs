@@ -1,0 +1,143 @@
+//! Writing answers: three frames for a rate limit's answer, one for an error; the answers of other
+//! services frame by frame.
+//!
+//! No function here writes to the socket. h2 buffers the frames until the connection is polled
+//! again, and then writes those of all requests together. It gets only what fits into the client's
+//! flow-control window. The rest waits for the client, within the budget of what clients leave
+//! unfinished and for a limited time; then the stream is reset.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::LazyLock;
+use std::task::Poll;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Response};
+use hyper::body::Body as _;
+use tonic::Status;
+use tonic::body::Body;
+
+use super::body::{Budget, CODEC_BYTES, STREAM_BYTES};
+use super::spawn;
+use crate::net::bounds::Cut;
+use crate::service::rls::respond::Framed;
+
+/// The headers and the trailers of every answer. To clone them costs less than to build them.
+static HEAD: LazyLock<HeaderMap> = LazyLock::new(|| one_header(CONTENT_TYPE, "application/grpc"));
+static OK: LazyLock<HeaderMap> = LazyLock::new(|| one_header(Status::GRPC_STATUS, "0"));
+
+fn one_header(name: http::HeaderName, value: &'static str) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(1);
+    headers.insert(name, HeaderValue::from_static(value));
+    headers
+}
+
+/// Answers a call. An answer for which the client's window has no room becomes a task.
+///
+/// # Errors
+/// The stream has ended: the client no longer waits for the answer.
+pub(super) fn answer(
+    respond: &mut SendResponse<Bytes>,
+    answer: Result<Framed, Status>,
+    budget: &Budget,
+) -> Result<(), h2::Error> {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(status) => return respond.send_response(status.into_http(), true).map(drop),
+    };
+    let mut head = Response::new(());
+    *head.headers_mut() = HEAD.clone();
+    let mut stream = respond.send_response(head, false)?;
+    let answer = answer.bytes();
+    stream.reserve_capacity(answer.len());
+    if stream.capacity() < answer.len() {
+        let (charge, limit) = (
+            budget.unfinished.charge(STREAM_BYTES + answer.len()),
+            budget.taken_within,
+        );
+        spawn(async move {
+            let sent = charge.within(limit, send(&mut stream, answer)).await;
+            let _ = unless_cut(&mut stream, sent).and_then(|()| stream.send_trailers(OK.clone()));
+        });
+        return Ok(());
+    }
+    stream.send_data(answer, false)?;
+    stream.send_trailers(OK.clone())
+}
+
+/// Passes on the answer of a service.
+///
+/// # Errors
+/// The stream has ended, or the service's body failed, or the client does not take the answer.
+pub(super) async fn pass_on(
+    respond: &mut SendResponse<Bytes>,
+    answer: Response<Body>,
+    budget: &Budget,
+) -> Result<(), h2::Error> {
+    let (head, body) = answer.into_parts();
+    let head = Response::from_parts(head, ());
+    if body.is_end_stream() {
+        return respond.send_response(head, true).map(drop);
+    }
+    let mut stream = respond.send_response(head, false)?;
+    let mut body = pin!(body);
+    let charge = budget.unfinished.charge(STREAM_BYTES + CODEC_BYTES);
+    loop {
+        let next = poll_fn(|context| match body.as_mut().poll_frame(context) {
+            Poll::Ready(Some(frame)) => {
+                Poll::Ready(frame.map(Some).map_err(|_| Reason::INTERNAL_ERROR.into()))
+            }
+            Poll::Ready(None) => Poll::Ready(Ok(None)),
+            // The client may reset the stream while there is nothing to send.
+            Poll::Pending => stream
+                .poll_reset(context)
+                .map(|gone| Err(gone.map_or_else(|error| error, h2::Error::from))),
+        });
+        let next = charge.unless_oldest(next).await.ok_or(Cut::Oldest);
+        match unless_cut(&mut stream, next)? {
+            None => return stream.send_data(Bytes::new(), true),
+            Some(frame) => match frame.into_data() {
+                Ok(data) => {
+                    let data_charge = budget.unfinished.charge(data.len());
+                    let sent = data_charge
+                        .within(budget.taken_within, send(&mut stream, data))
+                        .await;
+                    unless_cut(&mut stream, sent)?;
+                }
+                Err(frame) => {
+                    return stream.send_trailers(frame.into_trailers().unwrap_or_default());
+                }
+            },
+        }
+    }
+}
+
+/// Sends as much as the client's window has room for, until all is sent.
+async fn send(stream: &mut SendStream<Bytes>, mut data: Bytes) -> Result<(), h2::Error> {
+    while !data.is_empty() {
+        stream.reserve_capacity(data.len());
+        while stream.capacity() == 0 {
+            match poll_fn(|context| stream.poll_capacity(context)).await {
+                Some(room) => drop(room?),
+                None => return Err(Reason::CANCEL.into()),
+            }
+        }
+        let room = stream.capacity().min(data.len());
+        stream.send_data(data.split_to(room), false)?;
+    }
+    Ok(())
+}
+
+/// Resets a stream whose work was cut off.
+fn unless_cut<T>(
+    stream: &mut SendStream<Bytes>,
+    done: Result<Result<T, h2::Error>, Cut>,
+) -> Result<T, h2::Error> {
+    done.unwrap_or_else(|_| {
+        stream.send_reset(Reason::CANCEL);
+        Err(Reason::CANCEL.into())
+    })
+}

@@ -1,0 +1,107 @@
+//! Counts the calls that HTTP/2 resets by itself, and the connections that end for an error.
+//!
+//! h2 resets a call that it cannot accept (headers that are not well-formed, more calls at a time
+//! than allowed, a client that exceeds its window) without a word to its user. To Envoy that is an
+//! error of the service, and by default the request passes. So what h2 writes is followed from
+//! frame to frame, and each RST_STREAM is counted by its error code. The codes of resets that
+//! Weir's own code causes are not among h2's: CANCEL, when a call is cut off or its task is
+//! dropped, and NO_ERROR, when it was answered before its message had arrived.
+//!
+//! Source: RFC 9113, sections 6.4 (RST_STREAM) and 7 (error codes); h2 0.4.
+
+mod log;
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use h2::Reason;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::frames::{FrameWalker, RST_STREAM};
+use crate::observe::metrics::{ConnectionError, Metrics};
+pub use log::log;
+
+/// A socket that counts the resets that are written to it.
+#[derive(Debug)]
+pub(super) struct CountedResets<S> {
+    socket: S,
+    written: FrameWalker,
+    /// The payload of a RST_STREAM frame as far as it was written.
+    code: u32,
+    metrics: Arc<Metrics>,
+}
+
+impl<S> CountedResets<S> {
+    pub(super) fn new(socket: S, metrics: Arc<Metrics>) -> Self {
+        Self {
+            socket,
+            written: FrameWalker::after(0),
+            code: 0,
+            metrics,
+        }
+    }
+
+    #[inline]
+    fn follow(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some(piece) = self.written.next(bytes, &mut at) else {
+                return;
+            };
+            if self.written.kind() == RST_STREAM {
+                self.code = bytes[piece.payload]
+                    .iter()
+                    .fold(self.code, |code, &byte| code << 8 | u32::from(byte));
+                if piece.ends
+                    && ![u32::from(Reason::NO_ERROR), Reason::CANCEL.into()].contains(&self.code)
+                {
+                    self.metrics.http2().stream_reset(self.code);
+                }
+            }
+        }
+    }
+}
+
+/// Counts the end of a connection, unless its client ended it or broke it off.
+pub(super) fn connection_ended(error: &h2::Error, metrics: &Metrics) {
+    let error = match (error.reason(), error.get_io().map(io::Error::kind)) {
+        (Some(code), _) if error.is_library() => ConnectionError::Code(code.into()),
+        (_, Some(io::ErrorKind::OutOfMemory)) => ConnectionError::HeaderMemory,
+        (_, Some(io::ErrorKind::TimedOut)) => ConnectionError::NotRead,
+        _ => return,
+    };
+    metrics.http2().connection_ended(error);
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for CountedResets<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(context, buffer)
+    }
+}
+
+/// Writes are not vectored, as those of `socket`.
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedResets<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.socket).poll_write(context, bytes))?;
+        self.follow(&bytes[..written]);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,276 @@
+//! The certificate that Weir shows to its clients, and the authorities of its clients'
+//! certificates: from files, which may be replaced at any time.
+//!
+//! The files are polled, as files of limits are: that works for files that are rewritten and for
+//! the swap of `..data` in a Kubernetes volume. New files are used for new connections, when two
+//! polls found the same; open connections go on. Files that cannot be used change nothing.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use tokio_rustls::rustls::server::NoServerSessionStorage;
+use tokio_rustls::rustls::sign::SingleCertAndKey;
+use tokio_rustls::rustls::{Error, ServerConfig};
+
+use crate::net::background;
+use crate::net::tls::{self, ClientVerifier, Identity, PemFile, SubjectName, TlsError};
+use crate::observe::metrics::{Metrics, families};
+
+/// The time between two polls. New files are used after two polls at most, and two more while they
+/// are written.
+const POLL: Duration = Duration::from_millis(500);
+
+/// The protocol that Weir offers (RFC 9113, section 3.2). A client that offers none speaks HTTP/2
+/// all the same: Envoy Gateway's Envoys offer none.
+const HTTP2: &[u8] = b"h2";
+
+/// What Weir shows to its clients, and what it wants to see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The certificate and its key.
+    pub identity: Identity,
+    /// The authorities of the certificates that clients have to present; `None`: they need none.
+    pub client_authorities: Option<PemFile>,
+    /// The name for which the certificates of clients have to be valid. Needs `client_authorities`.
+    pub client_name: Option<SubjectName>,
+}
+
+/// The certificates in use.
+#[derive(Debug)]
+pub struct Certificates {
+    options: Options,
+    current: ArcSwap<Current>,
+    reloaded: AtomicU64,
+    refused: AtomicU64,
+    is_last_refused: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    /// When the first certificate of the chain expires, in seconds since 1970.
+    expiry: Option<u64>,
+}
+
+/// What the files hold, as a digest; the content of a file that cannot be read counts as its error.
+type Fingerprint = u64;
+
+impl Certificates {
+    /// Reads the files. Blocks.
+    ///
+    /// # Errors
+    /// The first file that cannot be used.
+    pub fn read(options: Options) -> Result<Arc<Self>, TlsError> {
+        let current = Current::read(&options)?;
+        let (reloaded, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Arc::new(Self {
+            options,
+            current: ArcSwap::from_pointee(current),
+            reloaded,
+            refused,
+            is_last_refused: AtomicBool::new(false),
+        }))
+    }
+
+    /// The configuration for a new connection.
+    pub(super) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.load().config)
+    }
+
+    /// Shows the certificates in the metrics.
+    pub fn register(self: &Arc<Self>, metrics: &Metrics) {
+        let certificates = Arc::clone(self);
+        metrics.register(Box::new(move || {
+            let count = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+            let is_good = !certificates.is_last_refused.load(Ordering::Relaxed);
+            let mut samples = vec![
+                families::CERTIFICATE_RELOADS.count(&["loaded"], count(&certificates.reloaded)),
+                families::CERTIFICATE_RELOADS.count(&["refused"], count(&certificates.refused)),
+                families::CERTIFICATE_LAST_RELOAD_SUCCESSFUL.count(&[], u64::from(is_good)),
+            ];
+            samples.extend(
+                certificates
+                    .current
+                    .load()
+                    .expiry
+                    .map(|expiry| families::CERTIFICATE_EXPIRY.count(&[], expiry)),
+            );
+            samples
+        }));
+    }
+
+    /// Logs the certificate, polls the files and uses changed ones, until the future is dropped.
+    pub async fn watch(self: Arc<Self>) {
+        self.current
+            .load()
+            .log("certificate of the gRPC port loaded");
+        // Dropping this future drops `_alive`, which ends the thread.
+        let (_alive, ended) = mpsc::sync_channel::<()>(0);
+        let run = move || {
+            background::lower_priority();
+            let mut watched = Watched::new(self.fingerprint());
+            while ended.recv_timeout(POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                if watched.observe(self.fingerprint()) {
+                    self.reload();
+                }
+            }
+        };
+        match std::thread::Builder::new()
+            .name("weir-certificates".to_owned())
+            .spawn(run)
+        {
+            Ok(_) => std::future::pending().await,
+            Err(error) => {
+                tracing::error!(%error, "cannot start the thread that watches the certificates; \
+                    changes need a restart");
+            }
+        }
+    }
+
+    fn reload(&self) {
+        match Current::read(&self.options) {
+            Ok(current) => {
+                current.log(
+                    "certificate of the gRPC port replaced; open connections go on with the one \
+                     before",
+                );
+                self.current.store(Arc::new(current));
+                self.reloaded.fetch_add(1, Ordering::Relaxed);
+                self.is_last_refused.store(false, Ordering::Relaxed);
+            }
+            Err(error) => {
+                tracing::error!("Weir keeps the current certificate for the gRPC port: {error}");
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                self.is_last_refused.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let Options {
+            identity,
+            client_authorities,
+            ..
+        } = &self.options;
+        let mut hasher = DefaultHasher::new();
+        for file in [
+            Some(&identity.certificate),
+            Some(&identity.key),
+            client_authorities.as_ref(),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            match file.bytes() {
+                Ok(bytes) => bytes.hash(&mut hasher),
+                Err(error) => error.to_string().hash(&mut hasher),
+            }
+        }
+        hasher.finish()
+    }
+}
+
+/// Finds the moment to use changed files: when two polls found the same.
+#[derive(Debug)]
+struct Watched {
+    tried: Fingerprint,
+    last: Fingerprint,
+}
+
+impl Watched {
+    fn new(tried: Fingerprint) -> Self {
+        Self { tried, last: tried }
+    }
+
+    /// Whether to use what is there now.
+    fn observe(&mut self, found: Fingerprint) -> bool {
+        let is_stable = found == self.last;
+        self.last = found;
+        if !is_stable || found == self.tried {
+            return false;
+        }
+        self.tried = found;
+        true
+    }
+}
+
+impl Current {
+    fn read(options: &Options) -> Result<Self, TlsError> {
+        let provider = tls::provider();
+        let key = options.identity.read()?;
+        let expiry = tls::expiry(&key.cert);
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("ring has the ciphers of TLS 1.2 and 1.3");
+        let builder = match &options.client_authorities {
+            None => builder.with_no_client_auth(),
+            Some(file) => {
+                let unusable = |error| {
+                    file.unusable(
+                        error,
+                        "write the certificates of the authorities that signed those of the clients"
+                            .to_owned(),
+                    )
+                };
+                let verifier = ClientVerifier::try_new(
+                    tls::authorities(Some(file))?,
+                    options.client_name.clone(),
+                    provider,
+                );
+                builder.with_client_cert_verifier(Arc::new(
+                    verifier.map_err(|error| unusable(Error::General(error.to_string())))?,
+                ))
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+        config.alpn_protocols = vec![HTTP2.to_vec()];
+        // Connections live for minutes, so that resuming sessions would save little. Without it,
+        // each connection verifies its client anew.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self {
+            config: Arc::new(config),
+            expiry,
+        })
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "for a line of the log; no decision depends on it"
+    )]
+    fn log(&self, message: &str) {
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let Some(expiry) = self.expiry else {
+            return tracing::info!("{message}");
+        };
+        let hours_left = expiry.saturating_sub(now) / 3_600;
+        if expiry <= now {
+            tracing::error!(
+                "{message}; it has expired, and clients that verify it refuse it: renew it"
+            );
+        } else {
+            tracing::info!(hours_left, "{message}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_files_are_used_once_when_two_polls_found_the_same() {
+        let mut watched = Watched::new(1);
+        let used = [1, 1, 2, 3, 3, 3, 3, 1, 1].map(|found| watched.observe(found));
+        assert_eq!(
+            used,
+            [false, false, false, false, true, false, false, false, true]
+        );
+    }
+}

@@ -1,0 +1,297 @@
+//! TLS handshakes, on threads of their own.
+//!
+//! Clients that do not finish theirs are bounded in time and in memory: when the memory is used up,
+//! the oldest handshake ends, as with all that clients leave unfinished. A well-behaved client
+//! needs a round trip or two, so that it is hardly ever the oldest. While clients begin more than
+//! the threads can sign, no more are accepted: the kernel keeps the new ones, which closing would
+//! hit as hard as those that attack.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc;
+use tokio::task::{JoinSet, yield_now};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{
+    AlertDescription, Error, InvalidMessage, PeerIncompatible, ServerConnection,
+};
+
+use super::certificates::Certificates;
+use crate::net::background;
+use crate::net::bounds::{Cut, Unfinished};
+use crate::net::tls::is_about_certificates;
+use crate::observe::metrics::{Metrics, families};
+use crate::service::server::complaints::{Complaint, Complaints};
+use crate::service::server::connection::NewConnection;
+use crate::service::server::open_connections::OpenConnection;
+use crate::service::server::stream::{Client, Stream};
+use crate::service::server::worker::Workers;
+
+/// One thread for handshakes stands beside so many workers. It makes about a thousand a second with
+/// an RSA key of 2048 bits.
+const WORKERS_PER_THREAD: usize = 4;
+
+/// Accepted connections that wait for such a thread at most: as many as it takes at a time.
+const MAX_WAITING: usize = 128;
+
+/// The time from the first byte to the end of a handshake. A client on another continent needs less
+/// than one second.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+
+/// What each unfinished handshake counts for, in bytes: rustls keeps at most 64 KiB of a message of
+/// a handshake, and its own state.
+const HANDSHAKE_BYTES: usize = 80 << 10;
+
+/// The first byte of TLS: a record with a message of a handshake (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// The bytes that Weir reads of a request without TLS before it closes the connection.
+const MAX_PLAINTEXT_BYTES: u64 = 64 * 1_024;
+
+/// The answer to HTTP/1 without TLS.
+const PLAINTEXT_ANSWER: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+    This port speaks gRPC inside TLS. Health, metrics and JSON are on the HTTP port.\n";
+
+/// How handshakes ended, for the metrics.
+#[derive(Debug, Default)]
+struct Outcomes {
+    completed: AtomicU64,
+    failed: AtomicU64,
+    late: AtomicU64,
+    displaced: AtomicU64,
+    open: AtomicUsize,
+}
+
+/// What the handshakes of all threads share.
+#[derive(Debug)]
+struct Shared {
+    certificates: Arc<Certificates>,
+    workers: Arc<Workers>,
+    unfinished: Unfinished,
+    outcomes: Outcomes,
+    complaints: Complaints,
+    metrics: Arc<Metrics>,
+}
+
+/// The threads of the handshakes, and their queues of new connections.
+#[derive(Debug)]
+pub struct Handshakes {
+    queues: Vec<mpsc::Sender<NewConnection>>,
+    next: AtomicUsize,
+}
+
+impl Handshakes {
+    /// Starts the threads for this number of workers. They end when this is dropped.
+    ///
+    /// # Errors
+    /// The operating system's, when it gives no thread or no event queue.
+    pub fn start(
+        certificates: Arc<Certificates>,
+        workers: Arc<Workers>,
+        unfinished: Unfinished,
+        metrics: &Arc<Metrics>,
+    ) -> io::Result<Self> {
+        let threads = workers.count().div_ceil(WORKERS_PER_THREAD).max(1);
+        let outcomes = Outcomes::default();
+        let shared = Shared {
+            certificates,
+            workers,
+            unfinished,
+            outcomes,
+            complaints: Complaints::default(),
+            metrics: Arc::clone(metrics),
+        };
+        let shared = Arc::new(shared);
+        let shown = Arc::downgrade(&shared);
+        metrics.register(Box::new(move || {
+            shown
+                .upgrade()
+                .map_or_else(Vec::new, |shared| shared.outcomes.samples())
+        }));
+        let mut queues = Vec::with_capacity(threads);
+        for index in 0..threads {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let (queue, incoming) = mpsc::channel(MAX_WAITING);
+            let shared = Arc::clone(&shared);
+            let run = move || {
+                background::lower_priority();
+                runtime.block_on(serve(incoming, shared));
+            };
+            std::thread::Builder::new()
+                .name(format!("weir-tls-{index}"))
+                .spawn(run)?;
+            queues.push(queue);
+        }
+        Ok(Self {
+            queues,
+            next: AtomicUsize::new(0),
+        })
+    }
+
+    /// Waits until the queue of the next thread has space.
+    pub(in crate::service::server) async fn ready(&self) {
+        let next = self.next.load(Ordering::Relaxed) % self.queues.len();
+        // Fails when the thread has ended; then `begin` does too.
+        drop(self.queues[next].reserve().await);
+    }
+
+    /// Hands a connection to the next thread in turn. False: its queue is full, and the connection
+    /// is closed.
+    pub(in crate::service::server) fn begin(&self, connection: NewConnection) -> bool {
+        let next = self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
+        self.queues[next].try_send(connection).is_ok()
+    }
+}
+
+async fn serve(mut incoming: mpsc::Receiver<NewConnection>, shared: Arc<Shared>) {
+    let mut handshakes = JoinSet::new();
+    loop {
+        tokio::select! {
+            received = incoming.recv() => match received {
+                Some(connection) => {
+                    handshakes.spawn(shake_hands(connection, Arc::clone(&shared)));
+                    // Handshakes that can go on do so before a further one begins; otherwise all
+                    // would be too old before one is done.
+                    yield_now().await;
+                }
+                None => return,
+            },
+            Some(_) = handshakes.join_next() => {}
+        }
+    }
+}
+
+/// Counts an unfinished handshake.
+struct Open<'a>(&'a AtomicUsize);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
+    let NewConnection { stream, open, .. } = connection;
+    let Ok(mut stream) = Stream::attach(stream) else {
+        return;
+    };
+    let outcomes = &shared.outcomes;
+    outcomes.open.fetch_add(1, Ordering::Relaxed);
+    let unfinished = Open(&outcomes.open);
+    let charge = shared.unfinished.charge(HANDSHAKE_BYTES);
+    let client = stream.client();
+    let handshake = async {
+        if is_plaintext(&stream).await? {
+            shared
+                .complaints
+                .report(Complaint::PlaintextToTls, client, "");
+            stream.write_all(PLAINTEXT_ANSWER).await?;
+            stream.shutdown().await?;
+            // Reads until the client closes: a close with unread bytes resets the connection, and
+            // the client would lose the answer.
+            copy(&mut (&mut stream).take(MAX_PLAINTEXT_BYTES), &mut sink()).await?;
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(TlsAcceptor::from(shared.certificates.config())
+            .accept(stream)
+            .await?
+            .into_inner())
+    };
+    let must_end = open.must_end();
+    let handshake = async {
+        tokio::select! {
+            done = handshake => done,
+            () = must_end => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    };
+    let outcome = match charge.within(HANDSHAKE_WITHIN, handshake).await {
+        Ok(Ok((stream, session))) => {
+            drop((charge, unfinished));
+            hand_over(stream, session, open, &shared);
+            &outcomes.completed
+        }
+        Ok(Err(error)) => {
+            shared.complain(&error, client);
+            &outcomes.failed
+        }
+        Err(Cut::Late) => &outcomes.late,
+        Err(Cut::Oldest) => &outcomes.displaced,
+    };
+    outcome.fetch_add(1, Ordering::Relaxed);
+}
+
+fn hand_over(stream: Stream, session: ServerConnection, open: OpenConnection, shared: &Shared) {
+    let connection = |stream| NewConnection {
+        stream,
+        tls: Some(Box::new(session)),
+        open,
+    };
+    if !stream
+        .detach()
+        .is_ok_and(|stream| shared.workers.assign(connection(stream)))
+    {
+        shared.metrics.connection_refused();
+    }
+}
+
+/// Whether the client does not begin with TLS. Only looks at what has arrived.
+async fn is_plaintext(stream: &Stream) -> io::Result<bool> {
+    let mut first = [0];
+    match stream {
+        Stream::Tcp(stream) => Ok(stream.peek(&mut first).await? > 0 && first[0] != TLS_HANDSHAKE),
+        // There is no such look at a unix socket; rustls finds out.
+        Stream::Unix(_) => Ok(false),
+    }
+}
+
+impl Shared {
+    /// Reports why a handshake failed. A client that only disconnects, as a probe of the port does,
+    /// is not reported.
+    fn complain(&self, error: &io::Error, client: Client) {
+        let Some(error) = error
+            .get_ref()
+            .and_then(|error| error.downcast_ref::<Error>())
+        else {
+            return;
+        };
+        let complaint = match error {
+            Error::InvalidMessage(InvalidMessage::InvalidContentType) => Complaint::PlaintextToTls,
+            Error::NoCertificatesPresented => Complaint::NoClientCertificate,
+            Error::InvalidCertificate(_) => Complaint::ClientCertificate,
+            Error::AlertReceived(
+                AlertDescription::CloseNotify | AlertDescription::UserCanceled,
+            ) => return,
+            Error::AlertReceived(alert) if is_about_certificates(*alert) => {
+                Complaint::RefusedByClient
+            }
+            Error::NoApplicationProtocol => Complaint::NoHttp2,
+            Error::PeerIncompatible(
+                PeerIncompatible::SupportedVersionsExtensionRequired
+                | PeerIncompatible::Tls12NotOfferedOrEnabled,
+            ) => Complaint::OldTls,
+            _ => Complaint::OtherHandshake,
+        };
+        self.complaints
+            .report(complaint, client, &error.to_string());
+    }
+}
+
+impl Outcomes {
+    fn samples(&self) -> Vec<families::Sample> {
+        let of = |outcome: &str, cell: &AtomicU64| {
+            families::TLS_HANDSHAKES.count(&[outcome], cell.load(Ordering::Relaxed))
+        };
+        vec![
+            of("completed", &self.completed),
+            of("failed", &self.failed),
+            of("late", &self.late),
+            of("displaced", &self.displaced),
+            families::TLS_HANDSHAKES_OPEN.count(&[], self.open.load(Ordering::Relaxed) as u64),
+        ]
+    }
+}

@@ -1,0 +1,140 @@
+//! Workers: one thread with a current-thread runtime per core, each owning its client connections,
+//! its connections to Redis and its row of counters.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::Options;
+use super::complaints::Complaints;
+use super::connection::{self, NewConnection, Phase, WorkerState};
+use super::dispatch::Services;
+use crate::service::rls::ShouldRateLimit;
+
+/// Accepted connections that wait for their worker at most.
+const MAX_WAITING_CONNECTIONS: usize = 1_024;
+
+/// The worker threads and their queues of new connections.
+#[derive(Debug)]
+pub struct Workers {
+    queues: Vec<mpsc::Sender<NewConnection>>,
+    threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
+    next: AtomicUsize,
+    phase: watch::Sender<Phase>,
+}
+
+impl Workers {
+    /// Starts `count` threads. `services` is called on each of them, inside its runtime, with its
+    /// index from 0.
+    ///
+    /// # Errors
+    /// The operating system's, when it gives no thread or no event queue.
+    pub fn start<T, F>(count: usize, options: Options, services: F) -> io::Result<Self>
+    where
+        T: ShouldRateLimit,
+        F: Fn(usize) -> Services<T> + Clone + Send + 'static,
+    {
+        let (phase, _) = watch::channel(Phase::Serving);
+        let mut queues = Vec::with_capacity(count);
+        let mut threads = Vec::with_capacity(count);
+        let complaints = Arc::<Complaints>::default();
+        for index in 0..count {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);
+            let (services, phase) = (services.clone(), phase.subscribe());
+            let complaints = Arc::clone(&complaints);
+            let run = move || {
+                let state = |services| WorkerState::new(index, services, complaints, options);
+                runtime.block_on(async { work(incoming, state(services(index)), phase).await });
+                // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod
+                // to end.
+                runtime.shutdown_background();
+            };
+            threads.push(
+                std::thread::Builder::new()
+                    .name(format!("weir-{index}"))
+                    .spawn(run)?,
+            );
+            queues.push(queue);
+        }
+        Ok(Self {
+            queues,
+            threads: threads.into(),
+            next: AtomicUsize::new(0),
+            phase,
+        })
+    }
+
+    /// The number of workers.
+    pub(super) fn count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Hands a connection to the next worker in turn, or to the one after it while a queue is full.
+    /// False: all queues are full, and the connection is closed.
+    pub(super) fn assign(&self, connection: NewConnection) -> bool {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut connection = Some(connection);
+        for offset in 0..self.queues.len() {
+            let Some(unassigned) = connection.take() else {
+                return true;
+            };
+            match self.queues[first.wrapping_add(offset) % self.queues.len()].try_send(unassigned) {
+                Ok(()) => return true,
+                Err(
+                    mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back),
+                ) => connection = Some(back),
+            }
+        }
+        connection.is_none()
+    }
+
+    /// Asks every connection to end, waits at most `grace` for requests in flight, and ends the
+    /// threads. Blocks.
+    pub fn drain(&self, grace: Duration) {
+        self.phase.send_replace(Phase::Draining { grace });
+        let threads = std::mem::take(
+            &mut *self
+                .threads
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a worker ended in a panic");
+            }
+        }
+    }
+}
+
+async fn work<T: ShouldRateLimit>(
+    mut incoming: mpsc::Receiver<NewConnection>,
+    state: WorkerState<T>,
+    phase: watch::Receiver<Phase>,
+) {
+    let state = Arc::new(state);
+    let mut connections = JoinSet::new();
+    let mut overload = JoinSet::new();
+    let waiting = Arc::clone(&state);
+    overload.spawn(async move { waiting.serve_waiting().await });
+    let mut drained = phase.clone();
+    let grace = loop {
+        tokio::select! {
+            Some(connection) = incoming.recv() => {
+                drop(connections.spawn(connection::serve(connection, Arc::clone(&state), phase.clone())));
+            }
+            Some(_) = connections.join_next() => {}
+            grace = connection::draining(&mut drained) => break grace,
+        }
+    };
+    let _ = tokio::time::timeout(grace, async {
+        while connections.join_next().await.is_some() {}
+    })
+    .await;
+}
