@@ -2,7 +2,7 @@
 //! from the exact log.
 //!
 //! `cargo bench --bench plots` writes `benches/plots/*.svg` and prints the table of
-//! config/README.md. Nothing here is timed: the pure steps run on given times, so that the same
+//! config/algorithms.md. Nothing here is timed: the pure steps run on given times, so that the same
 //! pictures come out everywhere, and a test compares them.
 
 use std::collections::VecDeque;

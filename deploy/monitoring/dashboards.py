@@ -271,7 +271,7 @@ def redis():
                   ("dropped per second", "sum(rate(weir_local_evicted_total{pods}{rate}))")),
         ]),
         ("Servers", [
-            table("Diagnostics", "What to improve in the configuration of a server; deploy/operations.md says how.", "empty.",
+            table("Diagnostics", "What to improve in the configuration of a server; deploy/redis.md says how.", "empty.",
                   [("redis", "Redis"), ("server", "Server"), ("advice", "Diagnostic")],
                   f"max by (redis, server, advice) (weir_redis_advice{chosen}) > 0", hidden=["Value"]),
             table("Servers", "Versions, and how far a server's clock is ahead of Weir's.", "one version, 6.2 or newer; clocks within a second.",

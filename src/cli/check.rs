@@ -236,7 +236,7 @@ impl Found {
         let mut text = String::new();
         for name in &self.skipped {
             text += &format!(
-                "{}: skipped: a README and backup files hold no limits\n",
+                "{}: skipped: pages and backup files hold no limits\n",
                 OneLine(name)
             );
         }

@@ -312,7 +312,7 @@ fn put_in_force(
     }
     if !skipped.is_empty() {
         tracing::info!(
-            "files without limits are skipped (a README, backup files): {}",
+            "files without limits are skipped (pages, backup files): {}",
             listed(skipped)
         );
     }

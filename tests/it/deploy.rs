@@ -59,7 +59,7 @@ fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
 /// here use these files. All other commands are run.
 #[test]
 fn every_command_of_the_readme_names_what_is_there() {
-    let readme = tools::file("deploy/README.md");
+    let readme = tools::file("deploy/README.md") + &tools::file("deploy/envoy/README.md");
     let commands: Vec<Vec<&str>> = readme
         .lines()
         .filter_map(|line| line.strip_prefix("$ "))

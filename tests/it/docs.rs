@@ -21,7 +21,12 @@ use crate::support::{RedisServer, Weir, http_client, tools, wait};
 
 /// Pages whose commands need Docker, Kubernetes or a release: deploy.rs and deploy/install.rs run
 /// what they can of them.
-const COMMANDS_ELSEWHERE: [&str; 3] = ["RELEASING.md", "deploy/README.md", "deploy/install.md"];
+const COMMANDS_ELSEWHERE: [&str; 4] = [
+    "RELEASING.md",
+    "deploy/README.md",
+    "deploy/envoy/README.md",
+    "deploy/install.md",
+];
 
 /// A command of a console block, and the output that the page shows below it.
 pub struct Shown {
@@ -419,10 +424,10 @@ fn run(commands: &[Shown]) {
     }
 }
 
-/// The files in `config/`, and the limits with usage and with trials that `config/README.md` shows,
+/// The files in `config/`, and the limits with usage and with trials that `config/usage.md` shows,
 /// which the commands of pages ask about.
 fn copy_examples(folder: &Path) {
-    let page = tools::file("config/README.md");
+    let page = tools::file("config/usage.md");
     for (domain, option) in [("shop", "track_usage: true"), ("cart", "trial:")] {
         let mut blocks = page
             .split("```yaml\n")

@@ -225,7 +225,7 @@ async fn in_redis() {
 #[tokio::test]
 async fn a_redis_user_needs_the_rights_of_the_page() {
     let redis = RedisServer::start();
-    let page = tools::file("deploy/operations.md");
+    let page = tools::file("deploy/redis.md");
     let between = |begin: &str, end: &str| {
         let (_, rest) = page
             .split_once(begin)
@@ -238,7 +238,7 @@ async fn a_redis_user_needs_the_rights_of_the_page() {
             .collect::<Vec<_>>()
     };
     let rights = between("ACL SETUSER weir on >secret ", "+hget");
-    let of_usage = between("(../config/README.md#usage) need `", "`");
+    let of_usage = between("(../config/usage.md#usage) need `", "`");
     let own = between("`algorithm: concurrency` need `", "`");
     assert!(own.len() > 5, "{own:?}");
     let grant = |rights: &[&[String]]| {

@@ -1,4 +1,4 @@
-//! The plots and the table of config/README.md are those that the algorithms draw now.
+//! The plots and the table of config/algorithms.md are those that the algorithms draw now.
 
 #[path = "../../benches/plots.rs"]
 mod drawn;
@@ -16,8 +16,8 @@ fn the_plots_are_those_of_the_algorithms() {
             "{name}.svg is an old one; run `cargo bench --bench plots`"
         );
         assert!(
-            tools::file("config/README.md").contains(&format!("benches/plots/{name}.svg")),
-            "config/README.md does not show {name}"
+            tools::file("config/algorithms.md").contains(&format!("benches/plots/{name}.svg")),
+            "config/algorithms.md does not show {name}"
         );
     }
 }
@@ -26,7 +26,7 @@ fn the_plots_are_those_of_the_algorithms() {
 fn the_accuracy_of_the_counter_is_what_the_page_says() {
     let table = drawn::distance();
     assert!(
-        tools::file("config/README.md").contains(table.trim()),
-        "run `cargo bench --bench plots`, and put its table into config/README.md:\n{table}"
+        tools::file("config/algorithms.md").contains(table.trim()),
+        "run `cargo bench --bench plots`, and put its table into config/algorithms.md:\n{table}"
     );
 }

@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// What the Redis user needs. Which of them it lacks is in the log, as the diagnostic `rights`.
 const MISSING_RIGHT: &str = "the Redis user lacks a right: grant it +time +get +getrange, and for \
     lists of subjects +zadd +zremrangebyrank +zrange +zrem +zcard, on the keys of Weir; see the \
-    rights in deploy/operations.md";
+    rights in deploy/redis.md";
 
 /// Subjects in an answer that asks for no number.
 const USUAL_COUNT: usize = 20;

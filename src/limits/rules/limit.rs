@@ -179,7 +179,7 @@ pub struct RowMeaning {
     pub on_store_failure: Option<OnStoreFailure>,
 }
 
-/// What numbers that no other row has add to it; config/README.md and SECURITY.md say about 150
+/// What numbers that no other row has add to it; config/tables.md and SECURITY.md say about 150
 /// bytes.
 const _: () = assert!(size_of::<RowMeaning>() <= 152);
 

@@ -28,11 +28,11 @@ pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The most bytes of a table, and of all tables together: a million rows of 100 bytes fit.
 pub(super) const MAX_TABLE_BYTES: u64 = 128 << 20;
 
-/// Names of files that hold no limits: a README describes the folder to people, and editors leave
+/// Names of files that hold no limits: pages describe the folder to people, and editors leave
 /// backups. Names such as `README.yaml` are not among them. A file that the path itself names is
 /// read, whatever its name.
-const SKIPPED_NAMES: [&[u8]; 2] = [b"README", b"README.md"];
-const SKIPPED_ENDINGS: [&[u8]; 3] = [b"~", b".bak", b".swp"];
+const SKIPPED_NAME: &[u8] = b"README";
+const SKIPPED_ENDINGS: [&[u8]; 4] = [b".md", b"~", b".bak", b".swp"];
 
 /// The most bytes of all other files together.
 pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
@@ -159,7 +159,7 @@ pub(super) fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
 
 fn is_skipped(name: &OsStr) -> bool {
     let name = name.as_bytes();
-    SKIPPED_NAMES.contains(&name) || SKIPPED_ENDINGS.iter().any(|ending| name.ends_with(ending))
+    name == SKIPPED_NAME || SKIPPED_ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 /// A problem of a whole file.

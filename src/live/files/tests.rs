@@ -248,7 +248,7 @@ fn watching_ends_with_its_future() {
 }
 
 #[test]
-fn files_but_the_readme_and_backups_are_read_in_the_order_of_their_names() {
+fn files_but_pages_and_backups_are_read_in_the_order_of_their_names() {
     let folder = tempfile::tempdir().unwrap();
     for name in [
         "c.yaml",
@@ -257,6 +257,7 @@ fn files_but_the_readme_and_backups_are_read_in_the_order_of_their_names() {
         "README",
         "README.md",
         "README.yaml",
+        "limits.md",
         "a.yaml~",
         "b.bak",
         "c.yaml.swp",
@@ -275,10 +276,17 @@ fn files_but_the_readme_and_backups_are_read_in_the_order_of_their_names() {
     assert_eq!(
         texts,
         limits.map(|name| (name, name.as_bytes())),
-        "a README describes the folder, and editors leave backups"
+        "pages describe the folder, and editors leave backups"
     );
     assert_eq!(
         read.skipped,
-        ["README", "README.md", "a.yaml~", "b.bak", "c.yaml.swp"]
+        [
+            "README",
+            "README.md",
+            "a.yaml~",
+            "b.bak",
+            "c.yaml.swp",
+            "limits.md"
+        ]
     );
 }

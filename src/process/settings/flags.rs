@@ -35,7 +35,7 @@ pub struct Flags {
     /// Folder of limit files, or one file [default: ./config, or the path that the RUNTIME_
     /// variables give]
     ///
-    /// Weir reads every file below the folder, whatever its name, except README, README.md and
+    /// Weir reads every file below the folder, whatever its name, except README, pages (*.md) and
     /// backup files (*~, *.bak, *.swp).
     #[arg(long, help_heading = "Limit files", value_name = "PATH")]
     pub(super) config: Option<PathBuf>,

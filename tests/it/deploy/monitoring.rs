@@ -237,7 +237,7 @@ fn every_query_and_every_rule_is_promql() {
     );
 
     let configuration = tempfile::tempdir().expect("a folder");
-    let page = tools::file("deploy/operations.md");
+    let page = tools::file("deploy/metrics.md");
     let shown = page
         .split("```yaml\n")
         .find(|block| block.starts_with("rule_files:"))
@@ -388,18 +388,15 @@ fn every_alert_says_what_it_means_and_has_its_runbook() {
             format!("deploy/runbooks.md#{}", name.to_lowercase())
         );
     }
-    let table = tools::file("deploy/operations.md");
+    let table = tools::file("deploy/runbooks.md");
     for alert in alerts() {
         let name = text(&alert, "/alert");
         let row = format!(
-            "| [{name}](runbooks.md#{}) | {} |",
+            "| [{name}](#{}) | {} |",
             name.to_lowercase(),
             text(&alert, "/labels/severity")
         );
-        assert!(
-            table.contains(&row),
-            "deploy/operations.md has no row {row}"
-        );
+        assert!(table.contains(&row), "deploy/runbooks.md has no row {row}");
     }
 }
 
@@ -433,7 +430,7 @@ fn the_runbooks_name_real_panels() {
 /// are those of one run.
 #[test]
 fn the_picture_of_the_overview_has_its_panels() {
-    assert!(tools::file("deploy/operations.md").contains("](monitoring/overview.svg)"));
+    assert!(tools::file("deploy/metrics.md").contains("](monitoring/overview.svg)"));
     let picture = tools::file("deploy/monitoring/overview.svg");
     let (_, overview) = dashboards()
         .into_iter()

@@ -18,7 +18,7 @@ use crate::support::{
     self, Client, RedisServer, Weir, descriptor, descriptor_with_hits, request, tools,
 };
 
-/// The commands that requests use, in the order of deploy/operations.md.
+/// The commands that requests use, in the order of deploy/redis.md.
 const RIGHTS: [&str; 14] = [
     "multi", "exec", "time", "incrby", "expire", "get", "mget", "set", "getrange", "setrange",
     "strlen", "pexpire", "eval", "evalsha",
@@ -221,8 +221,8 @@ descriptors:
 async fn the_rights_of_the_page_suffice_for_every_algorithm() {
     let granted = RIGHTS.map(|name| format!("+{name}")).join(" ");
     assert!(
-        tools::file("deploy/operations.md").contains(&format!("-@all {granted} ")),
-        "deploy/operations.md grants {granted}"
+        tools::file("deploy/redis.md").contains(&format!("-@all {granted} ")),
+        "deploy/redis.md grants {granted}"
     );
     let redis = RedisServer::start();
     grant(&redis, &[&RIGHTS[..], &MONITOR_RIGHTS].concat());

@@ -23,7 +23,7 @@ const ADVICE: &str = "weir_redis_advice{redis=\"main\",server=\"URL\",advice=\"r
 
 /// The rights that the page gives for requests, and those for usage.
 fn rights_of_the_page() -> (Vec<String>, Vec<String>) {
-    let page = tools::file("deploy/operations.md");
+    let page = tools::file("deploy/redis.md");
     let between = |begin: &str, end: &str| {
         let (_, rest) = page
             .split_once(begin)
@@ -38,7 +38,7 @@ fn rights_of_the_page() -> (Vec<String>, Vec<String>) {
     // Those behind are for overrides.
     (
         between("ACL SETUSER weir on >secret ", "+hget"),
-        between("(../config/README.md#usage) need `", "`"),
+        between("(../config/usage.md#usage) need `", "`"),
     )
 }
 
