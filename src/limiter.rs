@@ -7,6 +7,9 @@
 //!
 //! The store knows none of the others. A check that the denial cache answers is not sent to the
 //! store.
+//!
+//! `STORE_TIMEOUT` (500 ms) bounds callers with a longer deadline. The `grpc-timeout` of the
+//! caller, less a reserve, comes first.
 
 pub mod denial_cache;
 pub mod failure_policies;

@@ -3,6 +3,10 @@
 //! A request takes one snapshot and keeps it to its end, so that it never sees half of a reload.
 //! The thread that reloads frees old rules, and never the request that is the last to use them,
 //! because freeing a large configuration takes milliseconds.
+//!
+//! Overrides are part of the snapshot, beside the rules. None in force is a null pointer in it, and
+//! no clock is read. A change makes a snapshot with the same rules and tallies; of old ones that
+//! share rules only the newest keeps them.
 
 pub mod files;
 pub mod overrides;

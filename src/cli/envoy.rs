@@ -2,6 +2,8 @@
 //!
 //! A mistake between the two is silent: a descriptor that finds no limit is not limited. So the
 //! descriptors are made of the files, and all that an operator adds is where each key comes from.
+//!
+//! Descriptors are in the filter itself by default, where no `rate_limits` of a route replace them.
 
 mod descriptors;
 mod gateway;

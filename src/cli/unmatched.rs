@@ -1,4 +1,7 @@
 //! `weir unmatched`: the last descriptors that no limit of a running service matched.
+//!
+//! It is a command of its own, because a flag of `weir explain`, which answers for one descriptor,
+//! would have made two commands of that.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -5,6 +5,9 @@
 //! state to store next. Algorithms do arithmetic; stores own atomicity. Each algorithm is defined
 //! in a file of its own (see [`Definition`]), with a twin of the same name in `lua/` that runs
 //! inside Redis. An algorithm is added by these two files, and by its lines in this one.
+//!
+//! Parsing, defaults, error messages, key tags, the wire and the letters in Lua derive from the
+//! table.
 
 mod calendar;
 pub mod concurrency;

@@ -4,6 +4,9 @@
 //!
 //! The messages hold keys and values of entries as bytes; in the descriptors, which are the
 //! published ones, they are strings.
+//!
+//! prost and Go refuse a protobuf `string` that is not UTF-8: that error would let a client bypass
+//! its limit.
 
 #![allow(
     missing_docs,

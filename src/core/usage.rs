@@ -8,6 +8,16 @@
 //!
 //! Totals and buckets count hits as they were asked, and never shrink: refused hits are among
 //! `hits`, and hits that were given back are counted apart.
+//!
+//! If hits that were given back lowered `hits`, a bucket could be below zero, and a total would not
+//! be the sum of its series. Of a refused `all_or_none` request, only checks over their limit are
+//! recorded, so that `hits` less `refused` is what the limit admitted. Unlimited limits have no
+//! usage, because nothing asks a store about them.
+//!
+//! The key of a record does not name the algorithm, and a record names its interval: another
+//! algorithm keeps it, another interval keeps its totals. A record lives as long as its subject was
+//! known, at least an hour and at most `usage_expiry`: clients choose values, and records of values
+//! that come once would otherwise stay for a month.
 
 mod options;
 mod series;

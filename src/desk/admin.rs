@@ -4,6 +4,8 @@
 //! The same calls serve the commands of `weir` and the admin page. `access` decides who may call:
 //! reading is free on loopback, and every change needs a token. Answers are JSON of bounded size,
 //! and hold no secret. Each topic is a file with its types, which the commands read too.
+//!
+//! It is on the debug listener, and needs no other port.
 
 pub mod access;
 pub mod decisions;

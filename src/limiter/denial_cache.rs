@@ -15,6 +15,11 @@
 //!
 //! The cache is set-associative: one fixed block of memory, no allocation, and one lock per set,
 //! held for the length of a look-up.
+//!
+//! Answering a check of several hits without the reset was not better: Envoy then shows
+//! `x-ratelimit-reset: 0`. Where the cache refuses an `all_or_none` request, the other checks
+//! become looks; if one of those has less left than was asked for, the store decides all. A
+//! property test compares each refusal with the answer of the store.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;

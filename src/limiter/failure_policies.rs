@@ -6,6 +6,8 @@
 //! limits are decided by the memory store here, and `allow` allows. The local store is the same
 //! code as the memory store, so that it is not a rare path. Nothing here waits or sends anything to
 //! the store again.
+//!
+//! The local store has the keys of Redis, and starts empty.
 
 use std::num::NonZeroU32;
 

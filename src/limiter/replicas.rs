@@ -3,6 +3,9 @@
 //!
 //! The name is resolved again and again on the control thread. The requests see one atomic number,
 //! so that a change restarts nothing and no count is lost.
+//!
+//! DNS and not the API of Kubernetes: it is the same on every platform, and there is no right to
+//! grant.
 
 mod recent;
 mod resolve;

@@ -3,6 +3,15 @@
 //! A trial goes from here to the store and nowhere else: neither the denial cache nor a failure
 //! policy knows it, and its verdict delays nothing. Both are asked at once, so that they are in one
 //! batch to Redis.
+//!
+//! A trial is asked about also where the denial cache refuses the real check, because its number
+//! may be larger: otherwise it would count fewer hits than it tries. Its own refusals are not
+//! cached: each would count as refused without its own counter.
+//!
+//! A request waits for its trials where the store answers, which it does in the same batch, and
+//! drops them where it does not: no answer of a failure policy is late for a trial. A trial in
+//! `local` counters would be that of a share of the limit, and would mix two counts: what the store
+//! did not count is `not_counted`.
 
 use std::pin::pin;
 use std::sync::Arc;

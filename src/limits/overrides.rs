@@ -23,6 +23,14 @@
 //!
 //! A raise that does not fit the limit of a descriptor (another unit, or not above its amount) is
 //! passed over.
+//!
+//! # Guarantees
+//!
+//! A raise never lowers, an exempt quota is always left, and an exempt limit replaces others as
+//! before: an exemption or a raise lets no request fail that would pass. A property test says so.
+//! An order for a digest is looked up where there is one, and only then is a value hashed: so a
+//! client with a long token can be blocked by what lists know of it, and so can one whose value is
+//! no UTF-8.
 
 mod order;
 mod reach;

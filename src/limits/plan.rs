@@ -2,6 +2,9 @@
 //!
 //! Everything that depends on the rules is decided here, before the store is asked. A plan without
 //! checks asks no store.
+//!
+//! Of an `all_or_none` request with a blocked descriptor the checks become looks: nothing is
+//! written, the statuses say what is left, and the scripts know nothing of overrides.
 
 mod all_or_none;
 mod checks;

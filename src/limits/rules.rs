@@ -5,6 +5,11 @@
 //!
 //! `rules/source.rs` holds the configuration as written, `rules/compile.rs` compiles it, or reports
 //! all its problems at once, and this file holds what the program runs.
+//!
+//! Rules are a list of shared domains. A limit is found by the number of its domain, which the
+//! domain keeps while it is in force, and its index there. So rules of which one domain of a
+//! thousand changed are made of 999 that are neither compiled nor copied, and whose tallies are
+//! kept.
 
 pub(crate) mod address;
 pub mod compile;

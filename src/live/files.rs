@@ -4,6 +4,9 @@
 //! a file that is rewritten, renamed over, or swapped behind two symbolic links, on every file
 //! system. A thread of its own polls, reads, compiles and frees, so that neither a slow disk nor a
 //! large configuration stalls a request or the control thread.
+//!
+//! Weir does not start with files that it cannot use, or with a folder without files: a rate
+//! limiter without limits looks healthy and limits nothing.
 
 mod debounce;
 mod one;

@@ -5,6 +5,9 @@
 //! that is away changes nothing: the last good configuration stays in force, and `cache` keeps it
 //! in a file for a process that starts meanwhile. `live` decides nothing differently for it: rules
 //! are rules.
+//!
+//! Resources do not expire. A control plane may set a time to live, which Weir ignores, because
+//! limits that vanish with their control plane let everything pass.
 
 mod applier;
 mod backoff;

@@ -8,6 +8,12 @@
 //!
 //! All of it is approximate, of this process alone, and lost at a restart. The bytes are bounded
 //! whatever clients send; see [`MAX_BYTES`].
+//!
+//! A subject is a counter key and not a limit and a value: two values that share a counter are one
+//! subject, and a changed amount or a reload goes on with it. Its path is kept as text, because
+//! numbers of limits change with a reload. Counting the subjects of a request adds 2.0 to 2.5 % to
+//! the instructions of its decision in memory where 500 customers ask in turn, and 0.9 % to those
+//! of a whole call.
 
 mod fingerprint;
 mod ranking;

@@ -3,6 +3,9 @@
 //! One control thread accepts connections, serves HTTP, sweeps the stores and receives signals.
 //! Limit files are read on a thread of their own, and long work (a scrape, a large JSON body) runs
 //! on blocking threads. The workers answer gRPC requests.
+//!
+//! After SIGTERM the process serves for `DRAIN_DELAY` (5 s) while it reports itself unhealthy, so
+//! that clients find another replica before connections end.
 
 mod exporters;
 mod health;

@@ -5,6 +5,9 @@
 //! with few connections still uses all cores. `call` answers the usual call directly on HTTP/2;
 //! `dispatch` routes all other requests to the generated service, health and reflection. Every
 //! limit of the listener is declared in [`Options`] or in `connection`.
+//!
+//! With `SO_REUSEPORT` one core might get all of the few connections of a client, so that the
+//! accept loop assigns them.
 
 mod authority;
 mod body;

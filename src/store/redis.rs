@@ -9,6 +9,23 @@
 //!
 //! No hit may count twice: a check is sent a second time only if it certainly did not run the first
 //! time.
+//!
+//! They import in this order: `error`, `rtt`, `wire`, `connection`, `topology`, then `lanes` and
+//! `monitor`, which do not know each other.
+//!
+//! # Rules
+//!
+//! - A request never borrows a connection. A request that is cancelled leaves the queue, or its
+//!   reply is discarded; the connection goes on.
+//! - The circuit breaker belongs to the store and to one server: in a cluster the outage of one
+//!   server does not affect the others.
+//! - A retry happens once, within the deadline, and only after an error that proves that nothing
+//!   ran: `MOVED`, `ASK`, `TRYAGAIN`, `READONLY`, a bare `EXECABORT`, or a connection that broke
+//!   before a byte was written. A script that Redis does not know is sent as text on the same
+//!   connection; a check that it refused as late, although its caller has time by the clock in that
+//!   reply, is sent once more.
+//! - A request with a give-back sends its fixed windows by script too, so that checks on one key
+//!   keep their order.
 
 mod connection;
 mod direct;

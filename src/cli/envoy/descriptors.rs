@@ -1,6 +1,11 @@
 //! The descriptors that Envoy has to send, so that every limit of a domain is found: one list of
 //! actions for each list of keys that leads to a limit. What a list sends beyond that finds no
 //! limit, because Weir looks every value up in the same tree.
+//!
+//! So no matcher of Envoy repeats what the tree means, except where an operator asks for it
+//! (`matches`). A property test interprets the actions and compares with the limits of the file.
+//! `skip_if_absent` is never used: with it Envoy leaves the entry out and sends the rest of the
+//! descriptor, which is another limit.
 
 use hashbrown::{HashMap, HashSet};
 

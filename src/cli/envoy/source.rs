@@ -2,6 +2,9 @@
 //! Envoy that sends it.
 //!
 //! Reference of the actions: Envoy's API, `config.route.v3.RateLimit.Action` of Envoy 1.40.
+//!
+//! The path comes from the expression `request.url_path`. The header `:path` has the query, with
+//! which each client makes limits of its own.
 
 use std::net::IpAddr;
 use std::str::FromStr;

@@ -1,4 +1,6 @@
 //! Merges the rankings of several replicas: counts are added up, and so is what each may lack.
+//!
+//! The command merges, because replicas do not know each other.
 
 use std::collections::HashMap;
 

@@ -13,6 +13,18 @@
 //! - Look (0 hits): allowed if a place is free, or if the id needs none.
 //!
 //! The twin is `lua/concurrency.lua`.
+//!
+//! A holder has the time of its acquire and not of its end, so that `max_duration` is no part of
+//! the key: a changed one keeps the requests in flight, and holds for them.
+//!
+//! A tombstone does not refuse its acquire: the request is over, so that any answer will do, and a
+//! client that repeats an id that was refused is answered as any other. When there are too many,
+//! the oldest goes: under a flood of refusals the last tenths of a second are still remembered.
+//!
+//! In Redis the holders are a sorted set. A check costs the same few commands with one holder and
+//! with thousands, and what has expired is dropped by range: with 1 holder and with 1,000, one at a
+//! time, it took Redis 1.0 and 1.05 times as long as a check of a log. A packed text per key would
+//! be read, searched and replicated whole.
 
 mod gauge;
 mod holders;

@@ -5,6 +5,9 @@
 //! The ring knows its last bucket, and clears all buckets between that one and now before it is
 //! used, so that an idle gap cannot revive counts of an earlier lap. The twin is
 //! `lua/sliding_window_buckets.lua`, with `lua/log.lua`.
+//!
+//! Only buckets that hold hits are stored, as a packed text like that of a log and not as a Redis
+//! hash: it takes fewer bytes.
 
 use std::num::NonZeroU32;
 

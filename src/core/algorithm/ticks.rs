@@ -6,6 +6,25 @@
 //! Where that is coarser than a second, the product is split ([`product`], `lua/frame.lua`): its
 //! window has up to [`MOST_TICKS`] ticks, and a bucket holds parts of hits, which come back by the
 //! clock ([`Flow`]).
+//!
+//! A state is kept in parts: a hit is as many parts as the window has ticks, and nothing is rounded
+//! away. A split product has 128 bits in Rust, and two halves of 17 bits in Lua, for which a window
+//! has up to 2^35 ticks. Coarser ticks would do without, but had times that were off by days. Where
+//! parts come back by the clock, what comes back between two ticks is the difference of what has
+//! come back since the epoch, rounded down: no step loses a remainder, and the state needs no
+//! second word.
+//!
+//! A state names its units, and keys do not, so that a changed amount keeps its counts although its
+//! tick may change. A tick that depends on the window alone would be simpler, but would have to
+//! suit the largest amount: a second for every limit per day, too coarse for a shaper. A step that
+//! finds other units converts the state, and rounds against the client by less than one of the
+//! coarser ticks, or by less than a hit where products are split. In Redis the units are the
+//! fraction of the expiry, in memory four bits of the level: no state takes more bytes.
+//!
+//! Counts end at 2^53, one above the largest limit, so that a full counter still refuses. A clock
+//! that goes back freezes a key for at most a window (two for `fixed_window` in memory and for
+//! `sliding_window_counter`, which continue from the start of the latest window that they saw), or
+//! resets it.
 
 use crate::core::time::{MAX_SAFE_INTEGER, Span, Tick};
 use crate::core::verdict::{Verdict, Wait};

@@ -5,6 +5,9 @@
 //! this number in hexadecimal; a backslash before anything else is itself. Where no wildcard can be
 //! meant, a `*` is a star. Clients choose values, so that whatever prints one to be pasted has to
 //! escape it: otherwise a client that sends the value `*` could have everyone blocked.
+//!
+//! Commands print entries in the quotes of a shell too. Commands that take no wildcards read the
+//! same text, so that one row of a list fits them all.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};

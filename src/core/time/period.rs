@@ -3,6 +3,9 @@
 //! A period is a pure function from an instant to its window: a number, a begin and an end. Stores
 //! count in a window and know no calendar. Windows follow each other without a gap, and their
 //! numbers ascend by one. A window is empty only where a zone has skipped all of it.
+//!
+//! The period is part of the key: windows of 30 days and calendar months of two replicas never meet
+//! in one counter.
 
 use std::num::NonZeroU32;
 

@@ -2,6 +2,8 @@
 //!
 //! Nothing here reads the zone files of the machine: all replicas of one version of Weir have the
 //! same rules.
+//!
+//! The rules of the zones are in the binary: those of machines differ.
 
 use std::fmt;
 use std::sync::{LazyLock, OnceLock};

@@ -4,6 +4,10 @@
 //! guard of the listener (`http/guard.rs`) refuses pages of other sites. A change needs a token
 //! whose name stands in the log. The token is a header and never a cookie, so that no other page
 //! can make a browser send it. On other addresses every call needs one.
+//!
+//! A NetworkPolicy alone would let every tenant of a cluster with a hole in it block customers. The
+//! file of tokens is read for each token that is presented, so that removing a line needs no
+//! restart.
 
 use std::fmt;
 use std::io::{self, Read};

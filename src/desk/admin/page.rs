@@ -3,6 +3,18 @@
 //!
 //! The files are served one by one and not as one document, so that the policy below needs neither
 //! `unsafe-inline` nor a digest.
+//!
+//! The page is plain HTML, CSS and JavaScript modules, 90 kB in the binary, without a framework or
+//! a build step: it needs no other host, and a change of it needs no other toolchain. Trusted Types
+//! refuse markup made of texts. All texts become nodes in `dom.js`, where characters without a
+//! shape, such as those that change the direction of writing, become marked escapes.
+//!
+//! The token is in the memory of the page, so that neither the storage of a browser nor its history
+//! has secrets. The address has the view, the domain and the subject behind `#`, so that an
+//! operator can send what is shown: browsers send that part to no server. One loop asks for what is
+//! shown, two seconds after the answer before, and for nothing while the tab is hidden: a slow
+//! process is not asked faster than it answers. While a row is pointed at, rows keep their order,
+//! so that a click meets the customer it was meant for.
 
 use bytes::Bytes;
 use hyper::header::{

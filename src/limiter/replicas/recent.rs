@@ -4,6 +4,10 @@
 //! Too few replicas admit more than a limit, too many less. A Service loses a replica's address
 //! during each rollout and each failed probe, so that the number in force is the largest of the
 //! last [`Options::hold`]. The time is an argument.
+//!
+//! An answer without addresses is no answer: this process is a replica itself. With
+//! `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION` an outage of Redis takes all pods out of the headless
+//! Service, exactly when `local` needs their number.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;

@@ -1,5 +1,8 @@
 //! Counts the addresses behind a name: A and AAAA records, by UDP, and by TCP where an answer does
 //! not fit into a datagram.
+//!
+//! A new resolver for each lookup keeps neither answers nor connections, and reads a changed
+//! `/etc/resolv.conf`. Where the name was found in the search list is remembered.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,8 @@
 //! The order in which overrides apply; see [`super`].
+//!
+//! All overrides that match are looked at, not the first branch as with limits: no order may hide
+//! another one behind a branch without a match, or behind one that has ended. So an end needs no
+//! poll. A property test compares the tree with a list in this order.
 
 use std::cmp::Reverse;
 

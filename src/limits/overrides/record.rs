@@ -1,5 +1,9 @@
 //! Overrides as they are written: in requests of operators, in Redis and in a file.
 //! [`Record::read`] checks everything and makes an [`Override`].
+//!
+//! An id is a digest of kind, domain and entries, so that a repeated order replaces the first, also
+//! when two replicas are asked at once. Ends are those of the clock of the machine: the time of
+//! Redis would need a trip, and overrides have to end while Redis is away.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

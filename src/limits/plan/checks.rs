@@ -1,5 +1,7 @@
 //! The checks of one request: what stores decide. They know nothing of the rules that the checks
 //! come from, nor of the response.
+//!
+//! Tracked checks stand beside the others, so that those are not larger.
 
 use std::ops::{Index, Range};
 use std::sync::Arc;

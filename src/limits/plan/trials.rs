@@ -3,6 +3,10 @@
 //!
 //! They are checks of their own and not among [`Plan::checks`], so that all that asks those about
 //! the request (`all_or_none`, the denial cache, failure policies, the response) cannot see them.
+//!
+//! A request has up to 256 trials beside up to 256 checks. The key of a trial is that of the limit
+//! with `tr` before the algorithm, in the same hash slot. A trial counts what is asked of its
+//! limit, whatever becomes of the request, as a limit beside others does with `commit: each`.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! Addresses in values: one text for all spellings of an address, and the networks that group them.
+//!
+//! Overrides look up addresses by that text for every key, because an order names a client and not
+//! a spelling.
 
 use core::net::IpAddr;
 use std::fmt;

@@ -3,6 +3,10 @@
 //! A list holds everything: a domain that is missing is gone. Each domain stands for itself: one
 //! with a mistake keeps its last good version, or is absent without one, and the others apply. A
 //! domain whose resources and options are those of the last list is not compiled again.
+//!
+//! Files are all-or-nothing because one team writes them. A control plane collects the policies of
+//! many, and one mistake must not freeze or drop the limits of the others. The refusal lists all
+//! problems, and what is good is in force.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

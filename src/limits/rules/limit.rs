@@ -1,4 +1,8 @@
 //! One compiled limit: everything that a request needs of it, computed when the rules are loaded.
+//!
+//! `scale` ends here: algorithms, stores, usage and metrics count hits. The compiler multiplies,
+//! and what people read is divided. So stores and scripts know no scale, and a limit with one costs
+//! a division.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};

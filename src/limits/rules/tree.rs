@@ -11,6 +11,9 @@
 //! The overrides of operators are looked up in such trees too, with all that match
 //! ([`Tree::each_match`]) in the place of the first. There a [`LimitId`] names the overrides on a
 //! branch.
+//!
+//! Key and value are matched as a pair. envoyproxy/ratelimit joins them by `_`: there `user` with
+//! the value `*` also matches the key `user_id`.
 
 mod matchers;
 mod regexes;

@@ -5,6 +5,9 @@
 //! names that begin with two dots are ignored, and versions are those of the link targets. A link
 //! must not point out of the folder, because a person who may only write limits could read other
 //! files through error messages.
+//!
+//! `RUNTIME_IGNOREDOTFILES` is true by default (false in envoyproxy/ratelimit), so that the swap
+//! file of an editor does not block a reload.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};

@@ -7,6 +7,11 @@
 //! polled too. There is no expiry on the key, because overrides are no counters. The records of
 //! those that have ended are in a second hash, beside it in the same slot, which no older version
 //! reads.
+//!
+//! There is no pub/sub: a poll also finds what was missed. The key begins with a separator behind
+//! the brace, which no counter key has, because `overrides` may be the name of a domain. A missing
+//! hash is a loss and not an order, because one from which everything was removed has its version:
+//! the replicas write what they know.
 
 use bb8_redis::redis::Value;
 use serde_json::json;

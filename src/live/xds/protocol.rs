@@ -5,6 +5,11 @@
 //! go-control-plane's snapshot cache, which Envoy Gateway and Envoy AI Gateway serve: it answers a
 //! refusal at once with the same configuration, ignores a request whose nonce is not the last one,
 //! and its versions begin anew with the process.
+//!
+//! Every stream begins without a version and a nonce, because the same version may stand for other
+//! limits after a restart of the control plane. Equal content is found by its digest and costs no
+//! compilation. The pace of refusals belongs to the content and not to the stream: a client that
+//! refuses at once keeps both sides busy.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

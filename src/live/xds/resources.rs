@@ -1,5 +1,9 @@
 //! Resources as they arrive: unpacking, comparing and decoding them, each by itself, so that one
 //! that is not valid refuses nothing but itself.
+//!
+//! `build.rs` makes bytes of the packed messages and of their text: prost refuses a message with
+//! text that is not UTF-8, and tonic then ends the stream, so that one resource would take all
+//! others away.
 
 use bytes::Bytes;
 use prost::Message;

@@ -4,6 +4,9 @@
 //! before it is decoded. The numbers are a tenth above what a process took at its peak for the
 //! first version of many of them. The version that another one replaces is there beside it for a
 //! while, which adds as much as half.
+//!
+//! Counting descriptors alone let lists of empty values through, two bytes of which take 250.
+//! Resources that did not change are those in force, and are not decoded again.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 

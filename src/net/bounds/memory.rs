@@ -3,6 +3,10 @@
 //! What clients and a control plane can make Weir hold is bounded in bytes, and all of these bounds
 //! follow from one number, so that together they stay below the limit at which the kernel kills the
 //! process, and all counts in memory with it.
+//!
+//! Constants that were right each by itself added up to twice what the manifests allowed. Large
+//! messages have half of what is for unfinished things, because they wait and never end for others:
+//! the memory of a call that is being answered is not free when its charge ends.
 
 use std::fmt;
 use std::fs;

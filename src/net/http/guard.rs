@@ -11,6 +11,8 @@
 //! danger: only browsers are refused there, which send `Accept-Language` with every request. A
 //! browser that comes by HTTPS says `Sec-Fetch-Site`, and no rebound page has a certificate for
 //! this listener.
+//!
+//! The metrics have no guard: they hold nothing about clients, and are scraped by any name.
 
 use std::net::IpAddr;
 

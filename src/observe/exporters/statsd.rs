@@ -4,6 +4,9 @@
 //! One thread of lower priority reads the metrics and sends them; no request waits for it. A server
 //! that cannot be reached costs that thread a time-out for each interval: what was not sent stays
 //! in the counters, and goes with a later interval. So nothing is queued.
+//!
+//! Response times are sent by bucket with a sample rate, so that requests need no queue of timings
+//! either.
 
 mod growth;
 pub mod mogrifiers;

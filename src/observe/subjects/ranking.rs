@@ -1,4 +1,8 @@
 //! Rankings: the heaviest subjects of the panes of a window, and how wrong each number may be.
+//!
+//! Both sketches of a pane count refused hits, and the better lower and upper bound holds. So both
+//! rankings say the same of a subject, and what a request adds to the sketches stays as small. A
+//! pane that is closed late has what was counted until then.
 
 use std::cmp::Reverse;
 

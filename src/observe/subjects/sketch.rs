@@ -20,6 +20,10 @@
 //! be has `N` divided by the number of slots in each slot. The crate `datasketches` has the
 //! algorithm of the second paper: it needs a counter and an own text for each light subject, and
 //! its table grows.
+//!
+//! Where thousands of subjects ask in turn, a plain table of counters has an insertion and a text
+//! for nearly each hit, which took 14 % of a decision. Hits and refusals have a sketch each,
+//! because the error of all hits can be larger than every number of refusals.
 
 /// The number of counters at most: an index has 16 bits, and dropping half of them takes some
 /// microseconds.

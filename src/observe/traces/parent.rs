@@ -4,6 +4,9 @@
 //! An unsampled call ends here without an allocation. Headers that are no parent are ignored, as if
 //! they were not there. B3 comes first, as in envoyproxy/ratelimit. Sources:
 //! openzipkin/b3-propagation; W3C Trace Context, level 1, sections 3.2 and 3.3.
+//!
+//! The reader is our own, because OpenTelemetry's crate for B3 is deprecated and takes `d` (debug)
+//! for unsampled. A property test compares `traceparent` with OpenTelemetry's reader.
 
 use std::str::FromStr;
 

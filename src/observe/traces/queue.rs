@@ -2,6 +2,9 @@
 //!
 //! A worker never waits: a span that finds the queue full is dropped and counted. The thread is not
 //! woken for each span; it looks once a second, and when half of the queue is full.
+//!
+//! The batch processor of the SDK does not count what it drops where a metric can read it, and
+//! wakes its thread for each batch from the worker that ends a span.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

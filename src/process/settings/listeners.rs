@@ -1,4 +1,7 @@
 //! The listeners: their addresses, and TLS on the gRPC port.
+//!
+//! `GRPC_SERVER_TLS_CA_CERT` does not verify clients. Envoy Gateway sets it and
+//! envoyproxy/ratelimit ignores it: to verify clients by it would shut out those that get in today.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,7 @@
 //! How logs show what clients chose: escaped, cut, and as `LOG_SUBJECTS` says.
+//!
+//! Values are hashed with a secret only, because all addresses of IPv4 can be hashed in seconds.
+//! HMAC-SHA256 is what the `openssl` of an operator computes too.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};

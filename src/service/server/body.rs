@@ -4,6 +4,10 @@
 //! Without them, a client that sends half a message and waits would hold the stream and its bytes
 //! for as long as it likes. Most messages arrive whole with their request, in one piece; they cost
 //! neither a timer nor a copy.
+//!
+//! Messages over 64 KiB take their announced length once, and wait for it in turn: frame by frame
+//! they waited for each other. h2 cannot give back the window of a connection without that of the
+//! stream, so that the window of a connection is larger than what all that wait can hold.
 
 use std::future::pending;
 use std::pin::Pin;

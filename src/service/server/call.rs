@@ -8,6 +8,9 @@
 //! generated service answers unusual calls.
 //!
 //! A call that has to wait and gets no permit ([`WaitPermits`]) is refused at once.
+//!
+//! The worker first takes all requests that have arrived on a connection, then starts them on their
+//! received bytes, then writes the answers together.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};

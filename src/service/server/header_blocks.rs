@@ -15,6 +15,9 @@
 //! one frame are held too when the end of a reading cuts them.
 //!
 //! Sources: RFC 9113, sections 4.3 (a header block is contiguous) and 6.10 (CONTINUATION).
+//!
+//! A header list may have 256 KiB: with tracing, Envoy copies the `tracestate` of its client into
+//! the call, and a call that is refused for its headers lets that client pass.
 
 use std::fmt;
 use std::io;

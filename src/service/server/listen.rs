@@ -1,4 +1,8 @@
 //! Opening listeners: on all addresses of the machine, on one address, or on a unix socket.
+//!
+//! A unix socket takes its name when it listens: it is bound under a hidden name, gets its
+//! permissions, and is renamed. So no client finds one that does not listen, or that has wrong
+//! permissions. A name that is in use stays.
 
 use std::fmt;
 use std::fs;

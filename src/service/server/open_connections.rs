@@ -1,6 +1,9 @@
 //! The open connections of the listener, by the time of their last call. When there are as many as
 //! memory and file descriptors allow, the one that was idle for longest is asked to end in favour
 //! of a new one: clients that hold connections without a use cannot keep out others.
+//!
+//! Last calls are looked up when a connection has to end, and counted in seconds, so that a call
+//! costs one store.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -2,6 +2,10 @@
 //! that the memory of its calls is bounded.
 //!
 //! A call takes permits when its message is whole and it has to wait; half a message takes none.
+//!
+//! A call starts first, and is refused with RESOURCE_EXHAUSTED only if it then has to wait and no
+//! permit is free. At that point nothing of it has been sent to Redis. Calls that need not wait
+//! (memory, denial cache, no match) are answered, as are health and reflection.
 
 use std::future::poll_fn;
 use std::pin::pin;

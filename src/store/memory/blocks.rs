@@ -5,6 +5,11 @@
 //! first touched. Either can take milliseconds, and a request would wait for it. Here a block that
 //! one table frees fits every other table. [`Pool::maintain`] allocates blocks ahead and frees
 //! those that no table needs; requests must not call it.
+//!
+//! glibc's allocator took up to a millisecond to find space for a table where many had been freed,
+//! and up to five to return memory. The control thread maintains the pool, outside the lock of
+//! every shard, and at its normal priority: a thread that holds the lock of a shard must not be
+//! preempted for long.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};

@@ -8,6 +8,8 @@
 //! A state is never rounded. One that does not fit (a count above 2^32 in a pair, a time after the
 //! year 2112) is not packed; it is kept in `unpacked`, as logs are. Only the time of recovery is
 //! rounded, upwards, by an eighth of the wait at most, because it is for garbage collection alone.
+//!
+//! So a key takes 32 bytes: a fingerprint of 128 bits and the two words.
 
 use super::unpacked::UnpackedIndex;
 use crate::core::algorithm::{Algorithm, State, TABLE};

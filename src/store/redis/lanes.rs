@@ -9,6 +9,20 @@
 //! A lane never sends anything a second time, except a script that Redis did not know, or that it
 //! refused as late because its clock had jumped. It never decides what a failed request is
 //! answered.
+//!
+//! A near server, one whose fastest recent batch took less than a millisecond, has one lane:
+//! requests that arrive meanwhile make the next batch larger, and larger batches cost less on both
+//! sides. A farther server has two lanes, so that a request need not wait for a whole round trip
+//! before it is sent. A further lane starts only when a full batch waits (16 checks for a far
+//! server), and one more for each overdue batch (four times the mean round trip, and at least 5
+//! ms), because a lost packet stalls one connection only.
+//!
+//! When the wait ahead exceeds half of the time of a request, the request fails at once as
+//! `queue_full`. Where 192 checks are in flight and take a quarter of the time of a request, no
+//! lane is added: otherwise a Redis that is asked for slightly more than it can do would answer
+//! only callers that have given up. A batch holds at most 96 checks, which is half a millisecond of
+//! scripts. A check with usage takes Redis three times as long, and counts as three in all of
+//! these.
 
 mod pool;
 

@@ -8,6 +8,14 @@
 //! here too, and are added to the records with a script call.
 //!
 //! No request waits for any of this. What waits is bounded, and what is dropped is counted.
+//!
+//! The control thread writes 2,500 totals twice a second, so that many replicas do not fill a core
+//! of Redis; others wait for their turn. A page of the index shows the records themselves, so that
+//! only the order is late. In memory there is no index: a query walks the records.
+//!
+//! Refused hits are rows of the same script that name no check, so that one text writes records.
+//! What certainly did not run is sent again; of what may have run nothing is, and it is counted as
+//! lost.
 
 pub(crate) mod queue;
 mod reader;

@@ -1,5 +1,5 @@
-//! The form of the pages: title, introduction, contents; links; the size of the README; metrics and
-//! figures that pages repeat.
+//! The form of the pages: title, introduction, contents; links, anchors and names of files; sizes;
+//! metrics and figures that pages repeat.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -99,6 +99,22 @@ fn every_link_leads_to_a_file_and_to_a_heading() {
             }
         }
     }
+}
+
+/// The page for contributors names files in code, as `src/lib.rs`.
+#[test]
+fn the_architecture_names_files_that_exist() {
+    let page = tools::file("ARCHITECTURE.md");
+    let named = page.split('`').skip(1).step_by(2).filter(|code| {
+        ["src/", "lua/", "tests/", "benches/", "fuzz/"]
+            .iter()
+            .any(|folder| code.starts_with(folder))
+            && !code.contains("NAME")
+    });
+    let missing: Vec<_> = named
+        .filter(|path| !tools::repository().join(path).exists())
+        .collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names {missing:?}");
 }
 
 #[test]

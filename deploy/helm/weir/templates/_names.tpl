@@ -55,7 +55,8 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
-{{/* A file of the repository. They are symbolic links, which `helm package` follows. */}}
+{{/* A file of the repository. They are symbolic links, because Helm reads no file outside of a chart, and a copy could differ; `helm package`
+follows them. Where a tool left them out, this fails instead of rendering nothing. */}}
 {{- define "weir.file" -}}
 {{- $root := index . 0 -}}
 {{- $text := $root.Files.Get (index . 1) -}}

@@ -4,6 +4,9 @@
 //! lost is released by none. So a gauge counts by the time of the acquire: taken places less those
 //! given back, in a ring over `max_duration`, which forgets what has expired. The sum over all
 //! replicas is the number of holders; that of one replica may be below zero.
+//!
+//! Acquired less released less expired would stay wrong for good where a key with lost holders is
+//! never asked again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

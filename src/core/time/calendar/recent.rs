@@ -2,6 +2,8 @@
 //!
 //! A window that was found before is the same as one that is found again: [`super::Calendar`] stays
 //! a pure function.
+//!
+//! To find a window costs 5,000 instructions, and a step 500 (200 for windows of one length).
 
 use std::cell::Cell;
 

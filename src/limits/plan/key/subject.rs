@@ -4,6 +4,9 @@
 //! No two subjects have the same name, whatever bytes a client sends, so that a row of a list can
 //! be asked about, reset and overridden as what it is. A name consists of visible characters: any
 //! byte may be written as `%` and two digits, and what separates the parts has to be.
+//!
+//! Where only a digest is known, all limits that may count it are candidates, and several are an
+//! error, not a guess.
 
 use std::fmt::Write;
 

@@ -4,6 +4,10 @@
 //! All files of a domain share its defaults, in whatever order they are read. So a limit is
 //! settled, its algorithm made and its defaults applied, once all files are read, and no unsettled
 //! limit gets into the rules.
+//!
+//! `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` is a default of `commit`, an option of compiling, so
+//! that it holds wherever limits come from. envoyproxy/ratelimit reads all counters first and then
+//! counts, which races; the atomic step exists here already.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

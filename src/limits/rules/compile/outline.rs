@@ -1,5 +1,7 @@
 //! The descriptors of a domain as files write them, with the positions of their keys: for programs
 //! that read limits and do not decide by them.
+//!
+//! Rules have no positions of keys, and descriptors without a limit matter to such programs.
 
 use std::sync::Arc;
 

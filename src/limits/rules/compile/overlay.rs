@@ -4,6 +4,11 @@
 //! It is a file that looks like a file of limits without amounts. Every entry whose keys and values
 //! match adds what it says; of two that say the same, the one that stands first counts. What the
 //! control plane says itself is never changed.
+//!
+//! What the overlay and the defaults add is a default, never an order. Where it makes no algorithm
+//! of a limit, the limit is compiled without it, with a warning: the author of the overlay did not
+//! see that limit, and its domain without limits would be worse. A mistake in metadata refuses the
+//! domain, because its author did see it.
 
 mod read;
 

@@ -1,5 +1,8 @@
 //! `trial` in a `rate_limit`: an amount that is counted beside the real one and refuses nothing.
 //! What it does not write is settled with its limit.
+//!
+//! The settled options of the limit are the defaults of its trial, so that one rule says what
+//! applies to another algorithm or unit.
 
 use super::algorithm_fields::{self, AlgorithmFields};
 use super::fields::{self, Section};

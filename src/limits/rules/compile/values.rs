@@ -1,5 +1,8 @@
 //! `values` and `values_file`: the list of values or networks that a descriptor matches, and a name
 //! for it.
+//!
+//! A file of values stands in the folder of limits, and another file names it. So the scan, its
+//! bounds and its fingerprint hold for it without a second way to read.
 
 use sha2::{Digest, Sha256};
 

@@ -4,6 +4,15 @@
 //! Only levels that have some pay for them. A look-up takes one hash of the value for all sets of a
 //! key, one walk down a trie for all networks, and one search for all regular expressions, however
 //! many there are.
+//!
+//! Where a key knows addresses, a look-up and a counter have one spelling. If only the counter had
+//! it, `::ffff:10.0.0.1` would find the network and count with `10.0.0.1`, which an exact value
+//! takes out of it: two limits in one counter. A group of `prefix` has the mark of a shared pattern
+//! and the network as its text, which no other branch of a level writes.
+//!
+//! Branches of one level differ by their texts (`set:`, `cidr:`, `regex:` and what they match): a
+//! literal value that reads the same is refused as a duplicate. So names of limits, keys of indexes
+//! and shared counters need no further mark.
 
 use core::net::IpAddr;
 

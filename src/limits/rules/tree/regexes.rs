@@ -6,6 +6,9 @@
 //! automaton that makes its states when it meets them would take any expression, but clients choose
 //! the values: with 200 expressions, each new state cost as much as 10,000 steps. So expressions
 //! whose table is too large are refused.
+//!
+//! Measured for a path: 40 ns by the table, with 1 expression or 200; 95 ns by such an automaton,
+//! and 160 µs with 200 expressions. A `RegexSet` would allocate a list of all that match.
 
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::nfa::thompson;

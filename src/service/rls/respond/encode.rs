@@ -3,6 +3,8 @@
 //!
 //! Fields with their default value are left out, as in every proto3 encoder. prost encodes what is
 //! rare: headers and metadata. Source: protobuf.dev, "Encoding".
+//!
+//! A property test compares the encoding with that of prost.
 
 use bytes::Bytes;
 use prost::Message;

@@ -4,6 +4,9 @@
 //! The files are polled, as files of limits are: that works for files that are rewritten and for
 //! the swap of `..data` in a Kubernetes volume. New files are used for new connections, when two
 //! polls found the same; open connections go on. Files that cannot be used change nothing.
+//!
+//! Sessions are not resumed: connections live for minutes, and without resumption each connection
+//! verifies its client anew, with the authorities of today.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,6 +4,8 @@
 //! bytes, and the last bytes of a record decide when all of it is read: the measured wait stays a
 //! lower bound of that of each call. A turn may read one record (16 KiB) more than a turn without
 //! TLS.
+//!
+//! kTLS would save a copy, but needs a kernel module and unsafe code.
 
 use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::pin::Pin;

@@ -11,6 +11,11 @@
 //!
 //! Source: redis.io, command pages of EVAL and EVALSHA; Lua's struct library as Redis documents it
 //! in "Redis Lua API reference".
+//!
+//! Tracked checks are not merged to runs, because the step of a run says only of its last check
+//! whether it is allowed. `lua/usage.lua` wraps the steps that occur, so that calls without usage
+//! run the same code as without it. A state holds its expiry, so that it is overwritten in place
+//! until that instant comes near.
 
 mod read;
 

@@ -8,6 +8,11 @@
 //!
 //! The set never decides what is counted, and its memory is bounded: counters that were not asked
 //! for lately are forgotten.
+//!
+//! The transaction of INCRBY and EXPIRE costs Redis twice as much as INCRBY, and a cluster needs
+//! one per slot. The price: a connection that breaks between both leaves a key without a TTL. So
+//! does a Redis that stalls for longer than a key lives beyond its window and then executes what it
+//! had buffered. Such a key stays until a connection that does not know it sets its TTL.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;

@@ -6,6 +6,11 @@
 //! text, because Redis caches every different text.
 //!
 //! Source: redis.io, command pages of EVAL and EVALSHA.
+//!
+//! The script decides everything but plain fixed windows. It reads and steps everything first and
+//! writes last. A million random operations per algorithm give the same verdicts and states as the
+//! Rust steps (`tests/it/redis/differential.rs`; each test run does fewer,
+//! `WEIR_DIFFERENTIAL_OPERATIONS` sets how many).
 
 use std::sync::LazyLock;
 

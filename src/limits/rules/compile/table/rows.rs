@@ -1,5 +1,7 @@
 //! The rows of a table: what each says, checked as a `rate_limit` is, and what it comes to above
 //! its plan and the descriptor's own numbers.
+//!
+//! Rows become the nodes that a `rate_limit` in YAML becomes, so that one reader checks both.
 
 use std::hash::BuildHasher;
 

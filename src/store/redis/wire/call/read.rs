@@ -10,6 +10,9 @@
 //! allowed without a row of its own.
 //!
 //! `lua/frame.lua` describes the reply.
+//!
+//! So Lua, the slowest place, never computes what remains or when to try again. This depends on
+//! both steps being equal, which the differential test checks state by state.
 
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
