@@ -4,6 +4,7 @@
 pub mod algorithm;
 pub mod ask;
 pub mod breaker;
+pub mod digest;
 pub mod proto;
 pub mod time;
 pub mod usage;

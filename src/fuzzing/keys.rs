@@ -4,11 +4,10 @@
 //! The inverse is the definition of the format: separators, escapes and digests as `plan/key.rs`
 //! documents them.
 
-use sha2::{Digest, Sha256};
-
 use super::Input;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
 use crate::core::ask::Entry;
+use crate::core::digest::{hex, sha256};
 use crate::core::time::{PeriodKind, Rate, Span, Unit, Zone};
 use crate::limits::plan::key;
 use crate::limits::rules::limit::Level;
@@ -159,12 +158,7 @@ fn checked_key(counter: &Counter) -> Vec<u8> {
 /// How a text stands in a key; `None` without a mark, else whether the mark is that of a pattern.
 fn expected(mark: Option<bool>, text: &[u8]) -> Part {
     let text = if text.len() > MAX_TEXT_BYTES {
-        Text::Digest(
-            Sha256::digest(text)
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-        )
+        Text::Digest(hex(&sha256(text)))
     } else {
         Text::Plain(text.to_vec())
     };

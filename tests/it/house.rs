@@ -13,7 +13,7 @@ const WINGS: &[(&str, &[&[&str]])] = &[
     (
         "core",
         &[
-            &["time"],
+            &["time", "digest"],
             &["ask"],
             &["verdict"],
             &["algorithm"],

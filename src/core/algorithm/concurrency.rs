@@ -32,12 +32,11 @@ mod holders;
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU32;
 
-use sha2::{Digest, Sha256};
-
 pub use self::gauge::Gauge;
 pub use self::holders::{Holder, Holders};
 use super::definition::Definition;
 use super::{Algorithm, Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use crate::core::digest::sha256;
 use crate::core::time::{Period, Span, Tick};
 use crate::core::verdict::{Verdict, Wait};
 
@@ -97,7 +96,7 @@ impl HolderId {
     /// The digest of an id. An empty one is an id like any other.
     #[must_use]
     pub fn of(id: &[u8]) -> Self {
-        let digest: [u8; 32] = Sha256::digest(id).into();
+        let digest = sha256(id);
         let (half, _) = digest
             .split_first_chunk()
             .expect("a digest of 32 bytes has 16");

@@ -9,6 +9,7 @@
 //! file of tokens is read for each token that is presented, so that removing a line needs no
 //! restart.
 
+use crate::core::digest::sha256;
 use std::fmt;
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -17,7 +18,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
@@ -133,7 +133,7 @@ fn parse(text: &str) -> Result<Vec<Known>, TokensError> {
         if tokens.len() == MAX_TOKENS {
             return Err(wrong("256 tokens at most"));
         }
-        tokens.push((name.into(), Sha256::digest(token).into()));
+        tokens.push((name.into(), sha256(token)));
     }
     if tokens.is_empty() {
         Err(TokensError::Empty)
@@ -145,7 +145,7 @@ fn parse(text: &str) -> Result<Vec<Known>, TokensError> {
 /// The name of a token. Takes the same time whichever line it is in, and whichever characters of it
 /// are wrong.
 fn name_of(tokens: &[Known], presented: &[u8]) -> Option<Box<str>> {
-    let digest = Sha256::digest(presented);
+    let digest = sha256(presented);
     let mut name = None;
     for (known, token) in tokens {
         if bool::from(token.ct_eq(digest.as_slice())) {

@@ -1,33 +1,41 @@
 //! Counts the addresses behind a name: A and AAAA records, by UDP, and by TCP where an answer does
-//! not fit into a datagram.
+//! not fit into a datagram or none comes.
 //!
 //! A new resolver for each lookup keeps neither answers nor connections, and reads a changed
 //! `/etc/resolv.conf`. Where the name was found in the search list is remembered.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig, ResolverOpts};
-use hickory_resolver::net::NetError;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::proto::rr::{Name, RecordType};
+use domain::base::iana::Rcode;
+use domain::base::{Name, Rtype, ToName};
+use domain::rdata::{A, Aaaa};
+use domain::resolv::StubResolver;
+use domain::resolv::stub::Answer;
+use domain::resolv::stub::conf::{ResolvConf, SearchSuffix, ServerConf, Transport};
 use tokio::time::Duration;
 
 use super::source::DnsName;
 
-/// The longest wait for one datagram, and the most attempts: a lost one is repeated within the time
-/// of a lookup. `/etc/resolv.conf` may ask for less.
+/// The longest wait for one answer. `/etc/resolv.conf` may ask for less.
 const MAX_WAIT: Duration = Duration::from_secs(1);
-const MAX_ATTEMPTS: usize = 2;
+
+/// A lost datagram is repeated once; what lets none through may let TCP through.
+const ATTEMPTS: [Transport; 3] = [Transport::UdpTcp, Transport::UdpTcp, Transport::Tcp];
 
 /// Why there is no number.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ResolveError {
-    /// The servers are not known, or no server gave an answer that can be used.
+    /// The servers are not known, or cannot be asked.
     #[error("{0}")]
-    Failed(#[from] NetError),
+    Failed(#[from] std::io::Error),
+    /// The server does not tell whether there are records.
+    #[error("the DNS server answers {0}")]
+    NoAnswer(Rcode),
+    /// The answer cannot be read.
+    #[error("the DNS server sent an answer that cannot be read")]
+    Malformed,
     /// The name does not exist or has no addresses. This process is a replica, so that it does not
     /// mean that there are none.
     #[error(
@@ -40,13 +48,16 @@ pub(super) enum ResolveError {
     Timeout,
 }
 
+/// An absolute name.
+type FullName = Name<Vec<u8>>;
+
 /// Resolves one name.
 #[derive(Debug)]
 pub(super) struct Resolver {
     name: DnsName,
     /// The name with the domain of the search list in which it was found, so that it is not sought
     /// in all of them each time.
-    found: Option<Name>,
+    found: Option<FullName>,
 }
 
 impl Resolver {
@@ -57,132 +68,171 @@ impl Resolver {
     /// The number of different addresses: of IPv4 or of IPv6, whichever are more, because a replica
     /// may have one of each.
     pub(super) async fn addresses(&mut self) -> Result<NonZeroU32, ResolveError> {
+        // Read for each lookup, so that changed files count.
+        let configuration = self.configuration()?;
         // Kept only if it is found again: otherwise, and if this future is dropped, the next lookup
         // seeks the name anew.
-        let name = self.found.take().unwrap_or_else(|| self.name.name.clone());
-        let (count, found) = count(&self.resolver()?, name).await?;
+        let names = match self.found.take() {
+            Some(found) => vec![found],
+            None => self.names(&configuration),
+        };
+        let (count, found) = count(&configuration, names).await?;
         self.found = Some(found);
         Ok(count)
     }
 
-    /// A new one for each lookup, so that it reads changed files, and keeps neither answers nor
-    /// connections.
-    fn resolver(&self) -> Result<TokioResolver, NetError> {
-        let mut builder = match self.name.server {
-            None => TokioResolver::builder_tokio()?,
-            Some(server) => TokioResolver::builder_with_config(
-                only(server, Vec::new()),
-                TokioRuntimeProvider::default(),
-            ),
-        };
-        limit(builder.options_mut());
-        builder.build()
-    }
-}
-
-/// The configuration for one server.
-fn only(server: SocketAddr, search: Vec<Name>) -> ResolverConfig {
-    let mut connections = vec![ConnectionConfig::udp(), ConnectionConfig::tcp()];
-    for connection in &mut connections {
-        connection.port = server.port();
-    }
-    ResolverConfig::from_parts(
-        None,
-        search,
-        vec![NameServerConfig::new(server.ip(), true, connections)],
-    )
-}
-
-fn limit(options: &mut ResolverOpts) {
-    options.timeout = options.timeout.min(MAX_WAIT);
-    options.attempts = options.attempts.min(MAX_ATTEMPTS);
-    options.try_tcp_on_error = true;
-    options.cache_size = 0;
-}
-
-/// The number of addresses, and the name that has them.
-async fn count(resolver: &TokioResolver, name: Name) -> Result<(NonZeroU32, Name), ResolveError> {
-    let (name, v4) = addresses(resolver, name, RecordType::A).await;
-    let (name, v6) = addresses(resolver, name, RecordType::AAAA).await;
-    let count = match (v4, v6) {
-        (Ok(v4), Ok(v6)) => v4.max(v6),
-        // Where one type fails, a count of the other is right, because each replica has one; that
-        // there is none says nothing.
-        (Ok(count), Err(_)) | (Err(_), Ok(count)) if count > 0 => count,
-        (Err(error), _) | (_, Err(error)) => return Err(error.into()),
-    };
-    NonZeroU32::new(count)
-        .map(|count| (count, name))
-        .ok_or(ResolveError::NoAddress)
-}
-
-/// The number of different addresses of this type, and the name that has them. A name without any
-/// is no error: most have only one type.
-async fn addresses(
-    resolver: &TokioResolver,
-    name: Name,
-    record_type: RecordType,
-) -> (Name, Result<u32, NetError>) {
-    match resolver.lookup(name.clone(), record_type).await {
-        Ok(lookup) => {
-            let of_type = lookup
-                .answers()
-                .iter()
-                .filter(|record| record.record_type() == record_type);
-            let different: BTreeSet<IpAddr> =
-                of_type.filter_map(|record| record.data.ip_addr()).collect();
-            let found = if different.is_empty() {
-                name
-            } else {
-                lookup.query().name().clone()
-            };
-            (
-                found,
-                Ok(u32::try_from(different.len()).unwrap_or(u32::MAX)),
-            )
+    fn configuration(&self) -> Result<ResolvConf, ResolveError> {
+        let mut configuration = ResolvConf::new();
+        match self.name.server {
+            Some(server) => {
+                let server = ServerConf::new(server, Transport::UdpTcp);
+                configuration.servers.push(server);
+            }
+            None => configuration
+                .parse_file("/etc/resolv.conf")
+                .map_err(|error| std::io::Error::other(format!("/etc/resolv.conf: {error}")))?,
         }
-        Err(error) if error.is_no_records_found() => (name, Ok(0)),
-        Err(error) => (name, Err(error)),
+        configuration.finalize();
+        Ok(configuration)
     }
+
+    /// The names to seek, in order. One with fewer dots than `ndots` is first sought in the search
+    /// list. Source: resolv.conf(5).
+    fn names(&self, configuration: &ResolvConf) -> Vec<FullName> {
+        let name = &self.name.name;
+        let absolute = || name.clone().into_absolute().ok();
+        if name.is_absolute() || self.name.server.is_some() {
+            return absolute().into_iter().collect();
+        }
+        let options = &configuration.options;
+        let within = |suffix: &SearchSuffix| name.clone().chain(suffix).ok()?.try_to_name().ok();
+        let mut names: Vec<_> = options
+            .search
+            .as_slice()
+            .iter()
+            .filter(|suffix| !suffix.is_root())
+            .filter_map(within)
+            .collect();
+        let dots = name.to_string().matches('.').count();
+        let first = if dots >= options.ndots {
+            0
+        } else {
+            names.len()
+        };
+        names.splice(first..first, absolute());
+        names
+    }
+}
+
+/// The number of addresses of the first of these names that has any, and that name.
+async fn count(
+    configuration: &ResolvConf,
+    names: Vec<FullName>,
+) -> Result<(NonZeroU32, FullName), ResolveError> {
+    for name in names {
+        let v4 = addresses(configuration, &name, Rtype::A).await;
+        // What does not exist has no records of any type.
+        let v6 = match v4 {
+            Ok(None) => continue,
+            _ => addresses(configuration, &name, Rtype::AAAA).await,
+        };
+        let count = match (v4, v6) {
+            (Ok(v4), Ok(v6)) => v4.max(v6).unwrap_or(0),
+            // Where one type fails, a count of the other is right, because each replica has one;
+            // that there is none says nothing.
+            (Ok(Some(count)), Err(_)) | (Err(_), Ok(Some(count))) if count > 0 => count,
+            (Err(error), _) | (_, Err(error)) => return Err(error),
+        };
+        if let Some(count) = NonZeroU32::new(count) {
+            return Ok((count, name));
+        }
+    }
+    Err(ResolveError::NoAddress)
+}
+
+/// The number of different addresses of this type. `None` for a name that does not exist.
+async fn addresses(
+    configuration: &ResolvConf,
+    name: &FullName,
+    record_type: Rtype,
+) -> Result<Option<u32>, ResolveError> {
+    let answer = ask(configuration, name, record_type).await?;
+    match answer.header().rcode() {
+        Rcode::NOERROR => {}
+        Rcode::NXDOMAIN => return Ok(None),
+        other => return Err(ResolveError::NoAnswer(other)),
+    }
+    let records = answer.answer().map_err(|_| ResolveError::Malformed)?;
+    let different: BTreeSet<IpAddr> = if record_type == Rtype::A {
+        let found = records.limit_to::<A>().flatten();
+        found.map(|record| record.data().addr().into()).collect()
+    } else {
+        let found = records.limit_to::<Aaaa>().flatten();
+        found.map(|record| record.data().addr().into()).collect()
+    };
+    Ok(Some(u32::try_from(different.len()).unwrap_or(u32::MAX)))
+}
+
+/// Asks all servers at once, until one answers.
+async fn ask(
+    configuration: &ResolvConf,
+    name: &FullName,
+    record_type: Rtype,
+) -> Result<Answer, ResolveError> {
+    let mut failed = ResolveError::Timeout;
+    for transport in ATTEMPTS {
+        let mut configuration = configuration.clone();
+        configuration.options.use_vc |= transport == Transport::Tcp;
+        configuration.options.timeout = configuration.options.timeout.min(MAX_WAIT);
+        // A new one each time, so that no answer and no connection is kept.
+        match StubResolver::from_conf(configuration)
+            .query((name, record_type))
+            .await
+        {
+            Ok(answer) => return Ok(answer),
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {}
+            Err(error) => failed = error.into(),
+        }
+    }
+    Err(failed)
 }
 
 #[cfg(test)]
 mod tests {
-    use hickory_resolver::proto::op::{Message, ResponseCode};
-    use hickory_resolver::proto::rr::{RData, Record};
+    use domain::base::iana::Rcode;
+    use domain::base::{Message, MessageBuilder, Ttl};
     use tokio::net::UdpSocket;
 
+    use super::super::source::Source;
     use super::*;
 
-    /// A server that has two addresses of IPv4 for `weir.two.`, and no other name; it notes all
+    /// A server that has two addresses of IPv4 for `weir.two`, and no other name; it notes all
     /// queries.
     async fn serve(socket: UdpSocket, asked: std::sync::mpsc::SyncSender<String>) {
         let mut buffer = [0; 1_500];
         loop {
             let (length, peer) = socket.recv_from(&mut buffer).await.expect("a query");
-            let query = Message::from_vec(&buffer[..length]).expect("a message");
-            let question = query.queries[0].clone();
-            asked
-                .send(format!("{} {}", question.name(), question.query_type()))
-                .expect("room");
-            let mut answer = Message::response(query.id, query.op_code);
-            answer.add_query(question.clone());
-            if question.name().to_ascii() != "weir.two." {
-                answer.metadata.response_code = ResponseCode::NXDomain;
-            } else if question.query_type() == RecordType::A {
+            let query = Message::from_octets(&buffer[..length]).expect("a message");
+            let question = query.sole_question().expect("a question");
+            let (name, record_type) = (question.qname().to_string(), question.qtype());
+            asked.send(format!("{name} {record_type}")).expect("room");
+            let rcode = if name == "weir.two" {
+                Rcode::NOERROR
+            } else {
+                Rcode::NXDOMAIN
+            };
+            let mut answer = MessageBuilder::new_vec()
+                .start_answer(&query, rcode)
+                .expect("an answer");
+            if rcode == Rcode::NOERROR && record_type == Rtype::A {
                 for host in [1, 2, 2] {
-                    let address = std::net::Ipv4Addr::new(10, 0, 0, host);
-                    answer.add_answer(Record::from_rdata(
-                        question.name().clone(),
-                        0,
-                        RData::A(address.into()),
-                    ));
+                    let address = A::from_octets(10, 0, 0, host);
+                    let record = (question.qname(), Ttl::ZERO, address);
+                    answer.push(record).expect("room");
                 }
             }
-            socket
-                .send_to(&answer.to_vec().expect("a message"), peer)
-                .await
-                .expect("sent");
+            let answer = answer.finish();
+            socket.send_to(&answer, peer).await.expect("sent");
         }
     }
 
@@ -193,36 +243,51 @@ mod tests {
         let server = socket.local_addr().expect("an address");
         let (asked, queries) = std::sync::mpsc::sync_channel(100);
         tokio::spawn(serve(socket, asked));
-        let search = ["one.", "two.", "three."]
-            .map(|domain| Name::from_ascii(domain).expect("a name"))
-            .to_vec();
-        let mut builder = TokioResolver::builder_with_config(
-            only(server, search),
-            TokioRuntimeProvider::default(),
-        );
-        limit(builder.options_mut());
-        let resolver = builder.build().expect("a resolver");
-        let (replicas, found) = count(&resolver, Name::from_ascii("weir").expect("a name"))
+        let mut configuration = ResolvConf::new();
+        let server = ServerConf::new(server, Transport::UdpTcp);
+        configuration.servers.push(server);
+        for domain in ["one.", "two.", "three."] {
+            let domain = domain.parse().expect("a name");
+            configuration.options.search.push(domain);
+        }
+        let names = |text: &str| {
+            let Ok(Source::Dns(name)) = Source::try_new(text) else {
+                panic!("{text} is a name");
+            };
+            Resolver::new(name).names(&configuration)
+        };
+        let (replicas, found) = count(&configuration, names("dns:weir"))
             .await
             .expect("an answer");
         assert_eq!(
-            (replicas.get(), found.to_ascii().as_str()),
-            (2, "weir.two."),
+            (replicas.get(), found.to_string().as_str()),
+            (2, "weir.two"),
             "an address that comes twice is one"
         );
         assert_eq!(
             queries.try_iter().collect::<Vec<_>>(),
-            ["weir.one. A", "weir.two. A", "weir.two. AAAA"]
+            ["weir.one A", "weir.two A", "weir.two AAAA"]
         );
-        assert!(count(&resolver, found).await.is_ok());
+        assert!(count(&configuration, vec![found]).await.is_ok());
         assert_eq!(
             queries.try_iter().collect::<Vec<_>>(),
-            ["weir.two. A", "weir.two. AAAA"]
+            ["weir.two A", "weir.two AAAA"]
         );
-        let unknown = count(&resolver, Name::from_ascii("other").expect("a name")).await;
+        let unknown = count(&configuration, names("dns:other")).await;
         assert!(
             matches!(unknown, Err(ResolveError::NoAddress)),
             "{unknown:?}"
         );
+        let sought = |text: &str| {
+            let names = names(text);
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(sought("dns:a"), ["a.one", "a.two", "a.three", "a"]);
+        assert_eq!(
+            sought("dns:a.b"),
+            ["a.b", "a.b.one", "a.b.two", "a.b.three"]
+        );
+        assert_eq!(sought("dns:a."), ["a"]);
+        assert_eq!(sought("dns://127.0.0.1/a"), ["a"]);
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 
-use hickory_resolver::proto::rr::Name;
+use domain::base::name::UncertainName;
 
 /// The port of DNS servers. Source: RFC 1035, section 4.2.
 const DNS_PORT: u16 = 53;
@@ -27,7 +27,7 @@ pub enum Source {
 pub struct DnsName {
     /// The name. Unless it ends in a dot, it may be relative to the search list of
     /// `/etc/resolv.conf`.
-    pub(super) name: Name,
+    pub(super) name: UncertainName<Vec<u8>>,
     /// The server to ask instead of those of `/etc/resolv.conf`. Names asked there are never
     /// relative.
     pub(super) server: Option<SocketAddr>,
@@ -95,7 +95,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// A name of a host.
-fn checked(text: &str) -> Result<Name, String> {
+fn checked(text: &str) -> Result<UncertainName<Vec<u8>>, String> {
     if let Some((name, port)) = text.rsplit_once(':')
         && port.parse::<u16>().is_ok()
     {
@@ -106,10 +106,9 @@ fn checked(text: &str) -> Result<Name, String> {
             "{text} is an address; write a name that has the address of each replica"
         ));
     }
-    let is_name = |name: &Name| {
-        name.iter().next().is_some() && name.iter().all(|label| label.iter().all(is_letter))
-    };
-    Name::from_ascii(text).ok().filter(is_name).ok_or_else(|| {
+    let is_name = text.bytes().all(|byte| byte == b'.' || is_letter(byte)) && text != ".";
+    let name = text.parse().ok().filter(|_| is_name && !text.is_empty());
+    name.ok_or_else(|| {
         format!(
             "{text:?} is no DNS name; write labels of letters, digits, - and _ with dots between \
              them, 253 characters at most"
@@ -119,7 +118,7 @@ fn checked(text: &str) -> Result<Name, String> {
 
 /// Host names, and `_`, which names in clusters of other systems have. Source: RFC 1123, section
 /// 2.1.
-fn is_letter(byte: &u8) -> bool {
+fn is_letter(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 

@@ -1,10 +1,9 @@
 //! What an override means for the limits in force: for the answer to the operator who orders it.
 //! The request path does not use it.
 
-use sha2::{Digest, Sha256};
-
 use super::{Kind, Override, Pattern, Value, raised};
 use crate::core::ask::Entry;
+use crate::core::digest::sha256;
 use crate::core::time::Rate;
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{Amount, Level, Limit, LimitInForce};
@@ -122,9 +121,7 @@ fn overlaps(entries: &[Pattern], levels: &[Level]) -> bool {
                             .is_some_and(|other| network.contains(&other))
                 }
                 // A digest does not say which patterns its value matches.
-                Value::Digest(digest) => {
-                    value.contains('*') || <[u8; 32]>::from(Sha256::digest(value)) == *digest
-                }
+                Value::Digest(digest) => value.contains('*') || sha256(value) == *digest,
             };
             is_common && intersect(&entry.key.symbols(), &symbols(&level.key))
         })

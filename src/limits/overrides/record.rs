@@ -7,10 +7,10 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::{Kind, Override, Pattern, Value};
 use crate::core::ask::written::Text;
+use crate::core::digest;
 use crate::core::time::{Micros, Rate, Unit};
 
 /// The entries of an override at most: as many as a descriptor may have.
@@ -267,7 +267,7 @@ impl EntryRecord {
         let digest = || {
             Self::new(&Pattern {
                 key: Text::literal(key),
-                value: Value::Digest(Sha256::digest(value).into()),
+                value: Value::Digest(digest::sha256(value)),
             })
         };
         str::from_utf8(value).map_or_else(|_| digest(), |value| Self::exact(key, value))
@@ -412,10 +412,9 @@ fn one_line(field: &str, text: &str, most: usize) -> Result<(), Invalid> {
 /// The same override has the same id, in any replica: a second block of one descriptor replaces the
 /// first.
 fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
-    let mut digest = Sha256::new();
+    let mut parts = Vec::new();
     let mut add = |(length, text): (u64, Vec<u8>)| {
-        digest.update(length.to_be_bytes());
-        digest.update(text);
+        parts.extend([length.to_be_bytes().to_vec(), text]);
     };
     let of = |text: &str| (text.len() as u64, text.as_bytes().to_vec());
     add(of(kind.name()));
@@ -430,11 +429,7 @@ fn id(kind: Kind, domain: &str, entries: &[Pattern]) -> Box<str> {
             Value::Digest(value) => add((u64::MAX - 1, value.to_vec())),
         }
     }
-    digest.finalize()[..ID_BYTES]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect::<String>()
-        .into()
+    digest::hex(&digest::sha256_of_all(parts)[..ID_BYTES]).into()
 }
 
 /// An instant as it is shown: RFC 3339, in UTC.

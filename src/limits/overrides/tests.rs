@@ -1,8 +1,8 @@
 use proptest::prelude::*;
-use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
+use crate::core::digest::{hex, sha256};
 use crate::core::time::{PeriodKind, Unit, Zone};
 use crate::limits::rules::limit::Scale;
 
@@ -656,12 +656,7 @@ fn a_star_may_be_literal() {
 
 #[test]
 fn a_value_may_be_known_by_its_digest() {
-    let digest = |value: &[u8]| {
-        Sha256::digest(value)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect::<String>()
-    };
+    let digest = |value: &[u8]| hex(&sha256(value));
     let of_digest = |kind: &str, value: &[u8]| {
         Record {
             entries: vec![EntryRecord::of_digest("user", &digest(value))],
@@ -923,7 +918,7 @@ proptest! {
                             Value::Any => true,
                             Value::Text(pattern) => matches(pattern.to_string().as_bytes(), value.as_bytes()),
                             Value::Network(network) => panic!("{network}: no text of these is one"),
-                            Value::Digest(digest) => <[u8; 32]>::from(Sha256::digest(value)) == *digest,
+                            Value::Digest(digest) => sha256(value) == *digest,
                         }
                 })
         };

@@ -16,10 +16,9 @@ mod subject;
 pub(crate) use read::{Parts, read};
 pub(crate) use subject::{Part, Subject, SubjectEntry, name, name_of};
 
-use sha2::{Digest, Sha256};
-
 use crate::core::algorithm::Algorithm;
 use crate::core::ask::Entry;
+use crate::core::digest::{push_hex, sha256};
 use crate::core::time::Period;
 use crate::core::usage::{Order, Tracking};
 use crate::limits::rules::address::{self, Text};
@@ -383,11 +382,7 @@ fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
         // The digest of a pattern differs from that of the same text as a value.
         out.extend(mark.filter(|&mark| mark == PATTERN));
         out.push(DIGEST);
-        for byte in Sha256::digest(text) {
-            out.extend(
-                [byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]),
-            );
-        }
+        push_hex(out, &sha256(text));
         return;
     }
     out.extend(mark);

@@ -27,13 +27,13 @@ pub(super) use regexes::{
     LARGEST_SET as LARGEST_REGEXES, TooLarge, check as check_regex, is_for_all,
     is_match as regex_matches,
 };
-use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use super::address;
 use super::limit::LimitId;
 use crate::core::ask::Entry;
 use crate::core::ask::written::Text;
+use crate::core::digest::sha256;
 
 /// One level: siblings, by key and value.
 #[derive(Debug, Default)]
@@ -236,9 +236,7 @@ impl Tree {
             return None;
         }
         let digests = self.by_digest.get(entry.key)?;
-        digests
-            .get(&<[u8; 32]>::from(Sha256::digest(entry.value)))
-            .copied()
+        digests.get(&sha256(entry.value)).copied()
     }
 
     fn add_pattern(&mut self, pattern: Pattern, branch: BranchIndex) {

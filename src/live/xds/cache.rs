@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
-use sha2::{Digest as _, Sha256};
 
 use super::configuration::Versioned;
+use crate::core::digest::{hex, sha256};
 use crate::live::replaced::replace;
 
 /// The beginning of the file, with the version of its format. A process that does not know the
@@ -145,10 +145,7 @@ impl Cache {
 }
 
 fn digest_of(body: &[u8]) -> String {
-    Sha256::digest(body)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex(&sha256(body))
 }
 
 #[cfg(test)]

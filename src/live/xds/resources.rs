@@ -5,11 +5,13 @@
 //! text that is not UTF-8, and tonic then ends the stream, so that one resource would take all
 //! others away.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use prost::Message;
 use prost_types::value::Kind;
-use sha2::{Digest as _, Sha256};
 
+use crate::core::digest::sha256_of_all;
 use crate::core::proto::xds;
 use crate::limits::rules::limit::Metadata;
 use crate::limits::rules::resource::{Descriptor, Policy, Resource};
@@ -32,12 +34,14 @@ pub(super) struct Digest([u8; 32]);
 impl Digest {
     /// The digest of these parts in order. ("a", "b") and ("ab", "") differ.
     pub(super) fn of<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> Self {
-        let mut hash = Sha256::new();
+        let mut all = Vec::new();
         for part in parts {
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
+            all.extend([
+                Cow::Owned((part.len() as u64).to_le_bytes().to_vec()),
+                Cow::Borrowed(part),
+            ]);
         }
-        Self(hash.finalize().into())
+        Self(sha256_of_all(all))
     }
 }
 

@@ -4,8 +4,7 @@
 //! Both are bounded, because clients choose the values in a key. A long key is cut and has its
 //! digest behind it, so that two subjects stay two, and that replicas agree.
 
-use sha2::{Digest, Sha256};
-
+use crate::core::digest::{push_hex, sha256};
 use crate::limits::plan::key;
 use crate::limits::rules::limit::Limit;
 
@@ -82,11 +81,7 @@ pub(super) fn write(texts: &mut Vec<u8>, path: Path<'_>, key: &[u8]) -> (usize, 
             .position(|&byte| byte == b'%')
             .map_or(CUT_KEY_BYTES, |at| CUT_KEY_BYTES - 2 + at);
         texts.extend_from_slice(&kept[..end]);
-        for byte in Sha256::digest(key).into_iter().take(DIGEST_BYTES) {
-            texts.extend(
-                [byte >> 4, byte & 15].map(|nibble| b"0123456789abcdef"[usize::from(nibble)]),
-            );
-        }
+        push_hex(texts, &sha256(key)[..DIGEST_BYTES]);
     }
     (path, texts.len() - start - path)
 }

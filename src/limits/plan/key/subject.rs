@@ -310,8 +310,8 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
+    use crate::core::digest::{hex, sha256};
     use proptest::prelude::*;
-    use sha2::{Digest, Sha256};
 
     use super::*;
     use crate::core::algorithm::{Algorithm, Options};
@@ -358,10 +358,7 @@ mod tests {
             shared.entries[0].is_shared && shared.exact().is_err_and(|why| why.contains("pattern"))
         );
         let long = "x".repeat(200);
-        let digest: String = Sha256::digest(&long)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let digest = hex(&sha256(&long));
         let subject = Subject::read(&name(&key(b"d", &[(b"user", long.as_bytes())], &[])))
             .expect("a subject");
         assert_eq!(subject.entries[0].value, Part::Digest(digest.clone()));

@@ -4,11 +4,10 @@
 //! A file of values stands in the folder of limits, and another file names it. So the scan, its
 //! bounds and its fingerprint hold for it without a second way to read.
 
-use sha2::{Digest, Sha256};
-
 use super::data::{Data, DataFile};
 use super::fields::{self, Fields};
 use super::problem::{Location, Problems, quoted};
+use crate::core::digest::{hex, sha256};
 use crate::limits::rules::source::{Content, Node};
 
 /// Characters of the name of a list. A longer one is cut, and has a digest of the whole list.
@@ -121,11 +120,7 @@ fn name_of(values: &[(&str, Location)]) -> String {
     if all.chars().nth(LONGEST_NAME).is_none() {
         return all;
     }
-    let digest: String = Sha256::digest(&all)
-        .iter()
-        .take(6)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest = hex(&sha256(&all)[..6]);
     let begin: String = all.chars().take(LONGEST_NAME / 2).collect();
     format!("{begin}...{digest}")
 }

@@ -7,17 +7,37 @@
 //! Source: Redis Cluster specification, "Key distribution model", "Hash tags", "MOVED Redirection"
 //! and "ASK redirection".
 
-use crc::{CRC_16_XMODEM, Crc};
-
 /// The number of a hash slot, from 0 to 16,383.
 pub(crate) type Slot = u16;
 
 /// The number of hash slots of every cluster.
 pub(crate) const SLOTS: usize = 16_384;
 
-/// The specification's CRC16 is the one that is also called XMODEM: polynomial 0x1021, initial
-/// value 0.
-static CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+/// The polynomial of the specification's CRC16, which is also called XMODEM.
+const POLYNOMIAL: u16 = 0x1021;
+
+/// The CRC16 of each byte.
+const CRCS: [u16; 256] = {
+    let mut crcs = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = (crc << 1) ^ ((crc >> 15) * POLYNOMIAL);
+            bit += 1;
+        }
+        crcs[byte] = crc;
+        byte += 1;
+    }
+    crcs
+};
+
+fn crc16(text: &[u8]) -> u16 {
+    text.iter().fold(0, |crc, &byte| {
+        (crc << 8) ^ CRCS[usize::from((crc >> 8) as u8 ^ byte)]
+    })
+}
 
 /// The hash slot of a key: CRC16 modulo 16,384 of its hash tag. The tag is the text between the
 /// first `{` and the first `}` behind it. Without such a pair, or with nothing in between, the
@@ -28,7 +48,7 @@ pub(crate) fn of(key: &[u8]) -> Slot {
         let close = rest.iter().position(|&byte| byte == b'}')?;
         (close > 0).then(|| &rest[..close])
     });
-    CRC.checksum(tag.unwrap_or(key)) % SLOTS as u16
+    crc16(tag.unwrap_or(key)) % SLOTS as u16
 }
 
 /// Where a cluster node redirects a command. The node did not execute the command.
@@ -91,12 +111,12 @@ mod tests {
         }
         assert_eq!(
             of(b"{}foo"),
-            CRC.checksum(b"{}foo") % 16_384,
+            crc16(b"{}foo") % 16_384,
             "with an empty tag the whole key is hashed"
         );
         assert_eq!(
             of(b"foo{bar"),
-            CRC.checksum(b"foo{bar") % 16_384,
+            crc16(b"foo{bar") % 16_384,
             "a tag without its end is no tag"
         );
     }

@@ -14,9 +14,10 @@
 
 use std::sync::LazyLock;
 
-use sha1::{Digest, Sha1};
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 use crate::core::algorithm;
+use crate::core::digest::hex;
 
 /// The text of the script. `frame.lua` comes first because the algorithms register their steps in
 /// its table; `usage.lua`, which follows what the steps return, comes behind them; `decide.lua`,
@@ -39,10 +40,7 @@ pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
 pub(crate) static HASH: LazyLock<String> = LazyLock::new(|| hash(&TEXT));
 
 fn hash(text: &str) -> String {
-    Sha1::digest(text)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()).as_ref())
 }
 
 #[cfg(test)]

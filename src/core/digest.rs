@@ -1,0 +1,55 @@
+//! Digests of texts, equal in all replicas, and their hexadecimal digits.
+//!
+//! The provider of cryptography of TLS computes them, so that no second one is built.
+
+use ring::digest::{Context, SHA256, digest};
+
+/// SHA-256. Source: FIPS 180-4.
+#[must_use]
+pub fn sha256(text: impl AsRef<[u8]>) -> [u8; 32] {
+    bytes(digest(&SHA256, text.as_ref()))
+}
+
+/// SHA-256 of these parts, one behind the other.
+pub fn sha256_of_all<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(part.as_ref());
+    }
+    bytes(context.finish())
+}
+
+fn bytes(digest: ring::digest::Digest) -> [u8; 32] {
+    digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+/// Two lower-case hexadecimal digits for each byte.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    let mut digits = Vec::with_capacity(2 * bytes.len());
+    push_hex(&mut digits, bytes);
+    String::from_utf8(digits).expect("hexadecimal digits are ASCII")
+}
+
+/// Appends what [`hex`] returns.
+pub fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
+    let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+    out.extend(
+        bytes
+            .iter()
+            .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of FIPS 180-2, appendix B.1.
+    #[test]
+    fn the_digest_is_the_published_one() {
+        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(hex(&sha256("abc")), expected);
+        assert_eq!(hex(&sha256_of_all(["a", "", "bc"])), expected);
+    }
+}
