@@ -1,7 +1,8 @@
 //! Weir: a rate-limit service for Envoy.
 //!
 //! Start at [`service::rls`], which holds the whole request path: decode, match, decide, count, respond.
-//! `ARCHITECTURE.md` has the invariants and the decisions with their reasons.
+//! `ARCHITECTURE.md` has the life of a call and the invariants; each file says at its top why it is
+//! as it is.
 //!
 //! # Glossary
 //!
