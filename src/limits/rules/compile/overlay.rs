@@ -7,8 +7,7 @@
 //!
 //! What the overlay and the defaults add is a default, never an order. Where it makes no algorithm
 //! of a limit, the limit is compiled without it, with a warning: the author of the overlay did not
-//! see that limit, and its domain without limits would be worse. A mistake in metadata refuses the
-//! domain, because its author did see it.
+//! see that limit, and its domain without limits would be worse.
 
 mod read;
 
