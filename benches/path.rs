@@ -272,7 +272,12 @@ fn path(rows: &mut Vec<Row>, descriptors: usize) {
         .collect();
     rows.push(Row::new(of("respond and encode"), move || {
         drop(black_box(
-            respond(&ask, &plan, &decisions, &respond::Options::default()).expect("an answer"),
+            respond(
+                &ask,
+                &plan.outcomes(&decisions),
+                &respond::Options::default(),
+            )
+            .expect("an answer"),
         ));
     }));
     let service = service();

@@ -117,7 +117,7 @@ fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
         calendar_months,
         ..plan::Options::default()
     };
-    Ok(Report::new(&Plan::new(&rules, &ask, &options), &ask, None))
+    Ok(Report::new(&Plan::new(&rules, &ask, &options), &ask))
 }
 
 /// The request as Envoy would send it.

@@ -198,7 +198,7 @@ fn key_of(counter: &Counter) -> Vec<u8> {
         &counter.domain,
         &entries,
         &levels,
-        &algorithm(counter),
+        Some(&algorithm(counter)),
     );
     if counter.is_trial {
         let real = std::mem::take(&mut key);

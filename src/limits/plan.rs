@@ -11,16 +11,19 @@ mod checks;
 mod explain;
 mod holder;
 pub(crate) mod key;
+mod outcome;
 mod subject;
 mod trials;
 
 pub use all_or_none::AllOrNone;
 pub use checks::{BlockedKey, Check, CheckIndex, CheckIndices, Checks, Modes};
-pub use explain::{Explanation, Outcome};
+pub use explain::Explanation;
+pub use outcome::{By, Outcome, Outcomes};
 pub(crate) use subject::{NoPlan, ask as ask_of};
 pub use trials::{Trial, Trials};
 
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -28,7 +31,6 @@ use smallvec::SmallVec;
 use crate::core::algorithm::{self, Algorithm};
 use crate::core::ask::{Ask, Descriptor, Entry};
 use crate::core::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
-use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::{Applied, InForce};
 use crate::limits::rules::limit::{self, Amount, LimitId, LimitInForce, OnStoreFailure, Scale};
 use crate::limits::rules::table::RowNumber;
@@ -53,48 +55,59 @@ pub struct Plan {
 
 /// What fills one descriptor status of the response.
 #[derive(Debug)]
-pub enum Slot {
-    /// No limit applies to the descriptor.
+pub struct Slot {
+    /// The limit that the look-up found, whether or not it is what decides; `None` also if the
+    /// descriptor has a limit of its own.
+    pub limit: Option<LimitId>,
+    /// The row of the limit's table.
+    pub row: Option<RowNumber>,
+    /// What decides.
+    pub fate: Fate,
+}
+
+/// What decides about a descriptor.
+#[derive(Debug)]
+pub enum Fate {
+    /// Nothing: no limit applies, or others replace it.
     Free,
-    /// A limit that is `unlimited`.
-    Unlimited(LimitId),
-    /// An override exempts the descriptor.
-    Exempt {
-        /// The limit that would apply.
-        limit: Option<LimitId>,
-    },
-    /// An override blocks the descriptor.
-    Blocked {
-        /// The limit that would apply.
-        limit: Option<LimitId>,
-        /// The row of its table.
-        row: Option<RowNumber>,
-        /// The amount that would be shown; `None` without a limit.
-        shown: Option<Rate>,
-        /// The time to the end of the block; `None`: it has none.
-        ends_in: Option<Span>,
-        /// The key of the counter that it would have, in [`Plan::checks`].
-        key: BlockedKey,
-    },
-    /// The decision on a check.
-    Checked {
-        /// The check, in [`Plan::checks`].
-        check: CheckIndex,
-        /// The configured limit; `None` if the descriptor has a limit of its own.
-        limit: Option<LimitId>,
-        /// The row of the limit's table.
-        row: Option<RowNumber>,
-        /// The amount, as the response shows it.
-        shown: Rate,
-        /// The hits of a unit of that amount.
-        scale: Scale,
-        /// The names of the metric's levels, if they depend on the request.
-        metric: Option<Box<[String]>>,
-        /// The hits are the limit's `default_cost`, because the request names none.
-        is_default_cost: bool,
-        /// The amount is that of an override.
-        is_raised: bool,
-    },
+    /// Nothing: the limit is `unlimited`.
+    Unlimited,
+    /// An override that exempts it.
+    Exempt,
+    /// An override that blocks it.
+    Blocked(Block),
+    /// A store.
+    Checked(Checked),
+}
+
+/// A descriptor that an override blocks.
+#[derive(Debug)]
+pub struct Block {
+    /// The amount that would be shown; `None` without a limit.
+    pub shown: Option<Rate>,
+    /// The time to the end of the block; `None`: it has none.
+    pub ends_in: Option<Span>,
+    /// The hits that it asks for.
+    pub hits: i64,
+    /// The key of the counter that it would have, in [`Plan::checks`].
+    pub key: BlockedKey,
+}
+
+/// A descriptor that a store decides.
+#[derive(Debug)]
+pub struct Checked {
+    /// The check, in [`Plan::checks`].
+    pub check: CheckIndex,
+    /// The amount, as the response shows it.
+    pub shown: Rate,
+    /// The hits of a unit of that amount.
+    pub scale: Scale,
+    /// The names of the metric's levels, if they depend on the request.
+    pub metric: Option<Box<[String]>>,
+    /// The hits are the limit's `default_cost`, because the request names none.
+    pub is_default_cost: bool,
+    /// The amount is that of an override.
+    pub is_raised: bool,
 }
 
 /// Options of all plans.
@@ -129,29 +142,33 @@ impl Plan {
         options: &Options,
     ) -> Self {
         let commit = rules.commit(ask.domain);
-        let mut checks = Checks {
-            commit: commit.unwrap_or_default(),
-            ..Checks::default()
+        let found: Found<'_> = ask
+            .descriptors()
+            .map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries))
+            .collect();
+        let mut matching = Matcher {
+            rules,
+            overrides,
+            ask,
+            options,
+            found: &found,
+            is_known: commit.is_some(),
+            checks: Checks {
+                commit: commit.unwrap_or_default(),
+                ..Checks::default()
+            },
         };
+        let slots = matching.slots();
+        let is_tried = |found: &LimitInForce<'_>| found.limit.trial.is_some();
         let mut trials = None;
-        let slots = match (commit, &overrides) {
-            (Some(_), overrides) => match_all(
-                rules,
-                overrides.as_ref(),
-                ask,
-                options,
-                (&mut checks, &mut trials),
-            ),
-            (None, Some(overrides)) => ask
-                .descriptors()
-                .map(|asked| unlimited_slot(overrides, (ask, options), asked, &mut checks))
-                .collect(),
-            (None, None) => ask.descriptors().map(|_| Slot::Free).collect(),
-        };
+        if found.iter().flatten().any(is_tried) {
+            trials = Trials::new(&matching, &slots);
+        }
+        let mut checks = matching.checks;
         if options.quota_mode {
             checks.passing_quotas += slots
                 .iter()
-                .filter(|slot| matches!(slot, Slot::Free))
+                .filter(|slot| matches!(slot.fate, Fate::Free))
                 .count();
         }
         if checks.is_blocked && checks.commit == Commit::AllOrNone {
@@ -167,323 +184,260 @@ impl Plan {
         }
     }
 
-    /// Whether nothing of the request was counted or given back, because it was refused.
+    /// The limit of a slot.
     #[must_use]
-    pub fn is_refused_as_a_whole(&self, decisions: &Decisions) -> bool {
-        self.checks.commit == Commit::AllOrNone
-            && self
-                .checks
-                .is_over_limit(decisions.iter().map(Decision::allows))
+    pub fn limit(&self, slot: &Slot) -> Option<LimitInForce<'_>> {
+        slot.limit.map(|id| self.rules.in_force(id, slot.row))
     }
 }
 
-/// The slot of a descriptor in a domain that the rules do not know.
-fn unlimited_slot(
-    overrides: &InForce<'_>,
-    (ask, options): (&Ask<'_>, &Options),
-    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
-    checks: &mut Checks,
-) -> Slot {
-    match overrides
-        .for_hits(ask.hits(descriptor))
-        .find(ask.domain, entries, None)
-    {
-        Some(Applied::Block { ends_in }) => {
-            checks.is_blocked = true;
-            let key = add_blocked_key(checks, (ask, options), entries, None, None);
-            Slot::Blocked {
-                limit: None,
-                row: None,
-                shown: None,
-                ends_in,
-                key,
-            }
+/// The limit of each descriptor, if it has one.
+type Found<'r> = SmallVec<[Option<LimitInForce<'r>>; 4]>;
+
+/// One request while its descriptors become slots.
+struct Matcher<'a, 'q> {
+    rules: &'a Rules,
+    overrides: Option<InForce<'a>>,
+    ask: &'a Ask<'q>,
+    options: &'a Options,
+    found: &'a [Option<LimitInForce<'a>>],
+    /// The rules know the domain.
+    is_known: bool,
+    checks: Checks,
+}
+
+/// One descriptor of it.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    descriptor: &'a Descriptor,
+    /// Of a limit of requests in flight, without the id of the request.
+    entries: &'a [Entry<'a>],
+    limit: Option<LimitInForce<'a>>,
+}
+
+impl Matcher<'_, '_> {
+    fn slots(&mut self) -> SmallVec<[Slot; 4]> {
+        let Self { ask, found, .. } = *self;
+        let mut slots = SmallVec::with_capacity(ask.len());
+        if self.is_known {
+            let key_bytes = |entries| key::capacity(&self.options.key_prefix, ask.domain, entries);
+            let bytes = ask.descriptors().map(|(_, entries)| key_bytes(entries));
+            self.checks.keys.reserve(bytes.sum());
+            self.checks.list.reserve(ask.len());
         }
-        Some(Applied::Exempt) => Slot::Exempt { limit: None },
-        Some(Applied::Raise(_)) | None => Slot::Free,
+        for ((descriptor, entries), &limit) in ask.descriptors().zip(found) {
+            let asked = Asked {
+                descriptor,
+                entries,
+                limit,
+            };
+            let is_in_flight = limit.is_some_and(|found| found.limit.gauge.is_some());
+            let fate = match is_in_flight {
+                true => self.fate_of_holder(asked),
+                false => self.fate(asked),
+            };
+            slots.push(Slot {
+                limit: limit.map(|found| found.limit.id),
+                row: limit.and_then(|found| found.row),
+                fate,
+            });
+        }
+        slots
     }
-}
 
-fn match_all(
-    rules: &Rules,
-    overrides: Option<&InForce<'_>>,
-    ask: &Ask<'_>,
-    options: &Options,
-    (checks, trials): (&mut Checks, &mut Option<Box<Trials>>),
-) -> SmallVec<[Slot; 4]> {
-    let found: SmallVec<[Option<LimitInForce<'_>>; 4]> = ask
-        .descriptors()
-        .map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries))
-        .collect();
-    checks.list.reserve(ask.len());
-    checks.keys.reserve(
-        ask.descriptors()
-            .map(|(_, entries)| key::capacity(&options.key_prefix, ask.domain, entries))
-            .sum(),
-    );
-    let mut slots = SmallVec::with_capacity(ask.len());
-    for ((descriptor, entries), limit) in ask.descriptors().zip(&found) {
-        let is_in_flight = limit.is_some_and(|found| found.limit.gauge.is_some());
-        let (of_request, asked, matched) = (
-            (rules, ask, options),
-            (descriptor, entries),
-            (*limit, &found[..]),
-        );
-        slots.push(match is_in_flight {
-            true => slot_of_holder(overrides, checks, of_request, asked, matched),
-            false => slot(overrides, checks, of_request, asked, matched),
+    #[inline]
+    fn fate(&mut self, asked: Asked<'_>) -> Fate {
+        let limit = asked.limit;
+        let own = match asked.descriptor.limit {
+            Some(rate) if self.is_known => self.own_amount(rate, asked.entries),
+            Some(_) | None => None,
+        };
+        let amount = own.as_ref().or_else(|| {
+            limit
+                .filter(|limit| !self.is_replaced(*limit))
+                .and_then(LimitInForce::amount)
         });
-    }
-    if found
-        .iter()
-        .flatten()
-        .any(|in_force| in_force.limit.trial.is_some())
-    {
-        *trials = Trials::new(ask, options, checks, &slots, &found);
-    }
-    slots
-}
-
-/// The slot of a descriptor.
-#[inline]
-fn slot(
-    overrides: Option<&InForce<'_>>,
-    checks: &mut Checks,
-    (rules, ask, options): (&Rules, &Ask<'_>, &Options),
-    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
-    (limit, found): (Option<LimitInForce<'_>>, &[Option<LimitInForce<'_>>]),
-) -> Slot {
-    if let Some(overrides) = overrides
-        && let Some(slot) = overridden(
-            overrides,
-            checks,
-            (rules, ask, options),
-            (descriptor, entries),
-            (limit, found),
-        )
-    {
-        return slot;
-    }
-    let mut check = |limit: Option<LimitInForce<'_>>, amount: &Amount| {
-        add_check(
-            checks,
-            (rules, ask, options),
-            (descriptor, entries),
-            limit,
-            amount,
-        )
-    };
-    match (limit, descriptor.limit) {
-        (_, Some(rate)) => own_amount(rate, (rules, ask, options), entries)
-            .map_or(Slot::Free, |amount| check(None, &amount)),
-        (None, None) => Slot::Free,
-        (Some(limit), None) => match limit.amount() {
-            None => Slot::Unlimited(limit.limit.id),
-            Some(_) if is_replaced(limit, found) => Slot::Free,
-            Some(amount) => check(Some(limit), amount),
-        },
-    }
-}
-
-/// The same for a limit of requests in flight. Apart, so that others do not pay for it.
-#[inline(never)]
-fn slot_of_holder(
-    overrides: Option<&InForce<'_>>,
-    checks: &mut Checks,
-    of_request: (&Rules, &Ask<'_>, &Options),
-    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
-    (limit, found): (Option<LimitInForce<'_>>, &[Option<LimitInForce<'_>>]),
-) -> Slot {
-    let Some(holder) = limit.and_then(|found| Holder::new(found.limit, entries)) else {
-        return slot(
-            overrides,
-            checks,
-            of_request,
-            (descriptor, entries),
-            (limit, found),
-        );
-    };
-    let slot = slot(
-        overrides,
-        checks,
-        of_request,
-        (descriptor, &holder.subject),
-        (limit, found),
-    );
-    holder.ask(&slot, checks);
-    slot
-}
-
-/// The slot of a descriptor to which an override applies.
-fn overridden(
-    overrides: &InForce<'_>,
-    checks: &mut Checks,
-    (rules, ask, options): (&Rules, &Ask<'_>, &Options),
-    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
-    (limit, found): (Option<LimitInForce<'_>>, &[Option<LimitInForce<'_>>]),
-) -> Option<Slot> {
-    let is_replaced = limit.is_some_and(|limit| is_replaced(limit, found));
-    let amount = match descriptor.limit {
-        Some(rate) => own_amount(rate, (rules, ask, options), entries),
-        None => limit
-            .filter(|_| !is_replaced)
-            .and_then(|limit| limit.amount().copied()),
-    };
-    let id = limit.map(|limit| limit.limit.id);
-    Some(
-        match overrides
-            .for_hits(ask.hits(descriptor))
-            .find(ask.domain, entries, amount.as_ref())?
+        if self.overrides.is_some()
+            && let Some(fate) = self.overridden(asked, amount)
         {
-            Applied::Block { ends_in } => {
-                checks.is_blocked = true;
-                let key = add_blocked_key(checks, (ask, options), entries, limit, amount.as_ref());
-                let row = limit.and_then(|limit| limit.row);
-                Slot::Blocked {
-                    limit: id,
-                    row,
+            return fate;
+        }
+        match amount {
+            Some(amount) => Fate::Checked(self.check(asked, amount)),
+            None if limit.is_some_and(|limit| limit.amount().is_none()) => Fate::Unlimited,
+            None => Fate::Free,
+        }
+    }
+
+    /// The same for a limit of requests in flight. Apart, so that others do not pay for it.
+    #[inline(never)]
+    fn fate_of_holder(&mut self, asked: Asked<'_>) -> Fate {
+        let Some(holder) = asked
+            .limit
+            .and_then(|found| Holder::new(found.limit, asked.entries))
+        else {
+            return self.fate(asked);
+        };
+        let fate = self.fate(Asked {
+            entries: &holder.subject,
+            ..asked
+        });
+        if let Fate::Checked(checked) = &fate {
+            holder.ask(checked.check, &mut self.checks);
+        }
+        fate
+    }
+
+    /// What an override makes of a descriptor that has this amount, if one applies to it.
+    fn overridden(&mut self, asked: Asked<'_>, amount: Option<&Amount>) -> Option<Fate> {
+        let hits = self.ask.hits(asked.descriptor);
+        let overrides = self.overrides.as_ref()?.for_hits(hits);
+        Some(
+            match overrides.find(self.ask.domain, asked.entries, amount)? {
+                Applied::Block { ends_in } => Fate::Blocked(Block {
                     shown: amount.map(|amount| amount.shown),
                     ends_in,
-                    key,
+                    hits,
+                    key: self.add_blocked_key(asked, amount),
+                }),
+                Applied::Exempt => {
+                    // It stays a quota, of which there is always some left: otherwise an exemption
+                    // could make the request fail for its other quotas.
+                    let is_quota = asked
+                        .limit
+                        .is_some_and(|limit| limit.limit.quota_mode && !self.is_replaced(limit));
+                    let is_unlimited = asked.limit.is_some_and(|limit| limit.amount().is_none());
+                    self.checks.passing_quotas += usize::from(
+                        self.is_known && !is_unlimited && (is_quota || self.options.quota_mode),
+                    );
+                    Fate::Exempt
                 }
-            }
-            Applied::Exempt => {
-                // It stays a quota, of which there is always some left: otherwise an exemption
-                // could make the request fail for its other quotas.
-                let is_unlimited = limit.is_some_and(|limit| limit.amount().is_none());
-                let is_quota = limit.is_some_and(|limit| limit.limit.quota_mode && !is_replaced);
-                checks.passing_quotas +=
-                    usize::from(!is_unlimited && (is_quota || options.quota_mode));
-                Slot::Exempt { limit: id }
-            }
-            Applied::Raise(amount) => {
-                let mut slot = add_check(
-                    checks,
-                    (rules, ask, options),
-                    (descriptor, entries),
-                    limit,
-                    &amount,
-                );
-                if let Slot::Checked { is_raised, .. } = &mut slot {
-                    *is_raised = true;
-                }
-                slot
-            }
-        },
-    )
-}
+                Applied::Raise(_) if !self.is_known => return None,
+                Applied::Raise(amount) => Fate::Checked(Checked {
+                    is_raised: true,
+                    ..self.check(asked, &amount)
+                }),
+            },
+        )
+    }
 
-/// Writes the key of a counter that is not asked for, so that a blocked subject is the one that it
-/// was before.
-#[cold]
-fn add_blocked_key(
-    checks: &mut Checks,
-    (ask, options): (&Ask<'_>, &Options),
-    entries: &[Entry<'_>],
-    limit: Option<LimitInForce<'_>>,
-    amount: Option<&Amount>,
-) -> BlockedKey {
-    let start = checks.keys.len();
-    let levels = limit.map_or(&[][..], |limit| &limit.limit.levels);
-    key::write_any(
-        &mut checks.keys,
-        &options.key_prefix,
-        ask.domain,
-        entries,
-        levels,
-        amount.map(|amount| &amount.algorithm),
-    );
-    BlockedKey::new(start..checks.keys.len())
-}
+    /// Writes the key of a counter that is not asked for, so that a blocked subject is the one that
+    /// it was before.
+    #[cold]
+    fn add_blocked_key(&mut self, asked: Asked<'_>, amount: Option<&Amount>) -> BlockedKey {
+        self.checks.is_blocked = true;
+        BlockedKey::new(self.add_key(asked, amount.map(|amount| &amount.algorithm)))
+    }
 
-/// The amount of a limit that the request brings along, in units of the limit that it replaces.
-/// `None` cannot be: the decoder rejects rates without a valid window, and 2^32 - 1 units of 2^32 -
-/// 1 hits are cut to the most that is counted.
-fn own_amount(
-    rate: Rate,
-    (rules, ask, options): (&Rules, &Ask<'_>, &Options),
-    entries: &[Entry<'_>],
-) -> Option<Amount> {
-    let scale = match rules.find(ask.domain, entries) {
-        Lookup::Limit(limit) => limit.amount().map_or(Scale::ONE, |amount| amount.scale),
-        Lookup::NoLimit | Lookup::UnknownDomain => Scale::ONE,
-    };
-    let of_hits = Rate {
-        requests_per_unit: scale.hits(rate.requests_per_unit).min(MAX_SAFE_INTEGER),
-        ..rate
-    };
-    let own_limit = algorithm::Options {
-        calendar_months: options.calendar_months,
-        ..Default::default()
-    };
-    Algorithm::try_new(&of_hits, &own_limit)
-        .ok()
-        .map(|algorithm| Amount {
+    /// Writes the key of a counter, and returns where.
+    #[inline]
+    fn add_key(&mut self, asked: Asked<'_>, algorithm: Option<&Algorithm>) -> Range<usize> {
+        let start = self.checks.keys.len();
+        key::write(
+            &mut self.checks.keys,
+            &self.options.key_prefix,
+            self.ask.domain,
+            asked.entries,
+            asked.limit.map_or(&[], |found| &found.limit.levels),
+            algorithm,
+        );
+        start..self.checks.keys.len()
+    }
+
+    /// The amount of a limit that the request brings along, in units of the limit that it replaces.
+    /// `None` cannot be: the decoder rejects rates without a valid window, and 2^32 - 1 units of
+    /// 2^32 - 1 hits are cut to the most that is counted.
+    fn own_amount(&self, rate: Rate, entries: &[Entry<'_>]) -> Option<Amount> {
+        let scale = match self.rules.find(self.ask.domain, entries) {
+            Lookup::Limit(limit) => limit.amount().map_or(Scale::ONE, |amount| amount.scale),
+            Lookup::NoLimit | Lookup::UnknownDomain => Scale::ONE,
+        };
+        let of_hits = Rate {
+            requests_per_unit: scale.hits(rate.requests_per_unit).min(MAX_SAFE_INTEGER),
+            ..rate
+        };
+        let own_limit = algorithm::Options {
+            calendar_months: self.options.calendar_months,
+            ..Default::default()
+        };
+        Some(Amount {
             rate,
             scale,
             default_cost: None,
             shown: rate,
-            algorithm,
+            algorithm: Algorithm::try_new(&of_hits, &own_limit).ok()?,
         })
+    }
+
+    /// Adds the check of a descriptor for this amount.
+    fn check(&mut self, asked: Asked<'_>, amount: &Amount) -> Checked {
+        let Asked {
+            descriptor,
+            entries,
+            limit,
+        } = asked;
+        let (ask, options) = (self.ask, self.options);
+        let key = self.add_key(asked, Some(&amount.algorithm));
+        let hits = ask.hits_or(descriptor, amount.default_cost.map_or(1, NonZeroU64::get));
+        let check = self.checks.add(key, limit, amount, hits, options);
+        if limit.is_none()
+            && let Some(of_domain) = self.rules.on_store_failure(ask.domain)
+        {
+            self.checks.list[check.0].on_store_failure = of_domain;
+        }
+        Checked {
+            metric: metric_levels(limit.map(|found| found.limit), entries),
+            is_default_cost: amount.default_cost.is_some() && ask.names_no_hits(descriptor),
+            ..Checked::new(check, amount)
+        }
+    }
+
+    fn is_replaced(&self, limit: LimitInForce<'_>) -> bool {
+        is_replaced(limit, self.found)
+    }
 }
 
-fn add_check(
-    checks: &mut Checks,
-    (rules, ask, options): (&Rules, &Ask<'_>, &Options),
-    (descriptor, entries): (&Descriptor, &[Entry<'_>]),
-    in_force: Option<LimitInForce<'_>>,
-    amount: &Amount,
-) -> Slot {
-    let limit = in_force.map(|in_force| in_force.limit);
-    let Amount {
-        rate,
-        scale,
-        default_cost,
-        shown,
-        algorithm,
-    } = amount;
-    let is_default_cost = default_cost.is_some() && ask.names_no_hits(descriptor);
-    let start = checks.keys.len();
-    let levels = limit.map_or(&[][..], |limit| &limit.levels);
-    key::write(
-        &mut checks.keys,
-        &options.key_prefix,
-        ask.domain,
-        entries,
-        levels,
-        algorithm,
-    );
-    let (shadow, quota) = in_force.map_or((false, false), |in_force| {
-        (in_force.shadow_mode(), in_force.limit.quota_mode)
-    });
-    let on_store_failure = in_force.map_or_else(
-        || rules.on_store_failure(ask.domain),
-        LimitInForce::on_store_failure,
-    );
-    let check = CheckIndex(checks.len());
-    if let Some(tracking) = limit.and_then(|limit| limit.usage.as_ref()) {
-        checks.tracked.push((check, Arc::clone(tracking)));
+impl Checked {
+    fn new(check: CheckIndex, amount: &Amount) -> Self {
+        Self {
+            check,
+            shown: amount.shown,
+            scale: amount.scale,
+            metric: None,
+            is_default_cost: false,
+            is_raised: false,
+        }
     }
-    checks.list.push(Check {
-        key: start..checks.keys.len(),
-        algorithm: *algorithm,
-        hits: ask.hits_or(descriptor, default_cost.map_or(1, NonZeroU64::get)),
-        modes: Modes {
-            shadow,
-            quota: quota || options.quota_mode,
-        },
-        on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
-        per_second: rate.unit == Unit::Second,
-    });
-    Slot::Checked {
-        check,
-        limit: limit.map(|limit| limit.id),
-        row: in_force.and_then(|in_force| in_force.row),
-        shown: *shown,
-        scale: *scale,
-        metric: metric_levels(limit, entries),
-        is_default_cost,
-        is_raised: false,
+}
+
+impl Checks {
+    /// Adds a check of this limit, or of one of the request's own, whose key is written already.
+    #[inline]
+    fn add(
+        &mut self,
+        key: Range<usize>,
+        limit: Option<LimitInForce<'_>>,
+        amount: &Amount,
+        hits: i64,
+        options: &Options,
+    ) -> CheckIndex {
+        let index = CheckIndex(self.list.len());
+        if let Some(tracking) = limit.and_then(|found| found.limit.usage.as_ref()) {
+            self.tracked.push((index, Arc::clone(tracking)));
+        }
+        let on_store_failure = limit.and_then(LimitInForce::on_store_failure);
+        self.list.push(Check {
+            key,
+            algorithm: amount.algorithm,
+            hits,
+            modes: Modes {
+                shadow: limit.is_some_and(LimitInForce::shadow_mode),
+                quota: options.quota_mode || limit.is_some_and(|found| found.limit.quota_mode),
+            },
+            on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
+            per_second: amount.rate.unit == Unit::Second,
+        });
+        index
     }
 }
 
@@ -505,16 +459,13 @@ fn find<'r>(
 /// Whether a matched limit of the request names `limit` in its `replaces`. A limit that is replaced
 /// itself, or unlimited, replaces others too.
 fn is_replaced(limit: LimitInForce<'_>, found: &[Option<LimitInForce<'_>>]) -> bool {
-    let replaces = |name: &str| {
-        found.iter().flatten().any(|other| {
-            other
-                .limit
-                .replaces
-                .iter()
-                .any(|replaced| **replaced == *name)
-        })
-    };
-    limit.name().is_some_and(replaces)
+    limit.name().is_some_and(|name| {
+        let mut replaced = found
+            .iter()
+            .flatten()
+            .flat_map(|other| &other.limit.replaces);
+        replaced.any(|replaced| **replaced == *name)
+    })
 }
 
 /// The names of the metric's levels, if they depend on the request: for a limit of the request's

@@ -28,9 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::core::ask::Ask;
-use crate::core::verdict::{Decision, Decisions};
-use crate::limits::plan::{CheckIndex, Plan, Slot};
-use crate::limits::rules::limit::Limit;
+use crate::limits::plan::{By, Outcome, Outcomes, Plan};
 use crate::observe::metrics::Core;
 use fingerprint::Fingerprints;
 pub use ranking::{Heaviest, Query, Ranked};
@@ -129,82 +127,36 @@ impl Subjects {
 
     /// Counts the decisions on one request, and keeps a few of the descriptors that no limit
     /// matched.
-    pub fn observe(&self, core: Core, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions) {
+    pub fn observe(&self, core: Core, ask: &Ask<'_>, plan: &Plan, outcomes: &Outcomes<'_>) {
         let part = &self.parts[core.0.min(self.parts.len() - 1)];
-        if !plan.checks.is_empty() {
+        let outcomes = &outcomes.each[..];
+        if outcomes.iter().any(|outcome| outcome.counter.is_some()) {
             match part.pane.try_lock() {
-                Ok(mut pane) => self.count(&mut pane, plan, decisions),
-                Err(TryLockError::Poisoned(pane)) => {
-                    self.count(&mut pane.into_inner(), plan, decisions);
-                }
-                Err(TryLockError::WouldBlock) => part.count_unknown(plan, decisions),
+                Ok(mut pane) => self.count(&mut pane, outcomes),
+                Err(TryLockError::Poisoned(pane)) => self.count(&mut pane.into_inner(), outcomes),
+                Err(TryLockError::WouldBlock) => part.count_unknown(outcomes),
             }
         }
-        if plan.checks.is_blocked() {
-            self.count_blocked(part, ask, plan);
-        }
-        // Usually each descriptor has a check.
-        if plan.checks.len() < plan.slots.len()
-            && plan.slots.iter().any(|slot| matches!(slot, Slot::Free))
-        {
-            self.unmatched
-                .observe(&part.quota, &self.fingerprints, ask, plan);
+        let is_free = |outcome: &Outcome<'_>| matches!(outcome.by, By::NoLimit);
+        if outcomes.iter().any(is_free) {
+            let quota = &part.quota;
+            self.unmatched.observe(quota, &self.fingerprints, ask, plan);
         }
     }
 
-    fn count(&self, pane: &mut Pane, plan: &Plan, decisions: &Decisions) {
-        for ((index, check), decision) in plan.checks.indexed().zip(decisions) {
-            let Ok(hits @ 1..) = u64::try_from(check.hits) else {
+    fn count(&self, pane: &mut Pane, outcomes: &[Outcome<'_>]) {
+        for outcome in outcomes {
+            let (Some(counter), Ok(hits @ 1..)) = (outcome.counter, u64::try_from(outcome.hits()))
+            else {
                 continue;
             };
-            let key = plan.checks.key(check);
-            let fingerprint = self.fingerprints.of(key);
-            let is_refused = is_refused(plan, index, decision);
-            let text = |texts: &mut Vec<u8>| {
-                text::write(
-                    texts,
-                    limit(plan, index).map_or(Path::Request, Path::Limit),
-                    key,
-                )
-            };
-            pane.hits
-                .add(fingerprint, hits, if is_refused { hits } else { 0 }, text);
-            if is_refused {
+            let fingerprint = self.fingerprints.of(counter);
+            let text = |texts: &mut Vec<u8>| text::write(texts, Path::of(outcome), counter);
+            let refused = if outcome.refuses { hits } else { 0 };
+            pane.hits.add(fingerprint, hits, refused, text);
+            if outcome.refuses {
                 pane.refusals.add(fingerprint, hits, 0, text);
             }
-        }
-    }
-
-    /// Counts the descriptors that overrides block: all of their hits are refused.
-    #[cold]
-    fn count_blocked(&self, part: &Part, ask: &Ask<'_>, plan: &Plan) {
-        let mut pane = match part.pane.try_lock() {
-            Ok(pane) => Some(pane),
-            Err(TryLockError::Poisoned(pane)) => Some(pane.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        for ((descriptor, _), slot) in ask.descriptors().zip(&plan.slots) {
-            let Slot::Blocked { limit, key, .. } = slot else {
-                continue;
-            };
-            let Ok(hits @ 1..) = u64::try_from(ask.hits(descriptor)) else {
-                continue;
-            };
-            let Some(pane) = &mut pane else {
-                part.unknown.fetch_add(hits, Ordering::Relaxed);
-                part.unknown_refused.fetch_add(hits, Ordering::Relaxed);
-                continue;
-            };
-            let key = plan.checks.blocked_key(*key);
-            let fingerprint = self.fingerprints.of(key);
-            let path = match limit {
-                Some(id) => Path::Limit(plan.rules.limit(*id)),
-                None if descriptor.limit.is_some() => Path::Request,
-                None => Path::NoLimit,
-            };
-            let text = |texts: &mut Vec<u8>| text::write(texts, path, key);
-            pane.hits.add(fingerprint, hits, hits, text);
-            pane.refusals.add(fingerprint, hits, 0, text);
         }
     }
 
@@ -290,34 +242,15 @@ impl Subjects {
 
 impl Part {
     #[cold]
-    fn count_unknown(&self, plan: &Plan, decisions: &Decisions) {
-        for ((index, check), decision) in plan.checks.indexed().zip(decisions) {
-            let hits = u64::try_from(check.hits).unwrap_or(0);
+    fn count_unknown(&self, outcomes: &[Outcome<'_>]) {
+        for outcome in outcomes {
+            let hits = u64::try_from(outcome.hits()).unwrap_or(0);
             self.unknown.fetch_add(hits, Ordering::Relaxed);
-            if is_refused(plan, index, decision) {
+            if outcome.refuses {
                 self.unknown_refused.fetch_add(hits, Ordering::Relaxed);
             }
         }
     }
-}
-
-/// Whether the descriptor is over its limit. A limit in shadow mode refuses nothing.
-#[inline]
-fn is_refused(plan: &Plan, index: CheckIndex, decision: &Decision) -> bool {
-    !decision.allows() && !plan.checks[index].modes.shadow
-}
-
-/// The configured limit of a check.
-#[cold]
-fn limit(plan: &Plan, index: CheckIndex) -> Option<&Limit> {
-    let of_check = |slot: &Slot| match slot {
-        Slot::Checked { check, limit, .. } if *check == index => *limit,
-        _ => None,
-    };
-    plan.slots
-        .iter()
-        .find_map(of_check)
-        .map(|id| plan.rules.limit(id))
 }
 
 /// Ignores poisoning: counts may then be wrong by one request.

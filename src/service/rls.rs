@@ -231,17 +231,17 @@ impl Rls {
                 decisions
             }
         };
+        let outcomes = plan.outcomes(&decisions);
         live.tallies
-            .observe(self.core, ask.domain, &plan, &decisions);
-        self.subjects.observe(self.core, &ask, &plan, &decisions);
+            .observe(self.core, ask.domain, &plan, &outcomes);
+        self.subjects.observe(self.core, &ask, &plan, &outcomes);
         if let Some(filter) = &self.options.logged {
-            filter.log(&ask, &plan, &decisions, &self.options.logged_values);
+            filter.log(&ask, &plan, &outcomes, &self.options.logged_values);
         }
         if let Some(refusals) = &self.options.refusals {
-            refusals.observe(&ask, &plan, &decisions, live.generation);
+            refusals.observe(&ask, &outcomes, live.generation);
         }
-        let reply =
-            respond(&ask, &plan, &decisions, &self.options.respond).map_err(Failure::Store)?;
+        let reply = respond(&ask, &outcomes, &self.options.respond).map_err(Failure::Store)?;
         spans::decided(span, reply.code);
         if reply.shadowed {
             self.metrics.global_shadow(self.core);

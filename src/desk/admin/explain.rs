@@ -18,7 +18,7 @@ use crate::core::ask::{Ask, Entry};
 use crate::core::time::people;
 use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
-use crate::limits::plan::{Check, Explanation, Outcome, Plan, Slot, ask_of, key};
+use crate::limits::plan::{By, Check, Explanation, Fate, Outcomes, Plan, Slot, ask_of, key};
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{LimitInForce, Scale};
 use crate::limits::rules::trace::{self, End, How, Named, Trace, WhyNot};
@@ -168,7 +168,13 @@ pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Fail
     let parts = Arc::clone(parts);
     blocking(move || {
         let ask = asked.ask()?;
-        let mut report = Report::new(&plan, &ask, Some((&decisions, &tried)));
+        let mut report = Report::new(&plan, &ask);
+        report.add_states(&plan, &plan.outcomes(&decisions), &tried);
+        if parts.deployments.is_empty() {
+            report
+                .states()
+                .for_each(|state| state.this_replica_only = true);
+        }
         if let Some(overrides) = parts
             .live
             .load()
@@ -177,7 +183,6 @@ pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Fail
         {
             report.name_overrides(&plan, &ask, overrides);
         }
-        report.mark_now(&plan, &decisions, parts.deployments.is_empty());
         asked.check(&report)?;
         Ok(report)
     })
@@ -237,54 +242,15 @@ async fn message(body: Vec<u8>) -> Result<Bytes, Failure> {
 }
 
 impl Report {
-    /// Explains `plan`, which was made of `ask`. `decisions` are those of looks at its checks, and
-    /// at those of its trials.
+    /// Explains `plan`, which was made of `ask`.
     #[must_use]
-    pub fn new(plan: &Plan, ask: &Ask<'_>, decisions: Option<(&Decisions, &Decisions)>) -> Self {
+    pub fn new(plan: &Plan, ask: &Ask<'_>) -> Self {
         let explained = plan.explain(ask);
-        let descriptor = |(index, ((_, entries), explanation)): (
-            usize,
-            ((_, &[Entry<'_>]), &Explanation<'_>),
-        )| {
-            let named = entries.iter().map(|entry| (entry.key, entry.value));
-            let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
-            let levels = explanation
-                .trace
-                .iter()
-                .flat_map(|trace| trace.levels.iter().zip(&entries))
-                .map(Level::new)
-                .collect();
-            let (outcome, limit) = outcome(&explanation.outcome);
-            let check = match explanation.outcome {
-                Outcome::Checked { check, scale, .. } => Some((check, scale)),
-                _ => None,
-            };
-            let counter = check.map(|(check, _)| plan.checks.key(&plan.checks[check]));
-            Descriptor {
-                subject: counter.map_or_else(|| key::name_of(ask.domain, named), key::name),
-                outcome: outcome.to_owned(),
-                reason: reason(plan, explanation, &entries),
-                refused_now: false,
-                overridden: None,
-                entries,
-                levels,
-                limit: limit.map(|limit| Shown::new(&plan.rules, limit)),
-                counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
-                live: check.and_then(|(check, scale)| {
-                    Some(State::new(
-                        decisions?.0.get(check.0)?,
-                        scale,
-                        &plan.checks[check],
-                    ))
-                }),
-                trial: Tried::new(plan, index, decisions.map(|(_, tried)| tried)),
-            }
-        };
-        let mut descriptors: Vec<Descriptor> = ask
-            .descriptors()
-            .zip(&explained)
-            .enumerate()
-            .map(descriptor)
+        let all = ask.descriptors().zip(&explained).enumerate();
+        let mut descriptors: Vec<Descriptor> = all
+            .map(|(index, ((_, entries), explanation))| {
+                Descriptor::new(plan, index, ask.domain, entries, explanation)
+            })
             .collect();
         // Once: a request may have thousands of descriptors, and there may be many domains.
         let unknown = plan
@@ -304,32 +270,41 @@ impl Report {
 }
 
 impl Report {
-    /// Says which descriptors are refused now, and that counters in memory are of this replica
-    /// only.
-    fn mark_now(&mut self, plan: &Plan, decisions: &Decisions, is_in_memory: bool) {
-        for (descriptor, slot) in self.descriptors.iter_mut().zip(&plan.slots) {
-            descriptor.refused_now = match slot {
-                Slot::Blocked { .. } => true,
-                Slot::Checked { check, .. } => {
-                    let is_used_up = |decision: &Decision| {
-                        !decision.allows()
-                            || decision
-                                .verdict()
-                                .is_some_and(|verdict| verdict.remaining == 0)
-                    };
-                    !plan.checks[*check].modes.shadow
-                        && decisions.get(check.0).is_some_and(is_used_up)
-                }
-                Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
-            };
-            let trial = descriptor
+    /// Adds what the counters have now, given what becomes of looks at them, and at those of the
+    /// trials.
+    fn add_states(&mut self, plan: &Plan, outcomes: &Outcomes<'_>, tried: &Decisions) {
+        let all = self.descriptors.iter_mut().zip(&outcomes.each);
+        for (index, (descriptor, outcome)) in all.enumerate() {
+            descriptor.refused_now = outcome.refuses;
+            if let By::Check {
+                planned,
+                check,
+                decision,
+            } = outcome.by
+            {
+                let verdict = decision.verdict();
+                descriptor.refused_now |=
+                    !check.modes.shadow && verdict.is_some_and(|verdict| verdict.remaining == 0);
+                descriptor.live = Some(State::new(decision, planned.scale, check));
+            }
+            if let (Some(trial), Some(trials)) = (&mut descriptor.trial, &plan.trials) {
+                trial.live = trials.of_slot(index).and_then(|check| {
+                    let amount = &plan.rules.limit(trials.limit(check)).trial.as_ref()?.amount;
+                    let decision = tried.get(check.0)?;
+                    Some(State::new(decision, amount.scale, &trials.checks[check]))
+                });
+            }
+        }
+    }
+
+    fn states(&mut self) -> impl Iterator<Item = &mut State> {
+        self.descriptors.iter_mut().flat_map(|descriptor| {
+            let of_trial = descriptor
                 .trial
                 .as_mut()
                 .and_then(|trial| trial.live.as_mut());
-            for state in descriptor.live.as_mut().into_iter().chain(trial) {
-                state.this_replica_only |= is_in_memory;
-            }
-        }
+            descriptor.live.as_mut().into_iter().chain(of_trial)
+        })
     }
 
     /// Adds to the reason of each descriptor which override decides it.
@@ -340,16 +315,14 @@ impl Report {
             .zip(&plan.slots)
             .zip(ask.descriptors())
         {
-            match slot {
-                Slot::Exempt { .. }
-                | Slot::Blocked { .. }
-                | Slot::Checked {
-                    is_raised: true, ..
-                } => {}
-                Slot::Free | Slot::Unlimited(_) | Slot::Checked { .. } => continue,
-            }
+            let is_overridden = match &slot.fate {
+                Fate::Exempt | Fate::Blocked(_) => true,
+                Fate::Checked(checked) => checked.is_raised,
+                Fate::Free | Fate::Unlimited => false,
+            };
             let Some((one, applied)) =
                 subject::override_of(&plan.rules, overrides, ask.domain, entries)
+                    .filter(|_| is_overridden)
             else {
                 continue;
             };
@@ -382,13 +355,49 @@ impl Report {
     }
 }
 
+impl Descriptor {
+    fn new(
+        plan: &Plan,
+        index: usize,
+        domain: &[u8],
+        entries: &[Entry<'_>],
+        explanation: &Explanation<'_>,
+    ) -> Self {
+        let slot = &plan.slots[index];
+        let named = entries.iter().map(|entry| (entry.key, entry.value));
+        let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
+        let traced = explanation.trace.iter();
+        let levels = traced
+            .flat_map(|trace| trace.levels.iter().zip(&entries))
+            .map(Level::new)
+            .collect();
+        let counter = match &slot.fate {
+            Fate::Checked(checked) => Some(plan.checks.key(&plan.checks[checked.check])),
+            _ => None,
+        };
+        let (outcome, reason) = outcome(plan, slot, explanation, &entries);
+        Self {
+            subject: counter.map_or_else(|| key::name_of(domain, named), key::name),
+            outcome: outcome.to_owned(),
+            reason,
+            refused_now: false,
+            overridden: None,
+            entries,
+            levels,
+            limit: plan.limit(slot).map(|limit| Shown::new(&plan.rules, limit)),
+            counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),
+            live: None,
+            trial: Tried::new(plan, index),
+        }
+    }
+}
+
 impl Tried {
     /// The trial of a descriptor, if the request is counted in one.
-    fn new(plan: &Plan, slot: usize, decisions: Option<&Decisions>) -> Option<Self> {
+    fn new(plan: &Plan, slot: usize) -> Option<Self> {
         let trials = plan.trials.as_ref()?;
         let index = trials.of_slot(slot)?;
         let limit = plan.rules.limit(trials.limit(index));
-        let scale = limit.trial.as_ref().map(|trial| trial.amount.scale)?;
         let fields = diff::fields(&plan.rules, limit);
         Some(Self {
             amount: fields
@@ -396,13 +405,7 @@ impl Tried {
                 .find(|(name, _)| *name == "trial")
                 .map(|(_, amount)| amount)?,
             counter: String::from_utf8_lossy(trials.checks.key(&trials.checks[index])).into_owned(),
-            live: decisions.and_then(|decisions| {
-                Some(State::new(
-                    decisions.get(index.0)?,
-                    scale,
-                    &trials.checks[index],
-                ))
-            }),
+            live: None,
         })
     }
 }
@@ -428,16 +431,42 @@ impl State {
     }
 }
 
-/// The name of an outcome, and the limit that applies or would apply.
-fn outcome<'p>(outcome: &Outcome<'p>) -> (&'static str, Option<LimitInForce<'p>>) {
-    match *outcome {
-        Outcome::UnknownDomain => ("unknown_domain", None),
-        Outcome::NoLimit => ("no_limit", None),
-        Outcome::Replaced { limit, .. } => ("replaced", Some(limit)),
-        Outcome::Unlimited(limit) => ("unlimited", Some(limit)),
-        Outcome::Exempt(limit) => ("exempt", limit),
-        Outcome::Blocked(limit) => ("blocked", limit),
-        Outcome::Checked { limit, .. } => ("checked", limit),
+/// What happens to a descriptor, by its name and in one line.
+fn outcome(
+    plan: &Plan,
+    slot: &Slot,
+    explanation: &Explanation<'_>,
+    entries: &[String],
+) -> (&'static str, String) {
+    let rate =
+        |limit: Option<LimitInForce<'_>>| limit.map_or_else(String::new, |limit| rate(plan, limit));
+    let limit = plan.limit(slot);
+    match (&slot.fate, limit) {
+        (Fate::Free, _) if plan.unknown_domain => ("unknown_domain", String::new()),
+        (Fate::Free, None) => {
+            let why = why_no_limit(&plan.rules, explanation.trace.as_ref(), entries);
+            ("no_limit", format!("not limited: {why}"))
+        }
+        (Fate::Free, Some(_)) => {
+            let by = explanation.replaced_by.iter().map(|by| {
+                let (path, origin) = (by.limit.path(), by.limit.origin.to_string());
+                format!("{} ({})", one_line(&path), one_line(&origin))
+            });
+            let by = by.collect::<Vec<_>>().join(", ");
+            ("replaced", format!("not limited: replaced by {by}"))
+        }
+        (Fate::Unlimited, _) => ("unlimited", rate(limit)),
+        (Fate::Exempt, _) => ("exempt", "exempt by an override of an operator".to_owned()),
+        (Fate::Blocked(_), _) => (
+            "blocked",
+            "blocked by an override of an operator".to_owned(),
+        ),
+        (Fate::Checked(_), None) => ("checked", "the request brings a limit along".to_owned()),
+        (Fate::Checked(_), Some(in_force)) if in_force.shadow_mode() => {
+            let rate = rate(limit);
+            ("checked", format!("{rate}, never refused (shadow_mode)"))
+        }
+        (Fate::Checked(_), _) => ("checked", rate(limit)),
     }
 }
 
@@ -458,42 +487,6 @@ fn unknown_domain(rules: &Rules, domain: &[u8]) -> String {
         one_line(&domain),
         list(&domains, more)
     )
-}
-
-fn reason(plan: &Plan, explanation: &Explanation<'_>, entries: &[String]) -> String {
-    match &explanation.outcome {
-        Outcome::UnknownDomain => String::new(),
-        Outcome::NoLimit => format!(
-            "not limited: {}",
-            why_no_limit(&plan.rules, explanation.trace.as_ref(), entries)
-        ),
-        Outcome::Replaced { by, .. } => {
-            let by: Vec<_> = by
-                .iter()
-                .map(|by| by.limit)
-                .map(|limit| {
-                    format!(
-                        "{} ({})",
-                        one_line(&limit.path()),
-                        one_line(&limit.origin.to_string())
-                    )
-                })
-                .collect();
-            format!("not limited: replaced by {}", by.join(", "))
-        }
-        Outcome::Unlimited(limit) => rate(plan, *limit),
-        Outcome::Exempt(_) => "exempt by an override of an operator".to_owned(),
-        Outcome::Blocked(_) => "blocked by an override of an operator".to_owned(),
-        Outcome::Checked { limit: None, .. } => "the request brings a limit along".to_owned(),
-        Outcome::Checked {
-            limit: Some(limit), ..
-        } if limit.shadow_mode() => {
-            format!("{}, never refused (shadow_mode)", rate(plan, *limit))
-        }
-        Outcome::Checked {
-            limit: Some(limit), ..
-        } => rate(plan, *limit),
-    }
 }
 
 fn why_no_limit(rules: &Rules, trace: Option<&Trace>, entries: &[String]) -> String {

@@ -18,7 +18,7 @@ use crate::limits::overrides::{
     EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, raised,
 };
 use crate::limits::plan::key::{self, Subject};
-use crate::limits::plan::{CheckIndex, Plan, Slot, ask_of};
+use crate::limits::plan::{CheckIndex, Fate, Plan, ask_of};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure};
@@ -523,14 +523,11 @@ async fn was_reset(
             "the store did not reset the counter: {error}; try again"
         ))
     };
-    let (Slot::Checked {
-        limit: Some(id), ..
-    }
-    | Slot::Unlimited(id)) = &plan.slots[0]
-    else {
+    let slot = &plan.slots[0];
+    let (Fate::Checked(_) | Fate::Unlimited, Some(found)) = (&slot.fate, plan.limit(slot)) else {
         return Err(nothing_counts(plan, named.0, (named.1, named.1)));
     };
-    let limit = plan.rules.limit(*id);
+    let limit = found.limit;
     let counter = |key: &[u8], existed| ResetCounter {
         limit: path(limit),
         counter: String::from_utf8_lossy(key).into_owned(),
@@ -566,10 +563,11 @@ async fn was_reset(
 }
 
 fn nothing_counts(plan: &Plan, domain: &str, (entries, words): (&str, &str)) -> Failure {
-    Failure::not_found(&match &plan.slots[0] {
-        Slot::Unlimited(id) => format!(
+    let slot = &plan.slots[0];
+    Failure::not_found(&match (&slot.fate, plan.limit(slot)) {
+        (Fate::Unlimited, Some(found)) => format!(
             "the limit {} is unlimited: it counts nothing",
-            path(plan.rules.limit(*id))
+            path(found.limit)
         ),
         _ => {
             let word = shell_word(domain);

@@ -7,7 +7,7 @@ use super::reply::Failure;
 use super::{Parts, known};
 use crate::core::ask;
 use crate::limits::overrides::{Applied, EntryRecord, InForce, Override};
-use crate::limits::plan::{CheckIndex, Checks, NoPlan, Plan, Slot, ask_of, key};
+use crate::limits::plan::{CheckIndex, Checks, Fate, NoPlan, Plan, ask_of, key};
 use crate::limits::rules::limit::{Amount, Limit};
 use crate::limits::rules::{Lookup, Rules};
 
@@ -30,26 +30,19 @@ pub(super) struct Found {
 impl Found {
     /// The limit that counts it.
     pub(super) fn limit(&self) -> Result<&Limit, Failure> {
-        let limit = match &self.plan.slots[0] {
-            Slot::Checked { limit, .. } => *limit,
-            Slot::Unlimited(id) => Some(*id),
-            Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => None,
-        };
-        let limit = limit.map(|id| self.plan.rules.limit(id));
-        limit.ok_or_else(|| Failure::not_found("the subject has no limit"))
+        let found = self.plan.limit(&self.plan.slots[0]);
+        found
+            .map(|found| found.limit)
+            .ok_or_else(|| Failure::not_found("the subject has no limit"))
     }
 
     /// The amount of that limit, or of its trial, without an override.
     pub(super) fn amount(&self) -> Option<&Amount> {
-        let Slot::Checked {
-            limit: Some(id),
-            row,
-            ..
-        } = &self.plan.slots[0]
-        else {
-            return None;
-        };
-        let in_force = self.plan.rules.in_force(*id, *row);
+        let slot = &self.plan.slots[0];
+        let in_force = self
+            .plan
+            .limit(slot)
+            .filter(|_| matches!(slot.fate, Fate::Checked(_)))?;
         if self.is_trial {
             in_force.trial().map(|trial| &trial.amount)
         } else {
@@ -130,8 +123,8 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
         .as_ref()
         .and_then(|trials| trials.of_slot(0))
         .filter(|_| is_trial);
-    match plan.slots[0] {
-        Slot::Checked { .. } | Slot::Unlimited(_) if is_trial => match tried {
+    match &plan.slots[0].fate {
+        Fate::Checked(_) | Fate::Unlimited if is_trial => match tried {
             Some(check) => Ok(Found {
                 plan,
                 check,
@@ -142,15 +135,15 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
                 "the limit of the subject has no trial; write 'trial' in its rate_limit",
             )),
         },
-        Slot::Checked { check, .. } => Ok(Found {
+        Fate::Checked(checked) => Ok(Found {
+            check: checked.check,
             plan,
-            check,
             entries,
             is_trial,
         }),
-        Slot::Unlimited(_) => Err(unlimited()),
+        Fate::Unlimited => Err(unlimited()),
         // The plan was made without overrides.
-        Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => {
+        Fate::Free | Fate::Exempt | Fate::Blocked(_) => {
             known::entries(
                 &plan.rules,
                 &domain,

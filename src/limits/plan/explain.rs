@@ -1,113 +1,54 @@
 //! Why each descriptor of a request has its slot in the plan. For people who ask; the request path
 //! does not use it.
 
-use super::{CheckIndex, Plan, Slot, is_replaced};
-use crate::core::ask::{Ask, Descriptor, Entry};
-use crate::limits::rules::limit::{LimitInForce, Scale};
+use super::{Fate, Plan, Slot, is_replaced};
+use crate::core::ask::{Ask, Descriptor};
+use crate::limits::rules::limit::LimitInForce;
 use crate::limits::rules::trace::Trace;
 
 /// The limits that are named as replacing another, at most. A request may have thousands of
 /// descriptors.
 const MAX_REPLACING: usize = 20;
 
-/// What happens to one descriptor, and why.
+/// Why a descriptor has its slot.
 #[derive(Debug)]
 pub struct Explanation<'p> {
     /// The look-up of its limit; `None` if there was none: the domain is unknown, or the request
     /// brings a limit along.
     pub trace: Option<Trace>,
-    /// The result.
-    pub outcome: Outcome<'p>,
-}
-
-/// What happens to one descriptor.
-#[derive(Debug)]
-pub enum Outcome<'p> {
-    /// No file defines the domain, so that nothing of the request is limited.
-    UnknownDomain,
-    /// No limit applies; the trace says why.
-    NoLimit,
-    /// The limit is switched off in this request by limits that other descriptors have found.
-    Replaced {
-        /// The limit that would apply.
-        limit: LimitInForce<'p>,
-        /// Those that name it in `replaces`; at least one, and the first 20 at most.
-        by: Vec<LimitInForce<'p>>,
-    },
-    /// The limit is `unlimited`.
-    Unlimited(LimitInForce<'p>),
-    /// An override exempts the descriptor from this limit, if there is one.
-    Exempt(Option<LimitInForce<'p>>),
-    /// An override blocks the descriptor, whatever this limit has left, if there is one.
-    Blocked(Option<LimitInForce<'p>>),
-    /// A store decides.
-    Checked {
-        /// The configured limit; `None` if the descriptor has a limit of its own.
-        limit: Option<LimitInForce<'p>>,
-        /// The check, in [`Plan::checks`].
-        check: CheckIndex,
-        /// The hits of a unit of its amount.
-        scale: Scale,
-    },
+    /// The limits that switch its own off in this request, which name it in `replaces`: the first
+    /// 20 at most.
+    pub replaced_by: Vec<LimitInForce<'p>>,
 }
 
 impl Plan {
     /// Explains the plan of this request, one element for each descriptor.
     #[must_use]
     pub fn explain<'p>(&'p self, ask: &Ask<'_>) -> Vec<Explanation<'p>> {
-        let find = |(descriptor, entries): (&Descriptor, &[Entry<'_>])| {
-            super::find(&self.rules, ask.domain, descriptor, entries)
-        };
-        let found: Vec<Option<LimitInForce<'p>>> = ask.descriptors().map(find).collect();
+        let found: Vec<LimitInForce<'p>> = self
+            .slots
+            .iter()
+            .filter_map(|slot| self.limit(slot))
+            .collect();
         let mut tracer = self.rules.tracer(ask.domain);
-        let mut all = Vec::with_capacity(ask.len());
-        for ((descriptor, entries), (slot, limit)) in
-            ask.descriptors().zip(self.slots.iter().zip(&found))
-        {
-            let outcome = match (slot, *limit) {
-                (
-                    Slot::Checked {
-                        check,
-                        limit,
-                        row,
-                        scale,
-                        ..
-                    },
-                    _,
-                ) => Outcome::Checked {
-                    limit: limit.map(|id| self.rules.in_force(id, *row)),
-                    check: *check,
-                    scale: *scale,
-                },
-                (Slot::Unlimited(id), limit) => {
-                    Outcome::Unlimited(limit.unwrap_or(self.rules.in_force(*id, None)))
-                }
-                (Slot::Exempt { .. }, limit) => Outcome::Exempt(limit),
-                (Slot::Blocked { .. }, limit) => Outcome::Blocked(limit),
-                (Slot::Free, Some(limit)) => {
-                    let names_it = |other: &LimitInForce<'_>| is_replaced(limit, &[Some(*other)]);
-                    Outcome::Replaced {
-                        limit,
-                        by: found
-                            .iter()
-                            .flatten()
-                            .copied()
-                            .filter(names_it)
-                            .take(MAX_REPLACING)
-                            .collect(),
-                    }
-                }
-                (Slot::Free, None) if self.unknown_domain => Outcome::UnknownDomain,
-                (Slot::Free, None) => Outcome::NoLimit,
-            };
-            let trace = if descriptor.limit.is_some() {
-                None
-            } else {
-                tracer.as_mut().map(|tracer| tracer.trace(entries))
-            };
-            all.push(Explanation { trace, outcome });
-        }
-        all
+        let mut explain = |((descriptor, entries), slot): ((&Descriptor, _), _)| {
+            let tracer = tracer.as_mut().filter(|_| descriptor.limit.is_none());
+            Explanation {
+                trace: tracer.map(|tracer| tracer.trace(entries)),
+                replaced_by: self.replacing(slot, &found),
+            }
+        };
+        let all = ask.descriptors().zip(&self.slots);
+        all.map(&mut explain).collect()
+    }
+
+    fn replacing<'p>(&'p self, slot: &Slot, found: &[LimitInForce<'p>]) -> Vec<LimitInForce<'p>> {
+        let (Fate::Free, Some(limit)) = (&slot.fate, self.limit(slot)) else {
+            return Vec::new();
+        };
+        let names_it = |other: &LimitInForce<'_>| is_replaced(limit, &[Some(*other)]);
+        let by = found.iter().copied().filter(names_it);
+        by.take(MAX_REPLACING).collect()
     }
 }
 
@@ -118,6 +59,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::core::ask::Entry;
     use crate::limits::plan::Options;
     use crate::limits::rules::compile::{self, SourceText, compile};
     use crate::limits::rules::trace::End;
@@ -177,32 +119,34 @@ descriptors:
         );
         let plan = plan(&ask);
         let all = plan.explain(&ask);
+        let limit = |index: usize| {
+            plan.limit(&plan.slots[index])
+                .map(|found| found.limit.path())
+        };
+        let end = |index: usize| all[index].trace.as_ref().map(|trace| &trace.end);
+        assert!(matches!(plan.slots[0].fate, Fate::Free) && limit(0).as_deref() == Some("d.a"));
         assert!(
-            matches!(&all[0].outcome, Outcome::Replaced { limit, by } if limit.limit.path() == "d.a" && by[0].limit.path() == "d.c" && by.len() == 1)
+            matches!(&all[0].replaced_by[..], [by] if by.limit.path() == "d.c"),
+            "{:?}",
+            all[0]
         );
-        assert!(
-            matches!(all[1].outcome, Outcome::Unlimited(limit) if limit.limit.path() == "d.a.b_x")
-        );
-        assert!(
-            matches!(all[2].outcome, Outcome::Checked { limit: Some(limit), .. } if limit.limit.path() == "d.a.b_x*")
-        );
-        assert!(
-            matches!((&all[3].outcome, &all[3].trace), (Outcome::NoLimit, Some(trace)) if matches!(trace.end, End::NoLimit(_)))
-        );
-        assert!(
-            matches!(all[4].outcome, Outcome::Checked { limit: Some(limit), .. } if limit.limit.path() == "d.c")
-        );
-        assert!(
-            matches!((&all[5].outcome, &all[5].trace), (Outcome::NoLimit, Some(trace)) if matches!(trace.end, End::NoBranch(_)))
-        );
+        assert!(all[1..].iter().all(|other| other.replaced_by.is_empty()));
+        assert!(matches!(plan.slots[1].fate, Fate::Unlimited));
+        assert_eq!(limit(1).as_deref(), Some("d.a.b_x"));
+        assert!(matches!(plan.slots[2].fate, Fate::Checked(_)));
+        assert_eq!(limit(2).as_deref(), Some("d.a.b_x*"));
+        assert!(matches!(plan.slots[3].fate, Fate::Free) && limit(3).is_none());
+        assert!(matches!(end(3), Some(End::NoLimit(_))));
+        assert!(matches!(plan.slots[4].fate, Fate::Checked(_)));
+        assert_eq!(limit(4).as_deref(), Some("d.c"));
+        assert!(matches!(plan.slots[5].fate, Fate::Free) && limit(5).is_none());
+        assert!(matches!(end(5), Some(End::NoBranch(_))));
         let other = self::ask("e", &[&[("a", "1")]]);
         let plan = self::plan(&other);
+        assert!(plan.unknown_domain && matches!(plan.slots[0].fate, Fate::Free));
         assert!(matches!(
             plan.explain(&other)[..],
-            [Explanation {
-                trace: None,
-                outcome: Outcome::UnknownDomain
-            }]
+            [Explanation { trace: None, .. }]
         ));
     }
 
@@ -262,24 +206,15 @@ descriptors:
             let descriptors: Vec<Vec<_>> = descriptors.iter().map(|all| all.iter().map(|(key, value)| (&**key, &**value)).collect()).collect();
             let ask = ask("d", &descriptors.iter().map(Vec::as_slice).collect::<Vec<_>>());
             let plan = plan(&ask);
-            for (slot, Explanation { trace, outcome }) in plan.slots.iter().zip(plan.explain(&ask)) {
+            for (slot, Explanation { trace, replaced_by }) in plan.slots.iter().zip(plan.explain(&ask)) {
                 let named = match &trace.as_ref().expect("a trace").end {
-                    End::Limit(id) => Some(plan.rules.limit(*id).path()),
+                    End::Limit(id) => Some(*id),
                     End::NoBranch(_) | End::NoLimit(_) => None,
                 };
-                let (applies, would) = match outcome {
-                    Outcome::Checked { limit, .. } => (true, limit),
-                    Outcome::Unlimited(limit) => (false, Some(limit)),
-                    Outcome::Exempt(limit) | Outcome::Blocked(limit) => (false, limit),
-                    Outcome::Replaced { limit, by } => {
-                        prop_assert!(!by.is_empty());
-                        (false, Some(limit))
-                    }
-                    Outcome::NoLimit | Outcome::UnknownDomain => (false, None),
-                };
-                prop_assert_eq!(applies, matches!(slot, Slot::Checked { .. }));
-                prop_assert_eq!(would.map(|would| would.limit.path()), named, "what the look-up \
-                    ends with is the limit that is named");
+                prop_assert_eq!(slot.limit, named, "what the look-up ends with is the limit that \
+                    is named");
+                let is_replaced = matches!(slot.fate, Fate::Free) && named.is_some();
+                prop_assert_eq!(!replaced_by.is_empty(), is_replaced);
             }
         }
     }

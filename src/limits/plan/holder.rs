@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Checks, Slot};
+use super::{CheckIndex, Checks};
 use crate::core::algorithm::concurrency::Gauge;
 use crate::core::ask::Entry;
 use crate::limits::rules::limit::Limit;
@@ -33,16 +33,13 @@ impl<'a> Holder<'a> {
         Some(Self { id, gauge, subject })
     }
 
-    /// Names the holder to the check of this slot, if it has one.
-    pub(super) fn ask(&self, slot: &Slot, checks: &mut Checks) {
-        let Slot::Checked { check, .. } = slot else {
-            return;
-        };
+    /// Names the holder to this check.
+    pub(super) fn ask(&self, check: CheckIndex, checks: &mut Checks) {
         let algorithm = &mut checks.list[check.0].algorithm;
         // A limit that the request brings along takes the place of the configured one.
         if algorithm.has_holders() {
             *algorithm = algorithm.asked_by(self.id);
-            checks.gauges.push((*check, Arc::clone(self.gauge)));
+            checks.gauges.push((check, Arc::clone(self.gauge)));
         }
     }
 }

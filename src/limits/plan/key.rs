@@ -180,21 +180,9 @@ pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> us
 const REST_BYTES: usize = 28;
 
 /// Appends a key to `out`. `levels` are the levels of the configured limit, which say where
-/// patterns are shared; empty for a limit of the request's own.
+/// patterns are shared; empty for a limit of the request's own. Without an algorithm, where there
+/// is no limit, nothing follows the hash tag.
 pub(crate) fn write(
-    out: &mut Vec<u8>,
-    prefix: &str,
-    domain: &[u8],
-    entries: &[Entry<'_>],
-    levels: &[Level],
-    algorithm: &Algorithm,
-) {
-    write_tagged(out, prefix, domain, entries, levels);
-    write_tag(out, algorithm);
-}
-
-/// The same where there may be no limit: then nothing follows the hash tag.
-pub(super) fn write_any(
     out: &mut Vec<u8>,
     prefix: &str,
     domain: &[u8],
@@ -316,18 +304,7 @@ impl<'v> Counted<'v> {
     }
 }
 
-/// Appends the key of the counter of a subject, which is named by what is inside its hash tag.
-pub(crate) fn write_counter(
-    out: &mut Vec<u8>,
-    prefix: &str,
-    subject: &[u8],
-    algorithm: &Algorithm,
-) {
-    write_subject(out, prefix, subject);
-    write_tag(out, algorithm);
-}
-
-/// The same up to the end of the hash tag.
+/// Appends the key of the counter of a subject up to the end of its hash tag, which names it.
 pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8]) {
     for part in [prefix.as_bytes(), VERSION, b"{", subject, b"}"] {
         out.extend_from_slice(part);
@@ -352,7 +329,7 @@ pub fn of_overrides(prefix: &str) -> Vec<u8> {
 /// Appends the algorithm, its window in seconds, calendar months or a calendar with its zone, and
 /// what else gives its state a meaning. The amount is left out, so that changing it keeps the
 /// counters.
-fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
+pub(super) fn write_tag(out: &mut Vec<u8>, algorithm: &Algorithm) {
     out.extend_from_slice(&algorithm.spec().key_tag);
     // A changed `max_duration` keeps the holders.
     if algorithm.has_holders() {

@@ -194,12 +194,10 @@ fn metrics_show_addresses_as_they_are_counted() {
             &ask_of(b"d", &[(b"ip", value.as_bytes())]),
             &Options::default(),
         );
-        let [
-            Slot::Checked {
-                metric: Some(levels),
-                ..
-            },
-        ] = &plan.slots[..]
+        let Fate::Checked(Checked {
+            metric: Some(levels),
+            ..
+        }) = &plan.slots[0].fate
         else {
             panic!("{:?}", plan.slots)
         };

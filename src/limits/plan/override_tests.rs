@@ -161,7 +161,8 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
         let process = Process::new(FILE, &[order("block", key)]);
         let plan = process.plan(&ask("d", &[key], 1));
         assert!(
-            plan.checks.is_empty() && matches!(plan.slots[0], Slot::Blocked { ends_in: None, .. }),
+            plan.checks.is_empty()
+                && matches!(&plan.slots[0].fate, Fate::Blocked(block) if block.ends_in.is_none()),
             "{key}: {:?}",
             plan.slots
         );
@@ -180,12 +181,17 @@ fn a_blocked_descriptor_refuses_its_request_and_asks_no_store() {
     let process = Process::new(FILE, &[other]);
     let plan = process.plan(&ask("e", &["a"], 1));
     assert!(plan.unknown_domain && plan.checks.is_over_limit(std::iter::empty()));
-    assert!(
-        matches!(plan.slots[0], Slot::Blocked { limit: None, shown: None, ends_in: Some(left), .. } if left == Span::from_secs(2))
-    );
     assert!(matches!(
-        process.plan(&ask("e", &["b"], 1)).slots[0],
-        Slot::Free
+        &plan.slots[0],
+        Slot {
+            limit: None,
+            fate: Fate::Blocked(Block { shown: None, ends_in: Some(left), .. }),
+            ..
+        } if *left == Span::from_secs(2)
+    ));
+    assert!(matches!(
+        process.plan(&ask("e", &["b"], 1)).slots[0].fate,
+        Fate::Free
     ));
 }
 
@@ -240,18 +246,25 @@ fn an_exempt_descriptor_passes_and_is_not_counted() {
     own.close(descriptor);
     assert!(matches!(
         process.plan(&own).slots[0],
-        Slot::Exempt { limit: None }
+        Slot {
+            limit: None,
+            fate: Fate::Exempt,
+            ..
+        }
     ));
     let raised = Process::new(FILE, &[order("raise", "c")]).plan(&own);
     assert!(matches!(
         raised.slots[0],
-        Slot::Checked {
+        Slot {
             limit: None,
-            is_raised: true,
-            shown: Rate {
-                requests_per_unit: 5,
+            fate: Fate::Checked(Checked {
+                is_raised: true,
+                shown: Rate {
+                    requests_per_unit: 5,
+                    ..
+                },
                 ..
-            },
+            }),
             ..
         }
     ));
@@ -293,11 +306,15 @@ fn a_raised_limit_counts_where_it_counted() {
     assert_eq!(raised.decide(&["a"], 2), (vec![true], true));
     assert_eq!(raised.decide(&["a"], 1), (vec![false], false));
     let plan = raised.plan(&ask("d", &["a"], 1));
-    let Slot::Checked {
+    let Slot {
         limit: Some(id),
-        shown,
-        is_raised: true,
-        check,
+        fate:
+            Fate::Checked(Checked {
+                shown,
+                is_raised: true,
+                check,
+                ..
+            }),
         ..
     } = plan.slots[0]
     else {

@@ -7,12 +7,11 @@
 use std::sync::Arc;
 
 use super::key::{self, Part, Subject, SubjectEntry};
-use super::{Check, CheckIndex, Checks, Modes, Options, Plan, Slot, Trials};
+use super::{Checked, Checks, Fate, Options, Plan, Slot, Trials};
 use crate::core::ask::{Ask, Descriptor, Entry};
-use crate::core::time::Unit;
 use crate::limits::rules::Rules;
 use crate::limits::rules::address;
-use crate::limits::rules::limit::{Amount, Level, Limit, LimitInForce, Matching};
+use crate::limits::rules::limit::{Level, Limit, LimitInForce, Matching};
 use crate::limits::rules::tree::matches;
 
 /// Why a subject has no plan.
@@ -55,10 +54,7 @@ impl Plan {
             .filter(|limit| limit.amount().is_some() || limit.trial().is_some())
             .collect();
         match counting[..] {
-            [limit] => Ok(limit.amount().map_or_else(
-                || Self::of_trial(rules, subject, limit.limit, options),
-                |amount| Self::of_counter(rules, subject, (limit, amount), options),
-            )),
+            [limit] => Ok(Self::of_counter(rules, subject, limit, options)),
             [] if in_force.is_empty() => Err(NoPlan::NoLimit),
             [] => Err(NoPlan::Unlimited),
             _ => Err(NoPlan::Several(
@@ -68,24 +64,10 @@ impl Plan {
     }
 
     /// Of a limit that is `unlimited`, only the trial counts.
-    fn of_trial(rules: &Arc<Rules>, subject: &Subject, limit: &Limit, options: &Options) -> Self {
-        let mut key = Vec::new();
-        key::write_subject(&mut key, &options.key_prefix, &subject.tag());
-        let trials = Trials::of_counter(&key, limit);
-        let slots = [Slot::Unlimited(limit.id)].into_iter().collect();
-        Self {
-            rules: Arc::clone(rules),
-            slots,
-            unknown_domain: false,
-            checks: Arc::default(),
-            trials,
-        }
-    }
-
     fn of_counter(
         rules: &Arc<Rules>,
         subject: &Subject,
-        (in_force, amount): (LimitInForce<'_>, &Amount),
+        in_force: LimitInForce<'_>,
         options: &Options,
     ) -> Self {
         let LimitInForce { limit, row } = in_force;
@@ -93,39 +75,18 @@ impl Plan {
             commit: rules.commit(limit.domain.as_bytes()).unwrap_or_default(),
             ..Checks::default()
         };
-        key::write_counter(
-            &mut checks.keys,
-            &options.key_prefix,
-            &subject.tag(),
-            &amount.algorithm,
-        );
-        let check = CheckIndex(0);
-        checks
-            .tracked
-            .extend(limit.usage.as_ref().map(|usage| (check, Arc::clone(usage))));
-        checks.list.push(Check {
-            key: 0..checks.keys.len(),
-            algorithm: amount.algorithm,
-            hits: 0,
-            modes: Modes {
-                shadow: in_force.shadow_mode(),
-                quota: limit.quota_mode,
-            },
-            on_store_failure: in_force
-                .on_store_failure()
-                .unwrap_or(options.on_store_failure),
-            per_second: amount.rate.unit == Unit::Second,
-        });
+        key::write_subject(&mut checks.keys, &options.key_prefix, &subject.tag());
         let trials = Trials::of_counter(&checks.keys, limit);
-        let slot = Slot::Checked {
-            check,
+        let fate = in_force.amount().map_or(Fate::Unlimited, |amount| {
+            key::write_tag(&mut checks.keys, &amount.algorithm);
+            let key = 0..checks.keys.len();
+            let check = checks.add(key, Some(in_force), amount, 0, options);
+            Fate::Checked(Checked::new(check, amount))
+        });
+        let slot = Slot {
             limit: Some(limit.id),
             row,
-            shown: amount.shown,
-            scale: amount.scale,
-            metric: None,
-            is_default_cost: false,
-            is_raised: false,
+            fate,
         };
         Self {
             rules: Arc::clone(rules),

@@ -13,10 +13,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Check, CheckIndex, Checks, Modes, Options, Slot, key};
-use crate::core::ask::Ask;
+use super::{Check, CheckIndex, Checks, Fate, Matcher, Modes, Slot, key};
 use crate::core::time::Unit;
-use crate::limits::rules::limit::{self, Limit, LimitId, LimitInForce, OnStoreFailure};
+use crate::limits::rules::limit::{self, Limit, LimitId, OnStoreFailure};
 
 /// The trials of one request, at least one.
 #[derive(Debug)]
@@ -40,47 +39,35 @@ pub struct Trial {
 }
 
 impl Trials {
-    /// The trials of the limits in `found`, of which `slots` says what has become of them; `None`
-    /// if there are none. The hits are those of the real checks: a descriptor that is blocked,
+    /// The trials of the limits that were found, of which `slots` says what has become of them;
+    /// `None` if there are none. The hits are those of the real checks: a descriptor that is blocked,
     /// exempt or replaced has none, and a raise changes the real amount only.
     #[cold]
-    pub(super) fn new(
-        ask: &Ask<'_>,
-        options: &Options,
-        checks: &Checks,
-        slots: &[Slot],
-        found: &[Option<LimitInForce<'_>>],
-    ) -> Option<Box<Self>> {
+    pub(super) fn new(matcher: &Matcher<'_, '_>, slots: &[Slot]) -> Option<Box<Self>> {
+        let Matcher { ask, checks, .. } = matcher;
         let (mut all, mut of) = (Checks::default(), SmallVec::new());
         all.keys
-            .reserve(checks.keys.len() + MARK_BYTES * found.len());
-        for (index, ((descriptor, entries), (slot, limit))) in
-            ask.descriptors().zip(slots.iter().zip(found)).enumerate()
+            .reserve(checks.keys.len() + MARK_BYTES * slots.len());
+        let found = matcher.found.iter().zip(slots);
+        for (index, ((descriptor, entries), (found, slot))) in
+            ask.descriptors().zip(found).enumerate()
         {
-            let Some((limit, trial)) =
-                limit.and_then(|in_force| Some((in_force.limit, in_force.trial()?)))
-            else {
+            let Some((found, trial)) = found.and_then(|found| Some((found, found.trial()?))) else {
                 continue;
             };
+            let limit = found.limit;
             let cost = trial.amount.default_cost.map_or(1, NonZeroU64::get);
             let hits = ask.hits_or(descriptor, cost);
-            match slot {
-                Slot::Checked { check, .. } => {
-                    all.add_trial(checks.key(&checks[*check]), trial, hits);
+            match &slot.fate {
+                Fate::Checked(checked) => {
+                    all.add_trial(checks.key(&checks[checked.check]), trial, hits);
                 }
-                Slot::Unlimited(_) => {
-                    let mut key = Vec::new();
-                    key::write_any(
-                        &mut key,
-                        &options.key_prefix,
-                        ask.domain,
-                        entries,
-                        &limit.levels,
-                        None,
-                    );
+                Fate::Unlimited => {
+                    let (mut key, prefix) = (Vec::new(), &matcher.options.key_prefix);
+                    key::write(&mut key, prefix, ask.domain, entries, &limit.levels, None);
                     all.add_trial(&key, trial, hits);
                 }
-                Slot::Free | Slot::Exempt { .. } | Slot::Blocked { .. } => continue,
+                Fate::Free | Fate::Exempt | Fate::Blocked(_) => continue,
             }
             of.push(Trial {
                 limit: limit.id,

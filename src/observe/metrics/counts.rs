@@ -27,7 +27,7 @@ pub(super) const DECISIONS: usize = NEGATIVE_HITS + 1;
 
 /// What was decided about a descriptor, as `weir_decisions_total` counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum Label {
     Ok,
     OverLimit,
     ShadowOverLimit,
@@ -39,7 +39,7 @@ pub(super) enum Outcome {
     Exempt,
 }
 
-/// The values of the label `outcome`, in the order of [`Outcome`].
+/// The values of the label `outcome`, in the order of [`Label`].
 pub(super) const OUTCOMES: [&str; 9] = [
     "ok",
     "over_limit",

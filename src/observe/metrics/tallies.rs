@@ -11,8 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::cells::{Cells, Core};
 use super::counts::{
-    COUNTERS, Counts, DECISIONS, HITS, NEAR_LIMIT, NEGATIVE_HITS, OUTCOMES, OVER_LIMIT,
-    OVER_LIMIT_WITH_LOCAL_CACHE, Outcome, SHADOW_MODE, TOTAL_HITS, WITHIN_LIMIT,
+    COUNTERS, Counts, DECISIONS, HITS, Label, NEAR_LIMIT, NEGATIVE_HITS, OUTCOMES, OVER_LIMIT,
+    OVER_LIMIT_WITH_LOCAL_CACHE, SHADOW_MODE, TOTAL_HITS, WITHIN_LIMIT,
 };
 use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
@@ -22,8 +22,8 @@ use super::trials::{self, TrialSeries, TrialsOfDomain};
 use super::{Metrics, Sample, families, process};
 use crate::core::algorithm::concurrency::Gauge;
 use crate::core::time::Micros;
-use crate::core::verdict::{Answers, Decision, Decisions, StoreError};
-use crate::limits::plan::{Check, Modes, Plan, Slot, Trials};
+use crate::core::verdict::{Answers, Decision, StoreError};
+use crate::limits::plan::{By, Check, Modes, Outcomes, Plan, Trials};
 use crate::limits::rules::limit::{Level, Limit, LimitId};
 use crate::limits::rules::{Domain, Rules};
 
@@ -314,8 +314,8 @@ impl LimitSeries {
                 .chain(of_plan),
         );
         let expected = |outcome| {
-            outcome < Outcome::Blocked as usize
-                && self.unlimited == (outcome == Outcome::Unlimited as usize)
+            outcome < Label::Blocked as usize
+                && self.unlimited == (outcome == Label::Unlimited as usize)
         };
         add_decisions(exposition, &of_limit, counts, expected);
         add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
@@ -333,47 +333,44 @@ impl LimitSeries {
 }
 
 impl Tallies {
-    /// Counts the decisions on one request for `domain`. `plan` must be made with the rules that
-    /// these tallies belong to.
-    pub fn observe(&self, core: Core, domain: &[u8], plan: &Plan, decisions: &Decisions) {
+    /// Counts the decisions on one request for `domain`. The plan of `outcomes` must be made with
+    /// the rules that these tallies belong to.
+    pub fn observe(&self, core: Core, domain: &[u8], plan: &Plan, outcomes: &Outcomes<'_>) {
         if plan.unknown_domain {
             self.metrics.domain_not_found(domain);
         }
+        let process = &self.metrics.process;
         let mut free = 0;
-        for slot in &plan.slots {
-            match slot {
-                Slot::Free => free += 1,
-                Slot::Unlimited(id) => self.decided(core, *id, Outcome::Unlimited),
-                Slot::Exempt { limit } => {
-                    self.overridden(core, *limit, Outcome::Exempt, process::Count::Exempt);
+        for outcome in &outcomes.each {
+            let id = outcome.limit.map(|limit| limit.limit.id);
+            match outcome.by {
+                By::NoLimit => free += 1,
+                By::Unlimited => self.decided(core, id, Label::Unlimited),
+                By::Exempt => {
+                    process.count(core, process::Count::Exempt);
+                    self.decided(core, id, Label::Exempt);
                 }
-                Slot::Blocked { limit, .. } => {
-                    self.overridden(core, *limit, Outcome::Blocked, process::Count::Blocked);
+                By::Block(_) => {
+                    process.count(core, process::Count::Blocked);
+                    self.decided(core, id, Label::Blocked);
                 }
-                Slot::Checked {
+                By::Check {
+                    planned,
                     check,
-                    limit,
-                    metric,
-                    is_default_cost,
-                    is_raised,
-                    ..
+                    decision,
                 } => {
-                    if *is_default_cost {
-                        self.metrics
-                            .process
-                            .count(core, process::Count::DefaultCost);
+                    if planned.is_default_cost {
+                        process.count(core, process::Count::DefaultCost);
                     }
-                    if *is_raised {
-                        self.metrics.process.count(core, process::Count::Raised);
+                    if planned.is_raised {
+                        process.count(core, process::Count::Raised);
                     }
-                    let (check, decision) = (&plan.checks[*check], &decisions[check.0]);
-                    let is_undone = check.hits < 0 && plan.is_refused_as_a_whole(decisions);
-                    let checked = Checked {
+                    let checked = Counted {
                         check,
                         decision,
-                        is_undone,
+                        is_undone: outcomes.is_undone,
                     };
-                    self.checked(core, domain, *limit, metric.as_deref(), &checked);
+                    self.checked(core, domain, id, planned.metric.as_deref(), &checked);
                 }
             }
         }
@@ -390,7 +387,7 @@ impl Tallies {
         domain: &[u8],
         limit: Option<LimitId>,
         levels: Option<&[String]>,
-        checked: &Checked<'_>,
+        checked: &Counted<'_>,
     ) {
         for count in process_counts(checked.decision).into_iter().flatten() {
             self.metrics.process.count(core, count);
@@ -430,22 +427,9 @@ impl Tallies {
             .map(AsRef::as_ref)
     }
 
-    fn overridden(
-        &self,
-        core: Core,
-        limit: Option<LimitId>,
-        outcome: Outcome,
-        count: process::Count,
-    ) {
-        self.metrics.process.count(core, count);
-        if let Some(id) = limit {
-            self.decided(core, id, outcome);
-        }
-    }
-
-    fn decided(&self, core: Core, id: LimitId, outcome: Outcome) {
-        if let Some(series) = self.of_limit(id) {
-            series.add(core, DECISIONS + outcome as usize, 1);
+    fn decided(&self, core: Core, limit: Option<LimitId>, label: Label) {
+        if let Some(series) = limit.and_then(|id| self.of_limit(id)) {
+            series.add(core, DECISIONS + label as usize, 1);
         }
     }
 }
@@ -470,14 +454,14 @@ fn process_counts(decision: &Decision) -> [Option<process::Count>; 2] {
 }
 
 /// A check and the decision about it.
-struct Checked<'a> {
+struct Counted<'a> {
     check: &'a Check,
     decision: &'a Decision,
     /// Its request was refused as a whole: nothing was given back.
     is_undone: bool,
 }
 
-impl Checked<'_> {
+impl Counted<'_> {
     fn counts(&self, near_limit_ratio: f32) -> Counts {
         let Check {
             hits,
@@ -486,12 +470,12 @@ impl Checked<'_> {
         } = *self.check;
         let mut counts = Counts::default();
         let outcome = match self.decision {
-            Decision::Fails(_) => Outcome::Error,
-            Decision::PolicyAllows(_) => Outcome::OutageAllowed,
-            Decision::PolicyRefuses(_) => Outcome::OutageDenied,
-            counted if counted.allows() => Outcome::Ok,
-            _ if shadow => Outcome::ShadowOverLimit,
-            _ => Outcome::OverLimit,
+            Decision::Fails(_) => Label::Error,
+            Decision::PolicyAllows(_) => Label::OutageAllowed,
+            Decision::PolicyRefuses(_) => Label::OutageDenied,
+            counted if counted.allows() => Label::Ok,
+            _ if shadow => Label::ShadowOverLimit,
+            _ => Label::OverLimit,
         };
         counts[DECISIONS + outcome as usize] = 1;
         if hits < 0 && !self.is_undone {

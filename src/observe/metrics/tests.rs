@@ -6,7 +6,7 @@ use crate::core::algorithm::{Algorithm, FixedWindow};
 use crate::core::ask::Ask;
 use crate::core::time::{Period, Rate, Span, Unit};
 use crate::core::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
-use crate::limits::plan::{self, Check, CheckIndex, Checks, Modes, Plan, Slot};
+use crate::limits::plan::{self, Check, CheckIndex, Checked, Checks, Fate, Modes, Plan, Slot};
 use crate::limits::rules::limit::{Amount, Level, Limit, LimitId, Origin, Scale};
 
 const CORE: Core = Core(0);
@@ -94,28 +94,40 @@ fn observe(
 
 fn observe_decision(tallies: &Tallies, slot: Slot, hits: i64, modes: Modes, decision: Decision) {
     let mut plan = empty_plan();
+    plan.rules = Arc::new(Rules::of_limits([(
+        "shop",
+        (0..10).map(|id| limit(id, &[], Some(TEN))).collect(),
+    )]));
     plan.unknown_domain = false;
     plan.slots.push(slot);
     plan.checks = Arc::new(Checks::of([(&b"key"[..], Check::new(FIXED, hits, modes))]));
-    tallies.observe(CORE, b"shop", &plan, &Decisions::from_iter([decision]));
+    let decisions = Decisions::from_iter([decision]);
+    tallies.observe(CORE, b"shop", &plan, &plan.outcomes(&decisions));
 }
 
 fn empty_plan() -> Plan {
     Plan::new(&Arc::default(), &Ask::default(), &plan::Options::default())
 }
 
-fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
-    let metric = metric.map(|levels| levels.iter().map(ToString::to_string).collect());
-    Slot::Checked {
-        check: CheckIndex(0),
+fn slot(limit: Option<u32>, fate: Fate) -> Slot {
+    Slot {
         limit: limit.map(|id| LimitId::new(0, id)),
         row: None,
+        fate,
+    }
+}
+
+fn checked(limit: Option<u32>, metric: Option<&[&str]>) -> Slot {
+    let metric = metric.map(|levels| levels.iter().map(ToString::to_string).collect());
+    let checked = Checked {
+        check: CheckIndex(0),
         shown: TEN,
         scale: Scale::ONE,
         metric,
         is_default_cost: false,
         is_raised: false,
-    }
+    };
+    slot(limit, Fate::Checked(checked))
 }
 
 /// The value of a series, written as in Prometheus' text.
@@ -231,21 +243,33 @@ fn hits_and_outcomes_are_counted_by_limit() {
             quota: false,
         },
     );
-    let slot = || checked(Some(0), None);
-    observe(&tallies, slot(), 3, plain, Ok(verdict(true, 9)));
-    observe(&tallies, slot(), 3, plain, Ok(verdict(false, 12)));
-    observe(&tallies, slot(), 5, shadow, Ok(verdict(false, 17)));
-    observe(&tallies, slot(), 2, plain, Err(StoreError::Unknown("lost")));
-    observe(&tallies, slot(), -4, plain, Ok(verdict(true, 13)));
-    observe(&tallies, slot(), 0, plain, Ok(verdict(false, 13)));
+    let limited = || checked(Some(0), None);
+    observe(&tallies, limited(), 3, plain, Ok(verdict(true, 9)));
+    observe(&tallies, limited(), 3, plain, Ok(verdict(false, 12)));
+    observe(&tallies, limited(), 5, shadow, Ok(verdict(false, 17)));
     observe(
         &tallies,
-        Slot::Unlimited(LimitId::new(0, 1)),
+        limited(),
+        2,
+        plain,
+        Err(StoreError::Unknown("lost")),
+    );
+    observe(&tallies, limited(), -4, plain, Ok(verdict(true, 13)));
+    observe(&tallies, limited(), 0, plain, Ok(verdict(false, 13)));
+    observe(
+        &tallies,
+        slot(Some(1), Fate::Unlimited),
         1,
         plain,
         Ok(verdict(true, 1)),
     );
-    observe(&tallies, Slot::Free, 1, plain, Ok(verdict(true, 1)));
+    observe(
+        &tallies,
+        slot(None, Fate::Free),
+        1,
+        plain,
+        Ok(verdict(true, 1)),
+    );
     let text = metrics.encode();
     for (stat, hits) in [
         ("total_hits", 13.0),
@@ -681,11 +705,12 @@ fn unknown_domains_are_named_up_to_a_bound() {
             CORE,
             format!("d{number}").as_bytes(),
             &empty_plan(),
-            &Decisions::new(),
+            &empty_plan().outcomes(&Decisions::new()),
         );
     }
     for _ in 0..2 {
-        tallies.observe(CORE, b"d0", &empty_plan(), &Decisions::new());
+        let plan = empty_plan();
+        tallies.observe(CORE, b"d0", &plan, &plan.outcomes(&Decisions::new()));
     }
     let text = metrics.encode();
     assert_eq!(

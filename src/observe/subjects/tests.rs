@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::*;
 use crate::core::ask::{Descriptor, Entry};
 use crate::core::time::Span;
-use crate::core::verdict::{StoreError, Verdict, Wait};
+use crate::core::verdict::{Decision, Decisions, StoreError, Verdict, Wait};
 use crate::limits::plan::Options;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{self, SourceText, compile};
@@ -74,8 +74,7 @@ impl Process {
         descriptor.hits_addend = Some(hits);
         ask.close(descriptor);
         let plan = Plan::new(&self.rules, &ask, &Options::default());
-        self.subjects
-            .observe(Core(0), &ask, &plan, &smallvec![decision]);
+        observe(&self.subjects, Core(0), &ask, &plan, &smallvec![decision]);
     }
 
     fn top(&self, by: Ranking) -> Heaviest {
@@ -91,6 +90,10 @@ impl Process {
     fn ask(&self, query: &Query) -> Heaviest {
         self.subjects.heaviest(query)
     }
+}
+
+fn observe(subjects: &Subjects, core: Core, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions) {
+    subjects.observe(core, ask, plan, &plan.outcomes(decisions));
 }
 
 /// A subject as one line: limit, entries, hits, refused hits, and the error of hits.
@@ -164,7 +167,7 @@ fn what_an_override_blocks_is_refused() {
             &ask,
             &Options::default(),
         );
-        process.subjects.observe(Core(0), &ask, &plan, &smallvec![]);
+        observe(&process.subjects, Core(0), &ask, &plan, &smallvec![]);
     };
     ask("shop", "user", b"ann", 3);
     ask("shop", "path", b"/ac", 4);
@@ -526,7 +529,8 @@ fn the_true_counts_of_a_million_subjects_are_within_the_errors() {
                         descriptor.hits_addend = Some(hits);
                         ask.close(descriptor);
                         let plan = Plan::new(rules, &ask, &Options::default());
-                        subjects.observe(
+                        observe(
+                            subjects,
                             Core(thread as usize),
                             &ask,
                             &plan,
@@ -616,7 +620,8 @@ fn threads_and_readers_do_not_lose_hits() {
                     });
                     ask.close(Descriptor::default());
                     let plan = Plan::new(rules, &ask, &Options::default());
-                    subjects.observe(
+                    observe(
+                        subjects,
                         Core(core),
                         &ask,
                         &plan,

@@ -5,7 +5,7 @@
 //! digest behind it, so that two subjects stay two, and that replicas agree.
 
 use crate::core::digest::{push_hex, sha256};
-use crate::limits::plan::key;
+use crate::limits::plan::{Block, By, Outcome, key};
 use crate::limits::rules::limit::Limit;
 
 /// The path of limits that requests bring along.
@@ -58,6 +58,18 @@ pub(super) enum Path<'r> {
     Request,
     /// An override only.
     NoLimit,
+}
+
+impl<'r> Path<'r> {
+    /// Of a descriptor with a counter.
+    #[cold]
+    pub(super) const fn of(outcome: &Outcome<'r>) -> Self {
+        match (outcome.limit, outcome.by) {
+            (Some(found), _) => Self::Limit(found.limit),
+            (None, By::Block(Block { shown: None, .. })) => Self::NoLimit,
+            (None, _) => Self::Request,
+        }
+    }
 }
 
 /// Writes a subject behind `texts`: the path and the key. Returns the length of each.

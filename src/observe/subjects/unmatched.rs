@@ -16,7 +16,7 @@ use hashbrown::HashMap;
 
 use super::fingerprint::Fingerprints;
 use crate::core::ask::{Ask, Entry};
-use crate::limits::plan::{Plan, Slot, key};
+use crate::limits::plan::{Fate, Plan, key};
 use crate::limits::rules::Lookup;
 
 /// Domains that are kept at most, of those that the rules know and of those that they do not know.
@@ -146,7 +146,7 @@ impl Unmatched {
         plan: &Plan,
     ) {
         for ((descriptor, entries), slot) in ask.descriptors().zip(&plan.slots) {
-            if !matches!(slot, Slot::Free) || descriptor.limit.is_some() {
+            if !matches!(slot.fate, Fate::Free) || descriptor.limit.is_some() {
                 continue;
             }
             let keys = fingerprints.of_all(entries.iter().map(|entry| entry.key));

@@ -3,10 +3,10 @@
 //! Without the setting nothing here runs. Keys and values of requests are escaped and cut, and a
 //! request writes a bounded number of lines, because clients choose them.
 
-use super::log_text::{LoggedValues, cut, shown, source};
+use super::log_text::{self, LoggedValues, by, cut, shown};
 use crate::core::ask::{Ask, Entry};
-use crate::core::verdict::{Decision, Decisions, Wait};
-use crate::limits::plan::{Plan, Slot};
+use crate::limits::plan::{By, Outcome, Outcomes, Plan};
+use crate::observe::subjects::REQUEST_LIMIT;
 
 /// Lines of one request at most.
 const MAX_LINES: usize = 16;
@@ -86,126 +86,69 @@ impl DecisionFilter {
         &self,
         ask: &Ask<'_>,
         plan: &Plan,
-        decisions: &Decisions,
+        outcomes: &Outcomes<'_>,
         values: &LoggedValues,
     ) {
-        if !Self::is_logged()
-            || self
-                .domain
-                .as_ref()
-                .is_some_and(|domain| **domain != *ask.domain)
-        {
+        let is_of = |domain: &[u8]| domain == ask.domain;
+        if !Self::is_logged() || !self.domain.as_deref().is_none_or(is_of) {
             return;
         }
-        let domain = cut(ask.domain);
-        let selected = ask
-            .descriptors()
-            .zip(&plan.slots)
-            .filter(|((_, entries), _)| self.selects(entries));
-        for ((descriptor, entries), slot) in selected.take(MAX_LINES) {
-            let (entries, hits) = (shown(entries, values), ask.hits(descriptor));
-            let (check, limit, scale) = match slot {
-                Slot::Free => {
-                    let why = if plan.unknown_domain {
-                        "no file has this domain"
-                    } else {
-                        "no limit applies"
-                    };
-                    tracing::debug!(
-                        domain,
-                        descriptor = entries,
-                        hits,
-                        code = "OK",
-                        "decision: {why}"
-                    );
-                    continue;
+        let all = ask.descriptors().zip(&outcomes.each);
+        let selected = all.filter(|((_, entries), _)| self.selects(entries));
+        for ((descriptor, entries), outcome) in selected.take(MAX_LINES) {
+            let (mut hits, mut remaining) = (ask.hits(descriptor), None);
+            let (mut retry_after, mut error, mut ends_in) = (None, None, None);
+            let mut limit = outcome.limit.map(|found| found.limit.path());
+            match outcome.by {
+                By::NoLimit => limit = None,
+                By::Unlimited | By::Exempt => {}
+                By::Block(block) => ends_in = block.ends_in.map(|span| span.to_string()),
+                By::Check {
+                    check, decision, ..
+                } => {
+                    hits = check.hits;
+                    limit = limit.or_else(|| Some(REQUEST_LIMIT.to_owned()));
+                    remaining = decision.verdict().map(|_| outcome.remaining);
+                    retry_after = log_text::retry_after(decision);
+                    error = decision.store_error().map(|error| error.to_string());
                 }
-                Slot::Unlimited(limit) => {
-                    let limit = plan.rules.limit(*limit).path();
-                    tracing::debug!(
-                        domain,
-                        descriptor = entries,
-                        hits,
-                        limit,
-                        code = "OK",
-                        "decision: unlimited"
-                    );
-                    continue;
-                }
-                Slot::Exempt { limit } => {
-                    let limit = limit.map(|limit| plan.rules.limit(limit).path());
-                    tracing::debug!(
-                        domain,
-                        descriptor = entries,
-                        hits,
-                        limit,
-                        code = "OK",
-                        by = "override",
-                        "decision: exempt"
-                    );
-                    continue;
-                }
-                Slot::Blocked { limit, ends_in, .. } => {
-                    let (limit, ends_in) = (
-                        limit.map(|limit| plan.rules.limit(limit).path()),
-                        ends_in.map(|span| span.to_string()),
-                    );
-                    tracing::debug!(
-                        domain,
-                        descriptor = entries,
-                        hits,
-                        limit,
-                        code = "OVER_LIMIT",
-                        by = "override",
-                        ends_in,
-                        "decision: blocked"
-                    );
-                    continue;
-                }
-                Slot::Checked {
-                    check,
-                    limit,
-                    scale,
-                    ..
-                } => (*check, *limit, *scale),
-            };
-            let limit = limit.map_or_else(
-                || "(request)".to_owned(),
-                |limit| plan.rules.limit(limit).path(),
-            );
-            let (decision, shadow, hits) = (
-                &decisions[check.0],
-                plan.checks[check].modes.shadow,
-                plan.checks[check].hits,
-            );
-            let code = match decision {
-                Decision::Fails(_) => "UNAVAILABLE",
-                decision if decision.allows() => "OK",
-                _ if shadow => "OK (shadow mode)",
-                _ => "OVER_LIMIT",
-            };
-            let remaining = decision
-                .verdict()
-                .map(|verdict| scale.units(verdict.remaining));
-            let retry_after = decision.retry_after().map(|wait| match wait {
-                Wait::For(span) => span.to_string(),
-                Wait::Never => "never".to_owned(),
-            });
-            let error = decision.store_error().map(|error| error.to_string());
-            let by = source(decision);
+            }
             tracing::debug!(
-                domain,
-                descriptor = entries,
+                domain = cut(ask.domain),
+                descriptor = shown(entries, values),
                 hits,
                 limit,
-                code,
-                by,
+                code = code(outcome),
+                by = by(outcome),
                 remaining,
                 retry_after,
                 error,
-                "decision"
+                ends_in,
+                "decision{}",
+                what(outcome, plan)
             );
         }
+    }
+}
+
+/// What stands in the line behind "decision" of a descriptor that no store decided.
+const fn what(outcome: &Outcome<'_>, plan: &Plan) -> &'static str {
+    match outcome.by {
+        By::NoLimit if plan.unknown_domain => ": no file has this domain",
+        By::NoLimit => ": no limit applies",
+        By::Unlimited => ": unlimited",
+        By::Exempt => ": exempt",
+        By::Block(_) => ": blocked",
+        By::Check { .. } => "",
+    }
+}
+
+const fn code(outcome: &Outcome<'_>) -> &'static str {
+    match outcome.by {
+        _ if outcome.refuses => "OVER_LIMIT",
+        By::Check { decision, .. } if decision.failure().is_some() => "UNAVAILABLE",
+        By::Check { decision, .. } if !decision.allows() => "OK (shadow mode)",
+        _ => "OK",
     }
 }
 

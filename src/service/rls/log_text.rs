@@ -11,7 +11,8 @@ use ring::hmac::{self, HMAC_SHA256};
 use ring::rand::SystemRandom;
 
 use crate::core::ask::Entry;
-use crate::core::verdict::Decision;
+use crate::core::verdict::{Decision, Wait};
+use crate::limits::plan::{By, Outcome};
 
 /// Characters of a domain, a key or a value.
 pub(super) const LONGEST_TEXT: usize = 64;
@@ -84,16 +85,28 @@ impl fmt::Debug for LoggedValues {
     }
 }
 
-/// What decided.
-pub(super) const fn source(decision: &Decision) -> &'static str {
-    match decision {
-        Decision::Store(_) => "store",
-        Decision::DenialCache(_) => "denial_cache",
-        Decision::Local(..) => "on_store_failure: local",
-        Decision::PolicyAllows(_) => "on_store_failure: allow",
-        Decision::PolicyRefuses(_) => "on_store_failure: deny",
-        Decision::Fails(_) => "on_store_failure: error",
-    }
+/// What decided, if anything did.
+pub(super) const fn by(outcome: &Outcome<'_>) -> Option<&'static str> {
+    Some(match outcome.by {
+        By::NoLimit | By::Unlimited => return None,
+        By::Exempt | By::Block(_) => "override",
+        By::Check { decision, .. } => match decision {
+            Decision::Store(_) => "store",
+            Decision::DenialCache(_) => "denial_cache",
+            Decision::Local(..) => "on_store_failure: local",
+            Decision::PolicyAllows(_) => "on_store_failure: allow",
+            Decision::PolicyRefuses(_) => "on_store_failure: deny",
+            Decision::Fails(_) => "on_store_failure: error",
+        },
+    })
+}
+
+/// When a refused check would be allowed.
+pub(super) fn retry_after(decision: &Decision) -> Option<String> {
+    decision.retry_after().map(|wait| match wait {
+        Wait::For(span) => span.to_string(),
+        Wait::Never => "never".to_owned(),
+    })
 }
 
 /// The entries, values and unusual keys in Rust's notation of texts, so that none looks like

@@ -11,11 +11,10 @@ use std::time::Instant;
 
 use hashbrown::HashMap;
 
-use super::log_text::{LoggedValues, cut, shown, source};
-use crate::core::ask::{Ask, Entry};
-use crate::core::verdict::{Decision, Decisions, Wait};
-use crate::limits::plan::{Plan, Slot};
-use crate::limits::rules::limit::LimitId;
+use super::log_text::{self, LoggedValues, by, cut, shown};
+use crate::core::ask::Ask;
+use crate::limits::plan::{By, Outcomes};
+use crate::limits::rules::limit::{Limit, LimitId};
 use crate::observe::subjects::REQUEST_LIMIT;
 
 /// The number of locks.
@@ -83,39 +82,33 @@ impl RefusalLog {
     }
 
     /// Writes lines about the descriptors of a request that are over their limits.
-    pub(super) fn observe(
-        &self,
-        ask: &Ask<'_>,
-        plan: &Plan,
-        decisions: &Decisions,
-        generation: u64,
-    ) {
-        if decisions.iter().any(|decision| !decision.allows()) && Self::is_logged() {
-            self.log(ask, plan, decisions, generation);
+    pub(super) fn observe(&self, ask: &Ask<'_>, outcomes: &Outcomes<'_>, generation: u64) {
+        if outcomes.each.iter().any(|outcome| outcome.refuses) && Self::is_logged() {
+            self.log(ask, outcomes, generation);
         }
     }
 
     #[cold]
-    fn log(&self, ask: &Ask<'_>, plan: &Plan, decisions: &Decisions, generation: u64) {
+    fn log(&self, ask: &Ask<'_>, outcomes: &Outcomes<'_>, generation: u64) {
         let second = self.started.elapsed().as_secs();
-        for ((_, entries), slot) in ask.descriptors().zip(&plan.slots) {
-            let Slot::Checked { check, limit, .. } = slot else {
+        for ((_, entries), outcome) in ask.descriptors().zip(&outcomes.each) {
+            let By::Check { decision, .. } = outcome.by else {
                 continue;
             };
-            let decision = &decisions[check.0];
-            // A limit in shadow mode refuses nothing.
-            if decision.allows() || plan.checks[*check].modes.shadow {
-                continue;
-            }
-            if let Some(left_out) = self.take(*limit, generation, second) {
-                self.write(
-                    ask.domain,
-                    entries,
-                    plan.checks[*check].hits,
-                    plan,
-                    *limit,
-                    decision,
-                    left_out,
+            let limit = outcome.limit.map(|found| found.limit);
+            if outcome.refuses
+                && let Some(left_out) = self.take(limit.map(|limit| limit.id), generation, second)
+            {
+                tracing::info!(
+                    domain = cut(ask.domain),
+                    descriptor = shown(entries, &self.values),
+                    hits = outcome.hits(),
+                    limit = limit.map_or_else(|| REQUEST_LIMIT.to_owned(), Limit::path),
+                    from = limit.map(|limit| limit.origin.to_string()),
+                    by = by(outcome),
+                    retry_after = log_text::retry_after(decision),
+                    left_out = Some(left_out).filter(|&count| count > 0),
+                    "refused"
                 );
             }
         }
@@ -138,43 +131,6 @@ impl RefusalLog {
             .entry(limit)
             .or_default()
             .take(second, self.lines)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the fields of one line")]
-    fn write(
-        &self,
-        domain: &[u8],
-        entries: &[Entry<'_>],
-        hits: i64,
-        plan: &Plan,
-        limit: Option<LimitId>,
-        decision: &Decision,
-        left_out: u64,
-    ) {
-        let limit = limit.map(|id| plan.rules.limit(id));
-        let path = limit.map_or_else(
-            || REQUEST_LIMIT.to_owned(),
-            crate::limits::rules::limit::Limit::path,
-        );
-        let from = limit.map(|limit| limit.origin.to_string());
-        let retry_after = decision.retry_after().map(|wait| match wait {
-            Wait::For(span) => span.to_string(),
-            Wait::Never => "never".to_owned(),
-        });
-        let left_out = Some(left_out).filter(|&count| count > 0);
-        let (domain, descriptor, by) =
-            (cut(domain), shown(entries, &self.values), source(decision));
-        tracing::info!(
-            domain,
-            descriptor,
-            hits,
-            limit = path,
-            from,
-            by,
-            retry_after,
-            left_out,
-            "refused"
-        );
     }
 }
 

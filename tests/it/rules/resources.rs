@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use weir::core::ask::{Ask, Descriptor as Asked, Entry};
 use weir::core::time::Unit;
-use weir::limits::plan::{self, Plan, Slot};
+use weir::limits::plan::{self, Checked, Fate, Plan, Slot};
 use weir::limits::rules::Rules;
 use weir::limits::rules::diff::Difference;
 use weir::limits::rules::domains::{Applied, Domains, XdsOptions};
@@ -99,11 +99,11 @@ fn asked(rules: &Arc<Rules>, domain: &str, descriptors: &[&Entries<'_>]) -> Vec<
     }
     let plan = Plan::new(rules, &ask, &plan::Options::default());
     assert!(!plan.unknown_domain);
-    let shown = |slot: &Slot| match slot {
-        Slot::Free => "free".to_owned(),
-        Slot::Unlimited(_) => "unlimited".to_owned(),
-        Slot::Exempt { .. } | Slot::Blocked { .. } => panic!("there are no overrides"),
-        Slot::Checked { check, shown, .. } => {
+    let shown = |slot: &Slot| match &slot.fate {
+        Fate::Free => "free".to_owned(),
+        Fate::Unlimited => "unlimited".to_owned(),
+        Fate::Exempt | Fate::Blocked(_) => panic!("there are no overrides"),
+        Fate::Checked(Checked { check, shown, .. }) => {
             let modes = plan.checks[*check].modes;
             let words = [
                 if modes.shadow { " shadow" } else { "" },

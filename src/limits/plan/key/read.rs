@@ -112,7 +112,7 @@ mod tests {
             domain.as_bytes(),
             &entries,
             levels,
-            &algorithm,
+            Some(&algorithm),
         );
         key
     }

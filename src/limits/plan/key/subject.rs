@@ -331,7 +331,14 @@ mod tests {
             .map(|&(key, value)| Entry { key, value })
             .collect();
         let mut key = Vec::new();
-        super::super::write(&mut key, "prefix:", domain, &entries, levels, &algorithm);
+        super::super::write(
+            &mut key,
+            "prefix:",
+            domain,
+            &entries,
+            levels,
+            Some(&algorithm),
+        );
         key
     }
 

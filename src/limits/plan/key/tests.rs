@@ -87,7 +87,7 @@ fn key(meaning: &Meaning) -> Vec<u8> {
         &meaning.domain,
         &entries,
         &levels,
-        &algorithm(meaning, 1),
+        Some(&algorithm(meaning, 1)),
     );
     if meaning.is_trial {
         let mut trial = Vec::new();

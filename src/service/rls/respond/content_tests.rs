@@ -7,7 +7,8 @@ use prost::Message;
 use super::*;
 use crate::core::proto::rate_limit_descriptor::{Entry, RateLimitOverride};
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use crate::core::verdict::{Verdict, Wait};
+use crate::core::time::Span;
+use crate::core::verdict::{Decision, Decisions, Verdict, Wait};
 use crate::limits::plan::{self, Plan};
 use crate::limits::rules::compile::{self, SourceText, compile};
 use crate::service::rls::decode::decode;
@@ -91,8 +92,8 @@ fn answer(
         decisions.len(),
         "a decision for each check"
     );
-    let reply =
-        respond(&ask, &plan, &Decisions::from_slice(decisions), options).expect("nothing fails");
+    let decisions = Decisions::from_slice(decisions);
+    let reply = respond(&ask, &plan.outcomes(&decisions), options).expect("nothing fails");
     RateLimitResponse::decode(reply.answer.message()).expect("a response")
 }
 

@@ -10,10 +10,11 @@ use bytes::Bytes;
 use prost::Message;
 use prost_types::Struct;
 
-use super::{Framed, PREFIX_BYTES, Status, Statuses};
+use super::{Framed, PREFIX_BYTES};
 use crate::core::proto::HeaderValue;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::time::Rate;
+use crate::limits::plan::Outcome;
 
 /// The optional parts, which few responses have.
 #[derive(Debug, Default)]
@@ -33,11 +34,11 @@ const VARINT: u8 = 0;
 const BYTES: u8 = 2;
 
 /// Encodes a response behind the prefix of a gRPC message.
-pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) -> Framed {
+pub(super) fn encode(overall: Code, outcomes: &[Outcome<'_>], extras: &Extras) -> Framed {
     let length = 2
-        + statuses
+        + outcomes
             .iter()
-            .map(|status| field_bytes(status_bytes(status)))
+            .map(|outcome| field_bytes(status_bytes(outcome)))
             .sum::<usize>()
         + extras
             .headers
@@ -59,8 +60,8 @@ pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) ->
     // Far below 4 GiB, because a request has at most 4 MiB.
     out.extend_from_slice(&(length as u32).to_be_bytes());
     out.extend_from_slice(&[tag(1, VARINT), overall as u8]);
-    for status in statuses {
-        put_status(&mut out, status);
+    for outcome in outcomes {
+        put_status(&mut out, outcome);
     }
     for header in &extras.headers {
         put_message(&mut out, tag(3, BYTES), header);
@@ -81,16 +82,17 @@ pub(super) fn encode(overall: Code, statuses: &Statuses<'_>, extras: &Extras) ->
     Framed(Bytes::from(out))
 }
 
-fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
+fn put_status(out: &mut Vec<u8>, outcome: &Outcome<'_>) {
     out.push(tag(2, BYTES));
-    put_varint(out, status_bytes(status) as u64);
-    let code = if status.refused {
+    put_varint(out, status_bytes(outcome) as u64);
+    let code = if outcome.refuses {
         Code::OverLimit
     } else {
         Code::Ok
     };
     out.extend_from_slice(&[tag(1, VARINT), code as u8]);
-    if let Some((rate, name)) = &status.limit {
+    if let Some(rate) = &outcome.shown {
+        let name = outcome.name;
         out.push(tag(2, BYTES));
         put_varint(out, limit_bytes(rate, name) as u64);
         put_number(out, tag(1, VARINT), on_wire(rate.requests_per_unit));
@@ -104,19 +106,19 @@ fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
             put_wrapped(out, tag(4, BYTES), multiplier);
         }
     }
-    put_number(out, tag(3, VARINT), on_wire(status.remaining));
-    if let Some(secs) = status.reset_secs {
+    put_number(out, tag(3, VARINT), on_wire(outcome.remaining));
+    if let Some(secs) = outcome.reset_secs {
         put_wrapped(out, tag(4, BYTES), whole_seconds(secs));
     }
 }
 
-fn status_bytes(status: &Status<'_>) -> usize {
-    2 + status
-        .limit
+fn status_bytes(outcome: &Outcome<'_>) -> usize {
+    2 + outcome
+        .shown
         .as_ref()
-        .map_or(0, |(rate, name)| field_bytes(limit_bytes(rate, name)))
-        + number_bytes(on_wire(status.remaining))
-        + status
+        .map_or(0, |rate| field_bytes(limit_bytes(rate, outcome.name)))
+        + number_bytes(on_wire(outcome.remaining))
+        + outcome
             .reset_secs
             .map_or(0, |secs| field_bytes(number_bytes(whole_seconds(secs))))
 }

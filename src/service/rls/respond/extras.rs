@@ -2,21 +2,20 @@
 //! and dynamic metadata.
 
 use super::encode::Extras;
-use super::policies::{names, violated};
+use super::policies::names;
 use super::problem::{self, Problem};
-use super::{Options, RateLimitHeaders, Status, fields, metadata};
+use super::{Options, RateLimitHeaders, fields, metadata};
 use crate::core::ask::Ask;
 use crate::core::proto::HeaderValue;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::time::Span;
-use crate::core::verdict::{Decision, Decisions, Wait};
-use crate::limits::plan::{Plan, Slot};
+use crate::core::verdict::{Decision, Wait};
+use crate::limits::plan::{By, Outcomes};
 
 /// The parts that `options` ask for.
 pub(super) fn extras(
     ask: &Ask<'_>,
-    plan: &Plan,
-    (decisions, statuses): (&Decisions, &[Status<'_>]),
+    outcomes: &Outcomes<'_>,
     overall: Code,
     options: &Options,
 ) -> Extras {
@@ -25,36 +24,35 @@ pub(super) fn extras(
     let mut extras = Extras {
         headers: match &options.ratelimit_headers {
             RateLimitHeaders::Off => Vec::new(),
-            RateLimitHeaders::Legacy(names) => fields::legacy(plan, statuses, names),
-            RateLimitHeaders::Draft03(names) => fields::draft_03(statuses, names),
-            RateLimitHeaders::Draft11 => fields::draft_11(ask, plan, statuses),
+            RateLimitHeaders::Legacy(names) => fields::legacy(outcomes, names),
+            RateLimitHeaders::Draft03(names) => fields::draft_03(ask, outcomes, names),
+            RateLimitHeaders::Draft11 => fields::draft_11(ask, outcomes),
         },
         ..Extras::default()
     };
     if refused && options.retry_after {
-        extras.headers.extend(retry_after(plan, decisions));
+        extras.headers.extend(retry_after(outcomes));
     }
     let violated = if names_limits || options.dynamic_metadata {
-        violated(plan, statuses, decisions)
+        outcomes.violated()
     } else {
         Vec::new()
     };
     if names_limits {
-        let names = names(ask, plan, &violated);
+        let names = names(ask, outcomes, &violated);
         if let Some(key) = &options.refused_by {
             extras.headers.extend(fields::refused_by(key, &names));
         }
         if options.problem_details {
-            extras.headers.push(HeaderValue {
-                key: "content-type".to_owned(),
-                value: problem::CONTENT_TYPE.to_owned(),
-                raw_value: Vec::new(),
-            });
-            extras.raw_body = problem::body(problem(plan, decisions, &violated), &names);
+            let content_type = problem::CONTENT_TYPE.to_owned();
+            extras
+                .headers
+                .push(fields::header("content-type", content_type));
+            extras.raw_body = problem::body(problem(outcomes, &violated), &names);
         }
     }
     if options.dynamic_metadata {
-        extras.dynamic_metadata = Some(metadata::dynamic_metadata(ask, plan, statuses, &violated));
+        extras.dynamic_metadata = Some(metadata::dynamic_metadata(ask, outcomes, &violated));
     }
     extras
 }
@@ -63,22 +61,17 @@ pub(super) fn extras(
 /// least 1. `None` if the request can never pass: for a limit that it can never meet, because it
 /// can meet none of its quotas, whatever else refuses it, or while it is blocked without an end. Of
 /// quotas the one that is met first counts. Source: RFC 9110, section 10.2.3.
-fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
+fn retry_after(outcomes: &Outcomes<'_>) -> Option<HeaderValue> {
     let mut longest = Span::ZERO;
-    for slot in &plan.slots {
-        if let Slot::Blocked { ends_in, .. } = slot {
-            longest = longest.max((*ends_in)?);
-        }
-    }
     // A quota without a check is met.
-    let mut quotas = (plan.checks.passing_quotas() > 0).then_some(Span::ZERO);
-    for (check, decision) in plan.checks.iter().zip(decisions) {
-        let wait = match decision.retry_after().filter(|_| !check.modes.shadow) {
+    let mut quotas = outcomes.passes_quota.then_some(Span::ZERO);
+    for outcome in &outcomes.each {
+        let wait = match outcome.retry_after() {
             Some(Wait::For(span)) => span,
             Some(Wait::Never) => Span::MAX,
             None => Span::ZERO,
         };
-        if check.modes.quota {
+        if outcome.is_quota() {
             quotas = Some(quotas.map_or(wait, |least| least.min(wait)));
         } else {
             longest = longest.max(wait);
@@ -86,24 +79,24 @@ fn retry_after(plan: &Plan, decisions: &Decisions) -> Option<HeaderValue> {
     }
     let longest = longest.max(quotas.unwrap_or_default());
     let value = longest.secs_rounded_up().max(1).to_string();
-    (longest < Span::MAX).then(|| HeaderValue {
-        key: "retry-after".to_owned(),
-        value,
-        raw_value: Vec::new(),
-    })
+    (longest < Span::MAX).then(|| fields::header("retry-after", value))
 }
 
 /// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts
 /// as one too: its reason is for operators.
-fn problem(plan: &Plan, decisions: &Decisions, violated: &[usize]) -> Problem {
-    let is_counted = |&index: &usize| match &plan.slots[index] {
-        Slot::Checked { check, .. } => !matches!(decisions[check.0], Decision::PolicyRefuses(_)),
-        Slot::Blocked { .. } => true,
-        Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
+fn problem(outcomes: &Outcomes<'_>, violated: &[usize]) -> Problem {
+    let is_by_policy = |&index: &usize| {
+        matches!(
+            outcomes.each[index].by,
+            By::Check {
+                decision: Decision::PolicyRefuses(_),
+                ..
+            }
+        )
     };
-    if violated.iter().any(is_counted) {
-        Problem::QuotaExceeded
-    } else {
+    if violated.iter().all(is_by_policy) {
         Problem::ReducedCapacity
+    } else {
+        Problem::QuotaExceeded
     }
 }

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 
 use sfv::{KeyRef, ListSerializer, ParameterSerializer, key_ref};
 
+use super::HeaderNames;
 use super::policies::{self, Policy};
 use super::structured::{integer, string};
-use super::{HeaderNames, Status};
 use crate::core::ask::Ask;
 use crate::core::proto::HeaderValue;
 use crate::core::time::{Rate, Unit};
-use crate::limits::plan::{Plan, Slot};
+use crate::limits::plan::{Outcome, Outcomes};
 
 const QUOTA: &KeyRef = key_ref("q");
 const WINDOW: &KeyRef = key_ref("w");
@@ -19,7 +19,7 @@ const REMAINING: &KeyRef = key_ref("r");
 const RESET: &KeyRef = key_ref("t");
 const NAME: &KeyRef = key_ref("name");
 
-fn header(key: &str, value: String) -> HeaderValue {
+pub(super) fn header(key: &str, value: String) -> HeaderValue {
     HeaderValue {
         key: key.to_owned(),
         value,
@@ -44,82 +44,59 @@ fn with_window<'s>(
 /// Three headers about one descriptor: the last one that is over its limit, or else the one with
 /// the least remaining hits, the first on a tie. Empty if no descriptor has a limit whose count is
 /// known. Source: envoyproxy/ratelimit.
-pub(super) fn legacy(
-    plan: &Plan,
-    statuses: &[Status<'_>],
-    names: &HeaderNames,
-) -> Vec<HeaderValue> {
-    let refuses = |slot: &Slot| match slot {
-        Slot::Checked { check, .. } => !plan.checks[*check].modes.quota,
-        Slot::Blocked { .. } => true,
-        Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
-    };
-    let last_refusal = plan
-        .slots
-        .iter()
-        .zip(statuses)
-        .rev()
-        .find(|(slot, status)| status.refused && refuses(slot));
-    let Some(status) = last_refusal
-        .map(|(_, status)| status)
-        .or_else(|| least(statuses))
-    else {
+pub(super) fn legacy(outcomes: &Outcomes<'_>, names: &HeaderNames) -> Vec<HeaderValue> {
+    let refuses = |outcome: &&Outcome<'_>| outcome.refuses && !outcome.is_quota();
+    let last_refusal = outcomes.each.iter().rev().find(refuses);
+    let Some(outcome) = last_refusal.or_else(|| least(outcomes)) else {
         return Vec::new();
     };
+    let limit = outcome.shown.map_or(0, |rate| rate.requests_per_unit);
+    three(names, limit.to_string(), outcome)
+}
+
+/// What remains of a limit, behind its header about limits.
+fn three(names: &HeaderNames, limit: String, outcome: &Outcome<'_>) -> Vec<HeaderValue> {
+    let reset_secs = outcome.reset_secs.unwrap_or(0);
     vec![
-        header(
-            &names.limit,
-            status
-                .limit
-                .map_or(0, |(rate, _)| rate.requests_per_unit)
-                .to_string(),
-        ),
-        header(&names.remaining, status.remaining.to_string()),
-        header(&names.reset, status.reset_secs.unwrap_or(0).to_string()),
+        header(&names.limit, limit),
+        header(&names.remaining, outcome.remaining.to_string()),
+        header(&names.reset, reset_secs.to_string()),
     ]
 }
 
 /// Three headers: the limit of the descriptor with the least remaining hits before a list of all
 /// limits with their windows and names, and what remains of that limit. Source:
 /// draft-ietf-httpapi-ratelimit-headers-03, as Envoy's `DRAFT_VERSION_03` writes it.
-pub(super) fn draft_03(statuses: &[Status<'_>], names: &HeaderNames) -> Vec<HeaderValue> {
-    let Some(Status {
-        limit: Some((least_rate, _)),
-        remaining,
-        reset_secs,
-        ..
-    }) = least(statuses)
+pub(super) fn draft_03(
+    ask: &Ask<'_>,
+    outcomes: &Outcomes<'_>,
+    names: &HeaderNames,
+) -> Vec<HeaderValue> {
+    let Some((least, least_rate)) = least(outcomes).and_then(|least| Some((least, least.shown?)))
     else {
         return Vec::new();
     };
     let mut limits = ListSerializer::new();
     let _ = limits.bare_item(integer(least_rate.requests_per_unit));
-    for index in policies::shown_statuses(statuses) {
-        let Some((rate, name)) = &statuses[index].limit else {
-            continue;
-        };
-        let item = with_window(limits.bare_item(integer(rate.requests_per_unit)), rate);
-        if !name.is_empty() {
-            let _ = item.parameter(NAME, string(name));
+    for (outcome, rate, _) in policies::shown_statuses(ask, outcomes) {
+        let item = with_window(limits.bare_item(integer(rate.requests_per_unit)), &rate);
+        if !outcome.name.is_empty() {
+            let _ = item.parameter(NAME, string(outcome.name));
         }
     }
-    vec![
-        header(&names.limit, limits.finish().unwrap_or_default()),
-        header(&names.remaining, remaining.to_string()),
-        header(&names.reset, reset_secs.unwrap_or(0).to_string()),
-    ]
+    three(names, limits.finish().unwrap_or_default(), least)
 }
 
 /// `RateLimit-Policy` with all limits, and `RateLimit` with what remains of each. Source:
 /// draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4.
-pub(super) fn draft_11(ask: &Ask<'_>, plan: &Plan, statuses: &[Status<'_>]) -> Vec<HeaderValue> {
+pub(super) fn draft_11(ask: &Ask<'_>, outcomes: &Outcomes<'_>) -> Vec<HeaderValue> {
     let (mut quotas, mut states) = (ListSerializer::new(), ListSerializer::new());
     for Policy {
         name,
         rate,
         remaining,
         reset_secs,
-    } in policies::policies(ask, plan, statuses)
+    } in policies::policies(ask, outcomes)
     {
         let quota = quotas
             .bare_item(string(&name))
@@ -152,14 +129,12 @@ pub(super) fn refused_by(key: &str, names: &[Cow<'_, str>]) -> Option<HeaderValu
 }
 
 /// The status with the least remaining hits, the first on a tie.
-fn least<'a, 's>(statuses: &'a [Status<'s>]) -> Option<&'a Status<'s>> {
-    let is_known = |status: &&Status<'_>| {
-        status
-            .limit
-            .is_some_and(|(rate, _)| status.reset_secs.is_some() || rate.unit == Unit::None)
+fn least<'o, 'p>(outcomes: &'o Outcomes<'p>) -> Option<&'o Outcome<'p>> {
+    let is_known = |outcome: &&Outcome<'_>| {
+        outcome
+            .shown
+            .is_some_and(|rate| outcome.reset_secs.is_some() || rate.unit == Unit::None)
     };
-    statuses
-        .iter()
-        .filter(is_known)
-        .min_by_key(|status| status.remaining)
+    let known = outcomes.each.iter().filter(is_known);
+    known.min_by_key(|outcome| outcome.remaining)
 }

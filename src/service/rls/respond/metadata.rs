@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 
-use super::Status;
 use crate::core::ask::{Ask, Descriptor, Entry};
-use crate::limits::plan::{Plan, Slot};
+use crate::limits::plan::{By, Outcome, Outcomes};
 use crate::limits::rules::limit::{Metadata, encoded_bytes};
 
 /// The most metadata of limits in one answer, in bytes. What a further limit has is left out where
@@ -26,8 +25,7 @@ const MAX_PATH_BYTES: usize = 1_024;
 /// descriptors.
 pub(super) fn dynamic_metadata(
     ask: &Ask<'_>,
-    plan: &Plan,
-    statuses: &[Status<'_>],
+    outcomes: &Outcomes<'_>,
     violated: &[usize],
 ) -> Struct {
     let mut fields = BTreeMap::from([("domain".to_owned(), text(ask.domain))]);
@@ -40,30 +38,18 @@ pub(super) fn dynamic_metadata(
         fields.insert("hitsAddend".to_owned(), number(f64::from(ask.hits_addend)));
     }
     let (mut merged, mut seen, mut left) = (Metadata::new(), Vec::new(), MAX_MERGED_BYTES);
-    for (slot, _) in plan
-        .slots
+    let applies = |outcome: &&Outcome<'_>| !outcome.refuses && !matches!(outcome.by, By::NoLimit);
+    for limit in outcomes
+        .each
         .iter()
-        .zip(statuses)
-        .filter(|(_, status)| !status.refused)
+        .filter(applies)
+        .filter_map(|one| one.limit)
     {
-        let (Slot::Checked {
-            limit: Some(id), ..
-        }
-        | Slot::Unlimited(id)
-        | Slot::Exempt { limit: Some(id) }) = slot
-        else {
+        let (id, metadata) = (limit.limit.id, &limit.limit.metadata);
+        let Some(metadata) = metadata.as_ref().filter(|_| !seen.contains(&id)) else {
             continue;
         };
-        let Some(metadata) = plan
-            .rules
-            .limit(*id)
-            .metadata
-            .as_ref()
-            .filter(|_| !seen.contains(id))
-        else {
-            continue;
-        };
-        seen.push(*id);
+        seen.push(id);
         if let Some(rest) = left.checked_sub(encoded_bytes(metadata)) {
             left = rest;
             merge(&mut merged, metadata);
@@ -75,10 +61,11 @@ pub(super) fn dynamic_metadata(
             from_json(&serde_json::Value::Object(merged)),
         );
     }
-    let beyond: Vec<_> = statuses
+    let beyond: Vec<_> = outcomes
+        .each
         .iter()
         .enumerate()
-        .filter_map(|(index, status)| beyond_32_bits(index, status))
+        .filter_map(|(index, outcome)| beyond_32_bits(index, outcome))
         .collect();
     if !beyond.is_empty() {
         fields.insert("limits".to_owned(), list(beyond));
@@ -86,18 +73,23 @@ pub(super) fn dynamic_metadata(
     if !violated.is_empty() {
         fields.insert(
             "refusedBy".to_owned(),
-            list(violated.iter().map(|&index| refusal(plan, index)).collect()),
+            list(
+                violated
+                    .iter()
+                    .map(|&index| refusal(index, &outcomes.each[index]))
+                    .collect(),
+            ),
         );
     }
     Struct { fields }
 }
 
 /// The numbers of a status that the message, which has 32 bits for each, does not show.
-fn beyond_32_bits(index: usize, status: &Status<'_>) -> Option<Value> {
-    let (rate, _) = status.limit?;
+fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Value> {
+    let rate = outcome.shown?;
     let numbers = [
         ("requestsPerUnit", rate.requests_per_unit),
-        ("limitRemaining", status.remaining),
+        ("limitRemaining", outcome.remaining),
     ];
     if numbers.iter().all(|&(_, shown)| shown <= u32::MAX.into()) {
         return None;
@@ -115,20 +107,9 @@ fn beyond_32_bits(index: usize, status: &Status<'_>) -> Option<Value> {
 
 /// The index of a descriptor that is refused, and the path and name of its limit. A limit of the
 /// request's own has neither.
-fn refusal(plan: &Plan, index: usize) -> Value {
+fn refusal(index: usize, outcome: &Outcome<'_>) -> Value {
     let mut fields = BTreeMap::from([("descriptor".to_owned(), number(index as f64))]);
-    if let Slot::Checked {
-        limit: Some(id),
-        row,
-        ..
-    }
-    | Slot::Blocked {
-        limit: Some(id),
-        row,
-        ..
-    } = &plan.slots[index]
-    {
-        let in_force = plan.rules.in_force(*id, *row);
+    if let Some(in_force) = outcome.limit {
         let path = in_force.limit.path().into_bytes();
         fields.insert(
             "limit".to_owned(),

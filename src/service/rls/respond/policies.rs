@@ -5,11 +5,8 @@ use std::borrow::Cow;
 
 use crate::core::ask::{Ask, Entry};
 use crate::core::time::Rate;
-use crate::core::verdict::{Decision, Decisions};
-use crate::limits::plan::{Plan, Slot};
+use crate::limits::plan::{Outcome, Outcomes};
 use crate::limits::rules::shown_name::shown;
-
-use super::Status;
 
 /// The most limits that the headers or the body of a response name. A request may have 256
 /// descriptors, and clients and proxies accept few KiB of headers.
@@ -26,61 +23,51 @@ pub(super) struct Policy<'p> {
 
 /// The name of a descriptor's limit: as configured, or else its path in the domain, or the keys of
 /// the descriptor for a limit of the request's own. Values of the request are no part of it.
-pub(super) fn name<'p>(slot: &Slot, plan: &'p Plan, entries: &[Entry<'_>]) -> Cow<'p, str> {
-    let (id, row) = match slot {
-        Slot::Checked { limit, row, .. } | Slot::Blocked { limit, row, .. } => (*limit, *row),
-        Slot::Exempt { limit } => (*limit, None),
-        Slot::Unlimited(id) => (Some(*id), None),
-        Slot::Free => (None, None),
-    };
-    let Some(id) = id else {
-        return shown(
-            &entries
-                .iter()
-                .map(|entry| entry.key)
-                .collect::<Vec<_>>()
-                .join(&b'.'),
-        )
-        .into_owned()
-        .into();
-    };
-    plan.rules.in_force(id, row).shown().into()
+fn name<'p>(outcome: &Outcome<'p>, entries: &[Entry<'_>]) -> Cow<'p, str> {
+    let keys = || entries.iter().map(|entry| entry.key).collect::<Vec<_>>();
+    outcome.limit.map_or_else(
+        || shown(&keys().join(&b'.')).into_owned().into(),
+        |limit| limit.shown().into(),
+    )
 }
 
-/// The statuses that have a limit, by index. Of more than [`MAX_POLICIES`], those that refuse and
-/// those with the least remaining hits.
-pub(super) fn shown_statuses(statuses: &[Status<'_>]) -> Vec<usize> {
-    let mut shown: Vec<usize> = (0..statuses.len())
-        .filter(|&index| statuses[index].limit.is_some())
+/// The name of each descriptor's limit.
+pub(super) fn all_names<'p>(ask: &Ask<'_>, outcomes: &Outcomes<'p>) -> Vec<Cow<'p, str>> {
+    let each = outcomes.each.iter().zip(ask.descriptors());
+    each.map(|(outcome, (_, entries))| name(outcome, entries))
+        .collect()
+}
+
+/// The statuses that show a limit, each with its rate and its entries. Of more than
+/// [`MAX_POLICIES`], those that refuse and those with the least remaining hits.
+pub(super) fn shown_statuses<'o, 'p, 'a>(
+    ask: &'o Ask<'a>,
+    outcomes: &'o Outcomes<'p>,
+) -> Vec<(&'o Outcome<'p>, Rate, &'o [Entry<'a>])> {
+    let all = outcomes.each.iter().zip(ask.descriptors()).enumerate();
+    let mut shown: Vec<_> = all
+        .filter_map(|(index, (outcome, (_, entries)))| {
+            Some((index, (outcome, outcome.shown?, entries)))
+        })
         .collect();
     if shown.len() > MAX_POLICIES {
-        shown.sort_by_key(|&index| (!statuses[index].refused, statuses[index].remaining));
+        shown.sort_by_key(|(_, (outcome, ..))| (!outcome.refuses, outcome.remaining));
         shown.truncate(MAX_POLICIES);
-        shown.sort_unstable();
+        shown.sort_unstable_by_key(|(index, _)| *index);
     }
-    shown
+    shown.into_iter().map(|(_, status)| status).collect()
 }
 
 /// The limits of the statuses that are shown. Descriptors that share a name and a rate are one
 /// policy, of which the fewest hits remain.
-pub(super) fn policies<'p>(
-    ask: &Ask<'_>,
-    plan: &'p Plan,
-    statuses: &[Status<'_>],
-) -> Vec<Policy<'p>> {
-    let entries: Vec<_> = ask.descriptors().map(|(_, entries)| entries).collect();
+pub(super) fn policies<'p>(ask: &Ask<'_>, outcomes: &Outcomes<'p>) -> Vec<Policy<'p>> {
     let mut policies: Vec<Policy<'_>> = Vec::new();
-    for index in shown_statuses(statuses) {
-        let status = &statuses[index];
-        let Some((rate, _)) = status.limit else {
-            continue;
-        };
-        let name = name(&plan.slots[index], plan, entries[index]);
+    for (outcome, rate, entries) in shown_statuses(ask, outcomes) {
         let policy = Policy {
-            name,
+            name: name(outcome, entries),
             rate,
-            remaining: status.remaining,
-            reset_secs: status.reset_secs,
+            remaining: outcome.remaining,
+            reset_secs: outcome.reset_secs,
         };
         match policies
             .iter_mut()
@@ -99,32 +86,17 @@ pub(super) fn policies<'p>(
     policies
 }
 
-/// The descriptors whose limits refuse the request, by index: those that are blocked, those over a
-/// limit that is no quota, and all quotas where none of them is left.
-pub(super) fn violated(plan: &Plan, statuses: &[Status<'_>], decisions: &Decisions) -> Vec<usize> {
-    let passes = |(check, decision): (&crate::limits::plan::Check, &Decision)| {
-        check.modes.quota && (check.modes.shadow || decision.allows())
-    };
-    let a_quota_passes =
-        plan.checks.passing_quotas() > 0 || plan.checks.iter().zip(decisions).any(passes);
-    let refuses = |&index: &usize| match &plan.slots[index] {
-        Slot::Checked { check, .. } => {
-            statuses[index].refused && !(a_quota_passes && plan.checks[*check].modes.quota)
-        }
-        Slot::Blocked { .. } => true,
-        Slot::Free | Slot::Unlimited(_) | Slot::Exempt { .. } => false,
-    };
-    (0..plan.slots.len()).filter(refuses).collect()
-}
-
 /// The names of the limits of these descriptors, each once, and at most [`MAX_POLICIES`].
-pub(super) fn names<'p>(ask: &Ask<'_>, plan: &'p Plan, descriptors: &[usize]) -> Vec<Cow<'p, str>> {
-    let entries: Vec<_> = ask.descriptors().map(|(_, entries)| entries).collect();
+pub(super) fn names<'p>(
+    ask: &Ask<'_>,
+    outcomes: &Outcomes<'p>,
+    descriptors: &[usize],
+) -> Vec<Cow<'p, str>> {
+    let all = all_names(ask, outcomes);
     let mut names = Vec::new();
     for &index in descriptors {
-        let name = name(&plan.slots[index], plan, entries[index]);
-        if names.len() < MAX_POLICIES && !names.contains(&name) {
-            names.push(name);
+        if names.len() < MAX_POLICIES && !names.contains(&all[index]) {
+            names.push(all[index].clone());
         }
     }
     names

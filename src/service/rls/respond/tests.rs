@@ -1,6 +1,8 @@
 //! The encoded response against prost's encoding of the same response, for random plans and
 //! decisions.
 
+use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Buf;
@@ -11,12 +13,73 @@ use super::*;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, Options as AlgorithmOptions};
 use crate::core::proto::RateLimitResponse;
 use crate::core::proto::rate_limit_response::{DescriptorStatus, RateLimit};
-use crate::core::time::{Micros, Unit};
-use crate::core::verdict::{Verdict, Wait};
+use crate::core::time::{Micros, Rate, Span, Unit};
+use crate::core::verdict::{Decision, Decisions, Verdict, Wait};
 use crate::limits::overrides::{EntryRecord, Kind, Override, Overrides, RateRecord, Record};
-use crate::limits::plan::{self, Plan};
+use crate::limits::plan::{self, Block, Checked, Fate, Plan, Slot};
 use crate::limits::rules::compile::{self, SourceText, compile};
 use crate::service::rls::decode::decode;
+
+/// The status of one descriptor.
+fn status(plan: &Plan, decisions: &Decisions, slot: &Slot, path: &str) -> DescriptorStatus {
+    let limit = slot.limit;
+    let ok = DescriptorStatus {
+        code: Code::Ok.into(),
+        ..Default::default()
+    };
+    match &slot.fate {
+        Fate::Free => ok,
+        Fate::Unlimited | Fate::Exempt => DescriptorStatus {
+            limit_remaining: u32::MAX,
+            ..ok
+        },
+        Fate::Blocked(Block { shown, ends_in, .. }) => DescriptorStatus {
+            code: Code::OverLimit.into(),
+            current_limit: shown.filter(|_| ends_in.is_some()).map(|rate| RateLimit {
+                name: limit
+                    .and_then(|id| plan.rules.limit(id).name.as_deref())
+                    .unwrap_or(path)
+                    .to_owned(),
+                requests_per_unit: rate.requests_per_unit.try_into().unwrap_or(u32::MAX),
+                unit: rate.unit.number(),
+                unit_multiplier: Some(rate.on_wire().1).filter(|multiplier| *multiplier != 1),
+            }),
+            duration_until_reset: ends_in.map(|span| prost_types::Duration {
+                seconds: span.secs_rounded_up() as i64,
+                nanos: 0,
+            }),
+            ..ok
+        },
+        Fate::Checked(Checked {
+            check, shown: rate, ..
+        }) => {
+            let decision = &decisions[check.0];
+            let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
+            let refused = !decision.allows() && !plan.checks[*check].modes.shadow;
+            let seconds = |span: Span| i64::try_from(span.secs_rounded_up()).unwrap_or(i64::MAX);
+            DescriptorStatus {
+                code: if refused { Code::OverLimit } else { Code::Ok }.into(),
+                current_limit: (!matches!(decision, Decision::PolicyAllows(_))).then(|| {
+                    RateLimit {
+                        name: name.unwrap_or(path).to_owned(),
+                        requests_per_unit: rate.requests_per_unit.try_into().unwrap_or(u32::MAX),
+                        unit: rate.unit.number(),
+                        unit_multiplier: Some(rate.on_wire().1)
+                            .filter(|multiplier| *multiplier != 1),
+                    }
+                }),
+                limit_remaining: decision.verdict().map_or(0, |verdict| {
+                    verdict.remaining.try_into().unwrap_or(u32::MAX)
+                }),
+                duration_until_reset: decision.until_reset().map(|span| prost_types::Duration {
+                    seconds: seconds(span),
+                    nanos: 0,
+                }),
+                quota: None,
+            }
+        }
+    }
+}
 
 /// The response as a prost message.
 fn as_message(
@@ -25,89 +88,16 @@ fn as_message(
     decisions: &Decisions,
     options: &Options,
 ) -> RateLimitResponse {
+    let outcomes = plan.outcomes(decisions);
     let paths = if options.paths_as_names {
-        paths(ask, plan)
+        policies::all_names(ask, &outcomes)
     } else {
         vec![Cow::Borrowed(""); plan.slots.len()]
     };
-    let plain = |slot: &Slot, path: &str| {
-        let ok = DescriptorStatus {
-            code: Code::Ok.into(),
-            ..Default::default()
-        };
-        match slot {
-            Slot::Free => ok,
-            Slot::Unlimited(_) | Slot::Exempt { .. } => DescriptorStatus {
-                limit_remaining: u32::MAX,
-                ..ok
-            },
-            Slot::Blocked {
-                limit,
-                shown,
-                ends_in,
-                ..
-            } => DescriptorStatus {
-                code: Code::OverLimit.into(),
-                current_limit: shown.filter(|_| ends_in.is_some()).map(|rate| RateLimit {
-                    name: limit
-                        .and_then(|id| plan.rules.limit(id).name.as_deref())
-                        .unwrap_or(path)
-                        .to_owned(),
-                    requests_per_unit: rate.requests_per_unit.try_into().unwrap_or(u32::MAX),
-                    unit: rate.unit.number(),
-                    unit_multiplier: Some(rate.on_wire().1).filter(|multiplier| *multiplier != 1),
-                }),
-                duration_until_reset: ends_in.map(|span| prost_types::Duration {
-                    seconds: span.secs_rounded_up() as i64,
-                    nanos: 0,
-                }),
-                ..ok
-            },
-            Slot::Checked {
-                check,
-                limit,
-                shown: rate,
-                ..
-            } => {
-                let decision = &decisions[check.0];
-                let name = limit.and_then(|id| plan.rules.limit(id).name.as_deref());
-                let refused = !decision.allows() && !plan.checks[*check].modes.shadow;
-                let seconds =
-                    |span: Span| i64::try_from(span.secs_rounded_up()).unwrap_or(i64::MAX);
-                DescriptorStatus {
-                    code: if refused { Code::OverLimit } else { Code::Ok }.into(),
-                    current_limit: (!matches!(decision, Decision::PolicyAllows(_))).then(|| {
-                        RateLimit {
-                            name: name.unwrap_or(path).to_owned(),
-                            requests_per_unit: rate
-                                .requests_per_unit
-                                .try_into()
-                                .unwrap_or(u32::MAX),
-                            unit: rate.unit.number(),
-                            unit_multiplier: Some(rate.on_wire().1)
-                                .filter(|multiplier| *multiplier != 1),
-                        }
-                    }),
-                    limit_remaining: decision.verdict().map_or(0, |verdict| {
-                        verdict.remaining.try_into().unwrap_or(u32::MAX)
-                    }),
-                    duration_until_reset: decision.until_reset().map(|span| {
-                        prost_types::Duration {
-                            seconds: seconds(span),
-                            nanos: 0,
-                        }
-                    }),
-                    quota: None,
-                }
-            }
-        }
+    let named = match options.paths_as_names {
+        true => outcomes.named(&paths),
+        false => plan.outcomes(decisions),
     };
-    let statuses: Statuses<'_> = plan
-        .slots
-        .iter()
-        .zip(&paths)
-        .map(|(slot, path)| status(slot, plan, decisions, path))
-        .collect();
     let refused = plan
         .checks
         .is_over_limit(decisions.iter().map(Decision::allows))
@@ -117,14 +107,14 @@ fn as_message(
         headers,
         raw_body,
         dynamic_metadata,
-    } = extras(ask, plan, (decisions, &statuses), overall, options);
+    } = extras(ask, &named, overall, options);
     RateLimitResponse {
         overall_code: overall.into(),
         statuses: plan
             .slots
             .iter()
             .zip(&paths)
-            .map(|(slot, path)| plain(slot, path))
+            .map(|(slot, path)| status(plan, decisions, slot, path))
             .collect(),
         response_headers_to_add: headers,
         raw_body,
@@ -287,7 +277,7 @@ proptest! {
         let in_force = (!orders.is_empty()).then(|| overrides.at(Micros(999_999)));
         let plan = Plan::with_overrides(&Arc::new(compiled.rules), in_force, &ask, &plan_options);
         let decisions: Decisions = pool.into_iter().take(plan.checks.len()).collect();
-        let reply = respond(&ask, &plan, &decisions, &options).expect("nothing fails");
+        let reply = respond(&ask, &plan.outcomes(&decisions), &options).expect("nothing fails");
 
         let mut framed = reply.answer.clone().bytes();
         prop_assert_eq!(framed.get_u8(), 0);
@@ -321,7 +311,12 @@ fn a_failed_check_fails_the_request() {
     let error = StoreError::Unknown("gone");
     let decisions = Decisions::from_iter([Decision::Fails(error)]);
     assert_eq!(
-        respond(&Ask::default(), &plan, &decisions, &Options::default()).expect_err("it failed"),
+        respond(
+            &Ask::default(),
+            &plan.outcomes(&decisions),
+            &Options::default()
+        )
+        .expect_err("it failed"),
         error
     );
 }

@@ -1,0 +1,239 @@
+//! What becomes of each descriptor of a request, worked out once, when all is decided. Answers,
+//! headers, metrics, subjects, logs and explanations read it, so that they cannot differ.
+
+use std::borrow::Cow;
+use std::num::NonZeroU32;
+
+use smallvec::SmallVec;
+
+use super::{Block, Check, Checked, Fate, Plan};
+use crate::core::algorithm::Algorithm;
+use crate::core::time::{Rate, Span};
+use crate::core::verdict::{Decision, Decisions, StoreError, Wait};
+use crate::limits::rules::Commit;
+use crate::limits::rules::limit::LimitInForce;
+
+/// The outcomes of one request.
+#[derive(Debug)]
+pub struct Outcomes<'p> {
+    /// One per descriptor, in the order of the request.
+    pub each: SmallVec<[Outcome<'p>; 4]>,
+    /// The overall code is OVER_LIMIT.
+    pub is_over_limit: bool,
+    /// Nothing of the request was counted or given back, because it was refused as a whole.
+    pub is_undone: bool,
+    /// A quota is left without a check.
+    pub passes_quota: bool,
+    /// Why the request has no answer.
+    pub failure: Option<StoreError>,
+}
+
+/// The outcome of one descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome<'p> {
+    /// The limit that the look-up found; `None` also if the descriptor has a limit of its own.
+    pub limit: Option<LimitInForce<'p>>,
+    /// What decided.
+    pub by: By<'p>,
+    /// The key of its counter, or of the one that it would have if nothing blocked it.
+    pub counter: Option<&'p [u8]>,
+    /// Its status is OVER_LIMIT.
+    pub refuses: bool,
+    /// The amount, if its status shows it.
+    pub shown: Option<Rate>,
+    /// The name of the limit in its status; empty without one.
+    pub name: &'p str,
+    /// What is left, in the units of the limit.
+    pub remaining: u64,
+    /// Until the limit has recovered or, if it refuses, until a retry. Rounded up, because Envoy
+    /// drops fractions of a second. `None` if unknown.
+    pub reset_secs: Option<u64>,
+}
+
+/// What decided about a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub enum By<'p> {
+    /// Nothing: no limit applies.
+    NoLimit,
+    /// Nothing: the limit is `unlimited`.
+    Unlimited,
+    /// An override that exempts it.
+    Exempt,
+    /// An override that blocks it.
+    Block(&'p Block),
+    /// A check.
+    Check {
+        /// What the plan says of it.
+        planned: &'p Checked,
+        /// What was asked.
+        check: &'p Check,
+        /// What was decided.
+        decision: &'p Decision,
+    },
+}
+
+impl Plan {
+    /// What becomes of each descriptor by these decisions on [`Plan::checks`].
+    #[must_use]
+    pub fn outcomes<'p>(&'p self, decisions: &'p Decisions) -> Outcomes<'p> {
+        let checks = &self.checks;
+        let mut each = SmallVec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            let limit = self.limit(slot);
+            each.push(match &slot.fate {
+                Fate::Checked(planned) => {
+                    let check = &checks[planned.check];
+                    let decision = &decisions[planned.check.0];
+                    Outcome {
+                        counter: Some(checks.key(check)),
+                        ..Outcome::of_check(limit, planned, check, decision)
+                    }
+                }
+                Fate::Free => Outcome::of(limit, By::NoLimit, 0),
+                Fate::Unlimited => Outcome::of(limit, By::Unlimited, u32::MAX),
+                Fate::Exempt => Outcome::of(limit, By::Exempt, u32::MAX),
+                Fate::Blocked(block) => Outcome {
+                    counter: Some(checks.blocked_key(block.key)),
+                    refuses: true,
+                    // Beside a limit without a reset time, Envoy would tell the client to come
+                    // back at once.
+                    shown: block.shown.filter(|_| block.ends_in.is_some()),
+                    reset_secs: block.ends_in.map(Span::secs_rounded_up),
+                    ..Outcome::of(limit, By::Block(block), 0)
+                },
+            });
+        }
+        let is_over_limit = checks.is_over_limit(decisions.iter().map(Decision::allows));
+        Outcomes {
+            each,
+            is_over_limit,
+            is_undone: is_over_limit && checks.commit == Commit::AllOrNone,
+            passes_quota: checks.passing_quotas() > 0,
+            failure: decisions.iter().find_map(Decision::failure),
+        }
+    }
+}
+
+impl<'p> Outcome<'p> {
+    #[inline]
+    fn of(limit: Option<LimitInForce<'p>>, by: By<'p>, remaining: u32) -> Self {
+        Self {
+            limit,
+            by,
+            counter: None,
+            refuses: false,
+            shown: None,
+            name: limit.map_or("", |limit| limit.name().map_or("", |_| limit.shown())),
+            remaining: remaining.into(),
+            reset_secs: None,
+        }
+    }
+
+    #[inline]
+    fn of_check(
+        limit: Option<LimitInForce<'p>>,
+        planned: &'p Checked,
+        check: &'p Check,
+        decision: &'p Decision,
+    ) -> Self {
+        let by = By::Check {
+            planned,
+            check,
+            decision,
+        };
+        let shown = match *decision {
+            // The remaining hits are unknown; beside a limit, Envoy would tell the client that none
+            // remain, and a polite client would stop.
+            Decision::PolicyAllows(_) => None,
+            Decision::Local(.., replicas) => Some(share_of(planned, check.algorithm, replicas)),
+            _ => Some(planned.shown),
+        };
+        // A limit of requests in flight has no reset time, and when it refuses the time until a
+        // retry.
+        let reset = match decision.retry_after() {
+            _ if !check.algorithm.has_holders() => decision.until_reset(),
+            Some(Wait::For(span)) => Some(span),
+            Some(Wait::Never) | None => None,
+        };
+        Self {
+            refuses: !decision.allows() && !check.modes.shadow,
+            shown,
+            remaining: decision
+                .verdict()
+                .map_or(0, |verdict| planned.scale.units(verdict.remaining)),
+            reset_secs: reset.map(Span::secs_rounded_up),
+            ..Self::of(limit, by, 0)
+        }
+    }
+
+    /// The hits that were asked of a counter.
+    #[must_use]
+    pub const fn hits(&self) -> i64 {
+        match self.by {
+            By::Check { check, .. } => check.hits,
+            By::Block(block) => block.hits,
+            By::NoLimit | By::Unlimited | By::Exempt => 0,
+        }
+    }
+
+    /// The request is refused for it only if it is for all quotas.
+    #[must_use]
+    pub const fn is_quota(&self) -> bool {
+        matches!(self.by, By::Check { check, .. } if check.modes.quota)
+    }
+
+    /// When what it refuses would be allowed; `None` if it does not refuse.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Wait> {
+        match self.by {
+            By::Block(block) => Some(block.ends_in.map_or(Wait::Never, Wait::For)),
+            By::Check { decision, .. } if self.refuses => decision.retry_after(),
+            _ => None,
+        }
+    }
+}
+
+impl Outcomes<'_> {
+    /// The same with these names in the statuses.
+    #[must_use]
+    pub fn named<'n>(&'n self, names: &'n [Cow<'_, str>]) -> Outcomes<'n> {
+        let each = self.each.iter().zip(names);
+        Outcomes {
+            each: each.map(|(one, name)| Outcome { name, ..*one }).collect(),
+            is_over_limit: self.is_over_limit,
+            is_undone: self.is_undone,
+            passes_quota: self.passes_quota,
+            failure: self.failure,
+        }
+    }
+
+    /// The descriptors whose limits refuse the request, by index: those that are blocked, those
+    /// over a limit that is no quota, and all quotas where none of them is left.
+    #[must_use]
+    pub fn violated(&self) -> Vec<usize> {
+        let passes = |outcome: &Outcome<'_>| outcome.is_quota() && !outcome.refuses;
+        let a_quota_passes = self.passes_quota || self.each.iter().any(passes);
+        let refuses =
+            |outcome: &Outcome<'_>| outcome.refuses && !(a_quota_passes && outcome.is_quota());
+        (0..self.each.len())
+            .filter(|&index| refuses(&self.each[index]))
+            .collect()
+    }
+}
+
+/// What is shown of a limit that one of so many replicas decides by itself: its share, of which the
+/// verdict says what remains.
+fn share_of(planned: &Checked, algorithm: Algorithm, replicas: NonZeroU32) -> Rate {
+    let &Checked { shown, scale, .. } = planned;
+    let capacity = |algorithm: Algorithm| scale.units_rounded_up(algorithm.capacity());
+    let is_capacity = shown.requests_per_unit == capacity(algorithm);
+    let share = if is_capacity {
+        capacity(algorithm.share(replicas))
+    } else {
+        shown.requests_per_unit.div_ceil(replicas.get().into())
+    };
+    Rate {
+        requests_per_unit: share,
+        ..shown
+    }
+}
