@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use crate::core::algorithm::Arrival;
 use crate::core::time::Span;
 use crate::core::verdict::{Decision, Decisions, StoreError, Verdict};
-use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
+use crate::limits::plan::{CheckIndex, CheckIndices, Checks, Plan};
 use crate::limits::rules::Commit;
 use crate::observe::traces::{SpanKind, TraceSpan};
 use crate::store::{AnyStore, Budget, Store, memory};
@@ -96,6 +96,33 @@ impl Limiter {
         }
     }
 
+    /// The decisions of [`Limiter::decide`] where none waits: the counters are in this process, no
+    /// shaper may hold the request, and it has no trials. A future costs more than such a decision.
+    #[must_use]
+    pub fn decide_at_once(&self, plan: &Plan, parent: &TraceSpan) -> Option<Decisions> {
+        let (AnyStore::Memory(memory), checks) = (&self.store, &plan.checks) else {
+            return None;
+        };
+        let may_wait = plan.trials.is_some() || self.denial_cache.is_some() || is_shaped(checks);
+        if may_wait {
+            return None;
+        }
+        let mut decisions = Decisions::with_capacity(checks.len());
+        if !checks.is_empty() {
+            let span = span_of(parent, checks);
+            let at = Arrival {
+                now: memory::now(),
+                max_hold: Span::ZERO,
+            };
+            for answer in memory.decide_at(checks, &checks.indices(), at).checks {
+                // It answers all checks.
+                decisions.push(answer.map_or_else(Decision::Fails, Decision::Store));
+            }
+            drop(span);
+        }
+        Some(decisions)
+    }
+
     /// Makes one decision per check, in time for a caller whose deadline is `timeout` from now;
     /// `None` means no deadline.
     pub async fn decide(
@@ -107,10 +134,9 @@ impl Limiter {
         if checks.is_empty() {
             return Decisions::new();
         }
-        let span = parent.child("decide", SpanKind::Internal);
-        span.set("weir.checks", checks.len() as i64);
+        let span = span_of(parent, checks);
         let began = Instant::now();
-        let is_shaped = checks.iter().any(|check| check.algorithm.may_delay());
+        let is_shaped = is_shaped(checks);
         let permit = if is_shaped {
             self.hold_permits.try_acquire().ok()
         } else {
@@ -145,7 +171,11 @@ impl Limiter {
                     max_hold: Span::ZERO,
                 });
         }
-        let delay = longest_delay(checks, &decisions);
+        let delay = if is_shaped {
+            longest_delay(checks, &decisions)
+        } else {
+            Span::ZERO
+        };
         // A sleep takes a tick of the timer even when its time has come already.
         if delay > Span::ZERO {
             let held_until = Instant::now() + Duration::from(delay);
@@ -296,6 +326,18 @@ impl Limiter {
             AnyStore::Redis(_) | AnyStore::Memory(_) => TraceSpan::default(),
         }
     }
+}
+
+/// The span of a decision.
+fn span_of(parent: &TraceSpan, checks: &Checks) -> TraceSpan {
+    let span = parent.child("decide", SpanKind::Internal);
+    span.set("weir.checks", checks.len() as i64);
+    span
+}
+
+/// Whether a check may hold its request.
+fn is_shaped(checks: &Checks) -> bool {
+    checks.iter().any(|check| check.algorithm.may_delay())
 }
 
 /// Ends a trip that was to answer the checks at `picked`.

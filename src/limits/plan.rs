@@ -34,7 +34,7 @@ use crate::core::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
 use crate::limits::overrides::{Applied, InForce};
 use crate::limits::rules::limit::{self, Amount, LimitId, LimitInForce, OnStoreFailure, Scale};
 use crate::limits::rules::table::RowNumber;
-use crate::limits::rules::{Commit, Lookup, Rules};
+use crate::limits::rules::{Commit, Domain, Rules};
 use holder::Holder;
 
 /// What the rules say about one request: the checks for the store, and how their decisions fill the
@@ -141,22 +141,25 @@ impl Plan {
         ask: &Ask<'_>,
         options: &Options,
     ) -> Self {
-        let commit = rules.commit(ask.domain);
-        let found: Found<'_> = ask
-            .descriptors()
-            .map(|(descriptor, entries)| find(rules, ask.domain, descriptor, entries))
-            .collect();
+        let domain = rules.domain(ask.domain);
+        let mut found: Found<'_> = SmallVec::with_capacity(ask.len());
+        for (descriptor, entries) in ask.descriptors() {
+            found.push(match (descriptor.limit, domain) {
+                (None, Some(domain)) => domain.find(entries).limit(),
+                (Some(_), _) | (None, None) => None,
+            });
+        }
+        let mut checks = Checks {
+            commit: domain.map(Domain::commit).unwrap_or_default(),
+            ..Checks::default()
+        };
         let mut matching = Matcher {
-            rules,
+            domain,
             overrides,
             ask,
             options,
             found: &found,
-            is_known: commit.is_some(),
-            checks: Checks {
-                commit: commit.unwrap_or_default(),
-                ..Checks::default()
-            },
+            checks: &mut checks,
         };
         let slots = matching.slots();
         let is_tried = |found: &LimitInForce<'_>| found.limit.trial.is_some();
@@ -164,7 +167,6 @@ impl Plan {
         if found.iter().flatten().any(is_tried) {
             trials = Trials::new(&matching, &slots);
         }
-        let mut checks = matching.checks;
         if options.quota_mode {
             checks.passing_quotas += slots
                 .iter()
@@ -178,7 +180,7 @@ impl Plan {
         Self {
             rules: Arc::clone(rules),
             slots,
-            unknown_domain: commit.is_none(),
+            unknown_domain: domain.is_none(),
             checks: Arc::new(checks),
             trials,
         }
@@ -196,14 +198,13 @@ type Found<'r> = SmallVec<[Option<LimitInForce<'r>>; 4]>;
 
 /// One request while its descriptors become slots.
 struct Matcher<'a, 'q> {
-    rules: &'a Rules,
+    /// `None`: the rules do not know it.
+    domain: Option<&'a Domain>,
     overrides: Option<InForce<'a>>,
     ask: &'a Ask<'q>,
     options: &'a Options,
     found: &'a [Option<LimitInForce<'a>>],
-    /// The rules know the domain.
-    is_known: bool,
-    checks: Checks,
+    checks: &'a mut Checks,
 }
 
 /// One descriptor of it.
@@ -219,7 +220,7 @@ impl Matcher<'_, '_> {
     fn slots(&mut self) -> SmallVec<[Slot; 4]> {
         let Self { ask, found, .. } = *self;
         let mut slots = SmallVec::with_capacity(ask.len());
-        if self.is_known {
+        if self.domain.is_some() {
             let key_bytes = |entries| key::capacity(&self.options.key_prefix, ask.domain, entries);
             let bytes = ask.descriptors().map(|(_, entries)| key_bytes(entries));
             self.checks.keys.reserve(bytes.sum());
@@ -249,8 +250,8 @@ impl Matcher<'_, '_> {
     fn fate(&mut self, asked: Asked<'_>) -> Fate {
         let limit = asked.limit;
         let own = match asked.descriptor.limit {
-            Some(rate) if self.is_known => self.own_amount(rate, asked.entries),
-            Some(_) | None => None,
+            Some(rate) => self.own_amount(rate, asked.entries),
+            None => None,
         };
         let amount = own.as_ref().or_else(|| {
             limit
@@ -308,11 +309,13 @@ impl Matcher<'_, '_> {
                         .is_some_and(|limit| limit.limit.quota_mode && !self.is_replaced(limit));
                     let is_unlimited = asked.limit.is_some_and(|limit| limit.amount().is_none());
                     self.checks.passing_quotas += usize::from(
-                        self.is_known && !is_unlimited && (is_quota || self.options.quota_mode),
+                        self.domain.is_some()
+                            && !is_unlimited
+                            && (is_quota || self.options.quota_mode),
                     );
                     Fate::Exempt
                 }
-                Applied::Raise(_) if !self.is_known => return None,
+                Applied::Raise(_) if self.domain.is_none() => return None,
                 Applied::Raise(amount) => Fate::Checked(Checked {
                     is_raised: true,
                     ..self.check(asked, &amount)
@@ -344,14 +347,14 @@ impl Matcher<'_, '_> {
         start..self.checks.keys.len()
     }
 
-    /// The amount of a limit that the request brings along, in units of the limit that it replaces.
-    /// `None` cannot be: the decoder rejects rates without a valid window, and 2^32 - 1 units of
+    /// The amount of a limit that the request brings along, in units of the limit that it replaces;
+    /// `None` in an unknown domain. Otherwise it cannot be: the decoder rejects rates without a valid window, and 2^32 - 1 units of
     /// 2^32 - 1 hits are cut to the most that is counted.
     fn own_amount(&self, rate: Rate, entries: &[Entry<'_>]) -> Option<Amount> {
-        let scale = match self.rules.find(self.ask.domain, entries) {
-            Lookup::Limit(limit) => limit.amount().map_or(Scale::ONE, |amount| amount.scale),
-            Lookup::NoLimit | Lookup::UnknownDomain => Scale::ONE,
-        };
+        let replaced = self.domain?.find(entries).limit();
+        let scale = replaced
+            .and_then(LimitInForce::amount)
+            .map_or(Scale::ONE, |amount| amount.scale);
         let of_hits = Rate {
             requests_per_unit: scale.hits(rate.requests_per_unit).min(MAX_SAFE_INTEGER),
             ..rate
@@ -381,7 +384,7 @@ impl Matcher<'_, '_> {
         let hits = ask.hits_or(descriptor, amount.default_cost.map_or(1, NonZeroU64::get));
         let check = self.checks.add(key, limit, amount, hits, options);
         if limit.is_none()
-            && let Some(of_domain) = self.rules.on_store_failure(ask.domain)
+            && let Some(of_domain) = self.domain.and_then(Domain::on_store_failure)
         {
             self.checks.list[check.0].on_store_failure = of_domain;
         }
@@ -438,21 +441,6 @@ impl Checks {
             per_second: amount.rate.unit == Unit::Second,
         });
         index
-    }
-}
-
-fn find<'r>(
-    rules: &'r Rules,
-    domain: &[u8],
-    descriptor: &Descriptor,
-    entries: &[Entry<'_>],
-) -> Option<LimitInForce<'r>> {
-    match descriptor.limit {
-        Some(_) => None,
-        None => match rules.find(domain, entries) {
-            Lookup::Limit(limit) => Some(limit),
-            Lookup::NoLimit | Lookup::UnknownDomain => None,
-        },
     }
 }
 

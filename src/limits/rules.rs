@@ -74,6 +74,18 @@ pub enum Lookup<'r> {
     Limit(LimitInForce<'r>),
 }
 
+impl<'r> Lookup<'r> {
+    /// The limit, if there is one.
+    #[inline]
+    #[must_use]
+    pub fn limit(self) -> Option<LimitInForce<'r>> {
+        match self {
+            Self::Limit(limit) => Some(limit),
+            Self::NoLimit | Self::UnknownDomain => None,
+        }
+    }
+}
+
 impl Rules {
     /// Rules of these domains, each at its number. A number that is left out has no domain.
     fn new(domains: impl IntoIterator<Item = (u32, Arc<Domain>)>) -> Self {
@@ -135,17 +147,15 @@ impl Rules {
     /// envoyproxy/ratelimit, except that key and value are compared as a pair.
     #[must_use]
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
-        let Some(domain) = self.by_name.get(domain) else {
-            return Lookup::UnknownDomain;
-        };
-        let Some(id) = domain.tree.find(entries) else {
-            return Lookup::NoLimit;
-        };
-        let limit = &domain.limits[id.limit as usize];
-        match &limit.table {
-            None => Lookup::Limit(limit.into()),
-            Some(table) => domain.find_row(limit, table, entries),
-        }
+        self.by_name
+            .get(domain)
+            .map_or(Lookup::UnknownDomain, |domain| domain.find(entries))
+    }
+
+    /// The domain of this name, if a file defines it.
+    #[must_use]
+    pub(crate) fn domain(&self, name: &[u8]) -> Option<&Domain> {
+        self.by_name.get(name).map(AsRef::as_ref)
     }
 
     /// A limit with what a row of its table says, which [`Rules::find`] has found in these rules.
@@ -205,6 +215,28 @@ impl Rules {
 }
 
 impl Domain {
+    /// [`Rules::find`] in this domain.
+    #[inline]
+    pub(crate) fn find(&self, entries: &[Entry<'_>]) -> Lookup<'_> {
+        let Some(id) = self.tree.find(entries) else {
+            return Lookup::NoLimit;
+        };
+        let limit = &self.limits[id.limit as usize];
+        match &limit.table {
+            None => Lookup::Limit(limit.into()),
+            Some(table) => self.find_row(limit, table, entries),
+        }
+    }
+
+    pub(crate) const fn commit(&self) -> Commit {
+        self.commit
+    }
+
+    /// The default failure policy.
+    pub(crate) const fn on_store_failure(&self) -> Option<OnStoreFailure> {
+        self.on_store_failure
+    }
+
     /// The name that Envoy sends.
     #[must_use]
     pub const fn name(&self) -> &str {

@@ -1,7 +1,7 @@
 //! The request path: from a `RateLimitRequest` of Envoy to the response.
 //!
-//! gRPC calls and `POST /json` both end in [`Rls::answer`]. Each step is one function call of
-//! `Rls::decide`: decode, load the rules, plan, decide, count, respond.
+//! gRPC calls and `POST /json` both end in [`Rls::answer`]. Each step is one function call of it:
+//! decode, load the rules, plan, decide, count, respond.
 
 pub mod codec;
 mod decision_log;
@@ -29,7 +29,7 @@ use crate::observe::metrics::{Core, ErrorCause, Metrics};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
 pub use decision_log::DecisionFilter;
-use decode::decode;
+use decode::decode_into;
 use failure::Failure;
 use http::HeaderMap;
 pub use log_text::{LoggedValues, MIN_SECRET_BYTES};
@@ -114,17 +114,55 @@ impl Rls {
         timeout: Option<Duration>,
         span: &TraceSpan,
     ) -> Result<Framed, Status> {
-        self.decide(message, timeout, span)
-            .await
-            .map_err(|failure| {
-                let cause = if matches!(failure, Failure::Store(_)) {
-                    ErrorCause::Store
-                } else {
-                    ErrorCause::Service
-                };
-                self.metrics.request_failed(self.core, cause);
-                failure.into()
-            })
+        let mut ask = Ask::default();
+        decode_into(&mut ask, message).map_err(|error| self.failed(error.into()))?;
+        spans::asked(span, &ask);
+        let live = self.live.load();
+        let live = live.ok_or_else(|| self.failed(Failure::NoRules))?;
+        let plan = Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
+        let decisions = match (&plan.trials, self.limiter.decide_at_once(&plan, span)) {
+            (_, Some(decisions)) => decisions,
+            (None, None) => self.limiter.decide(&plan.checks, timeout, span).await,
+            // In a box of its own: it would make the calls of all others larger.
+            (Some(trials), None) => {
+                let (decisions, answers) =
+                    Box::pin(
+                        self.limiter
+                            .decide_with_trials(&plan.checks, trials, timeout, span),
+                    )
+                    .await;
+                live.tallies.observe_trials(self.core, trials, &answers);
+                decisions
+            }
+        };
+        let outcomes = plan.outcomes(&decisions);
+        live.tallies
+            .observe(self.core, ask.domain, &plan, &outcomes);
+        self.subjects.observe(self.core, &ask, &plan, &outcomes);
+        if let Some(filter) = &self.options.logged {
+            filter.log(&ask, &plan, &outcomes, &self.options.logged_values);
+        }
+        if let Some(refusals) = &self.options.refusals {
+            refusals.observe(&ask, &outcomes, live.generation);
+        }
+        let reply = respond(&ask, &outcomes, &self.options.respond)
+            .map_err(|error| self.failed(Failure::Store(error)))?;
+        spans::decided(span, reply.code);
+        if reply.shadowed {
+            self.metrics.global_shadow(self.core);
+        }
+        Ok(reply.answer)
+    }
+
+    /// Counts a request that fails.
+    #[cold]
+    fn failed(&self, failure: Failure) -> Status {
+        let cause = match failure {
+            Failure::Store(_) => ErrorCause::Store,
+            Failure::InvalidRequest(_) | Failure::NoRules => ErrorCause::Service,
+        };
+        self.metrics.request_failed(self.core, cause);
+        failure.into()
     }
 
     /// The plan of an ask whose descriptors look, and what its limits and its trials have left;
@@ -205,48 +243,6 @@ impl Rls {
             None => None,
         };
         Some((plan, existed))
-    }
-
-    async fn decide(
-        &self,
-        message: &[u8],
-        timeout: Option<Duration>,
-        span: &TraceSpan,
-    ) -> Result<Framed, Failure> {
-        let ask = decode(message)?;
-        spans::asked(span, &ask);
-        let live = self.live.load().ok_or(Failure::NoRules)?;
-        let plan = Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
-        let decisions = match &plan.trials {
-            None => self.limiter.decide(&plan.checks, timeout, span).await,
-            // In a box of its own: it would make the calls of all others larger.
-            Some(trials) => {
-                let (decisions, answers) =
-                    Box::pin(
-                        self.limiter
-                            .decide_with_trials(&plan.checks, trials, timeout, span),
-                    )
-                    .await;
-                live.tallies.observe_trials(self.core, trials, &answers);
-                decisions
-            }
-        };
-        let outcomes = plan.outcomes(&decisions);
-        live.tallies
-            .observe(self.core, ask.domain, &plan, &outcomes);
-        self.subjects.observe(self.core, &ask, &plan, &outcomes);
-        if let Some(filter) = &self.options.logged {
-            filter.log(&ask, &plan, &outcomes, &self.options.logged_values);
-        }
-        if let Some(refusals) = &self.options.refusals {
-            refusals.observe(&ask, &outcomes, live.generation);
-        }
-        let reply = respond(&ask, &outcomes, &self.options.respond).map_err(Failure::Store)?;
-        spans::decided(span, reply.code);
-        if reply.shadowed {
-            self.metrics.global_shadow(self.core);
-        }
-        Ok(reply.answer)
     }
 }
 

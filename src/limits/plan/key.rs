@@ -376,9 +376,21 @@ fn write_part(out: &mut Vec<u8>, mark: Option<u8>, text: &[u8]) {
 }
 
 /// The separators between parts, and the escape character.
+#[inline]
 const fn is_reserved(byte: u8) -> bool {
-    matches!(byte, b'%' | b'{' | b'}' | b'|' | VALUE | PATTERN | DIGEST)
+    // A look-up for each byte of a key takes half as long as seven comparisons.
+    RESERVED[byte as usize]
 }
+
+static RESERVED: [bool; 256] = {
+    let mut reserved = [false; 256];
+    let mut rest: &[u8] = &[b'%', b'{', b'}', b'|', VALUE, PATTERN, DIGEST];
+    while let [byte, behind @ ..] = rest {
+        reserved[*byte as usize] = true;
+        rest = behind;
+    }
+    reserved
+};
 
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::key::{self, Subject};
 use super::*;
+use crate::limits::rules::Lookup;
 use crate::limits::rules::address::{self, Text};
 use crate::limits::rules::compile::{self, SourceText, compile};
 

@@ -23,7 +23,7 @@ use super::{Metrics, Sample, families, process};
 use crate::core::algorithm::concurrency::Gauge;
 use crate::core::time::Micros;
 use crate::core::verdict::{Answers, Decision, StoreError};
-use crate::limits::plan::{By, Check, Modes, Outcomes, Plan, Trials};
+use crate::limits::plan::{By, Check, Outcomes, Plan, Trials};
 use crate::limits::rules::limit::{Level, Limit, LimitId};
 use crate::limits::rules::{Domain, Rules};
 
@@ -392,20 +392,28 @@ impl Tallies {
         for count in process_counts(checked.decision).into_iter().flatten() {
             self.metrics.process.count(core, count);
         }
-        let mut counts = checked.counts(self.metrics.near_limit_ratio);
-        let Some(series) = limit.and_then(|id| self.of_limit(id)) else {
-            return self
-                .metrics
-                .dynamic
-                .add(domain, levels.unwrap_or_default(), &counts);
-        };
-        if let Some(levels) = levels {
+        let counts = checked.counts(self.metrics.near_limit_ratio);
+        let counts = counts.iter().filter(|(_, count)| *count > 0);
+        let series = limit.and_then(|id| self.of_limit(id));
+        if levels.is_some() || series.is_none() {
             let mut named = Counts::default();
-            named[..HITS.len()].swap_with_slice(&mut counts[..HITS.len()]);
+            // Of a limit, only its hits are in the series of the request.
+            let of_request = counts.clone();
+            for &(counter, count) in
+                of_request.filter(|(counter, _)| series.is_none() || *counter < HITS.len())
+            {
+                named[counter] = count;
+            }
+            let levels = levels.unwrap_or_default();
             self.metrics.dynamic.add(domain, levels, &named);
         }
-        for (counter, &count) in counts.iter().enumerate().filter(|&(_, &count)| count > 0) {
-            series.add(core, counter, count);
+        let Some(series) = series else {
+            return;
+        };
+        for &(counter, count) in counts {
+            if levels.is_none() || counter >= HITS.len() {
+                series.add(core, counter, count);
+            }
         }
     }
 
@@ -462,68 +470,58 @@ struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    fn counts(&self, near_limit_ratio: f32) -> Counts {
-        let Check {
-            hits,
-            modes: Modes { shadow, .. },
-            ..
-        } = *self.check;
-        let mut counts = Counts::default();
-        let outcome = match self.decision {
+    /// The counters that it adds to, and how much.
+    fn counts(&self, near_limit_ratio: f32) -> [(usize, u64); 8] {
+        let Check { hits, modes, .. } = *self.check;
+        let label = match self.decision {
             Decision::Fails(_) => Label::Error,
             Decision::PolicyAllows(_) => Label::OutageAllowed,
             Decision::PolicyRefuses(_) => Label::OutageDenied,
             counted if counted.allows() => Label::Ok,
-            _ if shadow => Label::ShadowOverLimit,
+            _ if modes.shadow => Label::ShadowOverLimit,
             _ => Label::OverLimit,
         };
-        counts[DECISIONS + outcome as usize] = 1;
-        if hits < 0 && !self.is_undone {
-            counts[NEGATIVE_HITS] = hits.unsigned_abs();
-        }
-        let Ok(asked @ 1..) = u64::try_from(hits) else {
-            return counts;
+        let asked = u64::try_from(hits).unwrap_or(0);
+        let parts = match asked {
+            0 => Parts::default(),
+            _ => self.parts(asked, near_limit_ratio),
         };
-        counts[TOTAL_HITS] = asked;
-        if let Some(parts) = self.parts(asked, near_limit_ratio) {
-            counts[WITHIN_LIMIT] = parts.within;
-            counts[NEAR_LIMIT] = parts.near;
-            counts[OVER_LIMIT] = parts.over;
-            counts[SHADOW_MODE] = if shadow { parts.over } else { 0 };
-            counts[OVER_LIMIT_WITH_LOCAL_CACHE] =
-                if matches!(self.decision, Decision::DenialCache(_)) {
-                    parts.over
-                } else {
-                    0
-                };
-        }
-        counts
+        let is_cached = matches!(self.decision, Decision::DenialCache(_));
+        let given_back = if self.is_undone { 0 } else { hits.min(0) };
+        [
+            (DECISIONS + label as usize, 1),
+            (NEGATIVE_HITS, given_back.unsigned_abs()),
+            (TOTAL_HITS, asked),
+            (WITHIN_LIMIT, parts.within),
+            (NEAR_LIMIT, parts.near),
+            (OVER_LIMIT, parts.over),
+            (SHADOW_MODE, u64::from(modes.shadow) * parts.over),
+            (
+                OVER_LIMIT_WITH_LOCAL_CACHE,
+                u64::from(is_cached) * parts.over,
+            ),
+        ]
     }
 
-    /// How many of the hits were within the limit, near it and over it; `None` when neither a store
+    /// How many of the hits were within the limit, near it and over it; none when neither a store
     /// nor the cache has counted them.
-    fn parts(&self, asked: u64, near_limit_ratio: f32) -> Option<Parts> {
+    fn parts(&self, asked: u64, near_limit_ratio: f32) -> Parts {
         match self.decision {
-            Decision::Store(verdict) => Some(partition(
-                &self.check.algorithm,
-                near_limit_ratio,
-                asked,
-                verdict,
-            )),
-            Decision::DenialCache(_) => Some(Parts {
-                over: asked,
-                ..Parts::default()
-            }),
+            Decision::Store(verdict) => {
+                partition(&self.check.algorithm, near_limit_ratio, asked, verdict)
+            }
             // The use of one replica's share does not tell how near the limit is.
-            Decision::Local(verdict, ..) if verdict.allowed => Some(Parts {
+            Decision::Local(verdict, ..) if verdict.allowed => Parts {
                 within: asked,
                 ..Parts::default()
-            }),
-            Decision::Local(..) => Some(Parts {
+            },
+            Decision::DenialCache(_) | Decision::Local(..) => Parts {
                 over: asked,
                 ..Parts::default()
-            }),
-            Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => None,
+            },
+            Decision::PolicyAllows(_) | Decision::PolicyRefuses(_) | Decision::Fails(_) => {
+                Parts::default()
+            }
         }
     }
 }

@@ -79,10 +79,19 @@ pub enum InvalidRequest {
 /// [`InvalidRequest`] names the field that is wrong.
 pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
     let mut ask = Ask::default();
+    decode_into(&mut ask, message)?;
+    Ok(ask)
+}
+
+/// The same into an ask that is empty. It is large, and each move of it costs as much as a field.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_into<'m>(ask: &mut Ask<'m>, message: &'m [u8]) -> Result<(), InvalidRequest> {
     for field in Fields::of(message) {
         match field.map_err(malformed("request"))? {
             (1, Value::Bytes(domain)) => ask.domain = domain,
-            (2, Value::Bytes(message)) => descriptor(&mut ask, message)?,
+            (2, Value::Bytes(message)) => descriptor(ask, message)?,
             (3, Value::Varint(hits)) => ask.hits_addend = hits as u32,
             _ => {}
         }
@@ -90,7 +99,7 @@ pub fn decode(message: &[u8]) -> Result<Ask<'_>, InvalidRequest> {
     match () {
         () if ask.domain.is_empty() => Err(InvalidRequest::NoDomain),
         () if ask.is_empty() => Err(InvalidRequest::NoDescriptors),
-        () => Ok(ask),
+        () => Ok(()),
     }
 }
 
