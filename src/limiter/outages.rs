@@ -98,42 +98,29 @@ impl Line {
         match self {
             Self::Began {
                 failing: FailingServer { server, failure },
-            } => {
-                let cause = failure.cause.as_deref();
-                tracing::error!(
-                    redis = server,
-                    error = failure.error,
-                    cause,
-                    "Redis outage: {}",
-                    failure.meaning()
-                );
-            }
+            } => tracing::error!(
+                redis = server,
+                error = failure.error,
+                cause = failure.cause.as_deref(),
+                "Redis outage: {}",
+                failure.meaning()
+            ),
             Self::Continues {
                 servers,
                 failure,
                 lasts,
                 answers,
-            } => {
-                let PolicyAnswers {
-                    failed,
-                    allowed,
-                    denied,
-                    counted_locally,
-                } = *answers;
-                let (error, cause, lasts_secs) =
-                    (failure.error, failure.cause.as_deref(), lasts.as_secs());
-                tracing::warn!(
-                    redis = servers,
-                    error,
-                    cause,
-                    lasts_secs,
-                    failed,
-                    allowed,
-                    denied,
-                    counted_locally,
-                    "the Redis outage continues"
-                );
-            }
+            } => tracing::warn!(
+                redis = servers,
+                error = failure.error,
+                cause = failure.cause.as_deref(),
+                lasts_secs = lasts.as_secs(),
+                failed = answers.failed,
+                allowed = answers.allowed,
+                denied = answers.denied,
+                counted_locally = answers.counted_locally,
+                "the Redis outage continues"
+            ),
             Self::Recovered { server } => tracing::info!(
                 redis = server,
                 "this Redis server does not fail any more; others still do"
@@ -142,33 +129,22 @@ impl Line {
                 servers,
                 lasted,
                 answers,
-            } => {
-                let PolicyAnswers {
-                    failed,
-                    allowed,
-                    denied,
-                    counted_locally,
-                } = *answers;
-                let lasted_secs = (lasted.as_secs_f64() * 10.0).round() / 10.0;
-                tracing::info!(
-                    redis = servers,
-                    lasted_secs,
-                    failed,
-                    allowed,
-                    denied,
-                    counted_locally,
-                    "the Redis outage is over"
-                );
-            }
-            Self::Errors { failure, times } => {
-                tracing::warn!(
-                    error = failure.error,
-                    times,
-                    cause = failure.cause.as_deref(),
-                    "Redis: {}",
-                    failure.meaning()
-                );
-            }
+            } => tracing::info!(
+                redis = servers,
+                lasted_secs = (lasted.as_secs_f64() * 10.0).round() / 10.0,
+                failed = answers.failed,
+                allowed = answers.allowed,
+                denied = answers.denied,
+                counted_locally = answers.counted_locally,
+                "the Redis outage is over"
+            ),
+            Self::Errors { failure, times } => tracing::warn!(
+                error = failure.error,
+                times,
+                cause = failure.cause.as_deref(),
+                "Redis: {}",
+                failure.meaning()
+            ),
         }
     }
 }
@@ -287,46 +263,11 @@ impl OutageLog {
         } = observed;
         let was_failing = self.is_failing();
         let mut lines = Vec::new();
-        let suspected_at = if failing.is_empty() {
-            None
-        } else {
-            Some(self.suspected_at.unwrap_or(now))
-        };
-        let suspects = std::mem::replace(
-            &mut self.suspects,
-            failing
-                .iter()
-                .map(|failing| failing.server.clone())
-                .collect(),
-        );
-        let confirmed: Vec<FailingServer> = failing
-            .into_iter()
-            .filter(|failing| suspects.contains(&failing.server))
-            .collect();
-        self.suspected_at = suspected_at;
-        match (&mut self.outage, confirmed.is_empty()) {
-            (None, true) => {}
-            (None, false) => {
-                let began = suspected_at.unwrap_or(now);
-                let calm = match self.last {
-                    Some((ended, calm))
-                        if began.saturating_duration_since(ended)
-                            < self.options.summary_interval =>
-                    {
-                        (calm * 2).min(self.options.summary_interval)
-                    }
-                    _ => self.options.calm,
-                };
-                self.outage = Some(Outage::new(
-                    began,
-                    self.calm_answers,
-                    began + self.options.first_summary,
-                    calm,
-                ));
-            }
-            (Some(_), _) => {}
+        let confirmed = self.confirm(failing, now);
+        if self.outage.is_none() && !confirmed.is_empty() {
+            self.outage = Some(self.begin(now));
         }
-        let is_outage = self.outage.is_some() || suspected_at.is_some();
+        let is_outage = self.outage.is_some() || self.suspected_at.is_some();
         if let Some(outage) = &mut self.outage {
             outage.observe(
                 now,
@@ -350,10 +291,36 @@ impl OutageLog {
         }
         let is_failing = was_failing || self.is_failing();
         // The next look shows whether a server fails that failed at this one.
-        if is_failing || suspected_at.is_none() {
+        if is_failing || self.suspected_at.is_none() {
             self.report_errors(now, errors, is_failing, &mut lines);
         }
         lines
+    }
+
+    /// The servers that fail now and did so at the last look.
+    fn confirm(&mut self, failing: Vec<FailingServer>, now: Instant) -> Vec<FailingServer> {
+        self.suspected_at = (!failing.is_empty()).then(|| self.suspected_at.unwrap_or(now));
+        let servers = failing.iter().map(|one| one.server.clone()).collect();
+        let suspects = std::mem::replace(&mut self.suspects, servers);
+        let is_confirmed = |one: &FailingServer| suspects.contains(&one.server);
+        failing.into_iter().filter(is_confirmed).collect()
+    }
+
+    /// The outage that begins. One soon after another ends after a longer calm.
+    fn begin(&self, now: Instant) -> Outage {
+        let began = self.suspected_at.unwrap_or(now);
+        let Options {
+            first_summary,
+            summary_interval,
+            calm,
+            ..
+        } = self.options;
+        let is_soon = |ended: Instant| began.saturating_duration_since(ended) < summary_interval;
+        let calm = match self.last {
+            Some((ended, calm)) if is_soon(ended) => (calm * 2).min(summary_interval),
+            _ => calm,
+        };
+        Outage::new(began, self.calm_answers, began + first_summary, calm)
     }
 
     fn is_failing(&self) -> bool {

@@ -142,6 +142,11 @@ fn value(text: &str, series: &str) -> Option<f64> {
     value
 }
 
+#[track_caller]
+fn expect(text: &str, series: &str, expected: Option<f64>) {
+    assert_eq!(value(text, series), expected, "{series} in {text}");
+}
+
 const ONE_LEVEL: &str = "{domain=\"shop\",key1=\"user\"}";
 const TWO_LEVELS: &str = "{domain=\"shop\",key1=\"user_bob\",key2=\"path./x\"}";
 
@@ -166,13 +171,10 @@ fn every_limit_has_its_series_from_the_start() {
         "shadow_mode",
     ] {
         for labels in [ONE_LEVEL, TWO_LEVELS] {
-            assert_eq!(
-                value(
-                    &text,
-                    &format!("ratelimit_service_rate_limit_{stat}{labels}")
-                ),
+            expect(
+                &text,
+                &format!("ratelimit_service_rate_limit_{stat}{labels}"),
                 Some(0.0),
-                "{stat} {text}"
             );
         }
         assert!(!text.contains(&format!(
@@ -185,44 +187,32 @@ fn every_limit_has_its_series_from_the_start() {
                 "weir_decisions_total{{domain=\"shop\",limit=\"{limit}\",outcome=\"{outcome}\"}}"
             )
         };
-        assert_eq!(value(&text, &series("user")), Some(0.0));
-        assert_eq!(value(&text, &series("user_bob.path./x")), Some(0.0));
-        assert_eq!(value(&text, &series("vip")), None);
+        expect(&text, &series("user"), Some(0.0));
+        expect(&text, &series("user_bob.path./x"), Some(0.0));
+        expect(&text, &series("vip"), None);
     }
-    assert_eq!(
-        value(
-            &text,
-            "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}"
+    expect(
+        &text,
+        "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}",
+        Some(0.0),
+    );
+    expect(
+        &text,
+        "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}",
+        Some(0.0),
+    );
+    expect(&text, "ratelimit_service_global_shadow_mode", Some(0.0));
+    expect(&text, "ratelimit_service_config_load_error", Some(0.0));
+    expect(
+        &text,
+        concat!(
+            "weir_build_info{version=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\",commit=\"",
+            env!("WEIR_COMMIT"),
+            "\"}"
         ),
-        Some(0.0)
-    );
-    assert_eq!(
-        value(
-            &text,
-            "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}"
-        ),
-        Some(0.0)
-    );
-    assert_eq!(
-        value(&text, "ratelimit_service_global_shadow_mode"),
-        Some(0.0)
-    );
-    assert_eq!(
-        value(&text, "ratelimit_service_config_load_error"),
-        Some(0.0)
-    );
-    assert_eq!(
-        value(
-            &text,
-            concat!(
-                "weir_build_info{version=\"",
-                env!("CARGO_PKG_VERSION"),
-                "\",commit=\"",
-                env!("WEIR_COMMIT"),
-                "\"}"
-            )
-        ),
-        Some(1.0)
+        Some(1.0),
     );
 }
 
@@ -278,13 +268,10 @@ fn hits_and_outcomes_are_counted_by_limit() {
         ("over_limit", 7.0),
         ("shadow_mode", 5.0),
     ] {
-        assert_eq!(
-            value(
-                &text,
-                &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}")
-            ),
+        expect(
+            &text,
+            &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}"),
             Some(hits),
-            "{stat}"
         );
     }
     for (outcome, count) in [
@@ -295,33 +282,32 @@ fn hits_and_outcomes_are_counted_by_limit() {
     ] {
         let series =
             format!("weir_decisions_total{{domain=\"shop\",limit=\"user\",outcome=\"{outcome}\"}}");
-        assert_eq!(value(&text, &series), Some(count), "{outcome}");
+        expect(&text, &series, Some(count));
     }
-    assert_eq!(
-        value(
-            &text,
-            "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}"
-        ),
-        Some(1.0)
+    expect(
+        &text,
+        "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}",
+        Some(1.0),
     );
-    assert_eq!(
-        value(
-            &text,
-            "weir_negative_hits_total{domain=\"shop\",limit=\"user\"}"
-        ),
-        Some(4.0)
+    expect(
+        &text,
+        "weir_negative_hits_total{domain=\"shop\",limit=\"user\"}",
+        Some(4.0),
     );
-    assert_eq!(
-        value(&text, "weir_store_errors_total{kind=\"unknown\"}"),
-        Some(1.0)
+    expect(
+        &text,
+        "weir_store_errors_total{kind=\"unknown\"}",
+        Some(1.0),
     );
-    assert_eq!(
-        value(&text, "weir_free_descriptors_total{domain=\"shop\"}"),
-        Some(1.0)
+    expect(
+        &text,
+        "weir_free_descriptors_total{domain=\"shop\"}",
+        Some(1.0),
     );
-    assert_eq!(
-        value(&text, "weir_free_descriptors_total{domain=\"blog\"}"),
-        Some(0.0)
+    expect(
+        &text,
+        "weir_free_descriptors_total{domain=\"blog\"}",
+        Some(0.0),
     );
 }
 
@@ -360,21 +346,16 @@ fn decisions_without_the_store_are_counted_by_their_source() {
         ("over_limit", 27.0),
         ("shadow_mode", 4.0),
     ] {
-        assert_eq!(
-            value(
-                &text,
-                &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}")
-            ),
+        expect(
+            &text,
+            &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}"),
             Some(hits),
-            "{stat}"
         );
     }
-    assert_eq!(
-        value(
-            &text,
-            &format!("weir_denial_cache_refused_hits_total{ONE_LEVEL}")
-        ),
-        Some(7.0)
+    expect(
+        &text,
+        &format!("weir_denial_cache_refused_hits_total{ONE_LEVEL}"),
+        Some(7.0),
     );
     for (outcome, count) in [
         ("ok", 1.0),
@@ -386,7 +367,7 @@ fn decisions_without_the_store_are_counted_by_their_source() {
     ] {
         let series =
             format!("weir_decisions_total{{domain=\"shop\",limit=\"user\",outcome=\"{outcome}\"}}");
-        assert_eq!(value(&text, &series), Some(count), "{outcome}");
+        expect(&text, &series, Some(count));
     }
     for (policy, count) in [
         ("error", 1.0),
@@ -394,19 +375,17 @@ fn decisions_without_the_store_are_counted_by_their_source() {
         ("deny", 1.0),
         ("local", 2.0),
     ] {
-        assert_eq!(
-            value(
-                &text,
-                &format!("weir_outage_answers_total{{policy=\"{policy}\"}}")
-            ),
+        expect(
+            &text,
+            &format!("weir_outage_answers_total{{policy=\"{policy}\"}}"),
             Some(count),
-            "{policy}"
         );
     }
-    assert_eq!(value(&text, "weir_denial_cache_answers_total"), Some(2.0));
-    assert_eq!(
-        value(&text, "weir_store_errors_total{kind=\"not_executed\"}"),
-        Some(4.0)
+    expect(&text, "weir_denial_cache_answers_total", Some(2.0));
+    expect(
+        &text,
+        "weir_store_errors_total{kind=\"not_executed\"}",
+        Some(4.0),
     );
 }
 
@@ -479,26 +458,20 @@ fn limits_of_equal_labels_are_one_series() {
         );
     }
     let text = metrics.encode();
-    assert_eq!(
-        value(
-            &text,
-            "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"a_b_c\"}"
-        ),
-        Some(2.0)
+    expect(
+        &text,
+        "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"a_b_c\"}",
+        Some(2.0),
     );
-    assert_eq!(
-        value(
-            &text,
-            "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"x\",key2=\"y\"}"
-        ),
-        Some(1.0)
+    expect(
+        &text,
+        "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"x\",key2=\"y\"}",
+        Some(1.0),
     );
-    assert_eq!(
-        value(
-            &text,
-            "weir_decisions_total{domain=\"shop\",limit=\"x.y\",outcome=\"ok\"}"
-        ),
-        Some(2.0)
+    expect(
+        &text,
+        "weir_decisions_total{domain=\"shop\",limit=\"x.y\",outcome=\"ok\"}",
+        Some(2.0),
     );
 }
 
@@ -540,21 +513,15 @@ fn the_name_of_a_limit_is_a_label_of_weirs_own_metrics() {
         ("limit=\"a_b_c\",name=\"one\"", 4.0),
         ("limit=\"a_b_c\",name=\"two\"", 8.0),
     ] {
-        assert_eq!(
-            value(
-                &text,
-                &format!("weir_decisions_total{{domain=\"shop\",{labels},outcome=\"ok\"}}")
-            ),
+        expect(
+            &text,
+            &format!("weir_decisions_total{{domain=\"shop\",{labels},outcome=\"ok\"}}"),
             Some(2.0),
-            "{labels} {text}"
         );
-        assert_eq!(
-            value(
-                &text,
-                &format!("weir_negative_hits_total{{domain=\"shop\",{labels}}}")
-            ),
+        expect(
+            &text,
+            &format!("weir_negative_hits_total{{domain=\"shop\",{labels}}}"),
             Some(hits),
-            "{labels}"
         );
     }
     let total = |key| {
@@ -670,29 +637,23 @@ fn names_that_depend_on_the_request_are_counted_by_name_and_decided_by_limit() {
     );
     let text = metrics.encode();
     let within = "ratelimit_service_rate_limit_within_limit";
-    assert_eq!(
-        value(
-            &text,
-            &format!("{within}{{domain=\"shop\",key1=\"user_bob\"}}")
-        ),
-        Some(1.0)
+    expect(
+        &text,
+        &format!("{within}{{domain=\"shop\",key1=\"user_bob\"}}"),
+        Some(1.0),
     );
-    assert_eq!(value(&text, &format!("{within}{ONE_LEVEL}")), None);
-    assert_eq!(
-        value(
-            &text,
-            "weir_decisions_total{domain=\"shop\",limit=\"user\",outcome=\"ok\"}"
-        ),
-        Some(1.0)
+    expect(&text, &format!("{within}{ONE_LEVEL}"), None);
+    expect(
+        &text,
+        "weir_decisions_total{domain=\"shop\",limit=\"user\",outcome=\"ok\"}",
+        Some(1.0),
     );
     let over = "ratelimit_service_rate_limit_over_limit{domain=\"shop\",key1=\"user_\\\"eve\\\"\",key2=\"b.c\"}";
-    assert_eq!(value(&text, over), Some(2.0), "{text}");
-    assert_eq!(
-        value(
-            &text,
-            "weir_decisions_total{domain=\"shop\",limit=\"(request)\",outcome=\"over_limit\"}"
-        ),
-        Some(1.0)
+    expect(&text, over, Some(2.0));
+    expect(
+        &text,
+        "weir_decisions_total{domain=\"shop\",limit=\"(request)\",outcome=\"over_limit\"}",
+        Some(1.0),
     );
 }
 
@@ -713,13 +674,15 @@ fn unknown_domains_are_named_up_to_a_bound() {
         tallies.observe(CORE, b"d0", &plan, &plan.outcomes(&Decisions::new()));
     }
     let text = metrics.encode();
-    assert_eq!(
-        value(&text, "weir_domain_not_found_total{domain=\"d0\"}"),
-        Some(3.0)
+    expect(
+        &text,
+        "weir_domain_not_found_total{domain=\"d0\"}",
+        Some(3.0),
     );
-    assert_eq!(
-        value(&text, "weir_domain_not_found_total{domain=\"other\"}"),
-        Some(50.0)
+    expect(
+        &text,
+        "weir_domain_not_found_total{domain=\"other\"}",
+        Some(50.0),
     );
     assert_eq!(
         text.lines()
@@ -744,39 +707,34 @@ fn requests_are_counted_by_code_and_timed() {
     metrics.request_failed(Core(0), ErrorCause::Service);
     let text = metrics.encode();
     let method = "grpc_method=\"ShouldRateLimit\"";
-    assert_eq!(
-        value(
-            &text,
-            &format!("ratelimit_service_total_requests{{{method}}}")
-        ),
-        Some(4.0)
+    expect(
+        &text,
+        &format!("ratelimit_service_total_requests{{{method}}}"),
+        Some(4.0),
     );
-    assert_eq!(value(&text, "weir_requests_total{code=\"OK\"}"), Some(2.0));
-    assert_eq!(
-        value(&text, "weir_requests_total{code=\"INVALID_ARGUMENT\"}"),
-        Some(1.0)
+    expect(&text, "weir_requests_total{code=\"OK\"}", Some(2.0));
+    expect(
+        &text,
+        "weir_requests_total{code=\"INVALID_ARGUMENT\"}",
+        Some(1.0),
     );
-    assert_eq!(value(&text, "weir_requests_total{code=\"INTERNAL\"}"), None);
-    assert_eq!(
-        value(
-            &text,
-            "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}"
-        ),
-        Some(1.0)
+    expect(&text, "weir_requests_total{code=\"INTERNAL\"}", None);
+    expect(
+        &text,
+        "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}",
+        Some(1.0),
     );
-    assert_eq!(
-        value(
-            &text,
-            "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}"
-        ),
-        Some(1.0)
+    expect(
+        &text,
+        "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}",
+        Some(1.0),
     );
     let time = "ratelimit_service_response_time_seconds";
     for (le, count) in [("0.00005", 2.0), ("0.0001", 3.0), ("1", 3.0), ("+Inf", 4.0)] {
-        assert_eq!(
-            value(&text, &format!("{time}_bucket{{{method},le=\"{le}\"}}")),
+        expect(
+            &text,
+            &format!("{time}_bucket{{{method},le=\"{le}\"}}"),
             Some(count),
-            "{le}"
         );
     }
     let sum = value(&text, &format!("{time}_sum{{{method}}}")).unwrap();
@@ -795,10 +753,10 @@ fn all_codes_have_their_names() {
         "UNAVAILABLE",
         "UNAUTHENTICATED",
     ] {
-        assert_eq!(
-            value(&text, &format!("weir_requests_total{{code=\"{name}\"}}")),
+        expect(
+            &text,
+            &format!("weir_requests_total{{code=\"{name}\"}}"),
             Some(1.0),
-            "{name}"
         );
     }
 }
@@ -812,19 +770,16 @@ fn other_parts_of_the_process_add_their_samples() {
     metrics.calls_refused(1);
     metrics.config_refused();
     let text = metrics.encode();
-    assert_eq!(value(&text, "weir_memory_keys"), Some(7.0));
-    assert_eq!(value(&text, "weir_panics_total"), Some(1.0));
-    assert_eq!(value(&text, "weir_connections_refused_total"), Some(1.0));
-    assert_eq!(value(&text, "weir_calls_refused_total"), Some(1.0));
-    assert_eq!(value(&text, "weir_config_last_load_successful"), Some(0.0));
+    expect(&text, "weir_memory_keys", Some(7.0));
+    expect(&text, "weir_panics_total", Some(1.0));
+    expect(&text, "weir_connections_refused_total", Some(1.0));
+    expect(&text, "weir_calls_refused_total", Some(1.0));
+    expect(&text, "weir_config_last_load_successful", Some(0.0));
     metrics.config_loaded(&Rules::default(), 3);
     let text = metrics.encode();
-    assert_eq!(value(&text, "weir_config_last_load_successful"), Some(1.0));
-    assert_eq!(value(&text, "weir_config_generation"), Some(3.0));
-    assert_eq!(
-        value(&text, "ratelimit_service_config_load_success"),
-        Some(1.0)
-    );
+    expect(&text, "weir_config_last_load_successful", Some(1.0));
+    expect(&text, "weir_config_generation", Some(3.0));
+    expect(&text, "ratelimit_service_config_load_success", Some(1.0));
 }
 
 #[test]

@@ -105,6 +105,16 @@ impl Bounds {
         }
     }
 
+    fn of(&self, subject: Subject) -> Ranked {
+        Ranked {
+            subject,
+            hits: self.hits,
+            hits_error: self.most_hits.saturating_sub(self.hits),
+            refused: self.refused,
+            refused_error: self.most_refused.saturating_sub(self.refused),
+        }
+    }
+
     const fn weight(&self, by: Ranking) -> u64 {
         match by {
             Ranking::Hits => self.hits,
@@ -122,40 +132,10 @@ impl Bounds {
 
 /// The heaviest subjects of a view.
 pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
-    let sum = |by: Ranking, value: fn(&Sketch) -> u64| {
-        view.panes.iter().fold(0_u64, |sum, pane| {
-            sum.saturating_add(value(pane.sketch(by)))
-        })
-    };
-    // Where the text of each subject is: a pane, and a counter of it.
-    let mut texts: HashMap<u64, (u16, u16)> = HashMap::with_capacity(
-        view.panes
-            .iter()
-            .map(|pane| pane.sketch(query.by).counters().len())
-            .sum(),
-    );
-    for (pane, sketch) in view
-        .panes
-        .iter()
-        .map(|pane| pane.sketch(query.by))
-        .enumerate()
-    {
-        for (index, counter) in sketch
-            .counters()
-            .iter()
-            .enumerate()
-            .filter(|(_, counter)| query.asks_for(sketch, counter))
-        {
-            texts
-                .entry(counter.fingerprint)
-                .or_insert((pane as u16, index as u16));
-        }
-    }
+    let texts = texts(view, query);
     let weight = |&fingerprint: &u64| {
-        (
-            Reverse(Bounds::new(view, fingerprint).weight(query.by)),
-            fingerprint,
-        )
+        let weight = Bounds::new(view, fingerprint).weight(query.by);
+        (Reverse(weight), fingerprint)
     };
     let mut order: Vec<(Reverse<u64>, u64)> = texts.keys().map(weight).collect();
     let is_cut = order.len() > query.count;
@@ -163,68 +143,91 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
         order.select_nth_unstable(query.count);
         order.truncate(query.count);
     }
-    let ranked = |(_, fingerprint): &(_, u64)| {
-        let (pane, index) = *texts.get(fingerprint)?;
-        let sketch = view.panes.get(usize::from(pane))?.sketch(query.by);
-        let (path, key) = sketch.text(sketch.counters().get(usize::from(index))?);
-        let Bounds {
-            hits,
-            most_hits,
-            refused,
-            most_refused,
-        } = Bounds::new(view, *fingerprint);
-        let (hits_error, refused_error) = (
-            most_hits.saturating_sub(hits),
-            most_refused.saturating_sub(refused),
-        );
-        Some(Ranked {
-            subject: text::read(path, key),
-            hits,
-            hits_error,
-            refused,
-            refused_error,
-        })
+    let ranked = |&(_, fingerprint): &(_, u64)| {
+        let subject = texts.get(&fingerprint)?.read(view, query.by)?;
+        Some(Bounds::new(view, fingerprint).of(subject))
     };
     let mut subjects: Vec<Ranked> = order.iter().filter_map(ranked).collect();
     // Fingerprints differ from process to process; equal counts have an order that readers can
     // follow.
+    let weight = |ranked: &Ranked| match query.by {
+        Ranking::Hits => ranked.hits,
+        Ranking::Refusals => ranked.refused,
+    };
     subjects.sort_by(|one, other| {
-        let weight = |ranked: &Ranked| match query.by {
-            Ranking::Hits => ranked.hits,
-            Ranking::Refusals => ranked.refused,
-        };
         weight(other)
             .cmp(&weight(one))
             .then_with(|| one.subject.cmp(&other.subject))
     });
-    order.sort_unstable_by_key(|&(_, fingerprint)| fingerprint);
-    let is_listed = |fingerprint: u64| {
-        order
-            .binary_search_by_key(&fingerprint, |&(_, listed)| listed)
-            .is_ok()
-    };
+    let mut listed: Vec<u64> = order
+        .into_iter()
+        .map(|(_, fingerprint)| fingerprint)
+        .collect();
+    listed.sort_unstable();
     // What has no counter, and what has one but is not listed.
     let at_most = |by: Ranking| {
-        let counters = view
-            .panes
-            .iter()
-            .map(|pane| pane.sketch(by))
-            .flat_map(|sketch| sketch.counters().iter().map(move |one| (sketch, one)));
-        let others = counters
-            .filter(|(sketch, one)| !is_listed(one.fingerprint) && query.asks_for(sketch, one));
+        let counters = counters(view, by).map(|(_, sketch, one)| (sketch, one));
+        let others = counters.filter(|(sketch, one)| {
+            listed.binary_search(&one.fingerprint).is_err() && query.asks_for(sketch, one)
+        });
         others
             .map(|(_, one)| Bounds::new(view, one.fingerprint).most(by))
-            .fold(sum(by, Sketch::error), u64::max)
+            .fold(sum(view, by, Sketch::error), u64::max)
     };
     Heaviest {
         seconds: view.covers.as_secs(),
-        total: sum(query.by, Sketch::total),
-        error_at_most: sum(query.by, Sketch::error),
+        total: sum(view, query.by, Sketch::total),
+        error_at_most: sum(view, query.by, Sketch::error),
         hits_at_most: at_most(Ranking::Hits),
         refused_at_most: at_most(Ranking::Refusals),
         is_cut,
         subjects,
     }
+}
+
+/// Where the text of a subject is: a pane, and a counter of it.
+struct TextAt {
+    pane: u16,
+    counter: u16,
+}
+
+impl TextAt {
+    fn read(&self, view: &View<'_>, by: Ranking) -> Option<Subject> {
+        let sketch = view.panes.get(usize::from(self.pane))?.sketch(by);
+        let (path, key) = sketch.text(sketch.counters().get(usize::from(self.counter))?);
+        Some(text::read(path, key))
+    }
+}
+
+/// The texts of all subjects that the query asks for, by fingerprint.
+fn texts(view: &View<'_>, query: &Query) -> HashMap<u64, TextAt> {
+    let all = counters(view, query.by);
+    let mut texts = HashMap::with_capacity(counters(view, query.by).count());
+    for ((pane, counter), sketch, one) in all {
+        if query.asks_for(sketch, one) {
+            texts
+                .entry(one.fingerprint)
+                .or_insert(TextAt { pane, counter });
+        }
+    }
+    texts
+}
+
+/// The counters of all panes, each with the numbers of its pane and of itself.
+fn counters<'v>(
+    view: &'v View<'_>,
+    by: Ranking,
+) -> impl Iterator<Item = ((u16, u16), &'v Sketch, &'v Counter)> {
+    (0..).zip(&view.panes).flat_map(move |(pane, of_pane)| {
+        let sketch = of_pane.sketch(by);
+        let counters = (0..).zip(sketch.counters());
+        counters.map(move |(counter, one)| ((pane, counter), sketch, one))
+    })
+}
+
+fn sum(view: &View<'_>, by: Ranking, value: fn(&Sketch) -> u64) -> u64 {
+    let values = view.panes.iter().map(|pane| value(pane.sketch(by)));
+    values.fold(0, u64::saturating_add)
 }
 
 impl Query {
