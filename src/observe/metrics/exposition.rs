@@ -8,16 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::rc::Rc;
 
-use prometheus::TextEncoder;
-use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
-
-use super::families::{Family, Observations, Sample, Value};
+use super::families::{Family, MetricType, Observations, Sample, Value};
 
 /// All samples of one scrape, by the name of their family.
 #[derive(Debug, Default)]
 pub struct Exposition {
     values: BTreeMap<&'static str, Values>,
-    histograms: BTreeMap<&'static str, MetricFamily>,
     /// Further labels of every series of the families of envoyproxy/ratelimit.
     extra: Vec<(String, String)>,
 }
@@ -30,6 +26,8 @@ struct Values {
 
 #[derive(Debug)]
 struct Series {
+    /// What stands behind the family's name.
+    suffix: &'static str,
     labels: Rc<str>,
     /// The value of the family's last label, where it is not in `labels`.
     last: Option<&'static str>,
@@ -114,6 +112,7 @@ impl Exposition {
                 .zip(values.iter().map(String::as_str)),
         );
         self.series(family).push(Series {
+            suffix: "",
             labels,
             last: None,
             value,
@@ -130,6 +129,7 @@ impl Exposition {
         count: u64,
     ) {
         self.series(family).push(Series {
+            suffix: "",
             labels: Rc::clone(labels),
             last,
             value: count as f64,
@@ -139,6 +139,7 @@ impl Exposition {
     /// Adds one gauge.
     pub(super) fn gauge(&mut self, family: &'static Family, labels: &Rc<str>, value: i64) {
         self.series(family).push(Series {
+            suffix: "",
             labels: Rc::clone(labels),
             last: None,
             value: value as f64,
@@ -156,53 +157,37 @@ impl Exposition {
             .series
     }
 
+    /// Adds a histogram: the observations up to each bound, their sum and their number.
     fn observe(&mut self, family: &'static Family, labels: &[String], observations: &Observations) {
+        let named = family.labels.iter().copied();
+        let named: Vec<_> = named.zip(labels.iter().map(String::as_str)).collect();
+        let of_all = self.labels(family, named.iter().copied());
+        let bounds = observations.bounds.iter().map(ToString::to_string);
         let mut cumulative = 0_u64;
-        let mut buckets = Vec::with_capacity(observations.bounds.len());
-        for (&bound, &count) in observations.bounds.iter().zip(&observations.counts) {
+        let mut series = Vec::with_capacity(observations.counts.len() + 2);
+        for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(&observations.counts) {
             cumulative += count;
-            let mut bucket = Bucket::default();
-            bucket.set_upper_bound(bound);
-            bucket.set_cumulative_count(cumulative);
-            buckets.push(bucket);
+            let le = [("le", bound.as_str())];
+            let labels = named.iter().copied().chain(self.extra_of(family)).chain(le);
+            series.push(("_bucket", self::labels(labels), cumulative as f64));
         }
-        let mut histogram = Histogram::default();
-        histogram.set_sample_count(observations.counts.iter().sum());
-        histogram.set_sample_sum(observations.sum);
-        histogram.set_bucket(buckets);
-        let named = family
-            .labels
-            .iter()
-            .copied()
-            .zip(labels.iter().map(String::as_str));
-        let mut metric = Metric::from_label(named.chain(self.extra_of(family)).map(pair).collect());
-        metric.set_histogram(histogram);
-        self.histograms
-            .entry(family.name)
-            .or_insert_with(|| histogram_family(family))
-            .mut_metric()
-            .push(metric);
+        series.push(("_sum", Rc::clone(&of_all), observations.sum));
+        series.push(("_count", of_all, cumulative as f64));
+        let series = series.into_iter().map(|(suffix, labels, value)| Series {
+            suffix,
+            labels,
+            last: None,
+            value,
+        });
+        self.series(family).extend(series);
     }
 
     /// Prometheus's text format, version 0.0.4; families in the order of their names.
     #[must_use]
     pub fn text(self) -> String {
-        let mut histograms = self.histograms.into_iter().peekable();
         let mut text = String::new();
-        // An error means a family without samples or without a name; there is none.
-        let encode = |family: MetricFamily| {
-            TextEncoder::new()
-                .encode_to_string(&[family])
-                .unwrap_or_default()
-        };
-        for (name, values) in self.values {
-            while let Some((_, family)) = histograms.next_if(|(histogram, _)| *histogram < name) {
-                text.push_str(&encode(family));
-            }
+        for values in self.values.into_values() {
             values.write(&mut text);
-        }
-        for (_, family) in histograms {
-            text.push_str(&encode(family));
         }
         text
     }
@@ -222,14 +207,18 @@ impl Values {
             "# HELP {name} {}\n# TYPE {name} {metric_type}",
             help.replace('\\', "\\\\").replace('\n', "\\n")
         );
-        // Most series are in order already, for which this sort takes linear time.
-        self.series
-            .sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
-        for same in self
-            .series
-            .chunk_by(|one, other| one.labels == other.labels && one.last == other.last)
-        {
+        // Most series are in order already, for which this sort takes linear time. Those of a
+        // histogram are in theirs.
+        if metric_type != MetricType::Histogram {
+            self.series
+                .sort_by(|one, other| (&one.labels, one.last).cmp(&(&other.labels, other.last)));
+        }
+        let is_same = |one: &Series, other: &Series| {
+            one.suffix == other.suffix && one.labels == other.labels && one.last == other.last
+        };
+        for same in self.series.chunk_by(is_same) {
             text.push_str(name);
+            text.push_str(same[0].suffix);
             same[0].write_labels(labels.last().copied().unwrap_or_default(), text);
             write_value(same.iter().map(|series| series.value).sum(), text);
         }
@@ -263,21 +252,6 @@ fn write_value(value: f64, text: &mut String) {
         let _ = write!(text, "{value}");
     }
     text.push('\n');
-}
-
-fn histogram_family(declared: &Family) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_name(declared.name.to_owned());
-    family.set_help(declared.help.to_owned());
-    family.set_field_type(MetricType::HISTOGRAM);
-    family
-}
-
-fn pair((name, value): (&str, &str)) -> LabelPair {
-    let mut pair = LabelPair::default();
-    pair.set_name(name.to_owned());
-    pair.set_value(value.to_owned());
-    pair
 }
 
 #[cfg(test)]
