@@ -21,12 +21,7 @@ const XDS: [&str; 2] = [
 ];
 
 /// Messages whose strings and packed messages are kept as bytes.
-const OPAQUE: [&str; 4] = [
-    "ControlPlane",
-    "DiscoveryResponse",
-    "DeltaDiscoveryResponse",
-    "Resource",
-];
+const OPAQUE: [&str; 3] = ["ControlPlane", "DiscoveryResponse", "Resource"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -155,12 +150,7 @@ fn responses_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
         for field in &mut message.field {
             // A request repeats the version and the nonce of a response.
             let repeats = ["version_info", "response_nonce"].contains(&field.name());
-            let is_packed = [
-                ".google.protobuf.Any",
-                ".envoy.service.discovery.v3.Resource",
-            ]
-            .contains(&field.type_name());
-            if repeats || is_packed {
+            if repeats || field.type_name() == ".google.protobuf.Any" {
                 field.set_type(Type::Bytes);
                 field.type_name = None;
             }

@@ -358,7 +358,7 @@ def xds():
     state = " or ".join(f'weir_xds_state{{pods,state="{name}"}} * {number}' for number, name in enumerate(["connecting", "waiting", "synced", "nacked"], 1))
     return dashboard(
         "xDS",
-        "Limits from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW or GRPC_XDS_DELTA). Without one, nothing is shown.",
+        "Limits from a control plane (CONFIG_TYPE=GRPC_XDS_SOTW). Without one, nothing is shown.",
         VARIABLES,
         ("Control plane", [
             states("Connected", "Whether a stream to the control plane is open.",

@@ -35,7 +35,7 @@ pub mod xds {
         AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
     };
     pub use super::xds_messages::envoy::service::discovery::v3::{
-        DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Resource,
+        DiscoveryRequest, DiscoveryResponse, Resource,
     };
     pub use super::xds_messages::google::rpc::Status;
     pub use super::xds_messages::ratelimit::config::ratelimit::v3::{

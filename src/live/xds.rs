@@ -1,4 +1,5 @@
-//! Limits from a control plane: a client of xDS (state of the world over ADS, or delta).
+//! Limits from a control plane: a client of xDS, state of the world over ADS. Envoy Gateway and
+//! Envoy AI Gateway serve it, and no delta.
 //!
 //! `protocol` says what to send and when, `connect` and `session` are the connection, and `applier`
 //! puts configurations in force with `configuration`, each on a thread of its own. A control plane
@@ -12,10 +13,8 @@
 mod applier;
 mod backoff;
 mod cache;
-mod change;
 mod configuration;
 mod connect;
-mod goaway;
 mod inbox;
 mod overlay;
 mod protocol;
@@ -25,10 +24,9 @@ mod session;
 mod status;
 mod weight;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
@@ -42,7 +40,7 @@ use crate::observe::metrics::Metrics;
 use applier::{Answer, Applier};
 use backoff::{Backoff, Ended};
 use cache::Cache;
-use configuration::{Bounds, Configuration, Versioned};
+use configuration::{Bounds, Configuration};
 use inbox::Inbox;
 use overlay::OverlayFile;
 use protocol::RefusalPace;
@@ -51,7 +49,6 @@ use status::Count;
 
 pub use backoff::Options as BackoffOptions;
 pub use connect::Server;
-pub use protocol::Variant;
 pub use session::Header;
 pub use status::{State, Status};
 
@@ -67,10 +64,6 @@ const MIN_COMPILE_INTERVAL: Duration = Duration::from_secs(1);
 /// Silence of a new stream that is worth a line. It is no error: a server has nothing to say while
 /// it has no configuration for the node.
 const SILENCE: Duration = Duration::from_secs(10);
-
-/// The time between two PINGs for a server that finds the usual one too short: Go's gRPC servers
-/// close a connection with more than one in five minutes.
-const LONG_PING: Duration = Duration::from_secs(310);
 
 /// The same failure is logged again after this time.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -89,8 +82,6 @@ const MAX_ANSWERS: usize = 64;
 pub struct Options {
     /// Where it is.
     pub server: Server,
-    /// How it sends its configuration.
-    pub variant: Variant,
     /// Who Weir is. The control plane chooses the configuration by it.
     pub node: Node,
     /// Headers of each stream.
@@ -109,27 +100,6 @@ pub struct Options {
     pub rules: XdsOptions,
     /// The file with what the messages have no field for.
     pub overlay_file: Option<PathBuf>,
-}
-
-/// The names and versions of the resources in force, for a new stream.
-#[derive(Debug, Default)]
-struct InForce(Mutex<BTreeMap<String, String>>);
-
-impl InForce {
-    fn set(&self, resources: &BTreeMap<String, Versioned>) {
-        let versions = resources
-            .iter()
-            .map(|(name, resource)| (name.clone(), resource.version.clone()))
-            .collect();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = versions;
-    }
-
-    fn versions(&self) -> BTreeMap<String, String> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
 }
 
 /// A client that has not connected yet.
@@ -189,7 +159,6 @@ impl Client {
         } = self;
         let inbox = Arc::new(Inbox::default());
         let (answers, received) = mpsc::channel(MAX_ANSWERS);
-        let in_force = applier.in_force();
         let (_alive, ended) = oneshot::channel::<()>();
         let _ending = Ending(Arc::clone(&inbox));
         let applied = {
@@ -215,7 +184,6 @@ impl Client {
                 status,
                 inbox,
                 answers: received,
-                in_force,
             };
             runtime.block_on(async {
                 tokio::select! {
@@ -257,7 +225,6 @@ struct Connection {
     status: Status,
     inbox: Arc<Inbox>,
     answers: mpsc::Receiver<Answer>,
-    in_force: Arc<InForce>,
 }
 
 impl Connection {
@@ -268,11 +235,11 @@ impl Connection {
             RefusalPace::default(),
             Failures::default(),
         );
-        let (mut ping, mut is_reported) = (self.options.ping, false);
+        let mut is_reported = false;
         for number in 0.. {
             self.status.set(State::Connecting);
-            let End { ended, reason } = match connect::connect(&self.options.server, ping).await {
-                Ok((channel, fewer_pings)) => {
+            let End { ended, reason } = match connect::connect(&self.options).await {
+                Ok(channel) => {
                     self.status.count(Count::Connected);
                     if !std::mem::replace(&mut is_reported, true) {
                         let (server, node) = (&self.options.server, &self.options.node.id);
@@ -283,15 +250,10 @@ impl Connection {
                         status: &self.status,
                         inbox: &self.inbox,
                         answers: &mut self.answers,
-                        in_force: &self.in_force,
                         pace: &mut pace,
                         number,
                     };
-                    let end = session::follow(channel, context).await;
-                    if fewer_pings.are_wanted() {
-                        ping = ping.max(LONG_PING);
-                    }
-                    end
+                    session::follow(channel, context).await
                 }
                 Err(error) => {
                     self.status.count(Count::ConnectFailed);

@@ -137,7 +137,6 @@ CASES = {
     "control-plane-tls": {
         "controlPlane": {
             "enabled": True,
-            "type": "GRPC_XDS_DELTA",
             "address": "control.example:18000",
             "nodeId": "edge",
             "cache": {"enabled": False},

@@ -3,14 +3,12 @@
 
 mod cache;
 mod connection;
-mod delta;
 mod gateways;
 mod load;
 mod memory;
 mod overlay;
 mod refusals;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use weir::core::proto::rate_limit_response::Code;
@@ -366,9 +364,4 @@ async fn a_burst_of_changes_becomes_few_configurations_and_the_last_one_holds() 
         .filter(|line| line.contains("limits loaded"))
         .count();
     assert!(lines <= 2, "{lines} lines");
-}
-
-/// The names and versions that a request of a new stream has, for messages.
-pub(crate) fn initial(asked: &BTreeMap<String, String>) -> Vec<&str> {
-    asked.keys().map(String::as_str).collect()
 }

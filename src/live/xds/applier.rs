@@ -12,16 +12,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use super::MIN_COMPILE_INTERVAL;
 use super::cache::Cache;
-use super::change::Update;
 use super::configuration::{Applied, Configuration};
-use super::inbox::{Inbox, Wake};
+use super::inbox::{Inbox, Update, Wake};
 use super::overlay::OverlayFile;
 use super::protocol::Outcome;
 use super::report::Report;
 use super::resources::Digest;
 use super::status::{Count, Status};
-use super::{InForce, MIN_COMPILE_INTERVAL};
 use crate::limits::rules::Rules;
 use crate::live::Live;
 use crate::net::background;
@@ -37,7 +36,7 @@ pub(super) struct Answer {
     /// The stream of the update.
     pub(super) stream: u64,
     pub(super) version: Bytes,
-    pub(super) nonces: Vec<Bytes>,
+    pub(super) nonce: Bytes,
     pub(super) outcome: Outcome,
 }
 
@@ -49,8 +48,6 @@ pub(super) struct Applier {
     configuration: Configuration,
     overlay: OverlayFile,
     cache: Option<Cache>,
-    /// What the connection tells the control plane about the resources in force.
-    in_force: Arc<InForce>,
     report: Report,
     /// Whether the last attempt to write the cache failed, which is logged once.
     save_failed: bool,
@@ -64,7 +61,6 @@ impl Applier {
         (configuration, overlay): (Configuration, OverlayFile),
         cache: Option<Cache>,
     ) -> Self {
-        let (in_force, report) = (Arc::default(), Report::default());
         Self {
             live,
             metrics,
@@ -72,14 +68,9 @@ impl Applier {
             configuration,
             overlay,
             cache,
-            in_force,
-            report,
+            report: Report::default(),
             save_failed: false,
         }
-    }
-
-    pub(super) fn in_force(&self) -> Arc<InForce> {
-        Arc::clone(&self.in_force)
     }
 
     /// Puts the saved configuration in force, if there is one.
@@ -144,10 +135,10 @@ impl Applier {
         let Update {
             stream,
             version,
-            nonces,
-            change,
+            nonce,
+            resources,
         } = update;
-        let outcome = match self.guarded(|configuration| configuration.apply(change)) {
+        let outcome = match self.guarded(|configuration| configuration.apply(&resources)) {
             Some(applied) => {
                 let outcome = applied.outcome.clone();
                 self.settle(applied, &version, Instant::now());
@@ -165,7 +156,7 @@ impl Applier {
         Answer {
             stream,
             version,
-            nonces,
+            nonce,
             outcome,
         }
     }
@@ -217,7 +208,6 @@ impl Applier {
             (applied.kept, applied.absent),
             is_first && snapshot.is_none(),
         );
-        self.in_force.set(self.configuration.in_force());
     }
 
     /// Saves what is in force, if it has changed.

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use prost::Message;
 
-use super::configuration::Versioned;
 use crate::core::digest::{hex, sha256};
 use crate::live::replaced::replace;
 
@@ -23,7 +22,7 @@ const MAGIC: &str = "weir limits 1 ";
 /// The length of the digest in hexadecimal digits.
 const DIGEST_BYTES: usize = 64;
 
-/// What the file may have beyond the resources: names, versions, and the format itself.
+/// What the file may have beyond the resources: names, and the format itself.
 const EXTRA_BYTES: u64 = 16 << 20;
 
 /// The file.
@@ -62,8 +61,7 @@ struct Saved {
 struct SavedResource {
     #[prost(string, tag = "1")]
     name: String,
-    #[prost(string, tag = "2")]
-    version: String,
+    // Tag 2 was a version.
     #[prost(bytes = "bytes", tag = "3")]
     config: Bytes,
 }
@@ -85,7 +83,7 @@ impl Cache {
     ///
     /// # Errors
     /// Why the file cannot be used.
-    pub(super) fn load(&self) -> Result<Option<BTreeMap<String, Versioned>>, Unusable> {
+    pub(super) fn load(&self) -> Result<Option<BTreeMap<String, Bytes>>, Unusable> {
         let max = self.max_bytes as u64 + EXTRA_BYTES;
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -110,27 +108,18 @@ impl Cache {
         if saved.node != self.node {
             return Err(Unusable::OtherNode(saved.node));
         }
-        let versioned = |it: SavedResource| {
-            (
-                it.name,
-                Versioned {
-                    version: it.version,
-                    config: it.config,
-                },
-            )
-        };
-        Ok(Some(saved.resources.into_iter().map(versioned).collect()))
+        let named = |it: SavedResource| (it.name, it.config);
+        Ok(Some(saved.resources.into_iter().map(named).collect()))
     }
 
     /// Replaces the file.
     ///
     /// # Errors
     /// The operating system's error. The file is the one that it was.
-    pub(super) fn save(&self, resources: &BTreeMap<String, Versioned>) -> io::Result<()> {
-        let resource = |(name, it): (&String, &Versioned)| SavedResource {
+    pub(super) fn save(&self, resources: &BTreeMap<String, Bytes>) -> io::Result<()> {
+        let resource = |(name, config): (&String, &Bytes)| SavedResource {
             name: name.clone(),
-            version: it.version.clone(),
-            config: it.config.clone(),
+            config: config.clone(),
         };
         let body = Saved {
             node: self.node.clone(),
@@ -154,17 +143,8 @@ mod tests {
 
     use super::*;
 
-    fn resources() -> BTreeMap<String, Versioned> {
-        let resource = |name: &str| {
-            (
-                name.to_owned(),
-                Versioned {
-                    version: "v".to_owned(),
-                    config: name.to_owned().into(),
-                },
-            )
-        };
-        BTreeMap::from(["a", "b"].map(resource))
+    fn resources() -> BTreeMap<String, Bytes> {
+        BTreeMap::from(["a", "b"].map(|name| (name.to_owned(), name.into())))
     }
 
     fn cache(folder: &Path) -> Cache {

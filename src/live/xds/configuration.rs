@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::change::{Change, Edit};
 use super::protocol::Outcome;
 use super::resources::{self, Digest, Named, Unusable};
 use super::weight::weigh;
@@ -25,16 +24,9 @@ const MAX_RESOURCES: usize = 100_000;
 /// kept for that.
 const MOST_SHOWN: usize = 100;
 
-/// A resource and its version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Versioned {
-    pub(super) version: String,
-    /// The encoded `RateLimitConfig`.
-    pub(super) config: Bytes,
-}
-
-/// What the control plane wants under a name: a resource, or why it cannot be unpacked.
-type Wanted = Result<Versioned, String>;
+/// What the control plane wants under a name: an encoded `RateLimitConfig`, or why it cannot be
+/// unpacked.
+type Wanted = Result<Bytes, String>;
 
 /// The configuration.
 #[derive(Debug)]
@@ -45,14 +37,13 @@ pub(super) struct Configuration {
     wanted: BTreeMap<String, Wanted>,
     /// What is wrong with resources of which not even the name is known.
     unnamed: Vec<String>,
-    in_force: BTreeMap<String, Versioned>,
+    /// The encoded resources in force.
+    in_force: BTreeMap<String, Bytes>,
     /// The names of resources in force that nothing wants any more: their domains were refused
     /// under other names.
     outdated: BTreeSet<String>,
     /// Whether `in_force` has changed since [`Configuration::take_changed`].
     has_changed: bool,
-    /// The names of wanted resources that are not in force.
-    refused: BTreeSet<String>,
     /// The last result, while neither the resources nor the options change.
     last: Option<(Digest, Outcome)>,
 }
@@ -97,13 +88,12 @@ impl Configuration {
             in_force: BTreeMap::new(),
             outdated: BTreeSet::new(),
             has_changed: false,
-            refused: BTreeSet::new(),
             last: None,
         }
     }
 
     /// The resources in force, by name.
-    pub(super) fn in_force(&self) -> &BTreeMap<String, Versioned> {
+    pub(super) fn in_force(&self) -> &BTreeMap<String, Bytes> {
         &self.in_force
     }
 
@@ -115,32 +105,24 @@ impl Configuration {
     /// Applies what the control plane wants once more, with other options.
     pub(super) fn apply_options(&mut self, options: XdsOptions) -> Applied {
         (self.options, self.last) = (options, None);
-        self.apply_wanted(None)
+        self.apply_wanted()
     }
 
     /// Applies resources that were in force when they were saved.
-    pub(super) fn restore(&mut self, resources: BTreeMap<String, Versioned>) -> Applied {
+    pub(super) fn restore(&mut self, resources: BTreeMap<String, Bytes>) -> Applied {
         self.wanted = resources
             .into_iter()
             .map(|(name, resource)| (name, Ok(resource)))
             .collect();
-        let applied = self.apply_wanted(None);
+        let applied = self.apply_wanted();
         self.has_changed = false;
         applied
     }
 
-    /// Applies what responses say.
-    pub(super) fn apply(&mut self, change: Change) -> Applied {
-        match change {
-            Change::All(packed) => {
-                self.take_all(&packed);
-                self.apply_wanted(None)
-            }
-            Change::Edits(edits) => {
-                let named = self.take_edits(&edits);
-                self.apply_wanted(Some(&named))
-            }
-        }
+    /// Applies a response: all resources, each an encoded `Any`.
+    pub(super) fn apply(&mut self, packed: &[Bytes]) -> Applied {
+        self.take_all(packed);
+        self.apply_wanted()
     }
 
     fn take_all(&mut self, packed: &[Bytes]) {
@@ -155,9 +137,7 @@ impl Configuration {
         let (mut prolonged, mut has_content) = (false, packed.is_empty());
         for packed in packed {
             match resources::unpack(packed) {
-                Ok(Named {
-                    name, config: None, ..
-                }) => {
+                Ok(Named { name, config: None }) => {
                     prolonged = true;
                     if let Some(known) = self.wanted.get(&name) {
                         wanted.insert(name, known.clone());
@@ -166,9 +146,8 @@ impl Configuration {
                 }
                 Ok(Named {
                     name,
-                    version,
                     config: Some(config),
-                }) => insert(&mut wanted, name, Ok(Versioned { version, config })),
+                }) => insert(&mut wanted, name, Ok(config)),
                 Err(Unusable {
                     name: Some(name),
                     what,
@@ -195,45 +174,6 @@ impl Configuration {
         self.wanted = wanted;
     }
 
-    /// Returns the names of what changed.
-    fn take_edits(&mut self, edits: &[Edit]) -> BTreeSet<String> {
-        self.unnamed.clear();
-        let mut names = BTreeSet::new();
-        for edit in edits {
-            let (name, wanted) = match edit {
-                Edit::Remove(name) => {
-                    self.wanted.remove(&*String::from_utf8_lossy(name));
-                    continue;
-                }
-                Edit::Set(packed) => match resources::unpack_wrapper(packed) {
-                    Ok(Named { config: None, .. }) => continue,
-                    Ok(Named {
-                        name,
-                        version,
-                        config: Some(config),
-                    }) => (name, Ok(Versioned { version, config })),
-                    Err(Unusable {
-                        name: Some(name),
-                        what,
-                    }) => (name, Err(what)),
-                    Err(Unusable { name: None, what }) => {
-                        self.add_unnamed(what);
-                        continue;
-                    }
-                },
-            };
-            if self.wanted.len() >= MAX_RESOURCES && !self.wanted.contains_key(&name) {
-                self.add_unnamed(format!(
-                    "there are {MAX_RESOURCES} resources already, and no more are possible"
-                ));
-                continue;
-            }
-            names.insert(name.clone());
-            self.wanted.insert(name, wanted);
-        }
-        names
-    }
-
     /// Notes what is wrong with an element whose name is not known. A response may have a million
     /// of them.
     fn add_unnamed(&mut self, what: String) {
@@ -242,35 +182,30 @@ impl Configuration {
         }
     }
 
-    /// Compiles what is wanted. `named` are the resources of the change, if it is not all of them:
-    /// only they, and others that were not refused before, make it a refusal.
-    fn apply_wanted(&mut self, named: Option<&BTreeSet<String>>) -> Applied {
+    /// Compiles what is wanted.
+    fn apply_wanted(&mut self) -> Applied {
         let content = self.digest();
         if let Some((last, outcome)) = &self.last
             && *last == content
-            && named.is_none()
         {
             return Applied::known(outcome.clone());
         }
         let Decoded {
             resources,
             mut problems,
-            mut refused,
-            kept,
-            absent,
+            broken,
+            mut kept,
+            mut absent,
         } = self.decode();
-        let broken: HashSet<String> = refused.iter().cloned().collect();
         let applied = self.domains.apply(resources, &self.options);
-        let mut counts = (kept, absent);
         let mut kept_domains = HashSet::new();
         for refusal in applied.refused {
             problems.extend(refusal.problems);
-            refused.insert(refusal.resource);
             if refusal.keeps_old {
-                counts.0 += 1;
+                kept += 1;
                 kept_domains.insert(refusal.domain);
             } else {
-                counts.1 += 1;
+                absent += 1;
             }
         }
         self.put_in_force(&broken, &kept_domains);
@@ -279,32 +214,18 @@ impl Configuration {
                 .iter()
                 .map(|what| problem("without a name", what.clone())),
         );
-        let is_refusal = match named {
-            None => !problems.is_empty(),
-            Some(named) => {
-                !self.unnamed.is_empty()
-                    || refused
-                        .iter()
-                        .any(|name| named.contains(name) || !self.refused.contains(name))
-            }
-        };
-        let outcome = if is_refusal {
+        let outcome = if problems.is_empty() {
+            Outcome::Accepted
+        } else {
             let message = problems
                 .iter()
                 .take(MOST_SHOWN)
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
                 .join("\n");
-            Outcome::Refused {
-                content: named.map_or(content, |named| self.digest_of(named)),
-                message,
-            }
-        } else {
-            Outcome::Accepted
+            Outcome::Refused { content, message }
         };
-        self.refused = refused;
         self.last = Some((content, outcome.clone()));
-        let (kept, absent) = counts;
         Applied {
             rules: applied.rules,
             outcome,
@@ -328,7 +249,7 @@ impl Configuration {
         let weight_in_force = |name: &String| {
             self.in_force
                 .get(name)
-                .and_then(|old| weigh(&old.config, u64::MAX).ok())
+                .and_then(|old| weigh(old, u64::MAX).ok())
                 .unwrap_or_default()
         };
         let Bounds {
@@ -349,21 +270,21 @@ impl Configuration {
         for (name, wanted) in &self.wanted {
             let old = self.in_force.get(name).zip(in_force.get(&**name).copied());
             let usable = wanted.as_ref().map_err(Clone::clone).and_then(|wanted| {
-                bytes += wanted.config.len();
+                bytes += wanted.len();
                 if bytes > max_bytes {
                     let what = format!("the resources have more than {max_bytes} bytes together");
                     return Err(format!(
                         "{what}, the value of XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default"
                     ));
                 }
-                if let Some((_, same)) = old.filter(|(old, _)| old.config == wanted.config) {
+                if let Some((_, same)) = old.filter(|(old, _)| *old == wanted) {
                     return Ok(Arc::clone(same));
                 }
                 // While it is compiled there are both.
                 let charged = weight_in_force(name);
-                let weight = weigh(&wanted.config, left.saturating_add(charged))
+                let weight = weigh(wanted, left.saturating_add(charged))
                     .map_err(|why| why.explain(max_memory))?;
-                let resource = resources::decode(name, &wanted.config)?;
+                let resource = resources::decode(name, wanted)?;
                 left -= weight.saturating_sub(charged);
                 Ok(Arc::new(resource))
             });
@@ -371,7 +292,7 @@ impl Configuration {
                 Ok(resource) => decoded.resources.push(resource),
                 Err(what) => {
                     decoded.problems.push(problem(name, what));
-                    decoded.refused.insert(name.clone());
+                    decoded.broken.insert(name.clone());
                     match old {
                         Some((_, old)) => {
                             decoded.kept += 1;
@@ -393,11 +314,9 @@ impl Configuration {
             let Resource { name, domain, .. } = &**resource;
             let resource = if broken.contains(name) || kept.contains(domain) {
                 // A copy, because a part of an earlier response keeps all of it in memory.
-                let copy = |old: &Versioned| Versioned {
-                    version: old.version.clone(),
-                    config: Bytes::copy_from_slice(&old.config),
-                };
-                self.in_force.get(name).map(copy)
+                self.in_force
+                    .get(name)
+                    .map(|old| Bytes::copy_from_slice(old))
             } else {
                 self.wanted
                     .get(name)
@@ -423,14 +342,6 @@ impl Configuration {
             .flat_map(|(name, wanted)| [name.as_bytes(), content(wanted)]);
         Digest::of(named.chain(self.unnamed.iter().map(String::as_bytes)))
     }
-
-    fn digest_of(&self, names: &BTreeSet<String>) -> Digest {
-        let wanted = names
-            .iter()
-            .filter_map(|name| Some((name, self.wanted.get(name)?)));
-        let named = wanted.flat_map(|(name, wanted)| [name.as_bytes(), content(wanted)]);
-        Digest::of(named.chain(self.unnamed.iter().map(String::as_bytes)))
-    }
 }
 
 impl Applied {
@@ -453,14 +364,14 @@ struct Decoded {
     resources: Vec<Arc<Resource>>,
     problems: Vec<Problem>,
     /// The names of resources that cannot be decoded.
-    refused: BTreeSet<String>,
+    broken: HashSet<String>,
     kept: usize,
     absent: usize,
 }
 
 fn content(wanted: &Wanted) -> &[u8] {
     match wanted {
-        Ok(resource) => &resource.config,
+        Ok(config) => config,
         Err(what) => what.as_bytes(),
     }
 }

@@ -20,14 +20,15 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
-use super::goaway::{FewerPings, Watched};
+use super::Options;
 use crate::net::tls;
 
 /// The time for a connection, from the resolution of its name to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// TCP probes a connection without traffic, so that one whose other end is gone ends within 40 s,
-/// whatever the server allows in HTTP/2.
+/// TCP probes a connection without traffic, so that one whose other end is gone ends within 40 s.
+/// PINGs of HTTP/2 may not come as often: Go's gRPC servers close a connection with more than one
+/// in five minutes.
 const TCP_IDLE: Duration = Duration::from_secs(30);
 const TCP_INTERVAL: Duration = Duration::from_secs(5);
 const TCP_PROBES: u32 = 2;
@@ -82,16 +83,13 @@ pub(super) enum ConnectError {
     Http(String),
 }
 
-/// Opens a connection. `ping` is the time between two PINGs.
-pub(super) async fn connect(
-    server: &Server,
-    ping: Duration,
-) -> Result<(Channel, FewerPings), ConnectError> {
+/// Opens a connection.
+pub(super) async fn connect(options: &Options) -> Result<Channel, ConnectError> {
+    let server = &options.server;
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     let io = timeout_at(deadline, open(server, deadline))
         .await
         .map_err(|_| ConnectError::Timeout)??;
-    let fewer_pings = FewerPings::default();
     let scheme = if server.tls.is_some() {
         "https"
     } else {
@@ -104,21 +102,15 @@ pub(super) async fn connect(
     };
     let endpoint = Endpoint::from(uri("http")?)
         .origin(uri(scheme)?)
-        .http2_keep_alive_interval(ping)
+        .http2_keep_alive_interval(options.ping)
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
-    let connected = timeout_at(
-        deadline,
-        endpoint.connect_with_connector(Once(Some(Watched::new(io, fewer_pings.clone())))),
-    )
-    .await
-    .map_err(|_| ConnectError::Timeout)?;
-    Ok((
-        connected.map_err(|error| ConnectError::Http(causes(&error)))?,
-        fewer_pings,
-    ))
+    timeout_at(deadline, endpoint.connect_with_connector(Once(Some(io))))
+        .await
+        .map_err(|_| ConnectError::Timeout)?
+        .map_err(|error| ConnectError::Http(causes(&error)))
 }
 
 async fn open(server: &Server, deadline: Instant) -> Result<Box<dyn Io>, ConnectError> {
@@ -218,10 +210,10 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// Gives tonic the stream that is open already. It cannot open a second one: a new connection needs
 /// new addresses and files.
-struct Once(Option<Watched<Box<dyn Io>>>);
+struct Once(Option<Box<dyn Io>>);
 
 impl Service<http::Uri> for Once {
-    type Response = TokioIo<Watched<Box<dyn Io>>>;
+    type Response = TokioIo<Box<dyn Io>>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 

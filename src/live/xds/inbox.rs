@@ -1,14 +1,21 @@
-//! What passes between the thread of the connection and the thread that compiles: the newest update
-//! in one direction, outcomes in the other.
+//! What passes from the thread of the connection to the thread that compiles: the newest update,
+//! so that each configuration is compiled once.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::change::Update;
+use bytes::Bytes;
 
-/// Nonces of delta responses that may wait for one answer each. A server that sends more without
-/// one is not read on.
-const MAX_NONCES: usize = 64;
+/// A response that waits to be applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Update {
+    /// The number of the stream.
+    pub(super) stream: u64,
+    pub(super) version: Bytes,
+    pub(super) nonce: Bytes,
+    /// All resources: each an encoded `Any`.
+    pub(super) resources: Vec<Bytes>,
+}
 
 /// An update that waits for the thread that compiles.
 #[derive(Debug, Default)]
@@ -35,26 +42,12 @@ pub(super) enum Wake {
 }
 
 impl Inbox {
-    /// Adds an update to the one that waits. Returns whether there was one.
+    /// Replaces the update that waits. Returns whether there was one. It needs no answer: the
+    /// server ignores an answer to any but its last response.
     pub(super) fn put(&self, update: Update) -> bool {
-        let mut state = self.lock();
-        let waiting = state.update.take();
-        let merged = waiting.is_some();
-        state.update = Some(match waiting {
-            None => update,
-            Some(waiting) => waiting.then(update),
-        });
+        let replaced = self.lock().update.replace(update);
         self.changed.notify_one();
-        merged
-    }
-
-    /// Whether no more may be put in: what waits has `max_bytes`, or too many nonces. A state of
-    /// the world replaces the one that waits.
-    pub(super) fn is_full(&self, max_bytes: usize) -> bool {
-        let state = self.lock();
-        state.update.as_ref().is_some_and(|update| {
-            update.nonces.len() >= MAX_NONCES || update.len_edit_bytes() >= max_bytes
-        })
+        replaced.is_some()
     }
 
     /// Ends the thread that compiles.
@@ -101,23 +94,22 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::change::{Change, Edit};
     use super::*;
 
-    fn update(nonce: u32, change: Change) -> Update {
+    fn update(nonce: &'static str) -> Update {
         Update {
             stream: 1,
             version: "v".into(),
-            nonces: vec![nonce.to_string().into()],
-            change,
+            nonce: nonce.into(),
+            resources: Vec::new(),
         }
     }
 
     #[test]
     fn the_newest_state_is_taken_and_not_before_its_time() {
         let inbox = Inbox::default();
-        assert!(!inbox.put(update(1, Change::All(vec!["a".into()]))));
-        assert!(inbox.put(update(2, Change::All(vec!["b".into()]))));
+        assert!(!inbox.put(update("1")));
+        assert!(inbox.put(update("2")));
         let begin = Instant::now();
         let not_before = begin + Duration::from_millis(50);
         assert_eq!(
@@ -126,7 +118,7 @@ mod tests {
         );
         assert_eq!(
             inbox.wait(not_before, Duration::from_secs(60)),
-            Wake::Update(update(2, Change::All(vec!["b".into()])))
+            Wake::Update(update("2"))
         );
         assert!(
             begin.elapsed() >= Duration::from_millis(50),
@@ -136,27 +128,5 @@ mod tests {
         assert_eq!(inbox.wait(begin, Duration::ZERO), Wake::Idle);
         inbox.end();
         assert_eq!(inbox.wait(begin, Duration::from_secs(60)), Wake::Ended);
-    }
-
-    #[test]
-    fn it_is_full_of_nonces_or_of_bytes_and_never_of_states() {
-        let inbox = Inbox::default();
-        for nonce in 0..1_000 {
-            inbox.put(update(nonce, Change::All(vec![vec![0; 1_000].into()])));
-            assert!(!inbox.is_full(1_000), "a state replaces the one that waits");
-        }
-        let inbox = Inbox::default();
-        for nonce in 0..MAX_NONCES as u32 {
-            assert!(!inbox.is_full(1_000), "{nonce}");
-            inbox.put(update(nonce, Change::Edits(Vec::new())));
-        }
-        assert!(inbox.is_full(1_000));
-        let inbox = Inbox::default();
-        inbox.put(update(
-            1,
-            Change::Edits(vec![Edit::Set(vec![0; 1_000].into())]),
-        ));
-        let bytes = 1_000 + size_of::<Edit>();
-        assert!(inbox.is_full(bytes) && !inbox.is_full(bytes + 1));
     }
 }

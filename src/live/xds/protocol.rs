@@ -1,7 +1,7 @@
 //! The protocol of xDS without its connection: the requests of one stream, and when to send them.
 //!
 //! A pure state machine: it gets responses, outcomes and the time, and gives requests. Sources: the
-//! xDS protocol's documentation (versions, nonces, ACK and NACK, delta), and the behaviour of
+//! xDS protocol's documentation (versions, nonces, ACK and NACK), and the behaviour of
 //! go-control-plane's snapshot cache, which Envoy Gateway and Envoy AI Gateway serve: it answers a
 //! refusal at once with the same configuration, ignores a request whose nonce is not the last one,
 //! and its versions begin anew with the process.
@@ -11,13 +11,12 @@
 //! compilation. The pace of refusals belongs to the content and not to the stream: a client that
 //! refuses at once keeps both sides busy.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::resources::{Digest, TYPE_URL};
-use crate::core::proto::xds::{DeltaDiscoveryRequest, DiscoveryRequest, Node, Status};
+use crate::core::proto::xds::{DiscoveryRequest, Node, Status};
 
 /// INVALID_ARGUMENT. Source: gRPC, "Status codes and their use in gRPC".
 const INVALID_ARGUMENT: i32 = 3;
@@ -29,27 +28,7 @@ const MAX_REFUSAL_BYTES: usize = 8 * 1_024;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Refusals that may wait at once: delta answers each response. A server that sends more without an
-/// answer gets the latest ones.
-const MAX_HELD: usize = 64;
-
-/// How the control plane sends its configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// State of the world: each response holds all resources.
-    StateOfTheWorld,
-    /// Each response holds the changes.
-    Delta,
-}
-
-/// A request of one variant.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Request {
-    StateOfTheWorld(DiscoveryRequest),
-    Delta(DeltaDiscoveryRequest),
-}
-
-/// What came of applying responses.
+/// What came of applying a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// All of it is in force.
@@ -66,117 +45,78 @@ pub(super) enum Outcome {
 /// The requests of one stream.
 #[derive(Debug)]
 pub(super) struct Stream {
-    variant: Variant,
     node: Node,
     /// The version of the last response that was accepted on this stream. Those of earlier streams
     /// mean nothing, because the server may be another one.
     accepted: Bytes,
-    /// Refusals that wait, each with its time, in the order of their responses.
-    held: VecDeque<(Instant, Request)>,
+    /// A refusal that waits, with its time.
+    held: Option<(Instant, DiscoveryRequest)>,
 }
 
 impl Stream {
-    pub(super) fn new(variant: Variant, node: Node) -> Self {
+    pub(super) fn new(node: Node) -> Self {
         Self {
-            variant,
             node,
             accepted: Bytes::new(),
-            held: VecDeque::new(),
+            held: None,
         }
     }
 
     /// The first request. It has no version and no nonce, so that the server sends its
-    /// configuration whatever it takes this client for. `in_force` are the names and versions of
-    /// the resources in force, which only delta sends.
-    pub(super) fn first(&self, in_force: BTreeMap<String, String>) -> Request {
-        match self.variant {
-            Variant::StateOfTheWorld => self.request(Bytes::new(), None),
-            Variant::Delta => Request::Delta(DeltaDiscoveryRequest {
-                node: Some(self.node.clone()),
-                type_url: TYPE_URL.to_owned(),
-                resource_names_subscribe: vec!["*".to_owned()],
-                initial_resource_versions: in_force.into_iter().collect(),
-                ..Default::default()
-            }),
-        }
+    /// configuration whatever it takes this client for.
+    pub(super) fn first(&self) -> DiscoveryRequest {
+        self.request(Bytes::new(), None)
     }
 
-    /// Answers responses of this stream: their version and their nonces, in order. Returns the
-    /// requests to send now; others become [`Stream::due`].
+    /// Answers a response of this stream. Returns the request to send now; another becomes
+    /// [`Stream::due`].
     pub(super) fn answer(
         &mut self,
         version: Bytes,
-        nonces: Vec<Bytes>,
+        nonce: Bytes,
         outcome: Outcome,
         pace: &mut RefusalPace,
         now: Instant,
-    ) -> Vec<Request> {
-        if self.variant == Variant::StateOfTheWorld {
-            // The server ignores an answer to an earlier response.
-            self.held.clear();
-        }
+    ) -> Option<DiscoveryRequest> {
+        // The server ignores an answer to an earlier response.
+        self.held = None;
         match outcome {
             Outcome::Accepted => {
                 pace.accepted();
                 self.accepted = version;
-                nonces
-                    .into_iter()
-                    .map(|nonce| self.request(nonce, None))
-                    .collect()
+                Some(self.request(nonce, None))
             }
             Outcome::Refused { content, message } => {
-                let at = pace.next(content, now);
                 let error = Status {
                     code: INVALID_ARGUMENT,
                     message: cut(message),
                 };
-                self.held.extend(
-                    nonces
-                        .into_iter()
-                        .map(|nonce| (at, self.request(nonce, Some(error.clone()))))
-                        .collect::<Vec<_>>(),
-                );
-                self.held.drain(..self.held.len().saturating_sub(MAX_HELD));
+                self.held = Some((pace.next(content, now), self.request(nonce, Some(error))));
                 self.due(pace, now)
             }
         }
     }
 
-    /// Takes the refusals whose time has come.
-    pub(super) fn due(&mut self, pace: &mut RefusalPace, now: Instant) -> Vec<Request> {
-        let count = self.held.iter().take_while(|(at, _)| *at <= now).count();
-        if count > 0 {
-            pace.sent(now);
-        }
-        self.held
-            .drain(..count)
-            .map(|(_, request)| request)
-            .collect()
+    /// Takes the refusal that waits, if its time has come.
+    pub(super) fn due(&mut self, pace: &mut RefusalPace, now: Instant) -> Option<DiscoveryRequest> {
+        let (_, request) = self.held.take_if(|(at, _)| *at <= now)?;
+        pace.sent(now);
+        Some(request)
     }
 
-    /// When the next refusal is due.
+    /// When the refusal that waits is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.held.front().map(|(at, _)| *at)
+        self.held.as_ref().map(|(at, _)| *at)
     }
 
-    fn request(&self, response_nonce: Bytes, error_detail: Option<Status>) -> Request {
-        let (node, type_url) = (Some(self.node.clone()), TYPE_URL.to_owned());
-        match self.variant {
-            Variant::StateOfTheWorld => Request::StateOfTheWorld(DiscoveryRequest {
-                version_info: self.accepted.clone(),
-                node,
-                resource_names: Vec::new(),
-                type_url,
-                response_nonce,
-                error_detail,
-            }),
-            Variant::Delta => Request::Delta(DeltaDiscoveryRequest {
-                node,
-                type_url,
-                response_nonce,
-                error_detail,
-                ..Default::default()
-            }),
+    fn request(&self, response_nonce: Bytes, error_detail: Option<Status>) -> DiscoveryRequest {
+        DiscoveryRequest {
+            version_info: self.accepted.clone(),
+            node: Some(self.node.clone()),
+            resource_names: Vec::new(),
+            type_url: TYPE_URL.to_owned(),
+            response_nonce,
+            error_detail,
         }
     }
 }

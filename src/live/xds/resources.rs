@@ -23,8 +23,7 @@ pub(super) const TYPE_URL: &str =
 /// The type of the wrapper that carries the time to live of a resource.
 const WRAPPER_TYPE: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
 
-/// The longest name of a resource, and the longest version, in bytes. Both gateways use the domain
-/// as the name.
+/// The longest name of a resource, in bytes. Both gateways use the domain as the name.
 const MAX_NAME_BYTES: usize = 4_096;
 
 /// A digest of content. Two contents of one digest are equal: it is cryptographic.
@@ -68,8 +67,6 @@ struct Head {
 /// which each element takes memory, is not decoded.
 #[derive(Clone, PartialEq, Message)]
 struct Wrapper {
-    #[prost(bytes = "bytes", tag = "1")]
-    version: Bytes,
     #[prost(bytes = "bytes", tag = "2")]
     resource: Bytes,
     #[prost(bytes = "bytes", tag = "3")]
@@ -80,8 +77,6 @@ struct Wrapper {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) name: String,
-    /// The version of this resource; only delta has one.
-    pub(super) version: String,
     /// The encoded `RateLimitConfig`; `None` if the server only prolongs its time to live, so that
     /// its content is the one that it had.
     pub(super) config: Option<Bytes>,
@@ -107,17 +102,13 @@ pub(super) fn unpack(packed: &Bytes) -> Result<Named, Unusable> {
     }
 }
 
-/// Unpacks a wrapper: an element of a delta response, or of a state of the world with times to
-/// live. A wrapper inside a wrapper is not valid.
-pub(super) fn unpack_wrapper(packed: &Bytes) -> Result<Named, Unusable> {
+/// Unpacks a wrapper, which servers with times to live use. A wrapper inside a wrapper is not
+/// valid.
+fn unpack_wrapper(packed: &Bytes) -> Result<Named, Unusable> {
     let wrapper = Wrapper::decode(packed.clone()).map_err(|error| unnamed(invalid(&error)))?;
     let has_content = !wrapper.resource.is_empty();
     if wrapper.name.is_empty() && has_content {
-        let named = unpack_plain(decode_any(wrapper.resource).map_err(unnamed)?)?;
-        return Ok(Named {
-            version: version(&wrapper.version),
-            ..named
-        });
+        return unpack_plain(decode_any(wrapper.resource).map_err(unnamed)?);
     }
     let name = text(&wrapper.name).map_err(unnamed)?;
     let config = if has_content {
@@ -129,11 +120,7 @@ pub(super) fn unpack_wrapper(packed: &Bytes) -> Result<Named, Unusable> {
     } else {
         None
     };
-    Ok(Named {
-        name,
-        version: version(&wrapper.version),
-        config,
-    })
+    Ok(Named { name, config })
 }
 
 fn unpack_plain(any: Any) -> Result<Named, Unusable> {
@@ -146,7 +133,6 @@ fn unpack_plain(any: Any) -> Result<Named, Unusable> {
     };
     Ok(Named {
         name: text(&name).map_err(unnamed)?,
-        version: String::new(),
         config: Some(config),
     })
 }
@@ -203,11 +189,6 @@ fn text(bytes: &Bytes) -> Result<String, String> {
         return Err(format!("its name is longer than {MAX_NAME_BYTES} bytes"));
     }
     String::from_utf8(bytes.to_vec()).map_err(|_| "its name is not valid UTF-8".to_owned())
-}
-
-/// A version that cannot be repeated counts as none: then the server sends the resource again.
-fn version(bytes: &Bytes) -> String {
-    text(bytes).unwrap_or_default()
 }
 
 fn descriptor(from: xds::RateLimitDescriptor) -> Descriptor {
@@ -322,15 +303,12 @@ mod tests {
             unpack(&plain),
             Ok(Named {
                 name: "res".to_owned(),
-                version: String::new(),
                 config: Some(config.clone())
             })
         );
         let wrapper = |name: &'static str, resource: &Bytes| {
-            let version = Bytes::from_static(b"3");
             xds::Resource {
                 name: name.into(),
-                version,
                 resource: resource.clone(),
                 ..Default::default()
             }
@@ -339,7 +317,6 @@ mod tests {
         let named = |name: &str, config: Option<&Bytes>| {
             Ok(Named {
                 name: name.to_owned(),
-                version: "3".to_owned(),
                 config: config.cloned(),
             })
         };

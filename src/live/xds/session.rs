@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::time::Instant;
 
-use futures_util::stream::{self, Stream as FutureStream, StreamExt, TryStreamExt};
+use futures_util::stream::{self, Stream as FutureStream, StreamExt};
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::sync::mpsc;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
@@ -13,14 +13,15 @@ use tonic::{Request as Call, Status as GrpcStatus};
 
 use super::applier::Answer;
 use super::backoff::Ended;
-use super::change::{Response, Update};
 use super::connect::causes;
-use super::inbox::Inbox;
-use super::protocol::{Outcome, RefusalPace, Request, Stream, Variant};
+use super::inbox::{Inbox, Update};
+use super::protocol::{Outcome, RefusalPace, Stream};
 use super::resources::TYPE_URL;
 use super::status::{Count, State, Status};
-use super::{InForce, Options, SILENCE};
-use crate::core::proto::xds::AggregatedDiscoveryServiceClient;
+use super::{Options, SILENCE};
+use crate::core::proto::xds::{
+    AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse,
+};
 
 /// Requests that the connection has not taken yet. Beyond it the server does not read, although it
 /// sends.
@@ -29,7 +30,7 @@ const MAX_OUTGOING: usize = 256;
 /// A header of every stream.
 pub type Header = (AsciiMetadataKey, AsciiMetadataValue);
 
-type Responses = Pin<Box<dyn FutureStream<Item = Result<Response, GrpcStatus>> + Send>>;
+type Responses = Pin<Box<dyn FutureStream<Item = Result<DiscoveryResponse, GrpcStatus>> + Send>>;
 
 /// What a stream shares with the rest of the client.
 pub(super) struct Context<'c> {
@@ -37,7 +38,6 @@ pub(super) struct Context<'c> {
     pub(super) status: &'c Status,
     pub(super) inbox: &'c Inbox,
     pub(super) answers: &'c mut mpsc::Receiver<Answer>,
-    pub(super) in_force: &'c InForce,
     pub(super) pace: &'c mut RefusalPace,
     /// The number of the stream.
     pub(super) number: u64,
@@ -55,17 +55,14 @@ pub(super) async fn follow(channel: Channel, context: Context<'_>) -> End {
     let Context {
         options,
         status,
-        inbox,
-        answers,
-        in_force,
         pace,
-        number,
+        ..
     } = context;
     let (outgoing, requests) = mpsc::channel(MAX_OUTGOING);
     let mut responses = open(channel, requests, options);
-    let mut stream = Stream::new(options.variant, options.node.clone());
+    let mut stream = Stream::new(options.node.clone());
     // The channel is new and has room.
-    let _ = outgoing.try_send(stream.first(in_force.versions()));
+    let _ = outgoing.try_send(stream.first());
     status.set(State::Waiting);
     let mut ended = Ended::Empty;
     let mut silence = Box::pin(tokio::time::sleep(SILENCE)).fuse();
@@ -77,106 +74,91 @@ pub(super) async fn follow(channel: Channel, context: Context<'_>) -> End {
                 None => std::future::pending().await,
             }
         };
-        let requests = tokio::select! {
-            response = responses.next(), if !inbox.is_full(options.max_message_bytes) => match response {
+        let request = tokio::select! {
+            response = responses.next() => match response {
                 Some(Ok(response)) => {
-                    if response.type_url != TYPE_URL.as_bytes() {
-                        status.count(Count::OtherType);
-                        continue;
+                    if take(response, context.inbox, status, context.number) {
+                        ended = Ended::Delivered;
                     }
-                    ended = Ended::Delivered;
-                    let Response { version, nonce, change, .. } = response;
-                    if inbox.put(Update { stream: number, version, nonces: vec![nonce], change }) {
-                        status.count(Count::Superseded);
-                    }
-                    continue;
+                    None
                 }
                 Some(Err(error)) => return End { ended, reason: explain(&error, options) },
                 None => return End { ended, reason: "the control plane ended the stream".to_owned() },
             },
-            Some(answer) = answers.recv() => {
-                if answer.stream != number {
+            Some(answer) = context.answers.recv() => {
+                if answer.stream != context.number {
                     continue;
                 }
                 status.set(if answer.outcome == Outcome::Accepted { State::Synced } else { State::Nacked });
-                stream.answer(answer.version, answer.nonces, answer.outcome, pace, Instant::now())
+                stream.answer(answer.version, answer.nonce, answer.outcome, pace, Instant::now())
             }
             () = wait => stream.due(pace, Instant::now()),
             () = &mut silence => {
                 if ended == Ended::Empty {
-                    let (node, server) = (&options.node.id, &options.server);
-                    tracing::warn!(
-                        %server, node,
-                        "the control plane has sent no limits for {} s; it may have none for this \
-                         node: check CONFIG_GRPC_XDS_NODE_ID",
-                        SILENCE.as_secs()
-                    );
+                    report_silence(options);
                 }
-                continue;
+                None
             }
         };
-        for request in requests {
-            if outgoing.try_send(request).is_err() {
-                return End {
-                    ended,
-                    reason: "the control plane does not read what Weir sends".to_owned(),
-                };
-            }
+        if let Some(request) = request
+            && outgoing.try_send(request).is_err()
+        {
+            let reason = "the control plane does not read what Weir sends".to_owned();
+            return End { ended, reason };
         }
     }
 }
 
+/// Passes a response on. Returns whether it has the resources that were asked for.
+fn take(response: DiscoveryResponse, inbox: &Inbox, status: &Status, stream: u64) -> bool {
+    if response.type_url != TYPE_URL.as_bytes() {
+        status.count(Count::OtherType);
+        return false;
+    }
+    let update = Update {
+        stream,
+        version: response.version_info,
+        nonce: response.nonce,
+        resources: response.resources,
+    };
+    if inbox.put(update) {
+        status.count(Count::Superseded);
+    }
+    true
+}
+
+fn report_silence(options: &Options) {
+    let (node, server) = (&options.node.id, &options.server);
+    tracing::warn!(
+        %server, node,
+        "the control plane has sent no limits for {} s; it may have none for this node: check \
+         CONFIG_GRPC_XDS_NODE_ID",
+        SILENCE.as_secs()
+    );
+}
+
 /// Opens a stream. A Go server sends no headers before its first response, so that a call which has
 /// no answer yet is not a failed one.
-fn open(channel: Channel, requests: mpsc::Receiver<Request>, options: &Options) -> Responses {
+fn open(
+    channel: Channel,
+    requests: mpsc::Receiver<DiscoveryRequest>,
+    options: &Options,
+) -> Responses {
     let mut client = AggregatedDiscoveryServiceClient::new(channel)
         .max_decoding_message_size(options.max_message_bytes);
     let requests = stream::unfold(requests, async |mut requests| {
         requests.recv().await.map(|request| (request, requests))
     });
-    let headers = options.headers.clone();
-    match options.variant {
-        Variant::StateOfTheWorld => {
-            let requests = requests.filter_map(|request| {
-                std::future::ready(if let Request::StateOfTheWorld(request) = request {
-                    Some(request)
-                } else {
-                    None
-                })
-            });
-            let call = with_headers(requests, headers);
-            let opened = async move { client.stream_aggregated_resources(call).await };
-            Box::pin(
-                opened
-                    .map_ok(|response| response.into_inner().map_ok(Response::from))
-                    .try_flatten_stream(),
-            )
-        }
-        Variant::Delta => {
-            let requests = requests.filter_map(|request| {
-                std::future::ready(if let Request::Delta(request) = request {
-                    Some(request)
-                } else {
-                    None
-                })
-            });
-            let call = with_headers(requests, headers);
-            let opened = async move { client.delta_aggregated_resources(call).await };
-            Box::pin(
-                opened
-                    .map_ok(|response| response.into_inner().map_ok(Response::from))
-                    .try_flatten_stream(),
-            )
-        }
-    }
-}
-
-fn with_headers<T>(message: T, headers: Vec<Header>) -> Call<T> {
-    let mut call = Call::new(message);
-    for (name, value) in headers {
+    let mut call = Call::new(requests);
+    for (name, value) in options.headers.clone() {
         call.metadata_mut().append(name, value);
     }
-    call
+    let opened = async move { client.stream_aggregated_resources(call).await };
+    Box::pin(
+        opened
+            .map_ok(tonic::Response::into_inner)
+            .try_flatten_stream(),
+    )
 }
 
 /// The reason for the end of a stream, with a remedy where there is one.
@@ -192,18 +174,10 @@ fn explain(error: &GrpcStatus, options: &Options) -> String {
              XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES or its default ({text})",
             options.max_message_bytes
         ),
-        tonic::Code::Unimplemented => {
-            let other = match options.variant {
-                Variant::StateOfTheWorld => {
-                    "it is no xDS server, or serves delta only: then set CONFIG_TYPE=GRPC_XDS_DELTA"
-                }
-                Variant::Delta => {
-                    "it is no xDS server, or does not serve delta: then set \
-                     CONFIG_TYPE=GRPC_XDS_SOTW"
-                }
-            };
-            format!("{other} ({text})")
-        }
+        tonic::Code::Unimplemented => format!(
+            "it is no xDS server, or serves no state of the world (StreamAggregatedResources), \
+             which Weir needs ({text})"
+        ),
         _ => text,
     }
 }

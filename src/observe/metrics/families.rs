@@ -400,7 +400,7 @@ families! {
     /// Domains in force.
     CONFIG_DOMAINS = Gauge "weir_config_domains" [];
 
-    // The control plane (CONFIG_TYPE=GRPC_XDS_SOTW or GRPC_XDS_DELTA).
+    // The control plane (CONFIG_TYPE=GRPC_XDS_SOTW).
 
     /// 1 while a stream to the control plane is open.
     XDS_CONNECTED = Gauge "weir_xds_connected" [];

@@ -11,9 +11,7 @@ use prost_types::{Struct, Value};
 use super::{SettingError, parse};
 use crate::core::proto::xds::{Node, node};
 use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
-use crate::live::xds::{
-    BackoffOptions, DEFAULT_MAX_MESSAGE_BYTES, Header, Options, Server, Variant,
-};
+use crate::live::xds::{BackoffOptions, DEFAULT_MAX_MESSAGE_BYTES, Header, Options, Server};
 use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
 /// The address that envoyproxy/ratelimit connects to by default.
@@ -27,12 +25,12 @@ pub(super) struct XdsFlags {
     ///
     /// FILE: the limit files. GRPC_XDS_SOTW: a control plane, which sends all limits with each
     /// change (state of the world), as Envoy Gateway and Envoy AI Gateway do; limit files are not
-    /// read. GRPC_XDS_DELTA, which envoyproxy/ratelimit does not have: the same with changes only.
+    /// read.
     #[arg(
         long,
         env = "CONFIG_TYPE",
         default_value = "FILE",
-        value_name = "FILE|GRPC_XDS_SOTW|GRPC_XDS_DELTA"
+        value_name = "FILE|GRPC_XDS_SOTW"
     )]
     config_type: String,
     /// Host and port of the control plane
@@ -113,9 +111,10 @@ pub(super) struct XdsFlags {
     config_grpc_xds_defaults: String,
     /// Time between two HTTP/2 PINGs on the connection to the control plane; 1s to 1h
     ///
-    /// A connection without an answer for 10 s is replaced. If the control plane closes a
-    /// connection because of too many PINGs, Weir sends one in 310 s.
-    #[arg(long, env = "CONFIG_GRPC_XDS_PING_INTERVAL", default_value = "30s", value_parser = parse::ping, value_name = "DURATION")]
+    /// A connection without an answer for 10 s is replaced. Control planes written in Go close a
+    /// connection with more than one PING in five minutes. TCP's own probes find one that is gone
+    /// within 40 s.
+    #[arg(long, env = "CONFIG_GRPC_XDS_PING_INTERVAL", default_value = "310s", value_parser = parse::ping, value_name = "DURATION")]
     config_grpc_xds_ping_interval: Duration,
     /// Wait after a connection to the control plane that could not be opened; 10ms to 1h [default:
     /// as the wait after a lost connection]
@@ -158,22 +157,27 @@ impl XdsFlags {
         max_memory: u64,
         warnings: &mut Vec<String>,
     ) -> Result<Option<Options>, SettingError> {
-        let variant = match self.config_type.to_ascii_uppercase().as_str() {
+        match self.config_type.to_ascii_uppercase().as_str() {
             "FILE" | "" => {
                 self.warn_of_no_effect(warnings);
                 return Ok(None);
             }
-            "GRPC_XDS_SOTW" => Variant::StateOfTheWorld,
-            "GRPC_XDS_DELTA" => Variant::Delta,
+            "GRPC_XDS_SOTW" => {}
+            "GRPC_XDS_DELTA" => {
+                return Err(SettingError(
+                    "CONFIG_TYPE=GRPC_XDS_DELTA: Weir no longer asks a control plane for changes \
+                     only; write GRPC_XDS_SOTW, with which it sends all limits with each change"
+                        .to_owned(),
+                ));
+            }
             other => {
                 return Err(SettingError(format!(
-                    "CONFIG_TYPE={other}: write FILE, GRPC_XDS_SOTW or GRPC_XDS_DELTA"
+                    "CONFIG_TYPE={other}: write FILE or GRPC_XDS_SOTW"
                 )));
             }
-        };
+        }
         Ok(Some(Options {
             server: self.server(warnings)?,
-            variant,
             node: self.node()?,
             headers: headers(&self.config_grpc_xds_client_additional_headers)?,
             max_message_bytes: match self.xds_client_max_msg_size_in_bytes {

@@ -7,7 +7,6 @@
 //! answered. It runs on its own thread and runtime, so that dropping it breaks all connections as a
 //! killed process does.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +24,8 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 use weir::core::proto::xds::{
-    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer, DeltaDiscoveryRequest,
-    DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node, RateLimitConfig, Resource,
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer, DiscoveryRequest,
+    DiscoveryResponse, Node, RateLimitConfig, Resource,
 };
 
 /// The node that a control plane knows.
@@ -91,9 +90,6 @@ pub struct Asked {
     /// Code and message of a refusal.
     pub error: Option<(i32, String)>,
     pub node: Node,
-    /// Delta: what the client subscribes to, and what it has.
-    pub subscribe: Vec<String>,
-    pub initial: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -369,7 +365,6 @@ type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[tonic::async_trait]
 impl AggregatedDiscoveryService for Service {
     type StreamAggregatedResourcesStream = Responses<DiscoveryResponse>;
-    type DeltaAggregatedResourcesStream = Responses<DeltaDiscoveryResponse>;
 
     async fn stream_aggregated_resources(
         &self,
@@ -378,21 +373,6 @@ impl AggregatedDiscoveryService for Service {
         let number = self.new_stream(request.metadata());
         let (responses, received) = mpsc::channel(MAX_UNREAD);
         tokio::spawn(state_of_the_world(
-            Arc::clone(&self.0),
-            number,
-            request.into_inner(),
-            responses,
-        ));
-        respond(received).await
-    }
-
-    async fn delta_aggregated_resources(
-        &self,
-        request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        let number = self.new_stream(request.metadata());
-        let (responses, received) = mpsc::channel(MAX_UNREAD);
-        tokio::spawn(delta(
             Arc::clone(&self.0),
             number,
             request.into_inner(),
@@ -453,10 +433,8 @@ async fn state_of_the_world(
                     nonce: text(&request.response_nonce),
                     error: request.error_detail.map(|error| (error.code, error.message)),
                     node: request.node.expect("a node in each request"),
-                    subscribe: request.resource_names,
-                    initial: BTreeMap::new(),
                 };
-                assert_eq!(request.type_url, TYPE);
+                assert_eq!((request.type_url.as_str(), request.resource_names.len()), (TYPE, 0));
                 let is_stale = nonce > 0 && asked.nonce != nonce.to_string();
                 let (version, is_known) = (asked.version.clone(), asked.node.id == state.node);
                 let mut record = state.record();
@@ -493,99 +471,6 @@ async fn state_of_the_world(
             type_url: TYPE.into(),
             nonce: nonce.to_string().into(),
             ..Default::default()
-        };
-        state.record().sent.push(Instant::now());
-        if responses.send(response).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// The version of a resource is a digest of its content.
-fn version_of(resource: &Sent) -> String {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    resource.any.value.hash(&mut hasher);
-    format!("{:x}", hasher.finish())
-}
-
-async fn delta(
-    state: Arc<State>,
-    number: usize,
-    mut requests: Streaming<DeltaDiscoveryRequest>,
-    responses: mpsc::Sender<DeltaDiscoveryResponse>,
-) {
-    let mut snapshots = state.snapshot.subscribe();
-    let (mut nonce, mut is_first, mut waits): (u64, bool, bool) = (0, true, false);
-    // What the client has: names and versions.
-    let mut known: BTreeMap<String, String> = BTreeMap::new();
-    loop {
-        tokio::select! {
-            request = requests.message() => {
-                let Ok(Some(request)) = request else { return };
-                let asked = Asked {
-                    at: Instant::now(),
-                    stream: number,
-                    version: String::new(),
-                    nonce: text(&request.response_nonce),
-                    error: request.error_detail.map(|error| (error.code, error.message)),
-                    node: request.node.expect("a node in each request"),
-                    subscribe: request.resource_names_subscribe,
-                    initial: request.initial_resource_versions.into_iter().collect(),
-                };
-                assert_eq!(request.type_url, TYPE);
-                let is_stale = nonce > 0 && asked.nonce != nonce.to_string();
-                let is_known = asked.node.id == state.node;
-                if is_first {
-                    known = asked.initial.clone();
-                }
-                let mut record = state.record();
-                record.asked.push(asked);
-                record.ignored += usize::from(is_stale);
-                waits |= is_known && !is_stale;
-            }
-            changed = snapshots.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-            }
-        }
-        let Some(snapshot) = snapshots.borrow_and_update().clone() else {
-            continue;
-        };
-        let wanted: BTreeMap<_, _> = snapshot
-            .resources
-            .iter()
-            .map(|it| (it.name.clone(), version_of(it)))
-            .collect();
-        if !waits || (wanted == known && !is_first) {
-            continue;
-        }
-        let changed = snapshot
-            .resources
-            .iter()
-            .filter(|it| known.get(&it.name) != wanted.get(&it.name));
-        let resources: Vec<_> = changed
-            .map(|it| Resource {
-                version: wanted[&it.name].clone().into(),
-                resource: it.any.encode_to_vec().into(),
-                name: it.name.clone().into(),
-                ..Default::default()
-            })
-            .map(|resource| resource.encode_to_vec().into())
-            .collect();
-        let removed = known
-            .keys()
-            .filter(|name| !wanted.contains_key(*name))
-            .map(|name| name.clone().into())
-            .collect();
-        (waits, is_first, nonce, known) = (false, false, nonce + 1, wanted);
-        let response = DeltaDiscoveryResponse {
-            system_version_info: snapshot.version.into(),
-            resources,
-            type_url: TYPE.into(),
-            nonce: nonce.to_string().into(),
-            removed_resources: removed,
         };
         state.record().sent.push(Instant::now());
         if responses.send(response).await.is_err() {

@@ -42,26 +42,8 @@ fn any(config: &xds::RateLimitConfig) -> Bytes {
         .into()
 }
 
-fn all(configs: &[xds::RateLimitConfig]) -> Change {
-    Change::All(configs.iter().map(any).collect())
-}
-
-fn set(config: &xds::RateLimitConfig) -> Edit {
-    let name = config.name.clone().into();
-    Edit::Set(
-        xds::Resource {
-            name,
-            resource: any(config),
-            version: "v".into(),
-            ..Default::default()
-        }
-        .encode_to_vec()
-        .into(),
-    )
-}
-
-fn remove(domain: &str) -> Edit {
-    Edit::Remove(format!("r-{domain}").into())
+fn all(configs: &[xds::RateLimitConfig]) -> Vec<Bytes> {
+    configs.iter().map(any).collect()
 }
 
 /// Bounds that nothing but the size of messages meets.
@@ -83,8 +65,8 @@ impl Tested {
         )
     }
 
-    fn apply(&mut self, change: Change) -> Applied {
-        let mut applied = self.0.apply(change);
+    fn apply(&mut self, packed: Vec<Bytes>) -> Applied {
+        let mut applied = self.0.apply(&packed);
         if let Some(rules) = applied.rules.take() {
             self.1 = rules;
         }
@@ -138,7 +120,7 @@ fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     assert!(!restarted.take_changed(), "it is what the file has");
     assert!(
         restarted
-            .apply(all(&[users("b", 1), users("a", 2)]))
+            .apply(&all(&[users("b", 1), users("a", 2)]))
             .is_known,
         "the control plane sends the same in another order"
     );
@@ -196,51 +178,17 @@ fn longer_times_to_live_change_nothing() {
     }
     .encode_to_vec()
     .into();
-    let applied = tested.apply(Change::All(vec![prolonged.clone()]));
+    let applied = tested.apply(vec![prolonged.clone()]);
     assert_eq!(
         (applied.outcome, tested.amount("b")),
         (Outcome::Accepted, 2),
         "it need not name all resources"
     );
-    tested.apply(Change::All(vec![prolonged, any(&users("c", 3))]));
+    tested.apply(vec![prolonged, any(&users("c", 3))]);
     assert_eq!(
         [tested.amount("a"), tested.amount("b"), tested.amount("c")],
         [1, 0, 3]
     );
-}
-
-#[test]
-fn edits_apply_in_order_and_only_what_they_name_is_refused() {
-    let mut tested = Tested::new();
-    let edits = |edits: &[Edit]| Change::Edits(edits.to_vec());
-    tested.apply(edits(&[set(&users("a", 1)), set(&users("b", 1))]));
-    tested.apply(edits(&[
-        remove("a"),
-        set(&users("a", 2)),
-        set(&users("c", 1)),
-        remove("c"),
-    ]));
-    assert_eq!(
-        [tested.amount("a"), tested.amount("b"), tested.amount("c")],
-        [2, 1, 0]
-    );
-    assert!(is_refused(&tested.apply(edits(&[set(&wrong("b"))]))));
-    let applied = tested.apply(edits(&[set(&users("a", 3))]));
-    assert_eq!(
-        (applied.outcome, applied.kept),
-        (Outcome::Accepted, 1),
-        "b is wrong as before, and not part of it"
-    );
-    assert_eq!([tested.amount("a"), tested.amount("b")], [3, 1]);
-    assert_eq!(tested.0.in_force()["r-a"].version, "v");
-    let applied = tested.apply(edits(&[remove("b"), remove("unknown")]));
-    assert_eq!(
-        (applied.outcome, applied.kept, tested.amount("b")),
-        (Outcome::Accepted, 0, 0)
-    );
-    assert!(is_refused(
-        &tested.apply(edits(&[Edit::Set(Bytes::from_static(b"\xff"))]))
-    ));
 }
 
 #[test]
@@ -285,12 +233,12 @@ fn what_would_take_too_much_memory_is_refused_by_name_and_charges_nothing() {
         let many: Bytes = [head, [0x1a, 0].repeat(10_000)].concat().into();
         resources::pack(&many).encode_to_vec().into()
     };
-    let applied = tested.apply(Change::All(vec![
+    let applied = tested.apply(vec![
         any(&users("a", 2)),
         many("m"),
         many("n"),
         any(&users("z", 2)),
-    ]));
+    ]);
     let problems: Vec<_> = applied.problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 2, "{problems:?}");
     for (problem, name) in problems.iter().zip(["resource r-m", "resource r-n"]) {
@@ -358,26 +306,20 @@ fn a_resource_that_is_wanted_again_is_charged_once() {
 #[test]
 fn elements_without_a_name_leave_few_texts() {
     let broken = Bytes::from_static(b"\xff");
-    for change in [
-        Change::Edits(vec![Edit::Set(broken.clone()); 5_000]),
-        Change::All(vec![broken; 5_000]),
-    ] {
-        let mut tested = Tested::new();
-        let applied = tested.apply(change);
-        let Outcome::Refused { message, .. } = applied.outcome else {
-            panic!("a refusal")
-        };
-        assert_eq!(
-            (applied.problems.len(), message.lines().count()),
-            (MOST_SHOWN, MOST_SHOWN)
-        );
-    }
+    let applied = Tested::new().apply(vec![broken; 5_000]);
+    let Outcome::Refused { message, .. } = applied.outcome else {
+        panic!("a refusal")
+    };
+    assert_eq!(
+        (applied.problems.len(), message.lines().count()),
+        (MOST_SHOWN, MOST_SHOWN)
+    );
 }
 
 #[test]
 fn more_resources_than_the_bound_refuse_the_response() {
     let mut tested = Tested::new();
     tested.apply(all(&[users("a", 1)]));
-    let applied = tested.apply(Change::All(vec![any(&users("b", 1)); MAX_RESOURCES + 1]));
+    let applied = tested.apply(vec![any(&users("b", 1)); MAX_RESOURCES + 1]);
     assert!(is_refused(&applied) && tested.amount("a") == 1 && tested.amount("b") == 0);
 }

@@ -82,12 +82,14 @@ fn addresses_are_those_of_grpc() {
 
 #[test]
 fn a_control_plane_is_asked_only_if_the_type_says_so() {
-    for (text, variant) in [
-        ("GRPC_XDS_SOTW", Variant::StateOfTheWorld),
-        ("grpc_xds_delta", Variant::Delta),
-    ] {
-        assert_eq!(options(&["--config-type", text]).variant, variant);
+    for text in ["GRPC_XDS_SOTW", "grpc_xds_sotw"] {
+        assert_eq!(options(&["--config-type", text]).server.port, 18_000);
     }
+    let delta = error(&["--config-type=grpc_xds_delta"]);
+    assert!(
+        delta.starts_with("CONFIG_TYPE=GRPC_XDS_DELTA") && delta.contains("write GRPC_XDS_SOTW"),
+        "{delta}"
+    );
     assert!(error(&["--config-type=xds"]).contains("GRPC_XDS_SOTW"));
     let line = Line::try_parse_from([
         "weir",
@@ -212,7 +214,7 @@ fn waits_and_sizes_have_bounds_and_defaults() {
     assert_eq!(default.backoff, BackoffOptions::default());
     assert_eq!(
         (default.max_message_bytes, default.ping),
-        (DEFAULT_MAX_MESSAGE_BYTES, Duration::from_secs(30))
+        (DEFAULT_MAX_MESSAGE_BYTES, Duration::from_secs(310))
     );
     let set = options(&[
         "--xds-client-backoff-initial-interval=10s",
