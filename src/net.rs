@@ -4,5 +4,6 @@
 
 pub mod background;
 pub mod bounds;
+pub mod dial;
 pub mod http;
 pub mod tls;

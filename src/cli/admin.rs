@@ -9,17 +9,15 @@ use bytes::Bytes;
 use clap::Args;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::connect::http_client;
 use super::{UsageError, print};
 use crate::desk::admin::reply::ErrorBody;
 use crate::desk::admin::status::Status;
 use crate::limits::rules::compile::OneLine;
+use crate::net::http::client::{CallError, HttpClient};
 
 /// Where the debug listener is, unless it is set otherwise.
 const DEFAULT: &str = "http://127.0.0.1:6070";
@@ -219,7 +217,7 @@ pub(super) struct Service {
     /// `http://host:port`.
     base: String,
     token: Option<String>,
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: HttpClient,
 }
 
 impl Service {
@@ -242,18 +240,17 @@ impl Service {
             .trim_end_matches('/');
         let base = format!("http://{authority}");
         let has_port = |uri: &http::Uri| uri.port_u16().is_some() && uri.path() == "/";
-        if !base.parse().is_ok_and(|uri| has_port(&uri)) {
+        let Some(uri) = base.parse().ok().filter(has_port) else {
             return Err(UsageError(format!(
                 "`{address}` is not the address of a debug listener; write HOST:PORT, such as \
                  127.0.0.1:6070"
             ))
             .into());
-        }
-        let token = token.map(read_token).transpose()?;
+        };
         Ok(Self {
+            client: http_client(&uri, TIMEOUT, MAX_ANSWER_BYTES)?,
+            token: token.map(read_token).transpose()?,
             base,
-            token,
-            client: Client::builder(TokioExecutor::new()).build_http(),
         })
     }
 
@@ -298,40 +295,23 @@ impl Service {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request
-            .body(Full::new(body.clone()))
+            .body(body.clone())
             .context("the call cannot be written")?;
-        let no_service = || {
-            format!(
-                "no service at {}; is `weir serve` running, with its debug listener there \
-                 (DEBUG_PORT)?",
-                self.address()
-            )
-        };
-        let answered = async {
-            let response = self
-                .client
-                .request(request)
-                .await
-                .with_context(no_service)?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
-                .collect()
-                .await;
-            let body = body
-                .map_err(|error| {
-                    anyhow::anyhow!("the answer of {} breaks off: {error}", self.address())
-                })?
-                .to_bytes();
-            anyhow::Ok((status, body))
-        };
-        let answered = tokio::time::timeout(TIMEOUT, answered).await;
-        answered.with_context(|| {
-            format!(
-                "no answer from {} within {} s",
-                self.address(),
-                TIMEOUT.as_secs()
-            )
-        })?
+        let address = self.address();
+        let answered = tokio::time::timeout(TIMEOUT, self.client.call(request))
+            .await
+            .with_context(|| format!("no answer from {address} within {} s", TIMEOUT.as_secs()))?;
+        answered.map_err(|error| match error {
+            CallError::Body { cause, .. } => {
+                anyhow::anyhow!("the answer of {address} breaks off: {cause}")
+            }
+            CallError::Unreachable(_) | CallError::NotHttp(_) => {
+                anyhow::Error::new(error).context(format!(
+                    "no service at {address}; is `weir serve` running, with its debug listener \
+                     there (DEBUG_PORT)?"
+                ))
+            }
+        })
     }
 
     /// Reads an answer. An error of the service is printed as it is, after its address.

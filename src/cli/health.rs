@@ -1,25 +1,26 @@
 //! `weir health`: asks a running service on this machine whether it is healthy, for the health
 //! checks of containers.
 
-use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
 use clap::Args;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use http::{Request, StatusCode, Uri};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-use super::connect::{Target, connect};
+use super::connect::{connect, http_client};
 use super::print;
+use crate::net::dial::Address;
+use crate::net::http::client::CallError;
 use crate::net::tls::ClientOptions;
-use crate::process::settings::{ListenerFlags, LocalAddress, LocalGrpc};
+use crate::process::settings::{ListenerFlags, LocalGrpc};
 
-/// The bytes of an answer that are read at most: its first line and the reasons fit.
-const LONGEST_ANSWER: u64 = 1_024;
+/// The largest answer in bytes: the reasons fit.
+const MAX_ANSWER_BYTES: usize = 1_024;
 
 #[derive(Args, Debug)]
 #[command(
@@ -47,18 +48,15 @@ pub(super) fn run(health: &Health) -> anyhow::Result<ExitCode> {
         .build()?;
     let answer = if health.grpc {
         let LocalGrpc { address, tls } = health.listeners.grpc_on_this_machine()?;
-        let target = match address {
-            LocalAddress::Tcp(address) => Target::from(address),
-            LocalAddress::Unix(path) => Target::Unix(path),
-        };
-        let ask = ask_grpc(&target, tls.as_ref());
+        let ask = ask_grpc(&address, tls.as_ref());
         let answer = runtime.block_on(async { tokio::time::timeout(timeout, ask).await });
-        answer
-            .with_context(|| format!("no answer from {target} within {} ms", health.timeout_ms))??
+        answer.with_context(|| {
+            format!("no answer from {address} within {} ms", health.timeout_ms)
+        })??
     } else {
         let address = health.listeners.http_on_this_machine()?;
-        let answer =
-            runtime.block_on(async { tokio::time::timeout(timeout, ask_http(address)).await });
+        let answer = runtime
+            .block_on(async { tokio::time::timeout(timeout, ask_http(address, timeout)).await });
         answer.with_context(|| {
             format!("no answer from {address} within {} ms", health.timeout_ms)
         })??
@@ -90,32 +88,23 @@ enum Answer {
     Unhealthy(String),
 }
 
-async fn ask_http(address: SocketAddr) -> anyhow::Result<Answer> {
-    let no_service = || format!("no service at {address}; is `weir serve` running?");
-    let mut stream = TcpStream::connect(address).await.with_context(no_service)?;
-    let request =
-        format!("GET /healthcheck HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-    stream
-        .write_all(request.as_bytes())
-        .await
-        .with_context(no_service)?;
-    let mut answer = Vec::new();
-    // A reset behind an answer is no error of the answer.
-    match stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await {
-        Err(error) if answer.is_empty() || error.kind() != io::ErrorKind::ConnectionReset => {
-            return Err(error).with_context(no_service);
+async fn ask_http(address: SocketAddr, timeout: Duration) -> anyhow::Result<Answer> {
+    let uri: Uri = format!("http://{address}/healthcheck").parse()?;
+    let client = http_client(&uri, timeout, MAX_ANSWER_BYTES)?;
+    let request = Request::get(uri).body(Bytes::new())?;
+    let (status, reasons) = match client.call(request).await {
+        Ok(answer) => answer,
+        Err(CallError::Body { status, .. }) => (status, Bytes::new()),
+        Err(CallError::NotHttp(_)) => (StatusCode::NOT_FOUND, Bytes::new()),
+        Err(error) => {
+            return Err(error)
+                .with_context(|| format!("no service at {address}; is `weir serve` running?"));
         }
-        _ => {}
-    }
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, reasons) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    match head
-        .strip_prefix("HTTP/1.1 ")
-        .and_then(|rest| rest.get(..3))
-    {
-        Some("200") => Ok(Answer::Healthy),
-        Some("500") => Ok(Answer::Unhealthy(
-            reasons
+    };
+    match status {
+        StatusCode::OK => Ok(Answer::Healthy),
+        StatusCode::INTERNAL_SERVER_ERROR => Ok(Answer::Unhealthy(
+            String::from_utf8_lossy(&reasons)
                 .chars()
                 .filter(|&c| c == '\n' || !c.is_control())
                 .collect(),
@@ -127,12 +116,12 @@ async fn ask_http(address: SocketAddr) -> anyhow::Result<Answer> {
     }
 }
 
-async fn ask_grpc(target: &Target, tls: Option<&ClientOptions>) -> anyhow::Result<Answer> {
-    let channel = connect(target, tls, None).await?;
+async fn ask_grpc(address: &Address, tls: Option<&ClientOptions>) -> anyhow::Result<Answer> {
+    let channel = connect(address, tls, None).await?;
     let answer = HealthClient::new(channel)
         .check(HealthCheckRequest::default())
         .await;
-    let answer = answer.map_err(|status| super::hit::request_error(target, &status))?;
+    let answer = answer.map_err(|status| super::hit::request_error(address, &status))?;
     let is_healthy = answer.into_inner().status() == ServingStatus::Serving;
     Ok(if is_healthy {
         Answer::Healthy

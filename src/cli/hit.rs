@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use tonic::Status;
 
-use super::connect::{Target, connect};
+use super::connect::connect;
 use super::{entries, print};
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
@@ -19,6 +19,7 @@ use crate::core::proto::{
 };
 use crate::core::time::{Unit, people};
 use crate::desk::admin::status::now;
+use crate::net::dial::Address;
 use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
 /// The exit code of OVER_LIMIT, so that scripts can tell it from a failure.
@@ -40,7 +41,7 @@ pub(super) struct Hit {
     domain: String,
     /// Address of the service's gRPC listener, or `unix:` and the path of its socket
     #[arg(long, default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
-    address: Target,
+    address: Address,
     /// Speak TLS with the service
     #[arg(long)]
     tls: bool,
@@ -132,23 +133,26 @@ fn server_name(text: &str) -> Result<SubjectName, String> {
 }
 
 /// `HOST:PORT`, with an IPv6 address in brackets, or `unix:PATH`.
-fn address(text: &str) -> Result<Target, String> {
+fn address(text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(Target::Unix(path.into()));
+        return Ok(Address::Unix(path.into()));
     }
     let port = text
         .rsplit_once(':')
         .filter(|(host, _)| !host.is_empty() && !host.contains(['/', '@']));
     let port = port
         .filter(|(host, _)| !host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
-    match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
-        Some(1..) => Ok(Target::Tcp(text.to_owned())),
+    match port.map(|(host, port)| (host, port.parse())) {
+        Some((host, Ok(port @ 1..))) => Ok(Address::Tcp {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port,
+        }),
         _ => Err("write HOST:PORT, such as localhost:8081 or [::1]:8081".to_owned()),
     }
 }
 
 /// The error of the service; or, for a failure of the transport, its likely cause.
-pub(super) fn request_error(address: &Target, status: &Status) -> anyhow::Error {
+pub(super) fn request_error(address: &Address, status: &Status) -> anyhow::Error {
     let (code, message) = (status.code(), status.message().escape_debug());
     // Only a failure of the transport has a source: an answer is a code and a message.
     if std::error::Error::source(status).is_some()

@@ -255,11 +255,11 @@ impl Connection {
                     };
                     session::follow(channel, context).await
                 }
-                Err(error) => {
+                Err(reason) => {
                     self.status.count(Count::ConnectFailed);
                     End {
                         ended: Ended::NotConnected,
-                        reason: error.to_string(),
+                        reason,
                     }
                 }
             };

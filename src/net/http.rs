@@ -3,6 +3,7 @@
 //! times have tight bounds.
 
 pub mod bodies;
+pub mod client;
 mod encoding;
 pub mod guard;
 pub mod responses;

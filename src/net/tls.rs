@@ -17,8 +17,8 @@ use std::sync::Arc;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
 pub use authorities::authorities;
-pub use client::{ClientOptions, client_config};
-pub use hints::{Peer, certificate_hint, is_about_certificates};
+pub use client::{ClientOptions, client_config, http2_client_config};
+pub use hints::{Hint, Peer, hint, is_about_certificates};
 pub use pem::{Identity, PemFile, TlsError};
 pub use validity::expiry;
 pub use verify::{ClientVerifier, NameCheck, SubjectName, UntrustedAuthority};

@@ -31,7 +31,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::net::background;
-use crate::net::tls::{self, ClientOptions, TlsError};
+use crate::net::tls::{ClientOptions, TlsError};
 use crate::observe::metrics::{Sample, families};
 pub use opentelemetry::trace::SpanKind;
 pub use otlp::Protocol;
@@ -122,19 +122,19 @@ pub fn start(options: Options) -> Result<Traces, Error> {
             .build(),
     );
 
-    let tls = tls::client_config(&options.tls)?;
     let target = Target {
         protocol: options.protocol,
         endpoint: options.endpoint,
         headers: options.headers,
         timeout: options.timeout,
     };
+    let connector = target.connector(&options.tls)?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let ((stop, stopped), (end, ended)) = (oneshot::channel(), sync_channel::<()>(1));
     let run = move || {
         background::lower_priority();
         runtime.block_on(async {
-            let exporter = Exporter::new(target, tls, &resource);
+            let exporter = Exporter::new(target, connector, &resource);
             queued
                 .export(stopped, async |spans| exporter.export(spans).await)
                 .await;

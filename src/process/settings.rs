@@ -41,7 +41,7 @@ use crate::store::memory;
 pub use exporters::PrometheusPort;
 pub use flags::{Flags, ReadFlags};
 pub use given::{Given, name_variables, without_empty_variables};
-pub use listeners::{ListenerFlags, LocalAddress, LocalGrpc};
+pub use listeners::{ListenerFlags, LocalGrpc};
 
 /// Where counters are kept, with the options of that store.
 #[derive(Clone, Debug)]

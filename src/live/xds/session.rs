@@ -13,7 +13,6 @@ use tonic::{Request as Call, Status as GrpcStatus};
 
 use super::applier::Answer;
 use super::backoff::Ended;
-use super::connect::causes;
 use super::inbox::{Inbox, Update};
 use super::protocol::{Outcome, RefusalPace, Stream};
 use super::resources::TYPE_URL;
@@ -22,6 +21,7 @@ use super::{Options, SILENCE};
 use crate::core::proto::xds::{
     AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse,
 };
+use crate::net::dial::causes;
 
 /// Requests that the connection has not taken yet. Beyond it the server does not read, although it
 /// sends.

@@ -22,6 +22,20 @@ pub struct ClientOptions {
     pub name_check: NameCheck,
 }
 
+/// The protocol of gRPC. Go's servers refuse a client that does not offer it. Source: RFC 7540,
+/// section 3.3.
+const HTTP2: &[u8] = b"h2";
+
+/// As [`client_config`], for a client of gRPC.
+///
+/// # Errors
+/// The first file that cannot be used.
+pub fn http2_client_config(options: &ClientOptions) -> Result<Arc<ClientConfig>, TlsError> {
+    let mut config = client_config(options)?;
+    config.alpn_protocols = vec![HTTP2.to_vec()];
+    Ok(Arc::new(config))
+}
+
 /// The configuration for connections of a client, without ALPN. Reads the files and blocks. A
 /// client that calls it for each new connection uses rotated files without a restart.
 ///

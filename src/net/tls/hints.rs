@@ -1,6 +1,8 @@
 //! Errors of TLS as a client tells them: the cause, and what to change.
 
-use tokio_rustls::rustls::{AlertDescription, CertificateError, OtherError};
+use std::io;
+
+use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, OtherError};
 
 use super::verify::UntrustedAuthority;
 
@@ -13,19 +15,69 @@ pub struct Peer {
     pub address: &'static str,
     /// The setting of the trusted authorities.
     pub authorities: &'static str,
-    /// What to do where the server has another name than `address` says.
-    pub other_name: &'static str,
+    /// What else to do where the server has another name than `address` says.
+    pub other_name: Option<&'static str>,
+    /// The settings of the client certificate and its key.
+    pub identity: &'static str,
+    /// What to do where the server speaks no TLS.
+    pub without_tls: &'static str,
+}
+
+/// Why a connection with TLS failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// Whether a certificate was refused or is missing.
+    pub is_about_certificates: bool,
+    /// The cause, and the remedy.
+    pub text: String,
+}
+
+/// Why a connection failed, if it failed in TLS.
+#[must_use]
+pub fn hint(error: &io::Error, peer: &Peer) -> Option<Hint> {
+    let error = error.get_ref()?.downcast_ref::<Error>()?;
+    let Peer {
+        name,
+        identity,
+        without_tls,
+        ..
+    } = peer;
+    let (is_about_certificates, text) = match error {
+        Error::InvalidCertificate(certificate) => (true, certificate_hint(certificate, peer)),
+        Error::AlertReceived(AlertDescription::CertificateRequired) => (
+            true,
+            format!("{name} wants a client certificate: set {identity}"),
+        ),
+        Error::AlertReceived(alert) if is_about_certificates(*alert) => (
+            true,
+            format!("{name} refuses the client certificate ({alert:?}): check {identity}"),
+        ),
+        Error::AlertReceived(alert) => (
+            false,
+            format!(
+                "{name} ends the TLS handshake ({alert:?}); it may want a client certificate \
+                 ({identity})"
+            ),
+        ),
+        Error::InvalidMessage(_) => (false, format!("the port does not speak TLS: {without_tls}")),
+        other => (false, other.to_string()),
+    };
+    Some(Hint {
+        is_about_certificates,
+        text,
+    })
 }
 
 /// Why the certificate of a server is refused, and the remedy.
-#[must_use]
-pub fn certificate_hint(error: &CertificateError, peer: &Peer) -> String {
+fn certificate_hint(error: &CertificateError, peer: &Peer) -> String {
     let Peer {
         name,
         address,
         authorities,
         other_name,
+        ..
     } = peer;
+    let or = other_name.map_or_else(String::new, |remedy| format!(", or {remedy}"));
     match error {
         CertificateError::UnknownIssuer => {
             format!(
@@ -43,13 +95,13 @@ pub fn certificate_hint(error: &CertificateError, peer: &Peer) -> String {
         CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
             format!(
                 "the certificate of {name} holds no name (subjectAltName; a common name is not \
-                 enough): issue one for the name in {address}, or {other_name}"
+                 enough): issue one for the name in {address}{or}"
             )
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!(
                 "the certificate of {name} is for another name than {address} ({error}): connect \
-                 by a name that it holds, or {other_name}"
+                 by a name that it holds{or}"
             )
         }
         _ => format!("the certificate of {name} cannot be used: {error}"),

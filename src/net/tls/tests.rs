@@ -1,6 +1,7 @@
 //! Files of certificates and keys in every form, and the certificates of servers and clients that
 //! are accepted. The keys in tests/vectors/tls are made for tests: ring cannot make RSA keys.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,9 @@ use tempfile::TempDir;
 use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
-use tokio_rustls::rustls::{CertificateError, Error, OtherError, RootCertStore};
+use tokio_rustls::rustls::{
+    AlertDescription, CertificateError, Error, InvalidMessage, OtherError, RootCertStore,
+};
 
 use super::verify::ServerVerifier;
 use super::*;
@@ -405,7 +408,12 @@ fn hints_name_the_setting_to_change() {
         name: "Redis",
         address: "URL",
         authorities: "CACERT",
-        other_name: "set SKIP=true",
+        other_name: Some("set SKIP=true"),
+        identity: "CERT and KEY",
+        without_tls: "write tls://",
+    };
+    let hint = |error: Error| {
+        hint(&io::Error::new(io::ErrorKind::InvalidData, error), &PEER).expect("an error of TLS")
     };
     let host = ServerName::try_from("redis.example").expect("a name");
     let not_valid = |presented: &[&str]| CertificateError::NotValidForNameContext {
@@ -428,9 +436,47 @@ fn hints_name_the_setting_to_change() {
         ),
         (CertificateError::Expired, ["has expired", "renew it"]),
     ] {
-        let hint = certificate_hint(&error, &PEER);
+        let Hint {
+            is_about_certificates,
+            text,
+        } = hint(Error::InvalidCertificate(error));
         for part in parts {
-            assert!(hint.contains(part), "{part} is not in: {hint}");
+            assert!(
+                is_about_certificates && text.contains(part),
+                "{part} is not in: {text}"
+            );
         }
     }
+    for (error, is_about_certificates, text) in [
+        (
+            Error::AlertReceived(AlertDescription::CertificateRequired),
+            true,
+            "Redis wants a client certificate: set CERT and KEY",
+        ),
+        (
+            Error::AlertReceived(AlertDescription::UnknownCA),
+            true,
+            "Redis refuses the client certificate (UnknownCA): check CERT and KEY",
+        ),
+        (
+            Error::AlertReceived(AlertDescription::HandshakeFailure),
+            false,
+            "Redis ends the TLS handshake (HandshakeFailure); it may want a client certificate \
+             (CERT and KEY)",
+        ),
+        (
+            Error::InvalidMessage(InvalidMessage::InvalidContentType),
+            false,
+            "the port does not speak TLS: write tls://",
+        ),
+        (Error::DecryptError, false, "cannot decrypt peer's message"),
+    ] {
+        let expected = Hint {
+            is_about_certificates,
+            text: text.to_owned(),
+        };
+        assert_eq!(hint(error), expected);
+    }
+    let refused: io::Error = io::ErrorKind::ConnectionRefused.into();
+    assert_eq!(super::hint(&refused, &PEER), None);
 }

@@ -3,17 +3,13 @@
 //! Spans of a failed export are not sent again: they are lost and counted. Source: OpenTelemetry
 //! Protocol 1.x, "OTLP/gRPC" and "OTLP/HTTP".
 
-use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
+use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -23,13 +19,26 @@ use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_sc
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SpanData;
 use prost::Message;
-use tokio_rustls::rustls::ClientConfig;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
+
+use crate::net::dial::{Address, Connector, Dial, TcpOptions};
+use crate::net::http::client::{CallError, HttpClient};
+use crate::net::tls::{self, ClientOptions, Peer, TlsError};
 
 /// The largest answer of a collector that is read, in bytes: an answer is a few numbers and a
 /// sentence.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// The collector in the messages of errors.
+const PEER: Peer = Peer {
+    name: "the collector",
+    address: "OTEL_EXPORTER_OTLP_ENDPOINT",
+    authorities: "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    other_name: None,
+    identity: "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY",
+    without_tls: "write http:// in OTEL_EXPORTER_OTLP_ENDPOINT",
+};
 
 /// How messages reach the collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +58,36 @@ pub(super) struct Target {
     pub(super) timeout: Duration,
 }
 
+impl Target {
+    /// What opens connections to the collector.
+    ///
+    /// # Errors
+    /// A file of certificates cannot be used.
+    pub(super) fn connector(&self, tls: &ClientOptions) -> Result<Connector, TlsError> {
+        let config = match self.protocol {
+            Protocol::Http => tls::client_config(tls).map(Arc::new),
+            Protocol::Grpc => tls::http2_client_config(tls),
+        }?;
+        let is_secure = self.endpoint.scheme() == Some(&Scheme::HTTPS);
+        let port = if is_secure { 443 } else { 80 };
+        Ok(Connector {
+            dial: Dial {
+                address: Address::of(&self.endpoint, port)
+                    .expect("the settings refuse an endpoint without a host"),
+                tls: is_secure.then_some(config),
+                tcp: TcpOptions::default(),
+            },
+            timeout: self.timeout,
+            peer: &PEER,
+        })
+    }
+}
+
 /// Why a collector did not take spans.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExportError {
-    #[error("{0}")]
-    Unreachable(String),
+    #[error(transparent)]
+    Http(#[from] CallError),
     #[error("no answer within {0:?}")]
     Late(Duration),
     #[error("HTTP status {0}")]
@@ -70,25 +104,20 @@ pub(super) struct Exporter {
 }
 
 enum Transport {
-    Http(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+    Http(Box<HttpClient>),
     Grpc(TraceServiceClient<Channel>),
 }
 
 impl Exporter {
     /// Connects with the first export. Must be made in the runtime that exports.
-    pub(super) fn new(target: Target, tls: ClientConfig, resource: &Resource) -> Self {
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http();
+    pub(super) fn new(target: Target, connector: Connector, resource: &Resource) -> Self {
         let transport = match target.protocol {
-            Protocol::Http => Transport::Http(
-                Client::builder(TokioExecutor::new()).build(connector.enable_http1().build()),
-            ),
+            Protocol::Http => {
+                Transport::Http(Box::new(HttpClient::new(connector, MAX_ANSWER_BYTES)))
+            }
             Protocol::Grpc => {
-                let endpoint =
-                    Endpoint::from(target.endpoint.clone()).connect_timeout(target.timeout);
                 let channel =
-                    endpoint.connect_with_connector_lazy(connector.enable_http2().build());
+                    Endpoint::from(target.endpoint.clone()).connect_with_connector_lazy(connector);
                 Transport::Grpc(
                     TraceServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
                 )
@@ -126,10 +155,10 @@ impl Exporter {
 
     async fn post(
         &self,
-        client: &Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+        client: &HttpClient,
         message: &ExportTraceServiceRequest,
     ) -> Result<ExportTraceServiceResponse, ExportError> {
-        let mut request = Request::new(Full::new(Bytes::from(message.encode_to_vec())));
+        let mut request = Request::new(Bytes::from(message.encode_to_vec()));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.target.endpoint.clone();
         *request.headers_mut() = self.target.headers.clone();
@@ -137,21 +166,15 @@ impl Exporter {
             CONTENT_TYPE,
             HeaderValue::from_static("application/x-protobuf"),
         );
-        let response = client
-            .request(request)
-            .await
-            .map_err(|error| ExportError::Unreachable(causes(&error)))?;
-        if !response.status().is_success() {
-            return Err(ExportError::Status(response.status().as_u16()));
+        let (status, body) = match client.call(request).await {
+            // A success whose body cannot be read is a success.
+            Err(CallError::Body { status, .. }) => (status, Bytes::new()),
+            answered => answered?,
+        };
+        if !status.is_success() {
+            return Err(ExportError::Status(status.as_u16()));
         }
-        // A success whose body cannot be read is a success.
-        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
-            .collect()
-            .await;
-        Ok(body
-            .ok()
-            .and_then(|body| ExportTraceServiceResponse::decode(body.to_bytes()).ok())
-            .unwrap_or_default())
+        Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default())
     }
 
     async fn call(
@@ -163,15 +186,4 @@ impl Exporter {
         *request.metadata_mut() = MetadataMap::from_headers(self.target.headers.clone());
         Ok(client.export(request).await.map_err(Box::new)?.into_inner())
     }
-}
-
-/// An error with what caused it: hyper's own text is only that it could not connect.
-fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

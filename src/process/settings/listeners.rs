@@ -4,11 +4,12 @@
 //! envoyproxy/ratelimit ignores it: to verify clients by it would shut out those that get in today.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::{ArgAction, Args};
 
 use super::{SettingError, no_effect, parse};
+use crate::net::dial;
 use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 use crate::service::server::{self, TcpAddress};
 
@@ -89,18 +90,9 @@ struct TlsFlags {
 #[derive(Clone, Debug)]
 pub struct LocalGrpc {
     /// Its address; of TCP, one of this machine.
-    pub address: LocalAddress,
+    pub address: dial::Address,
     /// How to speak TLS with it: its own certificate is trusted, for any name, and also presented.
     pub tls: Option<ClientOptions>,
-}
-
-/// The address of a listener on the same machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LocalAddress {
-    /// TCP.
-    Tcp(SocketAddr),
-    /// The path of a unix socket.
-    Unix(PathBuf),
 }
 
 /// A setting that is not empty.
@@ -211,10 +203,8 @@ impl ListenerFlags {
     /// A setting that does not say that.
     pub fn grpc_on_this_machine(&self) -> Result<LocalGrpc, SettingError> {
         let address = match self.grpc()? {
-            server::Address::Tcp(address) => {
-                LocalAddress::Tcp(on_this_machine("GRPC_PORT", address)?)
-            }
-            server::Address::Unix { path, .. } => LocalAddress::Unix(path),
+            server::Address::Tcp(address) => on_this_machine("GRPC_PORT", address)?.into(),
+            server::Address::Unix { path, .. } => dial::Address::Unix(path),
         };
         let trusts = |options: server::TlsOptions| ClientOptions {
             authorities: Some(options.identity.certificate.clone()),
@@ -292,6 +282,8 @@ pub(super) fn address(
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use clap::Parser;
 
     use super::*;
@@ -350,7 +342,7 @@ mod tests {
         );
         assert_eq!(
             grpc.grpc_on_this_machine().expect("a path").address,
-            LocalAddress::Unix(path.clone())
+            dial::Address::Unix(path.clone())
         );
         let grpc = listeners(&["--grpc-uds", "/run/weir.sock", "--grpc-uds-mode", "666"]);
         assert_eq!(

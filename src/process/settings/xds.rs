@@ -12,6 +12,7 @@ use super::{SettingError, parse};
 use crate::core::proto::xds::{Node, node};
 use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
 use crate::live::xds::{BackoffOptions, DEFAULT_MAX_MESSAGE_BYTES, Header, Options, Server};
+use crate::net::dial::Address;
 use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
 /// The address that envoyproxy/ratelimit connects to by default.
@@ -198,7 +199,7 @@ impl XdsFlags {
     }
 
     fn server(&self, warnings: &mut Vec<String>) -> Result<Server, SettingError> {
-        let (host, port) = host_and_port(&self.config_grpc_xds_server_url)?;
+        let address = host_and_port(&self.config_grpc_xds_server_url)?;
         let files = [
             (
                 "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
@@ -225,11 +226,7 @@ impl XdsFlags {
                     set.join(", ")
                 ));
             }
-            return Ok(Server {
-                host,
-                port,
-                tls: None,
-            });
+            return Ok(Server { address, tls: None });
         }
         let [
             (setting, authorities),
@@ -252,8 +249,7 @@ impl XdsFlags {
         };
         let authorities = authorities.map(|path| PemFile { setting, path });
         Ok(Server {
-            host,
-            port,
+            address,
             tls: Some(ClientOptions {
                 authorities,
                 identity,
@@ -442,7 +438,7 @@ fn headers(text: &str) -> Result<Vec<Header>, SettingError> {
 
 /// `host:port`, also in the forms of a gRPC target: `dns:///host:port`, `dns:host:port`,
 /// `passthrough:///host:port`.
-fn host_and_port(text: &str) -> Result<(String, u16), SettingError> {
+fn host_and_port(text: &str) -> Result<Address, SettingError> {
     let wrong = || {
         SettingError(format!(
             "CONFIG_GRPC_XDS_SERVER_URL: {text:?} is no address; write host:port, such as \
@@ -469,7 +465,10 @@ fn host_and_port(text: &str) -> Result<(String, u16), SettingError> {
         }
     };
     match port.parse() {
-        Ok(port @ 1..) if is_valid => Ok((bare.unwrap_or(host).to_owned(), port)),
+        Ok(port @ 1..) if is_valid => Ok(Address::Tcp {
+            host: bare.unwrap_or(host).to_owned(),
+            port,
+        }),
         _ => Err(wrong()),
     }
 }

@@ -1,47 +1,39 @@
 //! The byte stream to Redis: TCP, TLS over TCP, or a unix socket.
 //!
-//! It opens the stream, sets the socket's options, and names the errors of TLS with their remedy.
-//! It knows no commands and no replies.
+//! It opens the stream with `net::dial`, and gives errors the names that the store counts by. It
+//! knows no commands and no replies.
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-use rustls::AlertDescription;
-use rustls::pki_types::ServerName;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::TcpKeepalive;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Duration, Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::{TlsConnector, rustls};
 
 use super::options::{Address, REDIS, Tls};
+use crate::net::dial::{self, Dial, DialError, TcpOptions};
 use crate::net::tls;
 use crate::store::redis::error::{self, ConnectError};
 
-/// Idle time before the first TCP keepalive probe (RFC 9293, section 3.8.4). Probes find a peer
-/// that vanished without closing.
-const KEEPALIVE: Duration = Duration::from_secs(10);
-
-/// Time between two TCP keepalive probes.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Far above the default `STORE_TIMEOUT`, so that requests fail by their own deadlines before the
+/// kernel closes the connection.
+const TCP: TcpOptions = TcpOptions {
+    next_address_after: Some(Duration::from_millis(50)),
+    keepalive: Some(
+        TcpKeepalive::new()
+            .with_time(Duration::from_secs(10))
+            .with_interval(Duration::from_secs(5)),
+    ),
+    user_timeout: Some(Duration::from_secs(2)),
+};
 
 /// Time beyond the deadline of a connection whose TLS handshake got no answer, to find out whether
 /// the port speaks plaintext.
 const PLAINTEXT_TEST: Duration = Duration::from_millis(100);
-
-/// Time for one address of a host name before the next address is tried; the last one has the time
-/// that is left.
-const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(50);
-
-/// Time after which the kernel closes a connection whose bytes are not acknowledged
-/// (`TCP_USER_TIMEOUT` in tcp(7)). Far above the default `STORE_TIMEOUT`, so that requests fail by
-/// their own deadlines.
-#[cfg(target_os = "linux")]
-const USER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The first bytes of a TLS record with an alert: the content type `alert`, and the first byte of
 /// the version (RFC 8446, section 5.1). A TLS port answers plaintext with such a record.
@@ -56,9 +48,6 @@ pub(crate) const MAY_WANT_A_CERTIFICATE: &str =
     "Redis may want another client certificate (REDIS_TLS_CLIENT_CERT)";
 const NO_HANDSHAKE: &str =
     "Redis accepted the connection but does not answer the TLS handshake: it hangs";
-const NOT_TLS: &str = "the port does not speak TLS: write a port that does, or switch TLS off \
-    (REDIS_TLS, rediss:// in REDIS_URL)";
-const NO_DNS: &str = "no DNS server answered in time";
 
 /// An open stream to Redis.
 #[derive(Debug)]
@@ -83,53 +72,39 @@ impl Socket {
     ) -> Result<Self, ConnectError> {
         #[cfg(test)]
         if let Some(connecting) = super::simulated::connect() {
-            return by(deadline, connecting).await.map(Self::Simulated);
-        }
-        let (host, port) = match address {
-            Address::Unix(path) => {
-                return by(deadline, UnixStream::connect(path))
-                    .await
-                    .map(Self::Unix);
+            return match timeout_at(deadline, connecting).await {
+                Ok(connected) => connected.map(Self::Simulated).map_err(DialError::Connect),
+                Err(_) => Err(DialError::Timeout),
             }
-            Address::Tcp { host, port } => (host, *port),
+            .map_err(dial_error);
+        }
+        let dial = Dial {
+            address: address.clone(),
+            tls: None,
+            tcp: TCP,
         };
-        let addresses = resolve(host, port, deadline).await?;
-        let stream = by(deadline, connect_tcp(&addresses)).await?;
+        let stream = match dial.open(deadline).await.map_err(dial_error)? {
+            dial::Socket::Unix(stream) => return Ok(Self::Unix(stream)),
+            dial::Socket::Tcp(stream) => stream,
+        };
         let Some(tls) = tls else {
             return Ok(Self::Tcp(stream));
         };
-        let invalid_name = |_| {
-            ConnectError {
-            name: error::TLS,
-            cause: Some(
-                "TLS needs a host name or IP address that a certificate can hold: correct the host \
-                 in REDIS_URL"
-                    .to_owned(),
-            ),
-        }
-        };
-        let name = ServerName::try_from(host.clone()).map_err(invalid_name)?;
-        match timeout_at(
-            deadline,
-            TlsConnector::from(tls.config()).connect(name, stream),
-        )
-        .await
-        {
-            Ok(Ok(stream)) => Ok(Self::Tls(Box::new(stream))),
-            Ok(Err(cause)) => Err(connect_error(error::CONNECT, &cause)),
+        match dial.secure(stream, &tls.config(), deadline).await {
+            Ok(stream) => Ok(Self::Tls(Box::new(stream))),
             // Redis waits for the end of a line, which the first message of TLS does not have.
-            Err(_) => Err(
-                match timeout_at(deadline + PLAINTEXT_TEST, speaks_plaintext(&addresses)).await {
-                    Ok(true) => ConnectError {
-                        name: error::TLS,
-                        cause: Some(NOT_TLS.to_owned()),
-                    },
-                    Ok(false) | Err(_) => ConnectError {
-                        name: error::CONNECT_TIMEOUT,
-                        cause: Some(NO_HANDSHAKE.to_owned()),
-                    },
-                },
-            ),
+            Err(DialError::HandshakeTimeout)
+                if speaks_plaintext(&dial, deadline + PLAINTEXT_TEST).await =>
+            {
+                Err(ConnectError {
+                    name: error::TLS,
+                    cause: Some(format!(
+                        "the port does not speak TLS: {}",
+                        REDIS.without_tls
+                    )),
+                })
+            }
+            Err(error) => Err(dial_error(error)),
         }
     }
 
@@ -147,7 +122,7 @@ impl Socket {
             // reason, which a broken pipe does not.
             Self::Tls(stream) => match stream.write(bytes).await {
                 Err(error) => match try_read_byte(stream) {
-                    Poll::Ready(Err(alert)) if tls_error(&alert).is_some() => Err(alert),
+                    Poll::Ready(Err(alert)) if tls::hint(&alert, &REDIS).is_some() => Err(alert),
                     _ => Err(error),
                 },
                 written => written,
@@ -193,84 +168,17 @@ impl Socket {
     }
 }
 
-/// The result of `connecting`, if it comes by `deadline`.
-async fn by<T>(
-    deadline: Instant,
-    connecting: impl Future<Output = io::Result<T>>,
-) -> Result<T, ConnectError> {
-    match timeout_at(deadline, connecting).await {
-        Ok(connected) => connected.map_err(|cause| connect_error(error::CONNECT, &cause)),
-        Err(_) => Err(ConnectError {
-            name: error::CONNECT_TIMEOUT,
-            cause: None,
-        }),
-    }
-}
-
-/// The addresses of `host`, of which there is at least one.
-async fn resolve(
-    host: &str,
-    port: u16,
-    deadline: Instant,
-) -> Result<Vec<SocketAddr>, ConnectError> {
-    let failed = |cause: String| ConnectError {
-        name: error::DNS,
-        cause: Some(format!("{host}: {cause}")),
-    };
-    match timeout_at(deadline, lookup_host((host, port))).await {
-        Ok(Ok(addresses)) => Some(addresses.collect::<Vec<_>>())
-            .filter(|addresses| !addresses.is_empty())
-            .ok_or_else(|| failed("the name has no address".to_owned())),
-        Ok(Err(cause)) => Err(failed(cause.to_string())),
-        Err(_) => Err(failed(NO_DNS.to_owned())),
-    }
-}
-
-/// Whether the server answers a PING in plaintext: with PONG, or with an error.
-async fn speaks_plaintext(addresses: &[SocketAddr]) -> bool {
+/// Whether the server answers a PING in plaintext by `deadline`: with PONG, or with an error.
+async fn speaks_plaintext(dial: &Dial, deadline: Instant) -> bool {
     let mut byte = [0];
     let asked = async {
-        let mut stream = connect_to_any(addresses).await?;
-        stream.write_all(b"PING\r\n").await?;
-        stream.read_exact(&mut byte).await
-    };
-    asked.await.is_ok() && matches!(byte, [b'+' | b'-'])
-}
-
-/// Connects to the first address that accepts, in the resolver's order, one attempt at a time.
-async fn connect_to_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let mut last_error = io::ErrorKind::AddrNotAvailable.into();
-    for (index, address) in addresses.iter().enumerate() {
-        let connected = if index + 1 < addresses.len() {
-            timeout_at(
-                Instant::now() + NEXT_ADDRESS_AFTER,
-                TcpStream::connect(address),
-            )
-            .await
-            .unwrap_or(Err(io::ErrorKind::TimedOut.into()))
-        } else {
-            TcpStream::connect(address).await
+        let dial::Socket::Tcp(mut stream) = dial.open(deadline).await.ok()? else {
+            return None;
         };
-        match connected {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last_error = error,
-        }
-    }
-    Err(last_error)
-}
-
-async fn connect_tcp(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let stream = connect_to_any(addresses).await?;
-    // A batch is one write, and then waits for its replies. Nagle's algorithm would only delay it.
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE)
-        .with_interval(KEEPALIVE_INTERVAL);
-    let socket = SockRef::from(&stream);
-    socket.set_tcp_keepalive(&keepalive)?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
-    Ok(stream)
+        stream.write_all(b"PING\r\n").await.ok()?;
+        stream.read_exact(&mut byte).await.ok()
+    };
+    timeout_at(deadline, asked).await.is_ok() && matches!(byte, [b'+' | b'-'])
 }
 
 /// Reads one byte without waiting. Pending means that there is none, and a count of 0 that the
@@ -286,60 +194,42 @@ fn try_read_byte(stream: &mut TlsStream<TcpStream>) -> Poll<io::Result<usize>> {
     polled.map_ok(|()| read.filled().len())
 }
 
-fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref()
+fn dial_error(error: DialError) -> ConnectError {
+    let (name, cause) = match error {
+        DialError::Connect(cause) | DialError::Handshake(cause) => {
+            return connect_error(error::CONNECT, &cause);
+        }
+        DialError::Name { host, cause } => (error::DNS, Some(format!("{host}: {cause}"))),
+        DialError::Timeout => (error::CONNECT_TIMEOUT, None),
+        DialError::HandshakeTimeout => (error::CONNECT_TIMEOUT, Some(NO_HANDSHAKE.to_owned())),
+        DialError::CertificateName(_) => (error::TLS, Some(error.explain(&REDIS))),
+    };
+    ConnectError { name, cause }
 }
 
 /// The name and the cause of an I/O error of a connection; an error that is not from TLS gets
 /// `name`.
 pub(crate) fn connect_error(name: &'static str, error: &io::Error) -> ConnectError {
-    let Some(tls) = tls_error(error) else {
-        return ConnectError {
+    match tls::hint(error, &REDIS) {
+        None => ConnectError {
             name,
             cause: Some(error.to_string()),
-        };
-    };
-    let (name, cause) = match tls {
-        rustls::Error::InvalidCertificate(certificate) => (
-            error::TLS_CERTIFICATE,
-            tls::certificate_hint(certificate, &REDIS),
-        ),
-        rustls::Error::AlertReceived(alert) => alert_error(*alert),
-        rustls::Error::InvalidMessage(_) => (error::TLS, NOT_TLS.to_owned()),
-        other => (error::TLS, other.to_string()),
-    };
-    ConnectError {
-        name,
-        cause: Some(cause),
-    }
-}
-
-/// What an alert of the server means (RFC 8446, section 6.2), and the remedy.
-fn alert_error(alert: AlertDescription) -> (&'static str, String) {
-    match alert {
-        AlertDescription::CertificateRequired => (
-            error::TLS_CERTIFICATE,
-            "Redis wants a client certificate: set REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY"
-                .to_owned(),
-        ),
-        _ if tls::is_about_certificates(alert) => (
-            error::TLS_CERTIFICATE,
-            format!(
-                "Redis refuses the client certificate ({alert:?}): check REDIS_TLS_CLIENT_CERT"
-            ),
-        ),
-        _ => (
-            error::TLS,
-            format!(
-                "Redis ends the TLS handshake ({alert:?}); it may want a client certificate \
-                 (REDIS_TLS_CLIENT_CERT)"
-            ),
-        ),
+        },
+        Some(hint) => ConnectError {
+            name: if hint.is_about_certificates {
+                error::TLS_CERTIFICATE
+            } else {
+                error::TLS
+            },
+            cause: Some(hint.text),
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio_rustls::rustls::{self, AlertDescription};
+
     use super::*;
 
     #[test]

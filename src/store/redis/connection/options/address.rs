@@ -3,40 +3,14 @@
 //! The forms are those of envoyproxy/ratelimit. An error never repeats the text of a setting, which
 //! may hold a password.
 
-use std::fmt;
-use std::path::PathBuf;
-
 use bb8_redis::redis::{ConnectionAddr, IntoConnectionInfo};
 
 use super::error::OptionsError;
 use super::login::Secret;
+pub use crate::net::dial::Address;
 
 /// The port of an address with a scheme and without a port.
 const DEFAULT_PORT: u16 = 6379;
-
-/// The address of a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// A host name or IP address, and a port.
-    Tcp {
-        /// The host, without the brackets of an IPv6 address.
-        host: String,
-        /// The port.
-        port: u16,
-    },
-    /// The path of a unix socket.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { host, port } if host.contains(':') => write!(out, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(out, "{host}:{port}"),
-            Self::Unix(path) => write!(out, "{}", path.display()),
-        }
-    }
-}
 
 /// The scheme of an address, which selects TLS or plaintext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,9 @@ pub(crate) const REDIS: tls::Peer = tls::Peer {
     name: "Redis",
     address: "REDIS_URL",
     authorities: CA_CERT,
-    other_name: "set REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true",
+    other_name: Some("set REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true"),
+    identity: "REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY",
+    without_tls: "write a port that does, or switch TLS off (REDIS_TLS, rediss:// in REDIS_URL)",
 };
 
 /// The files of certificates and keys, and what Weir verifies.

@@ -1,0 +1,417 @@
+//! Connections to other servers: Redis, a control plane, a collector of traces, and, for commands,
+//! a running Weir.
+//!
+//! A connection is a name that is resolved, TCP with its options or a unix socket, and TLS, all by
+//! one deadline. The configuration of TLS comes from `tls::client_config`, so that each client
+//! decides when its files are read again, and the words for errors from a [`Peer`]. StatsD is not
+//! here: it has a thread that blocks, and mostly UDP.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::codegen::Service;
+
+use super::tls::{Peer, hint};
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A host name or IP address, and a port.
+    Tcp {
+        /// The host, without the brackets of an IPv6 address.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(out, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(out, "{host}:{port}"),
+            Self::Unix(path) => write!(out, "{}", path.display()),
+        }
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp {
+            host: address.ip().to_string(),
+            port: address.port(),
+        }
+    }
+}
+
+impl Address {
+    /// The server of a URI, which has this port unless it names one; `None` without a host.
+    #[must_use]
+    pub fn of(uri: &Uri, port: u16) -> Option<Self> {
+        let host = uri.host()?.trim_matches(['[', ']']);
+        Some(Self::Tcp {
+            host: host.to_owned(),
+            port: uri.port_u16().unwrap_or(port),
+        })
+    }
+
+    /// The name that the server's certificate has to hold; a unix socket has none of its own.
+    fn certificate_name(&self) -> &str {
+        match self {
+            Self::Tcp { host, .. } => host,
+            Self::Unix(_) => "localhost",
+        }
+    }
+}
+
+/// The options of TCP. Segments are never delayed (`TCP_NODELAY`): clients write whole messages,
+/// and then wait for the answer.
+#[derive(Clone, Debug, Default)]
+pub struct TcpOptions {
+    /// The time for one of several addresses before the next one is tried; without it an equal
+    /// share of the time that is left. The last one has all of that.
+    pub next_address_after: Option<Duration>,
+    /// Probes of a connection without traffic (RFC 9293, section 3.8.4), which find a peer that
+    /// vanished without closing.
+    pub keepalive: Option<TcpKeepalive>,
+    /// The time after which the kernel closes a connection whose bytes are not acknowledged
+    /// (`TCP_USER_TIMEOUT` in tcp(7)).
+    pub user_timeout: Option<Duration>,
+}
+
+/// How to connect to one server.
+#[derive(Clone, Debug)]
+pub struct Dial {
+    /// Where it is.
+    pub address: Address,
+    /// TLS; plain text without it.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// The options of TCP.
+    pub tcp: TcpOptions,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum DialError {
+    /// The name cannot be resolved.
+    Name {
+        /// The name.
+        host: String,
+        /// Why, in words.
+        cause: String,
+    },
+    /// No address accepts a connection.
+    Connect(io::Error),
+    /// No address answered in time.
+    Timeout,
+    /// No certificate can hold this name.
+    CertificateName(String),
+    /// The TLS handshake failed.
+    Handshake(io::Error),
+    /// The TLS handshake was not answered in time.
+    HandshakeTimeout,
+}
+
+impl DialError {
+    /// What happened, with what to change.
+    #[must_use]
+    pub fn explain(&self, peer: &Peer) -> String {
+        let address = peer.address;
+        match self {
+            Self::Name { host, cause } => {
+                format!("the name {host} cannot be resolved ({cause}); check {address}")
+            }
+            Self::Connect(error) => format!("it cannot be reached ({error})"),
+            Self::Timeout => "it did not answer in time".to_owned(),
+            Self::CertificateName(host) => format!(
+                "TLS needs a host name or IP address that a certificate can hold, which {host} is \
+                 not: correct the host in {address}"
+            ),
+            Self::Handshake(error) => hint(error, peer).map_or_else(
+                || format!("the TLS handshake failed ({error})"),
+                |hint| hint.text,
+            ),
+            Self::HandshakeTimeout => {
+                "it accepted the connection but does not answer the TLS handshake".to_owned()
+            }
+        }
+    }
+}
+
+/// A connection without TLS.
+#[derive(Debug)]
+pub enum Socket {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a unix socket.
+    Unix(UnixStream),
+}
+
+/// A byte stream, encrypted or not.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+impl Connection for Box<dyn Stream> {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Dial {
+    /// Opens a connection without TLS by `deadline`.
+    ///
+    /// # Errors
+    /// Any but those of TLS.
+    pub async fn open(&self, deadline: Instant) -> Result<Socket, DialError> {
+        let (host, port) = match &self.address {
+            Address::Tcp { host, port } => (host, *port),
+            Address::Unix(path) => {
+                let connected = timeout_at(deadline, UnixStream::connect(path)).await;
+                return connected
+                    .map_err(|_| DialError::Timeout)?
+                    .map(Socket::Unix)
+                    .map_err(DialError::Connect);
+            }
+        };
+        let addresses = resolve(host, port, deadline).await?;
+        let stream = self.tcp.connect(&addresses, deadline).await?;
+        Ok(Socket::Tcp(stream))
+    }
+
+    /// Performs the handshake of TLS on an open connection by `deadline`.
+    ///
+    /// # Errors
+    /// Those of TLS.
+    pub async fn secure<S: Stream>(
+        &self,
+        stream: S,
+        tls: &Arc<ClientConfig>,
+        deadline: Instant,
+    ) -> Result<TlsStream<S>, DialError> {
+        let host = self.address.certificate_name();
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| DialError::CertificateName(host.to_owned()))?;
+        let connecting = TlsConnector::from(Arc::clone(tls)).connect(name, stream);
+        timeout_at(deadline, connecting)
+            .await
+            .map_err(|_| DialError::HandshakeTimeout)?
+            .map_err(DialError::Handshake)
+    }
+
+    /// Opens a connection, with TLS if there is any, by `deadline`.
+    ///
+    /// # Errors
+    /// [`DialError`].
+    pub async fn connect(&self, deadline: Instant) -> Result<Box<dyn Stream>, DialError> {
+        let stream: Box<dyn Stream> = match self.open(deadline).await? {
+            Socket::Tcp(stream) => Box::new(stream),
+            Socket::Unix(stream) => Box::new(stream),
+        };
+        match &self.tls {
+            None => Ok(stream),
+            Some(tls) => Ok(Box::new(self.secure(stream, tls, deadline).await?)),
+        }
+    }
+}
+
+/// The addresses of `host`, of which there is at least one.
+async fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, DialError> {
+    let failed = |cause: String| DialError::Name {
+        host: host.to_owned(),
+        cause,
+    };
+    match timeout_at(deadline, lookup_host((host, port))).await {
+        Ok(Ok(addresses)) => Some(addresses.collect::<Vec<_>>())
+            .filter(|addresses| !addresses.is_empty())
+            .ok_or_else(|| failed("the name has no address".to_owned())),
+        Ok(Err(cause)) => Err(failed(cause.to_string())),
+        Err(_) => Err(failed("no DNS server answered in time".to_owned())),
+    }
+}
+
+impl TcpOptions {
+    /// Connects to the first address that accepts, in the resolver's order, one attempt at a time.
+    async fn connect(
+        &self,
+        addresses: &[SocketAddr],
+        deadline: Instant,
+    ) -> Result<TcpStream, DialError> {
+        let mut last = DialError::Timeout;
+        for (index, address) in addresses.iter().enumerate() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let until = match (addresses.len() - index, self.next_address_after) {
+                (1, _) => deadline,
+                (_, Some(time)) => Instant::now() + time.min(left),
+                (addresses, None) => Instant::now() + left / addresses as u32,
+            };
+            match timeout_at(until, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    self.apply(&stream);
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => last = DialError::Connect(error),
+                Err(_) => last = DialError::Timeout,
+            }
+        }
+        Err(last)
+    }
+
+    /// A connection without them works; it is only slower, or found broken later.
+    fn apply(&self, stream: &TcpStream) {
+        let _ = stream.set_nodelay(true);
+        let socket = SockRef::from(stream);
+        if let Some(keepalive) = &self.keepalive {
+            let _ = socket.set_tcp_keepalive(keepalive);
+        }
+        #[cfg(target_os = "linux")]
+        if self.user_timeout.is_some() {
+            let _ = socket.set_tcp_user_timeout(self.user_timeout);
+        }
+    }
+}
+
+/// Opens the connections of tonic's and hyper's clients, all to one server whatever their URI says.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    /// How to connect.
+    pub dial: Dial,
+    /// The longest time for it.
+    pub timeout: Duration,
+    /// The words for errors.
+    pub peer: &'static Peer,
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Box<dyn Stream>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self {
+            dial,
+            timeout,
+            peer,
+        } = self.clone();
+        Box::pin(async move {
+            let connected = dial.connect(Instant::now() + timeout).await;
+            connected
+                .map(TokioIo::new)
+                .map_err(|error| io::Error::other(error.explain(peer)))
+        })
+    }
+}
+
+/// An error and its causes as one text.
+#[must_use]
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // Some errors repeat their cause.
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    const PEER: Peer = Peer {
+        name: "the server",
+        address: "URL",
+        authorities: "CACERT",
+        other_name: None,
+        identity: "CERT and KEY",
+        without_tls: "leave out --tls",
+    };
+
+    fn dial(address: Address) -> Dial {
+        Dial {
+            address,
+            tls: None,
+            tcp: TcpOptions::default(),
+        }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_is_followed_by_the_next() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let accepting = listener.local_addr().expect("an address");
+        let refusing = SocketAddr::from(([127, 0, 0, 1], 1));
+        let options = TcpOptions::default();
+        assert!(
+            options
+                .connect(&[refusing, accepting], soon())
+                .await
+                .is_ok()
+        );
+        let error = options.connect(&[refusing], soon()).await;
+        assert!(matches!(error, Err(DialError::Connect(_))), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn errors_say_what_to_change() {
+        let unknown = dial(Address::Tcp {
+            host: "no such name".to_owned(),
+            port: 1,
+        });
+        let error = unknown.connect(soon()).await.err().expect("no name");
+        let text = error.explain(&PEER);
+        assert!(
+            text.starts_with("the name no such name cannot be resolved (")
+                && text.ends_with("); check URL"),
+            "{text}"
+        );
+        let folder = tempfile::tempdir().expect("a folder");
+        let missing = dial(Address::Unix(folder.path().join("socket")));
+        let error = missing.connect(soon()).await.err().expect("no socket");
+        assert!(error.explain(&PEER).starts_with("it cannot be reached ("));
+    }
+
+    #[test]
+    fn addresses_of_uris_have_no_brackets_and_a_port() {
+        for (uri, address) in [
+            ("http://[::1]:5/x", "[::1]:5"),
+            ("https://a.b", "a.b:443"),
+            ("http://10.0.0.1:1", "10.0.0.1:1"),
+        ] {
+            let found = Address::of(&uri.parse().expect("a URI"), 443).expect("a host");
+            assert_eq!(found.to_string(), address);
+        }
+        assert_eq!(Address::of(&"/path".parse().expect("a URI"), 1), None);
+    }
+}
