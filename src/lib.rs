@@ -45,7 +45,7 @@
 //! |---|---|
 //! | [`core`] | instants and spans, requests, answers, algorithms, usage records, the circuit breaker, the generated messages |
 //! | [`limits`] | the configuration from YAML to the tree in which descriptors are matched, overrides, and the plan of a request |
-//! | [`net`] | TLS, bounds on what peers leave unfinished, and the HTTP server of the listeners for operators |
+//! | [`net`] | TLS, bounds on what peers leave unfinished, the dialer of all clients, and HTTP: the server of the listeners for operators and the client |
 //! | [`observe`] | metrics, the heaviest subjects, traces, logs, health, and the exporters |
 //! | [`store`] | the memory store and the Redis store, with batches, connections, Sentinel and Cluster |
 //! | [`live`] | the rules and overrides in force, and their reload |

@@ -6,4 +6,5 @@ pub mod background;
 pub mod bounds;
 pub mod dial;
 pub mod http;
+pub mod throttle;
 pub mod tls;

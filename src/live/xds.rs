@@ -36,6 +36,7 @@ use crate::core::proto::xds::Node;
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::domains::XdsOptions;
 use crate::net::background;
+use crate::net::throttle::Throttle;
 use crate::observe::metrics::Metrics;
 use applier::{Answer, Applier};
 use backoff::{Backoff, Ended};
@@ -64,9 +65,6 @@ const MIN_COMPILE_INTERVAL: Duration = Duration::from_secs(1);
 /// Silence of a new stream that is worth a line. It is no error: a server has nothing to say while
 /// it has no configuration for the node.
 const SILENCE: Duration = Duration::from_secs(10);
-
-/// The same failure is logged again after this time.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Threads that resolve names. One may hang for longer than a connection waits for it.
 const MAX_RESOLVERS: usize = 4;
@@ -275,18 +273,20 @@ impl Connection {
     }
 }
 
-/// Failures that were logged lately.
+/// Failures that were logged lately, each with its lines.
 #[derive(Debug, Default)]
-struct Failures(Vec<(String, Instant)>);
+struct Failures(Vec<(String, Throttle)>);
 
 impl Failures {
     /// Whether a failure deserves a line: the same one does once a minute, and so do only a few
     /// different ones.
     fn is_new(&mut self, reason: &str, now: Instant) -> bool {
-        self.0.retain(|(_, at)| now < *at + LOG_INTERVAL);
+        self.0.retain(|(_, lines)| !lines.is_due(now));
         let is_new = self.0.len() < MAX_FAILURES && self.0.iter().all(|(known, _)| known != reason);
         if is_new {
-            self.0.push((reason.to_owned(), now));
+            let mut lines = Throttle::default();
+            lines.admit(now);
+            self.0.push((reason.to_owned(), lines));
         }
         is_new
     }
@@ -298,12 +298,13 @@ mod tests {
 
     #[test]
     fn a_failure_is_logged_once_a_minute_and_few_different_ones_are() {
+        const MINUTE: Duration = Duration::from_secs(60);
         let (begin, mut failures) = (Instant::now(), Failures::default());
         assert!(failures.is_new("refused", begin));
-        assert!(!failures.is_new("refused", begin + LOG_INTERVAL / 2));
-        assert!(failures.is_new("timeout", begin + LOG_INTERVAL / 2));
-        assert!(failures.is_new("refused", begin + LOG_INTERVAL));
-        let later = begin + LOG_INTERVAL * 10;
+        assert!(!failures.is_new("refused", begin + MINUTE / 2));
+        assert!(failures.is_new("timeout", begin + MINUTE / 2));
+        assert!(failures.is_new("refused", begin + MINUTE));
+        let later = begin + MINUTE * 10;
         let logged = (0..1_000)
             .filter(|number| failures.is_new(&number.to_string(), later))
             .count();

@@ -36,6 +36,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Metrics, families};
 pub use body::Budget;
 use connection::NewConnection;
@@ -167,7 +168,7 @@ pub async fn accept(
     }));
     let mut seconds = interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_warning = None::<Instant>;
+    let mut warnings = Throttle::new(WARNING_INTERVAL);
     loop {
         let accepted = tokio::select! {
             accepted = async { entrance.ready().await; listener.accept().await } => accepted,
@@ -196,9 +197,8 @@ pub async fn accept(
                 }
             }
             Err(error) => {
-                if last_warning.is_none_or(|last| last.elapsed() > WARNING_INTERVAL) {
+                if warnings.admit(Instant::now()).is_some() {
                     tracing::warn!(%error, "cannot accept a connection");
-                    last_warning = Some(Instant::now());
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }

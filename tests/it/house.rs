@@ -23,7 +23,15 @@ const WINGS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("limits", &[&["rules"], &["overrides"], &["plan"]]),
-    ("net", &[&["background"], &["bounds", "tls"], &["http"]]),
+    (
+        "net",
+        &[
+            &["background", "throttle"],
+            &["bounds", "tls"],
+            &["dial"],
+            &["http"],
+        ],
+    ),
     (
         "observe",
         &[

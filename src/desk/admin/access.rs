@@ -22,6 +22,7 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use super::reply::Failure;
+use crate::net::throttle::Throttle;
 
 /// The largest file of tokens in bytes, and the most tokens in it.
 const MAX_FILE_BYTES: u64 = 64 << 10;
@@ -159,7 +160,7 @@ fn name_of(tokens: &[Known], presented: &[u8]) -> Option<Box<str>> {
 pub struct Access {
     is_loopback: bool,
     tokens: Option<Tokens>,
-    logged_at: Mutex<Option<Instant>>,
+    warnings: Mutex<Throttle>,
 }
 
 impl fmt::Debug for Access {
@@ -177,7 +178,7 @@ impl Access {
         Self {
             is_loopback: listener.is_loopback(),
             tokens,
-            logged_at: Mutex::default(),
+            warnings: Mutex::new(Throttle::new(LOG_INTERVAL)),
         }
     }
 
@@ -235,12 +236,8 @@ impl Access {
     }
 
     fn log_wrong_token(&self) {
-        let mut logged_at = self
-            .logged_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
-            *logged_at = Some(Instant::now());
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.admit(Instant::now()).is_some() {
             tracing::warn!(
                 "a call of the admin API had a token that ADMIN_TOKEN_FILE does not have"
             );

@@ -14,6 +14,8 @@ use std::num::NonZeroU32;
 
 use tokio::time::{Duration, Instant};
 
+use crate::net::throttle::Throttle;
+
 /// Lower numbers that are remembered at most. Ten answers fit into the time that they are held;
 /// with more, the number in force only stays high for longer.
 const MAX_STEPS: usize = 32;
@@ -72,7 +74,7 @@ pub(super) struct Recent {
     steps: VecDeque<(Instant, NonZeroU32)>,
     /// Whether a failure was reported that has not ended.
     is_failing: bool,
-    reported: Option<Instant>,
+    reports: Throttle,
 }
 
 impl Recent {
@@ -81,7 +83,7 @@ impl Recent {
             options,
             steps: VecDeque::new(),
             is_failing: false,
-            reported: None,
+            reports: Throttle::new(options.report_interval),
         }
     }
 
@@ -135,13 +137,10 @@ impl Recent {
     }
 
     fn failed(&mut self, now: Instant, error: String) -> Option<Event> {
-        let is_quiet = self
-            .reported
-            .is_some_and(|at| now.duration_since(at) < self.options.report_interval);
-        if self.is_failing || is_quiet {
+        if self.is_failing || self.reports.admit(now).is_none() {
             return None;
         }
-        (self.is_failing, self.reported) = (true, Some(now));
+        self.is_failing = true;
         Some(Event::Failing {
             error,
             count: self.count(),

@@ -8,6 +8,7 @@ use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::diff::Difference;
 use crate::live::{Snapshot, files};
+use crate::net::throttle::Throttle;
 
 /// At most one line about loaded limits in this time.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -19,10 +20,10 @@ const MAX_COMPARED_LIMITS: usize = 5_000;
 const MAX_LOGGED: usize = 50;
 
 /// What was logged.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Report {
-    /// When the last line about loaded limits was written.
-    last: Option<Instant>,
+    /// The lines about loaded limits.
+    lines: Throttle,
     /// The limits of that line, with which those of the next are compared.
     reported: Option<Arc<Rules>>,
     /// Loads since then: their number, and the version and the limits of the last.
@@ -33,6 +34,18 @@ pub(super) struct Report {
 
 fn is_compared(rules: &Arc<Rules>) -> bool {
     rules.limit_count() <= MAX_COMPARED_LIMITS
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self {
+            lines: Throttle::new(INTERVAL),
+            reported: None,
+            unreported: None,
+            refused: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
 }
 
 impl Report {
@@ -54,7 +67,7 @@ impl Report {
                  policy was deleted"
             );
         }
-        if self.last.is_none() {
+        if self.reported.is_none() && self.unreported.is_none() {
             self.reported = old.map(|old| Arc::clone(&old.rules)).filter(is_compared);
         }
         let loads = self.unreported.as_ref().map_or(0, |(loads, ..)| *loads) + 1;
@@ -64,13 +77,13 @@ impl Report {
 
     /// Writes one line about all loads since the last, once it is time: what they changed together.
     pub(super) fn idle(&mut self, now: Instant) {
-        if self.last.is_some_and(|last| now < last + INTERVAL) {
+        if !self.lines.is_due(now) {
             return;
         }
         let Some((loads, version, rules, generation)) = self.unreported.take() else {
             return;
         };
-        self.last = Some(now);
+        self.lines.admit(now);
         let (domains, limits) = (rules.domains().count(), rules.limit_count());
         // Rules that are not compared are not kept.
         let new = Some(Arc::clone(&rules)).filter(is_compared);

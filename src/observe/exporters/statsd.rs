@@ -27,6 +27,7 @@ use self::mogrifiers::Mogrifiers;
 use self::wire::Wire;
 use super::reference_names::{self, HITS, Kind, RESPONSE_TIME};
 use crate::net::background;
+use crate::net::throttle::Throttle;
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::families::Observations;
 
@@ -116,8 +117,8 @@ struct Sender {
     wire: Wire,
     /// Of the last flush.
     growth: Growth,
-    /// When a failure was logged, and how many flushes failed since it began.
-    failing: Option<(Instant, u64)>,
+    /// The lines about a failure, and how many flushes failed since it began.
+    failing: Option<(Throttle, u64)>,
     warned_of_long_lines: bool,
 }
 
@@ -240,14 +241,15 @@ impl Sender {
                 tracing::warn!(host, port, %error, "StatsD: metrics cannot be sent; check \
                     STATSD_HOST, STATSD_PORT and STATSD_PROTOCOL. Counters are sent when it works \
                     again");
-                self.failing = Some((Instant::now(), 1));
+                let mut lines = Throttle::new(WARNING_INTERVAL);
+                lines.admit(Instant::now());
+                self.failing = Some((lines, 1));
             }
-            (Err(error), Some((logged, failed))) => {
+            (Err(error), Some((lines, failed))) => {
                 *failed += 1;
-                if logged.elapsed() >= WARNING_INTERVAL {
+                if lines.admit(Instant::now()).is_some() {
                     tracing::warn!(host, port, %error, flushes = *failed, "StatsD: metrics still \
                         cannot be sent");
-                    *logged = Instant::now();
                 }
             }
         }

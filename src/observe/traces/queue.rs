@@ -16,6 +16,8 @@ use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::net::throttle::Throttle;
+
 /// Finished spans that wait for the collector at most, and spans in one message; OpenTelemetry's
 /// defaults. A span with its attributes and a full `tracestate` is about 2 KB, so that the queue
 /// has at most 4 MB.
@@ -24,9 +26,6 @@ pub(super) const MAX_BATCH: usize = 512;
 
 /// The longest time that a span waits for others.
 const DELAY: Duration = Duration::from_secs(1);
-
-/// The shortest time between two log lines about a collector that takes no spans.
-const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What happened to finished spans.
 #[derive(Debug, Default)]
@@ -104,7 +103,7 @@ impl Queued {
         mut stop: oneshot::Receiver<()>,
         export: impl AsyncFn(Vec<SpanData>) -> Result<u64, E>,
     ) {
-        let mut last_warning = None::<Instant>;
+        let mut warnings = Throttle::default();
         let mut stops = false;
         while !stops {
             stops = tokio::select! {
@@ -117,10 +116,9 @@ impl Queued {
                 let failed = match export(batch).await {
                     Ok(refused) => refused.min(spans),
                     Err(error) => {
-                        if last_warning.is_none_or(|last| last.elapsed() > WARNING_INTERVAL) {
+                        if warnings.admit(Instant::now()).is_some() {
                             tracing::warn!(%error, spans, "spans are lost: the collector of traces \
                                 does not take them; check OTEL_EXPORTER_OTLP_ENDPOINT");
-                            last_warning = Some(Instant::now());
                         }
                         spans
                     }

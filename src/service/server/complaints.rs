@@ -6,14 +6,11 @@
 //! of those before.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::stream::Client;
-
-/// The shortest time between two lines of one kind.
-const INTERVAL: Duration = Duration::from_secs(60);
+use crate::net::throttle::Throttle;
 
 /// Why a client cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +62,9 @@ impl Complaint {
     }
 }
 
-/// When each kind was logged last, and how many complaints came since.
+/// The lines of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Complaints(Mutex<[(Option<Instant>, u64); KINDS]>);
+pub(super) struct Complaints(Mutex<[Throttle; KINDS]>);
 
 impl Complaints {
     /// Logs the complaint, or counts it for the next line.
@@ -92,19 +89,13 @@ impl Complaints {
     /// either.
     fn count(&self, complaint: Complaint) -> Option<u64> {
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (logged, skipped) = &mut kinds[complaint as usize];
-        if logged.is_some_and(|logged| logged.elapsed() < INTERVAL) {
-            *skipped += 1;
-            return None;
-        }
-        *logged = Some(Instant::now());
-        Some(std::mem::take(skipped))
+        kinds[complaint as usize].admit(Instant::now())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::advance;
+    use tokio::time::{Duration, advance};
 
     use super::*;
 
@@ -116,7 +107,7 @@ mod tests {
             assert_eq!(complaints.count(Complaint::TlsToPlaintext), None);
         }
         assert_eq!(complaints.count(Complaint::OldTls), Some(0), "another kind");
-        advance(INTERVAL).await;
+        advance(Duration::from_secs(60)).await;
         assert_eq!(complaints.count(Complaint::TlsToPlaintext), Some(1_000));
         assert_eq!(complaints.count(Complaint::TlsToPlaintext), None);
     }

@@ -37,7 +37,10 @@ fn what_an_unreachable_server_missed_is_sent_later() {
     answered(&metrics, 3);
     for failed in 1..=3 {
         sender.flush();
-        assert_eq!(sender.failing.map(|(_, failed)| failed), Some(failed));
+        assert_eq!(
+            sender.failing.as_ref().map(|(_, failed)| *failed),
+            Some(failed)
+        );
     }
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     answered(&metrics, 4);

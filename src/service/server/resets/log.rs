@@ -7,18 +7,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::net::throttle::Throttle;
 use crate::observe::metrics::{Ended, Metrics};
 
 /// The time between two looks at the counters.
 const POLL: Duration = Duration::from_secs(1);
 
-/// The shortest time between two lines.
-const INTERVAL: Duration = Duration::from_secs(60);
-
 /// What was logged, and when.
 #[derive(Debug, Default)]
 struct Log {
-    last: Option<Instant>,
+    lines: Throttle,
     calls: Vec<Ended>,
     connections: Vec<Ended>,
 }
@@ -59,10 +57,7 @@ impl Log {
         calls: Vec<Ended>,
         connections: Vec<Ended>,
     ) -> Option<Line> {
-        if self
-            .last
-            .is_some_and(|last| now.saturating_duration_since(last) < INTERVAL)
-        {
+        if !self.lines.is_due(now) {
             return None;
         }
         let line = Line {
@@ -72,7 +67,8 @@ impl Log {
         if line.calls.is_empty() && line.connections.is_empty() {
             return None;
         }
-        (self.last, self.calls, self.connections) = (Some(now), calls, connections);
+        self.lines.admit(now);
+        (self.calls, self.connections) = (calls, connections);
         Some(line)
     }
 }
