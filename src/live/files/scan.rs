@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::limits::rules::compile::{Problem, Severity, is_table};
+use crate::limits::rules::compile::{Problem, is_table};
 
 /// The most files and folders of a scan. More of them means a wrong path, or links that point to
 /// each other.
@@ -167,15 +167,7 @@ fn is_skipped(name: &OsStr) -> bool {
 
 /// A problem of a whole file.
 pub(super) fn problem(file: &Path, what: String, remedy: &str) -> Problem {
-    Problem {
-        severity: Severity::Error,
-        file: file.to_string_lossy().into_owned(),
-        path: String::new(),
-        line: 0,
-        column: 0,
-        what,
-        remedy: remedy.to_owned(),
-    }
+    Problem::whole(file.to_string_lossy().into_owned(), what, remedy)
 }
 
 /// The problem of a file that the operating system cannot read.

@@ -13,7 +13,7 @@ use super::protocol::Outcome;
 use super::resources::{self, Digest, Named, Unusable};
 use super::weight::weigh;
 use crate::limits::rules::Rules;
-use crate::limits::rules::compile::{Problem, Severity};
+use crate::limits::rules::compile::Problem;
 use crate::limits::rules::domains::{Domains, XdsOptions};
 use crate::limits::rules::resource::Resource;
 
@@ -393,15 +393,7 @@ fn insert(wanted: &mut BTreeMap<String, Wanted>, name: String, resource: Wanted)
 fn problem(resource: &str, what: String) -> Problem {
     let remedy = "mend it in the control plane; until then its last good version stays in force, \
         if there is one";
-    Problem {
-        severity: Severity::Error,
-        file: format!("resource {resource}"),
-        path: String::new(),
-        line: 0,
-        column: 0,
-        what,
-        remedy: remedy.to_owned(),
-    }
+    Problem::whole(format!("resource {resource}"), what, remedy)
 }
 
 #[cfg(test)]

@@ -67,6 +67,22 @@ pub struct Problem {
     pub remedy: String,
 }
 
+impl Problem {
+    /// An error of a whole file or resource.
+    #[must_use]
+    pub fn whole(file: String, what: String, remedy: &str) -> Self {
+        Self {
+            severity: Severity::Error,
+            file,
+            path: String::new(),
+            line: 0,
+            column: 0,
+            what,
+            remedy: remedy.to_owned(),
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let severity = self.severity.name();
