@@ -1,6 +1,6 @@
 //! What every socket needs, whatever is spoken over it: TLS, bounds on what peers leave unfinished,
-//! and the HTTP/1 server of the listeners for operators. It knows no metrics: a trait tells what
-//! happened.
+//! the dialer of all clients, and HTTP/1: the server of the listeners for operators and the client.
+//! It knows no metrics: a trait tells what happened.
 
 pub mod background;
 pub mod bounds;
