@@ -63,4 +63,6 @@ impl<'a> Input<'a> {
 }
 
 #[cfg(test)]
+mod bounds_tests;
+#[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 //! here reads a clock: the stores do, and pass the instant on.
 
 mod anchor;
-mod calendar;
+pub(crate) mod calendar;
 mod duration;
 pub mod people;
 mod period;

@@ -19,7 +19,7 @@
 //! known, at least an hour and at most `usage_expiry`: clients choose values, and records of values
 //! that come once would otherwise stay for a month.
 
-mod options;
+pub(crate) mod options;
 mod series;
 mod stored;
 
@@ -37,7 +37,7 @@ pub const MOST_IN_BUCKET: u64 = (1 << 48) - 1;
 
 /// How long the record of a subject that came once is kept, unless its ring is longer or
 /// `usage_expiry` shorter.
-const SHORTEST_LIFE: Span = Span::from_secs(3_600);
+pub(crate) const SHORTEST_LIFE: Span = Span::from_secs(3_600);
 
 /// A limit with `track_usage`: its settings, and where it stands in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -54,14 +54,14 @@ use crate::store::redis::Deployment;
 
 /// Requests that are answered at a time; further ones wait. An answer may have megabytes while it
 /// is made.
-const MAX_AT_A_TIME: usize = 4;
+pub(crate) const MAX_AT_A_TIME: usize = 4;
 
 /// The largest body of a request in bytes: many descriptors to explain, or an override with all its
 /// texts.
-const MAX_BODY_BYTES: usize = 256 << 10;
+pub(crate) const MAX_BODY_BYTES: usize = 256 << 10;
 
 /// The memory of all bodies together, in bytes. When it is used up, the oldest request is refused.
-const MAX_UNANSWERED_BYTES: usize = 4 << 20;
+pub(crate) const MAX_UNANSWERED_BYTES: usize = 4 << 20;
 
 /// The parts of the process that the API shows and changes.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use crate::net::http::{Events, Site};
 use crate::observe::metrics::Metrics;
 
 /// A page is cut here. Two of each page are in memory at most, and as many in gzip.
-const MAX_PAGE_BYTES: usize = 32 << 20;
+pub(crate) const MAX_PAGE_BYTES: usize = 32 << 20;
 
 /// How a page is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 //! DNS and not the API of Kubernetes: it is the same on every platform, and there is no right to
 //! grant.
 
-mod recent;
-mod resolve;
+pub(crate) mod recent;
+pub(crate) mod resolve;
 mod source;
 
 use std::num::NonZeroU32;
@@ -24,7 +24,7 @@ pub use source::{DnsName, Source};
 
 /// The time that a lookup may take, with all its attempts and its fallback to TCP: a longer one
 /// would not end before the next one is due.
-const LOOKUP_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const LOOKUP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The number of replicas in force; clones share it.
 #[derive(Clone, Debug)]

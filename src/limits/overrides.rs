@@ -34,7 +34,7 @@
 
 mod order;
 mod reach;
-mod record;
+pub(crate) mod record;
 
 use std::cmp::Reverse;
 use std::fmt;

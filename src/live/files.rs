@@ -10,7 +10,7 @@
 
 mod debounce;
 mod one;
-mod scan;
+pub(crate) mod scan;
 
 use std::fmt;
 use std::fs::File;

@@ -9,7 +9,7 @@
 
 mod audit;
 mod file;
-mod kept;
+pub(crate) mod kept;
 mod place;
 mod shared;
 

@@ -13,8 +13,8 @@
 mod applier;
 mod backoff;
 mod cache;
-mod configuration;
-mod connect;
+pub(crate) mod configuration;
+pub(crate) mod connect;
 mod inbox;
 mod overlay;
 mod protocol;
@@ -22,7 +22,7 @@ mod report;
 mod resources;
 mod session;
 mod status;
-mod weight;
+pub(crate) mod weight;
 
 use std::io;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// The shortest time from the end of one compilation to the next: a control plane that pushes
 /// without a pause costs little CPU, and its latest configuration is in force a second later.
-const MIN_COMPILE_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const MIN_COMPILE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Silence of a new stream that is worth a line. It is no error: a server has nothing to say while
 /// it has no configuration for the node.

@@ -4,7 +4,7 @@
 //! The first follow from the memory of the process ([`memory`]). Both listeners use them. Bounds on
 //! single messages, on numbers and on other times are constants of the listeners.
 
-mod descriptors;
+pub(crate) mod descriptors;
 pub mod memory;
 mod timed_writes;
 mod unfinished;

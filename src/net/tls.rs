@@ -8,7 +8,7 @@
 mod authorities;
 mod client;
 mod hints;
-mod pem;
+pub(crate) mod pem;
 mod validity;
 mod verify;
 

@@ -18,8 +18,8 @@
 mod fingerprint;
 mod ranking;
 mod sketch;
-mod text;
-mod unmatched;
+pub(crate) mod text;
+pub(crate) mod unmatched;
 mod windows;
 
 use std::fmt;

@@ -9,8 +9,8 @@
 //! it is one null pointer.
 
 mod otlp;
-mod parent;
-mod queue;
+pub(crate) mod parent;
+pub(crate) mod queue;
 
 use std::io;
 use std::sync::Arc;

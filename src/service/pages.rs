@@ -24,10 +24,10 @@ use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
 
 /// JSON bodies that are parsed at a time; each may need many times its own size in memory.
-const MAX_PARSED_AT_A_TIME: usize = 2;
+pub(crate) const MAX_PARSED_AT_A_TIME: usize = 2;
 
 /// The largest body in bytes, as for a gRPC message.
-const MAX_BODY_BYTES: usize = 4 << 20;
+pub(crate) const MAX_BODY_BYTES: usize = 4 << 20;
 
 /// What a JSON request takes beside its body.
 const REQUEST_BYTES: usize = 4 << 10;

@@ -10,10 +10,10 @@
 //! accept loop assigns them.
 
 mod authority;
-mod body;
+pub(crate) mod body;
 mod call;
 mod complaints;
-mod connection;
+pub(crate) mod connection;
 mod dispatch;
 mod frames;
 mod gzip;
@@ -25,9 +25,9 @@ mod reply;
 mod resets;
 mod socket;
 mod stream;
-mod tls;
+pub(crate) mod tls;
 mod transport;
-mod wait_permits;
+pub(crate) mod wait_permits;
 mod worker;
 
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Options {
 /// The memory of a connection that has made calls and is idle, in bytes, as measured: nearly all of
 /// it is buffers of HTTP/2. With TLS, rustls takes more.
 pub const CONNECTION_BYTES: u64 = 32 << 10;
-const TLS_BYTES: u64 = 24 << 10;
+pub(crate) const TLS_BYTES: u64 = 24 << 10;
 
 /// Where an accepted connection goes.
 #[derive(Debug)]

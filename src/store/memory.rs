@@ -68,7 +68,7 @@ impl Default for Options {
 }
 
 /// The default of [`Options::usage_bytes`].
-const USAGE_BYTES: usize = 64 << 20;
+pub(crate) const USAGE_BYTES: usize = 64 << 20;
 
 /// What a key counts as, in bytes, beside a state that is not packed: its entry, and as much of the
 /// gaps and of the blocks that are ready.

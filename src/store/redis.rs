@@ -37,7 +37,7 @@ mod rtt;
 #[cfg(test)]
 mod simulation;
 mod topology;
-mod usage;
+pub(crate) mod usage;
 pub(crate) mod wire;
 
 use std::fmt;

@@ -6,7 +6,6 @@
 //! knows fails the test.
 
 mod form;
-mod security;
 mod sizes;
 
 use std::fs;

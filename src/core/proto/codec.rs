@@ -10,7 +10,7 @@ use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
 /// Fields in a message, with each element of a list: as many resources as there may be, and as many
 /// removed ones.
-const MAX_ELEMENTS: usize = 200_000;
+pub(crate) const MAX_ELEMENTS: usize = 200_000;
 
 /// The codec of messages `T` that are sent, and `U` that are received.
 #[derive(Debug)]

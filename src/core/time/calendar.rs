@@ -7,7 +7,7 @@
 //! the year 0, so that the number of a year is the year, and rules of a zone that change do not
 //! change them.
 
-mod recent;
+pub(crate) mod recent;
 
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime, Weekday};

@@ -14,7 +14,7 @@ const SHORTEST_INTERVAL: Span = Span::from_secs(1);
 const LONGEST_EXPIRY: Span = Span::from_secs(87_600 * 3_600);
 
 /// The most subjects of an index. Each costs about 600 bytes in Redis.
-const MOST_SUBJECTS: u32 = 100_000;
+pub(crate) const MOST_SUBJECTS: u32 = 100_000;
 
 const DEFAULT_INTERVAL: Span = Span::from_secs(60);
 const DEFAULT_BUCKETS: u32 = 60;

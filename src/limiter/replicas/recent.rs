@@ -18,7 +18,7 @@ use crate::net::throttle::Throttle;
 
 /// Lower numbers that are remembered at most. Ten answers fit into the time that they are held;
 /// with more, the number in force only stays high for longer.
-const MAX_STEPS: usize = 32;
+pub(crate) const MAX_STEPS: usize = 32;
 
 /// How answers become the number in force.
 #[derive(Clone, Copy, Debug)]

@@ -19,10 +19,10 @@ use tokio::time::Duration;
 use super::source::DnsName;
 
 /// The longest wait for one answer. `/etc/resolv.conf` may ask for less.
-const MAX_WAIT: Duration = Duration::from_secs(1);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// A lost datagram is repeated once; what lets none through may let TCP through.
-const ATTEMPTS: [Transport; 3] = [Transport::UdpTcp, Transport::UdpTcp, Transport::Tcp];
+pub(crate) const ATTEMPTS: [Transport; 3] = [Transport::UdpTcp, Transport::UdpTcp, Transport::Tcp];
 
 /// Why there is no number.
 #[derive(Debug, thiserror::Error)]

@@ -17,10 +17,10 @@ use crate::core::time::{Micros, Rate, Unit};
 const MAX_ENTRIES: usize = 64;
 
 /// Bytes of the domain and of all entries together.
-const MAX_TEXT_BYTES: usize = 2 << 10;
+pub(crate) const MAX_TEXT_BYTES: usize = 2 << 10;
 
 /// Wildcards of one override at most, so that no pattern is slow to try.
-const MAX_WILDCARDS: usize = 16;
+pub(crate) const MAX_WILDCARDS: usize = 16;
 
 /// Characters of a reason.
 const MAX_REASON: usize = 300;

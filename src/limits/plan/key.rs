@@ -11,7 +11,7 @@
 //! window number.
 
 mod read;
-mod subject;
+pub(crate) mod subject;
 
 pub(crate) use read::{Parts, read};
 pub(crate) use subject::{Part, Subject, SubjectEntry, name, name_of};

@@ -8,24 +8,24 @@
 //! by name, and wildcards of a domain that several files share are in that order.
 
 mod algorithm_fields;
-mod data;
+pub(crate) mod data;
 mod defaults;
-mod descriptor;
+pub(crate) mod descriptor;
 mod fields;
 mod locations;
-mod matching;
+pub(crate) mod matching;
 mod numbers;
 pub mod outline;
-mod overlay;
-mod plans;
-mod problem;
+pub(crate) mod overlay;
+pub(crate) mod plans;
+pub(crate) mod problem;
 mod rate;
-mod resource;
+pub(crate) mod resource;
 mod sections;
 mod settle;
 mod siblings;
 mod suspicion;
-mod table;
+pub(crate) mod table;
 mod trial;
 mod units;
 mod values;

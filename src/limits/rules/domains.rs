@@ -19,7 +19,7 @@ use super::resource::Resource;
 use super::{Domain, Rules};
 
 /// The most warnings of one list. A control plane may send a hundred thousand duplicates.
-const MOST_WARNINGS: usize = 1_000;
+pub(crate) const MOST_WARNINGS: usize = 1_000;
 
 /// What a control plane sent, and what of it is in force.
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@
 //! the value `*` also matches the key `user_id`.
 
 mod matchers;
-mod regexes;
+pub(crate) mod regexes;
 pub mod trace;
 
 use hashbrown::{Equivalent, HashMap};

@@ -29,7 +29,7 @@ const MAX_DEPTH: usize = 32;
 pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// The most bytes of a table, and of all tables together: a million rows of 100 bytes fit.
-pub(super) const MAX_TABLE_BYTES: u64 = 128 << 20;
+pub(crate) const MAX_TABLE_BYTES: u64 = 128 << 20;
 
 /// Names of files that hold no limits: pages describe the folder to people, and editors leave
 /// backups. Names such as `README.yaml` are not among them. A file that the path itself names is

@@ -8,7 +8,7 @@ use crate::store::memory;
 use crate::store::redis::Direct;
 
 /// Overrides that have ended and are kept, as records of at most [`MAX_RECORD_BYTES`].
-pub(super) const MAX_ENDED: usize = 1_000;
+pub(crate) const MAX_ENDED: usize = 1_000;
 
 /// How long they are kept.
 pub(super) const ENDED_KEPT: Span = Span::from_secs(7 * 86_400);

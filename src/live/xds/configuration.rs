@@ -18,7 +18,7 @@ use crate::limits::rules::domains::{Domains, XdsOptions};
 use crate::limits::rules::resource::Resource;
 
 /// Resources at most. A gateway has one for each listener and each shared policy.
-const MAX_RESOURCES: usize = 100_000;
+pub(crate) const MAX_RESOURCES: usize = 100_000;
 
 /// Problems of a response that a NACK tells the control plane, and elements without a name that are
 /// kept for that.

@@ -13,7 +13,7 @@ use crate::net::dial::{Address, Connector, Dial, TcpOptions, causes};
 use crate::net::tls::{self, Peer};
 
 /// The time for a connection, from the resolution of its name to the end of the TLS handshake.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection whose other end is gone ends within 40 s, with traffic or without. PINGs of HTTP/2
 /// may not come as often: Go's gRPC servers close a connection with more than one in five minutes.
@@ -29,7 +29,7 @@ const TCP: TcpOptions = TcpOptions {
 };
 
 /// The longest wait for the acknowledgement of an HTTP/2 PING.
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The windows of HTTP/2 flow control. A configuration is some megabytes, and the connection has
 /// one stream.

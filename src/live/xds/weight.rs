@@ -11,7 +11,7 @@
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 /// Messages inside each other: as deep as prost decodes.
-const MAX_DEPTH: usize = 100;
+pub(crate) const MAX_DEPTH: usize = 100;
 
 /// Copies of a text: in the message, decoded, as a node of the compiler, in the tree and in the
 /// limit.

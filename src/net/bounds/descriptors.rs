@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that clients of the gRPC port do not get: for the listeners for operators, Redis,
 /// files and queues of events; or a quarter of few.
-const RESERVED: u64 = 1_024;
+pub(crate) const RESERVED: u64 = 1_024;
 
 /// Raises the process's soft limit to the hard one, and returns how many connections of clients fit
 /// in it.

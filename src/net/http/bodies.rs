@@ -11,7 +11,7 @@ use super::responses::{Page, failed};
 use crate::net::bounds::Charge;
 
 /// Time for the body of a request to arrive.
-const BODY_DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Reads a body of at most `max_bytes`, and charges its bytes as they arrive.
 ///

@@ -23,20 +23,20 @@ use crate::net::bounds::TimedWrites;
 
 /// Open connections at most. A further one closes the oldest, so that idle clients cannot keep out
 /// a health probe.
-const MAX_CONNECTIONS: usize = 512;
+pub(crate) const MAX_CONNECTIONS: usize = 512;
 
 /// The largest head of a request in bytes: request line and headers.
-const MAX_HEAD_BYTES: usize = 64 << 10;
+pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// Time for the head of a request to arrive, which includes the idle time between two requests.
-const HEAD_DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Time for a client to take an answer; until it does, Weir reads nothing more from it. A scrape of
 /// 10,000 limits has megabytes; Prometheus waits for 10 s by default.
 pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The maximum age of a connection, so that no client holds one for ever.
-const CONNECTION_AGE: Duration = Duration::from_secs(600);
+pub(crate) const CONNECTION_AGE: Duration = Duration::from_secs(600);
 
 /// Grace period for the request in flight when a connection has to end.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);

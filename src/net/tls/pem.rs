@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{Error, InconsistentKeys};
 use super::provider;
 
 /// The largest file that is read, in bytes. All authorities of a system together are about 250 KB.
-const MAX_BYTES: u64 = 4 << 20;
+pub(crate) const MAX_BYTES: u64 = 4 << 20;
 
 /// What a PEM section of an encrypted key holds: in its first line (PKCS#8), or in the header below
 /// it (PKCS#1 and SEC1 as OpenSSL writes them).

@@ -27,7 +27,7 @@ const CUT_KEY_BYTES: usize = 208;
 const DIGEST_BYTES: usize = 16;
 
 /// The longest text of a subject.
-pub(super) const MAX_BYTES: usize = MAX_PATH_BYTES + 1 + MAX_KEY_BYTES;
+pub(crate) const MAX_BYTES: usize = MAX_PATH_BYTES + 1 + MAX_KEY_BYTES;
 
 /// The first byte of a key, which says whether it is whole.
 const WHOLE: u8 = b'=';

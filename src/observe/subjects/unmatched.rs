@@ -20,10 +20,10 @@ use crate::limits::plan::{Fate, Plan, key};
 use crate::limits::rules::Lookup;
 
 /// Domains that are kept at most, of those that the rules know and of those that they do not know.
-const MAX_DOMAINS: usize = 100;
+pub(crate) const MAX_DOMAINS: usize = 100;
 
 /// Descriptors of a domain.
-const MAX_DESCRIPTORS: usize = 20;
+pub(crate) const MAX_DESCRIPTORS: usize = 20;
 
 /// Bytes that are kept of a domain, a key or a value, and entries of a descriptor.
 const LONGEST_TEXT: usize = 128;
@@ -31,7 +31,7 @@ const MAX_ENTRIES: usize = 16;
 
 /// Bytes of all texts of a descriptor; what is beyond is cut. With [`MAX_DOMAINS`] of both and all
 /// descriptors, that is about 2.5 MiB.
-const MAX_DESCRIPTOR_BYTES: usize = 512;
+pub(crate) const MAX_DESCRIPTOR_BYTES: usize = 512;
 
 /// Kinds of descriptors that have a number of samples of their own; some share one by chance.
 const KINDS: usize = 64;

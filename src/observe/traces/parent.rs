@@ -29,7 +29,7 @@ pub(super) enum Parent {
 
 /// The longest `tracestate` that is kept, in bytes: what W3C Trace Context, section 3.3.1.5, asks
 /// for at least. Spans wait in a queue with it, and a client of Envoy chooses it.
-const MAX_TRACESTATE_BYTES: usize = 512;
+pub(crate) const MAX_TRACESTATE_BYTES: usize = 512;
 
 pub(super) fn parent(headers: &HeaderMap) -> Parent {
     b3_single(headers)

@@ -21,7 +21,7 @@ use crate::net::throttle::Throttle;
 /// Finished spans that wait for the collector at most, and spans in one message; OpenTelemetry's
 /// defaults. A span with its attributes and a full `tracestate` is about 2 KB, so that the queue
 /// has at most 4 MB.
-const MAX_QUEUED: usize = 2_048;
+pub(crate) const MAX_QUEUED: usize = 2_048;
 pub(super) const MAX_BATCH: usize = 512;
 
 /// The longest time that a span waits for others.

@@ -79,7 +79,7 @@ fn shortened(error: &str) -> String {
 
 /// JSON objects in a request at most. Each becomes a message with a map of fields, which needs a
 /// hundred times the memory of its two braces.
-const MAX_OBJECTS: usize = 256 * (64 + 4);
+pub(crate) const MAX_OBJECTS: usize = 256 * (64 + 4);
 
 /// Counts opening braces outside of strings.
 fn objects(json: &[u8]) -> usize {

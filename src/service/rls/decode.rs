@@ -18,10 +18,10 @@ use crate::core::time::{Rate, Unit};
 use wire::{Fields, Malformed, Value};
 
 /// The most descriptors of one request. Envoy sends one per rate limit of a route.
-const MAX_DESCRIPTORS: usize = 256;
+pub(crate) const MAX_DESCRIPTORS: usize = 256;
 
 /// The most entries of one descriptor. Envoy sends one per action of a rate limit.
-const MAX_ENTRIES: usize = 64;
+pub(crate) const MAX_ENTRIES: usize = 64;
 
 /// Why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@
 mod encode;
 mod extras;
 mod fields;
-mod metadata;
+pub(crate) mod metadata;
 mod policies;
 mod problem;
 mod structured;

@@ -25,13 +25,13 @@ use crate::net::bounds::{Cut, Unfinished};
 use crate::service::rls::respond::PREFIX_BYTES;
 
 /// The largest message for rate limits: gRPC's usual bound.
-pub(super) const MAX_BYTES: usize = 4 << 20;
+pub(crate) const MAX_BYTES: usize = 4 << 20;
 
 /// The largest message for health and reflection, which have a name in them.
-pub(super) const MAX_SIDE_BYTES: usize = 4 << 10;
+pub(crate) const MAX_SIDE_BYTES: usize = 4 << 10;
 
 /// Messages up to this size are charged as they arrive. Envoy's are smaller.
-pub(super) const SMALL_BYTES: usize = 64 << 10;
+pub(crate) const SMALL_BYTES: usize = 64 << 10;
 
 /// The memory of what clients leave unfinished, in bytes, where nothing else is said: that of the
 /// memory limit in the manifests.
@@ -39,17 +39,17 @@ const UNFINISHED_BYTES: u64 = 128 << 20;
 
 /// Larger messages that wait for that memory, at most. They keep their connection's flow-control
 /// window meanwhile; see `connection`.
-pub(super) const MAX_WAITING_LARGE: usize = 32;
+pub(crate) const MAX_WAITING_LARGE: usize = 32;
 
 /// The flow-control window of a stream in bytes. Envoy's messages are smaller, and a large message
 /// takes it some hundred times.
-pub(super) const STREAM_WINDOW: u32 = 32 << 10;
+pub(crate) const STREAM_WINDOW: u32 = 32 << 10;
 
 /// What a stream takes beside its bytes: its state in HTTP/2, a task, its headers and a timer.
-pub(super) const STREAM_BYTES: usize = 4 << 10;
+pub(crate) const STREAM_BYTES: usize = 4 << 10;
 
 /// What tonic's services take for each direction of a stream: the buffer of a codec.
-pub(super) const CODEC_BYTES: usize = 8 << 10;
+pub(crate) const CODEC_BYTES: usize = 8 << 10;
 
 /// The limits of what clients leave unfinished, in time and memory; clones share them.
 #[derive(Clone, Debug)]

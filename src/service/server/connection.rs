@@ -75,16 +75,16 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// headers, but with tracing Envoy copies the `tracestate` of its client into the call: up to
 /// `max_request_headers_kb`, which is 60 by default. A call that is refused for its headers lets
 /// the client pass, so that the bound has to be above what Envoy accepts.
-const MAX_HEADER_BYTES: u32 = 256 * 1_024;
+pub(crate) const MAX_HEADER_BYTES: u32 = 256 * 1_024;
 
 /// The flow-control window of all streams of a connection, in bytes: at most this much unread data
 /// of a connection is in memory. Large messages that wait for memory leave 512 KiB of it to others,
 /// so that those that have memory arrive.
-const CONNECTION_WINDOW: u32 = (512 << 10) + MAX_WAITING_LARGE as u32 * STREAM_WINDOW;
+pub(crate) const CONNECTION_WINDOW: u32 = (512 << 10) + MAX_WAITING_LARGE as u32 * STREAM_WINDOW;
 
 /// The largest frame that a client may send: HTTP/2's default. Source: RFC 9113, section 6.5.2,
 /// SETTINGS_MAX_FRAME_SIZE.
-const MAX_FRAME_BYTES: u32 = 16 * 1_024;
+pub(crate) const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 
 /// The memory that unread DATA frames of a connection may take beside their content: many small
 /// frames cost more than their bytes.
@@ -98,7 +98,7 @@ const SEND_BUFFER_BYTES: usize = 400 * 1_024;
 /// it, with all calls in flight. A proxy's clients share its connection for a day, so that one of
 /// them must not reach the bound soon. It is there for a client that does not read the resets: each
 /// that waits to be written takes about half a KiB.
-const MAX_LOCAL_ERROR_RESETS: usize = 65_536;
+pub(crate) const MAX_LOCAL_ERROR_RESETS: usize = 65_536;
 
 /// Weir remembers this many streams that it has reset, for this long: frames that were already
 /// under way to them are then no error.
@@ -106,12 +106,12 @@ const MAX_REMEMBERED_RESETS: usize = 50;
 const REMEMBERED_RESET: Duration = Duration::from_secs(1);
 
 /// Weir pings each client this often, and closes a connection whose client does not answer in time.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(30);
+pub(crate) const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Grace period for requests on a connection that was idle for longest when there were too many: it
 /// has none, or hardly any.
-const IDLE_GRACE: Duration = Duration::from_secs(1);
+pub(crate) const IDLE_GRACE: Duration = Duration::from_secs(1);
 
 /// The bytes that Weir reads of a request that is not HTTP/2 before it closes the connection.
 const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;

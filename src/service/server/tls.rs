@@ -8,7 +8,7 @@
 //! and decrypts (AES of a call takes about a microsecond).
 
 mod certificates;
-mod handshakes;
+pub(crate) mod handshakes;
 mod stream;
 
 pub use certificates::{Certificates, Options};

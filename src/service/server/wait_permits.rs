@@ -19,7 +19,7 @@ use crate::observe::metrics::Metrics;
 
 /// The part of a message that one permit covers. Nearly all messages are smaller, so that their
 /// calls take one permit.
-const BYTES_OF_A_PERMIT: usize = 4 << 10;
+pub(crate) const BYTES_OF_A_PERMIT: usize = 4 << 10;
 
 /// The permits of one worker; clones share them.
 #[derive(Clone, Debug)]

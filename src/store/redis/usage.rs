@@ -19,7 +19,7 @@
 
 pub(crate) mod queue;
 mod reader;
-mod writer;
+pub(crate) mod writer;
 
 pub use queue::UsageCounts;
 pub use reader::UsageReader;

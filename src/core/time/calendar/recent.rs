@@ -12,7 +12,7 @@ use crate::core::time::Window;
 
 /// Windows of one thread, 2.5 KiB: one for each calendar of most configurations. Two that share a
 /// slot take turns in it.
-const SLOTS: usize = 64;
+pub(crate) const SLOTS: usize = 64;
 
 type Slot = Cell<Option<(Calendar, Window)>>;
 

@@ -17,7 +17,7 @@ use crate::core::ask::written::is_visible;
 const MAX_ENTRIES: usize = 64;
 
 /// Bytes of a name at most: those of a descriptor with as many entries, all of them escaped.
-const MAX_NAME_BYTES: usize = 64 << 10;
+pub(crate) const MAX_NAME_BYTES: usize = 64 << 10;
 
 /// Hexadecimal digits of a SHA-256.
 const DIGEST_CHARS: usize = 64;

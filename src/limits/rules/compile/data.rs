@@ -17,7 +17,7 @@ const KEY: &str = "values_file";
 const TABLE_KEY: &str = "table";
 
 /// The longest value. Envoy's headers have 64 KiB at most.
-pub(super) const LONGEST_VALUE: usize = 64 << 10;
+pub(crate) const LONGEST_VALUE: usize = 64 << 10;
 
 /// The files of values, and the tables.
 #[derive(Default)]

@@ -28,7 +28,7 @@ use crate::limits::rules::tree::Branch;
 
 /// The largest sum of the bytes of all limits' paths. Every limit holds the texts of its levels, so
 /// that long keys above many limits multiply.
-pub(super) const LONGEST_PATHS: usize = 64 << 20;
+pub(crate) const LONGEST_PATHS: usize = 64 << 20;
 
 /// Keys that have a meaning only beside a `rate_limit`.
 const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];

@@ -15,13 +15,13 @@ use crate::limits::rules::source::Node;
 use crate::limits::rules::tree::{Matched, check_regex};
 
 /// Values of all sets and networks in all files. A set of so many takes about 100 MB.
-const MOST_VALUES: usize = 1_000_000;
+pub(crate) const MOST_VALUES: usize = 1_000_000;
 
 /// Regular expressions in all files: each takes some milliseconds to compile.
-const MOST_REGEXES: usize = 1_000;
+pub(crate) const MOST_REGEXES: usize = 1_000;
 
 /// Bytes of the tables of all regular expressions.
-const MOST_REGEX_BYTES: usize = 64 << 20;
+pub(crate) const MOST_REGEX_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy)]
 enum Kind {

@@ -9,7 +9,7 @@
 //! of a limit, the limit is compiled without it, with a warning: the author of the overlay did not
 //! see that limit, and its domain without limits would be worse.
 
-mod read;
+pub(crate) mod read;
 
 use hashbrown::HashSet;
 

@@ -8,10 +8,10 @@ use super::problem::{Location, Problems, quoted};
 use crate::limits::rules::source::Content;
 
 /// Plans of a domain: each is a limit of each table that uses it.
-const MOST_PLANS: usize = 1_000;
+pub(crate) const MOST_PLANS: usize = 1_000;
 
 /// Bytes of a plan's name, which is a label of metrics.
-const LONGEST_PLAN: usize = 128;
+pub(crate) const LONGEST_PLAN: usize = 128;
 
 /// The plans of a domain.
 #[derive(Default)]

@@ -15,7 +15,7 @@ const MOST_PER_FILE: usize = 1_000;
 
 /// Problems shown per domain of a control plane, because there may be thousands of domains, and
 /// their problems are kept while they last.
-const MOST_PER_DOMAIN: usize = 20;
+pub(crate) const MOST_PER_DOMAIN: usize = 20;
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

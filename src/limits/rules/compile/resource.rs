@@ -22,7 +22,7 @@ use crate::limits::rules::source::{Content, Node, Pair, Position};
 
 /// Levels of descriptors, and of values in metadata. Envoy sends at most 64 entries in a descriptor
 /// that Weir accepts.
-const DEEPEST: usize = 64;
+pub(crate) const DEEPEST: usize = 64;
 
 /// The field of the metadata that holds options.
 const WEIR: &str = "weir";

@@ -4,7 +4,7 @@
 //! and plans. Rows that say the same are compiled once.
 
 mod records;
-mod rows;
+pub(crate) mod rows;
 
 use std::sync::Arc;
 

@@ -32,7 +32,7 @@ pub(crate) const LARGEST_SET: usize = 8 << 20;
 const LARGEST_NFA: usize = 4 << 20;
 
 /// Groups inside each other.
-const DEEPEST: u32 = 50;
+pub(crate) const DEEPEST: u32 = 50;
 
 /// Expressions that match every value. A `.` matches a line break too.
 const FOR_ALL: [&str; 6] = [".*", "(.*)", "^.*$", "^.*", ".*$", "(?s).*"];

@@ -14,7 +14,7 @@ use crate::limits::rules::limit::{Metadata, encoded_bytes};
 
 /// The most metadata of limits in one answer, in bytes. What a further limit has is left out where
 /// it does not fit.
-const MAX_MERGED_BYTES: usize = 64 << 10;
+pub(crate) const MAX_MERGED_BYTES: usize = 64 << 10;
 
 /// The most of a limit's path in an answer, in bytes: a value in it may be long.
 const MAX_PATH_BYTES: usize = 1_024;

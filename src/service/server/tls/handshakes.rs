@@ -36,15 +36,15 @@ use crate::service::server::worker::Workers;
 const WORKERS_PER_THREAD: usize = 4;
 
 /// Accepted connections that wait for such a thread at most: as many as it takes at a time.
-const MAX_WAITING: usize = 128;
+pub(crate) const MAX_WAITING: usize = 128;
 
 /// The time from the first byte to the end of a handshake. A client on another continent needs less
 /// than one second.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What each unfinished handshake counts for, in bytes: rustls keeps at most 64 KiB of a message of
 /// a handshake, and its own state.
-const HANDSHAKE_BYTES: usize = 80 << 10;
+pub(crate) const HANDSHAKE_BYTES: usize = 80 << 10;
 
 /// The first byte of TLS: a record with a message of a handshake (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;

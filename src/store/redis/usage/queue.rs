@@ -12,7 +12,7 @@ use crate::limits::plan::key;
 
 /// Subjects that wait at most for the index, and as many with refused hits: a few megabytes, and as
 /// much as an index has by default.
-const MAX_WAITING: usize = 10_000;
+pub(crate) const MAX_WAITING: usize = 10_000;
 
 /// Subjects that are taken under the lock at a time, so that no request waits for longer than some
 /// microseconds.

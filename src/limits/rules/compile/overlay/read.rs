@@ -17,7 +17,7 @@ use crate::limits::rules::tree::Glob;
 
 /// Domains and descriptors of an overlay. Every compiled descriptor may be compared with each of
 /// them.
-const MOST_ENTRIES: usize = 10_000;
+pub(crate) const MOST_ENTRIES: usize = 10_000;
 
 impl Overlay {
     /// Reads an overlay.

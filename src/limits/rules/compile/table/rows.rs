@@ -20,10 +20,10 @@ use crate::limits::rules::table::{NotAdded, Table};
 
 /// Rows of all tables. A row takes at most 40 bytes beside its value, its name, and numbers that no
 /// other row has.
-const MOST_ROWS: usize = 2_000_000;
+pub(crate) const MOST_ROWS: usize = 2_000_000;
 
 /// Texts of rows whose meaning is kept while a table is read.
-const MOST_KNOWN: usize = 100_000;
+pub(crate) const MOST_KNOWN: usize = 100_000;
 
 /// A plan that rows of a table use, as a limit of the descriptor.
 pub(super) struct UsedPlan<'p> {
