@@ -3,7 +3,7 @@
 #
 #     tests/deploy.sh            runs everything
 #     tests/deploy.sh install    only installs missing tools
-#     tests/deploy.sh static     only the tests of the image and of compose.yaml with a static binary, which needs a build of its own
+#     tests/deploy.sh static     only the tests of the image with a static binary, which needs a build of its own
 #
 # After the installation no step needs a network. Every step runs even when an earlier one has failed, so that one run reports all failures.
 set -euo pipefail
@@ -29,13 +29,13 @@ need_go_tools() {
     need_systemd_analyze
 }
 
-# The tests of the image and of compose.yaml with a static binary, as deploy/Dockerfile builds it, but without optimization.
+# The tests of the image with a static binary, as deploy/Dockerfile builds it, but without optimization.
 static_image() {
     local triple flags
     triple=$(uname -m)-unknown-linux-gnu
     flags=CARGO_TARGET_$(echo "$triple" | tr '[:lower:]-' '[:upper:]_')_RUSTFLAGS
     env "$flags=-C target-feature=+crt-static" cargo build --locked --quiet --target "$triple" --bin weir &&
-        WEIR_TEST_IMAGE_BINARY="$root/target/$triple/debug/weir" cargo test --locked --quiet --test it -- deploy::image deploy::restricted deploy::compose
+        WEIR_TEST_IMAGE_BINARY="$root/target/$triple/debug/weir" cargo test --locked --quiet --test it -- deploy::image deploy::restricted
 }
 
 case "${1:-}" in

@@ -1,19 +1,14 @@
-//! `deploy/compose.yaml`: what it names exists and agrees, and its processes, all but Grafana, work
-//! together without containers: the same files, commands, variables, users, health checks and order
-//! of start, with the programs that other tests use.
-
-mod containers;
+//! `deploy/compose.yaml`: what it names exists and agrees. The workflow `tests` starts all of it in
+//! containers, asks as the README does, and asks Prometheus what it saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
 use super::{at, documents, image, items, text};
-use crate::docs::{assert_shows, console, timeless};
-use crate::support::tools;
-use crate::support::wait::{self, eventually};
-use containers::{Container, Image, Network};
+use crate::support::{envoy, tools};
 
 const FILE: &str = "deploy/compose.yaml";
 
@@ -77,16 +72,6 @@ fn start_order<'a>(services: &BTreeMap<&'a str, &'a Value>) -> Vec<&'a str> {
     order
 }
 
-/// The environment of a service.
-fn environment(service: &Value) -> Vec<(String, String)> {
-    let variables = service.get("environment").and_then(Value::as_object);
-    let variable =
-        |(name, value): (&String, &Value)| (name.clone(), value.as_str().expect("text").to_owned());
-    variables.map_or_else(Vec::new, |variables| {
-        variables.iter().map(variable).collect()
-    })
-}
-
 /// The command of the health check.
 fn check(service: &Value) -> Vec<String> {
     let test: Vec<_> = list(at(service, "/healthcheck"), "test")
@@ -122,7 +107,7 @@ fn is_exact(tag: &str) -> bool {
 }
 
 #[test]
-fn every_service_is_pinned_confined_and_checked() {
+fn every_service_is_pinned_and_confined() {
     let compose = documents(FILE).remove(0);
     let services = services(&compose);
     assert_eq!(
@@ -136,7 +121,6 @@ fn every_service_is_pinned_confined_and_checked() {
             "weir"
         ]
     );
-    let mut published = BTreeSet::new();
     for (name, service) in &services {
         let image = text(service, "/image");
         let (_, tag) = image
@@ -157,6 +141,23 @@ fn every_service_is_pinned_confined_and_checked() {
             );
             assert!(target.starts_with('/'), "{name}: {target}");
         }
+    }
+    for (tag, exact) in [
+        ("v1.40.0", true),
+        ("7.4.11-bookworm", true),
+        ("7", false),
+        ("latest", false),
+        ("12.4", false),
+    ] {
+        assert_eq!(is_exact(tag), exact, "{tag}");
+    }
+}
+
+#[test]
+fn every_service_is_checked_and_waits_for_what_it_needs() {
+    let compose = documents(FILE).remove(0);
+    let services = services(&compose);
+    for (name, service) in &services {
         let tries = at(service, "/healthcheck/retries")
             .as_u64()
             .expect("a number");
@@ -179,6 +180,15 @@ fn every_service_is_pinned_confined_and_checked() {
                 "{name} depends on {dependency}, which is no service"
             );
         }
+    }
+    assert_eq!(start_order(&services).len(), services.len());
+}
+
+#[test]
+fn ports_are_published_to_this_machine_only() {
+    let compose = documents(FILE).remove(0);
+    let mut published = BTreeSet::new();
+    for (name, service) in services(&compose) {
         for port in list(service, "ports") {
             let parts: Vec<_> = port.split(':').collect();
             let ["127.0.0.1", host, container] = parts[..] else {
@@ -197,16 +207,35 @@ fn every_service_is_pinned_confined_and_checked() {
             .map(str::to_owned)
             .into()
     );
-    assert_eq!(start_order(&services).len(), services.len());
-    for (tag, exact) in [
-        ("v1.40.0", true),
-        ("7.4.11-bookworm", true),
-        ("7", false),
-        ("latest", false),
-        ("12.4", false),
-    ] {
-        assert_eq!(is_exact(tag), exact, "{tag}");
+    let weir = at(&compose, "/services/weir");
+    for port in image::ports() {
+        let mapping = format!("127.0.0.1:{port}:{port}");
+        assert!(list(weir, "ports").contains(&&*mapping), "{port}");
     }
+}
+
+/// Envoy itself reads both of its files, and Prometheus's own program the one with what it scrapes.
+#[test]
+fn programs_accept_their_files() {
+    for file in ["envoy", "application"] {
+        envoy::validate(&tools::file(&format!("deploy/compose/{file}.yaml")));
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let rules = tools::repository().join("deploy/monitoring/alerts.yaml");
+    let config = tools::file("deploy/compose/prometheus.yaml");
+    let config = config.replace("/etc/prometheus/alerts.yaml", &rules.to_string_lossy());
+    let file = folder.path().join("prometheus.yaml");
+    std::fs::write(&file, config).expect("written");
+    let output = Command::new(tools::promtool())
+        .args(["check", "config"])
+        .arg(&file)
+        .output()
+        .expect("promtool runs");
+    let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(
+        output.status.success() && printed.contains("1 rule file"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -375,202 +404,13 @@ fn grafana_finds_prometheus_and_the_dashboards() {
     );
 }
 
-/// What an image would bring.
-fn image_of(name: &str, service: &Value) -> Image {
-    let program = |program: &str| {
-        Image::with_program(
-            program.rsplit('/').next().unwrap_or(program),
-            &tools::on_the_path(program),
-        )
-    };
-    let mut image = match name {
-        "weir" => {
-            let (folder, root) = image::image();
-            Image::of(folder, root)
-        }
-        "redis" => program("redis-server"),
-        "envoy" | "application" => Image::with_program("envoy", &tools::envoy()),
-        "prometheus" => {
-            let mut image = Image::with_program("prometheus", &tools::prometheus());
-            image
-                .mount(tools::promtool(), "/programs/promtool".to_owned())
-                .expect("a mount");
-            image
-        }
-        _ => panic!("no test runs {name}"),
-    };
-    for (source, target) in mounts(service) {
-        image.mount(source, target.to_owned()).expect("a mount");
-    }
-    for folder in list(service, "tmpfs") {
-        image.writable(folder).expect("a folder");
-    }
-    image
-}
-
-/// The entry point of the image, where it has one that is not part of the command, and the command.
-fn command(name: &str, service: &Value) -> Vec<String> {
-    let entry_point = match name {
-        "weir" => image::entry_point(),
-        "prometheus" => vec!["prometheus".to_owned()],
-        _ => Vec::new(),
-    };
-    let command = list(service, "command").into_iter().map(str::to_owned);
-    entry_point.into_iter().chain(command).collect()
-}
-
-/// Starts every service when those that it depends on are healthy.
-fn start(network: &Network, services: &BTreeMap<&str, &Value>) -> BTreeMap<String, Container> {
-    let mut running: BTreeMap<String, Container> = BTreeMap::new();
-    for name in start_order(services)
-        .into_iter()
-        .filter(|name| *name != "grafana")
-    {
-        let service = services[name];
-        let user = service
-            .get("user")
-            .and_then(Value::as_str)
-            .map_or_else(image::user, str::to_owned);
-        let mut container = Container::start(
-            network,
-            name,
-            image_of(name, service),
-            &user,
-            environment(service),
-            &command(name, service),
-        );
-        let healthy = eventually(|| {
-            container.assert_runs();
-            container
-                .execute(&check(service))
-                .status
-                .success()
-                .then_some(())
-        });
-        assert!(
-            healthy.is_some(),
-            "{name} is not healthy: {:?}\n{}",
-            container.execute(&check(service)),
-            container.log()
-        );
-        running.insert(name.to_owned(), container);
-    }
-    running
-}
-
-/// What a shell line prints in the network.
-fn printed(network: &Network, line: &str) -> String {
-    let output = network.shell(line);
-    String::from_utf8_lossy(&output.stdout).replace('\r', "")
-}
-
-/// The value of a query, once Prometheus has one.
-fn answer(network: &Network, query: &str, is_right: impl Fn(f64) -> bool) {
-    let line =
-        format!("curl -s --get --data-urlencode 'query={query}' localhost:9090/api/v1/query");
-    let ask = || {
-        let answer: Value = serde_json::from_str(&printed(network, &line)).ok()?;
-        let value = answer
-            .pointer("/data/result/0/value/1")?
-            .as_str()?
-            .parse()
-            .ok()?;
-        is_right(value).then_some(())
-    };
-    assert!(
-        eventually(ask).is_some(),
-        "{query}: {}",
-        printed(network, &line)
-    );
-}
-
-#[test]
-fn its_processes_answer_the_readme_and_prometheus_sees_the_requests() {
-    let compose = documents(FILE).remove(0);
-    let services = services(&compose);
-    let network = Network::new(&services.keys().copied().collect::<Vec<_>>());
-    let running = start(&network, &services);
-
-    wait::away_from_the_end_of_a_minute();
-    let readme = console(&tools::file("README.md"));
-    let asked: Vec<_> = readme
-        .iter()
-        .filter(|shown| shown.command.starts_with("curl "))
-        .collect();
-    assert_eq!(asked.len(), 3, "requests of the README");
-    for shown in asked {
-        let real = printed(&network, &shown.command);
-        if shown.command.contains("| grep ") {
-            // The counts depend on the commands before.
-            let name = |line: &str| line.rsplit_once(' ').map(|(name, _)| name.to_owned());
-            assert_eq!(
-                shown
-                    .output
-                    .iter()
-                    .map(|line| name(line))
-                    .collect::<Vec<_>>(),
-                real.lines().map(name).collect::<Vec<_>>()
-            );
-        } else {
-            assert_shows(shown, &real);
-        }
-    }
-    let through_envoy = printed(&network, "curl -s localhost:10000/");
-    assert_eq!(
-        timeless(&through_envoy),
-        "hello",
-        "the application behind Envoy"
-    );
-    let keys = running["redis"].execute(&["redis-cli", "dbsize"].map(str::to_owned));
-    assert_ne!(
-        String::from_utf8_lossy(&keys.stdout).trim(),
-        "0",
-        "Weir counts in Redis"
-    );
-
-    // Two requests through Envoy and one by /json, which is no call of gRPC.
-    answer(
-        &network,
-        "sum(weir_requests_total{namespace=\"compose\",pod=\"weir\",code=\"OK\"})",
-        |value| value == 2.0,
-    );
-    let hits = "sum(ratelimit_service_rate_limit_total_hits{pod=\"weir\",domain=\"demo\",key1=\"remote_address\"})";
-    answer(&network, hits, |value| value == 3.0);
-    answer(
-        &network,
-        "sum(envoy_cluster_ratelimit_ok{namespace=\"compose\",pod=\"envoy\"})",
-        |value| value >= 2.0,
-    );
-    answer(&network, "count(up == 1)", |value| value == 2.0);
-    let overview: Value =
-        serde_json::from_str(&tools::file("deploy/monitoring/dashboards/overview.json"))
-            .expect("JSON");
-    let panel = items(&overview, "/panels")
-        .iter()
-        .find(|panel| panel["title"] == "Replicas")
-        .expect("a panel");
-    let query = text(panel, "/targets/0/expr")
-        .replace("$job", "ratelimit")
-        .replace("$namespace", "compose")
-        .replace("$pod", "weir");
-    answer(&network, &query, |value| value == 1.0);
-    let rules = printed(&network, "curl -s localhost:9090/api/v1/rules");
-    assert!(
-        rules.contains("WeirAbsent") && !rules.contains("\"health\":\"err\""),
-        "{rules}"
-    );
-}
-
 /// With the second file, the port of the support desk is open to this machine, and asks for tokens.
 #[test]
 fn the_support_desk_is_open_to_those_who_have_a_token() {
-    const TOKEN: &str = "0123456789abcdef0123";
-    let (compose, desk) = (
-        documents(FILE).remove(0),
-        documents("deploy/compose/support-desk.yaml").remove(0),
-    );
-    let (weir, added) = (at(&compose, "/services/weir"), at(&desk, "/services/weir"));
+    let desk = documents("deploy/compose/support-desk.yaml").remove(0);
+    let added = at(&desk, "/services/weir");
     assert_eq!(list(added, "ports"), ["127.0.0.1:6070:6070"]);
+    assert_eq!(text(added, "/environment/DEBUG_HOST"), "0.0.0.0");
     let [volume] = list(added, "volumes")[..] else {
         panic!("one volume")
     };
@@ -578,99 +418,36 @@ fn the_support_desk_is_open_to_those_who_have_a_token() {
     let ["ro", target, source] = parts[..] else {
         panic!("{volume}")
     };
+    assert_eq!(text(added, "/environment/ADMIN_TOKEN_FILE"), target);
     assert!(
         source.starts_with("${WEIR_TOKENS:?"),
         "Compose says what is missing: {source}"
     );
-
-    let tokens = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(tokens.path(), format!("ann:{TOKEN}\n")).expect("written");
-    std::fs::set_permissions(
-        tokens.path(),
-        std::os::unix::fs::PermissionsExt::from_mode(0o644),
-    )
-    .expect("permitted");
-    let network = Network::new(&["weir"]);
-    let mut image = image_of("weir", weir);
-    image
-        .mount(tokens.path().to_owned(), target.to_owned())
-        .expect("a mount");
-    // Its counters are in memory, because there is no Redis here.
-    let container = Container::start(
-        &network,
-        "weir",
-        image,
-        &image::user(),
-        environment(added),
-        &command("weir", weir),
-    );
-    assert!(
-        eventually(|| container
-            .execute(&check(weir))
-            .status
-            .success()
-            .then_some(()))
-        .is_some(),
-        "{}",
-        container.log()
-    );
-    let status = |options: &str| {
-        printed(
-            &network,
-            &format!(
-                "curl -s -o /dev/null -w '%{{http_code}}' {options} localhost:6070/api/v1/overrides"
-            ),
-        )
-    };
-    assert_eq!(status(""), "401");
-    assert_eq!(
-        status(&format!("-H 'Authorization: Bearer {TOKEN}'")),
-        "200",
-        "{}",
-        container.log()
-    );
 }
 
-/// Without it, questions go through the container.
+/// What the workflow does with containers is what pages say.
 #[test]
-fn commands_in_the_container_ask_its_weir() {
-    let compose = documents(FILE).remove(0);
-    let weir = at(&compose, "/services/weir");
-    let network = Network::new(&["weir"]);
-    let container = Container::start(
-        &network,
-        "weir",
-        image_of("weir", weir),
-        &image::user(),
-        Vec::new(),
-        &command("weir", weir),
-    );
-    assert!(
-        eventually(|| container
-            .execute(&check(weir))
-            .status
-            .success()
-            .then_some(()))
-        .is_some(),
-        "{}",
-        container.log()
-    );
+fn the_workflow_starts_it_and_runs_the_commands_of_pages() {
+    let workflow = documents(".github/workflows/tests.yaml").remove(0);
+    let steps: String = items(&workflow, "/jobs/containers/steps")
+        .iter()
+        .filter_map(|step| step.get("run").and_then(Value::as_str))
+        .map(|run| format!("{run}\n"))
+        .collect();
     let page = tools::file("deploy/support-desk.md");
-    let (_, line) = page
+    let (_, command) = page
         .split_once("docker compose -f deploy/compose.yaml exec weir ")
         .expect("the command of the page");
-    let words: Vec<_> = line
-        .lines()
-        .next()
-        .expect("a line")
-        .split(' ')
-        .map(str::to_owned)
-        .collect();
-    let output = container.execute(&words);
-    let shown = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && shown.contains("0 hits"),
-        "{shown}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let in_container = command.lines().next().expect("a line");
+    for part in [
+        "deploy/build-image.sh",
+        "docker compose -f deploy/compose.yaml up ",
+        &format!("exec -T weir {in_container}"),
+        "-f deploy/compose/support-desk.yaml up ",
+        "localhost:9090/api/v1/query",
+        "localhost:9090/api/v1/rules",
+        "localhost:6070/api/v1/overrides",
+    ] {
+        assert!(steps.contains(part), "no step has {part}: {steps}");
+    }
 }

@@ -1,17 +1,9 @@
-//! `deploy/Dockerfile`, executed without containers: each instruction in a folder of its own stage,
-//! with the files that the context holds.
-//!
-//! `cargo`, `rustup` and `apt-get` are scripts here: they keep the list of their calls, and the
-//! build is a copy of a binary that exists. All other commands are real. What this cannot see is
-//! the base image.
+//! `deploy/Dockerfile`: its stages, and that what they copy, run and name exists. The workflow
+//! `tests` builds the image and runs it in a container.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use tempfile::TempDir;
 
 use crate::support::tools;
 
@@ -90,216 +82,6 @@ fn is_in_context(patterns: &str, path: &str) -> bool {
         }
     }
     !is_ignored
-}
-
-/// Copies a file, or all files of a folder, and its permissions.
-fn copy(from: &Path, to: &Path, is_wanted: &dyn Fn(&Path) -> bool) -> usize {
-    if from.is_dir() && !from.is_symlink() {
-        let entries =
-            fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
-        return entries
-            .map(|entry| entry.expect("an entry"))
-            .map(|entry| copy(&entry.path(), &to.join(entry.file_name()), is_wanted))
-            .sum();
-    }
-    if !is_wanted(from) {
-        return 0;
-    }
-    fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
-    if from.is_symlink() {
-        std::os::unix::fs::symlink(fs::read_link(from).expect("a link"), to).expect("a link");
-    } else {
-        fs::copy(from, to)
-            .unwrap_or_else(|error| panic!("{} to {}: {error}", from.display(), to.display()));
-    }
-    1
-}
-
-/// A stage that is being built.
-struct Stage {
-    root: PathBuf,
-    folder: String,
-    variables: BTreeMap<String, String>,
-}
-
-impl Stage {
-    /// A path of the stage, on this machine.
-    fn path(&self, path: &str) -> PathBuf {
-        let absolute = if path.starts_with('/') {
-            path.to_owned()
-        } else {
-            format!("{}/{path}", self.folder)
-        };
-        self.root.join(absolute.trim_start_matches('/'))
-    }
-
-    fn run(&self, command: &str, programs: &Path) {
-        let folder = self.path("");
-        let mut shell = Command::new("sh");
-        shell
-            .args(["-ec", command])
-            .current_dir(&folder)
-            .env_clear()
-            .envs(&self.variables);
-        // Docker's shell finds the scripts in the place of cargo and others first.
-        shell
-            .env(
-                "PATH",
-                format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", programs.display()),
-            )
-            .env("HOME", "/root");
-        let output = shell.output().expect("a shell");
-        assert!(
-            output.status.success(),
-            "RUN {command}\n{}",
-            String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
-        );
-    }
-}
-
-/// The file system of the image for an architecture, and the calls of cargo, rustup and apt-get.
-pub(super) struct Built {
-    pub(super) folder: TempDir,
-    pub(super) root: PathBuf,
-    pub(super) calls: Vec<String>,
-}
-
-/// Executes the Dockerfile. `binary` is what cargo builds, and `is_static` whether readelf says so.
-pub(super) fn build(binary: &Path, architecture: &str) -> Built {
-    let folder = tempfile::tempdir().expect("a folder");
-    let programs = folder.path().join("programs");
-    let log = folder.path().join("calls");
-    write_programs(&programs, &log, binary);
-    let ignored = tools::file("deploy/Dockerfile.dockerignore");
-    let mut built: BTreeMap<String, PathBuf> = BTreeMap::new();
-    let mut last = PathBuf::new();
-    for (index, instructions) in stages().into_iter().enumerate() {
-        let root = folder.path().join(format!("stage-{index}"));
-        fs::create_dir(&root).expect("a folder");
-        let mut stage = Stage {
-            root: root.clone(),
-            folder: "/".to_owned(),
-            variables: BTreeMap::new(),
-        };
-        for (name, arguments) in instructions {
-            let words: Vec<&str> = arguments.split(' ').collect();
-            match (name.as_str(), &words[..]) {
-                ("FROM", [.., "AS", name]) => drop(built.insert((*name).to_owned(), root.clone())),
-                ("FROM", ["scratch"]) => {}
-                ("WORKDIR", [path]) => {
-                    stage.folder = (*path).to_owned();
-                    fs::create_dir_all(stage.path("")).expect("a folder");
-                }
-                ("ARG", [variable]) => {
-                    let (name, default) = variable.split_once('=').unwrap_or((variable, ""));
-                    let value = if name == "TARGETARCH" {
-                        architecture
-                    } else {
-                        default
-                    };
-                    stage.variables.insert(name.to_owned(), value.to_owned());
-                }
-                ("COPY", [from, source, target]) if from.starts_with("--from=") => {
-                    let other = Stage {
-                        root: built[from.trim_start_matches("--from=")].clone(),
-                        folder: "/".to_owned(),
-                        variables: BTreeMap::new(),
-                    };
-                    assert!(
-                        copy(&other.path(source), &stage.path(target), &|_| true) > 0,
-                        "COPY {arguments} copies nothing"
-                    );
-                }
-                ("COPY", [sources @ .., target]) => {
-                    for source in sources {
-                        let from = tools::repository().join(source);
-                        let is_wanted = |path: &Path| {
-                            is_in_context(
-                                &ignored,
-                                &path
-                                    .strip_prefix(tools::repository())
-                                    .expect("in the repository")
-                                    .to_string_lossy(),
-                            )
-                        };
-                        let into = stage.path(target);
-                        let to = if target.ends_with('/') {
-                            into.join(from.file_name().expect("a name"))
-                        } else {
-                            into
-                        };
-                        assert!(
-                            copy(&from, &to, &is_wanted) > 0,
-                            "COPY {arguments}: the context has no {source}"
-                        );
-                    }
-                }
-                ("RUN", _) => stage.run(&arguments, &programs),
-                ("LABEL" | "USER" | "EXPOSE" | "HEALTHCHECK" | "ENTRYPOINT", _) => {}
-                _ => panic!("this test knows no {name} {arguments}"),
-            }
-        }
-        last = root;
-    }
-    let calls = fs::read_to_string(&log)
-        .expect("calls")
-        .lines()
-        .map(str::to_owned)
-        .collect();
-    Built {
-        folder,
-        root: last,
-        calls,
-    }
-}
-
-/// The scripts in the place of programs that build or install something.
-fn write_programs(programs: &Path, log: &Path, binary: &Path) {
-    fs::create_dir_all(programs).expect("a folder");
-    let write = |name: &str, script: &str| {
-        let path = programs.join(name);
-        fs::write(
-            &path,
-            format!(
-                "#!/bin/sh\nset -eu\necho \"{name} $*\" >>'{}'\n{script}\n",
-                log.display()
-            ),
-        )
-        .expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
-    };
-    for name in [
-        "apt-get",
-        "rustup",
-        "x86_64-linux-gnu-gcc",
-        "aarch64-linux-gnu-gcc",
-    ] {
-        write(name, "");
-    }
-    // The real cargo reads manifest and lock, and the copy stands where the real one is built.
-    let cargo = format!(
-        "target= previous=
-for word; do [ \"$previous\" != --target ] || target=$word; previous=$word; done
-case $* in
-*--version | install\\ *) ;;
-*build\\ *)
-    '{}' metadata --offline --locked --no-deps --format-version 1 >/dev/null
-    env | grep ^CARGO_TARGET_ | sort >>'{}'
-    mkdir -p \"target/$target/release\"
-    cp '{}' \"target/$target/release/weir\"
-    ;;
-clean\\ *) rm \"target/$target/release/weir\" ;;
-*) exit 1 ;;
-esac",
-        env!("CARGO"),
-        log.display(),
-        binary.display()
-    );
-    write("cargo", &cargo);
-    // The binary of the tests is not static, unless tests/deploy.sh gives one that is.
-    if tools::image_binary().is_none() {
-        write("readelf", "");
-    }
 }
 
 #[test]
@@ -383,108 +165,114 @@ fn included(file: &Path) -> Vec<PathBuf> {
     lines.iter().enumerate().filter_map(path).collect()
 }
 
-/// For both architectures: cross compilers and flags, the layer of the dependencies, and everything
-/// that the binary is made of.
-#[test]
-fn its_instructions_build_the_image() {
-    let binary = Path::new(env!("CARGO_BIN_EXE_weir"));
-    for (architecture, triple) in [
-        ("amd64", "x86_64-unknown-linux-gnu"),
-        ("arm64", "aarch64-unknown-linux-gnu"),
-    ] {
-        let built = build(binary, architecture);
-        let builds: Vec<_> = built
-            .calls
-            .iter()
-            .filter(|call| call.contains("auditable build"))
-            .collect();
-        let expected =
-            format!("cargo auditable build --locked --release --target {triple} --bin weir");
-        assert_eq!(
-            builds,
-            [&expected, &expected],
-            "the dependencies, then Weir"
-        );
-        let name = triple.to_uppercase().replace('-', "_");
-        let has = |start: &str, part: &str| {
-            built
-                .calls
-                .iter()
-                .any(|call| call.starts_with(start) && call.contains(part))
-        };
-        assert!(
-            has(
-                &format!("CARGO_TARGET_{name}_RUSTFLAGS="),
-                "target-feature=+crt-static"
-            ),
-            "{:#?}",
-            built.calls
-        );
-        let is_foreign = !triple.starts_with(std::env::consts::ARCH);
-        assert_eq!(
-            has(&format!("CARGO_TARGET_{name}_LINKER="), "-linux-gnu-gcc"),
-            is_foreign,
-            "{:#?}",
-            built.calls
-        );
-        assert_eq!(
-            has(
-                "apt-get install",
-                &format!("libc6-dev-{architecture}-cross")
-            ),
-            is_foreign
-        );
-        assert!(has("rustup target add", triple) && has("cargo install", "cargo-auditable"));
+/// The arguments of a stage's instructions of one name, in order.
+fn arguments<'a>(stage: &'a [Instruction], instruction: &str) -> Vec<&'a str> {
+    let named = stage.iter().filter(|(name, _)| name == instruction);
+    named.map(|(_, arguments)| arguments.as_str()).collect()
+}
 
-        // Everything that the binary is made of is in the stage.
-        let source = built.folder.path().join("stage-0/src");
-        let mut files = vec![PathBuf::from("build.rs"), PathBuf::from("Cargo.lock")];
-        for folder in ["src", "lua", "proto"] {
-            list(Path::new(folder), &mut files);
-        }
-        // The tables that unit tests read are not part of the binary.
-        let is_test = |file: &&PathBuf| file.components().any(|part| part.as_os_str() == "tests");
-        let included: Vec<_> = files
-            .iter()
-            .filter(|file| !is_test(file))
-            .flat_map(|file| included(file))
-            .collect();
-        assert!(
-            files.len() > 100 && included.len() > 5,
-            "{} files, {included:?}",
-            files.len()
-        );
-        for file in files.iter().chain(&included) {
-            assert!(
-                source.join(file).exists(),
-                "{} is not in the stage that builds",
-                file.display()
-            );
-        }
-        // `cargo build` reads no manifest that names a missing file.
-        let manifest = tools::file("Cargo.toml");
-        let benches: Vec<_> = manifest
-            .split("[[bench]]\nname = \"")
-            .skip(1)
-            .filter_map(|rest| rest.split('"').next())
-            .collect();
-        assert!(benches.len() > 2);
-        for bench in benches {
-            assert!(
-                source.join(format!("benches/{bench}.rs")).is_file(),
-                "{bench}"
-            );
-        }
-        // The files of the layer are gone: Weir's own came after them.
-        assert_eq!(
-            fs::read(source.join("build.rs")).expect("a file"),
-            fs::read(tools::repository().join("build.rs")).expect("a file")
-        );
-        assert!(
-            built.root.join("config/basic.yaml").is_file() && built.root.join("weir").is_file()
-        );
-        assert!(!built.root.join("bin/sh").exists(), "no shell");
+/// The files of the context that a stage copies, as `COPY` names them.
+fn sources(stage: &[Instruction]) -> Vec<&str> {
+    let copies = arguments(stage, "COPY");
+    let from_context = copies.iter().filter(|copy| !copy.starts_with("--from="));
+    from_context
+        .flat_map(|copy| {
+            let (sources, _) = copy.rsplit_once(' ').expect("a target");
+            sources.split(' ')
+        })
+        .collect()
+}
+
+/// The stage that compiles copies everything that the binary is made of, and the scripts that it
+/// runs.
+#[test]
+fn the_stage_that_builds_has_what_the_binary_is_made_of() {
+    let build = &stages()[0];
+    let copied = sources(build);
+    let ignored = tools::file("deploy/Dockerfile.dockerignore");
+    let is_copied = |file: &Path| {
+        copied.iter().any(|source| file.starts_with(source))
+            && is_in_context(&ignored, &file.to_string_lossy())
+    };
+    let mut files = ["Cargo.toml", "Cargo.lock", "build.rs"]
+        .map(PathBuf::from)
+        .to_vec();
+    for folder in ["src", "lua", "proto"] {
+        list(Path::new(folder), &mut files);
     }
+    // The tables that unit tests read are not part of the binary.
+    let is_test = |file: &&PathBuf| file.components().any(|part| part.as_os_str() == "tests");
+    let included: Vec<_> = files
+        .iter()
+        .filter(|file| !is_test(file))
+        .flat_map(|file| included(file))
+        .collect();
+    assert!(
+        files.len() > 100 && included.len() > 5,
+        "{} files, {included:?}",
+        files.len()
+    );
+    for file in files.iter().chain(&included) {
+        assert!(
+            is_copied(file),
+            "{} is not in the stage that builds",
+            file.display()
+        );
+    }
+    for source in &copied {
+        assert!(
+            tools::repository().join(source).exists(),
+            "COPY of {source}, which does not exist"
+        );
+    }
+    for run in arguments(build, "RUN") {
+        let script = run.split(' ').next().expect("a command");
+        assert!(is_copied(Path::new(script)), "RUN {run}");
+    }
+}
+
+/// A change of Weir's own files leaves the layer of the dependencies as it is: that layer knows the
+/// manifest alone, and Weir is built after all its files are there.
+#[test]
+fn the_layer_of_dependencies_comes_before_the_sources() {
+    let build = &stages()[0];
+    let position = |instruction: &str, part: &str| {
+        let found = build
+            .iter()
+            .position(|(name, arguments)| name == instruction && arguments.contains(part));
+        found.unwrap_or_else(|| panic!("no {instruction} of {part}"))
+    };
+    let dependencies = position("RUN", "--static --dependencies \"$TARGETARCH\"");
+    let weir = position("RUN", "build-binary.sh --static \"$TARGETARCH\"");
+    assert!(position("RUN", "--tools \"$TARGETARCH\"") < dependencies);
+    assert!(position("COPY", "Cargo.toml Cargo.lock") < dependencies);
+    for source in ["build.rs", "proto", "lua", "src src"] {
+        let copied = position("COPY", source);
+        assert!(dependencies < copied && copied < weir, "{source}");
+    }
+    assert!(position("ARG", "TARGETARCH") < dependencies);
+    assert!(
+        weir < position(
+            "RUN",
+            "rootfs.sh target/*-unknown-linux-gnu/release/weir rootfs"
+        )
+    );
+}
+
+/// The image is what rootfs.sh gathers, and the examples; no shell of a base.
+#[test]
+fn the_image_is_the_rootfs_and_the_examples() {
+    let stages = stages();
+    let (_, from) = &stages[0][0];
+    assert!(from.ends_with(" AS build"), "{from}");
+    let image = stages.last().expect("a stage");
+    assert_eq!(arguments(image, "FROM"), ["scratch"]);
+    assert_eq!(
+        arguments(image, "COPY"),
+        ["--from=build /src/rootfs /", "config /config"]
+    );
+    assert_eq!(arguments(&stages[0], "WORKDIR"), ["/src"]);
+    assert_eq!(arguments(image, "RUN"), Vec::<&str>::new());
 }
 
 #[test]

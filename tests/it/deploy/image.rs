@@ -1,5 +1,5 @@
-//! The image, without a container: the binary runs as the image's user in the root folder that the
-//! instructions of `deploy/Dockerfile` make.
+//! The image, without a container: the binary runs as the image's user in the root folder that
+//! `deploy/rootfs.sh` makes, with the examples that `deploy/Dockerfile` adds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::dockerfile::{self, last_stage};
+use super::dockerfile::last_stage;
 use super::{at, items, kubernetes, text};
 use crate::support::http_client::post;
 use crate::support::wait::eventually;
@@ -29,8 +29,18 @@ fn binary() -> PathBuf {
 
 /// A folder, and in it the files of the image.
 pub(super) fn image() -> (TempDir, PathBuf) {
-    let built = dockerfile::build(&binary(), "amd64");
-    (built.folder, built.root)
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path().join("root");
+    let output = rootfs(&binary(), &root);
+    assert!(output.status.success(), "{output:?}");
+    let config = root.join("config");
+    fs::create_dir(&config).expect("a folder");
+    for entry in fs::read_dir(tools::repository().join("config")).expect("the examples") {
+        let file = entry.expect("an entry").path();
+        let name = file.file_name().expect("a name");
+        fs::copy(&file, config.join(name)).expect("copied");
+    }
+    (folder, root)
 }
 
 /// Runs the image's entry point in `root`.
@@ -74,6 +84,13 @@ pub(super) fn user() -> String {
     last_stage("USER")
 }
 
+/// The ports, in ascending order.
+pub(super) fn ports() -> Vec<String> {
+    let mut ports: Vec<_> = last_stage("EXPOSE").split(' ').map(str::to_owned).collect();
+    ports.sort();
+    ports
+}
+
 /// The command of the health check.
 pub(super) fn health_check() -> Vec<String> {
     let check = last_stage("HEALTHCHECK");
@@ -104,6 +121,7 @@ fn limit(weir: &Weir, request: &Value) -> (u16, u64) {
 fn the_image_serves_its_examples_and_its_health_check_says_so() {
     let (folder, root) = image();
     assert_eq!(last_stage("WORKDIR"), "/", "so that ./config is /config");
+    assert!(!root.join("bin/sh").exists(), "no shell");
     let mut command = enter(&root);
     command.env("DRAIN_DELAY", "10s");
     let mut weir = Weir::spawn(command, folder);
@@ -230,14 +248,22 @@ fn the_image_and_the_deployment_agree() {
     let pod = at(&deployment, "/spec/template/spec");
     let id = |field| at(pod, "/securityContext")[field].to_string();
     assert_eq!(user(), format!("{}:{}", id("runAsUser"), id("runAsGroup")));
-    let ports = items(pod, "/containers/0/ports")
+    let named = items(pod, "/containers/0/ports")
         .iter()
         .map(|port| port["containerPort"].to_string());
-    let mut exposed: Vec<_> = last_stage("EXPOSE").split(' ').map(str::to_owned).collect();
-    let mut ports: Vec<_> = ports.collect();
-    ports.sort();
-    exposed.sort();
-    assert_eq!(exposed, ports);
+    let mut named: Vec<_> = named.collect();
+    named.sort();
+    assert_eq!(ports(), named);
+}
+
+/// The entry point and the health check are programs of the image.
+#[test]
+fn the_programs_that_the_image_names_are_in_it() {
+    let (_folder, root) = image();
+    for command in [entry_point(), health_check()] {
+        let program = root.join(command[0].trim_start_matches('/'));
+        assert!(program.is_file(), "{command:?}");
+    }
 }
 
 #[test]

@@ -69,71 +69,8 @@ fn printed(output: &Output) -> String {
 }
 
 #[test]
-fn build_image_sh_builds_for_this_machine_or_for_both_architectures() {
+fn build_image_sh_writes_an_archive_and_refuses_what_excludes_each_other() {
     let docker = Docker::new();
-    let output = docker.build(&[]);
-    assert!(output.status.success(), "{}", printed(&output));
-    let calls = docker.calls();
-    assert!(
-        calls[0].starts_with("buildx build --file deploy/Dockerfile --tag weir:")
-            && calls[0].contains(IMAGE),
-        "{calls:?}"
-    );
-    assert!(
-        calls[0].ends_with("--load .") && !calls[0].contains("--platform"),
-        "{calls:?}"
-    );
-    assert!(
-        calls[0].contains("--build-arg WEIR_SOURCE=https://example.org/weir"),
-        "{calls:?}"
-    );
-    assert_eq!(
-        calls[1],
-        format!("image inspect --format {{{{.Size}}}} {IMAGE}")
-    );
-    assert!(
-        printed(&output).contains(&format!("120563 KiB {IMAGE}")),
-        "the size is printed: {}",
-        printed(&output)
-    );
-
-    // Each argument of the build is one that the Dockerfile declares.
-    for argument in calls[0]
-        .split(' ')
-        .skip_while(|word| *word != "--build-arg")
-        .filter_map(|word| word.split_once('='))
-    {
-        if argument.0.starts_with("WEIR_") {
-            assert!(
-                tools::file("deploy/Dockerfile").contains(&format!("\nARG {}=\n", argument.0)),
-                "{argument:?}"
-            );
-        }
-    }
-
-    let output = docker.build(&[
-        "--push",
-        "--tag",
-        "1.2.3",
-        "--tag",
-        "latest",
-        "registry.example/team/weir",
-    ]);
-    assert!(output.status.success(), "{}", printed(&output));
-    let calls = docker.calls();
-    for part in [
-        "--tag registry.example/team/weir:1.2.3 --tag registry.example/team/weir:latest ",
-        "--platform linux/amd64,linux/arm64 --push ",
-        "--provenance=mode=max --sbom=true",
-    ] {
-        assert!(calls[0].contains(part), "{part} is not in {calls:?}");
-    }
-    assert_eq!(
-        calls[1..],
-        ["1.2.3", "latest"]
-            .map(|tag| format!("buildx imagetools inspect registry.example/team/weir:{tag}"))
-    );
-
     let archive = docker.folder.path().join("weir.tar");
     let output = docker.build(&[
         "--output",
@@ -162,6 +99,77 @@ fn build_image_sh_builds_for_this_machine_or_for_both_architectures() {
         );
     }
     assert_eq!(docker.calls(), Vec::<String>::new(), "nothing was built");
+}
+
+/// Each argument of the build is one that the Dockerfile declares.
+fn assert_arguments_are_declared(call: &str) {
+    for argument in call
+        .split(' ')
+        .skip_while(|word| *word != "--build-arg")
+        .filter_map(|word| word.split_once('='))
+    {
+        if argument.0.starts_with("WEIR_") {
+            assert!(
+                tools::file("deploy/Dockerfile").contains(&format!("\nARG {}=\n", argument.0)),
+                "{argument:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn build_image_sh_builds_for_this_machine_or_for_both_architectures() {
+    let docker = Docker::new();
+    let output = docker.build(&[]);
+    assert!(output.status.success(), "{}", printed(&output));
+    let calls = docker.calls();
+    assert!(
+        calls[0].starts_with("buildx build --file deploy/Dockerfile --tag weir:")
+            && calls[0].contains(IMAGE),
+        "{calls:?}"
+    );
+    assert!(
+        calls[0].ends_with("--load .") && !calls[0].contains("--platform"),
+        "{calls:?}"
+    );
+    assert!(
+        calls[0].contains("--build-arg WEIR_SOURCE=https://example.org/weir"),
+        "{calls:?}"
+    );
+    assert_eq!(
+        calls[1],
+        format!("image inspect --format {{{{.Size}}}} {IMAGE}")
+    );
+    assert!(
+        printed(&output).contains(&format!("120563 KiB {IMAGE}")),
+        "the size is printed: {}",
+        printed(&output)
+    );
+
+    assert_arguments_are_declared(&calls[0]);
+
+    let output = docker.build(&[
+        "--push",
+        "--tag",
+        "1.2.3",
+        "--tag",
+        "latest",
+        "registry.example/team/weir",
+    ]);
+    assert!(output.status.success(), "{}", printed(&output));
+    let calls = docker.calls();
+    for part in [
+        "--tag registry.example/team/weir:1.2.3 --tag registry.example/team/weir:latest ",
+        "--platform linux/amd64,linux/arm64 --push ",
+        "--provenance=mode=max --sbom=true",
+    ] {
+        assert!(calls[0].contains(part), "{part} is not in {calls:?}");
+    }
+    assert_eq!(
+        calls[1..],
+        ["1.2.3", "latest"]
+            .map(|tag| format!("buildx imagetools inspect registry.example/team/weir:{tag}"))
+    );
 }
 
 #[test]
@@ -224,6 +232,160 @@ fn build_binary_sh_names_the_problem() {
     );
 }
 
+/// Scripts in the place of programs that build or install something: each adds its call to `calls`
+/// beside their folder. The one of cargo leaves an empty binary, and writes the variables of its
+/// target.
+fn builders(folder: &Path) {
+    let programs = folder.join("programs");
+    fs::create_dir(&programs).expect("a folder");
+    let cargo = "target= previous=
+for word; do [ \"$previous\" != --target ] || target=$word; previous=$word; done
+case $* in
+*--version | install\\ *) ;;
+*build\\ *)
+    env | grep ^CARGO_TARGET_ | sort >>\"$CALLS\"
+    for file in src/lib.rs src/main.rs build.rs; do [ -f $file ]; done
+    ls benches | sed 's/^/bench /' >>\"$CALLS\"
+    mkdir -p \"target/$target/release\"
+    echo binary >\"target/$target/release/weir\"
+    ;;
+clean\\ *) rm \"target/$target/release/weir\" ;;
+*) exit 1 ;;
+esac";
+    for (name, script) in [
+        ("apt-get", ""),
+        ("rustup", ""),
+        ("x86_64-linux-gnu-gcc", ""),
+        ("aarch64-linux-gnu-gcc", ""),
+        ("readelf", ""),
+        ("cargo", cargo),
+    ] {
+        let path = programs.join(name);
+        let text = format!("#!/bin/sh\nset -eu\necho \"{name} $*\" >>\"$CALLS\"\n{script}\n");
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+    }
+}
+
+/// A copy of deploy/build-binary.sh, in a folder with the manifest and nothing else; and what its
+/// calls of programs were.
+fn build_binary(folder: &Path, arguments: &[&str]) -> Vec<String> {
+    let calls = folder.join("calls");
+    let output = Command::new(folder.join("deploy/build-binary.sh"))
+        .args(arguments)
+        .env_clear()
+        .env("CALLS", &calls)
+        .env("HOME", "/root")
+        .env(
+            "PATH",
+            format!(
+                "{}:/usr/sbin:/usr/bin:/sbin:/bin",
+                folder.join("programs").display()
+            ),
+        )
+        .output()
+        .expect("it runs");
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        printed(&output)
+    );
+    let made = fs::read_to_string(&calls).unwrap_or_default();
+    let _ = fs::remove_file(&calls);
+    made.lines().map(str::to_owned).collect()
+}
+
+fn has(calls: &[String], start: &str, part: &str) -> bool {
+    calls
+        .iter()
+        .any(|call| call.starts_with(start) && call.contains(part))
+}
+
+/// After the layer of the dependencies: what stood in the place of Weir's own files is gone, and
+/// `cargo build` read no manifest that names a missing file.
+fn assert_only_dependencies(folder: &Path, triple: &str, calls: &[String]) {
+    let manifest = tools::file("Cargo.toml");
+    let benches = manifest.split("[[bench]]\nname = \"").skip(1);
+    let benches: Vec<_> = benches.filter_map(|rest| rest.split('"').next()).collect();
+    assert!(benches.len() > 2);
+    for bench in benches {
+        assert!(calls.contains(&format!("bench {bench}.rs")), "{bench}");
+    }
+    for gone in ["src", "build.rs", &format!("target/{triple}/release/weir")] {
+        assert!(!folder.join(gone).exists(), "{gone}");
+    }
+}
+
+/// As the Dockerfile calls it, for both architectures: the tools, the dependencies, and Weir with
+/// cross compilers and flags.
+#[test]
+fn build_binary_sh_builds_dependencies_and_weir() {
+    for (architecture, triple) in [
+        ("amd64", "x86_64-unknown-linux-gnu"),
+        ("arm64", "aarch64-unknown-linux-gnu"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        builders(root);
+        fs::create_dir(root.join("deploy")).expect("a folder");
+        for file in ["deploy/build-binary.sh", "Cargo.toml", "Cargo.lock"] {
+            fs::copy(tools::repository().join(file), root.join(file)).expect("copied");
+        }
+        let is_foreign = !triple.starts_with(std::env::consts::ARCH);
+        let calls = build_binary(root, &["--tools", architecture]);
+        let cross = format!("libc6-dev-{architecture}-cross");
+        assert_eq!(has(&calls, "apt-get install", &cross), is_foreign);
+        assert!(has(&calls, "rustup target add", triple), "{calls:#?}");
+        assert!(
+            has(&calls, "cargo install", "cargo-auditable"),
+            "{calls:#?}"
+        );
+
+        let build =
+            format!("cargo auditable build --locked --release --target {triple} --bin weir");
+        let name = triple.to_uppercase().replace('-', "_");
+        let assert_built = |calls: &[String]| {
+            assert!(calls.contains(&build), "{calls:#?}");
+            let flags = format!("CARGO_TARGET_{name}_RUSTFLAGS=");
+            let is_static = has(calls, &flags, "target-feature=+crt-static");
+            assert!(is_static, "{calls:#?}");
+            let linker = format!("CARGO_TARGET_{name}_LINKER=");
+            assert_eq!(has(calls, &linker, "-linux-gnu-gcc"), is_foreign);
+        };
+        let calls = build_binary(root, &["--static", "--dependencies", architecture]);
+        assert_built(&calls);
+        assert_only_dependencies(root, triple, &calls);
+
+        fs::create_dir(root.join("src")).expect("a folder");
+        for file in ["src/lib.rs", "src/main.rs", "build.rs"] {
+            fs::write(root.join(file), "").expect("written");
+        }
+        assert_built(&build_binary(root, &["--static", architecture]));
+        let binary = format!("target/{triple}/release/weir");
+        assert!(root.join(binary).is_file());
+    }
+}
+
+fn assert_builds_an_image(arguments: &[&str]) {
+    let docker = Docker::new();
+    let arguments: Vec<_> = arguments
+        .iter()
+        .map(|word| {
+            if *word == "weir.tar" {
+                "/dev/null"
+            } else {
+                word
+            }
+        })
+        .collect();
+    let output = docker.build(&arguments);
+    assert!(
+        output.status.success() && docker.calls()[0].starts_with("buildx build"),
+        "{}",
+        printed(&output)
+    );
+}
+
 /// Runs one command of a page. `release` is a folder with the files of a release.
 fn run(shown: &Shown, release: &Path) {
     let binary = env!("CARGO_BIN_EXE_weir");
@@ -249,27 +411,8 @@ fn run(shown: &Shown, release: &Path) {
             assert!(release.join(archive).is_file(), "{archive}");
         }
         // build_image_sh_builds_for_this_machine_or_for_both_architectures and
-        // tests/it/deploy/dockerfile.rs run these scripts.
-        ["deploy/build-image.sh", ..] => {
-            let docker = Docker::new();
-            let arguments: Vec<_> = shown.command.split(' ').skip(1).collect();
-            let arguments: Vec<_> = arguments
-                .iter()
-                .map(|word| {
-                    if *word == "weir.tar" {
-                        "/dev/null"
-                    } else {
-                        word
-                    }
-                })
-                .collect();
-            let output = docker.build(&arguments);
-            assert!(
-                output.status.success() && docker.calls()[0].starts_with("buildx build"),
-                "{}",
-                printed(&output)
-            );
-        }
+        // build_binary_sh_builds_dependencies_and_weir run these scripts.
+        ["deploy/build-image.sh", ref arguments @ ..] => assert_builds_an_image(arguments),
         [
             "deploy/build-binary.sh",
             ref options @ ..,
@@ -294,7 +437,7 @@ fn run(shown: &Shown, release: &Path) {
             "--detach",
             "--wait",
         ] => exists(file),
-        // tests/it/deploy/compose.rs asks it.
+        // The workflow `tests` asks it.
         ["curl", "-i", "localhost:10000/"] => {}
         ["install", "-m", "755", source, _] | ["install", "-D", "-m", "644", "-t", _, source] => {
             assert!(

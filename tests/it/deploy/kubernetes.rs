@@ -602,13 +602,15 @@ fn is_known_setting() -> impl Fn(&str) -> bool {
 #[test]
 fn every_setting_of_compose_is_one_that_weir_knows() {
     let is_known = is_known_setting();
-    let compose = documents("deploy/compose.yaml").remove(0);
-    for name in at(&compose, "/services/weir/environment")
-        .as_object()
-        .expect("names and values")
-        .keys()
-    {
-        assert!(is_known(name), "{name} is not in `weir serve --help`");
+    for file in ["deploy/compose.yaml", "deploy/compose/support-desk.yaml"] {
+        let compose = documents(file).remove(0);
+        let names = at(&compose, "/services/weir/environment").as_object();
+        for name in names.expect("names and values").keys() {
+            assert!(
+                is_known(name),
+                "{file}: {name} is not in `weir serve --help`"
+            );
+        }
     }
 }
 

@@ -39,11 +39,6 @@ pub fn promtool() -> PathBuf {
     required("promtool", "WEIR_TEST_PROMTOOL", "prometheus", "promtool")
 }
 
-/// Prometheus itself, of the same package.
-pub fn prometheus() -> PathBuf {
-    on_the_path(&promtool().to_string_lossy()).with_file_name("prometheus")
-}
-
 /// A program by its name in PATH, or by its path.
 pub fn on_the_path(program: &str) -> PathBuf {
     in_path(program)
