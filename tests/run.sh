@@ -47,7 +47,8 @@ step "lints of fuzz targets" cargo clippy --locked --lib -- -D warnings --cfg fu
 step "build" cargo test --locked --no-run
 step "documentation examples" suite --doc
 step "unit tests" suite --lib --bins
-step "integration tests" suite --test it
+# One thread more than there are processors: the tests that load the machine wait for each other (`exclusive`), and a waiting one holds its thread.
+step "integration tests" suite --test it -- --test-threads=$(($(nproc) + 1))
 
 summary || result=$?
 cat "$results"/*

@@ -31,23 +31,25 @@ die() {
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
-# step NAME COMMAND...: runs COMMAND, and records its time and whether it failed.
+# step NAME COMMAND...: runs COMMAND, and prints and records its time and whether it failed.
 step() {
-    local name=$1 begin=$SECONDS verdict=ok
+    local name=$1 begin=$SECONDS verdict=ok line
     shift
     printf '\n== %s\n' "$name"
     if ! "$@"; then
         verdict=FAILED
         failed+=("$name")
     fi
-    table+=("$(printf '%-24s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")")
+    line=$(printf '%-24s %4d s  %s' "$name" $((SECONDS - begin)) "$verdict")
+    printf '%s\n' "-- $line"
+    table+=("$line")
 }
 
-# Prints the times of all steps, and those that failed; fails if one did.
+# Prints the times of all steps and of the script, and which steps failed; fails if one did.
 summary() {
     printf '\n%s\n' "== time of each step"
     printf '%s\n' "${table[@]}"
-    printf '\n'
+    printf '%-24s %4d s\n\n' "all, with installation" "$SECONDS"
     [ ${#failed[@]} = 0 ] || printf 'FAILED: %s\n' "${failed[@]}"
     [ ${#failed[@]} = 0 ]
 }

@@ -60,11 +60,8 @@ const EXTENSIONS: &[&str] = &[
     "rs", "md", "lua", "yaml", "yml", "sh", "toml", "py", "js", "css", "html",
 ];
 
-/// Files that are not checked, with the reason.
-const EXEMPT: &[(&str, &str)] = &[("tests/it/words.rs", "it holds the phrases")];
-
-/// Right uses: the file, a part of the line, and the reason.
-const RIGHT: &[(&str, &str, &str)] = &[];
+/// This file holds the phrases.
+const EXEMPT: &str = "tests/it/words.rs";
 
 /// The phrases in one line. An underscore of a name counts as a space.
 fn found_in(line: &str) -> Vec<&'static str> {
@@ -105,30 +102,17 @@ fn files_have_none_of_the_phrases() {
         files(&repository().join(path), &mut all);
     }
     assert!(all.len() > 200, "the files are found: {}", all.len());
-    let (mut wrong, mut used) = (Vec::new(), vec![false; RIGHT.len()]);
+    let mut wrong = Vec::new();
     for file in all {
         let name = file
             .strip_prefix(repository())
             .expect("a file of the repository")
             .to_string_lossy()
             .into_owned();
-        if EXEMPT.iter().any(|(start, _)| name.starts_with(start)) {
-            continue;
-        }
         let text = String::from_utf8_lossy(&fs::read(&file).expect("readable")).into_owned();
-        for (number, line) in text.lines().enumerate() {
+        for (line, number) in text.lines().zip(1..).filter(|_| name != EXEMPT) {
             for phrase in found_in(line) {
-                match RIGHT
-                    .iter()
-                    .position(|(right, part, _)| name == *right && line.contains(part))
-                {
-                    Some(index) => used[index] = true,
-                    None => wrong.push(format!(
-                        "{name}:{}: {phrase:?}: {}",
-                        number + 1,
-                        line.trim()
-                    )),
-                }
+                wrong.push(format!("{name}:{number}: {phrase:?}: {}", line.trim()));
             }
         }
     }
@@ -138,44 +122,49 @@ fn files_have_none_of_the_phrases() {
         wrong.len(),
         wrong.join("\n")
     );
-    let unused: Vec<_> = RIGHT
-        .iter()
-        .zip(used)
-        .filter(|(_, used)| !used)
-        .map(|(right, _)| right)
-        .collect();
-    assert!(unused.is_empty(), "right uses that are gone: {unused:?}");
+}
+
+fn help(command: &[&str], flag: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(command)
+        .arg(flag)
+        .env_clear()
+        .output()
+        .expect("the binary runs");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(
+        output.status.success() && text.contains("Usage:"),
+        "{command:?}: {text}"
+    );
+    text
+}
+
+/// Both helps of a command, and of all commands below it. Returns their number.
+fn walk(command: &[&str], wrong: &mut Vec<String>) -> usize {
+    let text = help(command, "--help");
+    let both = text.clone() + &help(command, "-h");
+    let found = both.lines().filter(|line| !found_in(line).is_empty());
+    wrong.extend(found.map(|line| format!("{command:?}: {line}")));
+    let listed = text.split_once("\nCommands:\n");
+    let names = listed.map_or("", |(_, list)| list.split("\n\n").next().expect("a list"));
+    let is_name = |line: &&str| line.starts_with("  ") && !line.starts_with("   ");
+    let below = names
+        .lines()
+        .filter(is_name)
+        .filter_map(|line| line.split_whitespace().next());
+    below
+        .filter(|name| *name != "help")
+        .map(|name| walk(&[command, &[name]].concat(), wrong))
+        .sum::<usize>()
+        + 1
 }
 
 #[test]
 fn help_texts_have_none_of_the_phrases() {
-    for command in [
-        &["--help"][..],
-        &["serve", "--help"],
-        &["serve", "-h"],
-        &["check", "--help"],
-        &["hit", "--help"],
-        &["envoy", "--help"],
-        &["health", "--help"],
-        &["size", "--help"],
-        &["completions", "--help"],
-    ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(command)
-            .env_clear()
-            .output()
-            .expect("the binary runs");
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        assert!(
-            output.status.success() && text.contains("Usage:"),
-            "{command:?}: {text}"
-        );
-        let wrong: Vec<_> = text
-            .lines()
-            .filter(|line| !found_in(line).is_empty())
-            .collect();
-        assert!(wrong.is_empty(), "{command:?}: {wrong:?}");
-    }
+    let mut wrong = Vec::new();
+    let commands = walk(&[], &mut wrong);
+    assert!(commands > 15, "the commands are found: {commands}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
