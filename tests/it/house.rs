@@ -169,6 +169,10 @@ fn imports_go_one_way() {
         let own = rank(&from.0, &from.1)
             .unwrap_or_else(|| panic!("{from:?} is not in WINGS; add it here and to src/lib.rs"));
         for to in imports(&fs::read_to_string(&file).expect("readable")) {
+            // Tests with a generator of their own call the properties.
+            if to.0 == "fuzzing" && file.ends_with("tests.rs") {
+                continue;
+            }
             let is_room = WINGS
                 .iter()
                 .any(|(wing, rows)| *wing == to.0 && rows.concat().contains(&to.1.as_str()));
