@@ -317,6 +317,28 @@ fn main() {
 /// CPU times in pairs: with `track_usage`, and without it right before or after.
 type Pairs = Vec<(f64, f64)>;
 
+/// An algorithm by its name, and its pairs in memory, in Redis by batch, and of Weir beside Redis.
+type UsageRow = (&'static str, Algorithm, [Pairs; BATCHES.len() + 2]);
+
+/// A row for each algorithm: medians, and in brackets their ratio to the same without `track_usage`.
+fn rows_of_usage(table: &mut String, rows: &[UsageRow]) {
+    for (name, _, columns) in rows {
+        let _ = write!(table, "| `{name}`");
+        for pairs in columns {
+            let middle = |value: fn(&(f64, f64)) -> f64| {
+                median(&pairs.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
+            };
+            let _ = write!(
+                table,
+                " | {:.2} µs ({:.2})",
+                middle(|pair| pair.0),
+                middle(|pair| pair.0 / pair.1)
+            );
+        }
+        *table += " |\n";
+    }
+}
+
 /// What `track_usage` adds. The sides take turns in going first, because the machine may be faster
 /// for a while.
 async fn measure_usage() -> String {
@@ -328,7 +350,7 @@ async fn measure_usage() -> String {
         levels: [].into(),
         is_trial: false,
     });
-    let mut rows: Vec<_> = algorithms()
+    let mut rows: Vec<UsageRow> = algorithms()
         .into_iter()
         .map(|(name, algorithm)| (name, algorithm, [const { Pairs::new() }; BATCHES.len() + 2]))
         .collect();
@@ -363,21 +385,7 @@ async fn measure_usage() -> String {
         "| algorithm | in memory | Redis, 1 at a time | in batches of 16 | of 64 | Weir beside \
          Redis, of 64 |\n|---|---|---|---|---|---|\n"
             .to_owned();
-    for (name, _, columns) in &rows {
-        let _ = write!(table, "| `{name}`");
-        for pairs in columns {
-            let middle = |value: fn(&(f64, f64)) -> f64| {
-                median(&pairs.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
-            };
-            let _ = write!(
-                table,
-                " | {:.2} µs ({:.2})",
-                middle(|pair| pair.0),
-                middle(|pair| pair.0 / pair.1)
-            );
-        }
-        table += " |\n";
-    }
+    rows_of_usage(&mut table, &rows);
     let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
     let ratios: Vec<f64> = lists
         .iter()

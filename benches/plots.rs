@@ -88,20 +88,18 @@ fn run(algorithm: &Algorithm) -> (Vec<u32>, Vec<u32>) {
     (admitted, refused)
 }
 
-/// The picture of one algorithm: what was offered and what passed in each second, and what passed
-/// within the last minute.
-pub fn picture(name: &str, kind: AlgorithmKind) -> String {
-    let algorithm =
-        Algorithm::try_new(&rate(), &options(kind)).expect("options that belong together");
-    let (admitted, refused) = run(&algorithm);
-    let x = |second: f64| LEFT as f64 + second * (WIDTH - LEFT - 20) as f64 / SECONDS as f64;
-    let y = |count: f64| (HEIGHT - BOTTOM) as f64 - count * (HEIGHT - BOTTOM - TOP) as f64 / 130.0;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
-         font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"{LEFT}\" y=\"15\" \
-         font-weight=\"bold\">{name}</text>\n"
-    );
+/// Where a second and a count are in the picture.
+fn x(second: f64) -> f64 {
+    LEFT as f64 + second * (WIDTH - LEFT - 20) as f64 / SECONDS as f64
+}
+
+fn y(count: f64) -> f64 {
+    (HEIGHT - BOTTOM) as f64 - count * (HEIGHT - BOTTOM - TOP) as f64 / 130.0
+}
+
+/// What the colours mean.
+fn legend() -> String {
+    let mut svg = String::new();
     for (at, colour, meaning) in [
         (330, "#bbb", "refused"),
         (400, "#2a7", "admitted, each second"),
@@ -114,6 +112,39 @@ pub fn picture(name: &str, kind: AlgorithmKind) -> String {
              x=\"{label}\" y=\"15\">{meaning}</text>"
         );
     }
+    svg
+}
+
+/// A line and its time for each minute.
+fn minutes() -> String {
+    let mut svg = String::new();
+    for minute in 0..=SECONDS / 60 {
+        let at = x((minute * 60) as f64);
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{}\" stroke=\"#ddd\"/><text \
+             x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{} s</text>",
+            HEIGHT - BOTTOM,
+            HEIGHT - 12,
+            minute * 60
+        );
+    }
+    svg
+}
+
+/// The picture of one algorithm: what was offered and what passed in each second, and what passed
+/// within the last minute.
+pub fn picture(name: &str, kind: AlgorithmKind) -> String {
+    let algorithm =
+        Algorithm::try_new(&rate(), &options(kind)).expect("options that belong together");
+    let (admitted, refused) = run(&algorithm);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"{LEFT}\" y=\"15\" \
+         font-weight=\"bold\">{name}</text>\n"
+    );
+    let _ = write!(svg, "{}", legend());
     for count in [0, 60, 120] {
         let dash = if count == 60 {
             " stroke-dasharray=\"4 3\""
@@ -165,18 +196,7 @@ pub fn picture(name: &str, kind: AlgorithmKind) -> String {
         "<polyline points=\"{}\" fill=\"none\" stroke=\"#06c\" stroke-width=\"1.5\"/>",
         line.trim_end()
     );
-    for minute in 0..=SECONDS / 60 {
-        let at = x((minute * 60) as f64);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{}\" stroke=\"#ddd\"/><text \
-             x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{} s</text>",
-            HEIGHT - BOTTOM,
-            HEIGHT - 12,
-            minute * 60
-        );
-    }
-    svg + "</svg>\n"
+    svg + &minutes() + "</svg>\n"
 }
 
 /// Traffic in requests of each tenth of a second, and its name. The random numbers are given, so

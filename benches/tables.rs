@@ -150,7 +150,30 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-async fn measure(rows: usize, rounds: usize) {
+/// The calls of a phase, and their shares of latencies.
+type Phase = (usize, [f64; 3]);
+
+fn print_latencies(rounds: usize, quiet: &[Phase], reloaded: &[Phase]) {
+    let of = |phases: &[Phase], index: usize| {
+        median(phases.iter().map(|(_, shares)| shares[index]).collect())
+    };
+    for (name, phases) in [("no reload", quiet), ("reload", reloaded)] {
+        let calls: usize = phases.iter().map(|(calls, _)| calls).sum();
+        println!(
+            "{name:>10}: {calls} calls, p50 {:.2} ms, p99 {:.2} ms, p99.9 {:.2} ms (medians of \
+             {rounds})",
+            of(phases, 0),
+            of(phases, 1),
+            of(phases, 2)
+        );
+    }
+    println!(
+        "p99 of reloads to p99 without: {:.2}",
+        of(reloaded, 1) / of(quiet, 1)
+    );
+}
+
+fn resident_kib_without_table() -> u64 {
     let empty = Weir::start(
         &[(
             "limits.yaml",
@@ -159,9 +182,12 @@ async fn measure(rows: usize, rounds: usize) {
         )],
         &[],
     );
+    empty.resident_kib()
+}
+
+async fn measure(rows: usize, rounds: usize) {
     let mib = |kib: u64| kib as f64 / 1_024.0;
-    let without = mib(empty.resident_kib());
-    drop(empty);
+    let without = mib(resident_kib_without_table());
     let mut bytes = 0;
     let begun = Instant::now();
     let fill = |folder: &Path| {
@@ -217,24 +243,7 @@ async fn measure(rows: usize, rounds: usize) {
             mib(weir.resident_kib())
         );
     }
-    for (name, phases) in [("no reload", &quiet), ("reload", &reloaded)] {
-        let at = |index: usize| median(phases.iter().map(|(_, shares)| shares[index]).collect());
-        let calls: usize = phases.iter().map(|(calls, _)| calls).sum();
-        println!(
-            "{name:>10}: {calls} calls, p50 {:.2} ms, p99 {:.2} ms, p99.9 {:.2} ms (medians of \
-             {rounds})",
-            at(0),
-            at(1),
-            at(2)
-        );
-    }
-    let of = |phases: &[(usize, [f64; 3])], index: usize| {
-        median(phases.iter().map(|(_, shares)| shares[index]).collect())
-    };
-    println!(
-        "p99 of reloads to p99 without: {:.2}",
-        of(&reloaded, 1) / of(&quiet, 1)
-    );
+    print_latencies(rounds, &quiet, &reloaded);
     println!(
         "in force after {:.1} s (median); peak resident {:.0} MiB",
         median(took),

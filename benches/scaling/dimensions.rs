@@ -77,26 +77,30 @@ struct Reading {
     per_second: f64,
 }
 
+/// The points of a dimension, with no value above `most`.
+fn dimension(name: &'static str, numbers: &[u32], most: u32, point: fn(u32) -> Point) -> Dimension {
+    let points = numbers
+        .iter()
+        .filter(|&&number| number <= most)
+        .map(|&number| Point {
+            number,
+            ..point(number)
+        });
+    Dimension {
+        name,
+        points: points
+            .map(|point| Point {
+                keys: point.keys.min(most),
+                ..point
+            })
+            .collect(),
+    }
+}
+
 /// All dimensions, with no value above `most`.
 pub fn all(most: u32) -> Vec<Dimension> {
-    let row = |name, numbers: &[u32], point: fn(u32) -> Point| {
-        let points = numbers
-            .iter()
-            .filter(|&&number| number <= most)
-            .map(|&number| Point {
-                number,
-                ..point(number)
-            });
-        Dimension {
-            name,
-            points: points
-                .map(|point| Point {
-                    keys: point.keys.min(most),
-                    ..point
-                })
-                .collect(),
-        }
-    };
+    let row =
+        |name, numbers: &[u32], point: fn(u32) -> Point| dimension(name, numbers, most, point);
     let cores: &[u32] = if crate::service::machine::cores() > 1 {
         &[1, 2]
     } else {

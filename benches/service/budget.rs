@@ -46,6 +46,22 @@ struct Line {
     values: Vec<f64>,
 }
 
+fn line(
+    number: &'static str,
+    measure: &'static str,
+    must: Bound,
+    goal: Bound,
+    values: Vec<f64>,
+) -> Line {
+    Line {
+        number,
+        measure,
+        must,
+        goal,
+        values,
+    }
+}
+
 /// All that was measured.
 pub struct Measured {
     pub readings: Readings,
@@ -127,20 +143,20 @@ impl Measured {
     }
 
     fn lines(&self) -> Vec<Line> {
-        let line = |number, measure, must, goal, values| Line {
-            number,
-            measure,
-            must,
-            goal,
-            values,
-        };
+        [
+            self.of_memory(),
+            self.of_redis(),
+            self.of_redis_cpu(),
+            self.of_latencies_and_counts(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// Rows 1 to 4.
+    fn of_memory(&self) -> Vec<Line> {
         let ratios = |run, to, of: fn(&Reading) -> f64| self.ratios(run, to, of);
-        let thousand = f64::from(workload::THOUSAND);
-        let furthest = self
-            .admitted
-            .iter()
-            .map(|(_, admitted)| *admitted as f64 / thousand)
-            .max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()));
         vec![
             line(
                 "1",
@@ -178,6 +194,13 @@ impl Measured {
                     per_second,
                 ),
             ),
+        ]
+    }
+
+    /// Rows 5 to 8.
+    fn of_redis(&self) -> Vec<Line> {
+        let ratios = |run, to, of: fn(&Reading) -> f64| self.ratios(run, to, of);
+        vec![
             line(
                 "5",
                 "Redis: server CPU / empty tonic",
@@ -213,6 +236,12 @@ impl Measured {
                 AtLeast(5.0),
                 ratios(ON_REDIS, RATELIMIT, per_second),
             ),
+        ]
+    }
+
+    /// Rows 9 and 10.
+    fn of_redis_cpu(&self) -> Vec<Line> {
+        vec![
             line(
                 "9a",
                 "redis CPU per fixed-window decision / pipelined INCR",
@@ -241,6 +270,19 @@ impl Measured {
                 AtMost(3.5),
                 self.busy_to_incr(busy_redis::TOKEN_BUCKET),
             ),
+        ]
+    }
+
+    /// Rows 11 to 17.
+    fn of_latencies_and_counts(&self) -> Vec<Line> {
+        let ratios = |run, to, of: fn(&Reading) -> f64| self.ratios(run, to, of);
+        let thousand = f64::from(workload::THOUSAND);
+        let furthest = self
+            .admitted
+            .iter()
+            .map(|(_, admitted)| *admitted as f64 / thousand)
+            .max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()));
+        vec![
             line(
                 "11",
                 "p99 at 8k/s, Redis / limitador on redis",
@@ -345,6 +387,33 @@ impl Measured {
         ]
     }
 
+    /// What each server took for each load.
+    fn table_of_readings(&self) -> String {
+        let mut text =
+            "\n| server and load | server, µs CPU | redis, µs CPU | requests/s | p50 µs \
+            | p99 µs | p99.9 µs | not OK |\n|---|---|---|---|---|---|---|---|\n"
+                .to_owned();
+        for (name, readings) in &self.readings {
+            let of = |of: fn(&Reading) -> f64| readings.iter().map(of).collect::<Vec<f64>>();
+            let [p50, p99, p999] =
+                [of(|one| one.p50), of(p99), of(|one| one.p999)].map(|values| spread(&values, 0));
+            let redis = if readings.iter().all(|one| one.redis == 0.0) {
+                "-".to_owned()
+            } else {
+                spread(&of(|one| one.redis), 2)
+            };
+            let not_ok = median(&of(|one| one.not_ok))
+                .filter(|&share| share > 0.0)
+                .map_or("-".to_owned(), |share| format!("{:.2} %", share * 100.0));
+            let (server, rate) = (spread(&of(server), 2), spread(&of(per_second), 0));
+            let _ = writeln!(
+                text,
+                "| {name} | {server} | {redis} | {rate} | {p50} | {p99} | {p999} | {not_ok} |"
+            );
+        }
+        text
+    }
+
     /// Both tables and the notes on them.
     pub fn report(&self, machine: &str) -> String {
         let mut text =
@@ -367,27 +436,7 @@ impl Measured {
                 line.number, line.measure
             );
         }
-        text += "\n| server and load | server, µs CPU | redis, µs CPU | requests/s | p50 µs | p99 \
-            µs | p99.9 µs | not OK |\n";
-        text += "|---|---|---|---|---|---|---|---|\n";
-        for (name, readings) in &self.readings {
-            let of = |of: fn(&Reading) -> f64| readings.iter().map(of).collect::<Vec<f64>>();
-            let [p50, p99, p999] =
-                [of(|one| one.p50), of(p99), of(|one| one.p999)].map(|values| spread(&values, 0));
-            let redis = if readings.iter().all(|one| one.redis == 0.0) {
-                "-".to_owned()
-            } else {
-                spread(&of(|one| one.redis), 2)
-            };
-            let not_ok = median(&of(|one| one.not_ok))
-                .filter(|&share| share > 0.0)
-                .map_or("-".to_owned(), |share| format!("{:.2} %", share * 100.0));
-            let (server, rate) = (spread(&of(server), 2), spread(&of(per_second), 0));
-            let _ = writeln!(
-                text,
-                "| {name} | {server} | {redis} | {rate} | {p50} | {p99} | {p999} | {not_ok} |"
-            );
-        }
+        text += &self.table_of_readings();
         let (log, set) = self.log_bytes;
         let incr: Vec<f64> = [FIXED_WINDOW_ALONE, TOKEN_BUCKET_ALONE]
             .iter()

@@ -27,6 +27,27 @@ const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
+/// Everything before an unfinished block was read.
+fn assert_complete(model: &Model, sent: &[u8], read: &[u8], taken: usize) {
+    assert!(
+        read.len() >= model.complete && read.len() < model.complete + FRAME_HEADER_BYTES,
+        "{} read: {model:?}",
+        read.len()
+    );
+    // A part of a header is not held, because the frame may be any.
+    assert!(
+        model.is_open || read.len() == sent.len(),
+        "{} of {} read: {model:?}",
+        read.len(),
+        sent.len()
+    );
+    assert!(
+        taken >= sent.len() - read.len(),
+        "what is held is accounted for"
+    );
+    assert!(model.is_open || taken == 0, "nothing is held: {model:?}");
+}
+
 pub(super) fn check(input: &[u8]) {
     let mut input = Input(input);
     let total = if input.byte().is_multiple_of(4) {
@@ -64,23 +85,7 @@ pub(super) fn check(input: &[u8]) {
     assert!(sent.starts_with(&read), "{model:?}");
     match outcome {
         Ok(()) => {
-            assert!(
-                read.len() >= model.complete && read.len() < model.complete + FRAME_HEADER_BYTES,
-                "{} read: {model:?}",
-                read.len()
-            );
-            // A part of a header is not held, because the frame may be any.
-            assert!(
-                model.is_open || read.len() == sent.len(),
-                "{} of {} read: {model:?}",
-                read.len(),
-                sent.len()
-            );
-            assert!(
-                taken() >= sent.len() - read.len(),
-                "what is held is accounted for"
-            );
-            assert!(model.is_open || taken() == 0, "nothing is held: {model:?}");
+            assert_complete(&model, &sent, &read, taken());
         }
         // The connection ends.
         Err(error) => {

@@ -15,7 +15,7 @@ use crate::limits::plan::{Check, Checks, Modes};
 use crate::limits::rules::Commit;
 use crate::store::Budget;
 use crate::store::redis::error;
-use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work};
+use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work, WorkReply};
 use crate::store::redis::wire::hash_slot::{Redirect, SLOTS};
 use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ProtocolError, ReplyBuffer, Token};
@@ -146,6 +146,30 @@ fn value(tokens: &mut Parser<'_>, depth: usize) -> Option<Value> {
     })
 }
 
+/// The number of checks that a reply decides; each verdict is one that its limit can have.
+fn count_decided(work: &Work, reply: &WorkReply) -> usize {
+    let mut decided = 0;
+    for (check, verdict) in work
+        .checks
+        .iter()
+        .zip(&reply.answers)
+        .filter_map(|(check, answer)| Some((check, answer.ok()?)))
+    {
+        decided += 1;
+        assert!(
+            verdict.remaining <= check.algorithm.capacity(),
+            "{verdict:?} of {check:?}"
+        );
+        let longest = if check.algorithm.may_delay() {
+            work.budget.max_hold
+        } else {
+            Span::ZERO
+        };
+        assert!(verdict.delay <= longest, "{verdict:?} of {check:?}");
+    }
+    decided
+}
+
 /// Reads replies as those to a batch of two requests.
 fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
     let is_set = |bit: u8| shape & bit != 0;
@@ -196,27 +220,7 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
     let mut decided = 0;
     for (work, reply) in all.iter().zip(&answers) {
         assert_eq!(reply.answers.len(), work.checks.len());
-        for (check, verdict) in work
-            .checks
-            .iter()
-            .zip(&reply.answers)
-            .filter_map(|(check, answer)| Some((check, answer.ok()?)))
-        {
-            decided += 1;
-            assert!(
-                verdict.remaining <= check.algorithm.capacity(),
-                "{verdict:?} of {check:?}"
-            );
-            assert!(
-                verdict.delay
-                    <= if check.algorithm.may_delay() {
-                        budget.max_hold
-                    } else {
-                        Span::ZERO
-                    },
-                "{verdict:?} of {check:?}"
-            );
-        }
+        decided += count_decided(work, reply);
         for (index, redirect) in &reply.redirects {
             assert!(
                 reply.answers[index.0].is_err() && usize::from(redirect.slot) < SLOTS,

@@ -207,6 +207,32 @@ async fn status_limits_and_decisions_are_shown() {
     );
 }
 
+/// To explain counts nothing, also not in metrics, and a file of JSON is sent as it is.
+fn assert_counts_nothing(weir: &Weir) {
+    let (_folder, file) = super::cli::folder_with(&[(
+        "request.json",
+        r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}],"hitsAddend":"5"}]}"#,
+    )]);
+    let file = format!("{file}/request.json");
+    let json = printed(&command(
+        weir,
+        &["explain", "--format", "json", "--json", &file],
+        &[],
+    ));
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        (
+            &json["descriptors"][0]["live"]["used"],
+            &json["descriptors"][0]["live"]["left"]
+        ),
+        (&json!(3), &json!(7))
+    );
+    assert_eq!(
+        get(weir.listener("debug"), "/api/v1/decisions")["totals"],
+        json!({ "ok": 3 })
+    );
+}
+
 #[tokio::test]
 async fn a_running_service_explains_what_is_left() {
     let redis = RedisServer::start();
@@ -252,34 +278,7 @@ user=vip: unlimited
   from     shop.yaml:5
 ";
         assert_eq!(text.replace(&reset, "TIME").replace(only, ""), expected);
-        // It counts nothing, also not in metrics, and the file of JSON is sent as it is.
-        let (_folder, file) = super::cli::folder_with(&[(
-            "request.json",
-            r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"a"}],"hitsAddend":"5"}]}"#,
-        )]);
-        let json = printed(&command(
-            &weir,
-            &[
-                "explain",
-                "--format",
-                "json",
-                "--json",
-                &format!("{file}/request.json"),
-            ],
-            &[],
-        ));
-        let json: Value = serde_json::from_str(&json).expect("JSON");
-        assert_eq!(
-            (
-                &json["descriptors"][0]["live"]["used"],
-                &json["descriptors"][0]["live"]["left"]
-            ),
-            (&json!(3), &json!(7))
-        );
-        assert_eq!(
-            get(weir.listener("debug"), "/api/v1/decisions")["totals"],
-            json!({ "ok": 3 })
-        );
+        assert_counts_nothing(&weir);
         // Files are asked where they are named.
         let files = printed(&command(
             &weir,
@@ -348,6 +347,41 @@ async fn no_service_and_no_debug_listener_are_said() {
     );
 }
 
+/// On other addresses nothing is shown without a token.
+#[tokio::test]
+async fn on_other_addresses_a_token_is_needed() {
+    let file = tokens();
+    let open = Weir::start(LIMITS, &with_tokens(&file, &[("DEBUG_HOST", "0.0.0.0")]));
+    let port = open.listener("debug").port();
+    let open_address = SocketAddr::from(([127, 0, 0, 1], port));
+    assert_eq!(http_client::get(open_address, "/api/v1/limits").status, 401);
+    let token_file = file.path().to_str().expect("UTF-8");
+    let asked = command(
+        &open,
+        &[
+            "explain",
+            "-d",
+            "shop",
+            "user=a",
+            "--admin",
+            &open_address.to_string(),
+            "--admin-token-file",
+            token_file,
+        ],
+        &[],
+    );
+    assert!(printed(&asked).contains("10 left"));
+    let closed = Weir::start(LIMITS, &[("DEBUG_HOST", "0.0.0.0")]);
+    let address = SocketAddr::from(([127, 0, 0, 1], closed.listener("debug").port()));
+    assert_eq!(
+        (
+            http_client::get(address, "/api/v1/limits").status,
+            http_client::get(address, "/rlconfig").status
+        ),
+        (403, 200)
+    );
+}
+
 /// A page of another site, in the browser of an operator who forwards the port.
 #[tokio::test]
 async fn other_sites_and_strangers_are_refused() {
@@ -396,36 +430,6 @@ async fn other_sites_and_strangers_are_refused() {
         &vec![b' '; 300 << 10],
     );
     assert_eq!(large.status, 413, "{}", large.body);
-    // On other addresses nothing is shown without a token.
-    let open = Weir::start(LIMITS, &with_tokens(&file, &[("DEBUG_HOST", "0.0.0.0")]));
-    let port = open.listener("debug").port();
-    let open_address = SocketAddr::from(([127, 0, 0, 1], port));
-    assert_eq!(http_client::get(open_address, "/api/v1/limits").status, 401);
-    let token_file = file.path().to_str().expect("UTF-8");
-    let asked = command(
-        &open,
-        &[
-            "explain",
-            "-d",
-            "shop",
-            "user=a",
-            "--admin",
-            &open_address.to_string(),
-            "--admin-token-file",
-            token_file,
-        ],
-        &[],
-    );
-    assert!(printed(&asked).contains("10 left"));
-    let closed = Weir::start(LIMITS, &[("DEBUG_HOST", "0.0.0.0")]);
-    let address = SocketAddr::from(([127, 0, 0, 1], closed.listener("debug").port()));
-    assert_eq!(
-        (
-            http_client::get(address, "/api/v1/limits").status,
-            http_client::get(address, "/rlconfig").status
-        ),
-        (403, 200)
-    );
 }
 
 #[test]

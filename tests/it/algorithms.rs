@@ -164,35 +164,121 @@ pub fn tables() -> Vec<Sequence> {
     sequences
 }
 
-fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
-    let [name, limit, hits, expected] = line.split('|').map(str::trim).collect::<Vec<_>>()[..]
-    else {
-        panic!("four columns: {line}")
-    };
-    let mut words = limit.split_whitespace();
-    let (requests, window) = words
-        .next()
-        .and_then(|rate| rate.split_once('/'))
-        .expect("a rate");
+/// `REQUESTS/WINDOW`: seconds, or a unit whose window follows the calendar.
+fn rate_of(text: &str) -> (Rate, Option<Unit>) {
+    let (requests, window) = text.split_once('/').expect("a rate");
     let calendar = Unit::named(window);
-    let multiplier: u64 = match calendar {
-        Some(_) => 1,
-        None => window
-            .strip_suffix('s')
-            .expect("seconds")
-            .parse()
-            .expect("a window"),
-    };
     let (unit, unit_multiplier) = match calendar {
         Some(unit) => (unit, 1),
-        None if multiplier.is_multiple_of(31_536_000) => (Unit::Year, multiplier / 31_536_000),
-        None => (Unit::Second, multiplier),
+        None => {
+            let secs = window.strip_suffix('s').expect("seconds");
+            let secs: u64 = secs.parse().expect("a window");
+            if secs.is_multiple_of(31_536_000) {
+                (Unit::Year, secs / 31_536_000)
+            } else {
+                (Unit::Second, secs)
+            }
+        }
     };
-    let mut rate = Rate {
+    let rate = Rate {
         requests_per_unit: requests.parse().expect("a limit"),
         unit,
         unit_multiplier: unit_multiplier.try_into().expect("a window"),
     };
+    (rate, calendar)
+}
+
+/// An option of an algorithm, and whether there is one of this name.
+fn set_option(options: &mut Options, name: &str, text: &str) -> bool {
+    match name {
+        "max_debt" => options.max_debt = Some(text.parse().expect("a number")),
+        "scale" => options.scale = Some(text.parse().expect("a number")),
+        "burst" => options.burst = Some(text.parse().expect("a number")),
+        "bucket_interval" => options.bucket_interval = Some(span(text)),
+        "bucket_span" => options.bucket_span = Some(span(text)),
+        "max_delay" => options.max_delay = Some(span(text)),
+        "max_duration" => options.max_duration = Some(span(text)),
+        "timezone" => options.timezone = Some(Zone::named(text).expect("a zone")),
+        "week_starts" => {
+            options.week_starts = WEEKDAYS
+                .iter()
+                .find(|(day, _)| *day == text)
+                .map(|(_, day)| *day);
+        }
+        "anchor" => options.anchor = Some(text.parse().expect("an anchor")),
+        "count_denied" => options.count_denied = Some(text == "true"),
+        "algorithm" => {
+            let named = AlgorithmKind::NAMED
+                .into_iter()
+                .find(|(known, _)| *known == text);
+            options.kind = named.expect("an algorithm").1;
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Hits, joined by `+`, each with an id behind `:` where it has one.
+fn hits_and_ids(word: &str) -> (Vec<i64>, Vec<String>) {
+    let hits = |text: &str| {
+        if text == "max" {
+            i64::MAX
+        } else {
+            text.parse().expect("hits")
+        }
+    };
+    word.split('+')
+        .map(|one| one.split_once(':').unwrap_or((one, "")))
+        .map(|(text, id)| (hits(text), id.to_owned()))
+        .unzip()
+}
+
+/// `AMOUNT`, or `AMOUNT/MAX_DURATION`.
+fn change_amount(rate: &mut Rate, options: &mut Options, text: &str) {
+    let (amount, duration) = text.split_once('/').unwrap_or((text, ""));
+    rate.requests_per_unit = amount.parse().expect("a limit");
+    if !duration.is_empty() {
+        options.max_duration = Some(span(duration));
+    }
+}
+
+/// How checks of a limit are decided.
+struct Deciding {
+    modes: Modes,
+    commit: Commit,
+    max_hold: Span,
+}
+
+/// Reads the options of a limit; those of its algorithm into `options`.
+fn limit_of<'a>(words: impl Iterator<Item = &'a str>, options: &mut Options) -> Deciding {
+    let mut limit = Deciding {
+        modes: Modes::default(),
+        commit: Commit::Each,
+        max_hold: Span::from_secs(3_600),
+    };
+    for word in words {
+        match word.split_once('=').expect("an option") {
+            ("patience", text) => limit.max_hold = span(text),
+            ("commit", "all_or_none") => limit.commit = Commit::AllOrNone,
+            ("mode", mode) => {
+                limit.modes = Modes {
+                    shadow: mode == "shadow",
+                    quota: mode == "quota",
+                }
+            }
+            (name, text) => assert!(set_option(options, name, text), "no option: {name}"),
+        }
+    }
+    limit
+}
+
+fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
+    let [name, written, hits, expected] = line.split('|').map(str::trim).collect::<Vec<_>>()[..]
+    else {
+        panic!("four columns: {line}")
+    };
+    let mut words = written.split_whitespace();
+    let (mut rate, calendar) = rate_of(words.next().expect("a rate"));
     let mut options = Options {
         kind,
         period: calendar.map(|_| PeriodKind::Calendar),
@@ -206,43 +292,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             ..rate
         };
     }
-    let (mut modes, mut commit) = (Modes::default(), Commit::Each);
-    let mut max_hold = Span::from_secs(3_600);
-    for word in words {
-        match word.split_once('=').expect("an option") {
-            ("max_debt", debt) => options.max_debt = Some(debt.parse().expect("a number")),
-            ("scale", scale) => options.scale = Some(scale.parse().expect("a number")),
-            ("burst", burst) => options.burst = Some(burst.parse().expect("a number")),
-            ("bucket_interval", text) => options.bucket_interval = Some(span(text)),
-            ("bucket_span", text) => options.bucket_span = Some(span(text)),
-            ("max_delay", text) => options.max_delay = Some(span(text)),
-            ("max_duration", text) => options.max_duration = Some(span(text)),
-            ("patience", text) => max_hold = span(text),
-            ("timezone", name) => options.timezone = Some(Zone::named(name).expect("a zone")),
-            ("week_starts", name) => {
-                options.week_starts = WEEKDAYS
-                    .iter()
-                    .find(|(day, _)| *day == name)
-                    .map(|(_, day)| *day);
-            }
-            ("anchor", text) => options.anchor = Some(text.parse().expect("an anchor")),
-            ("count_denied", text) => options.count_denied = Some(text == "true"),
-            ("algorithm", name) => {
-                let named = AlgorithmKind::NAMED
-                    .into_iter()
-                    .find(|(known, _)| *known == name);
-                options.kind = named.expect("an algorithm").1;
-            }
-            ("commit", "all_or_none") => commit = Commit::AllOrNone,
-            ("mode", mode) => {
-                modes = Modes {
-                    shadow: mode == "shadow",
-                    quota: mode == "quota",
-                }
-            }
-            (other, _) => panic!("no option: {other}"),
-        }
-    }
+    let limit = limit_of(words, &mut options);
     let made = |rate: &Rate, options: &Options| {
         Algorithm::try_new(rate, options).unwrap_or_else(|mistake| panic!("{line}: {mistake:?}"))
     };
@@ -258,43 +308,24 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
             }
             (Some(time), _) => now = START.checked_add_signed(micros(time)).expect("a time"),
             (_, Some(amount)) => {
-                let (amount, duration) = amount.split_once('/').unwrap_or((amount, ""));
-                rate.requests_per_unit = amount.parse().expect("a limit");
-                options.max_duration = if duration.is_empty() {
-                    options.max_duration
-                } else {
-                    Some(span(duration))
-                };
+                change_amount(&mut rate, &mut options, amount);
                 algorithm = made(&rate, &options);
             }
             (None, None) => {
-                let (hits, ids): (Vec<&str>, Vec<String>) = word
-                    .split('+')
-                    .map(|hits| hits.split_once(':').unwrap_or((hits, "")))
-                    .map(|(hits, id)| (hits, id.to_owned()))
-                    .unzip();
-                let hits: Vec<i64> = hits
-                    .into_iter()
-                    .map(|hits| {
-                        if hits == "max" {
-                            i64::MAX
-                        } else {
-                            hits.parse().expect("hits")
-                        }
-                    })
-                    .collect();
+                let (hits, ids) = hits_and_ids(word);
                 let expected: Vec<Expected> = expected.by_ref().take(hits.len()).collect();
                 assert_eq!(
                     hits.len(),
                     expected.len(),
                     "as many answers as hits: {line}"
                 );
+                let at = Arrival {
+                    now: Micros(now),
+                    max_hold: limit.max_hold,
+                };
                 asks.push(Ask {
                     algorithm,
-                    at: Arrival {
-                        now: Micros(now),
-                        max_hold,
-                    },
+                    at,
                     hits,
                     ids,
                     expected,
@@ -308,8 +339,8 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     );
     Sequence {
         name: format!("{:?}: {name}", options.kind),
-        modes,
-        commit,
+        modes: limit.modes,
+        commit: limit.commit,
         asks,
     }
 }

@@ -236,6 +236,56 @@ fn reset_secs(response: &RateLimitResponse) -> u64 {
         .unsigned_abs()
 }
 
+/// Keys of both days and of the month, which live until their window ends.
+fn assert_keys_are_of_days(redis: &RedisServer, boundary: &Boundary) {
+    let anchor = boundary.anchor();
+    let time = anchor.split_once('T').expect("a time").1.replace(':', "");
+    // A time without seconds is shown without them, and midnight not at all.
+    let shown = time.strip_suffix("00").unwrap_or(&time);
+    let tag = if shown == "0000" {
+        String::new()
+    } else {
+        format!("-{shown}")
+    };
+    let (keys, day, of_month) = (
+        redis.keys(),
+        boundary.day_number(),
+        boundary.local.date().day(),
+    );
+    for key in [
+        format!("w1{{cal|day=x}}fwday{tag}@{ZONE}:{}", day - 1),
+        format!("w1{{cal|day=x}}fwday{tag}@{ZONE}:{day}"),
+        format!(
+            "w1{{cal|month=x}}fwmonth-{of_month:02}{tag}@{ZONE}:{}",
+            12 * boundary.local.year() + i32::from(u8::from(boundary.local.month())) - 1
+        ),
+    ] {
+        assert!(keys.contains(&key), "{key} is not in {keys:?}");
+    }
+    let ttl: u64 = redis.run(&["TTL", &format!("w1{{cal|day=x}}fwday{tag}@{ZONE}:{day}")]);
+    assert!((86_400 - 20..=86_400 + 6).contains(&ttl), "{ttl}");
+    redis.assert_every_key_expires();
+}
+
+/// The response and its header point at the boundary.
+fn assert_refused_until(boundary: &Boundary, key: &str, response: &RateLimitResponse) {
+    assert_eq!(response.overall_code(), Code::OverLimit);
+    let (reset, left) = (reset_secs(response), boundary.left());
+    assert!(
+        (left..=left + 2).contains(&reset),
+        "{key}: reset in {reset} s, and the boundary is {left} s ahead"
+    );
+    let shown = response
+        .response_headers_to_add
+        .iter()
+        .find(|header| header.key == "RateLimit")
+        .map(|header| &*header.value);
+    assert!(
+        shown.is_some_and(|value| value.ends_with(&format!(";r=0;t={reset}"))),
+        "{shown:?}"
+    );
+}
+
 /// A boundary passes while both stores count: the answers before it point at it, and the counts
 /// begin anew behind it.
 #[tokio::test]
@@ -275,21 +325,7 @@ async fn counts_begin_anew_at_the_boundary_in_both_stores() {
                 );
             }
             let response = ask(client, key).await;
-            assert_eq!(response.overall_code(), Code::OverLimit);
-            let (reset, left) = (reset_secs(&response), boundary.left());
-            assert!(
-                (left..=left + 2).contains(&reset),
-                "{key}: reset in {reset} s, and the boundary is {left} s ahead"
-            );
-            let shown = response
-                .response_headers_to_add
-                .iter()
-                .find(|header| header.key == "RateLimit")
-                .map(|header| &*header.value);
-            assert!(
-                shown.is_some_and(|value| value.ends_with(&format!(";r=0;t={reset}"))),
-                "{shown:?}"
-            );
+            assert_refused_until(&boundary, key, &response);
         }
         let json = http_client::post(
             weir.http_addr(),
@@ -320,32 +356,7 @@ async fn counts_begin_anew_at_the_boundary_in_both_stores() {
             );
         }
         if environment.len() > 1 {
-            let time = anchor.split_once('T').expect("a time").1.replace(':', "");
-            // A time without seconds is shown without them, and midnight not at all.
-            let shown = time.strip_suffix("00").unwrap_or(&time);
-            let tag = if shown == "0000" {
-                String::new()
-            } else {
-                format!("-{shown}")
-            };
-            let (keys, day, of_month) = (
-                redis.keys(),
-                boundary.day_number(),
-                boundary.local.date().day(),
-            );
-            for key in [
-                format!("w1{{cal|day=x}}fwday{tag}@{ZONE}:{}", day - 1),
-                format!("w1{{cal|day=x}}fwday{tag}@{ZONE}:{day}"),
-                format!(
-                    "w1{{cal|month=x}}fwmonth-{of_month:02}{tag}@{ZONE}:{}",
-                    12 * boundary.local.year() + i32::from(u8::from(boundary.local.month())) - 1
-                ),
-            ] {
-                assert!(keys.contains(&key), "{key} is not in {keys:?}");
-            }
-            let ttl: u64 = redis.run(&["TTL", &format!("w1{{cal|day=x}}fwday{tag}@{ZONE}:{day}")]);
-            assert!((86_400 - 20..=86_400 + 6).contains(&ttl), "{ttl}");
-            redis.assert_every_key_expires();
+            assert_keys_are_of_days(&redis, &boundary);
         }
     }
 }

@@ -267,79 +267,8 @@ fn reset_secs(response: &RateLimitResponse) -> u64 {
     u64::try_from(reset.seconds).expect("not negative")
 }
 
-#[tokio::test]
-async fn months_follow_the_calendar_in_both_stores() {
-    let redis = RedisServer::start();
-    let (url, calendar) = (redis.url(), ("USE_CALENDAR_MONTH_RATE_LIMIT", "true"));
-    let on_redis = [
-        calendar,
-        ("REDIS_URL", &*url),
-        ("STORE_TIMEOUT", "5s"),
-        ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
-    ];
-    let (month, left) = this_month();
-    for environment in [&[calendar][..], &on_redis] {
-        let weir = Weir::start(MONTHS, environment);
-        let client = &mut weir.client().await;
-        let own = RateLimitOverride {
-            requests_per_unit: 5,
-            unit: Unit::Month.number(),
-            unit_multiplier: None,
-        };
-        let own = RateLimitDescriptor {
-            limit: Some(own),
-            ..descriptor(&[("own", "x")])
-        };
-        for asked in [
-            descriptor(&[("month", "x")]),
-            descriptor(&[("scripted", "x")]),
-            own,
-        ] {
-            let response = ask(client, "months", vec![asked.clone()]).await;
-            let status = &response.statuses[0];
-            assert_eq!(
-                (
-                    status.code(),
-                    status.current_limit.as_ref().map(|limit| limit.unit)
-                ),
-                (Code::Ok, Some(Unit::Month.number()))
-            );
-            // Some seconds pass between the two readings of the clock.
-            assert!(
-                reset_secs(&response).abs_diff(left) < 20,
-                "{asked:?}: {} and {left}",
-                reset_secs(&response)
-            );
-        }
-        let quarter = ask(client, "months", vec![descriptor(&[("quarter", "x")])]).await;
-        assert!(
-            (left..=left + 62 * 86_400).contains(&(reset_secs(&quarter) + 20)),
-            "{quarter:?}"
-        );
-        let year = ask(client, "months", vec![descriptor(&[("year", "x")])]).await;
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("after 1970")
-            .as_secs();
-        let year_secs = 365 * 86_400;
-        assert!(
-            reset_secs(&year).abs_diff(year_secs - now % year_secs) < 20,
-            "a year is 365 days, as in the reference: {year:?}"
-        );
-        let mut codes = Vec::new();
-        for _ in 0..2 {
-            codes.push(
-                ask(client, "months", vec![descriptor(&[("scripted", "x")])])
-                    .await
-                    .overall_code(),
-            );
-        }
-        assert_eq!(
-            codes,
-            [Code::Ok, Code::OverLimit],
-            "a refused hit is not counted"
-        );
-    }
+/// Keys of months and quarters, which live until their window ends.
+fn assert_keys_are_of_months(redis: &RedisServer, month: u64, left: u64) {
     let key = |name: &str, of: &str| format!("w1{{months|{name}=x}}{of}");
     let of_month = [
         key("month", &format!("fwm1:{month}")),
@@ -361,6 +290,91 @@ async fn months_follow_the_calendar_in_both_stores() {
             "{key} lives for {ttl} s, and the month for {left} s"
         );
     }
+}
+
+fn now_secs() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_secs()
+}
+
+/// Limits by the month: of the file, by script, and of a request.
+async fn assert_reset_at_the_end_of_the_month(client: &mut Client, left: u64) {
+    let own = RateLimitOverride {
+        requests_per_unit: 5,
+        unit: Unit::Month.number(),
+        unit_multiplier: None,
+    };
+    let own = RateLimitDescriptor {
+        limit: Some(own),
+        ..descriptor(&[("own", "x")])
+    };
+    for asked in [
+        descriptor(&[("month", "x")]),
+        descriptor(&[("scripted", "x")]),
+        own,
+    ] {
+        let response = ask(client, "months", vec![asked.clone()]).await;
+        let status = &response.statuses[0];
+        assert_eq!(
+            (
+                status.code(),
+                status.current_limit.as_ref().map(|limit| limit.unit)
+            ),
+            (Code::Ok, Some(Unit::Month.number()))
+        );
+        // Some seconds pass between the two readings of the clock.
+        assert!(
+            reset_secs(&response).abs_diff(left) < 20,
+            "{asked:?}: {} and {left}",
+            reset_secs(&response)
+        );
+    }
+}
+
+#[tokio::test]
+async fn months_follow_the_calendar_in_both_stores() {
+    let redis = RedisServer::start();
+    let (url, calendar) = (redis.url(), ("USE_CALENDAR_MONTH_RATE_LIMIT", "true"));
+    let on_redis = [
+        calendar,
+        ("REDIS_URL", &*url),
+        ("STORE_TIMEOUT", "5s"),
+        ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
+    ];
+    let (month, left) = this_month();
+    for environment in [&[calendar][..], &on_redis] {
+        let weir = Weir::start(MONTHS, environment);
+        let client = &mut weir.client().await;
+        assert_reset_at_the_end_of_the_month(client, left).await;
+        let quarter = ask(client, "months", vec![descriptor(&[("quarter", "x")])]).await;
+        assert!(
+            (left..=left + 62 * 86_400).contains(&(reset_secs(&quarter) + 20)),
+            "{quarter:?}"
+        );
+        let year = ask(client, "months", vec![descriptor(&[("year", "x")])]).await;
+        let now = now_secs();
+        let year_secs = 365 * 86_400;
+        assert!(
+            reset_secs(&year).abs_diff(year_secs - now % year_secs) < 20,
+            "a year is 365 days, as in the reference: {year:?}"
+        );
+        let mut codes = Vec::new();
+        for _ in 0..2 {
+            codes.push(
+                ask(client, "months", vec![descriptor(&[("scripted", "x")])])
+                    .await
+                    .overall_code(),
+            );
+        }
+        assert_eq!(
+            codes,
+            [Code::Ok, Code::OverLimit],
+            "a refused hit is not counted"
+        );
+    }
+    assert_keys_are_of_months(&redis, month, left);
     // A replica without the setting counts apart, in windows of 30 days.
     let weir = Weir::start(MONTHS, &on_redis[1..]);
     let other = ask(
@@ -371,17 +385,8 @@ async fn months_follow_the_calendar_in_both_stores() {
     .await;
     assert_eq!(other.statuses[0].limit_remaining, 4);
     let month_secs = 30 * 86_400;
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("after 1970")
-        .as_secs();
-    assert!(
-        redis.keys().contains(&key(
-            "month",
-            &format!("fw{month_secs}:{}", now / month_secs)
-        )),
-        "{:?}",
-        redis.keys()
-    );
+    let window = now_secs() / month_secs;
+    let key = format!("w1{{months|month=x}}fw{month_secs}:{window}");
+    assert!(redis.keys().contains(&key), "{:?}", redis.keys());
     redis.assert_every_key_expires();
 }

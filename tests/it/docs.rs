@@ -249,46 +249,53 @@ fn every_command_prints_what_its_page_shows() {
     }
 }
 
-fn run(commands: &[Shown]) {
-    const WEIR: &str = env!("CARGO_BIN_EXE_weir");
-    wait_for_time_in_the_window();
-    let tokens = tempfile::NamedTempFile::new().expect("a file");
-    fs::write(tokens.path(), "ann:0123456789abcdef0123\n").expect("written");
-    let folder = tempfile::tempdir().expect("a folder");
-    let overrides = folder.path().join("overrides.json");
-    let environment = [
-        ("ADMIN_TOKEN_FILE", &*tokens.path().to_string_lossy()),
-        ("OVERRIDES_FILE", &*overrides.to_string_lossy()),
-    ];
-    let weir = Weir::start_in(copy_examples, &environment);
-    let (grpc, http) = (weir.grpc_addr().to_string(), weir.http_addr().to_string());
-    let mut front = None;
-    for shown in commands {
+/// The binary that a page calls `weir`.
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// What the commands of a page ask: a service with the examples and a token, and Envoy in front of
+/// it once a command has started it.
+struct Site {
+    weir: Weir,
+    tokens: tempfile::NamedTempFile,
+    front: Option<Envoy>,
+    _folder: tempfile::TempDir,
+}
+
+impl Site {
+    fn start() -> Self {
+        let tokens = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(tokens.path(), "ann:0123456789abcdef0123\n").expect("written");
+        let folder = tempfile::tempdir().expect("a folder");
+        let overrides = folder.path().join("overrides.json");
+        let environment = [
+            ("ADMIN_TOKEN_FILE", &*tokens.path().to_string_lossy()),
+            ("OVERRIDES_FILE", &*overrides.to_string_lossy()),
+        ];
+        Self {
+            weir: Weir::start_in(copy_examples, &environment),
+            tokens,
+            front: None,
+            _folder: folder,
+        }
+    }
+
+    /// Runs a command of `weir`; false if it is none.
+    fn runs_command(&self, shown: &Shown) -> bool {
         let command = shown.command.as_str();
         match command.split_whitespace().collect::<Vec<_>>()[..] {
-            // Cargo has built the binary for this test.
-            ["cargo", "install", "--locked", "--path", "."] => {}
-            ["cargo", "run", "--release"] => {
-                let real = first_log_lines(shown.output.len());
-                let shown: Vec<_> = shown
-                    .output
-                    .iter()
-                    .map(|line| without_time_and_addresses(line))
-                    .collect();
-                assert_eq!(
-                    shown, real,
-                    "what the page shows, and what the process logs"
-                );
-            }
             ["weir", "hit", ..] => assert_shows(
                 shown,
-                &shell(&(command.replacen("weir", WEIR, 1) + " --address " + &grpc)),
+                &shell(
+                    &(command.replacen("weir", WEIR, 1)
+                        + " --address "
+                        + &self.weir.grpc_addr().to_string()),
+                ),
             ),
             ["weir", "health", ..] => {
                 let ports = format!(
                     "PORT={} GRPC_PORT={} ",
-                    weir.http_addr().port(),
-                    weir.grpc_addr().port()
+                    self.weir.http_addr().port(),
+                    self.weir.grpc_addr().port()
                 );
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
@@ -301,8 +308,8 @@ fn run(commands: &[Shown]) {
                 | "unexempt" | "unraise" | "overrides" | "reset" | "usage" | "count",
                 ..,
             ] => {
-                let admin = weir.listener("debug").to_string();
-                let token = tokens.path().display();
+                let admin = self.weir.listener("debug").to_string();
+                let token = self.tokens.path().display();
                 let line = command
                     .replacen("weir", WEIR, 1)
                     .replace("127.0.0.1:6070", &admin);
@@ -320,45 +327,50 @@ fn run(commands: &[Shown]) {
                 };
                 assert_shows(shown, &real.unwrap_or_else(|| shell(&line)));
             }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Sends a request to the service or to Envoy; false if the command is none.
+    fn sends_request(&mut self, shown: &Shown) -> bool {
+        let command = shown.command.as_str();
+        match command.split_whitespace().collect::<Vec<_>>()[..] {
             ["curl", "-s", address, ..] if address.starts_with("127.0.0.1:6070/") => {
                 assert_shows(
                     shown,
-                    &shell(&command.replace("127.0.0.1:6070", &weir.listener("debug").to_string())),
+                    &shell(
+                        &command
+                            .replace("127.0.0.1:6070", &self.weir.listener("debug").to_string()),
+                    ),
                 );
             }
             ["envoy", "-c", "deploy/envoy/envoy.yaml"] => {
-                front = Some(Envoy::start(&example_configuration(weir.grpc_addr())));
+                self.front = Some(Envoy::start(&example_configuration(self.weir.grpc_addr())));
             }
             ["curl", "-i", "localhost:10000/"] => {
-                let front = front.as_ref().expect("envoy was started before");
+                let front = self.front.as_ref().expect("envoy was started before");
                 let response = http_client::get(front.listener("front"), "/");
-                let headers = response
-                    .headers
-                    .iter()
-                    .map(|(name, value)| format!("{name}: {value}\n"))
-                    .collect::<String>();
                 for line in &shown.output[1..] {
                     let name = line.split(':').next().expect("a header");
-                    let real = headers
-                        .lines()
-                        .find(|header| header.starts_with(&format!("{name}:")));
-                    assert_eq!(real.map(timeless), Some(timeless(line)));
+                    let mut headers = response.headers.iter();
+                    let real = headers.find(|(header, _)| header == name);
+                    let real = real.map(|(name, value)| timeless(&format!("{name}: {value}")));
+                    assert_eq!(real, Some(timeless(line)));
                 }
                 assert_eq!(response.status, 200);
             }
             ["grpcurl", ..] => {
                 let Some(grpcurl) = tools::grpcurl() else {
-                    continue;
+                    return true;
                 };
-                let line = command.replace("localhost:8081", &grpc).replacen(
-                    "grpcurl",
-                    &grpcurl.to_string_lossy(),
-                    1,
-                );
+                let line = command
+                    .replace("localhost:8081", &self.weir.grpc_addr().to_string())
+                    .replacen("grpcurl", &grpcurl.to_string_lossy(), 1);
                 assert_shows(shown, &shell(&line));
             }
             ["curl", "-s", "localhost:8080/metrics", "|", "grep", text] => {
-                let page = http_client::get(weir.http_addr(), "/metrics").body;
+                let page = http_client::get(self.weir.http_addr(), "/metrics").body;
                 let name = |line: &str| {
                     line.rsplit_once(' ')
                         .expect("a name and a value")
@@ -380,46 +392,82 @@ fn run(commands: &[Shown]) {
                 );
             }
             ["curl", "-s", ..] => {
-                assert_shows(shown, &shell(&command.replace("localhost:8080", &http)));
-            }
-            ["REDIS_URL=localhost:6379", "weir", "serve"] => {
-                let redis = RedisServer::start();
-                let weir = Weir::start_in(copy_examples, &[("REDIS_URL", &redis.url())]);
-                assert!(
-                    weir.logs()
-                        .join("\n")
-                        .contains("counters are kept in Redis")
+                assert_shows(
+                    shown,
+                    &shell(&command.replace("localhost:8080", &self.weir.http_addr().to_string())),
                 );
             }
-            // xds.rs has a control plane that answers.
-            ["CONFIG_TYPE=GRPC_XDS_SOTW", _, node, "weir", "serve"] => {
-                let node = node.split_once('=').expect("a variable");
-                let server = ("CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1");
-                let weir = Weir::start_in(
-                    copy_examples,
-                    &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), server, node],
-                );
-                let tries = || {
-                    weir.logs()
-                        .join("\n")
-                        .contains("no connection to the control plane")
-                        .then_some(())
-                };
-                wait::eventually(tries).expect("it asks the control plane");
-            }
-            // It runs this test.
-            ["cargo", "+nightly", "fuzz", "run", target] => {
-                assert!(
-                    tools::repository()
-                        .join(format!("fuzz/fuzz_targets/{target}.rs"))
-                        .exists()
-                );
-            }
-            ["tests/run.sh" | "tests/deploy.sh"] => {
-                assert!(tools::repository().join(command).exists());
-            }
-            _ => panic!("no test runs `{command}`"),
+            _ => return false,
         }
+        true
+    }
+}
+
+/// Runs a command that needs no service, or one of its own; false if no test runs it.
+fn runs_alone(shown: &Shown) -> bool {
+    let command = shown.command.as_str();
+    match command.split_whitespace().collect::<Vec<_>>()[..] {
+        // Cargo has built the binary for this test.
+        ["cargo", "install", "--locked", "--path", "."] => {}
+        ["cargo", "run", "--release"] => {
+            let real = first_log_lines(shown.output.len());
+            let shown: Vec<_> = shown
+                .output
+                .iter()
+                .map(|line| without_time_and_addresses(line))
+                .collect();
+            assert_eq!(
+                shown, real,
+                "what the page shows, and what the process logs"
+            );
+        }
+        ["REDIS_URL=localhost:6379", "weir", "serve"] => {
+            let redis = RedisServer::start();
+            let weir = Weir::start_in(copy_examples, &[("REDIS_URL", &redis.url())]);
+            assert!(
+                weir.logs()
+                    .join("\n")
+                    .contains("counters are kept in Redis")
+            );
+        }
+        // xds.rs has a control plane that answers.
+        ["CONFIG_TYPE=GRPC_XDS_SOTW", _, node, "weir", "serve"] => {
+            let node = node.split_once('=').expect("a variable");
+            let server = ("CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1");
+            let weir = Weir::start_in(
+                copy_examples,
+                &[("CONFIG_TYPE", "GRPC_XDS_SOTW"), server, node],
+            );
+            let tries = || {
+                weir.logs()
+                    .join("\n")
+                    .contains("no connection to the control plane")
+                    .then_some(())
+            };
+            wait::eventually(tries).expect("it asks the control plane");
+        }
+        // It runs this test.
+        ["cargo", "+nightly", "fuzz", "run", target] => {
+            assert!(
+                tools::repository()
+                    .join(format!("fuzz/fuzz_targets/{target}.rs"))
+                    .exists()
+            );
+        }
+        ["tests/run.sh" | "tests/deploy.sh"] => {
+            assert!(tools::repository().join(command).exists());
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn run(commands: &[Shown]) {
+    wait_for_time_in_the_window();
+    let mut site = Site::start();
+    for shown in commands {
+        let is_run = site.runs_command(shown) || site.sends_request(shown) || runs_alone(shown);
+        assert!(is_run, "no test runs `{}`", shown.command);
     }
 }
 

@@ -123,6 +123,57 @@ async fn envoy_gateways_dashboard_fills() {
     }
 }
 
+/// Prometheus would refuse the page.
+fn assert_no_series_twice(page: &str) {
+    let mut names: Vec<_> = page
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.rsplit_once(' ').expect("a value").0)
+        .collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+type Labels = &'static [(&'static str, &'static str)];
+
+/// Series of the service, their labels, and their values after four requests.
+const SERVICE_SERIES: &[(&str, Labels, f64)] = &[
+    (
+        "ratelimit_service_should_rate_limit_error",
+        &[("err_type", "redis_error")],
+        0.0,
+    ),
+    (
+        "ratelimit_service_should_rate_limit_error",
+        &[("err_type", "service_error")],
+        0.0,
+    ),
+    (
+        "ratelimit_service_total_requests",
+        &[("grpc_method", "ShouldRateLimit")],
+        4.0,
+    ),
+    (
+        "ratelimit_service_response_time_seconds_count",
+        &[("grpc_method", "ShouldRateLimit")],
+        4.0,
+    ),
+    (
+        "ratelimit_service_response_time_seconds_bucket",
+        &[("grpc_method", "ShouldRateLimit"), ("le", "10")],
+        4.0,
+    ),
+    ("ratelimit_service_config_load_success", &[], 1.0),
+    ("ratelimit_service_config_load_error", &[], 0.0),
+    ("ratelimit_service_global_shadow_mode", &[], 0.0),
+    ("ratelimit_localcache_lookupCount", &[], 4.0),
+    ("ratelimit_localcache_missCount", &[], 4.0),
+    ("ratelimit_localcache_hitCount", &[], 0.0),
+    ("ratelimit_localcache_entryCount", &[], 0.0),
+];
+
 /// What `xds.md` lists besides: with the labels of the reference, where a level may hold dots and
 /// deeper levels are one series.
 #[tokio::test]
@@ -171,41 +222,8 @@ async fn the_reference_names_have_its_labels() {
             "{stat} in {page}"
         );
     }
-    for (name, labels, value) in [
-        (
-            "ratelimit_service_should_rate_limit_error",
-            &[("err_type", "redis_error")][..],
-            0.0,
-        ),
-        (
-            "ratelimit_service_should_rate_limit_error",
-            &[("err_type", "service_error")],
-            0.0,
-        ),
-        (
-            "ratelimit_service_total_requests",
-            &[("grpc_method", "ShouldRateLimit")],
-            4.0,
-        ),
-        (
-            "ratelimit_service_response_time_seconds_count",
-            &[("grpc_method", "ShouldRateLimit")],
-            4.0,
-        ),
-        (
-            "ratelimit_service_response_time_seconds_bucket",
-            &[("grpc_method", "ShouldRateLimit"), ("le", "10")],
-            4.0,
-        ),
-        ("ratelimit_service_config_load_success", &[], 1.0),
-        ("ratelimit_service_config_load_error", &[], 0.0),
-        ("ratelimit_service_global_shadow_mode", &[], 0.0),
-        ("ratelimit_localcache_lookupCount", &[], 4.0),
-        ("ratelimit_localcache_missCount", &[], 4.0),
-        ("ratelimit_localcache_hitCount", &[], 0.0),
-        ("ratelimit_localcache_entryCount", &[], 0.0),
-    ] {
-        assert_eq!(series(&page, name, labels), [value], "{name} in {page}");
+    for (name, labels, value) in SERVICE_SERIES {
+        assert_eq!(series(&page, name, labels), [*value], "{name} in {page}");
     }
     assert!(series(&page, "ratelimit_redis_pool_cx_active", &[])[0] >= 1.0);
     // Weir's own are there too, and tell the limits apart.
@@ -223,16 +241,7 @@ async fn the_reference_names_have_its_labels() {
         weir.metric(&format!("ratelimit_service_rate_limit_total_hits{{domain=\"{DOMAIN}\",key1=\"{ROUTE}_{ROUTE}\",key2=\"{deeper}\"}}")),
         Some(2.0)
     );
-    // No metric is there twice, for which Prometheus would refuse the page.
-    let mut names: Vec<_> = page
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| line.rsplit_once(' ').expect("a value").0)
-        .collect();
-    let count = names.len();
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), count);
+    assert_no_series_twice(&page);
 }
 
 #[tokio::test]
@@ -340,22 +349,11 @@ async fn the_page_has_the_path_the_labels_and_the_unit_that_are_asked_for() {
     );
     assert_eq!(weir.metric("ratelimit_service_response_time_seconds_bucket{grpc_method=\"ShouldRateLimit\",le=\"1\"}"), Some(7.0));
     // Above 1 no hit is near its limit, as in envoyproxy/ratelimit.
-    assert_eq!(
-        series(
-            &page,
-            "ratelimit_service_rate_limit_near_limit",
-            &[("key2", "rule-0-match-0_rule-0-match-0")]
-        ),
-        [0.0]
-    );
-    assert_eq!(
-        series(
-            &page,
-            "ratelimit_service_rate_limit_over_limit",
-            &[("key2", "rule-0-match-0_rule-0-match-0")]
-        ),
-        [2.0]
-    );
+    let rule = [("key2", "rule-0-match-0_rule-0-match-0")];
+    for (stat, hits) in [("near_limit", 0.0), ("over_limit", 2.0)] {
+        let name = format!("ratelimit_service_rate_limit_{stat}");
+        assert_eq!(series(&page, &name, &rule), [hits], "{stat}");
+    }
     assert!(
         weir.logs()
             .iter()

@@ -79,21 +79,9 @@ fn holders_in(weir: &Weir, domain: &str, limit: &str) -> f64 {
         .expect("a number")
 }
 
-/// A request takes a place until it is released, whatever its id is.
-async fn places_are_taken_and_released(weir: &Weir, other: &Weir) {
-    let (client, elsewhere) = (&mut weir.client().await, &mut other.client().await);
+/// A refusal names its limit without a unit, and a look no time.
+async fn assert_shown_as_in_flight(client: &mut Client, elsewhere: &mut Client) {
     let id = |id: &'static str| [("user", "ann"), ("request", id)];
-    let long = "x".repeat(10_000);
-    assert_eq!(places(client, &id("a"), 1).await, (true, 1));
-    assert_eq!(
-        places(elsewhere, &id("a"), 1).await,
-        (true, 1),
-        "one id, one place"
-    );
-    assert_eq!(
-        places(client, &[("user", "ann"), ("request", &long)], 1).await,
-        (true, 0)
-    );
     let refused = ask(elsewhere, &id("c"), 1).await;
     assert_eq!(refused.overall_code(), Code::OverLimit);
     let DescriptorStatus {
@@ -126,6 +114,24 @@ async fn places_are_taken_and_released(weir: &Weir, other: &Weir) {
         (Code::Ok, &None),
         "no time until a reset"
     );
+}
+
+/// A request takes a place until it is released, whatever its id is.
+async fn places_are_taken_and_released(weir: &Weir, other: &Weir) {
+    let (client, elsewhere) = (&mut weir.client().await, &mut other.client().await);
+    let id = |id: &'static str| [("user", "ann"), ("request", id)];
+    let long = "x".repeat(10_000);
+    assert_eq!(places(client, &id("a"), 1).await, (true, 1));
+    assert_eq!(
+        places(elsewhere, &id("a"), 1).await,
+        (true, 1),
+        "one id, one place"
+    );
+    assert_eq!(
+        places(client, &[("user", "ann"), ("request", &long)], 1).await,
+        (true, 0)
+    );
+    assert_shown_as_in_flight(client, elsewhere).await;
     assert_eq!(
         places(client, &id("d"), 0).await,
         (false, 0),
@@ -221,22 +227,21 @@ async fn in_redis() {
     );
 }
 
+/// The words of a page between two texts.
+fn words_between(page: &str, begin: &str, end: &str) -> Vec<String> {
+    let (_, rest) = page
+        .split_once(begin)
+        .unwrap_or_else(|| panic!("no {begin:?} in the page"));
+    let (words, _) = rest.split_once(end).expect("an end");
+    words.split_whitespace().map(str::to_owned).collect()
+}
+
 /// The rights that the page names are enough, and without them only these limits fail.
 #[tokio::test]
 async fn a_redis_user_needs_the_rights_of_the_page() {
     let redis = RedisServer::start();
     let page = tools::file("deploy/redis.md");
-    let between = |begin: &str, end: &str| {
-        let (_, rest) = page
-            .split_once(begin)
-            .unwrap_or_else(|| panic!("no {begin:?} in the page"));
-        rest.split_once(end)
-            .expect("an end")
-            .0
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
+    let between = |begin: &str, end: &str| words_between(&page, begin, end);
     let rights = between("ACL SETUSER weir on >secret ", "+hget");
     let of_usage = between("(../config/usage.md#usage) need `", "`");
     let own = between("`algorithm: concurrency` need `", "`");
@@ -392,31 +397,14 @@ async fn releases_reach_both_stores() {
         (true, 3),
         "released where it was acquired"
     );
-    assert!(
-        client
-            .should_rate_limit(request(
-                "shop",
-                vec![descriptor_with_hits(
-                    &[("user", "x"), ("request", "new")],
-                    1
-                )]
-            ))
-            .await
-            .is_err()
-    );
+    let new = |hits| {
+        let descriptor = descriptor_with_hits(&[("user", "x"), ("request", "new")], hits);
+        request("shop", vec![descriptor])
+    };
+    assert!(client.should_rate_limit(new(1)).await.is_err());
     redis.resume();
     let began = Instant::now();
-    while client
-        .should_rate_limit(request(
-            "shop",
-            vec![descriptor_with_hits(
-                &[("user", "x"), ("request", "new")],
-                0,
-            )],
-        ))
-        .await
-        .is_err()
-    {
+    while client.should_rate_limit(new(0)).await.is_err() {
         assert!(began.elapsed() < TIMEOUT, "Redis is back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

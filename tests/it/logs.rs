@@ -1,5 +1,6 @@
 //! The log of reloads and, at debug level, of decisions.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -85,41 +86,39 @@ async fn a_reload_tells_which_limits_it_changed() {
     assert_eq!(lines(&weir, "limits ").len(), before + 1);
 }
 
+/// Requests of which twenty descriptors have a line: three kinds of descriptors, two more that use up
+/// the limit, an unknown domain, and one request with more descriptors than lines.
+async fn ask_for_twenty_lines(weir: &Weir) {
+    let mut client = weir.client().await;
+    let forged = format!("a\", year=\"b\n\u{1b}[2J{}", "x".repeat(20_000));
+    let year = || descriptor(&[("year", "1")]);
+    let other = || descriptor(&[("other", "1")]);
+    for (domain, descriptors) in [
+        ("demo", vec![year()]),
+        (
+            "demo",
+            vec![other(), descriptor(&[("year", "1"), ("more", &forged)])],
+        ),
+        ("demo", vec![other()]),
+        ("demo", vec![year()]),
+        ("demo", vec![year()]),
+        ("unknown", vec![year()]),
+        ("demo", vec![year(); 100]),
+    ] {
+        client
+            .should_rate_limit(request(domain, descriptors))
+            .await
+            .expect("an answer");
+    }
+}
+
 #[tokio::test]
 async fn decisions_of_chosen_descriptors_are_logged_at_debug_level() {
     let weir = Weir::start(
         DEMO,
         &[("LOG_LEVEL", "debug"), ("LOG_DECISIONS", "demo,year")],
     );
-    let mut client = weir.client().await;
-    let forged = format!("a\", year=\"b\n\u{1b}[2J{}", "x".repeat(20_000));
-    for descriptors in [
-        vec![descriptor(&[("year", "1")])],
-        vec![
-            descriptor(&[("other", "1")]),
-            descriptor(&[("year", "1"), ("more", &forged)]),
-        ],
-        vec![descriptor(&[("other", "1")])],
-    ] {
-        client
-            .should_rate_limit(request("demo", descriptors))
-            .await
-            .expect("an answer");
-    }
-    for _ in 0..2 {
-        client
-            .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")])]))
-            .await
-            .expect("an answer");
-    }
-    client
-        .should_rate_limit(request("unknown", vec![descriptor(&[("year", "1")])]))
-        .await
-        .expect("an answer");
-    client
-        .should_rate_limit(request("demo", vec![descriptor(&[("year", "1")]); 100]))
-        .await
-        .expect("an answer");
+    ask_for_twenty_lines(&weir).await;
     let eventually = crate::support::wait::eventually_async(|| {
         (lines(&weir, "decision").len() >= 20).then_some(())
     })
@@ -353,6 +352,30 @@ async fn a_log_of_refusals_that_is_not_written_is_a_warning() {
     assert_eq!(lines(&weir, "LOG_REFUSALS has no effect").len(), 1);
 }
 
+/// A service with a debug listener on this port, whose log is piped.
+fn serving(limits: &Path, tokens: &Path, debug_port: u16) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.env_clear().args([
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--grpc-host",
+        "127.0.0.1",
+        "--grpc-port",
+        "0",
+    ]);
+    command
+        .arg("--config")
+        .arg(limits)
+        .arg("--admin-token-file")
+        .arg(tokens)
+        .args(["--debug-port", &debug_port.to_string()])
+        .stderr(Stdio::piped());
+    command
+}
+
 /// Each change is a line with its target whatever the log leaves out, and no text in it looks like
 /// another field.
 #[test]
@@ -374,27 +397,8 @@ fn audit_lines_are_written_at_every_level() {
         ("weir=off,weir::audit=off", "text"),
     ] {
         let debug = ports::free();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.env_clear().args([
-            "serve",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--grpc-host",
-            "127.0.0.1",
-            "--grpc-port",
-            "0",
-        ]);
-        command
-            .arg("--config")
-            .arg(&limits)
-            .arg("--admin-token-file")
-            .arg(&tokens)
-            .args(["--debug-port", &debug.port().to_string()]);
-        command
-            .args(["--log-level", level, "--log-format", format])
-            .stderr(Stdio::piped());
+        let mut command = serving(&limits, &tokens, debug.port());
+        command.args(["--log-level", level, "--log-format", format]);
         let mut weir = command.spawn().expect("the binary runs");
         let log = Log::follow(weir.stderr.take().expect("stderr is piped"));
         let opened = eventually(|| std::net::TcpStream::connect(debug).ok());

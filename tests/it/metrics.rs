@@ -78,6 +78,31 @@ fn families_of(page: &str) -> BTreeMap<String, (String, String, BTreeSet<String>
     found
 }
 
+/// The families of a page, each of which is declared with its type, its help and its labels.
+fn declared_families(page: &str) -> BTreeSet<String> {
+    let mut shown = BTreeSet::new();
+    for (name, (metric_type, help, labels)) in families_of(page) {
+        let declared = families::ALL.iter().find(|family| family.name() == name);
+        let declared = declared
+            .unwrap_or_else(|| panic!("{name} is not declared in src/observe/metrics/families.rs"));
+        assert_eq!(
+            (metric_type.as_str(), help.as_str()),
+            (declared.metric_type().name(), declared.help()),
+            "{name}"
+        );
+        let unknown: Vec<_> = labels
+            .iter()
+            .filter(|label| !declared.labels().contains(&label.as_str()))
+            .collect();
+        assert!(
+            unknown.is_empty(),
+            "{name} has undeclared labels {unknown:?}"
+        );
+        shown.insert(name);
+    }
+    shown
+}
+
 #[tokio::test]
 async fn every_family_of_a_scrape_is_declared() {
     let redis = RedisServer::start();
@@ -119,26 +144,7 @@ async fn every_family_of_a_scrape_is_declared() {
             eventually_async(|| Some(weir.get("/metrics").1).filter(|page| page.contains(last)))
                 .await
                 .expect("all families");
-        for (name, (metric_type, help, labels)) in families_of(&page) {
-            let declared = families::ALL.iter().find(|family| family.name() == name);
-            let declared = declared.unwrap_or_else(|| {
-                panic!("{name} is not declared in src/observe/metrics/families.rs")
-            });
-            assert_eq!(
-                (metric_type.as_str(), help.as_str()),
-                (declared.metric_type().name(), declared.help()),
-                "{name}"
-            );
-            let unknown: Vec<_> = labels
-                .iter()
-                .filter(|label| !declared.labels().contains(&label.as_str()))
-                .collect();
-            assert!(
-                unknown.is_empty(),
-                "{name} has undeclared labels {unknown:?}"
-            );
-            shown.insert(name);
-        }
+        shown.extend(declared_families(&page));
     }
     let never: Vec<_> = families::ALL
         .iter()
@@ -319,6 +325,41 @@ fn what_alerts_look_at_is_there_from_the_first_scrape() {
     }
 }
 
+/// A client that does nothing but ask makes its worker busy, and the process with it.
+#[cfg(target_os = "linux")]
+async fn assert_busy_is_cpu_time(weir: &Weir, client: &mut support::Client) {
+    let value = |series: &str| weir.metric(series).unwrap_or_else(|| panic!("no {series}"));
+    let busy = || {
+        ["0", "1"]
+            .map(|worker| {
+                value(&format!(
+                    "weir_worker_busy_seconds_total{{worker=\"{worker}\"}}"
+                ))
+            })
+            .iter()
+            .sum::<f64>()
+    };
+    let (busy_before, cpu_before) = (busy(), value("process_cpu_seconds_total"));
+    let began = std::time::Instant::now();
+    while busy() < busy_before + 0.05 {
+        assert!(began.elapsed().as_secs() < 60, "{} s busy", busy());
+        for _ in 0..500 {
+            let _ = client
+                .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
+                .await
+                .expect("an answer");
+        }
+    }
+    let (busy, cpu) = (
+        busy() - busy_before,
+        value("process_cpu_seconds_total") - cpu_before,
+    );
+    assert!(
+        cpu >= busy - 0.03,
+        "{busy} s of workers are part of {cpu} s; times are in hundredths"
+    );
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_process_its_workers_and_its_connections_are_shown() {
@@ -363,37 +404,7 @@ async fn the_process_its_workers_and_its_connections_are_shown() {
             Some(0.0)
         );
     }
-
-    // A client that does nothing but ask makes its worker busy, and the process with it.
-    let busy = || {
-        ["0", "1"]
-            .map(|worker| {
-                value(&format!(
-                    "weir_worker_busy_seconds_total{{worker=\"{worker}\"}}"
-                ))
-            })
-            .iter()
-            .sum::<f64>()
-    };
-    let (busy_before, cpu_before) = (busy(), value("process_cpu_seconds_total"));
-    let began = std::time::Instant::now();
-    while busy() < busy_before + 0.05 {
-        assert!(began.elapsed().as_secs() < 60, "{} s busy", busy());
-        for _ in 0..500 {
-            let _ = clients[0]
-                .should_rate_limit(request("demo", vec![descriptor(&[("year", "x")])]))
-                .await
-                .expect("an answer");
-        }
-    }
-    let (busy, cpu) = (
-        busy() - busy_before,
-        value("process_cpu_seconds_total") - cpu_before,
-    );
-    assert!(
-        cpu >= busy - 0.03,
-        "{busy} s of workers are part of {cpu} s; times are in hundredths"
-    );
+    assert_busy_is_cpu_time(&weir, &mut clients[0]).await;
     drop(clients);
     assert_eq!(
         eventually_async(|| Some(()).filter(|()| weir.metric("weir_connections") == Some(0.0)))

@@ -44,6 +44,43 @@ fn is_at(line: &Value, level: &str) -> bool {
     line["level"] == level
 }
 
+/// The error and the totals are all that the log says of an outage, after `well` other lines.
+fn assert_two_lines(log: &[Value], well: usize, url: &str) {
+    let [error] = &log
+        .iter()
+        .filter(|line| is_at(line, "error"))
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("{log:#?}")
+    };
+    assert!(
+        error["@message"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("Redis outage: no connection to Redis")),
+        "{error}"
+    );
+    assert_eq!(
+        (&error["redis"], &error["error"]),
+        (&Value::from(url), &Value::from("connect")),
+        "{error}"
+    );
+    assert!(
+        error["cause"]
+            .as_str()
+            .is_some_and(|cause| cause.contains("refused")),
+        "{error}"
+    );
+    let about_the_outage = log[well..]
+        .iter()
+        .filter(|line| {
+            line["@message"]
+                .as_str()
+                .is_some_and(|text| text.contains("Redis"))
+        })
+        .count();
+    assert_eq!(about_the_outage, 2, "{:#?}", &log[well..]);
+}
+
 #[tokio::test]
 async fn an_outage_has_one_error_line_and_one_line_with_totals() {
     let mut redis = RedisServer::start();
@@ -94,40 +131,49 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
     for count in ["failed", "allowed", "denied", "counted_locally"] {
         assert_eq!(ended[count], asked, "{count}: {ended}");
     }
-    let log = lines(&weir);
-    let [error] = &log
-        .iter()
-        .filter(|line| is_at(line, "error"))
-        .collect::<Vec<_>>()[..]
+    assert_two_lines(&lines(&weir), well, &url);
+}
+
+/// The beginning, summaries at their intervals, and the end.
+fn assert_tells_of_an_outage(seen: &[(Instant, Line)], url: &str) {
+    let millis = Duration::from_millis;
+    let (began, first) = &seen[0];
+    assert!(
+        matches!(first, Line::Began { failing } if failing.server == url && failing.failure.error == "connect"),
+        "{seen:?}"
+    );
+    let mut earlier = None;
+    for (at, line) in &seen[1..seen.len() - 1] {
+        let Line::Continues {
+            servers,
+            failure,
+            lasts,
+            answers,
+        } = line
+        else {
+            panic!("{seen:?}")
+        };
+        assert_eq!((servers.as_str(), failure.error), (url, "connect"));
+        let gap = at.saturating_duration_since(earlier.unwrap_or(*began));
+        assert!(
+            gap >= millis(if earlier.is_some() { 650 } else { 200 }),
+            "{gap:?}: {seen:?}"
+        );
+        // An answer each millisecond since the outage began.
+        let lasts = lasts.as_millis().abs_diff(u128::from(answers.failed));
+        assert!(lasts < 500, "{seen:?}");
+        earlier = Some(*at);
+    }
+    let Some((
+        _,
+        Line::Ended {
+            servers, lasted, ..
+        },
+    )) = seen.last()
     else {
-        panic!("{log:#?}")
+        panic!("{seen:?}")
     };
-    assert!(
-        error["@message"]
-            .as_str()
-            .is_some_and(|text| text.starts_with("Redis outage: no connection to Redis")),
-        "{error}"
-    );
-    assert_eq!(
-        (&error["redis"], &error["error"]),
-        (&Value::from(url), &Value::from("connect")),
-        "{error}"
-    );
-    assert!(
-        error["cause"]
-            .as_str()
-            .is_some_and(|cause| cause.contains("refused")),
-        "{error}"
-    );
-    let about_the_outage = log[well..]
-        .iter()
-        .filter(|line| {
-            line["@message"]
-                .as_str()
-                .is_some_and(|text| text.contains("Redis"))
-        })
-        .count();
-    assert_eq!(about_the_outage, 2, "{:#?}", &log[well..]);
+    assert!(*servers == url && *lasted >= millis(1_700), "{seen:?}");
 }
 
 /// The summaries of a real outage, with shorter times than those of the service.
@@ -182,43 +228,7 @@ async fn summaries_follow_while_an_outage_lasts() {
 
     let seen = seen.lock().expect("no panic").clone();
     let url = server.url();
-    let (began, first) = &seen[0];
-    assert!(
-        matches!(first, Line::Began { failing } if failing.server == url && failing.failure.error == "connect"),
-        "{seen:?}"
-    );
-    let mut earlier = None;
-    for (at, line) in &seen[1..seen.len() - 1] {
-        let Line::Continues {
-            servers,
-            failure,
-            lasts,
-            answers,
-        } = line
-        else {
-            panic!("{seen:?}")
-        };
-        assert_eq!((servers.as_str(), failure.error), (url.as_str(), "connect"));
-        let gap = at.saturating_duration_since(earlier.unwrap_or(*began));
-        assert!(
-            gap >= millis(if earlier.is_some() { 650 } else { 200 }),
-            "{gap:?}: {seen:?}"
-        );
-        // An answer each millisecond since the outage began.
-        let lasts = lasts.as_millis().abs_diff(u128::from(answers.failed));
-        assert!(lasts < 500, "{seen:?}");
-        earlier = Some(*at);
-    }
-    let Some((
-        _,
-        Line::Ended {
-            servers, lasted, ..
-        },
-    )) = seen.last()
-    else {
-        panic!("{seen:?}")
-    };
-    assert!(*servers == url && *lasted >= millis(1_700), "{seen:?}");
+    assert_tells_of_an_outage(&seen, &url);
 }
 
 /// Variables with their values.
@@ -242,38 +252,83 @@ async fn first_error(environment: Environment<'_>) -> (Value, String) {
     (line, status.message().to_owned())
 }
 
+/// A server without a password, with a port for TLS; one with a password; and one that hangs.
+struct Servers {
+    plain: RedisServer,
+    tls_port: String,
+    secured: RedisServer,
+    hanging: RedisServer,
+    _files: Files,
+}
+
+impl Servers {
+    fn start() -> Self {
+        let (authority, files) = (Authority::new("first"), Files::new());
+        let tls_port = ports::free().port().to_string();
+        files.write("ca.crt", &authority.pem());
+        files.write_issued("redis", &authority.issue(&["localhost"]));
+        let tls = [
+            "--tls-port",
+            &tls_port,
+            "--tls-cert-file",
+            &files.text("redis.crt"),
+            "--tls-key-file",
+            &files.text("redis.key"),
+            "--tls-ca-cert-file",
+            &files.text("ca.crt"),
+        ];
+        let servers = Self {
+            plain: RedisServer::start_with(&tls),
+            secured: RedisServer::start_with(&["--requirepass", "s3cret"]),
+            hanging: RedisServer::start(),
+            tls_port,
+            _files: files,
+        };
+        servers.hanging.pause();
+        servers
+    }
+}
+
+/// The error line of an outage with these settings, after what callers read is checked.
+async fn assert_told(
+    environment: Environment<'_>,
+    error: &str,
+    cause: &str,
+    message: &str,
+) -> Value {
+    let (line, status) = first_error(environment).await;
+    assert_eq!(line["error"], error, "{environment:?}: {line}");
+    assert!(
+        cause.is_empty()
+            || line["cause"]
+                .as_str()
+                .is_some_and(|text| text.contains(cause)),
+        "{environment:?}: {line}"
+    );
+    assert_eq!(
+        status,
+        format!("{message}; on_store_failure is error"),
+        "{environment:?}: {line}"
+    );
+    let text = line.to_string();
+    assert!(
+        !text.contains("s3cret") && !text.contains("wr0ng") && !text.contains("needless"),
+        "{text}"
+    );
+    line
+}
+
 #[tokio::test]
 async fn the_log_tells_causes_apart_and_callers_read_what_is_safe() {
-    let (authority, files, tls_port) = (
-        Authority::new("first"),
-        Files::new(),
-        ports::free().port().to_string(),
+    let servers = Servers::start();
+    let rediss = format!("rediss://{}", servers.plain.url());
+    let (plain, secured, hanging) = (
+        servers.plain.url(),
+        servers.secured.url(),
+        servers.hanging.url(),
     );
-    files.write("ca.crt", &authority.pem());
-    files.write_issued("redis", &authority.issue(&["localhost"]));
-    let (certificate, key, ca) = (
-        files.text("redis.crt"),
-        files.text("redis.key"),
-        files.text("ca.crt"),
-    );
-    let tls = [
-        "--tls-port",
-        &tls_port,
-        "--tls-cert-file",
-        &certificate,
-        "--tls-key-file",
-        &key,
-        "--tls-ca-cert-file",
-        &ca,
-    ];
-    let plain = RedisServer::start_with(&tls);
-    let secured = RedisServer::start_with(&["--requirepass", "s3cret"]);
-    let hanging = RedisServer::start();
-    hanging.pause();
     let absent = RedisServer::absent().url();
-    let (plain, secured, hanging) = (plain.url(), secured.url(), hanging.url());
-    let rediss = format!("rediss://{plain}");
-    let tls_as_plaintext = format!("localhost:{tls_port}");
+    let tls_as_plaintext = format!("localhost:{}", servers.tls_port);
     let (unreachable, refused) = (
         "Redis cannot be reached",
         "Redis refuses the requests of Weir",
@@ -326,25 +381,7 @@ async fn the_log_tells_causes_apart_and_callers_read_what_is_safe() {
     ];
     let mut told = BTreeMap::new();
     for (environment, error, cause, message) in cases {
-        let (line, status) = first_error(environment).await;
-        assert_eq!(line["error"], *error, "{environment:?}: {line}");
-        assert!(
-            cause.is_empty()
-                || line["cause"]
-                    .as_str()
-                    .is_some_and(|text| text.contains(cause)),
-            "{environment:?}: {line}"
-        );
-        assert_eq!(
-            status,
-            format!("{message}; on_store_failure is error"),
-            "{environment:?}: {line}"
-        );
-        let text = line.to_string();
-        assert!(
-            !text.contains("s3cret") && !text.contains("wr0ng") && !text.contains("needless"),
-            "{text}"
-        );
+        let line = assert_told(environment, error, cause, message).await;
         told.insert(format!("{} {}", line["error"], line["cause"]), environment);
     }
     assert_eq!(

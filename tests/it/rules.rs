@@ -16,7 +16,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use weir::core::algorithm::{Algorithm, AlgorithmKind};
 use weir::core::ask::Entry;
-use weir::core::time::{Period, Tick};
+use weir::core::time::{Period, Span, Tick};
 use weir::core::usage::{Settings, Tracking};
 use weir::limits::rules::compile::{
     Compiled, Options, ProcessDefaults, Severity, SourceText, compile,
@@ -68,6 +68,24 @@ fn rules_of(yaml: &str) -> Rules {
         .rules
 }
 
+/// What is not a window of even length.
+fn show_period(period: Period, window: Span) -> String {
+    match period {
+        Period::Even(even) => {
+            assert_eq!(even, window);
+            String::new()
+        }
+        Period::Months(months) => format!(", calendar months: {months}"),
+        Period::Calendar(calendar) => {
+            let (week, anchor) = (calendar.week_starts(), calendar.anchor());
+            let mut text = format!(", calendar of {}", calendar.zone());
+            text.extend(week.map(|day| format!(", weeks from {day}")));
+            text.extend(anchor.map(|anchor| format!(", anchor {anchor}")));
+            text
+        }
+    }
+}
+
 /// The algorithm with its numbers, as far as they are not those of a limit that says nothing;
 /// durations in milliseconds.
 fn show_algorithm(amount: &Amount) -> String {
@@ -85,20 +103,7 @@ fn show_algorithm(amount: &Amount) -> String {
     let (mut line, rate, (limit, of_window), debt) = match amount.algorithm {
         Algorithm::FixedWindow(it) => {
             let denied = (!it.count_denied).then_some(", denied hits are not counted");
-            let months = match it.window {
-                Period::Even(even) => {
-                    assert_eq!(even, window);
-                    String::new()
-                }
-                Period::Months(months) => format!(", calendar months: {months}"),
-                Period::Calendar(calendar) => {
-                    let (week, anchor) = (calendar.week_starts(), calendar.anchor());
-                    let mut text = format!(", calendar of {}", calendar.zone());
-                    text.extend(week.map(|day| format!(", weeks from {day}")));
-                    text.extend(anchor.map(|anchor| format!(", anchor {anchor}")));
-                    text
-                }
-            };
+            let months = show_period(it.window, window);
             assert_eq!(it.limit, hits);
             return denied.unwrap_or_default().to_owned() + &months;
         }

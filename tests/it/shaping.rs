@@ -229,11 +229,9 @@ async fn a_refusal_has_a_retry_after_header() {
     );
 }
 
-#[tokio::test]
-async fn what_can_never_pass_has_no_retry_after_header() {
-    const NEVER: &[(&str, &str)] = &[(
-        "never.yaml",
-        "
+const NEVER: &[(&str, &str)] = &[(
+    "never.yaml",
+    "
 domain: never
 descriptors:
   - {key: nothing, rate_limit: {unit: hour, requests_per_unit: 0}}
@@ -242,7 +240,10 @@ descriptors:
   - {key: small_quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
   - {key: large_quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 10}}
 ",
-    )];
+)];
+
+#[tokio::test]
+async fn what_can_never_pass_has_no_retry_after_header() {
     let redis = RedisServer::start();
     for environment in [
         &[("RETRY_AFTER_HEADER_ENABLED", "true")][..],
@@ -279,36 +280,35 @@ descriptors:
                 "the longest wait is for ever"
             );
             let waits = Some("retry-after".to_owned());
-            assert_eq!(
-                header(vec![of("few", 1)]).await,
-                waits,
-                "refused hits count, until the window ends"
-            );
-            assert_eq!(
-                header(vec![of("small_quota", 2), of("large_quota", 11)]).await,
-                None,
-                "no quota can ever be met"
-            );
-            assert_eq!(
-                header(vec![of("small_quota", 2), of("large_quota", 9)]).await,
-                waits,
-                "one quota can be met later"
-            );
-            assert_eq!(
-                header(vec![of("few", 1), of("small_quota", 2)]).await,
-                None,
-                "no quota can ever be met, whatever else waits"
-            );
-            assert_eq!(
-                header(vec![
-                    of("few", 1),
-                    of("small_quota", 2),
-                    of("large_quota", 0)
-                ])
-                .await,
-                waits,
-                "a quota is met"
-            );
+            for (descriptors, expected, why) in [
+                (
+                    vec![of("few", 1)],
+                    &waits,
+                    "refused hits count, until the window ends",
+                ),
+                (
+                    vec![of("small_quota", 2), of("large_quota", 11)],
+                    &None,
+                    "no quota can ever be met",
+                ),
+                (
+                    vec![of("small_quota", 2), of("large_quota", 9)],
+                    &waits,
+                    "one quota can be met later",
+                ),
+                (
+                    vec![of("few", 1), of("small_quota", 2)],
+                    &None,
+                    "no quota can ever be met, whatever else waits",
+                ),
+                (
+                    vec![of("few", 1), of("small_quota", 2), of("large_quota", 0)],
+                    &waits,
+                    "a quota is met",
+                ),
+            ] {
+                assert_eq!(&header(descriptors).await, expected, "{why}");
+            }
         }
     }
 }

@@ -74,6 +74,59 @@ fn table(text: &str) -> String {
     format!("{before} in the last N {after}\n{rest}")
 }
 
+/// An unknown name is suggested a known one, and a number is in its range.
+fn assert_mistakes_are_refused(address: SocketAddr) {
+    let domain = "no limit in force has the domain shopp (did you mean shop?)";
+    let limit = "no limit in force is named shop.usre (did you mean shop.user?)";
+    for (unknown, error) in [
+        ("top?domain=shopp", domain),
+        ("top?limit=shop.usre", limit),
+        ("unmatched?domain=shopp", domain),
+        ("overrides?domain=shopp", domain),
+        ("limits?domain=shopp", domain),
+        ("usage/top?domain=shopp", domain),
+    ] {
+        let answer = http_client::get(address, &format!("/api/v1/{unknown}"));
+        assert_eq!(
+            (answer.status, answer.body.contains(error)),
+            (404, true),
+            "{unknown}: {}",
+            answer.body
+        );
+    }
+    for wrong in [
+        "top?by=size",
+        "top?window=day",
+        "top?count=0",
+        "top?count=1001",
+    ] {
+        assert_eq!(
+            http_client::get(address, &format!("/api/v1/{wrong}")).status,
+            400,
+            "{wrong}"
+        );
+    }
+}
+
+/// `weir top`, but for the seconds.
+fn assert_tables(admin: &str) {
+    let expected = "\
+16 hits in the last N s of 1 replica
+HITS  ERROR  REFUSED  ERROR  LIMIT          SUBJECT
+   8      0        0      0  shop.path_/a*  'path=/a b'
+   6      0        3      0  shop.user      user=bob
+   2      0        0      0  shop.user      user=ann
+";
+    assert_eq!(table(&stdout(&["top"], admin)), expected);
+    let expected = "\
+3 refused hits in the last N s of 1 replica
+HITS  ERROR  REFUSED  ERROR  LIMIT      SUBJECT
+   6      0        3      0  shop.user  user=bob
+";
+    let refused = ["top", "--by", "refused", "--since", "1h", "--once"];
+    assert_eq!(table(&stdout(&refused, admin)), expected);
+}
+
 #[tokio::test]
 async fn the_heaviest_subjects_are_shown_by_hits_and_by_refusals() {
     let weir = Weir::start(LIMITS, &[("WORKERS", "2")]);
@@ -113,74 +166,10 @@ async fn the_heaviest_subjects_are_shown_by_hits_and_by_refusals() {
         api(address, "top?count=1&limit=shop.user")["subjects"],
         json!([bob])
     );
-    for (unknown, error) in [
-        (
-            "top?domain=shopp",
-            "no limit in force has the domain shopp (did you mean shop?)",
-        ),
-        (
-            "top?limit=shop.usre",
-            "no limit in force is named shop.usre (did you mean shop.user?)",
-        ),
-        (
-            "unmatched?domain=shopp",
-            "no limit in force has the domain shopp (did you mean shop?)",
-        ),
-        (
-            "overrides?domain=shopp",
-            "no limit in force has the domain shopp (did you mean shop?)",
-        ),
-        (
-            "limits?domain=shopp",
-            "no limit in force has the domain shopp (did you mean shop?)",
-        ),
-        (
-            "usage/top?domain=shopp",
-            "no limit in force has the domain shopp (did you mean shop?)",
-        ),
-    ] {
-        let answer = http_client::get(address, &format!("/api/v1/{unknown}"));
-        assert_eq!(
-            (answer.status, answer.body.contains(error)),
-            (404, true),
-            "{unknown}: {}",
-            answer.body
-        );
-    }
-    for wrong in [
-        "top?by=size",
-        "top?window=day",
-        "top?count=0",
-        "top?count=1001",
-    ] {
-        assert_eq!(
-            http_client::get(address, &format!("/api/v1/{wrong}")).status,
-            400,
-            "{wrong}"
-        );
-    }
+    assert_mistakes_are_refused(address);
 
     let admin = address.to_string();
-    let expected = "\
-16 hits in the last N s of 1 replica
-HITS  ERROR  REFUSED  ERROR  LIMIT          SUBJECT
-   8      0        0      0  shop.path_/a*  'path=/a b'
-   6      0        3      0  shop.user      user=bob
-   2      0        0      0  shop.user      user=ann
-";
-    assert_eq!(table(&stdout(&["top"], &admin)), expected);
-    let expected = "\
-3 refused hits in the last N s of 1 replica
-HITS  ERROR  REFUSED  ERROR  LIMIT      SUBJECT
-   6      0        3      0  shop.user  user=bob
-";
-    assert_eq!(
-        table(&stdout(
-            &["top", "--by", "refused", "--since", "1h", "--once"],
-            &admin
-        )),
-        expected
-    );
+    assert_tables(&admin);
     let report: Value = serde_json::from_str(&stdout(
         &[
             "top", "--format", "json", "--count", "1", "--domain", "shop",
@@ -258,6 +247,23 @@ HITS  ERROR  REFUSED  ERROR  LIMIT      SUBJECT
     );
 }
 
+/// Each number that is shown of a subject is right within its error. Returns the largest error.
+fn assert_within_the_error(top: &Value, of: &str, exact: impl Fn(&str) -> u64) -> u64 {
+    let mut largest = 0;
+    for subject in top["subjects"].as_array().expect("subjects") {
+        let number = |name: &str| subject[name].as_u64().expect("a number");
+        let (shown, error) = (number(of), number(&format!("{of}_error")));
+        let user = subject["entries"][0]["value"].as_str().expect("a user");
+        let exact = exact(user);
+        assert!(
+            shown <= exact && exact <= shown + error,
+            "{subject}: {exact}"
+        );
+        largest = largest.max(error);
+    }
+    largest
+}
+
 /// Traffic of Zipf's law through several workers: what is shown is right within the error that is
 /// stated.
 #[tokio::test]
@@ -299,24 +305,14 @@ async fn zipf_traffic_is_counted_within_the_stated_error() {
         top["total"]
     );
     let shown = top["subjects"].as_array().expect("subjects");
-    let number = |subject: &Value, name: &str| subject[name].as_u64().expect("a number");
+    let largest = assert_within_the_error(&top, "hits", |user| exact[user]);
+    assert!(largest <= error_at_most, "{largest}");
     let user = |subject: &Value| {
         subject["entries"][0]["value"]
             .as_str()
             .expect("a user")
             .to_owned()
     };
-    for subject in shown {
-        let (hits, error, exact) = (
-            number(subject, "hits"),
-            number(subject, "hits_error"),
-            exact[&user(subject)],
-        );
-        assert!(
-            hits <= exact && exact <= hits + error && error <= error_at_most,
-            "{subject}: {exact}"
-        );
-    }
     let mut heaviest: Vec<_> = exact
         .iter()
         .map(|(user, hits)| (*hits, user.clone()))
@@ -332,25 +328,38 @@ async fn zipf_traffic_is_counted_within_the_stated_error() {
             .collect::<Vec<_>>()
     );
     // Three hits of each user are allowed, and all others refused.
+    let allowed = 3;
     let refusals = api(address, "top?by=refused&count=1000");
     assert_eq!(
         refusals["total"],
         exact
             .values()
-            .map(|hits| hits.saturating_sub(3))
+            .map(|hits| hits.saturating_sub(allowed))
             .sum::<u64>()
     );
-    for subject in refusals["subjects"].as_array().expect("subjects") {
-        let (refused, error, exact) = (
-            number(subject, "refused"),
-            number(subject, "refused_error"),
-            exact[&user(subject)] - 3,
-        );
-        assert!(
-            refused <= exact && exact <= refused + error,
-            "{subject}: {exact}"
-        );
-    }
+    assert_within_the_error(&refusals, "refused", |user| exact[user] - allowed);
+}
+
+/// `weir unmatched`, but for the times. Either domain may be first.
+fn assert_unmatched_as_text(admin: &str) {
+    let text = stdout(&["unmatched"], admin);
+    let timeless: String = text
+        .lines()
+        .map(|line| {
+            line.split_once(" UTC").map_or_else(
+                || format!("{line}\n"),
+                |(_, rest)| format!("  TIME{rest}\n"),
+            )
+        })
+        .collect();
+    let (shop, shoop) = (
+        "shop\n  TIME  user=ann path=/x\n  TIME  'free=x\\u{1b}[2J'\n",
+        "shoop: no file defines this domain\n  TIME  user=ann\n",
+    );
+    assert!(
+        [format!("{shop}{shoop}"), format!("{shoop}{shop}")].contains(&timeless),
+        "{timeless}"
+    );
 }
 
 #[tokio::test]
@@ -419,24 +428,7 @@ async fn descriptors_that_no_limit_matches_are_kept_by_domain() {
         .expect("RFC 3339");
     assert!((now - 5..=now).contains(&seen.as_second()), "{seen}");
 
-    let text = stdout(&["unmatched"], &address.to_string());
-    let timeless: String = text
-        .lines()
-        .map(|line| {
-            line.split_once(" UTC").map_or_else(
-                || format!("{line}\n"),
-                |(_, rest)| format!("  TIME{rest}\n"),
-            )
-        })
-        .collect();
-    let (shop, shoop) = (
-        "shop\n  TIME  user=ann path=/x\n  TIME  'free=x\\u{1b}[2J'\n",
-        "shoop: no file defines this domain\n  TIME  user=ann\n",
-    );
-    assert!(
-        [format!("{shop}{shoop}"), format!("{shoop}{shop}")].contains(&timeless),
-        "{timeless}"
-    );
+    assert_unmatched_as_text(&address.to_string());
     let report: Value = serde_json::from_str(&stdout(
         &["unmatched", "--domain", "shoop", "--format", "json"],
         &address.to_string(),

@@ -2,6 +2,7 @@
 //! what operators see and order.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use weir::core::proto::RateLimitResponse;
@@ -488,6 +489,35 @@ fn run(weir: &Weir, token: &std::path::Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// Rows are raised, blocked and reset by their values.
+async fn order_by_their_values(weir: &Weir, token: &Path, client: &mut Client) {
+    let run = |arguments: &[&str]| run(weir, token, arguments);
+    run(&["raise", "-d", "shop", "--to", "20/year", "tenant=big"]);
+    assert_eq!(look(client, &[("tenant", "big")]).await.0, 20);
+    let text = run(&["explain", "-d", "shop", "tenant=big"]);
+    assert!(
+        text.starts_with(
+            "tenant=big: 9 per year, plan pro, row tenants.csv:3, raised to 20/year by the override"
+        ),
+        "{text}"
+    );
+    let text = run(&["raise", "-d", "shop", "--to", "6/year", "--all", "tenant=*"]);
+    assert!(text.contains("shop.tenant"), "{text}");
+    let mut limits = Vec::new();
+    for value in ["acme", "small", "new"] {
+        limits.push(look(client, &[("tenant", value)]).await.0);
+    }
+    assert_eq!(limits, [6, 6, 6], "a row that has less is raised");
+    run(&["block", "-d", "shop", "tenant=acme"]);
+    assert_eq!(
+        ask(client, &[("tenant", "acme")], 1).await.overall_code(),
+        Code::OverLimit
+    );
+    let text = run(&["reset", "-d", "shop", "tenant=new"]);
+    assert!(text.contains("shop.tenant"), "{text}");
+    assert_eq!(look(client, &[("tenant", "new")]).await.2, 6);
+}
+
 #[tokio::test]
 async fn operators_see_rows_and_order_beside_them() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -552,39 +582,7 @@ async fn operators_see_rows_and_order_beside_them() {
     let text = run(&weir, &token, &["usage", "-d", "shop", "tenant=big"]);
     assert!(text.contains('3'), "{text}");
 
-    // Raised, blocked and reset by their values.
-    run(
-        &weir,
-        &token,
-        &["raise", "-d", "shop", "--to", "20/year", "tenant=big"],
-    );
-    assert_eq!(look(client, &[("tenant", "big")]).await.0, 20);
-    let text = run(&weir, &token, &["explain", "-d", "shop", "tenant=big"]);
-    assert!(
-        text.starts_with(
-            "tenant=big: 9 per year, plan pro, row tenants.csv:3, raised to 20/year by the override"
-        ),
-        "{text}"
-    );
-    let text = run(
-        &weir,
-        &token,
-        &["raise", "-d", "shop", "--to", "6/year", "--all", "tenant=*"],
-    );
-    assert!(text.contains("shop.tenant"), "{text}");
-    let mut limits = Vec::new();
-    for value in ["acme", "small", "new"] {
-        limits.push(look(client, &[("tenant", value)]).await.0);
-    }
-    assert_eq!(limits, [6, 6, 6], "a row that has less is raised");
-    run(&weir, &token, &["block", "-d", "shop", "tenant=acme"]);
-    assert_eq!(
-        ask(client, &[("tenant", "acme")], 1).await.overall_code(),
-        Code::OverLimit
-    );
-    let text = run(&weir, &token, &["reset", "-d", "shop", "tenant=new"]);
-    assert!(text.contains("shop.tenant"), "{text}");
-    assert_eq!(look(client, &[("tenant", "new")]).await.2, 6);
+    order_by_their_values(&weir, &token, client).await;
 
     let page = crate::support::http_client::get(weir.listener("debug"), "/rlconfig").body;
     assert!(

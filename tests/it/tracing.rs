@@ -210,6 +210,71 @@ fn trace(number: u8) -> String {
 
 const RPC: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
+/// The resource is the service, and values of clients are no part of spans.
+fn assert_names_its_service(message: &ExportTraceServiceRequest) {
+    let resource = message.resource_spans[0]
+        .resource
+        .as_ref()
+        .expect("a resource");
+    for (key, value) in [
+        ("service.name", "RateLimit"),
+        ("service.namespace", "shop"),
+        ("service.instance.id", "pod-7"),
+    ] {
+        assert_eq!(attribute(&resource.attributes, key).as_deref(), Some(value));
+    }
+    let bytes = message.encode_to_vec();
+    assert!(
+        !bytes.windows(12).any(|window| window == b"secret-value"),
+        "values of clients are no part of spans"
+    );
+}
+
+/// The call, its decision and the trip to Redis of a trace: parents, times and attributes.
+fn assert_spans(spans: &[Span], number: u8) {
+    let trace = trace(number);
+    let [call, decide, redis] = [RPC, "decide", "redis"].map(|name| find(spans, &trace, name));
+    assert_eq!(
+        [call, decide, redis].map(|span| hex(&span.parent_span_id)),
+        [SPAN.to_owned(), hex(&call.span_id), hex(&decide.span_id)]
+    );
+    assert_eq!(
+        [call, decide, redis].map(Span::kind),
+        [SpanKind::Server, SpanKind::Internal, SpanKind::Client]
+    );
+    assert!(
+        call.start_time_unix_nano <= decide.start_time_unix_nano
+            && decide.start_time_unix_nano <= redis.start_time_unix_nano
+    );
+    assert!(
+        call.end_time_unix_nano >= decide.end_time_unix_nano
+            && decide.end_time_unix_nano >= redis.end_time_unix_nano
+    );
+    assert!(redis.end_time_unix_nano > redis.start_time_unix_nano);
+    let expected = [
+        ("weir.domain", "test"),
+        ("weir.descriptors", "1"),
+        ("weir.code", if number == 2 { "OVER_LIMIT" } else { "OK" }),
+        ("rpc.grpc.status_code", "0"),
+        ("rpc.method", "ShouldRateLimit"),
+    ];
+    for (key, value) in expected {
+        assert_eq!(
+            attribute(&call.attributes, key).as_deref(),
+            Some(value),
+            "{key} of {number}"
+        );
+    }
+    assert_eq!(
+        attribute(&decide.attributes, "weir.checks").as_deref(),
+        Some("1")
+    );
+    assert_eq!(
+        attribute(&redis.attributes, "db.system.name").as_deref(),
+        Some("redis")
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_spans_of_a_call_belong_to_the_trace_of_its_headers() {
     let (collector, redis) = (Collector::http(StatusCode::OK).await, RedisServer::start());
@@ -258,68 +323,13 @@ async fn the_spans_of_a_call_belong_to_the_trace_of_its_headers() {
     let spans = collector.wait_for(12).await;
     assert_eq!(spans.len(), 12, "three of each trace: {spans:?}");
     for number in 1..=4 {
-        let trace = trace(number);
-        let [call, decide, redis] = [RPC, "decide", "redis"].map(|name| find(&spans, &trace, name));
-        assert_eq!(
-            [call, decide, redis].map(|span| hex(&span.parent_span_id)),
-            [SPAN.to_owned(), hex(&call.span_id), hex(&decide.span_id)]
-        );
-        assert_eq!(
-            [call, decide, redis].map(Span::kind),
-            [SpanKind::Server, SpanKind::Internal, SpanKind::Client]
-        );
-        assert!(
-            call.start_time_unix_nano <= decide.start_time_unix_nano
-                && decide.start_time_unix_nano <= redis.start_time_unix_nano
-        );
-        assert!(
-            call.end_time_unix_nano >= decide.end_time_unix_nano
-                && decide.end_time_unix_nano >= redis.end_time_unix_nano
-        );
-        assert!(redis.end_time_unix_nano > redis.start_time_unix_nano);
-        let expected = [
-            ("weir.domain", "test"),
-            ("weir.descriptors", "1"),
-            ("weir.code", if number == 2 { "OVER_LIMIT" } else { "OK" }),
-            ("rpc.grpc.status_code", "0"),
-            ("rpc.method", "ShouldRateLimit"),
-        ];
-        for (key, value) in expected {
-            assert_eq!(
-                attribute(&call.attributes, key).as_deref(),
-                Some(value),
-                "{key} of {number}"
-            );
-        }
-        assert_eq!(
-            attribute(&decide.attributes, "weir.checks").as_deref(),
-            Some("1")
-        );
-        assert_eq!(
-            attribute(&redis.attributes, "db.system.name").as_deref(),
-            Some("redis")
-        );
+        assert_spans(&spans, number);
     }
     assert_eq!(find(&spans, &trace(1), RPC).trace_state, "vendor=1");
     let taken = collector.taken.lock().expect("no panic").clone();
     for (headers, message) in &taken {
         assert_eq!(headers["authorization"], "Bearer token");
-        let resource = message.resource_spans[0]
-            .resource
-            .as_ref()
-            .expect("a resource");
-        for (key, value) in [
-            ("service.name", "RateLimit"),
-            ("service.namespace", "shop"),
-            ("service.instance.id", "pod-7"),
-        ] {
-            assert_eq!(attribute(&resource.attributes, key).as_deref(), Some(value));
-        }
-        let bytes = message.encode_to_vec();
-        assert!(
-            !bytes.windows(12).any(|window| window == b"secret-value"),
-            "values of clients are no part of spans"
-        );
+        assert_names_its_service(message);
     }
     assert_eq!(
         weir.metric("weir_spans_total{outcome=\"exported\"}"),

@@ -471,6 +471,81 @@ impl Described<'_> {
     }
 }
 
+/// `weir usage` and `weir explain` with the trial.
+fn assert_commands_show_the_trial(weir: &Weir) {
+    let shown = weir.command(&["usage", "--trial", "-d", "d", "tighter=a"]);
+    assert!(
+        shown.starts_with(
+            "tighter=a of the trial of d.tighter\n  hits        12, refused 9, given back 0\n"
+        ),
+        "{shown}"
+    );
+    let shown = weir.command(&[
+        "usage", "--trial", "--top", "5", "--by", "refused", "--limit", "d.open",
+    ]);
+    assert!(
+        shown.starts_with("1 of 1 subjects of the trial of d.open, by refused\n")
+            && shown.contains("             5               3"),
+        "{shown}"
+    );
+    let shown = weir.command(&["explain", "-d", "d", "tighter=a"]);
+    assert!(
+        shown.contains("\n  trial    3 per year: 12 used, 0 left, resets in ")
+            && shown.contains("\n           w1{d|tighter=a}trfw"),
+        "{shown}"
+    );
+    let shown = weir.command(&["explain", "-d", "d", "open=a"]);
+    assert!(
+        shown.starts_with("open=a: unlimited\n")
+            && shown.contains(
+                "\n  trial    2 per year, algorithm fixed_window, count_denied true: 5 used, 0 \
+                     left"
+            ),
+        "{shown}"
+    );
+}
+
+/// The numbers of the limit and of its trial, of a subject and of the lists.
+fn assert_usage_of_both(asked: &Described<'_>) {
+    let numbers = |usage: &Value| {
+        [usage["hits"].as_u64(), usage["refused"].as_u64()].map(Option::unwrap_or_default)
+    };
+    // What the denial cache refused is added behind the answers.
+    let real = || {
+        Some(numbers(&asked.get("usage?domain=d&entry=tighter%3Da")))
+            .filter(|numbers| *numbers == [12, 2])
+    };
+    eventually(real).expect("all hits are recorded");
+    let tried = asked.get("usage?domain=d&entry=tighter%3Da&trial=true");
+    assert_eq!(
+        (numbers(&tried), &tried["trial"], &tried["limit"]),
+        ([12, 9], &json!(true), &json!("d.tighter"))
+    );
+    assert_eq!(
+        numbers(&asked.get("usage?domain=d&entry=open%3Da&trial=true")),
+        [5, 3]
+    );
+    assert_eq!(
+        asked.get("count?domain=d&entry=open%3Da&over=1m&trial=true")["refused"],
+        3
+    );
+    asked.ask("GET", "usage?domain=d&entry=other%3Da&trial=true", "", 404);
+    // The index of Redis is written behind the answers.
+    let top = |call: &str| {
+        eventually(|| Some(asked.get(call)).filter(|top| top["total"] == 1)).expect("it is listed")
+    };
+    let tried = top("usage/top?by=refused&limit=d.tighter&trial=true");
+    assert_eq!(
+        (&tried["trial"], numbers(&tried["subjects"][0])),
+        (&json!(true), [12, 9])
+    );
+    let real = top("usage/top?by=refused&limit=d.tighter");
+    assert_eq!(
+        (&real["trial"], numbers(&real["subjects"][0])),
+        (&Value::Null, [12, 2])
+    );
+}
+
 #[tokio::test]
 async fn usage_explain_and_reset_have_the_trial_too() {
     each_store(async |client, weir| {
@@ -480,44 +555,7 @@ async fn usage_explain_and_reset_have_the_trial_too() {
             weir,
             answers: RefCell::default(),
         };
-        let numbers = |usage: &Value| {
-            [usage["hits"].as_u64(), usage["refused"].as_u64()].map(Option::unwrap_or_default)
-        };
-        // What the denial cache refused is added behind the answers.
-        let real = || {
-            Some(numbers(&asked.get("usage?domain=d&entry=tighter%3Da")))
-                .filter(|numbers| *numbers == [12, 2])
-        };
-        eventually(real).expect("all hits are recorded");
-        let tried = asked.get("usage?domain=d&entry=tighter%3Da&trial=true");
-        assert_eq!(
-            (numbers(&tried), &tried["trial"], &tried["limit"]),
-            ([12, 9], &json!(true), &json!("d.tighter"))
-        );
-        assert_eq!(
-            numbers(&asked.get("usage?domain=d&entry=open%3Da&trial=true")),
-            [5, 3]
-        );
-        assert_eq!(
-            asked.get("count?domain=d&entry=open%3Da&over=1m&trial=true")["refused"],
-            3
-        );
-        asked.ask("GET", "usage?domain=d&entry=other%3Da&trial=true", "", 404);
-        // The index of Redis is written behind the answers.
-        let top = |call: &str| {
-            eventually(|| Some(asked.get(call)).filter(|top| top["total"] == 1))
-                .expect("it is listed")
-        };
-        let tried = top("usage/top?by=refused&limit=d.tighter&trial=true");
-        assert_eq!(
-            (&tried["trial"], numbers(&tried["subjects"][0])),
-            (&json!(true), [12, 9])
-        );
-        let real = top("usage/top?by=refused&limit=d.tighter");
-        assert_eq!(
-            (&real["trial"], numbers(&real["subjects"][0])),
-            (&Value::Null, [12, 2])
-        );
+        assert_usage_of_both(&asked);
 
         let explained = || {
             asked.ask("POST", "explain?subject=d%7Ctighter%3Da", "", 200)["descriptors"][0].clone()
@@ -539,36 +577,7 @@ async fn usage_explain_and_reset_have_the_trial_too() {
         let [_, over, ..] = trial(weir, &of("tighter"));
         assert_eq!(over, 9.0, "nor in metrics");
 
-        let shown = weir.command(&["usage", "--trial", "-d", "d", "tighter=a"]);
-        assert!(
-            shown.starts_with(
-                "tighter=a of the trial of d.tighter\n  hits        12, refused 9, given back 0\n"
-            ),
-            "{shown}"
-        );
-        let shown = weir.command(&[
-            "usage", "--trial", "--top", "5", "--by", "refused", "--limit", "d.open",
-        ]);
-        assert!(
-            shown.starts_with("1 of 1 subjects of the trial of d.open, by refused\n")
-                && shown.contains("             5               3"),
-            "{shown}"
-        );
-        let shown = weir.command(&["explain", "-d", "d", "tighter=a"]);
-        assert!(
-            shown.contains("\n  trial    3 per year: 12 used, 0 left, resets in ")
-                && shown.contains("\n           w1{d|tighter=a}trfw"),
-            "{shown}"
-        );
-        let shown = weir.command(&["explain", "-d", "d", "open=a"]);
-        assert!(
-            shown.starts_with("open=a: unlimited\n")
-                && shown.contains(
-                    "\n  trial    2 per year, algorithm fixed_window, count_denied true: 5 used, 0 \
-                     left"
-                ),
-            "{shown}"
-        );
+        assert_commands_show_the_trial(weir);
 
         let reset = asked.ask("POST", "reset", "{\"subject\": \"d|tighter=a\"}", 200);
         assert_eq!(reset["reset"].as_array().map(Vec::len), Some(2), "{reset}");

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use weir::core::proto::RateLimitResponse;
@@ -322,15 +323,37 @@ async fn ask(client: &mut Client, domain: &str, key: &str) -> RateLimitResponse 
         .into_inner()
 }
 
-/// The variables that do not stop the start, all with other values than their defaults.
-#[tokio::test]
-async fn all_at_once() {
-    let (redis, second) = (
-        RedisServer::start_with(&["--requirepass", "first"]),
-        RedisServer::start_with(&["--requirepass", "second"]),
+/// Limits by the second are in the second Redis, keys begin as they were told to, and live without
+/// jitter.
+async fn assert_counted_apart(redis: &RedisServer, second: &RedisServer, client: &mut Client) {
+    let (keys, seconds) = (redis.keys(), second.keys());
+    assert!(
+        keys.iter().all(|key| key.starts_with("mine:w1{merged|")) && keys.len() == 2,
+        "{keys:?}"
     );
-    let folder = tempfile::tempdir().expect("a folder");
-    let limits = folder.path().join("ratelimit/limits");
+    assert!(
+        seconds.len() == 1 && seconds[0].starts_with("mine:w1{seconds|"),
+        "{seconds:?}"
+    );
+    let day = keys
+        .iter()
+        .find(|key| key.contains("|b=x"))
+        .expect("counted");
+    let (ttl, answer): (u64, _) = (redis.run(&["TTL", day]), ask(client, "merged", "b").await);
+    let left = answer.statuses[0]
+        .duration_until_reset
+        .expect("a reset")
+        .seconds
+        .unsigned_abs();
+    assert!(
+        (left..=left + 6).contains(&ttl),
+        "without jitter: {ttl} s for a window of {left} s"
+    );
+}
+
+/// Four files, of which two are of one domain and one is hidden.
+fn write_limits(folder: &Path) {
+    let limits = folder.join("ratelimit/limits");
     fs::create_dir_all(&limits).expect("a folder");
     let limit = |domain: &str, key: &str, unit: &str| {
         format!(
@@ -349,19 +372,10 @@ async fn all_at_once() {
     ] {
         fs::write(limits.join(name), text).expect("written");
     }
-    let root = folder.path().to_string_lossy().into_owned();
-    let (http_port, grpc_port) = (
-        ports::free().port().to_string(),
-        ports::free().port().to_string(),
-    );
-    let (redis_url, second_url) = (redis.url(), second.url());
-    let filled = HashMap::from([
-        ("$ROOT", root.as_str()),
-        ("$HTTP_PORT", &http_port),
-        ("$GRPC_PORT", &grpc_port),
-        ("$REDIS", &redis_url),
-        ("$PERSECOND", &second_url),
-    ]);
+}
+
+/// Those that do not stop the start and have no test of their own.
+fn variables_that_start() -> Vec<Variable> {
     let set: Vec<_> = variables()
         .into_iter()
         .filter(|variable| variable.effect != Effect::Refuses && variable.name != "CONFIG_TYPE")
@@ -372,36 +386,11 @@ async fn all_at_once() {
         })
         .collect();
     assert!(set.len() > 90, "{}", set.len());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command
-        .env_clear()
-        .envs([("DRAIN_DELAY", "0s"), ("STORE_TIMEOUT", "5s")]);
-    for Variable {
-        name,
-        default,
-        other,
-        ..
-    } in &set
-    {
-        assert!(
-            other != default || *name == "USE_STATSD",
-            "{name}: another value"
-        );
-        command.env(name, filled.get(other).unwrap_or(other));
-    }
-    let weir = Weir::spawn(command, folder);
+    set
+}
 
-    let addresses = [
-        (weir.grpc_addr(), grpc_port.clone()),
-        (weir.http_addr(), http_port.clone()),
-    ];
-    assert!(
-        addresses
-            .iter()
-            .all(|(address, port)| address.to_string() == format!("127.0.0.1:{port}")),
-        "{addresses:?}"
-    );
-    let log = weir.logs();
+/// What has no effect, or not the one of the reference, has a warning that names it.
+fn assert_warned(log: &[String], set: &[Variable]) {
     let warned = |name: &str| {
         let is_named = |line: &String| {
             line.contains(r#""level":"warn""#)
@@ -411,7 +400,7 @@ async fn all_at_once() {
         };
         log.iter().any(is_named)
     };
-    for Variable { name, effect, .. } in &set {
+    for Variable { name, effect, .. } in set {
         // This setting names another one in the line about its cost.
         let is_named_elsewhere = [
             "REDIS_URL",
@@ -427,13 +416,10 @@ async fn all_at_once() {
             log.join("\n")
         );
     }
-    // With REDIS_HEALTH_CHECK_ACTIVE_CONNECTION it is ready once both servers have answered.
-    let ready =
-        eventually_async(|| (weir.get("/healthcheck") == (200, "OK".to_owned())).then_some(()))
-            .await;
-    assert!(ready.is_some(), "{:?}", weir.get("/healthcheck"));
+}
 
-    let client = &mut weir.client().await;
+/// Files of one domain are merged, headers have their names, and nothing is refused.
+async fn assert_limits_are_in_force(weir: &Weir, client: &mut Client) {
     for (count, key) in [(1, "a"), (2, "a"), (3, "a"), (1, "b")] {
         let answer = ask(client, "merged", key).await;
         assert_eq!(
@@ -466,29 +452,69 @@ async fn all_at_once() {
         (Code::Ok, Code::OverLimit),
         "in shadow mode"
     );
+}
 
+/// The variables that do not stop the start, all with other values than their defaults.
+#[tokio::test]
+async fn all_at_once() {
+    let (redis, second) = (
+        RedisServer::start_with(&["--requirepass", "first"]),
+        RedisServer::start_with(&["--requirepass", "second"]),
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    write_limits(folder.path());
+    let root = folder.path().to_string_lossy().into_owned();
+    let (http_port, grpc_port) = (
+        ports::free().port().to_string(),
+        ports::free().port().to_string(),
+    );
+    let (redis_url, second_url) = (redis.url(), second.url());
+    let filled = HashMap::from([
+        ("$ROOT", root.as_str()),
+        ("$HTTP_PORT", &http_port),
+        ("$GRPC_PORT", &grpc_port),
+        ("$REDIS", &redis_url),
+        ("$PERSECOND", &second_url),
+    ]);
+    let set = variables_that_start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command
+        .env_clear()
+        .envs([("DRAIN_DELAY", "0s"), ("STORE_TIMEOUT", "5s")]);
+    for Variable {
+        name,
+        default,
+        other,
+        ..
+    } in &set
+    {
+        assert!(
+            other != default || *name == "USE_STATSD",
+            "{name}: another value"
+        );
+        command.env(name, filled.get(other).unwrap_or(other));
+    }
+    let weir = Weir::spawn(command, folder);
+
+    let addresses = [
+        (weir.grpc_addr(), grpc_port.clone()),
+        (weir.http_addr(), http_port.clone()),
+    ];
+    assert!(
+        addresses
+            .iter()
+            .all(|(address, port)| address.to_string() == format!("127.0.0.1:{port}")),
+        "{addresses:?}"
+    );
+    assert_warned(&weir.logs(), &set);
+    // With REDIS_HEALTH_CHECK_ACTIVE_CONNECTION it is ready once both servers have answered.
+    let ready =
+        eventually_async(|| (weir.get("/healthcheck") == (200, "OK".to_owned())).then_some(()))
+            .await;
+    assert!(ready.is_some(), "{:?}", weir.get("/healthcheck"));
+
+    let client = &mut weir.client().await;
+    assert_limits_are_in_force(&weir, client).await;
     ask(client, "seconds", "c").await;
-    let (keys, seconds) = (redis.keys(), second.keys());
-    assert!(
-        keys.iter().all(|key| key.starts_with("mine:w1{merged|")) && keys.len() == 2,
-        "{keys:?}"
-    );
-    assert!(
-        seconds.len() == 1 && seconds[0].starts_with("mine:w1{seconds|"),
-        "{seconds:?}"
-    );
-    let day = keys
-        .iter()
-        .find(|key| key.contains("|b=x"))
-        .expect("counted");
-    let (ttl, answer): (u64, _) = (redis.run(&["TTL", day]), ask(client, "merged", "b").await);
-    let left = answer.statuses[0]
-        .duration_until_reset
-        .expect("a reset")
-        .seconds
-        .unsigned_abs();
-    assert!(
-        (left..=left + 6).contains(&ttl),
-        "without jitter: {ttl} s for a window of {left} s"
-    );
+    assert_counted_apart(&redis, &second, client).await;
 }

@@ -49,6 +49,42 @@ fn choose(desk: &Desk, kind: &str) {
     ));
 }
 
+/// Raises a limit from the row of a subject.
+async fn raise_from_the_row(desk: &Desk) {
+    press_in_row(desk, "user=42", "Override");
+    desk.browser
+        .wait_for_text("Changes need a token of the file that");
+    desk.enter_token(TOKEN);
+    desk.browser
+        .wait_for("document.querySelector('main form').checkVisibility()");
+    choose(desk, "Raise");
+    desk.browser
+        .wait_for_text("The limit shop.user allows 3 per year.");
+    desk.browser.type_into("input[type=number]", "100");
+    desk.browser
+        .wait_for_text("Weir allows user=42 in the domain shop 100 per year, until ");
+    desk.browser.type_into(
+        "//label[text()='Reason']/following-sibling::input",
+        "ticket 7 <b>",
+    );
+    desk.browser.press_button("Raise");
+    desk.browser
+        .wait_for_text("Raised to 100 per year: user=42 until ");
+    desk.browser.wait_for_text("ticket 7 <b>");
+    assert_eq!(desk.hit("shop", &[("user", "42")], 2).await, [OK, OK]);
+}
+
+/// The dialog can be left, and then accepted.
+async fn remove_the_override(desk: &Desk) {
+    press_in_row(desk, "user=42", "Remove");
+    desk.browser.wait_for_text("Remove this override?");
+    desk.browser.click("//dialog//button[text()='Cancel']");
+    press_in_row(desk, "user=42", "Remove");
+    desk.browser.click("//dialog//button[text()='Remove']");
+    desk.browser.wait_for_text("No overrides are in force.");
+    assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OVER_LIMIT]);
+}
+
 #[tokio::test]
 async fn a_refused_customer_is_found_and_let_in_and_a_hostile_one_is_blocked() {
     let desk = Desk::start(&[]);
@@ -65,36 +101,8 @@ async fn a_refused_customer_is_found_and_let_in_and_a_hostile_one_is_blocked() {
         [cell(&desk, "user=42", 1), cell(&desk, "user=42", 2)],
         ["5", "2"]
     );
-    // Raise, from the row.
-    press_in_row(&desk, "user=42", "Override");
-    desk.browser
-        .wait_for_text("Changes need a token of the file that");
-    desk.enter_token(TOKEN);
-    desk.browser
-        .wait_for("document.querySelector('main form').checkVisibility()");
-    choose(&desk, "Raise");
-    desk.browser
-        .wait_for_text("The limit shop.user allows 3 per year.");
-    desk.browser.type_into("input[type=number]", "100");
-    desk.browser
-        .wait_for_text("Weir allows user=42 in the domain shop 100 per year, until ");
-    desk.browser.type_into(
-        "//label[text()='Reason']/following-sibling::input",
-        "ticket 7 <b>",
-    );
-    desk.browser.press_button("Raise");
-    desk.browser
-        .wait_for_text("Raised to 100 per year: user=42 until ");
-    desk.browser.wait_for_text("ticket 7 <b>");
-    assert_eq!(desk.hit("shop", &[("user", "42")], 2).await, [OK, OK]);
-    // Remove it: the dialog can be left, and then accepted.
-    press_in_row(&desk, "user=42", "Remove");
-    desk.browser.wait_for_text("Remove this override?");
-    desk.browser.click("//dialog//button[text()='Cancel']");
-    press_in_row(&desk, "user=42", "Remove");
-    desk.browser.click("//dialog//button[text()='Remove']");
-    desk.browser.wait_for_text("No overrides are in force.");
-    assert_eq!(desk.hit("shop", &[("user", "42")], 1).await, [OVER_LIMIT]);
+    raise_from_the_row(&desk).await;
+    remove_the_override(&desk).await;
     // Reset, after a question.
     desk.go("Subjects");
     press_in_row(&desk, "user=42", "Override");

@@ -174,61 +174,36 @@ fn what_cannot_be_explained_is_an_error() {
         ("bad.txt", "{"),
         ("good.yaml", FILE),
     ]);
-    for (arguments, code, what) in [
-        (&["explain", "user=a"][..], 2, "--domain"),
-        (&["explain", "-d", "demo"], 2, "KEY=VALUE"),
+    let (good, bad) = (format!("{path}/good.yaml"), format!("{path}/bad.yaml"));
+    let text = format!("{path}/bad.txt");
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["user=a"], 2, "--domain"),
+        (&["-d", "demo"], 2, "KEY=VALUE"),
         (
-            &["explain", "-d", "demo", "user"],
+            &["-d", "demo", "user"],
             2,
             "`user` is not an entry; write key=value",
         ),
         (
-            &["explain", "-d", "demo", "user=a", ","],
+            &["-d", "demo", "user=a", ","],
             2,
             "a descriptor has no entries",
         ),
         (
-            &[
-                "explain",
-                "-d",
-                "",
-                "user=a",
-                "--config",
-                &format!("{path}/good.yaml"),
-            ],
+            &["-d", "", "user=a", "--config", &good],
             2,
             "domain must not be empty",
         ),
         (
-            &["explain", "--json", "/nonexistent"],
+            &["--json", "/nonexistent"],
             1,
             "/nonexistent cannot be read",
         ),
-        (
-            &[
-                "explain",
-                "--json",
-                &format!("{path}/bad.txt"),
-                "--config",
-                &format!("{path}/good.yaml"),
-            ],
-            2,
-            "EOF",
-        ),
-        (
-            &[
-                "explain",
-                "-d",
-                "demo",
-                "user=a",
-                "--config",
-                &format!("{path}/bad.yaml"),
-            ],
-            1,
-            "bad.yaml",
-        ),
-    ] {
-        let output = weir(arguments, &[]);
+        (&["--json", &text, "--config", &good], 2, "EOF"),
+        (&["-d", "demo", "user=a", "--config", &bad], 1, "bad.yaml"),
+    ];
+    for (arguments, code, what) in cases {
+        let output = weir(&[&["explain"], arguments].concat(), &[]);
         assert_eq!(
             output.status.code(),
             Some(code),

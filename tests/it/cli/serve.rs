@@ -1,9 +1,82 @@
 //! `weir serve`: errors of the start, and the end by signals.
 
 use std::net::TcpListener;
+use std::process::Output;
 
 use super::{folder_with, stderr, weir};
 use crate::support::{self, Weir};
+
+/// Arguments that are split at spaces, variables, and what the error has to say.
+type UsageError = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    &'static str,
+);
+
+const USAGE_ERRORS: &[UsageError] = &[
+    ("--grcp-port 1", &[], "did you mean `--grpc-port`?"),
+    ("sevre", &[], "did you mean `serve`?"),
+    ("--grpc-port none", &[], "--grpc-port"),
+    ("", &[("GRPC_PORT", "70000")], "70000"),
+    ("", &[("SHADOW_MODE", "perhaps")], "write true or false"),
+    ("", &[("BACKEND_TYPE", "redis")], "REDIS_URL"),
+    (
+        "",
+        &[("BACKEND_TYPE", "memcache")],
+        "BACKEND_TYPE=memcache: memcached cannot",
+    ),
+    ("", &[("REDIS_URL", "redis://:hunter2@:x")], "REDIS_URL"),
+    (
+        "",
+        &[("GRPC_SERVER_USE_TLS", "true")],
+        "GRPC_SERVER_USE_TLS",
+    ),
+    ("hit", &[], "not provided: --domain <DOMAIN> <KEY=VALUE>..."),
+    ("hit -d d a=b --address localhost", &[], "write HOST:PORT"),
+    ("hit -d d a=b --address ::1:8081", &[], "[::1]:8081"),
+    ("hit -d d a=b --timeout-ms 0", &[], "1..="),
+    ("", &[("STORE_TIMEOUT", "0")], "write 1ms to 1h"),
+    (
+        "",
+        &[("REDIS_TYPE", "cluster")],
+        "REDIS_TYPE needs REDIS_URL",
+    ),
+    (
+        "",
+        &[
+            ("REDIS_URL", "h:1"),
+            ("REDIS_AUTH", "hunter2"),
+            ("REDIS_AUTH_FILE", "/f"),
+        ],
+        "REDIS_AUTH_FILE",
+    ),
+    (
+        "",
+        &[
+            ("REDIS_URL", "rediss://:hunter2@h"),
+            ("REDIS_TLS_CACERT", "/no/such"),
+        ],
+        "REDIS_TLS_CACERT: /no/such",
+    ),
+    ("hit --domain d no-entry", &[], "write key=value"),
+    ("hit --domain d a=b ,", &[], "on both sides"),
+    ("health --port 0", &[], "0 is any free port"),
+    ("help sevre", &[], "sevre"),
+    ("completions tcsh", &[], "bash"),
+];
+
+fn assert_is_one_line(output: &Output, code: i32, hint: &str) {
+    let text = stderr(output);
+    let own: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("weir: "))
+        .collect();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert_eq!(own.len(), 1, "{text}");
+    assert!(text.contains(hint), "{hint} is not in: {text}");
+    assert!(!text.contains("hunter2"), "a password in: {text}");
+    assert!(!text.contains("panicked"), "{text}");
+}
 
 #[test]
 fn an_error_is_one_line_and_an_exit_code() {
@@ -24,131 +97,28 @@ fn an_error_is_one_line_and_an_exit_code() {
     let serve = |more: &[&str], environment: &[(&str, &str)]| {
         weir(&[&local[..], more].concat(), environment)
     };
-    for (output, code, hint) in [
-        (
-            weir(&["--grcp-port", "1"], &[]),
-            2,
-            "did you mean `--grpc-port`?",
-        ),
-        (weir(&["sevre"], &[]), 2, "did you mean `serve`?"),
-        (weir(&["--grpc-port", "none"], &[]), 2, "--grpc-port"),
-        (weir(&[], &[("GRPC_PORT", "70000")]), 2, "70000"),
-        (
-            weir(&[], &[("SHADOW_MODE", "perhaps")]),
-            2,
-            "write true or false",
-        ),
-        (weir(&[], &[("BACKEND_TYPE", "redis")]), 2, "REDIS_URL"),
-        (
-            weir(&[], &[("BACKEND_TYPE", "memcache")]),
-            2,
-            "BACKEND_TYPE=memcache: memcached cannot",
-        ),
-        (
-            weir(&[], &[("REDIS_URL", "redis://:hunter2@:x")]),
-            2,
-            "REDIS_URL",
-        ),
-        (
-            weir(&[], &[("GRPC_SERVER_USE_TLS", "true")]),
-            2,
-            "GRPC_SERVER_USE_TLS",
-        ),
+    for (arguments, environment, hint) in USAGE_ERRORS {
+        let arguments: Vec<_> = arguments.split_whitespace().collect();
+        assert_is_one_line(&weir(&arguments, environment), 2, hint);
+    }
+    for (output, hint) in [
         (
             serve(&["--grpc-port", &port], &[]),
-            1,
             "stop what uses the port",
         ),
         (
             serve(&["--grpc-port", "0", "--config", &missing], &[]),
-            1,
             "missing",
         ),
-        (
-            weir(&["hit"], &[]),
-            2,
-            "not provided: --domain <DOMAIN> <KEY=VALUE>...",
-        ),
-        (
-            weir(&["hit", "-d", "d", "a=b", "--address", "localhost"], &[]),
-            2,
-            "write HOST:PORT",
-        ),
-        (
-            weir(&["hit", "-d", "d", "a=b", "--address", "::1:8081"], &[]),
-            2,
-            "[::1]:8081",
-        ),
-        (
-            weir(&["hit", "-d", "d", "a=b", "--timeout-ms", "0"], &[]),
-            2,
-            "1..=",
-        ),
-        (weir(&[], &[("STORE_TIMEOUT", "0")]), 2, "write 1ms to 1h"),
-        (
-            weir(&[], &[("REDIS_TYPE", "cluster")]),
-            2,
-            "REDIS_TYPE needs REDIS_URL",
-        ),
-        (
-            weir(
-                &[],
-                &[
-                    ("REDIS_URL", "h:1"),
-                    ("REDIS_AUTH", "hunter2"),
-                    ("REDIS_AUTH_FILE", "/f"),
-                ],
-            ),
-            2,
-            "REDIS_AUTH_FILE",
-        ),
-        (
-            weir(
-                &[],
-                &[
-                    ("REDIS_URL", "rediss://:hunter2@h"),
-                    ("REDIS_TLS_CACERT", "/no/such"),
-                ],
-            ),
-            2,
-            "REDIS_TLS_CACERT: /no/such",
-        ),
-        (
-            weir(&["hit", "--domain", "d", "no-entry"], &[]),
-            2,
-            "write key=value",
-        ),
-        (
-            weir(&["hit", "--domain", "d", "a=b", ","], &[]),
-            2,
-            "on both sides",
-        ),
-        (
-            weir(&["health", "--port", "0"], &[]),
-            2,
-            "0 is any free port",
-        ),
-        (weir(&["help", "sevre"], &[]), 2, "sevre"),
-        (weir(&["completions", "tcsh"], &[]), 2, "bash"),
         (
             weir(
                 &["hit", "--domain", "d", "a=b", "--address", "127.0.0.1:1"],
                 &[],
             ),
-            1,
             "is `weir serve` running?",
         ),
     ] {
-        let text = stderr(&output);
-        let own: Vec<_> = text
-            .lines()
-            .filter(|line| line.starts_with("weir: "))
-            .collect();
-        assert_eq!(output.status.code(), Some(code), "{text}");
-        assert_eq!(own.len(), 1, "{text}");
-        assert!(text.contains(hint), "{hint} is not in: {text}");
-        assert!(!text.contains("hunter2"), "a password in: {text}");
-        assert!(!text.contains("panicked"), "{text}");
+        assert_is_one_line(&output, 1, hint);
     }
     let output = weir(&[], &[("LOG_LEVEL", "=bogus=")]);
     assert_eq!(
@@ -164,6 +134,45 @@ fn an_error_is_one_line_and_an_exit_code() {
         "{}",
         stderr(&output)
     );
+}
+
+/// The output is JSON from the first line on, and one line of it is the error.
+fn assert_is_one_line_of_json(output: &Output, code: i32, hint: &str) {
+    let text = stderr(output);
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text}")))
+        .collect();
+    let errors: Vec<_> = lines
+        .iter()
+        .filter(|line| line["level"] == "error")
+        .collect();
+    assert_eq!(
+        (output.status.code(), errors.len()),
+        (Some(code), 1),
+        "{text}"
+    );
+    let error = errors[0];
+    assert!(
+        error["@timestamp"]
+            .as_str()
+            .is_some_and(|time| time.starts_with("20")),
+        "{text}"
+    );
+    let message = error["@message"].as_str().expect("text");
+    assert!(
+        message.starts_with("weir cannot start: ") && message.contains(hint),
+        "{text}"
+    );
+    let problems: Vec<_> = error["problems"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|problem| problem.as_str())
+        .collect();
+    let are_listed =
+        problems.len() >= 2 && problems.iter().all(|problem| problem.contains("bad.yaml:"));
+    assert_eq!(are_listed, message.contains("limit files"), "{text}");
 }
 
 /// Log collectors read JSON from the first line on, also when the service does not start.
@@ -227,43 +236,7 @@ fn errors_of_the_start_are_one_line_of_json_where_the_log_is() {
             "the limit files cannot be used",
         ),
     ] {
-        let text = stderr(&output);
-        let lines: Vec<serde_json::Value> = text
-            .lines()
-            .map(|line| {
-                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {text}"))
-            })
-            .collect();
-        let errors: Vec<_> = lines
-            .iter()
-            .filter(|line| line["level"] == "error")
-            .collect();
-        assert_eq!(
-            (output.status.code(), errors.len()),
-            (Some(code), 1),
-            "{text}"
-        );
-        let error = errors[0];
-        assert!(
-            error["@timestamp"]
-                .as_str()
-                .is_some_and(|time| time.starts_with("20")),
-            "{text}"
-        );
-        let message = error["@message"].as_str().expect("text");
-        assert!(
-            message.starts_with("weir cannot start: ") && message.contains(hint),
-            "{text}"
-        );
-        let problems: Vec<_> = error["problems"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|problem| problem.as_str())
-            .collect();
-        let are_listed =
-            problems.len() >= 2 && problems.iter().all(|problem| problem.contains("bad.yaml:"));
-        assert_eq!(are_listed, message.contains("limit files"), "{text}");
+        assert_is_one_line_of_json(&output, code, hint);
     }
     // Other commands write no log.
     assert!(stderr(&weir(&["hit", "-d", "d", "no-entry"], &json)).starts_with("weir: "));

@@ -229,78 +229,61 @@ fn usage_has_its_memory_and_lowers_the_capacity() {
     );
 }
 
+/// Arguments, and what the error has to say.
+const MISTAKES: &[(&str, &[&str])] = &[
+    ("", &["--rate", "--keys", "required"]),
+    ("--rate 0 --keys 1", &["'0'", "--rate", "write 1 to 1G"]),
+    ("--rate -5k --keys 1", &["'-5k'", "such as 500, 50k"]),
+    ("--rate 5m --keys 1", &["'5m'", "M for millions"]),
+    ("--rate 5x --keys 1", &["'x' is no suffix"]),
+    ("--rate 1e6 --keys 1", &["'1e6'"]),
+    ("--rate 2G --keys 1", &["write 1 to 1G"]),
+    ("--rate 1 --keys 101G", &["--keys", "write 1 to 100G"]),
+    ("--rate 1 --keys 0", &["--keys", "write 1 to 100G"]),
+    ("--descriptors 0", &["--descriptors", "1..=256"]),
+    ("--descriptors -1", &["--descriptors"]),
+    ("--algorithm gcra", &["gcra", "token_bucket"]),
+    ("--window 60", &["--window", "add a unit"]),
+    ("--window 0s", &["write 1s to"]),
+    ("--target 0.6", &["a percentage such as 60%"]),
+    ("--target 0%", &["write 1% to 100%"]),
+    ("--cached 100%", &["write 0% to 99%"]),
+    ("--redis memcached", &["memcached", "cluster"]),
+    ("--redis-rtt 1s", &["write 10us to 500ms"]),
+    ("--redis-memory 16", &["write 1MiB to"]),
+    ("--workers 2000", &["--workers"]),
+    ("--cpu-factor 0", &["write 0.05 to 20"]),
+    ("--headless", &["--envoys"]),
+    (
+        "--redis none --per-second 50%",
+        &["--per-second", "--redis single"],
+    ),
+    ("--redis none --redis-tls", &["--redis-tls", "leave"]),
+    ("--redis none --local", &["--local"]),
+    (
+        "--rate 10 --keys 1 --descriptors 16",
+        &["--rate counts decisions"],
+    ),
+    ("--replicas 3", &["--replicas"]),
+    ("--subjects 5", &["--usage"]),
+    ("--usage-buckets 5", &["--usage"]),
+    ("--usage --subjects 0", &["--subjects", "write 1 to 100G"]),
+    (
+        "--usage --usage-buckets 1001",
+        &["--usage-buckets", "1..=1000"],
+    ),
+];
+
 #[test]
 fn mistakes_are_errors_with_a_remedy() {
     let good = ["--rate", "50k", "--keys", "2M"];
-    for (arguments, parts) in [
-        (&[][..], &["--rate", "--keys", "required"][..]),
-        (
-            &["--rate", "0", "--keys", "1"],
-            &["'0'", "--rate", "write 1 to 1G"],
-        ),
-        (
-            &["--rate", "-5k", "--keys", "1"],
-            &["'-5k'", "such as 500, 50k"],
-        ),
-        (
-            &["--rate", "5m", "--keys", "1"],
-            &["'5m'", "M for millions"],
-        ),
-        (&["--rate", "5x", "--keys", "1"], &["'x' is no suffix"]),
-        (&["--rate", "1e6", "--keys", "1"], &["'1e6'"]),
-        (&["--rate", "2G", "--keys", "1"], &["write 1 to 1G"]),
-        (
-            &["--rate", "1", "--keys", "101G"],
-            &["--keys", "write 1 to 100G"],
-        ),
-        (
-            &["--rate", "1", "--keys", "0"],
-            &["--keys", "write 1 to 100G"],
-        ),
-        (&["--descriptors", "0"], &["--descriptors", "1..=256"]),
-        (&["--descriptors", "-1"], &["--descriptors"]),
-        (&["--algorithm", "gcra"], &["gcra", "token_bucket"]),
-        (&["--window", "60"], &["--window", "add a unit"]),
-        (&["--window", "0s"], &["write 1s to"]),
-        (&["--target", "0.6"], &["a percentage such as 60%"]),
-        (&["--target", "0%"], &["write 1% to 100%"]),
-        (&["--cached", "100%"], &["write 0% to 99%"]),
-        (&["--redis", "memcached"], &["memcached", "cluster"]),
-        (&["--redis-rtt", "1s"], &["write 10us to 500ms"]),
-        (&["--redis-memory", "16"], &["write 1MiB to"]),
-        (&["--workers", "2000"], &["--workers"]),
-        (&["--cpu-factor", "0"], &["write 0.05 to 20"]),
-        (&["--headless"], &["--envoys"]),
-        (
-            &["--redis", "none", "--per-second", "50%"],
-            &["--per-second", "--redis single"],
-        ),
-        (
-            &["--redis", "none", "--redis-tls"],
-            &["--redis-tls", "leave"],
-        ),
-        (&["--redis", "none", "--local"], &["--local"]),
-        (
-            &["--rate", "10", "--keys", "1", "--descriptors", "16"],
-            &["--rate counts decisions"],
-        ),
-        (&["--replicas", "3"], &["--replicas"]),
-        (&["--subjects", "5"], &["--usage"]),
-        (&["--usage-buckets", "5"], &["--usage"]),
-        (
-            &["--usage", "--subjects", "0"],
-            &["--subjects", "write 1 to 100G"],
-        ),
-        (
-            &["--usage", "--usage-buckets", "1001"],
-            &["--usage-buckets", "1..=1000"],
-        ),
-    ] {
+    for (arguments, parts) in MISTAKES {
+        let arguments: Vec<_> = arguments.split_whitespace().collect();
         let has_load = arguments.contains(&"--rate") || arguments.is_empty();
         let all = [
             &["size"][..],
             if has_load { &[][..] } else { &good },
-            arguments,
+            &arguments,
         ]
         .concat();
         let output = weir(&all, &[]);
@@ -318,90 +301,29 @@ fn mistakes_are_errors_with_a_remedy() {
     }
 }
 
+const EXTREMES: [&str; 6] = [
+    "--rate 1 --keys 1",
+    "--rate 1G --keys 100G --redis cluster --redis-memory 1MiB --algorithm sliding_window_log \
+     --entries 100000",
+    "--rate 1G --keys 1 --redis none --algorithm sliding_window_buckets --target 1% --cpu-factor 20",
+    "--rate 1G --keys 100G --per-second 99% --cached 99% --redis-rtt 500ms --redis-tls --tls",
+    "--rate 256 --keys 1 --descriptors 256 --limits 10000000 --envoys 1000000 --envoy-threads 1024 \
+     --headless",
+    "--rate 1 --keys 1 --window 876000h --key-bytes 65535 --workers 1024 --spare 1000",
+];
+
 /// No combination of extreme values overflows, panics or prints what is no number.
 #[test]
 fn extremes_are_answered() {
-    for arguments in [
-        &["--rate", "1", "--keys", "1"][..],
-        &[
-            "--rate",
-            "1G",
-            "--keys",
-            "100G",
-            "--redis",
-            "cluster",
-            "--redis-memory",
-            "1MiB",
-            "--algorithm",
-            "sliding_window_log",
-            "--entries",
-            "100000",
-        ],
-        &[
-            "--rate",
-            "1G",
-            "--keys",
-            "1",
-            "--redis",
-            "none",
-            "--algorithm",
-            "sliding_window_buckets",
-            "--target",
-            "1%",
-            "--cpu-factor",
-            "20",
-        ],
-        &[
-            "--rate",
-            "1G",
-            "--keys",
-            "100G",
-            "--per-second",
-            "99%",
-            "--cached",
-            "99%",
-            "--redis-rtt",
-            "500ms",
-            "--redis-tls",
-            "--tls",
-        ],
-        &[
-            "--rate",
-            "256",
-            "--keys",
-            "1",
-            "--descriptors",
-            "256",
-            "--limits",
-            "10000000",
-            "--envoys",
-            "1000000",
-            "--envoy-threads",
-            "1024",
-            "--headless",
-        ],
-        &[
-            "--rate",
-            "1",
-            "--keys",
-            "1",
-            "--window",
-            "876000h",
-            "--key-bytes",
-            "65535",
-            "--workers",
-            "1024",
-            "--spare",
-            "1000",
-        ],
-    ] {
-        let output = weir(&[&["size"][..], arguments].concat(), &[]);
+    for arguments in EXTREMES {
+        let arguments: Vec<_> = arguments.split_whitespace().collect();
+        let output = weir(&[&["size"][..], &arguments].concat(), &[]);
         let text = stdout(&output);
         assert!(
             output.status.success() && !text.contains("NaN") && !text.contains("inf"),
             "{arguments:?}: {}{text}",
             stderr(&output)
         );
-        json(arguments);
+        json(&arguments);
     }
 }

@@ -113,6 +113,64 @@ fn policy() -> RateLimitConfig {
     }
 }
 
+/// The metrics of four requests, of which the last was refused.
+fn assert_metrics_are_there(page: &str) {
+    let value = |series: &str| {
+        page.lines().find_map(|line| {
+            line.strip_prefix(series)?
+                .strip_prefix(' ')?
+                .parse::<f64>()
+                .ok()
+        })
+    };
+    let labels = format!("{{domain=\"{DOMAIN}\",key1=\"{ROUTE}_{ROUTE}\",key2=\"{RULE}_{RULE}\"}}");
+    for (name, expected) in [
+        ("total_hits", 4.0),
+        ("within_limit", 3.0),
+        ("over_limit", 1.0),
+        ("near_limit", 1.0),
+        ("shadow_mode", 0.0),
+    ] {
+        assert_eq!(
+            value(&format!("ratelimit_service_rate_limit_{name}{labels}")),
+            Some(expected),
+            "{name}:\n{page}"
+        );
+    }
+    for name in [
+        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"}",
+        "ratelimit_service_config_load_success",
+        "ratelimit_service_config_load_error",
+        "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}",
+        "ratelimit_service_response_time_seconds_count{grpc_method=\"ShouldRateLimit\"}",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+    ] {
+        assert!(value(name).is_some(), "{name} is not in:\n{page}");
+    }
+}
+
+/// All that options of Envoy Gateway add, but for the address of the metrics.
+const ADDED_BY_OPTIONS: [(&str, &str); 17] = [
+    ("GRPC_SERVER_USE_TLS", "true"),
+    ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
+    ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
+    ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
+    ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
+    ("USE_PROMETHEUS", "true"),
+    ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
+    ("TRACING_ENABLED", "true"),
+    ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
+    ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
+    ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-0"),
+    ("TRACING_SAMPLING_RATE", "0.6"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"),
+    ("STORE_TIMEOUT", "5s"),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_image_alone_is_changed() {
     let (folder, root) = image();
@@ -140,27 +198,8 @@ async fn the_image_alone_is_changed() {
         format!("redis:{}", redis.port()),
     );
     command.envs(set_by_envoy_gateway(&control_plane, &redis_url));
-    // All that its options add.
-    command.envs([
-        ("GRPC_SERVER_USE_TLS", "true"),
-        ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
-        ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
-        ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
-        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
-        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
-        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
-        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
-        ("USE_PROMETHEUS", "true"),
-        ("PROMETHEUS_ADDR", &metrics.to_string()),
-        ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
-        ("TRACING_ENABLED", "true"),
-        ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
-        ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
-        ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-0"),
-        ("TRACING_SAMPLING_RATE", "0.6"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"),
-        ("STORE_TIMEOUT", "5s"),
-    ]);
+    command.envs(ADDED_BY_OPTIONS);
+    command.env("PROMETHEUS_ADDR", metrics.to_string());
     let mut weir = Weir::spawn(command, folder);
     assert_eq!(
         weir.get("/healthcheck"),
@@ -205,39 +244,6 @@ async fn the_image_alone_is_changed() {
     );
     assert!(weir.get("/healthcheck").0 == 200);
 
-    let page = http_client::get(metrics, "/metrics").body;
-    let value = |series: &str| {
-        page.lines().find_map(|line| {
-            line.strip_prefix(series)?
-                .strip_prefix(' ')?
-                .parse::<f64>()
-                .ok()
-        })
-    };
-    let labels = format!("{{domain=\"{DOMAIN}\",key1=\"{ROUTE}_{ROUTE}\",key2=\"{RULE}_{RULE}\"}}");
-    for (name, expected) in [
-        ("total_hits", 4.0),
-        ("within_limit", 3.0),
-        ("over_limit", 1.0),
-        ("near_limit", 1.0),
-        ("shadow_mode", 0.0),
-    ] {
-        assert_eq!(
-            value(&format!("ratelimit_service_rate_limit_{name}{labels}")),
-            Some(expected),
-            "{name}:\n{page}"
-        );
-    }
-    for name in [
-        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"}",
-        "ratelimit_service_config_load_success",
-        "ratelimit_service_config_load_error",
-        "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}",
-        "ratelimit_service_response_time_seconds_count{grpc_method=\"ShouldRateLimit\"}",
-        "process_resident_memory_bytes",
-        "process_virtual_memory_bytes",
-    ] {
-        assert!(value(name).is_some(), "{name} is not in:\n{page}");
-    }
+    assert_metrics_are_there(&http_client::get(metrics, "/metrics").body);
     assert!(weir.terminate().success());
 }

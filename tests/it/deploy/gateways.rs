@@ -73,17 +73,9 @@ async fn the_configuration_of_envoy_gateway_replaces_the_image_and_adds_variable
     assert!(!hit(client, "default/eg/http", &[("user", "u")]).await);
 }
 
-#[tokio::test]
-async fn the_service_of_envoy_ai_gateway_is_found_and_gets_its_quotas() {
-    let manifests = documents(AI_GATEWAY);
-    let of_kind = |kind: &str| {
-        manifests
-            .iter()
-            .find(|manifest| manifest["kind"] == kind)
-            .expect("a manifest")
-    };
-    let (deployment, service) = (of_kind("Deployment"), of_kind("Service"));
-    // Where Envoy looks for it, unless --quotaRateLimitServiceAddr says otherwise.
+/// The Service is where Envoy looks for it, unless `--quotaRateLimitServiceAddr` says otherwise, and
+/// the Deployment has its ports and its settings.
+fn assert_found_by_envoy(deployment: &Value, service: &Value) {
     assert_eq!(
         (
             text(service, "/metadata/name"),
@@ -125,6 +117,20 @@ async fn the_service_of_envoy_ai_gateway_is_found_and_gets_its_quotas() {
         (port("grpc"), port("http")),
         (Some(&Value::from(8081)), Some(&Value::from(8080)))
     );
+}
+
+#[tokio::test]
+async fn the_service_of_envoy_ai_gateway_is_found_and_gets_its_quotas() {
+    let manifests = documents(AI_GATEWAY);
+    let of_kind = |kind: &str| {
+        manifests
+            .iter()
+            .find(|manifest| manifest["kind"] == kind)
+            .expect("a manifest")
+    };
+    let (deployment, service) = (of_kind("Deployment"), of_kind("Service"));
+    assert_found_by_envoy(deployment, service);
+    let set = environment(at(deployment, "/spec/template/spec/containers/0"));
 
     let redis = RedisServer::start();
     let control = ControlPlane::start_for(AI_NODE);

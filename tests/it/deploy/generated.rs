@@ -225,49 +225,7 @@ fn the_examples_are_limited_as_their_files_say() {
 }
 
 #[test]
-fn several_descriptors_quotas_and_delays_of_the_examples() {
-    let tenants = tools::file("config/tenants.yaml");
-    for contract in [
-        "contract=header:x-contract",
-        "contract=header-match:x-contract",
-    ] {
-        let from = [
-            "--from",
-            "tenant=header:x-tenant",
-            "--from",
-            "quota=generic-key",
-            "--from",
-            "route=path-match",
-            "--from",
-            contract,
-        ];
-        let site = site(&tenants, &from, |_| {});
-        let quotas = ["daily-quota", "reserve"];
-        assert_found(
-            &site,
-            &[
-                (("/", &[], 2), &quotas),
-                (
-                    ("/", &[("x-tenant", "a")], 2),
-                    &["daily-quota", "reserve", "every-tenant"],
-                ),
-                (
-                    ("/", &[("x-tenant", "a"), ("x-contract", "gold")], 2),
-                    &["daily-quota", "reserve", "gold"],
-                ),
-                (
-                    ("/", &[("x-tenant", "a"), ("x-contract", "silver")], 2),
-                    &["daily-quota", "reserve", "every-tenant"],
-                ),
-                (("/", &[("x-contract", "gold")], 2), &quotas),
-                (
-                    ("/reports/a?b", &[], 2),
-                    &["daily-quota", "reserve", "reports"],
-                ),
-                (("/reports", &[], 2), &quotas),
-            ],
-        );
-    }
+fn queries_addresses_and_streams_of_the_examples() {
     let algorithms = tools::file("config/algorithms.yaml");
     let keys = [
         "customer",
@@ -325,6 +283,52 @@ fn several_descriptors_quotas_and_delays_of_the_examples() {
     );
 }
 
+#[test]
+fn several_descriptors_quotas_and_delays_of_the_examples() {
+    let tenants = tools::file("config/tenants.yaml");
+    for contract in [
+        "contract=header:x-contract",
+        "contract=header-match:x-contract",
+    ] {
+        let from = [
+            "--from",
+            "tenant=header:x-tenant",
+            "--from",
+            "quota=generic-key",
+            "--from",
+            "route=path-match",
+            "--from",
+            contract,
+        ];
+        let site = site(&tenants, &from, |_| {});
+        let quotas = ["daily-quota", "reserve"];
+        assert_found(
+            &site,
+            &[
+                (("/", &[], 2), &quotas),
+                (
+                    ("/", &[("x-tenant", "a")], 2),
+                    &["daily-quota", "reserve", "every-tenant"],
+                ),
+                (
+                    ("/", &[("x-tenant", "a"), ("x-contract", "gold")], 2),
+                    &["daily-quota", "reserve", "gold"],
+                ),
+                (
+                    ("/", &[("x-tenant", "a"), ("x-contract", "silver")], 2),
+                    &["daily-quota", "reserve", "every-tenant"],
+                ),
+                (("/", &[("x-contract", "gold")], 2), &quotas),
+                (
+                    ("/reports/a?b", &[], 2),
+                    &["daily-quota", "reserve", "reports"],
+                ),
+                (("/reports", &[], 2), &quotas),
+            ],
+        );
+    }
+}
+
 /// Nested levels, patterns, and every source that Envoy has.
 const OWN: &str = r#"
 domain: own
@@ -372,6 +376,42 @@ kind: header-match:x-kind
 tenant: header:x-tenant
 user: 'header:x-user or anonymous'
 ";
+
+/// A POST has a descriptor of its method and one of its host; two of them are allowed.
+fn assert_methods_and_hosts_are_sources(site: &Site) {
+    let post = |host: &str| {
+        let message = format!(
+            "POST / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+        );
+        String::from_utf8_lossy(
+            &exchange(Ipv4Addr::LOCALHOST, site.front, message.as_bytes()).expect("an answer"),
+        )
+        .into_owned()
+    };
+    let first = post("shop.example");
+    assert!(
+        first.starts_with("HTTP/1.1 200")
+            && first.contains("name=\"writes\"")
+            && first.contains("name=\"hosts\""),
+        "{first}"
+    );
+    assert!(
+        post("a").starts_with("HTTP/1.1 200") && post("a").starts_with("HTTP/1.1 429"),
+        "two writes"
+    );
+}
+
+/// A client of the network is limited with it, and one of another is not.
+fn assert_addresses_are_sources(site: &Site) {
+    let masked = request_from(Ipv4Addr::new(127, 0, 1, 9), site.front, "/", &[]);
+    assert!(found(&masked).contains(&"network".to_owned()), "{masked:?}");
+    let outside = request_from(Ipv4Addr::new(127, 1, 0, 9), site.front, "/", &[]);
+    assert!(
+        !found(&outside).contains(&"block".to_owned())
+            && found(&outside).contains(&"plain".to_owned()),
+        "{outside:?}"
+    );
+}
 
 #[test]
 fn every_source_sends_what_the_file_limits() {
@@ -440,34 +480,8 @@ fn every_source_sends_what_the_file_limits() {
             .map(|limit| limit.contains("network")),
         Some(false)
     );
-    let masked = request_from(Ipv4Addr::new(127, 0, 1, 9), site.front, "/", &[]);
-    assert!(found(&masked).contains(&"network".to_owned()), "{masked:?}");
-    let outside = request_from(Ipv4Addr::new(127, 1, 0, 9), site.front, "/", &[]);
-    assert!(
-        !found(&outside).contains(&"block".to_owned())
-            && found(&outside).contains(&"plain".to_owned()),
-        "{outside:?}"
-    );
-    let post = |host: &str| {
-        let message = format!(
-            "POST / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-        );
-        String::from_utf8_lossy(
-            &exchange(Ipv4Addr::LOCALHOST, site.front, message.as_bytes()).expect("an answer"),
-        )
-        .into_owned()
-    };
-    let first = post("shop.example");
-    assert!(
-        first.starts_with("HTTP/1.1 200")
-            && first.contains("name=\"writes\"")
-            && first.contains("name=\"hosts\""),
-        "{first}"
-    );
-    assert!(
-        post("a").starts_with("HTTP/1.1 200") && post("a").starts_with("HTTP/1.1 429"),
-        "two writes"
-    );
+    assert_addresses_are_sources(&site);
+    assert_methods_and_hosts_are_sources(&site);
 }
 
 /// Descriptors that a virtual host or a route has are sent for its requests only.

@@ -103,6 +103,39 @@ fn copy() -> tempfile::TempDir {
     folder
 }
 
+/// What is left names other things: dependencies of that version, and history.
+fn assert_no_old_version(repository: &Path) {
+    const OLD: &str = env!("CARGO_PKG_VERSION");
+    let read = |file: &str| fs::read_to_string(repository.join(file)).expect(file);
+    let forms = [
+        "weir:",
+        "weir ",
+        "weir-",
+        "image.version=\"",
+        "starts version=",
+        "newTag: ",
+        "ersion: ",
+        "ersion: \"",
+    ]
+    .map(|form| form.to_owned() + OLD);
+    let mut left = Command::new("grep");
+    left.args(["--recursive", "--line-number", "--fixed-strings"])
+        .args(forms.iter().flat_map(|form| ["-e", form.as_str()]));
+    let left = left
+        .args(["README.md", "RELEASING.md", "deploy", "tests/it"])
+        .current_dir(repository)
+        .output()
+        .expect("grep runs");
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "", "old versions");
+    let own: Vec<_> = read("Cargo.lock")
+        .lines()
+        .zip(tools::file("Cargo.lock").lines())
+        .filter(|(new, old)| new != old)
+        .map(|(new, _)| new.to_owned())
+        .collect();
+    assert_eq!(own, ["version = \"1.2.3\""], "the others are dependencies");
+}
+
 #[test]
 fn a_release_names_one_version_everywhere() {
     const OLD: &str = env!("CARGO_PKG_VERSION");
@@ -133,34 +166,7 @@ fn a_release_names_one_version_everywhere() {
         );
         assert!(read(file).contains("1.2.3"), "{file}");
     }
-    // What is left names other things: dependencies of that version, and history.
-    let forms = [
-        "weir:",
-        "weir ",
-        "weir-",
-        "image.version=\"",
-        "starts version=",
-        "newTag: ",
-        "ersion: ",
-        "ersion: \"",
-    ]
-    .map(|form| form.to_owned() + OLD);
-    let mut left = Command::new("grep");
-    left.args(["--recursive", "--line-number", "--fixed-strings"])
-        .args(forms.iter().flat_map(|form| ["-e", form.as_str()]));
-    let left = left
-        .args(["README.md", "RELEASING.md", "deploy", "tests/it"])
-        .current_dir(repository)
-        .output()
-        .expect("grep runs");
-    assert_eq!(String::from_utf8_lossy(&left.stdout), "", "old versions");
-    let own: Vec<_> = read("Cargo.lock")
-        .lines()
-        .zip(tools::file("Cargo.lock").lines())
-        .filter(|(new, old)| new != old)
-        .map(|(new, _)| new.to_owned())
-        .collect();
-    assert_eq!(own, ["version = \"1.2.3\""], "the others are dependencies");
+    assert_no_old_version(repository);
 
     refuse(repository, &["check", "v1.2.3"], "## [1.2.3] - YYYY-MM-DD");
     let changelog = read("CHANGELOG.md").replacen(
@@ -194,6 +200,47 @@ fn a_release_names_one_version_everywhere() {
     .expect("written");
     refuse(repository, &["check", "v1.2.3"], "## [1.2.3] - YYYY-MM-DD");
     refuse(repository, &["check", "1.2.3"], "the tag is 1.2.3");
+}
+
+/// `checksums` writes those of the files of a folder, and a changed file does not have them.
+fn checksums_are_those_of(folder: &Path, archive: &Path) {
+    run(
+        tools::repository(),
+        &["checksums", &folder.to_string_lossy()],
+    );
+    let verify = || {
+        Command::new("sha256sum")
+            .args(["--check", "SHA256SUMS"])
+            .current_dir(folder)
+            .output()
+            .expect("it runs")
+    };
+    assert!(verify().status.success(), "{}", printed(&verify()));
+    fs::write(archive, "other").expect("written");
+    assert!(
+        !verify().status.success(),
+        "the checksums are those of the files"
+    );
+}
+
+#[test]
+fn what_is_no_release_is_refused() {
+    let binary = env!("CARGO_BIN_EXE_weir");
+    refuse(
+        tools::repository(),
+        &["package", "Cargo.toml", "amd64", "x"],
+        "is no program",
+    );
+    refuse(
+        tools::repository(),
+        &["package", binary, "mips", "x"],
+        "is no architecture",
+    );
+    refuse(
+        tools::repository(),
+        &["publish"],
+        "deploy/release.sh package",
+    );
 }
 
 #[test]
@@ -252,38 +299,7 @@ fn an_archive_holds_what_a_user_needs_and_is_the_same_each_time() {
         .expect("it runs");
     assert!(output.status.success(), "{}", printed(&output));
 
-    run(
-        tools::repository(),
-        &["checksums", &folder.path().join("one").to_string_lossy()],
-    );
-    let verify = || {
-        Command::new("sha256sum")
-            .args(["--check", "SHA256SUMS"])
-            .current_dir(folder.path().join("one"))
-            .output()
-            .expect("it runs")
-    };
-    assert!(verify().status.success(), "{}", printed(&verify()));
-    fs::write(archive("one"), "other").expect("written");
-    assert!(
-        !verify().status.success(),
-        "the checksums are those of the files"
-    );
-    refuse(
-        tools::repository(),
-        &["package", "Cargo.toml", "amd64", "x"],
-        "is no program",
-    );
-    refuse(
-        tools::repository(),
-        &["package", binary, "mips", "x"],
-        "is no architecture",
-    );
-    refuse(
-        tools::repository(),
-        &["publish"],
-        "deploy/release.sh package",
-    );
+    checksums_are_those_of(&folder.path().join("one"), &archive("one"));
 }
 
 #[test]

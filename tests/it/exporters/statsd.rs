@@ -88,6 +88,52 @@ fn name(stat: &str) -> String {
     )
 }
 
+/// Nine requests of one limit, of which five were within it, and three of another.
+fn assert_has_all(received: &Received) {
+    for (stat, hits) in [
+        ("total_hits", 9),
+        ("within_limit", 5),
+        ("near_limit", 1),
+        ("over_limit", 4),
+        ("shadow_mode", 0),
+    ] {
+        assert_eq!(received.counter(&name(stat)), hits, "{stat}: {received:?}");
+    }
+    let cached = received.counter(&name("over_limit_with_local_cache"));
+    assert!((1..=3).contains(&cached), "{received:?}");
+    assert_eq!(received.gauges["ratelimit.localcache.hitCount"], cached);
+    assert_eq!(received.gauges["ratelimit.localcache.lookupCount"], 12);
+    let deep = format!(
+        "ratelimit.service.rate_limit.{DOMAIN}.{ROUTE}_{ROUTE}.rule-1-match-0_rule-1-match-0.rule-1-match-1_10_0_0_0/8.total_hits"
+    );
+    assert_eq!(received.counter(&deep), 3, "{received:?}");
+    assert_eq!(received.counter("ratelimit.service.config_load_success"), 1);
+    assert_eq!(
+        received.counter("ratelimit_server.ShouldRateLimit.total_requests"),
+        12
+    );
+    assert!(
+        received
+            .gauges
+            .contains_key("ratelimit.redis_pool.cx_active")
+            && received.counter("ratelimit.redis_pool.cx_total") >= 1
+    );
+    let (timings, milliseconds) =
+        received.timings["ratelimit_server.ShouldRateLimit.response_time"];
+    assert_eq!(timings, 12);
+    assert!(
+        milliseconds > 0.0 && milliseconds < 12.0 * 10_000.0,
+        "{milliseconds}"
+    );
+    assert!(
+        received
+            .counters
+            .keys()
+            .all(|name| name.starts_with("ratelimit")),
+        "{received:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statsd_server_receives_by_udp_what_was_counted() {
     let server = UdpSocket::bind("127.0.0.1:0").expect("a port");
@@ -135,48 +181,7 @@ async fn a_statsd_server_receives_by_udp_what_was_counted() {
             .lines()
             .for_each(|line| received.line(line));
     }
-    for (stat, hits) in [
-        ("total_hits", 9),
-        ("within_limit", 5),
-        ("near_limit", 1),
-        ("over_limit", 4),
-        ("shadow_mode", 0),
-    ] {
-        assert_eq!(received.counter(&name(stat)), hits, "{stat}: {received:?}");
-    }
-    let cached = received.counter(&name("over_limit_with_local_cache"));
-    assert!((1..=3).contains(&cached), "{received:?}");
-    assert_eq!(received.gauges["ratelimit.localcache.hitCount"], cached);
-    assert_eq!(received.gauges["ratelimit.localcache.lookupCount"], 12);
-    let deep = format!(
-        "ratelimit.service.rate_limit.{DOMAIN}.{ROUTE}_{ROUTE}.rule-1-match-0_rule-1-match-0.rule-1-match-1_10_0_0_0/8.total_hits"
-    );
-    assert_eq!(received.counter(&deep), 3, "{received:?}");
-    assert_eq!(received.counter("ratelimit.service.config_load_success"), 1);
-    assert_eq!(
-        received.counter("ratelimit_server.ShouldRateLimit.total_requests"),
-        12
-    );
-    assert!(
-        received
-            .gauges
-            .contains_key("ratelimit.redis_pool.cx_active")
-            && received.counter("ratelimit.redis_pool.cx_total") >= 1
-    );
-    let (timings, milliseconds) =
-        received.timings["ratelimit_server.ShouldRateLimit.response_time"];
-    assert_eq!(timings, 12);
-    assert!(
-        milliseconds > 0.0 && milliseconds < 12.0 * 10_000.0,
-        "{milliseconds}"
-    );
-    assert!(
-        received
-            .counters
-            .keys()
-            .all(|name| name.starts_with("ratelimit")),
-        "{received:?}"
-    );
+    assert_has_all(&received);
 }
 
 /// By TCP, which is what envoyproxy/ratelimit speaks; tags are in the names. A server that comes

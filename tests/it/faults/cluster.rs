@@ -76,6 +76,52 @@ fn create_counters(cluster: &Cluster, services: &[Weir], names: &[Name]) -> Vec<
     names.iter().map(locate).collect()
 }
 
+fn must_count_each_hit_once(
+    goal: &mut Goal,
+    report: &Report,
+    cluster: &Cluster,
+    counters: &[Counter],
+    lost: u16,
+) {
+    let mut twice = Vec::new();
+    for counter in counters {
+        let (sent, count) = (
+            report.of(counter.label),
+            cluster_count(cluster, counter.label),
+        );
+        let good = sent.count(Record::is_ok);
+        // Hits that were not replicated when the primary failed are lost. One hit of each name was
+        // counted before the load.
+        let least = if counter.owner == lost { 0 } else { good + 1 };
+        if !(least..=sent.len() + 1).contains(&count) {
+            twice.push(format!(
+                "{}: counted {count}, {good} good answers of {}",
+                counter.label,
+                sent.len()
+            ));
+        }
+    }
+    goal.must(twice.is_empty(), twice.join(", "));
+}
+
+/// A slot of a shard that did not fail, and a primary that it can move to.
+fn slot_of_another_shard<'c>(
+    cluster: &Cluster,
+    counters: &'c [Counter],
+    lost: u16,
+) -> (&'c Counter, u16) {
+    let moving = counters
+        .iter()
+        .find(|counter| counter.owner != lost)
+        .expect("another shard");
+    let target = *cluster
+        .primaries()
+        .iter()
+        .find(|&&port| port != moving.owner && port != lost)
+        .expect("another primary");
+    (moving, target)
+}
+
 /// One primary is killed and a slot of another one moves: requests to other shards do not fail, the
 /// failed shard is used again as soon as the cluster has a new primary for it, and no hit counts
 /// twice.
@@ -106,16 +152,7 @@ fn g9_a_cluster_fails_over_and_moves_a_slot() {
     let taken = Instant::now();
     sleep(Duration::from_secs(pace.pick(1, 5)));
 
-    // A slot of a shard that did not fail.
-    let moving = counters
-        .iter()
-        .find(|counter| counter.owner != lost)
-        .expect("another shard");
-    let target = *cluster
-        .primaries()
-        .iter()
-        .find(|&&port| port != moving.owner && port != lost)
-        .expect("another primary");
+    let (moving, target) = slot_of_another_shard(&cluster, &counters, lost);
     let begun = Instant::now();
     cluster.migrate(moving.slot, target, Duration::from_millis(100));
     sleep(Duration::from_secs(pace.pick(1, 5)));
@@ -132,22 +169,17 @@ fn g9_a_cluster_fails_over_and_moves_a_slot() {
     let dead = Report::between(&shard, killed, taken).count(Record::is_failed);
     let moved = others.of(moving.label).between(begun, Instant::now());
     let failed = others.filter(Record::is_error);
-    let steps = [
+    for (from, to, when) in [
         (killed, taken, "until the shard was back"),
         (taken, begun, "then"),
         (begun, Instant::now(), "while the slot moved"),
-    ];
-    for (from, to, when) in steps {
-        let (wrong, moving) = (
-            failed.between(from, to),
-            failed.of(moving.label).between(from, to).len(),
-        );
+    ] {
+        let wrong = failed.between(from, to);
+        let moving = wrong.of(moving.label).len();
+        let outcomes = wrong.outcomes();
         goal.must(
             wrong.len() == 0,
-            format!(
-                "other shards, {when}: {:?}, {moving} of the moving slot",
-                wrong.outcomes()
-            ),
+            format!("other shards, {when}: {outcomes:?}, {moving} of the moving slot"),
         );
     }
     goal.must(dead > 0, "no request to the failed shard failed");
@@ -156,36 +188,16 @@ fn g9_a_cluster_fails_over_and_moves_a_slot() {
         Duration::from_millis(500),
         "the lost shard is back",
     );
-    let mut twice = Vec::new();
-    for counter in &counters {
-        let (sent, count) = (
-            report.of(counter.label),
-            cluster_count(&cluster, counter.label),
-        );
-        let good = sent.count(Record::is_ok);
-        // Hits that were not replicated when the primary failed are lost. One hit of each name was
-        // counted before the load.
-        let least = if counter.owner == lost { 0 } else { good + 1 };
-        if !(least..=sent.len() + 1).contains(&count) {
-            twice.push(format!(
-                "{}: counted {count}, {good} good answers of {}",
-                counter.label,
-                sent.len()
-            ));
-        }
-    }
-    goal.must(twice.is_empty(), twice.join(", "));
+    must_count_each_hit_once(&mut goal, &report, &cluster, &counters, lost);
     let crossed = metric(&services, "weir_redis_errors_total", "crossslot");
     goal.must(crossed == 0, format!("{crossed} CROSSSLOT"));
     for port in cluster.primaries() {
         goal.must_expire(cluster.node(port));
     }
-    let figures = format!(
-        "other shards: {errors} errors, {gave_up}; lost shard back {again} after the cluster has it"
-    );
+    let moved = moved.len();
     goal.end(format!(
-        "{figures}, {} requests on the moving slot, {crossed} CROSSSLOT, counts exact",
-        moved.len()
+        "other shards: {errors} errors, {gave_up}; lost shard back {again} after the cluster has \
+         it, {moved} requests on the moving slot, {crossed} CROSSSLOT, counts exact"
     ));
 }
 

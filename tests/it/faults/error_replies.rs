@@ -77,11 +77,87 @@ fn save_in_background(connection: &mut Connection, ends: &str) {
     assert!(saved.is_some(), "BGSAVE does not end with {ends}");
 }
 
-fn cases(certificates: &Certificates) -> Vec<Case> {
-    let words = |text: &str| text.split(' ').map(ToOwned::to_owned).collect::<Vec<_>>();
-    let loading = "--enable-debug-command yes --key-load-delay 1000 \
-        --loading-process-events-interval-bytes 1024";
+/// The arguments of a line.
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(ToOwned::to_owned).collect()
+}
+
+fn wrong_password() -> Case {
+    Case {
+        server: words("--requirepass right"),
+        environment: vec![("REDIS_AUTH".into(), "right".into())],
+        recovers_within: Duration::from_secs(6),
+        ..case(
+            "auth",
+            |_, redis| {
+                run_command(redis, &["CONFIG", "SET", "requirepass", "other"]);
+                run_command(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
+            },
+            |_, redis| run_command(redis, &["CONFIG", "SET", "requirepass", "right"]),
+        )
+    }
+}
+
+fn wrong_certificate(certificates: &Certificates) -> Case {
     let tls = ports::free().port().to_string();
+    Case {
+        server: [
+            words("--tls-auth-clients no --tls-port"),
+            vec![tls.clone()],
+            certificates.arguments(),
+        ]
+        .concat(),
+        environment: vec![
+            ("REDIS_URL".into(), format!("localhost:{tls}")),
+            ("REDIS_TLS".into(), "true".into()),
+            ("REDIS_TLS_CACERT".into(), certificates.path("right-ca.pem")),
+        ],
+        recovers_within: Duration::from_secs(6),
+        ..case(
+            "tls_certificate",
+            |_, redis| certify(redis, "wrong"),
+            |_, redis| certify(redis, "right"),
+        )
+    }
+}
+
+/// Loading takes a millisecond for each key.
+fn loading() -> Case {
+    let server = "--enable-debug-command yes --key-load-delay 1000 \
+        --loading-process-events-interval-bytes 1024";
+    Case {
+        server: words(server),
+        ..case(
+            "loading",
+            |server, redis| {
+                run_command(
+                    redis,
+                    &[
+                        "DEBUG",
+                        "POPULATE",
+                        &(fault().as_millis() + 500).to_string(),
+                        "filler",
+                        "100",
+                    ],
+                );
+                let mut other = server.connection();
+                std::thread::spawn(move || cmd("DEBUG").arg("RELOAD").query::<()>(&mut other));
+            },
+            |_, redis| {
+                let loads = |info: String| info.contains("loading:1");
+                let ended = eventually(|| {
+                    (!loads(cmd("INFO").arg("persistence").query(redis).ok()?)).then_some(())
+                });
+                assert!(ended.is_some(), "loading does not end");
+                let fillers: Vec<String> = cmd("KEYS").arg("filler:*").query(redis).expect("keys");
+                run_command(redis, &["DEL", &fillers[0]]);
+                cmd("DEL").arg(&fillers).query::<()>(redis).expect("gone");
+            },
+        )
+    }
+}
+
+fn cases(certificates: &Certificates) -> Vec<Case> {
     vec![
         case(
             "oom",
@@ -110,38 +186,7 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
             |_, redis| run_command(redis, &["CONFIG", "SET", "min-replicas-to-write", "1"]),
             |_, redis| run_command(redis, &["CONFIG", "SET", "min-replicas-to-write", "0"]),
         ),
-        Case {
-            server: words(loading),
-            // Loading takes a millisecond for each key.
-            ..case(
-                "loading",
-                |server, redis| {
-                    run_command(
-                        redis,
-                        &[
-                            "DEBUG",
-                            "POPULATE",
-                            &(fault().as_millis() + 500).to_string(),
-                            "filler",
-                            "100",
-                        ],
-                    );
-                    let mut other = server.connection();
-                    std::thread::spawn(move || cmd("DEBUG").arg("RELOAD").query::<()>(&mut other));
-                },
-                |_, redis| {
-                    let loads = |info: String| info.contains("loading:1");
-                    let ended = eventually(|| {
-                        (!loads(cmd("INFO").arg("persistence").query(redis).ok()?)).then_some(())
-                    });
-                    assert!(ended.is_some(), "loading does not end");
-                    let fillers: Vec<String> =
-                        cmd("KEYS").arg("filler:*").query(redis).expect("keys");
-                    run_command(redis, &["DEL", &fillers[0]]);
-                    cmd("DEL").arg(&fillers).query::<()>(redis).expect("gone");
-                },
-            )
-        },
+        loading(),
         case(
             "busy",
             |server, redis| {
@@ -155,38 +200,8 @@ fn cases(certificates: &Certificates) -> Vec<Case> {
             },
             |_, redis| run_command(redis, &["SCRIPT", "KILL"]),
         ),
-        Case {
-            server: words("--requirepass right"),
-            environment: vec![("REDIS_AUTH".into(), "right".into())],
-            recovers_within: Duration::from_secs(6),
-            ..case(
-                "auth",
-                |_, redis| {
-                    run_command(redis, &["CONFIG", "SET", "requirepass", "other"]);
-                    run_command(redis, &["CLIENT", "KILL", "TYPE", "normal"]);
-                },
-                |_, redis| run_command(redis, &["CONFIG", "SET", "requirepass", "right"]),
-            )
-        },
-        Case {
-            server: [
-                words("--tls-auth-clients no --tls-port"),
-                vec![tls.clone()],
-                certificates.arguments(),
-            ]
-            .concat(),
-            environment: vec![
-                ("REDIS_URL".into(), format!("localhost:{tls}")),
-                ("REDIS_TLS".into(), "true".into()),
-                ("REDIS_TLS_CACERT".into(), certificates.path("right-ca.pem")),
-            ],
-            recovers_within: Duration::from_secs(6),
-            ..case(
-                "tls_certificate",
-                |_, redis| certify(redis, "wrong"),
-                |_, redis| certify(redis, "right"),
-            )
-        },
+        wrong_password(),
+        wrong_certificate(certificates),
     ]
 }
 

@@ -97,12 +97,8 @@ fn g11_each_window_admits_its_limit() {
     ));
 }
 
-/// The limits of one request count together or not at all, also when replies are lost; one that is
-/// over leaves the others unchanged.
-#[test]
-fn g12_a_request_counts_whole_or_not_at_all() {
-    let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G12"), Pace::here());
-    let limits = "
+/// Limits of one domain, of which a request counts all or none.
+const GROUPS: &str = "
 domain: faults
 commit: all_or_none
 descriptors:
@@ -113,6 +109,46 @@ descriptors:
   - key: narrow
     rate_limit: { unit: year, requests_per_unit: 1 }
 ";
+
+/// A refused request left its other limit unchanged. The first call may be the last one whose reply
+/// is lost.
+fn must_have_left_unchanged(goal: &mut Goal, weir: &Weir) {
+    let mut client = BlockingClient::new(weir);
+    client.ask_until_ok(&request("faults", vec![descriptor(&[("left", "warm")])]));
+    let left = client.ask(request("faults", vec![descriptor(&[("left", "n0")])]));
+    goal.must(
+        left.remaining == 998,
+        format!("{} left of 1000 after one hit and this one", left.remaining),
+    );
+}
+
+/// What is counted, by the value of the only entry: the key, and its hits.
+fn groups(redis: &RedisServer) -> BTreeMap<String, BTreeMap<String, i64>> {
+    let mut counted: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
+    for (key, count) in counters(redis, "=") {
+        let (limit, value) = key.split_once('=').expect("a key");
+        let limit = limit.rsplit('|').next().expect("a limit").to_owned();
+        let value = value.split('}').next().expect("a value").to_owned();
+        counted.entry(value).or_default().insert(limit, count);
+    }
+    counted
+}
+
+/// One hit for both limits of a request.
+fn is_whole(value: &str, counts: &BTreeMap<String, i64>) -> bool {
+    let other = if value.starts_with('n') {
+        "narrow"
+    } else {
+        "right"
+    };
+    counts.len() == 2 && counts.get("left") == Some(&1) && counts.get(other) == Some(&1)
+}
+
+/// The limits of one request count together or not at all, also when replies are lost; one that is
+/// over leaves the others unchanged.
+#[test]
+fn g12_a_request_counts_whole_or_not_at_all() {
+    let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G12"), Pace::here());
     let redis = RedisServer::start();
     let proxy = Proxy::before(redis.port());
     let environment = [
@@ -120,7 +156,7 @@ descriptors:
         ("LOCAL_CACHE_SIZE_IN_BYTES", "0"),
         ("STORE_TIMEOUT", "1s"),
     ];
-    let services = [Weir::start(&[("limits.yaml", limits)], &environment)];
+    let services = [Weir::start(&[("limits.yaml", GROUPS)], &environment)];
     let group = |keys: &[&str], value: &str| {
         request(
             "faults",
@@ -153,25 +189,10 @@ descriptors:
         proxy.lose_one_reply();
     }
     let report = load.stop();
-    let mut counted: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
-    for (key, count) in counters(&redis, "=") {
-        // The key and the value of the only entry.
-        let (limit, value) = key.split_once('=').expect("a key");
-        let limit = limit.rsplit('|').next().expect("a limit").to_owned();
-        let value = value.split('}').next().expect("a value").to_owned();
-        counted.entry(value).or_default().insert(limit, count);
-    }
-    let whole = |(value, counts): &(&String, &BTreeMap<String, i64>)| {
-        let other = if value.starts_with('n') {
-            "narrow"
-        } else {
-            "right"
-        };
-        counts.len() == 2 && counts.get("left") == Some(&1) && counts.get(other) == Some(&1)
-    };
+    let counted = groups(&redis);
     let partial: Vec<_> = counted
         .iter()
-        .filter(|entry| !whole(entry))
+        .filter(|(value, counts)| !is_whole(value, counts))
         .take(3)
         .collect();
     goal.must(
@@ -191,15 +212,7 @@ descriptors:
         good > 100 && refused > 20 && failed > 0,
         format!("too few of one outcome: {:?}", report.outcomes()),
     );
-    // A refused request left its other limit unchanged. The first call may be the last one whose
-    // reply is lost.
-    let mut client = BlockingClient::new(&services[0]);
-    client.ask_until_ok(&request("faults", vec![descriptor(&[("left", "warm")])]));
-    let left = client.ask(request("faults", vec![descriptor(&[("left", "n0")])]));
-    goal.must(
-        left.remaining == 998,
-        format!("{} left of 1000 after one hit and this one", left.remaining),
-    );
+    must_have_left_unchanged(&mut goal, &services[0]);
     goal.must_expire(&redis);
     goal.end(format!(
         "{good} requests admitted, {refused} refused, {failed} unanswered: {} counted, 0 of them \

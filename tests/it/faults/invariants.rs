@@ -10,7 +10,7 @@ use bb8_redis::redis::{Connection, Value};
 
 use super::*;
 use crate::redis::{When, call, differential};
-use crate::support::load::BlockingClient;
+use crate::support::load::{BlockingClient, Record};
 
 /// A limit of every algorithm.
 fn each_algorithm(extra: &str) -> String {
@@ -30,6 +30,48 @@ fn each_algorithm(extra: &str) -> String {
     )
 }
 
+/// After a request for more hits than there are numbers for, a limit that counts refused hits is used
+/// up, and the other limits do not change.
+fn assert_stays_limited(
+    goal: &mut Goal,
+    key: &str,
+    mut ask: impl FnMut(&str, &str, u64) -> Record,
+) {
+    let huge = ask(key, "after", u64::MAX);
+    let used_up = key == "fixed_window";
+    let next = ask(key, "after", 1);
+    goal.must(
+        huge.outcome == Outcome::Over,
+        format!("{key}: {:?} for the largest number of hits", huge.outcome),
+    );
+    goal.must(
+        next.is_ok() != used_up,
+        format!("{key}: {:?} after the largest number of hits", next.outcome),
+    );
+    let mut allowed = usize::from(next.is_ok());
+    for _ in 0..10 {
+        allowed += usize::from(ask(key, "after", 100).is_ok());
+    }
+    goal.must(
+        allowed <= 10,
+        format!("{key}: allowed {allowed} times 100 of 1000"),
+    );
+}
+
+/// Numbers of hits at which a type ends.
+const CORNERS: [u64; 10] = [
+    0,
+    1,
+    1 << 31,
+    1 << 32,
+    (1 << 53) - 1,
+    1 << 53,
+    (1 << 53) + 1,
+    (1 << 63) - 1,
+    1 << 63,
+    u64::MAX,
+];
+
 /// Any number of hits gets an answer and no error, no count wraps around, and the key stays limited
 /// afterwards.
 #[test]
@@ -43,21 +85,7 @@ fn g13_any_number_of_hits_is_limited() {
     );
     let mut client = BlockingClient::new(&weir);
     let mixes = pace.pick(1_000, 10_000);
-    let (seed, corners) = (
-        fastrand::u64(..),
-        [
-            0,
-            1,
-            1 << 31,
-            1 << 32,
-            (1 << 53) - 1,
-            1 << 53,
-            (1 << 53) + 1,
-            (1 << 63) - 1,
-            1 << 63,
-            u64::MAX,
-        ],
-    );
+    let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut errors, mut wraps, mut huge_allowed) = (0, 0, 0);
     let mut ask = |key: &str, value: &str, hits: u64| {
@@ -73,7 +101,7 @@ fn g13_any_number_of_hits_is_limited() {
         let hits = if random.u8(..4) == 0 {
             random.u64(..) >> random.u8(..64)
         } else {
-            corners[random.usize(..corners.len())]
+            CORNERS[random.usize(..CORNERS.len())]
         };
         let record = ask(key, &value, hits);
         errors += usize::from(record.is_failed());
@@ -90,27 +118,7 @@ fn g13_any_number_of_hits_is_limited() {
         format!("{huge_allowed} requests allowed for more hits than the limit (seed {seed})"),
     );
     for (key, _) in AlgorithmKind::OVER_TIME {
-        // A limit that counts refused hits is used up by one such request; the other limits do not
-        // change.
-        let huge = ask(key, "after", u64::MAX);
-        let used_up = key == "fixed_window";
-        let next = ask(key, "after", 1);
-        goal.must(
-            huge.outcome == Outcome::Over,
-            format!("{key}: {:?} for the largest number of hits", huge.outcome),
-        );
-        goal.must(
-            next.is_ok() != used_up,
-            format!("{key}: {:?} after the largest number of hits", next.outcome),
-        );
-        let mut allowed = usize::from(next.is_ok());
-        for _ in 0..10 {
-            allowed += usize::from(ask(key, "after", 100).is_ok());
-        }
-        goal.must(
-            allowed <= 10,
-            format!("{key}: allowed {allowed} times 100 of 1000"),
-        );
+        assert_stays_limited(&mut goal, key, &mut ask);
     }
     goal.must_expire(&redis);
     goal.end(format!(

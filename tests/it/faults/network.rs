@@ -12,6 +12,43 @@ struct Phase {
     report: Report,
 }
 
+/// Checks what each phase promises; the figures of all.
+fn goal_of_phases(
+    goal: &mut Goal,
+    phases: [Phase; 3],
+    few: impl Fn(usize) -> usize,
+) -> Vec<String> {
+    let mut figures = Vec::new();
+    for Phase { added, report } in phases {
+        let (failed, all, added) = (
+            report.count(Record::is_failed),
+            report.len(),
+            added.as_millis(),
+        );
+        if added == 5 {
+            goal.must(
+                failed <= few(all),
+                format!("+{added} ms: {failed} of {all} by policy"),
+            );
+        } else {
+            // Replies that were sent before the phase began may still arrive.
+            goal.must(
+                failed >= all * 9 / 10,
+                format!("+{added} ms: only {failed} of {all} by policy"),
+            );
+        }
+        let p99 = goal.within(
+            Some(report.quantile(0.99)),
+            Duration::from_millis(20),
+            &format!("+{added} ms: p99"),
+        );
+        figures.push(format!(
+            "+{added} ms: {failed} of {all} by policy, p99 {p99}"
+        ));
+    }
+    figures
+}
+
 /// Weir waits for a latency within its timeout. Above it the failure policy answers in time, and
 /// memory does not grow.
 #[test]
@@ -53,34 +90,7 @@ fn g4_latency_is_waited_for_or_answered() {
     let phases = [fitting, phase(50), phase(200)];
     let after: u64 = services.iter().map(Weir::resident_kib).sum();
     let report = load.stop();
-    let mut figures = Vec::new();
-    for Phase { added, report } in phases {
-        let (failed, all, added) = (
-            report.count(Record::is_failed),
-            report.len(),
-            added.as_millis(),
-        );
-        if added == 5 {
-            goal.must(
-                failed <= few(all),
-                format!("+{added} ms: {failed} of {all} by policy"),
-            );
-        } else {
-            // Replies that were sent before the phase began may still arrive.
-            goal.must(
-                failed >= all * 9 / 10,
-                format!("+{added} ms: only {failed} of {all} by policy"),
-            );
-        }
-        let p99 = goal.within(
-            Some(report.quantile(0.99)),
-            Duration::from_millis(20),
-            &format!("+{added} ms: p99"),
-        );
-        figures.push(format!(
-            "+{added} ms: {failed} of {all} by policy, p99 {p99}"
-        ));
-    }
+    let figures = goal_of_phases(&mut goal, phases, few);
     let others = report.count(|record| {
         record.is_error() && record.outcome != Outcome::Failed(tonic::Code::Unavailable)
     });

@@ -11,6 +11,40 @@ use crate::support::sentinel::SentinelSet;
 /// The names of the counters: before the failovers, after the first one and after the second one.
 const TIMES: [&str; 3] = ["first", "killed", "stopped"];
 
+/// The failovers: which one, and when the old primary failed and Sentinel switched.
+fn fail_over_twice(set: &mut SentinelSet, time: &AtomicUsize) -> Vec<(usize, Instant, Instant)> {
+    sleep(Duration::from_secs(1));
+    let mut switches = Vec::new();
+    for index in [1, 2] {
+        let old = set.primary();
+        if index == 1 {
+            set.kill(old);
+        } else {
+            set.server(old).pause();
+        }
+        let failed = Instant::now();
+        let (_, switched) = set.wait_for_switch_from(old);
+        sleep(Duration::from_millis(500));
+        // From here on every hit must be counted on the new primary.
+        time.store(index, Ordering::Relaxed);
+        sleep(Duration::from_millis(300));
+        if index == 1 {
+            set.start_again(old);
+        } else {
+            set.server(old).resume();
+        }
+        sleep(Duration::from_millis(1_200));
+        set.wait_until_replica(old);
+        switches.push((index, failed, switched));
+        // The next failover needs a replica in sync.
+        set.wait_until_in_sync(old);
+        if index == 1 {
+            sleep(Duration::from_secs(2));
+        }
+    }
+    switches
+}
+
 /// The primary is killed. Then the next primary is paused; when it is resumed, it acts as a primary
 /// for a while. Callers see no error, Weir uses the new primary at once, and the old one no more.
 #[test]
@@ -35,41 +69,14 @@ fn g8_sentinel_fails_over() {
             }
         }
     }));
-    sleep(Duration::from_secs(1));
-    let (mut figures, mut switches) = (Vec::new(), Vec::new());
-    for index in [1, 2] {
-        let old = set.primary();
-        if index == 1 {
-            set.kill(old);
-        } else {
-            set.server(old).pause();
-        }
-        let failed = Instant::now();
-        let (new, switched) = set.wait_for_switch_from(old);
-        sleep(Duration::from_millis(500));
-        // From here on every hit must be counted on the new primary.
-        time.store(index, Ordering::Relaxed);
-        sleep(Duration::from_millis(300));
-        if index == 1 {
-            set.start_again(old);
-        } else {
-            set.server(old).resume();
-        }
-        sleep(Duration::from_millis(1_200));
-        set.wait_until_replica(old);
-        switches.push((index, new, failed, switched));
-        // The next failover needs a replica in sync.
-        set.wait_until_in_sync(old);
-        if index == 1 {
-            sleep(Duration::from_secs(2));
-        }
-    }
+    let switches = fail_over_twice(&mut set, &time);
     let report = load.stop();
     let local = report.of("local");
     let (errors, gave_up) = (local.count(Record::is_error), goal.few_gave_up(&local));
     goal.must(errors == 0, format!("local: {:?}", local.outcomes()));
     let primary = set.primary();
-    for (index, _, failed, switched) in switches {
+    let mut figures = Vec::new();
+    for (index, failed, switched) in switches {
         let probes = report.filter(|record| record.label != "local");
         let again = goal.within(
             probes.recovery_after(switched),

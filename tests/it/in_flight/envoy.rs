@@ -196,34 +196,35 @@ fn assert_all_free(front: SocketAddr, user: &str) {
     );
 }
 
+/// Asks until then; how many requests passed and how many were refused.
+fn ask_until(front: SocketAddr, until: Instant) -> (u32, u32) {
+    let mut statuses = (0, 0);
+    while Instant::now() < until {
+        let response = ask(front, "/20", "ann");
+        match response.status {
+            200 => statuses.0 += 1,
+            429 => {
+                assert_eq!(response.header("retry-after"), Some("1"), "{response:?}");
+                assert_eq!(
+                    response.header("x-ratelimit-limit"),
+                    Some("3"),
+                    "without a window: {response:?}"
+                );
+                statuses.1 += 1;
+            }
+            _ => panic!("{response:?}"),
+        }
+    }
+    statuses
+}
+
 fn envoys_hold_the_limit(weir: &Weir) {
     let upstream = Upstream::start();
     let (envoy, front) = start(&upstream, weir);
 
     // Slow upstreams, and refused requests: many more ask than there are places.
     let until = Instant::now() + Duration::from_secs(2);
-    let hammer = |_| {
-        thread::spawn(move || {
-            let mut statuses = (0, 0);
-            while Instant::now() < until {
-                let response = ask(front, "/20", "ann");
-                match response.status {
-                    200 => statuses.0 += 1,
-                    429 => {
-                        assert_eq!(response.header("retry-after"), Some("1"), "{response:?}");
-                        assert_eq!(
-                            response.header("x-ratelimit-limit"),
-                            Some("3"),
-                            "without a window: {response:?}"
-                        );
-                        statuses.1 += 1;
-                    }
-                    _ => panic!("{response:?}"),
-                }
-            }
-            statuses
-        })
-    };
+    let hammer = |_| thread::spawn(move || ask_until(front, until));
     let threads: Vec<_> = (0..12).map(hammer).collect();
     let (passed, refused) = threads
         .into_iter()

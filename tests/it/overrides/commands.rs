@@ -1,28 +1,135 @@
 //! The commands of the support desk: what they print, what they refuse, and what answers are like.
 
+use std::path::Path;
+
+use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, ask, code, id_of, in_seconds};
 use crate::support::{Client, Weir, descriptor_with_hits, request};
 
-#[tokio::test]
-async fn every_command_prints_what_it_did_and_how_to_undo_it() {
-    let (desk, far) = (Desk::new(), "2100-01-31T18:00:00+02:00");
-    let file = desk.path("overrides.json");
-    let weir = desk.start(LIMITS, &[("OVERRIDES_FILE", file.to_str().expect("UTF-8"))]);
+/// Both blocks are removed, metrics count the changes, and the log names what was replaced.
+async fn assert_undone(desk: &Desk, weir: &Weir, block_id: &str, unknown_id: &str) {
+    let removed = desk.ok(weir, &["unblock", block_id, unknown_id]);
+    let expected = "\
+removed: block user=42 in shop, until 2100-01-31 16:00 UTC
+removed: block 'remote_address=10.0.0.*' in shop, until it is removed
+";
+    assert_eq!(removed, expected);
     assert_eq!(
-        desk.ok(&weir, &["overrides"]),
-        "no overrides are in force; `weir overrides --ended` lists those of the last week\n"
+        desk.fails(weir, &["overrides", "remove", block_id]),
+        format!("no override has the id {block_id}; `weir overrides` lists them\n")
     );
+    for (change, count) in [("set", 6.0), ("removed", 2.0), ("ended", 0.0)] {
+        assert_eq!(
+            weir.metric(&format!(
+                "weir_override_changes_total{{change=\"{change}\"}}"
+            )),
+            Some(count),
+            "{change}"
+        );
+    }
+    let line = weir.wait_for_log("\"replaced_until\":\"removed\"").await;
+    for field in [
+        "\"@message\":\"override set\"",
+        "\"by\":\"alice\"",
+        "\"entries\":\"vip\"",
+        "\"until\":\"2100-01-31T16:00:00Z\"",
+    ] {
+        assert!(line.contains(field), "{field}: {line}");
+    }
+}
+
+/// The cells of a table of overrides. When each was made is NOW if it was today.
+fn cells(table: &str) -> Vec<Vec<String>> {
+    let of_line = |line: &str| {
+        let cells = line.split("  ").map(str::trim);
+        cells
+            .filter(|cell| !cell.is_empty())
+            .map(|cell| {
+                if cell.starts_with(&made_today()) {
+                    "NOW".to_owned()
+                } else {
+                    cell.to_owned()
+                }
+            })
+            .collect()
+    };
+    table.lines().map(of_line).collect()
+}
+
+/// Orders that would change nothing, or not what is meant, are refused or warned of. Returns what was
+/// printed for an unknown key.
+fn order_what_no_limit_has(desk: &Desk, weir: &Weir) -> String {
+    let mistyped = desk.fails(weir, &["block", "-d", "shopp", "user=1"]);
+    assert!(
+        mistyped.contains(
+            "no limit in force has the domain shopp (did you mean shop?); to set it all the same"
+        ),
+        "{mistyped}"
+    );
+    let mistyped = desk.fails(weir, &["block", "-d", "shop", "usr=1"]);
+    assert!(
+        mistyped.contains("no limit of the domain shop has the key usr (did you mean user?)"),
+        "{mistyped}"
+    );
+    let joined = desk.fails(weir, &["block", "-d", "shop", "user=1,vip=2"]);
+    assert!(
+        joined.contains("if vip is the next entry, write it as one of its own"),
+        "{joined}"
+    );
+    let unknown = desk.ok(
+        weir,
+        &["block", "-d", "shop", "remote_address=10.0.0.*", "--force"],
+    );
+    assert!(
+        unknown.contains(
+            "\nwarning: no limit in force matches these entries; the block works all the same\n"
+        ),
+        "{unknown}"
+    );
+    let elsewhere = desk.ok(weir, &["exempt", "-d", "elsewhere", "user=1", "--force"]);
+    assert!(
+        elsewhere
+            .contains("warning: no limit in force has this domain, so that it changes nothing yet"),
+        "{elsewhere}"
+    );
+    unknown
+}
+
+/// What `explain` says of a blocked, an exempt and a raised one.
+fn assert_explained(desk: &Desk, weir: &Weir, [block_id, raise_id, exempt_id]: [&str; 3]) {
+    let explained = desk.ok(
+        weir,
+        &[
+            "explain", "-d", "shop", "user=42", ",", "vip=1", ",", "user=43",
+        ],
+    );
+    for line in [
+        format!(
+            "user=42: REFUSED NOW: blocked by the override {block_id} of alice until 2100-01-31 \
+             16:00 UTC: scrapes the catalogue\n"
+        ),
+        format!("vip=1: exempt by the override {exempt_id} of alice until 2100-01-31 16:00 UTC\n"),
+        format!(
+            "user=43: 2 per year, raised to 500/year by the override {raise_id} of alice: ticket \
+             4711\n"
+        ),
+    ] {
+        assert!(explained.contains(&line), "{line}: {explained}");
+    }
+}
+
+fn block_until(desk: &Desk, weir: &Weir, until: &str) -> String {
     let block = desk.ok(
-        &weir,
+        weir,
         &[
             "block",
             "--domain",
             "shop",
             "user=42",
             "--until",
-            far,
+            until,
             "--reason",
             "scrapes the catalogue",
         ],
@@ -37,19 +144,21 @@ block user=42 in shop, until 2100-01-31 16:00 UTC
         spanless(&block).replace(&id_of(&block), "43a0b5d3f4fb"),
         expected
     );
-    let raise = desk.ok(
-        &weir,
-        &[
-            "raise",
-            "-d",
-            "shop",
-            "user=4*",
-            "--to",
-            "500/year",
-            "--reason",
-            "ticket 4711",
-        ],
+    block
+}
+
+#[tokio::test]
+async fn every_command_prints_what_it_did_and_how_to_undo_it() {
+    let (desk, far) = (Desk::new(), "2100-01-31T18:00:00+02:00");
+    let file = desk.path("overrides.json");
+    let weir = desk.start(LIMITS, &[("OVERRIDES_FILE", file.to_str().expect("UTF-8"))]);
+    assert_eq!(
+        desk.ok(&weir, &["overrides"]),
+        "no overrides are in force; `weir overrides --ended` lists those of the last week\n"
     );
+    let block = block_until(&desk, &weir, far);
+    let raised = ["raise", "-d", "shop", "user=4*", "--to", "500/year"];
+    let raise = desk.ok(&weir, &[&raised[..], &["--reason", "ticket 4711"]].concat());
     let expected = "\
 raise to 500/year 'user=4*' in shop, until it is removed
   limits  shop.user
@@ -74,39 +183,7 @@ exempt vip in shop, until 2100-01-31 16:00 UTC
         expected,
         "the same override is replaced"
     );
-    let mistyped = desk.fails(&weir, &["block", "-d", "shopp", "user=1"]);
-    assert!(
-        mistyped.contains(
-            "no limit in force has the domain shopp (did you mean shop?); to set it all the same"
-        ),
-        "{mistyped}"
-    );
-    let mistyped = desk.fails(&weir, &["block", "-d", "shop", "usr=1"]);
-    assert!(
-        mistyped.contains("no limit of the domain shop has the key usr (did you mean user?)"),
-        "{mistyped}"
-    );
-    let joined = desk.fails(&weir, &["block", "-d", "shop", "user=1,vip=2"]);
-    assert!(
-        joined.contains("if vip is the next entry, write it as one of its own"),
-        "{joined}"
-    );
-    let unknown = desk.ok(
-        &weir,
-        &["block", "-d", "shop", "remote_address=10.0.0.*", "--force"],
-    );
-    assert!(
-        unknown.contains(
-            "\nwarning: no limit in force matches these entries; the block works all the same\n"
-        ),
-        "{unknown}"
-    );
-    let elsewhere = desk.ok(&weir, &["exempt", "-d", "elsewhere", "user=1", "--force"]);
-    assert!(
-        elsewhere
-            .contains("warning: no limit in force has this domain, so that it changes nothing yet"),
-        "{elsewhere}"
-    );
+    let unknown = order_what_no_limit_has(&desk, &weir);
 
     let listed = desk.ok(&weir, &["overrides", "-d", "shop"]);
     let [block_id, raise_id, exempt_id, unknown_id] =
@@ -120,87 +197,14 @@ ID            ORDER              DOMAIN  ENTRIES                    UNTIL       
 {raise_id}  raise to 500/year  shop    'user=4*'                  -                     NOW   alice  ticket 4711
 "
     );
-    // When each was made is the third column from the end.
-    let listed = listed.lines().map(|line| {
-        let columns: Vec<_> = line
-            .split("  ")
-            .map(str::trim)
-            .filter(|cell| !cell.is_empty())
-            .collect();
-        columns
-            .iter()
-            .map(|cell| {
-                if cell.starts_with(&made_today()) {
-                    "NOW"
-                } else {
-                    *cell
-                }
-                .to_owned()
-            })
-            .collect::<Vec<_>>()
-    });
-    let columns = |text: &str| {
-        let of_line = |line: &str| {
-            line.split("  ")
-                .map(|cell| cell.trim().to_owned())
-                .filter(|cell| !cell.is_empty())
-                .collect::<Vec<_>>()
-        };
-        text.lines().map(of_line).collect::<Vec<_>>()
-    };
-    assert_eq!(listed.collect::<Vec<_>>(), columns(&expected));
+    assert_eq!(cells(&listed), cells(&expected));
     let json: serde_json::Value =
         serde_json::from_str(&desk.ok(&weir, &["overrides", "--format", "json"])).expect("JSON");
     assert_eq!(json["overrides"].as_array().map(Vec::len), Some(5));
 
-    let explained = desk.ok(
-        &weir,
-        &[
-            "explain", "-d", "shop", "user=42", ",", "vip=1", ",", "user=43",
-        ],
-    );
-    for line in [
-        format!(
-            "user=42: REFUSED NOW: blocked by the override {block_id} of alice until 2100-01-31 \
-             16:00 UTC: scrapes the catalogue\n"
-        ),
-        format!("vip=1: exempt by the override {exempt_id} of alice until 2100-01-31 16:00 UTC\n"),
-        format!(
-            "user=43: 2 per year, raised to 500/year by the override {raise_id} of alice: ticket \
-             4711\n"
-        ),
-    ] {
-        assert!(explained.contains(&line), "{line}: {explained}");
-    }
+    assert_explained(&desk, &weir, [&block_id, &raise_id, &exempt_id]);
 
-    let removed = desk.ok(&weir, &["unblock", &block_id, &unknown_id]);
-    let expected = "\
-removed: block user=42 in shop, until 2100-01-31 16:00 UTC
-removed: block 'remote_address=10.0.0.*' in shop, until it is removed
-";
-    assert_eq!(removed, expected);
-    assert_eq!(
-        desk.fails(&weir, &["overrides", "remove", &block_id]),
-        format!("no override has the id {block_id}; `weir overrides` lists them\n")
-    );
-    for (change, count) in [("set", 6.0), ("removed", 2.0), ("ended", 0.0)] {
-        assert_eq!(
-            weir.metric(&format!(
-                "weir_override_changes_total{{change=\"{change}\"}}"
-            )),
-            Some(count),
-            "{change}"
-        );
-    }
-    let line = weir.wait_for_log("\"replaced_until\":\"removed\"").await;
-    for field in [
-        "\"@message\":\"override set\"",
-        "\"by\":\"alice\"",
-        "\"entries\":\"vip\"",
-        "\"until\":\"2100-01-31T16:00:00Z\"",
-    ] {
-        assert!(line.contains(field), "{field}: {line}");
-    }
+    assert_undone(&desk, &weir, &block_id, &unknown_id).await;
 }
 
 /// The date of today, as lists begin an instant with it.
@@ -218,6 +222,37 @@ fn spanless(text: &str) -> String {
         None => format!("{line}\n"),
     };
     text.lines().map(line).collect()
+}
+
+/// Commands that would do more than they say, or less, are refused.
+fn assert_mistakes_are_named(desk: &Desk, one: &Weir) {
+    let no_token = [
+        "block",
+        "-d",
+        "shop",
+        "user=a",
+        "--admin-token-file",
+        "/dev/null",
+    ];
+    let cases: [(&[&str], &str); 4] = [
+        (
+            &["block", "-d", "shop", "user"],
+            "this blocks every user: write a value, as in user=VALUE, or --all if all are meant",
+        ),
+        (
+            &["raise", "-d", "shop", "user=*", "--to", "9/year"],
+            "this raises the limit of every user",
+        ),
+        (
+            &["block", "-d", "shop", "user=a,vip=/x"],
+            "if vip is the next entry, write it as one of its own",
+        ),
+        (&no_token, "--admin-token-file: /dev/null cannot be used"),
+    ];
+    for (arguments, error) in cases {
+        let failed = desk.fails(one, arguments);
+        assert!(failed.contains(error), "{arguments:?}: {failed}");
+    }
 }
 
 /// `unblock`, `unexempt` and `unraise` take what `block` took; all values of a key are asked for;
@@ -274,35 +309,56 @@ async fn what_was_ordered_is_undone_by_its_entries_and_in_every_replica() {
         desk.ok(&one, &["explain", "--admin", &away, "-d", "shop", "user=7"])
             .contains("blocked by the override")
     );
-    for (arguments, error) in [
-        (
-            &["block", "-d", "shop", "user"][..],
-            "this blocks every user: write a value, as in user=VALUE, or --all if all are meant",
-        ),
-        (
-            &["raise", "-d", "shop", "user=*", "--to", "9/year"],
-            "this raises the limit of every user",
-        ),
-        (
-            &["block", "-d", "shop", "user=a,vip=/x"],
-            "if vip is the next entry, write it as one of its own",
-        ),
-        (
-            &[
-                "block",
-                "-d",
-                "shop",
-                "user=a",
-                "--admin-token-file",
-                "/dev/null",
-            ],
-            "--admin-token-file: /dev/null cannot be used",
-        ),
-    ] {
-        let failed = desk.fails(&one, arguments);
-        assert!(failed.contains(error), "{arguments:?}: {failed}");
-    }
+    assert_mistakes_are_named(&desk, &one);
 }
+
+/// What a row's client has counted. Returns the value that it sent.
+fn assert_counted_once(shell: &impl Fn(&str, &str) -> String, row: &str) -> String {
+    let json: serde_json::Value =
+        serde_json::from_str(&shell("usage --format json", row)).expect("JSON");
+    let value = json["entries"][0]["value"].as_str().expect("a value");
+    assert_eq!(json["hits"], 1, "{row} is the client that sent {value:?}");
+    let explained = shell("explain", row);
+    assert!(
+        explained.starts_with(&format!("{row}: 2 per year\n"))
+            && explained.contains("1 used, 1 left"),
+        "{row}: {explained}"
+    );
+    assert!(
+        shell("count --since 10m", row).contains("  hits     1, refused 0"),
+        "{row}"
+    );
+    value.to_owned()
+}
+
+/// The subjects of a list: the last column, which has no two spaces.
+fn subjects(output: &str) -> Vec<String> {
+    output
+        .lines()
+        .filter(|line| line.contains("user="))
+        .filter_map(|line| Some(line.rsplit_once("  ")?.1.to_owned()))
+        .collect()
+}
+
+/// Values that are special to Weir, to a terminal or to a shell.
+const PASTED: [&str; 16] = [
+    "*",
+    "\\",
+    "\\*",
+    "**",
+    "a b",
+    "it's $(echo) `x` \"y\"",
+    "-x",
+    "",
+    "#",
+    "~",
+    "\u{1b}[2J\n\u{202e}",
+    "\\u{2a}",
+    "4*",
+    "42",
+    "=",
+    "é",
+];
 
 /// A row of a list, pasted into a command, is the client that sent it and no other: also one that
 /// sends what is special to Weir or to a shell.
@@ -315,35 +371,10 @@ async fn a_row_that_is_pasted_means_its_own_client() {
     );
     let weir = desk.start(&limits, &[]);
     let client = &mut weir.client().await;
-    let sent = [
-        "*",
-        "\\",
-        "\\*",
-        "**",
-        "a b",
-        "it's $(echo) `x` \"y\"",
-        "-x",
-        "",
-        "#",
-        "~",
-        "\u{1b}[2J\n\u{202e}",
-        "\\u{2a}",
-        "4*",
-        "42",
-        "=",
-        "é",
-    ];
+    let sent = PASTED;
     for value in sent {
         assert_eq!(code(client, "user", value, 1).await, Code::Ok, "{value:?}");
     }
-    // The subject is the last column, and has no two spaces.
-    let rows = |output: &str| -> Vec<String> {
-        output
-            .lines()
-            .filter(|line| line.contains("user="))
-            .filter_map(|line| Some(line.rsplit_once("  ")?.1.to_owned()))
-            .collect()
-    };
     let shell = |command: &str, row: &str| {
         let line = format!("{} {command} -d shop {row}", env!("CARGO_BIN_EXE_weir"));
         let mut shell = std::process::Command::new("sh");
@@ -359,8 +390,8 @@ async fn a_row_that_is_pasted_means_its_own_client() {
         );
         String::from_utf8(output.stdout).expect("UTF-8")
     };
-    let top = rows(&desk.ok(&weir, &["top", "--limit", "shop.user"]));
-    let usage = rows(&desk.ok(&weir, &["usage", "--top", "20", "--limit", "shop.user"]));
+    let top = subjects(&desk.ok(&weir, &["top", "--limit", "shop.user"]));
+    let usage = subjects(&desk.ok(&weir, &["usage", "--top", "20", "--limit", "shop.user"]));
     assert_eq!(
         (top.len(), usage.len()),
         (sent.len(), sent.len()),
@@ -369,20 +400,7 @@ async fn a_row_that_is_pasted_means_its_own_client() {
     let mut left = sent.to_vec();
     for row in &top {
         assert!(usage.contains(row), "{row}: {usage:?}");
-        let json: serde_json::Value =
-            serde_json::from_str(&shell("usage --format json", row)).expect("JSON");
-        let value = json["entries"][0]["value"].as_str().expect("a value");
-        assert_eq!(json["hits"], 1, "{row} is the client that sent {value:?}");
-        let explained = shell("explain", row);
-        assert!(
-            explained.starts_with(&format!("{row}: 2 per year\n"))
-                && explained.contains("1 used, 1 left"),
-            "{row}: {explained}"
-        );
-        assert!(
-            shell("count --since 10m", row).contains("  hits     1, refused 0"),
-            "{row}"
-        );
+        let value = assert_counted_once(&shell, row);
         let block = shell("block", row);
         assert!(
             block.starts_with(&format!(
@@ -397,7 +415,7 @@ async fn a_row_that_is_pasted_means_its_own_client() {
                 blocked.push(other);
             }
         }
-        assert_eq!(blocked, [value], "{row}");
+        assert_eq!(blocked, [value.as_str()], "{row}");
         desk.ok(&weir, &["overrides", "remove", &id_of(&block)]);
         assert!(
             shell("reset", row).starts_with("shop.user counts from zero"),
@@ -409,12 +427,81 @@ async fn a_row_that_is_pasted_means_its_own_client() {
     assert_eq!(left, [""; 0], "no row is that of these");
 }
 
-/// Of a long value Weir knows the digest, and of values that share a counter the pattern: every
-/// command takes the name of such a subject.
-#[tokio::test]
-async fn a_subject_without_its_value_is_addressed_by_its_name() {
-    let desk = Desk::new();
-    let limits = "
+/// The key with = by its name and by what is printed; the pattern, and a token, by their names.
+async fn assert_keys_and_patterns_have_names(desk: &Desk, weir: &Weir, names: &[String]) {
+    let client = &mut weir.client().await;
+    let named =
+        |command: &[&str], name: &str| desk.ok(weir, &[command, &["--subject", name]].concat());
+    assert!(named(&["usage"], "shop|a%3db=c%3dd").contains("  hits        1, refused 0"));
+    assert!(
+        desk.ok(weir, &["usage", "-d", "shop", "a\\u{3d}b=c=d"])
+            .contains("  hits        1, refused 0")
+    );
+    let explained = desk.ok(weir, &["explain", "--subject", "shop|region~eu-*"]);
+    assert!(explained.contains("1 used, 1 left"), "{explained}");
+    let block = named(&["block"], "shop|region~eu-*");
+    assert!(block.starts_with("block 'region=eu-*' in shop"), "{block}");
+    assert_eq!(
+        [
+            code(client, "region", "eu-2", 0).await,
+            code(client, "region", "us", 0).await
+        ],
+        [Code::OverLimit, Code::Ok]
+    );
+    assert!(named(&["reset"], "shop|region~eu-*").contains("is reset for all of them"));
+
+    // Two limits may count a token of which the digest is known.
+    let token = names
+        .iter()
+        .find(|name| name.starts_with("shop|token#"))
+        .expect("a name");
+    let failure = desk.fails(weir, &["reset", "--subject", token]);
+    assert!(
+        failure.contains(
+            "these limits may count it: shop.token_Bearer *, shop.token; write one of them as limit"
+        ),
+        "{failure}"
+    );
+    assert!(
+        named(&["reset", "--limit", "shop.token_Bearer *"], token)
+            .starts_with("shop.token_Bearer * counts from zero")
+    );
+    assert!(
+        desk.fails(weir, &["block", "--subject", "shop"])
+            .contains("subject: it has no entries")
+    );
+}
+
+/// Usage, counts and a block of the subject of a digest, and the error of `explain`. Returns what the
+/// block printed.
+fn assert_digest_is_addressed(desk: &Desk, weir: &Weir, file: &Path, name: &str) -> String {
+    let named = |command: &[&str]| desk.ok(weir, &[command, &["--subject", name]].concat());
+    let usage = named(&["usage"]);
+    assert!(
+        usage.starts_with(&format!(
+            "'--subject={name}' of shop.user\n  hits        1, refused 0"
+        )),
+        "{usage}"
+    );
+    assert!(named(&["count", "--over", "10m"]).contains("  hits     1, refused 0"));
+    let failure = desk.fails(weir, &["explain", "--subject", name]);
+    assert!(
+        failure.contains("by its digest only; write the entries with the whole value"),
+        "{failure}"
+    );
+    let block = named(&["block"]);
+    assert!(
+        block.contains("  limits  shop.user\n")
+            && std::fs::read_to_string(file)
+                .expect("a file")
+                .contains(&format!("\"value_sha256\": \"{}\"", &name[10..])),
+        "{block}"
+    );
+    block
+}
+
+/// Limits whose subjects have no value that can be written: long ones, and one that values share.
+const NAMED: &str = "
 domain: shop
 descriptors:
   - key: user
@@ -428,8 +515,25 @@ descriptors:
   - { key: token, value: \"Bearer *\", rate_limit: { unit: year, requests_per_unit: 2 } }
   - { key: token, rate_limit: { unit: year, requests_per_unit: 2 } }
 ";
+
+/// Only what its entries do not say is printed by its name.
+fn assert_printed_by_names(text: &str, spoofed: &str) {
+    assert_eq!(text.matches("'--subject=shop|").count(), 4, "{text}");
+    assert!(
+        text.contains(&format!("  user={spoofed}\n"))
+            && text.contains("  'a\\u{3d}b=c=d'\n")
+            && text.contains("'--subject=shop|region~eu-*'"),
+        "{text}"
+    );
+}
+
+/// Of a long value Weir knows the digest, and of values that share a counter the pattern: every
+/// command takes the name of such a subject.
+#[tokio::test]
+async fn a_subject_without_its_value_is_addressed_by_its_name() {
+    let desk = Desk::new();
     let file = desk.path("overrides.json");
-    let weir = desk.start(limits, &[("OVERRIDES_FILE", file.to_str().expect("UTF-8"))]);
+    let weir = desk.start(NAMED, &[("OVERRIDES_FILE", file.to_str().expect("UTF-8"))]);
     let client = &mut weir.client().await;
     let long = |begin: &str| format!("{begin}{}", "x".repeat(300));
     let (ann, bob, token) = (long("ann"), long("bob"), long("Bearer "));
@@ -453,46 +557,16 @@ descriptors:
         .iter()
         .map(|one| one["subject"].as_str().expect("a name").to_owned())
         .collect();
-    let text = desk.ok(&weir, &["top"]);
     let digests = names
         .iter()
         .filter(|name| name.starts_with("shop|user#"))
         .collect::<Vec<_>>();
     assert_eq!((names.len(), digests.len()), (6, 2), "{names:?}");
-    // Only what its entries do not say is printed by its name.
-    assert_eq!(text.matches("'--subject=shop|").count(), 4, "{text}");
-    assert!(
-        text.contains(&format!("  user={spoofed}\n"))
-            && text.contains("  'a\\u{3d}b=c=d'\n")
-            && text.contains("'--subject=shop|region~eu-*'"),
-        "{text}"
-    );
+    assert_printed_by_names(&desk.ok(&weir, &["top"]), &spoofed);
 
-    let named =
-        |command: &[&str], name: &str| desk.ok(&weir, &[command, &["--subject", name]].concat());
     let mut blocked_alone = Vec::new();
     for name in digests {
-        let usage = named(&["usage"], name);
-        assert!(
-            usage.starts_with(&format!(
-                "'--subject={name}' of shop.user\n  hits        1, refused 0"
-            )),
-            "{usage}"
-        );
-        assert!(named(&["count", "--over", "10m"], name).contains("  hits     1, refused 0"));
-        let failure = desk.fails(&weir, &["explain", "--subject", name]);
-        assert!(
-            failure.contains("by its digest only; write the entries with the whole value"),
-            "{failure}"
-        );
-        let block = named(&["block"], name);
-        assert!(
-            block.contains("  limits  shop.user\n")
-                && std::fs::read_to_string(&file)
-                    .expect("a file")
-                    .contains(&format!("\"value_sha256\": \"{}\"", &name[10..])),
-            "{block}"
-        );
+        let block = assert_digest_is_addressed(&desk, &weir, &file, name);
         for (key, value) in sent {
             if code(client, key, value, 0).await == Code::OverLimit {
                 blocked_alone.push(value);
@@ -504,8 +578,9 @@ descriptors:
         );
         desk.ok(&weir, &["overrides", "remove", &id_of(&block)]);
         // One hit is counted, and one fits; after the reset two fit.
-        assert!(named(&["reset"], name).starts_with("shop.user counts from zero"));
-        let raise = named(&["raise", "--to", "9/year"], name);
+        let named = |command: &[&str]| desk.ok(&weir, &[command, &["--subject", name]].concat());
+        assert!(named(&["reset"]).starts_with("shop.user counts from zero"));
+        let raise = named(&["raise", "--to", "9/year"]);
         assert!(raise.contains("  limits  shop.user\n"), "{raise}");
     }
     blocked_alone.sort_unstable();
@@ -524,44 +599,36 @@ descriptors:
         );
     }
 
-    // The key with = by its name and by what is printed; the pattern by its name.
-    assert!(named(&["usage"], "shop|a%3db=c%3dd").contains("  hits        1, refused 0"));
-    assert!(
-        desk.ok(&weir, &["usage", "-d", "shop", "a\\u{3d}b=c=d"])
-            .contains("  hits        1, refused 0")
-    );
-    let explained = desk.ok(&weir, &["explain", "--subject", "shop|region~eu-*"]);
-    assert!(explained.contains("1 used, 1 left"), "{explained}");
-    let block = named(&["block"], "shop|region~eu-*");
-    assert!(block.starts_with("block 'region=eu-*' in shop"), "{block}");
-    assert_eq!(
-        [
-            code(client, "region", "eu-2", 0).await,
-            code(client, "region", "us", 0).await
-        ],
-        [Code::OverLimit, Code::Ok]
-    );
-    assert!(named(&["reset"], "shop|region~eu-*").contains("is reset for all of them"));
+    assert_keys_and_patterns_have_names(&desk, &weir, &names).await;
+}
 
-    // Two limits may count a token of which the digest is known.
-    let token = names
-        .iter()
-        .find(|name| name.starts_with("shop|token#"))
-        .expect("a name");
-    let failure = desk.fails(&weir, &["reset", "--subject", token]);
+/// The API says the same of what the command refuses itself.
+fn assert_api_says_the_same(weir: &Weir) {
+    // The API says the same of what the command refuses itself.
+    let body = |body: &str| {
+        let address = weir.listener("debug");
+        let message = format!(
+            "POST /api/v1/reset HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer \
+             0123456789abcdef0123\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = crate::support::http_client::exchange(
+            std::net::Ipv4Addr::LOCALHOST,
+            address,
+            message.as_bytes(),
+        )
+        .expect("an answer");
+        String::from_utf8(answer).expect("UTF-8")
+    };
+    let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4*"}]}"#);
     assert!(
-        failure.contains(
-            "these limits may count it: shop.token_Bearer *, shop.token; write one of them as limit"
-        ),
-        "{failure}"
+        answer.starts_with("HTTP/1.1 400") && answer.contains("in the place of `user=4*`"),
+        "{answer}"
     );
+    let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4"}], "x": 1}"#);
     assert!(
-        named(&["reset", "--limit", "shop.token_Bearer *"], token)
-            .starts_with("shop.token_Bearer * counts from zero")
-    );
-    assert!(
-        desk.fails(&weir, &["block", "--subject", "shop"])
-            .contains("subject: it has no entries")
+        answer.starts_with("HTTP/1.1 400") && answer.contains("unknown field `x`"),
+        "{answer}"
     );
 }
 
@@ -619,32 +686,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         text.contains("warning: it is kept in this process only: it ends with the process"),
         "{text}"
     );
-    // The API says the same of what the command refuses itself.
-    let body = |body: &str| {
-        let address = weir.listener("debug");
-        let message = format!(
-            "POST /api/v1/reset HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer \
-             0123456789abcdef0123\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        );
-        let answer = crate::support::http_client::exchange(
-            std::net::Ipv4Addr::LOCALHOST,
-            address,
-            message.as_bytes(),
-        )
-        .expect("an answer");
-        String::from_utf8(answer).expect("UTF-8")
-    };
-    let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4*"}]}"#);
-    assert!(
-        answer.starts_with("HTTP/1.1 400") && answer.contains("in the place of `user=4*`"),
-        "{answer}"
-    );
-    let answer = body(r#"{"domain": "shop", "entries": [{"key": "user", "value": "4"}], "x": 1}"#);
-    assert!(
-        answer.starts_with("HTTP/1.1 400") && answer.contains("unknown field `x`"),
-        "{answer}"
-    );
+    assert_api_says_the_same(&weir);
 }
 
 #[test]
@@ -787,28 +829,41 @@ async fn the_file_keeps_its_permissions_and_its_link() {
     }
 }
 
+fn header(answer: &RateLimitResponse, key: &str) -> Option<String> {
+    answer
+        .response_headers_to_add
+        .iter()
+        .find(|header| header.key == key)
+        .map(|header| header.value.clone())
+}
+
+fn assert_orders_are_counted(weir: &Weir) {
+    for (kind, count) in [("block", 3.0), ("exempt", 5.0), ("raise", 1.0)] {
+        assert_eq!(
+            weir.metric(&format!("weir_override_decisions_total{{kind=\"{kind}\"}}")),
+            Some(count),
+            "{kind}"
+        );
+    }
+    for (outcome, count) in [("blocked", 2.0), ("exempt", 5.0)] {
+        let series = format!(
+            "weir_decisions_total{{domain=\"shop\",limit=\"vip\",name=\"vip\",outcome=\"{outcome}\"}}"
+        );
+        assert_eq!(weir.metric(&series), Some(count), "{outcome}");
+    }
+}
+
 #[tokio::test]
 async fn answers_are_what_envoy_and_clients_can_use() {
     let desk = Desk::new();
-    let weir = desk.start(
-        LIMITS,
-        &[
-            ("RETRY_AFTER_HEADER_ENABLED", "true"),
-            ("REFUSED_BY_HEADER", "x-refused-by"),
-        ],
-    );
+    let headers = [
+        ("RETRY_AFTER_HEADER_ENABLED", "true"),
+        ("REFUSED_BY_HEADER", "x-refused-by"),
+    ];
+    let weir = desk.start(LIMITS, &headers);
     let client = &mut weir.client().await;
-    desk.ok(
-        &weir,
-        &[
-            "block",
-            "-d",
-            "shop",
-            "vip=1",
-            "--until",
-            &in_seconds(1_000),
-        ],
-    );
+    let until = in_seconds(1_000);
+    desk.ok(&weir, &["block", "-d", "shop", "vip=1", "--until", &until]);
     desk.ok(&weir, &["block", "-d", "shop", "vip=2"]);
     desk.ok(&weir, &["block", "-d", "shop", "none=1", "--force"]);
     desk.ok(&weir, &["exempt", "-d", "shop", "vip=3"]);
@@ -835,13 +890,6 @@ async fn answers_are_what_envoy_and_clients_can_use() {
         (900..=1_001).contains(&reset),
         "until the block ends: {reset}"
     );
-    let header = |answer: &weir::core::proto::RateLimitResponse, key: &str| {
-        answer
-            .response_headers_to_add
-            .iter()
-            .find(|header| header.key == key)
-            .map(|header| header.value.clone())
-    };
     assert!(
         header(&answer, "retry-after")
             .is_some_and(|secs| (900..=1_001).contains(&secs.parse::<i64>().expect("seconds")))
@@ -881,19 +929,7 @@ async fn answers_are_what_envoy_and_clients_can_use() {
         (Code::Ok, 500, 491)
     );
 
-    for (kind, count) in [("block", 3.0), ("exempt", 5.0), ("raise", 1.0)] {
-        assert_eq!(
-            weir.metric(&format!("weir_override_decisions_total{{kind=\"{kind}\"}}")),
-            Some(count),
-            "{kind}"
-        );
-    }
-    for (outcome, count) in [("blocked", 2.0), ("exempt", 5.0)] {
-        let series = format!(
-            "weir_decisions_total{{domain=\"shop\",limit=\"vip\",name=\"vip\",outcome=\"{outcome}\"}}"
-        );
-        assert_eq!(weir.metric(&series), Some(count), "{outcome}");
-    }
+    assert_orders_are_counted(&weir);
 }
 
 async fn codes(

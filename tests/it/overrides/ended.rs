@@ -33,6 +33,47 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Redis has the raise and the version, and what ended for a week.
+fn assert_expires_in_redis(redis: &RedisServer) {
+    assert_eq!(
+        (
+            redis.run::<i64>(&["HLEN", KEY]),
+            redis.run::<i64>(&["HLEN", ENDED])
+        ),
+        (2, 4),
+        "the raise and the version"
+    );
+    assert!((604_000..=604_800).contains(&redis.run::<i64>(&["TTL", ENDED])));
+}
+
+/// The table has one override, a block that alice made and removed.
+fn assert_listed(text: &str, id: &str) {
+    let words = |line: &str| {
+        line.split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = text.lines().map(words).collect();
+    assert_eq!(
+        rows[0],
+        [
+            "ID", "ORDER", "DOMAIN", "ENTRIES", "ENDED", "ENDED BY", "MADE", "BY", "REASON"
+        ],
+        "{text}"
+    );
+    let row: Vec<_> = [0, 1, 2, 3, 5, 7, 8]
+        .iter()
+        .map(|&column| rows[1][column].as_str())
+        .collect();
+    assert_eq!(
+        row,
+        [id, "block", "shop", "vip=1", "alice", "alice", "scraper"],
+        "{text}"
+    );
+}
+
 #[tokio::test]
 async fn what_ended_is_listed_for_a_week_wherever_overrides_are_kept() {
     for store in ["process", "file", "redis"] {
@@ -55,39 +96,7 @@ async fn what_ended_is_listed_for_a_week_wherever_overrides_are_kept() {
         desk.ok(&weir, &["raise", "-d", "shop", "vip=2", "--to", "9/year"]);
         desk.ok(&weir, &["overrides", "remove", &id_of(&gone)]);
         assert_eq!(ended(&desk, &weir), pairs(&[("1", "alice")]), "{store}");
-        let text = desk.ok(&weir, &["overrides", "--ended"]);
-        let words = |line: &str| {
-            line.split("  ")
-                .map(str::trim)
-                .filter(|cell| !cell.is_empty())
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        let rows: Vec<_> = text.lines().map(words).collect();
-        assert_eq!(
-            rows[0],
-            [
-                "ID", "ORDER", "DOMAIN", "ENTRIES", "ENDED", "ENDED BY", "MADE", "BY", "REASON"
-            ],
-            "{text}"
-        );
-        let row: Vec<_> = [0, 1, 2, 3, 5, 7, 8]
-            .iter()
-            .map(|&column| rows[1][column].as_str())
-            .collect();
-        assert_eq!(
-            row,
-            [
-                &*id_of(&gone),
-                "block",
-                "shop",
-                "vip=1",
-                "alice",
-                "alice",
-                "scraper"
-            ],
-            "{text}"
-        );
+        assert_listed(&desk.ok(&weir, &["overrides", "--ended"]), &id_of(&gone));
         // One that ends by itself, and is ordered again before it was swept.
         desk.ok(
             &weir,
@@ -134,15 +143,7 @@ async fn what_ended_is_listed_for_a_week_wherever_overrides_are_kept() {
         all.insert(0, ("3", "alice"));
         assert_eq!(ended(&desk, &weir), pairs(&all), "{store}");
         if store == "redis" {
-            assert_eq!(
-                (
-                    redis.run::<i64>(&["HLEN", KEY]),
-                    redis.run::<i64>(&["HLEN", ENDED])
-                ),
-                (2, 4),
-                "the raise and the version"
-            );
-            assert!((604_000..=604_800).contains(&redis.run::<i64>(&["TTL", ENDED])));
+            assert_expires_in_redis(&redis);
         }
     }
 }

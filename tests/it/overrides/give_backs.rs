@@ -175,6 +175,65 @@ async fn hits_come_back_under_every_override() {
     .await;
 }
 
+/// Places have no unit: they are raised by a number alone.
+fn raise_by_a_number(desk: &Desk, weir: &Weir) {
+    let raise = desk.ok(
+        weir,
+        &["raise", "-d", "shop", "job=big", "request", "--to", "20"],
+    );
+    assert!(
+        raise.starts_with(
+            "raise to 20 in flight job=big request in shop, until it is removed\n  limits  \
+                 shop.job.request\n"
+        ),
+        "{raise}"
+    );
+    assert!(
+        raise.contains("  count   kept: hits that were counted still count\n"),
+        "{raise}"
+    );
+    assert!(
+        desk.ok(weir, &["overrides"])
+            .contains("raise to 20 in flight")
+    );
+    let listed: Value =
+        serde_json::from_str(&desk.ok(weir, &["overrides", "--format", "json"])).expect("JSON");
+    assert_eq!(
+        listed["overrides"][0]["to"],
+        serde_json::json!({"requests_per_unit": 20})
+    );
+    for (entries, to, error) in [
+        (
+            &["job=big", "request"][..],
+            "20/minute",
+            "to: the limit shop.job.request is 2 in flight, which has no unit; write a number \
+                 alone, above 2",
+        ),
+        (
+            &["job=big", "request"],
+            "2",
+            "to: the limit shop.job.request is 2 in flight already; write a larger amount",
+        ),
+        (
+            &["job=big", "request"],
+            "10001",
+            "which holds 10000 at most",
+        ),
+        (
+            &["plain=x"],
+            "20",
+            "to: the limit shop.plain is 5/year, and can be raised in its own unit only; write \
+                 an amount per year, such as 5/year",
+        ),
+    ] {
+        let failed = desk.fails(
+            weir,
+            &[&["raise", "-d", "shop", "--to", to], entries].concat(),
+        );
+        assert!(failed.contains(error), "{entries:?} {to}: {failed}");
+    }
+}
+
 #[tokio::test]
 async fn places_are_released_under_every_override_and_raised_by_a_number() {
     each(async |desk, weir, client, _| {
@@ -205,61 +264,7 @@ async fn places_are_released_under_every_override_and_raised_by_a_number() {
                 "{kind}: whether a place of two is free"
             );
         }
-        let raise = desk.ok(
-            weir,
-            &["raise", "-d", "shop", "job=big", "request", "--to", "20"],
-        );
-        assert!(
-            raise.starts_with(
-                "raise to 20 in flight job=big request in shop, until it is removed\n  limits  \
-                 shop.job.request\n"
-            ),
-            "{raise}"
-        );
-        assert!(
-            raise.contains("  count   kept: hits that were counted still count\n"),
-            "{raise}"
-        );
-        assert!(
-            desk.ok(weir, &["overrides"])
-                .contains("raise to 20 in flight")
-        );
-        let listed: Value =
-            serde_json::from_str(&desk.ok(weir, &["overrides", "--format", "json"])).expect("JSON");
-        assert_eq!(
-            listed["overrides"][0]["to"],
-            serde_json::json!({"requests_per_unit": 20})
-        );
-        for (entries, to, error) in [
-            (
-                &["job=big", "request"][..],
-                "20/minute",
-                "to: the limit shop.job.request is 2 in flight, which has no unit; write a number \
-                 alone, above 2",
-            ),
-            (
-                &["job=big", "request"],
-                "2",
-                "to: the limit shop.job.request is 2 in flight already; write a larger amount",
-            ),
-            (
-                &["job=big", "request"],
-                "10001",
-                "which holds 10000 at most",
-            ),
-            (
-                &["plain=x"],
-                "20",
-                "to: the limit shop.plain is 5/year, and can be raised in its own unit only; write \
-                 an amount per year, such as 5/year",
-            ),
-        ] {
-            let failed = desk.fails(
-                weir,
-                &[&["raise", "-d", "shop", "--to", to], entries].concat(),
-            );
-            assert!(failed.contains(error), "{entries:?} {to}: {failed}");
-        }
+        raise_by_a_number(desk, weir);
     })
     .await;
 }

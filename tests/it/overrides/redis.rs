@@ -94,6 +94,17 @@ async fn what_is_set_in_one_replica_holds_in_all_of_them() {
     }
 }
 
+/// An override that is removed at the first replica is in force at none.
+async fn removed_is_removed(desk: &Desk, replicas: &[&Weir]) {
+    let listed = desk.ok(replicas[0], &["overrides", "--format", "json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+    let id = listed["overrides"][0]["id"].as_str().expect("an id");
+    desk.ok(replicas[0], &["overrides", "remove", id]);
+    for replica in replicas {
+        becomes(replica, "vip", "long", Code::Ok).await;
+    }
+}
+
 #[tokio::test]
 async fn while_redis_is_away_the_last_known_ones_hold_and_end() {
     let (desk, mut redis) = (Desk::new(), RedisServer::start());
@@ -162,20 +173,7 @@ async fn while_redis_is_away_the_last_known_ones_hold_and_end() {
         "the override and the version; the ended one is not there"
     );
     one.wait_for_log("overrides: read again").await;
-    // And removed is removed.
-    let listed = desk.ok(&later, &["overrides", "--format", "json"]);
-    let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
-    desk.ok(
-        &later,
-        &[
-            "overrides",
-            "remove",
-            listed["overrides"][0]["id"].as_str().expect("an id"),
-        ],
-    );
-    for replica in [&one, &other, &later] {
-        becomes(replica, "vip", "long", Code::Ok).await;
-    }
+    removed_is_removed(&desk, &[&later, &one, &other]).await;
 }
 
 #[tokio::test]

@@ -104,6 +104,40 @@ struct Expected {
     deleted: Vec<Vec<u8>>,
 }
 
+/// Runs a batch of `all_or_none` on the pure steps.
+fn expect_all_or_none(
+    checks: &Checks,
+    at: Arrival,
+    keys: &[Vec<u8>],
+    model: &mut Model,
+) -> Vec<Verdict> {
+    let known = |index: CheckIndex| {
+        model
+            .get(&keys[index.0])
+            .and_then(|known| known.state.clone())
+    };
+    let group = AllOrNone::decide(checks, at, known, |left, right| {
+        keys[left.0] == keys[right.0]
+    });
+    for (index, state, keep_for) in group.writes {
+        // `AllOrNone::decide` does not report which check wrote last.
+        let by = checks[index].algorithm;
+        let is_one = keys
+            .iter()
+            .zip(checks.iter())
+            .all(|(key, check)| *key != keys[index.0] || check.algorithm == by);
+        write(
+            model,
+            &keys[index.0],
+            by,
+            at.now,
+            Some(state),
+            if is_one { keep_for } else { Span::MAX },
+        );
+    }
+    group.verdicts.to_vec()
+}
+
 /// Runs a batch on the pure steps.
 fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generator) -> Expected {
     let keys: Vec<Vec<u8>> = checks
@@ -152,33 +186,7 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
             }
             (verdicts, Some(kept))
         }
-        Commit::AllOrNone => {
-            let known = |index: CheckIndex| {
-                model
-                    .get(&keys[index.0])
-                    .and_then(|known| known.state.clone())
-            };
-            let group = AllOrNone::decide(&checks, at, known, |left, right| {
-                keys[left.0] == keys[right.0]
-            });
-            for (index, state, keep_for) in group.writes {
-                // `AllOrNone::decide` does not report which check wrote last.
-                let by = checks[index].algorithm;
-                let is_one = keys
-                    .iter()
-                    .zip(checks.iter())
-                    .all(|(key, check)| *key != keys[index.0] || check.algorithm == by);
-                write(
-                    model,
-                    &keys[index.0],
-                    by,
-                    when.now,
-                    Some(state),
-                    if is_one { keep_for } else { Span::MAX },
-                );
-            }
-            (group.verdicts.to_vec(), None)
-        }
+        Commit::AllOrNone => (expect_all_or_none(&checks, at, &keys, model), None),
     };
     for verdict in &verdicts {
         if let (false, Wait::For(span)) = (verdict.allowed, verdict.retry_after) {
@@ -186,14 +194,10 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
         }
     }
     let distinct: BTreeSet<_> = keys.into_iter().collect();
+    let state = |key: &Vec<u8>| model.get(key).and_then(|known| known.state.clone());
     let stored = distinct
         .into_iter()
-        .map(|key| {
-            (
-                key.clone(),
-                model.get(&key).and_then(|known| known.state.clone()),
-            )
-        })
+        .map(|key| (key.clone(), state(&key)))
         .collect();
     Expected {
         checks,

@@ -68,21 +68,9 @@ async fn is_serving(weir: &Weir) -> bool {
     response.into_inner().status() == ServingStatus::Serving
 }
 
-#[tokio::test]
-async fn metrics_show_the_server_and_advice_follows_its_settings() {
-    let redis =
-        RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+/// A server that is well, and its version.
+fn assert_server_is_shown(redis: &RedisServer, weir: &Weir) {
     let url = redis.url();
-    let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
-    wait_for(&weir, &advice(&url, "eviction_policy"), |value| {
-        value == Some(1.0)
-    })
-    .await;
-    let line = weir.wait_for_log("allkeys-lru").await;
-    assert!(
-        line.contains("noeviction") && line.contains("\"warn\""),
-        "the line names the remedy: {line}"
-    );
     let metric = |name: &str| weir.metric(&series(name, &url, ""));
     assert_eq!(
         (metric("weir_redis_up"), metric("weir_redis_breaker_state")),
@@ -126,6 +114,25 @@ async fn metrics_show_the_server_and_advice_follows_its_settings() {
         )),
         Some(1.0)
     );
+}
+
+#[tokio::test]
+async fn metrics_show_the_server_and_advice_follows_its_settings() {
+    let redis =
+        RedisServer::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let url = redis.url();
+    let weir = Weir::start(support::DEMO, &[("REDIS_URL", &url)]);
+    wait_for(&weir, &advice(&url, "eviction_policy"), |value| {
+        value == Some(1.0)
+    })
+    .await;
+    let line = weir.wait_for_log("allkeys-lru").await;
+    assert!(
+        line.contains("noeviction") && line.contains("\"warn\""),
+        "the line names the remedy: {line}"
+    );
+    assert_server_is_shown(&redis, &weir);
+    let metric = |name: &str| weir.metric(&series(name, &url, ""));
 
     let mut client = weir.client().await;
     for _ in 0..3 {
@@ -399,6 +406,40 @@ async fn a_proxy_without_transactions_and_an_old_version_are_named() {
     );
 }
 
+/// Answers of an outage come at once.
+async fn assert_fails_at_once(clients: [&mut Client; 2]) {
+    let began = Instant::now();
+    for client in clients {
+        for _ in 0..100 {
+            assert_eq!(asks(client).await, Err(Code::Unavailable));
+        }
+    }
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "200 answers took {:?}",
+        began.elapsed()
+    );
+}
+
+/// Twenty answers in a row come within a second.
+async fn assert_recovers(client: &mut Client) {
+    let began = Instant::now();
+    let mut good = 0;
+    while good < 20 {
+        good = if asks(client).await.is_ok() {
+            good + 1
+        } else {
+            0
+        };
+        assert!(
+            began.elapsed() < A_SECOND,
+            "not recovered after {:?}",
+            began.elapsed()
+        );
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 #[tokio::test]
 async fn health_follows_redis_only_when_asked() {
     let mut redis = RedisServer::absent();
@@ -433,16 +474,7 @@ async fn health_follows_redis_only_when_asked() {
     // Redis does not run: both listeners are open, and answers come at once.
     becomes(500).await;
     let (mut client, mut other) = (following.client().await, steady.client().await);
-    let began = Instant::now();
-    for _ in 0..100 {
-        assert_eq!(asks(&mut client).await, Err(Code::Unavailable));
-        assert_eq!(asks(&mut other).await, Err(Code::Unavailable));
-    }
-    assert!(
-        began.elapsed() < Duration::from_secs(5),
-        "200 answers took {:?}",
-        began.elapsed()
-    );
+    assert_fails_at_once([&mut client, &mut other]).await;
     following.wait_for_log("Redis outage").await;
     // Long enough for the waits between attempts to grow.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -460,42 +492,17 @@ async fn health_follows_redis_only_when_asked() {
     );
 
     redis.start_again();
-    let began = Instant::now();
-    let mut good = 0;
-    while good < 20 {
-        good = if asks(&mut client).await.is_ok() {
-            good + 1
-        } else {
-            0
-        };
-        assert!(
-            began.elapsed() < A_SECOND,
-            "not recovered after {:?}",
-            began.elapsed()
-        );
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    assert_recovers(&mut client).await;
     becomes(200).await;
     following.wait_for_log("Redis answers").await;
-    let changes = |further: &str| {
-        following.metric(&series(
-            "weir_redis_breaker_transitions_total",
-            &url,
-            further,
-        ))
-    };
-    assert_eq!(changes(",to=\"open\",reason=\"outage\""), Some(1.0));
-    assert_eq!(changes(",to=\"ramp\",reason=\"probe\""), Some(1.0));
-    wait_for(
-        &following,
-        &series(
-            "weir_redis_breaker_transitions_total",
-            &url,
-            ",to=\"closed\",reason=\"ramp\"",
-        ),
-        |v| v == Some(1.0),
-    )
-    .await;
+    let changes = |to: &str| series("weir_redis_breaker_transitions_total", &url, to);
+    for (to, reason) in [("open", "outage"), ("ramp", "probe"), ("closed", "ramp")] {
+        let of = changes(&format!(",to=\"{to}\",reason=\"{reason}\""));
+        if to == "closed" {
+            wait_for(&following, &of, |count| count == Some(1.0)).await;
+        }
+        assert_eq!(following.metric(&of), Some(1.0), "{of}");
+    }
 
     // From here on `following` gets no requests; its health must follow Redis without them.
     redis.kill();

@@ -76,6 +76,61 @@ fn stored_as(key: &str, algorithm: &Algorithm, answers: &Answers) -> String {
     }
 }
 
+/// One of three checks has a key that cannot be read.
+struct Unreadable<'a> {
+    name: &'a str,
+    algorithm: Algorithm,
+    /// What the keys of the other checks begin with.
+    keys: String,
+    position: usize,
+    hits: i64,
+    /// What wrote the key.
+    command: &'a [&'a str],
+}
+
+async fn assert_fails_alone(redis: &Redis, unreadable: &Unreadable<'_>) {
+    let &Unreadable {
+        name,
+        algorithm,
+        ref keys,
+        position,
+        hits,
+        command,
+    } = unreadable;
+    let mut checks: Vec<(String, Check)> = (0..2)
+        .map(|index| (format!("{keys}-{index}"), check_of(algorithm, 1)))
+        .collect();
+    checks.insert(position, (format!("{name}-bad"), check_of(algorithm, hits)));
+    let checks: Vec<_> = checks
+        .iter()
+        .map(|(key, check)| (key.as_str(), check.clone()))
+        .collect();
+    let answers = decide(redis, checks_of(&checks)).await;
+    for (index, answer) in used(&answers).into_iter().enumerate() {
+        if index == position {
+            let wrong = matches!(
+                answer,
+                Err(StoreError::Data("wrongtype" | "not_an_integer"))
+            );
+            assert!(wrong, "{name}, {command:?}: {answer:?}");
+        } else {
+            assert_eq!(answer, Ok((true, 1)), "{name}, {command:?} at {position}");
+        }
+    }
+    let answers = decide(redis, all_or_none(&checks)).await;
+    assert!(
+        answers
+            .checks
+            .iter()
+            .all(|answer| matches!(answer, Err(StoreError::Data(_)))),
+        "{name}: {answers:?}"
+    );
+    // `all_or_none` wrote nothing.
+    let (key, check) = &checks[(position + 1) % 3];
+    let look = decide(redis, checks_of(&[(key, check_of(check.algorithm, 0))])).await;
+    assert_eq!(used(&look), [Ok((true, 1))], "{name}");
+}
+
 #[tokio::test]
 async fn an_unreadable_key_fails_only_its_own_check() {
     let server = RedisServer::start();
@@ -114,44 +169,18 @@ async fn an_unreadable_key_fails_only_its_own_check() {
                 server.run::<()>(&["DEL", &bad]);
                 server.run::<Value>(command);
                 for hits in [1, 0, -1] {
-                    let mut checks: Vec<(String, Check)> = (0..2)
-                        .map(|index| {
-                            (
-                                format!("{name}-{round}-{position}-{hits}-{index}"),
-                                check_of(algorithm, 1),
-                            )
-                        })
-                        .collect();
-                    checks.insert(position, (format!("{name}-bad"), check_of(algorithm, hits)));
-                    let checks: Vec<_> = checks
-                        .iter()
-                        .map(|(key, check)| (key.as_str(), check.clone()))
-                        .collect();
-                    let answers = decide(&redis, checks_of(&checks)).await;
-                    for (index, answer) in used(&answers).into_iter().enumerate() {
-                        if index == position {
-                            let wrong = matches!(
-                                answer,
-                                Err(StoreError::Data("wrongtype" | "not_an_integer"))
-                            );
-                            assert!(wrong, "{name}, {command:?}: {answer:?}");
-                        } else {
-                            assert_eq!(answer, Ok((true, 1)), "{name}, {command:?} at {position}");
-                        }
-                    }
-                    let answers = decide(&redis, all_or_none(&checks)).await;
-                    assert!(
-                        answers
-                            .checks
-                            .iter()
-                            .all(|answer| matches!(answer, Err(StoreError::Data(_)))),
-                        "{name}: {answers:?}"
-                    );
-                    // `all_or_none` wrote nothing.
-                    let (key, check) = &checks[(position + 1) % 3];
-                    let look =
-                        decide(&redis, checks_of(&[(key, check_of(check.algorithm, 0))])).await;
-                    assert_eq!(used(&look), [Ok((true, 1))], "{name}");
+                    assert_fails_alone(
+                        &redis,
+                        &Unreadable {
+                            name,
+                            algorithm,
+                            keys: format!("{name}-{round}-{position}-{hits}"),
+                            position,
+                            hits,
+                            command,
+                        },
+                    )
+                    .await;
                 }
             }
             round += 1;
@@ -201,21 +230,17 @@ async fn a_second_check_on_a_key_sees_the_hits_of_the_first() {
     }
 }
 
+fn modes(quota: bool, shadow: bool) -> Modes {
+    Modes { quota, shadow }
+}
+
 #[tokio::test]
 async fn all_or_none_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let (enforced, quota, shadow) = (
-        Modes::default(),
-        Modes {
-            quota: true,
-            shadow: false,
-        },
-        Modes {
-            quota: false,
-            shadow: true,
-        },
-    );
+    let enforced = Modes::default();
+    let (quota, shadow) = (modes(true, false), modes(false, true));
+    let both = modes(true, true);
     let table: [(&[(Modes, i64)], bool); 8] = [
         (&[(enforced, 1), (enforced, 9)], false),
         (&[(shadow, 9), (enforced, 1)], true),
@@ -223,29 +248,8 @@ async fn all_or_none_is_refused_by_any_limit_by_all_quotas_and_never_by_a_shadow
         (&[(quota, 9), (quota, 1)], true),
         (&[(quota, 9), (quota, 9)], false),
         (&[(quota, 9), (enforced, 1)], false),
-        (
-            &[(
-                Modes {
-                    quota: true,
-                    shadow: true,
-                },
-                9,
-            )],
-            true,
-        ),
-        (
-            &[
-                (
-                    Modes {
-                        quota: true,
-                        shadow: true,
-                    },
-                    9,
-                ),
-                (quota, 9),
-            ],
-            true,
-        ),
+        (&[(both, 9)], true),
+        (&[(both, 9), (quota, 9)], true),
     ];
     for (name, algorithm) in each_algorithm(4) {
         for (roles, is_written) in table {
@@ -501,39 +505,70 @@ async fn a_long_log_takes_less_than_a_third_of_a_sorted_set() {
     server.assert_every_key_expires();
 }
 
+/// When requests of one call are decided.
+const CALLED: Micros = Micros(1_800_000_000_000_000);
+
+/// A deadline that is passed by `late` microseconds less one.
+fn in_time(late: u64) -> When {
+    When {
+        now: CALLED,
+        deadline: Micros(CALLED.0 + 1 - late),
+        max_hold: Span::MAX,
+    }
+}
+
+/// The hits of a key and of the key `other`.
+fn assert_used(server: &RedisServer, name: &str, algorithm: Algorithm, used: [u64; 2]) {
+    let look = checks_of(&[
+        (name, check_of(algorithm, 0)),
+        ("other", check_of(algorithm, 0)),
+    ]);
+    let look = call([(&look, in_time(0))]);
+    let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
+    let reply = look
+        .command(ScriptRef::ByText)
+        .query(&mut server.connection())
+        .expect("Redis is well");
+    look.read(&reply, &mut answers).expect("a good reply");
+    assert_eq!(
+        answers.map(|answer| answer.map(|verdict| verdict.used)),
+        used.map(Ok),
+        "{name}"
+    );
+}
+
+/// Requests of one call, of which some cannot be decided.
+fn requests_of(name: &str, algorithm: Algorithm) -> [Checks; 6] {
+    [
+        checks_of(&[
+            (name, check_of(algorithm, 1)),
+            ("bad", check_of(algorithm, 1)),
+        ]),
+        all_or_none(&[
+            (name, check_of(algorithm, 1)),
+            (name, check_of(algorithm, 9)),
+            ("other", check_of(algorithm, 1)),
+        ]),
+        checks_of(&[(name, check_of(algorithm, 1))]),
+        all_or_none(&[
+            (name, check_of(algorithm, 1)),
+            ("other", check_of(algorithm, 2)),
+        ]),
+        all_or_none(&[
+            (name, check_of(algorithm, 1)),
+            ("bad", check_of(algorithm, 0)),
+        ]),
+        checks_of(&[(name, check_of(algorithm, 0))]),
+    ]
+}
+
 #[tokio::test]
 async fn requests_in_one_call_see_each_other_and_fail_separately() {
     let server = RedisServer::start();
-    let now = Micros(1_800_000_000_000_000);
     for (name, algorithm) in each_algorithm(4) {
-        let when = |late: u64| When {
-            now,
-            deadline: Micros(now.0 + 1 - late),
-            max_hold: Span::MAX,
-        };
-        let requests = [
-            checks_of(&[
-                (name, check_of(algorithm, 1)),
-                ("bad", check_of(algorithm, 1)),
-            ]),
-            all_or_none(&[
-                (name, check_of(algorithm, 1)),
-                (name, check_of(algorithm, 9)),
-                ("other", check_of(algorithm, 1)),
-            ]),
-            checks_of(&[(name, check_of(algorithm, 1))]),
-            all_or_none(&[
-                (name, check_of(algorithm, 1)),
-                ("other", check_of(algorithm, 2)),
-            ]),
-            all_or_none(&[
-                (name, check_of(algorithm, 1)),
-                ("bad", check_of(algorithm, 0)),
-            ]),
-            checks_of(&[(name, check_of(algorithm, 0))]),
-        ];
+        let requests = requests_of(name, algorithm);
         let bad = match &algorithm {
-            Algorithm::FixedWindow(fixed) => format!("bad:{}", fixed.number(now)),
+            Algorithm::FixedWindow(fixed) => format!("bad:{}", fixed.number(CALLED)),
             _ => "bad".to_owned(),
         };
         server.run::<()>(&["SADD", &bad, "x"]);
@@ -542,14 +577,14 @@ async fn requests_in_one_call_see_each_other_and_fail_separately() {
             requests
                 .iter()
                 .zip(late)
-                .map(|(checks, late)| (checks, when(late))),
+                .map(|(checks, late)| (checks, in_time(late))),
         );
         let reply = all
             .command(ScriptRef::ByText)
             .query(&mut server.connection())
             .expect("Redis is well");
         let mut answers = vec![Err(StoreError::Unknown("unanswered")); all.len()];
-        assert_eq!(all.read(&reply, &mut answers), Ok(now), "{name}");
+        assert_eq!(all.read(&reply, &mut answers), Ok(CALLED), "{name}");
         let seen: Vec<_> = answers
             .into_iter()
             .map(|answer| answer.map(|verdict| (verdict.allowed, verdict.used)))
@@ -573,42 +608,16 @@ async fn requests_in_one_call_see_each_other_and_fail_separately() {
         // The keys of the refused request are written all the same, because an earlier request
         // changed them.
         assert_eq!(server.keys().len(), 3, "{name}: {:?}", server.keys());
-        let look = checks_of(&[
-            (name, check_of(algorithm, 0)),
-            ("other", check_of(algorithm, 0)),
-        ]);
-        let look = call([(&look, when(0))]);
-        let mut answers = [Err(StoreError::Unknown("unanswered")); 2];
-        let reply = look
-            .command(ScriptRef::ByText)
-            .query(&mut server.connection())
-            .expect("Redis is well");
-        look.read(&reply, &mut answers).expect("a good reply");
-        assert_eq!(
-            answers.map(|answer| answer.map(|verdict| verdict.used)),
-            [Ok(2), Ok(2)],
-            "{name}"
-        );
+        assert_used(&server, name, algorithm, [2, 2]);
         server.flush();
         // Two requests. The second one changes nothing, and must not undo the change of the first.
-        let pair = call(requests[..2].iter().map(|checks| (checks, when(0))));
+        let pair = call(requests[..2].iter().map(|checks| (checks, in_time(0))));
         let reply = pair
             .command(ScriptRef::ByText)
             .query::<Value>(&mut server.connection());
-        assert!(
-            reply.is_ok_and(|reply| matches!(reply, Value::Array(values) if values.len() == 3)),
-            "{name}"
-        );
-        let reply = look
-            .command(ScriptRef::ByText)
-            .query(&mut server.connection())
-            .expect("Redis is well");
-        look.read(&reply, &mut answers).expect("a good reply");
-        assert_eq!(
-            answers.map(|answer| answer.map(|verdict| verdict.used)),
-            [Ok(1), Ok(0)],
-            "{name}"
-        );
+        let is_whole = |reply| matches!(reply, Value::Array(values) if values.len() == 3);
+        assert!(reply.is_ok_and(is_whole), "{name}");
+        assert_used(&server, name, algorithm, [1, 0]);
         server.assert_every_key_expires();
         server.flush();
     }

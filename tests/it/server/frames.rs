@@ -373,6 +373,24 @@ pub(super) async fn send(client: &mut SendRequest<Bytes>, message: &[u8]) -> Res
 /// Longer than a refusal takes on any machine.
 const LONG: Duration = Duration::from_secs(10);
 
+/// Health and reflection.
+async fn assert_side_services_answer(client: &mut SendRequest<Bytes>) {
+    let check = "/grpc.health.v1.Health/Check";
+    assert_eq!(
+        call(client, head(check, &[]), &[&framed(b"")]).await.2,
+        Code::Ok,
+        "health is answered"
+    );
+    let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    assert_eq!(
+        call(client, head(reflection, &[]), &[&framed(b"\x3a\x00")])
+            .await
+            .2,
+        Code::Ok,
+        "and reflection"
+    );
+}
+
 /// The number of waiting calls is limited. Calls that need not wait are answered all the same.
 #[tokio::test]
 async fn too_many_waiting_calls_are_refused_at_once() {
@@ -415,20 +433,7 @@ async fn too_many_waiting_calls_are_refused_at_once() {
             (5 + 9, Code::Ok),
             "a call that need not wait is answered"
         );
-        let check = "/grpc.health.v1.Health/Check";
-        assert_eq!(
-            call(client, head(check, &[]), &[&framed(b"")]).await.2,
-            Code::Ok,
-            "health is answered"
-        );
-        let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-        assert_eq!(
-            call(client, head(reflection, &[]), &[&framed(b"\x3a\x00")])
-                .await
-                .2,
-            Code::Ok,
-            "and reflection"
-        );
+        assert_side_services_answer(client).await;
     }
     assert_eq!(
         (refused(), held()),

@@ -6,12 +6,13 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bb8_redis::redis::Value;
+use bb8_redis::redis::{Connection, Value};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use weir::core::algorithm::{self, Algorithm, AlgorithmKind, TABLE};
 use weir::core::time::{Micros, Rate, Span, Unit};
 use weir::core::usage::{Hits, Record, Tracking};
+use weir::core::verdict::Verdict;
 use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
 use weir::limits::rules::Commit;
 use weir::store::redis::{Call, Options, RefusedHits, ScriptRef, UsageWriter};
@@ -71,6 +72,78 @@ async fn hit(
         .collect()
 }
 
+/// Checks of a scene on few keys; most of them are tracked.
+fn random_checks(random: &mut fastrand::Rng, scene: usize, rings: &[Arc<Tracking>]) -> Checks {
+    let picked: Vec<(String, Check)> = (0..random.usize(1..6))
+        .map(|_| {
+            let kind = TABLE[random.usize(..TABLE.len())].kind;
+            let hits = [1, 1, 1, 2, 0, -1, 4, i64::MAX, i64::MIN, 1 << 50][random.usize(..10)];
+            let modes = Modes {
+                shadow: random.u8(..6) == 0,
+                quota: random.u8(..6) == 0,
+            };
+            let key = format!("w1{{{scene}|u={}}}{}", random.u8(..5), kind.name());
+            let algorithm = algorithm(kind, random.u64(..6), Unit::Second);
+            (key, Check::new(algorithm, hits, modes))
+        })
+        .collect();
+    let mut checks = Checks::of(
+        picked
+            .iter()
+            .map(|(key, check)| (key.as_bytes(), check.clone())),
+    );
+    checks.commit = if random.u8(..3) == 0 {
+        Commit::AllOrNone
+    } else {
+        Commit::Each
+    };
+    // One subject always has the same ring, unless that changes for all.
+    (0..picked.len()).fold(checks, |checks, index| {
+        let ring = &rings[(scene + usize::from(picked[index].0.contains("u=3"))) % rings.len()];
+        if random.u8(..4) > 0 {
+            checks.tracked(CheckIndex(index), Arc::clone(ring))
+        } else {
+            checks
+        }
+    })
+}
+
+/// Records what the answers to the checks of a request count, as the pure step does.
+fn record(
+    records: &mut BTreeMap<String, Record>,
+    checks: &Checks,
+    answers: &[Result<Verdict, StoreError>],
+    now: Micros,
+) {
+    let is_allowed =
+        |answer: &Result<Verdict, _>| answer.as_ref().is_ok_and(|verdict| verdict.allowed);
+    let is_refused =
+        checks.commit == Commit::AllOrNone && checks.is_over_limit(answers.iter().map(is_allowed));
+    for ((index, check), answer) in checks.indexed().zip(answers) {
+        let (Some(tracking), Ok(verdict)) = (checks.tracking(index), answer) else {
+            continue;
+        };
+        let hits = Hits::of_check(check.hits, verdict.allowed);
+        if hits.is_none() || (is_refused && verdict.allowed) {
+            continue;
+        }
+        let key = String::from_utf8_lossy(checks.key(check)).into_owned();
+        let key = format!("{}}}us", key.split_once('}').expect("a hash tag").0);
+        let record = Record::step(records.remove(&key), &tracking.settings, now, hits);
+        records.insert(key, record);
+    }
+}
+
+fn answers(call: &Call<'_>, connection: &mut Connection) -> Vec<Result<Verdict, StoreError>> {
+    let reply: Value = call
+        .command(ScriptRef::ByText)
+        .query(connection)
+        .expect("Redis is well");
+    let mut answers = vec![Err(StoreError::Unknown("unanswered")); call.len()];
+    call.read(&reply, &mut answers).expect("a good reply");
+    answers
+}
+
 /// Random requests of all algorithms, tracked and not, each alone or several in a call, with times
 /// that go on and back: the record is what the pure step makes of the verdicts.
 #[test]
@@ -96,48 +169,7 @@ fn random_checks_leave_the_records_of_the_pure_step() {
                 _ => now + random.u64(..2_000_000),
             };
             let requests: Vec<Checks> = (0..random.usize(1..4))
-                .map(|_| {
-                    let picked: Vec<(String, Check)> = (0..random.usize(1..6))
-                        .map(|_| {
-                            let kind = TABLE[random.usize(..TABLE.len())].kind;
-                            let hits = [1, 1, 1, 2, 0, -1, 4, i64::MAX, i64::MIN, 1 << 50]
-                                [random.usize(..10)];
-                            let modes = Modes {
-                                shadow: random.u8(..6) == 0,
-                                quota: random.u8(..6) == 0,
-                            };
-                            let key = format!("w1{{{scene}|u={}}}{}", random.u8(..5), kind.name());
-                            (
-                                key,
-                                Check::new(
-                                    algorithm(kind, random.u64(..6), Unit::Second),
-                                    hits,
-                                    modes,
-                                ),
-                            )
-                        })
-                        .collect();
-                    let mut checks = Checks::of(
-                        picked
-                            .iter()
-                            .map(|(key, check)| (key.as_bytes(), check.clone())),
-                    );
-                    checks.commit = if random.u8(..3) == 0 {
-                        Commit::AllOrNone
-                    } else {
-                        Commit::Each
-                    };
-                    // One subject always has the same ring, unless that changes for all.
-                    (0..picked.len()).fold(checks, |checks, index| {
-                        let ring = &rings
-                            [(scene + usize::from(picked[index].0.contains("u=3"))) % rings.len()];
-                        if random.u8(..4) > 0 {
-                            checks.tracked(CheckIndex(index), Arc::clone(ring))
-                        } else {
-                            checks
-                        }
-                    })
-                })
+                .map(|_| random_checks(&mut random, scene, &rings))
                 .collect();
             let when = |late: bool| When {
                 now: Micros(now),
@@ -149,42 +181,15 @@ fn random_checks_leave_the_records_of_the_pure_step() {
                 max_hold: Span::ZERO,
             };
             let late: Vec<bool> = requests.iter().map(|_| random.u8(..10) == 0).collect();
-            let call = call(
-                requests
-                    .iter()
-                    .zip(&late)
-                    .map(|(checks, &late)| (checks, when(late))),
-            );
-            let reply: Value = call
-                .command(ScriptRef::ByText)
-                .query(&mut connection)
-                .expect("Redis is well");
-            let mut answers = vec![Err(StoreError::Unknown("unanswered")); call.len()];
-            call.read(&reply, &mut answers).expect("a good reply");
+            let calls = requests.iter().zip(&late);
+            let call = call(calls.map(|(checks, &late)| (checks, when(late))));
+            let answers = answers(&call, &mut connection);
             let mut rest = &answers[..];
             for (checks, &late) in requests.iter().zip(&late) {
                 let (own, others) = rest.split_at(checks.len());
                 rest = others;
                 assert_eq!(own.iter().all(Result::is_err), late, "seed {seed}: {own:?}");
-                let is_allowed = |answer: &Result<weir::core::verdict::Verdict, _>| {
-                    answer.as_ref().is_ok_and(|verdict| verdict.allowed)
-                };
-                let is_refused = checks.commit == Commit::AllOrNone
-                    && checks.is_over_limit(own.iter().map(is_allowed));
-                for ((index, check), answer) in checks.indexed().zip(own) {
-                    let (Some(tracking), Ok(verdict)) = (checks.tracking(index), answer) else {
-                        continue;
-                    };
-                    let hits = Hits::of_check(check.hits, verdict.allowed);
-                    if hits.is_none() || (is_refused && verdict.allowed) {
-                        continue;
-                    }
-                    let key = String::from_utf8_lossy(checks.key(check)).into_owned();
-                    let key = format!("{}}}us", key.split_once('}').expect("a hash tag").0);
-                    let record =
-                        Record::step(records.remove(&key), &tracking.settings, Micros(now), hits);
-                    records.insert(key, record);
-                }
+                record(&mut records, checks, own, Micros(now));
             }
             let keys: Vec<String> = (0..5)
                 .map(|user| format!("w1{{{scene}|u={user}}}us"))
@@ -250,15 +255,11 @@ async fn concurrent_hits_of_two_stores_add_up() {
 async fn a_record_lives_as_long_as_its_subject_was_known() {
     let server = RedisServer::start();
     let (redis, tracking) = (Redis::connect_lazily(server.options()), tracking(60, 60));
-    hit(
-        &redis,
-        "w1{d|user=1}tb",
-        AlgorithmKind::TokenBucket,
-        5,
-        &[1],
-        &tracking,
-    )
-    .await;
+    let hit_once = async || {
+        let name = "w1{d|user=1}tb";
+        hit(&redis, name, AlgorithmKind::TokenBucket, 5, &[1], &tracking).await
+    };
+    hit_once().await;
     let key = "w1{d|user=1}us";
     let ttl = || server.run::<i64>(&["TTL", key]);
     assert!(
@@ -279,45 +280,21 @@ async fn a_record_lives_as_long_as_its_subject_was_known() {
             .expect("Redis is well");
     };
     ago(2 * 86_400);
-    hit(
-        &redis,
-        "w1{d|user=1}tb",
-        AlgorithmKind::TokenBucket,
-        5,
-        &[1],
-        &tracking,
-    )
-    .await;
+    hit_once().await;
     assert!(
         (2 * 86_400..2 * 86_400 * 9 / 8 + 10).contains(&ttl()),
         "{}",
         ttl()
     );
     ago(400 * 86_400);
-    hit(
-        &redis,
-        "w1{d|user=1}tb",
-        AlgorithmKind::TokenBucket,
-        5,
-        &[1],
-        &tracking,
-    )
-    .await;
+    hit_once().await;
     assert!(
         (30 * 86_400..30 * 86_400 * 9 / 8 + 10).contains(&ttl()),
         "{}",
         ttl()
     );
     let before = server.calls("pexpire");
-    hit(
-        &redis,
-        "w1{d|user=1}tb",
-        AlgorithmKind::TokenBucket,
-        5,
-        &[1],
-        &tracking,
-    )
-    .await;
+    hit_once().await;
     assert_eq!(
         server.calls("pexpire"),
         before,

@@ -72,6 +72,117 @@ pub fn numbers(usage: &Value) -> [u64; 4] {
     ]
 }
 
+/// Answers are those of the OpenAPI document.
+fn assert_answers_are_described(weir: &Weir) {
+    let mut described = Answers::default();
+    for call in [
+        "usage?domain=shop&entry=user%3Db",
+        "usage?domain=shop&entry=user%3Dx",
+        "usage/top?domain=shop",
+        "count?domain=shop&entry=user%3Db&over=9s",
+    ] {
+        described.add(
+            "get",
+            &format!("/api/v1/{call}"),
+            &http_client::get(weir.listener("debug"), &format!("/api/v1/{call}")),
+        );
+    }
+    described.validate(&http_client::get(weir.listener("debug"), "/api/v1/openapi.json").body);
+}
+
+/// A subject by its exact name is the same as by its entries.
+fn assert_named_alike(weir: &Weir) {
+    for (call, by_entries) in [
+        (
+            "usage?since=10s",
+            "usage?domain=shop&entry=user%3Db&since=10s",
+        ),
+        (
+            "count?over=100s",
+            "count?domain=shop&entry=user%3Db&over=100s",
+        ),
+    ] {
+        let ((_, by_name), (_, by_entries)) = (
+            api(weir, &format!("{call}&subject=shop%7Cuser%3Db")),
+            api(weir, by_entries),
+        );
+        assert_eq!(
+            (&by_name["entries"], &by_name["hits"], &by_name["subject"]),
+            (
+                &by_entries["entries"],
+                &by_entries["hits"],
+                &by_entries["subject"]
+            )
+        );
+        assert_eq!(by_name["hits"], 110);
+    }
+}
+
+/// Any recent interval.
+async fn assert_recent_intervals_are_counted(weir: &Weir, client: &mut Client) {
+    let (_, count) = api(weir, "count?domain=shop&entry=user%3Db&over=100s");
+    assert_eq!(
+        (
+            &count["hits"],
+            &count["refused"],
+            &count["source"],
+            &count["exact"]
+        ),
+        (&json!(110), &json!(20), &json!("usage"), &json!(true))
+    );
+    for _ in 0..7 {
+        hit(client, ("tenant", "t"), 20).await;
+    }
+    let (status, count) = api(weir, "count?domain=shop&entry=tenant%3Dt&over=48h");
+    assert_eq!(status, 200, "{count}");
+    assert_eq!(
+        (&count["hits"], &count["refused"], &count["source"]),
+        (&json!(100), &Value::Null, &json!("buckets")),
+        "only those that count"
+    );
+    let (_, never) = api(weir, "count?domain=shop&entry=tenant%3Dnever&over=48h");
+    assert_eq!(never["hits"], json!(0));
+}
+
+/// The index is at most a second behind.
+async fn assert_subjects_are_ranked(weir: &Weir) {
+    let top = |by: &str| {
+        let (status, answer) = api(weir, &format!("usage/top?domain=shop&by={by}"));
+        assert_eq!(status, 200, "{answer}");
+        answer["subjects"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|subject| {
+                subject["entries"][0]["value"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            })
+            .collect::<Vec<_>>()
+    };
+    let listed = eventually_async(|| (top("hits").len() == 3).then_some(())).await;
+    assert!(listed.is_some(), "{:?}", top("hits"));
+    assert_eq!(top("hits"), ["b", "a", "c"]);
+    assert_eq!(top("refused"), ["b"], "only those that have some");
+    assert_eq!(top("last-seen"), ["a", "c", "b"]);
+    assert_eq!(top("first-seen"), ["c", "b", "a"]);
+    let (_, first) = api(weir, "usage/top?limit=by-user&count=2");
+    assert_eq!(
+        (
+            &first["next"],
+            &first["total"],
+            &first["subjects"][0]["hits"]
+        ),
+        (&json!("2"), &json!(3), &json!(110))
+    );
+    let (_, rest) = api(weir, "usage/top?limit=shop.user&count=2&cursor=2");
+    assert_eq!(
+        (rest["subjects"].as_array().map(Vec::len), &rest["next"]),
+        (Some(1), &Value::Null)
+    );
+}
+
 /// What both stores answer alike.
 async fn answers(weir: &Weir) {
     let client = &mut weir.client().await;
@@ -119,110 +230,14 @@ async fn answers(weir: &Weir) {
         "{short}"
     );
 
-    // The index is at most a second behind.
-    let top = |by: &str| {
-        let (status, answer) = api(weir, &format!("usage/top?domain=shop&by={by}"));
-        assert_eq!(status, 200, "{answer}");
-        answer["subjects"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .map(|subject| {
-                subject["entries"][0]["value"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned()
-            })
-            .collect::<Vec<_>>()
-    };
-    let listed = eventually_async(|| (top("hits").len() == 3).then_some(())).await;
-    assert!(listed.is_some(), "{:?}", top("hits"));
-    assert_eq!(top("hits"), ["b", "a", "c"]);
-    assert_eq!(top("refused"), ["b"], "only those that have some");
-    assert_eq!(top("last-seen"), ["a", "c", "b"]);
-    assert_eq!(top("first-seen"), ["c", "b", "a"]);
-    let (_, first) = api(weir, "usage/top?limit=by-user&count=2");
-    assert_eq!(
-        (
-            &first["next"],
-            &first["total"],
-            &first["subjects"][0]["hits"]
-        ),
-        (&json!("2"), &json!(3), &json!(110))
-    );
-    let (_, rest) = api(weir, "usage/top?limit=shop.user&count=2&cursor=2");
-    assert_eq!(
-        (rest["subjects"].as_array().map(Vec::len), &rest["next"]),
-        (Some(1), &Value::Null)
-    );
+    assert_subjects_are_ranked(weir).await;
 
-    // Any recent interval.
-    let (_, count) = api(weir, "count?domain=shop&entry=user%3Db&over=100s");
-    assert_eq!(
-        (
-            &count["hits"],
-            &count["refused"],
-            &count["source"],
-            &count["exact"]
-        ),
-        (&json!(110), &json!(20), &json!("usage"), &json!(true))
-    );
-    for _ in 0..7 {
-        hit(client, ("tenant", "t"), 20).await;
-    }
-    let (status, count) = api(weir, "count?domain=shop&entry=tenant%3Dt&over=48h");
-    assert_eq!(status, 200, "{count}");
-    assert_eq!(
-        (&count["hits"], &count["refused"], &count["source"]),
-        (&json!(100), &Value::Null, &json!("buckets")),
-        "only those that count"
-    );
-    let (_, never) = api(weir, "count?domain=shop&entry=tenant%3Dnever&over=48h");
-    assert_eq!(never["hits"], json!(0));
+    assert_recent_intervals_are_counted(weir, client).await;
 
-    // A subject by its exact name is the same.
     assert_eq!(of_b["subject"], "shop|user=b");
-    for (call, by_entries) in [
-        (
-            "usage?since=10s",
-            "usage?domain=shop&entry=user%3Db&since=10s",
-        ),
-        (
-            "count?over=100s",
-            "count?domain=shop&entry=user%3Db&over=100s",
-        ),
-    ] {
-        let ((_, by_name), (_, by_entries)) = (
-            api(weir, &format!("{call}&subject=shop%7Cuser%3Db")),
-            api(weir, by_entries),
-        );
-        assert_eq!(
-            (&by_name["entries"], &by_name["hits"], &by_name["subject"]),
-            (
-                &by_entries["entries"],
-                &by_entries["hits"],
-                &by_entries["subject"]
-            )
-        );
-        assert_eq!(by_name["hits"], 110);
-    }
+    assert_named_alike(weir);
     errors(weir);
-
-    let mut described = Answers::default();
-    for call in [
-        "usage?domain=shop&entry=user%3Db",
-        "usage?domain=shop&entry=user%3Dx",
-        "usage/top?domain=shop",
-        "count?domain=shop&entry=user%3Db&over=9s",
-    ] {
-        described.add(
-            "get",
-            &format!("/api/v1/{call}"),
-            &http_client::get(weir.listener("debug"), &format!("/api/v1/{call}")),
-        );
-    }
-    described.validate(&http_client::get(weir.listener("debug"), "/api/v1/openapi.json").body);
-
+    assert_answers_are_described(weir);
     commands(weir);
 }
 

@@ -92,6 +92,32 @@ fn lines() -> Vec<Line> {
     lines
 }
 
+/// One ask: hits, joined by `+`.
+fn ask_of(word: &str, amount: u64, kind: AlgorithmKind, ring: &Arc<Tracking>, now: u64) -> Ask {
+    let rate = Rate {
+        requests_per_unit: amount,
+        unit: Unit::Minute,
+        unit_multiplier: 1,
+    };
+    let options = Options {
+        kind,
+        ..Options::default()
+    };
+    let hits = |text: &str| {
+        if text == "max" {
+            i64::MAX
+        } else {
+            text.parse().expect("hits")
+        }
+    };
+    Ask {
+        algorithm: Algorithm::try_new(&rate, &options).expect("an algorithm"),
+        tracking: Arc::clone(ring),
+        now: Micros(now),
+        hits: word.split('+').map(hits).collect(),
+    }
+}
+
 fn line(line: &str) -> Line {
     let [name, limit, ring, asks, totals, series] =
         line.split('|').map(str::trim).collect::<Vec<_>>()[..]
@@ -129,32 +155,7 @@ fn line(line: &str) -> Line {
         } else if let Some(name) = word.strip_prefix("algorithm=") {
             kind = self::kind(name);
         } else {
-            let rate = Rate {
-                requests_per_unit: amount,
-                unit: Unit::Minute,
-                unit_multiplier: 1,
-            };
-            let algorithm = Algorithm::try_new(
-                &rate,
-                &Options {
-                    kind,
-                    ..Options::default()
-                },
-            )
-            .expect("an algorithm");
-            let hits = |text: &str| {
-                if text == "max" {
-                    i64::MAX
-                } else {
-                    text.parse().expect("hits")
-                }
-            };
-            all.push(Ask {
-                algorithm,
-                tracking: Arc::clone(&ring),
-                now: Micros(now),
-                hits: word.split('+').map(hits).collect(),
-            });
+            all.push(ask_of(word, amount, kind, &ring, now));
         }
     }
     let expected = (totals != "none").then(|| [totals.to_owned(), series.to_owned()]);

@@ -37,10 +37,10 @@ fn named(name: &str, below: Vec<RateLimitDescriptor>) -> RateLimitDescriptor {
 const LISTENER: &str = "default/eg/http";
 const ROUTE: &str = "httproute/default/shop/rule/0/match/0/www_example_com";
 
-#[tokio::test]
-async fn the_trees_of_envoy_gateway_limit_what_their_rules_say() {
+/// What Envoy Gateway sends for the rules of a route.
+fn rules_of_a_route() -> Vec<RateLimitDescriptor> {
     let limit = |key: &str, value: &str, amount| leaf(key, value, yearly(amount));
-    let rules = vec![
+    vec![
         // Rule 0: one header with a value.
         limit("rule-0-match-0", "rule-0-match-0", 2),
         // Rule 1: each value of a header for itself (Distinct), with a method and a path.
@@ -73,11 +73,31 @@ async fn the_trees_of_envoy_gateway_limit_what_their_rules_say() {
         },
         // Rule 7 refuses all.
         limit("rule-7-match-0", "rule-7-match-0", 0),
+    ]
+}
+
+/// A request that several rules match has a descriptor for each; the policy that routes share is a
+/// domain of its own.
+async fn assert_several_descriptors_are_limited(client: &mut Client) {
+    let both: [&[(&str, &str)]; 2] = [
+        &[(ROUTE, ROUTE), ("rule-0-match-0", "rule-0-match-0")],
+        &[(ROUTE, ROUTE), ("unknown", "unknown")],
     ];
-    let shared = named(
-        "default/policy/rule/0",
-        vec![limit("rule-0-match--1", "rule-0-match--1", 2)],
-    );
+    assert_eq!(code(client, LISTENER, &both).await, Code::OverLimit);
+    let shared: [&[(&str, &str)]; 1] = [&[
+        ("default/policy/rule/0", "default/policy/rule/0"),
+        ("rule-0-match--1", "rule-0-match--1"),
+    ]];
+    for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
+        assert_eq!(code(client, "default/policy", &shared).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn the_trees_of_envoy_gateway_limit_what_their_rules_say() {
+    let rules = rules_of_a_route();
+    let limit = leaf("rule-0-match--1", "rule-0-match--1", yearly(2));
+    let shared = named("default/policy/rule/0", vec![limit]);
     let control = ControlPlane::start();
     control.set(
         "1",
@@ -113,55 +133,29 @@ async fn the_trees_of_envoy_gateway_limit_what_their_rules_say() {
         expect(&chain, &[ok, over]).await;
         expect(&chain[..2], &[ok, ok]).await;
     }
-    expect(
-        &[("masked_remote_address", "10.0.0.0/8")],
-        &[ok, ok, ok, over],
-    )
-    .await;
+    for (entry, codes) in [
+        ("10.0.0.0/8", &[ok, ok, ok, over][..]),
+        ("invert:172.16.0.0/12", &[ok, over]),
+        ("172.16.0.0/12", &[ok, ok]),
+    ] {
+        expect(&[("masked_remote_address", entry)], codes).await;
+    }
     for address in ["192.168.0.1", "192.168.0.2"] {
-        expect(
-            &[
-                ("masked_remote_address", "192.168.0.0/16"),
-                ("remote_address", address),
-            ],
-            &[ok, over],
-        )
-        .await;
+        let chain = [
+            ("masked_remote_address", "192.168.0.0/16"),
+            ("remote_address", address),
+        ];
+        expect(&chain, &[ok, over]).await;
     }
-    expect(
-        &[("masked_remote_address", "invert:172.16.0.0/12")],
-        &[ok, over],
-    )
-    .await;
-    expect(&[("masked_remote_address", "172.16.0.0/12")], &[ok, ok]).await;
-    expect(
-        &[("rule-5-match--1", "rule-5-match--1")],
-        &[ok, ok, ok, ok, over],
-    )
-    .await;
-    expect(
-        &[
-            ("rule-6-match-0", "rule-6-match-0"),
-            ("rule-6-match-1", "rule-6-match-1"),
-        ],
-        &[ok, ok, ok],
-    )
-    .await;
-    expect(&[("rule-7-match-0", "rule-7-match-0")], &[over]).await;
-    // A request that several rules match has a descriptor for each; the policy that routes share is
-    // a domain of its own.
-    let both: [&[(&str, &str)]; 2] = [
-        &[first, ("rule-0-match-0", "rule-0-match-0")],
-        &[first, ("unknown", "unknown")],
+    let everything = [("rule-5-match--1", "rule-5-match--1")];
+    expect(&everything, &[ok, ok, ok, ok, over]).await;
+    let shadow = [
+        ("rule-6-match-0", "rule-6-match-0"),
+        ("rule-6-match-1", "rule-6-match-1"),
     ];
-    assert_eq!(code(client, LISTENER, &both).await, over);
-    let shared: [&[(&str, &str)]; 1] = [&[
-        ("default/policy/rule/0", "default/policy/rule/0"),
-        ("rule-0-match--1", "rule-0-match--1"),
-    ]];
-    for expected in [ok, ok, over] {
-        assert_eq!(code(client, "default/policy", &shared).await, expected);
-    }
+    expect(&shadow, &[ok, ok, ok]).await;
+    expect(&[("rule-7-match-0", "rule-7-match-0")], &[over]).await;
+    assert_several_descriptors_are_limited(client).await;
     let series = format!(
         "ratelimit_service_rate_limit_shadow_mode{{domain=\"{LISTENER}\",key1=\"{ROUTE}_{ROUTE}\",key2=\"rule-6-match-0_rule-6-match-0.rule-6-match-1_rule-6-match-1\"}}"
     );
@@ -202,15 +196,14 @@ async fn nodes_that_meet_are_merged_and_do_not_refuse_the_domain() {
     weir.wait_for_log("masked_remote_address").await;
 }
 
-#[tokio::test]
-async fn the_quotas_of_envoy_ai_gateway_are_checked_and_charged() {
-    const DOMAIN: &str = "ai-gateway-quota";
+/// What Envoy AI Gateway sends for the quotas of two backends.
+fn quotas_of_backends() -> Vec<RateLimitDescriptor> {
     let bucket = |key: &str, value: &str, amount| RateLimitDescriptor {
         quota_mode: true,
         ..leaf(key, value, yearly(amount))
     };
     let model = |name: &str, below| node("model_name_override", name, below);
-    let backends = vec![
+    vec![
         node(
             "backend_name",
             "default/openai",
@@ -236,9 +229,15 @@ async fn the_quotas_of_envoy_ai_gateway_are_checked_and_charged() {
                 vec![bucket("rule-0-match--1", "rule-0-match--1", 50)],
             )],
         ),
-    ];
+    ]
+}
+
+#[tokio::test]
+async fn the_quotas_of_envoy_ai_gateway_are_checked_and_charged() {
+    const DOMAIN: &str = "ai-gateway-quota";
     let control = ControlPlane::start();
-    control.set("1", [Sent::from(config(DOMAIN, backends)).wrapped()]);
+    let quotas = config(DOMAIN, quotas_of_backends());
+    control.set("1", [Sent::from(quotas).wrapped()]);
     let weir = start(
         &control.url(),
         &[("CONFIG_GRPC_XDS_NODE_ID", NODE), ("QUOTA_MODE", "true")],

@@ -8,7 +8,7 @@ use weir::core::proto::xds::RateLimitConfig;
 
 use super::{config, leaf, named_route, node, start, yearly};
 use crate::support::control_plane::{ControlPlane, Sent};
-use crate::support::{Client, descriptor, exclusive, request};
+use crate::support::{Client, Weir, descriptor, exclusive, request};
 
 const DOMAINS: usize = 1_000;
 
@@ -77,6 +77,34 @@ fn percentile(times: &[Duration], share: f64) -> Duration {
     times[((times.len() - 1) as f64 * share) as usize]
 }
 
+fn print_memory(weir: &Weir) {
+    println!(
+        "resident {} MiB, peak {} MiB",
+        weir.resident_kib() / 1024,
+        weir.peak_resident_kib() / 1024
+    );
+}
+
+/// Changes one domain with each push, until the time is up. Returns the number of pushes, and when
+/// the last one was accepted.
+async fn push(
+    control: ControlPlane,
+    mut resources: Vec<Sent>,
+    done: Arc<AtomicBool>,
+) -> (ControlPlane, u32, Instant) {
+    let (begin, mut version) = (Instant::now(), 0_u32);
+    while begin.elapsed() < MEASURED {
+        version += 1;
+        let number = version as usize % DOMAINS;
+        resources[number] = domain(number, 1_000_000 + version).into();
+        control.set(&version.to_string(), resources.clone());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    done.store(true, Ordering::Relaxed);
+    let ack = control.wait_for_ack(&version.to_string()).await;
+    (control, version, ack.at)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(
     clippy::await_holding_lock,
@@ -84,7 +112,7 @@ fn percentile(times: &[Duration], share: f64) -> Duration {
 )]
 async fn a_hundred_thousand_nodes_change_ten_times_a_second_while_requests_run() {
     let _exclusive = exclusive();
-    let mut resources: Vec<Sent> = (0..DOMAINS)
+    let resources: Vec<Sent> = (0..DOMAINS)
         .map(|number| domain(number, 1_000_000).into())
         .collect();
     let control = ControlPlane::start();
@@ -102,34 +130,14 @@ async fn a_hundred_thousand_nodes_change_ten_times_a_second_while_requests_run()
         weir.metric("weir_config_limits"),
         Some((DOMAINS * RULES) as f64)
     );
-    println!(
-        "resident {} MiB, peak {} MiB",
-        weir.resident_kib() / 1024,
-        weir.peak_resident_kib() / 1024
-    );
+    print_memory(&weir);
 
     let client = &mut weir.client().await;
     let until = Instant::now() + MEASURED;
     let quiet = measure(client, || Instant::now() >= until).await;
 
-    // One domain changes with each push.
     let done = Arc::new(AtomicBool::new(false));
-    let pushing = {
-        let done = Arc::clone(&done);
-        tokio::spawn(async move {
-            let (begin, mut version) = (Instant::now(), 0_u32);
-            while begin.elapsed() < MEASURED {
-                version += 1;
-                let number = version as usize % DOMAINS;
-                resources[number] = domain(number, 1_000_000 + version).into();
-                control.set(&version.to_string(), resources.clone());
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            done.store(true, Ordering::Relaxed);
-            let ack = control.wait_for_ack(&version.to_string()).await;
-            (control, version, ack.at)
-        })
-    };
+    let pushing = tokio::spawn(push(control, resources, Arc::clone(&done)));
     let changing = measure(client, || done.load(Ordering::Relaxed)).await;
     let (control, pushes, last_ack) = pushing.await.expect("no panic");
 
@@ -148,11 +156,7 @@ async fn a_hundred_thousand_nodes_change_ten_times_a_second_while_requests_run()
             times.len()
         );
     }
-    println!(
-        "resident {} MiB, peak {} MiB",
-        weir.resident_kib() / 1024,
-        weir.peak_resident_kib() / 1024
-    );
+    print_memory(&weir);
     assert!(pushes > 20 && last_ack > begin);
     assert!(
         loads >= 2.0,

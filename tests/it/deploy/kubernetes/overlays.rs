@@ -79,6 +79,30 @@ fn for_each_overlay(check: impl Fn(&str, &[Value])) {
     }
 }
 
+fn assert_autoscaled(overlay: &str, manifests: &[Value], weir: &Value) {
+    let autoscalers = of_kind(manifests, "HorizontalPodAutoscaler");
+    assert_eq!(
+        autoscalers.len(),
+        usize::from(overlay != "memory"),
+        "{overlay}: counters in memory are for one pod"
+    );
+    for autoscaler in autoscalers {
+        let target = find(
+            manifests,
+            text(autoscaler, "/spec/scaleTargetRef/kind"),
+            text(autoscaler, "/spec/scaleTargetRef/name"),
+        );
+        assert_eq!(target, weir);
+        assert!(
+            target["spec"].get("replicas").is_none(),
+            "{overlay}: `kubectl apply` would reset the number"
+        );
+        // The longest that a client keeps a connection, in seconds.
+        let window = "/spec/behavior/scaleDown/stabilizationWindowSeconds";
+        assert!(at(autoscaler, window).as_u64() >= Some(300));
+    }
+}
+
 #[test]
 fn services_budgets_and_autoscalers_select_one_workload_and_its_ports() {
     for_each_overlay(|overlay, manifests| {
@@ -127,33 +151,7 @@ fn services_budgets_and_autoscalers_select_one_workload_and_its_ports() {
                 "{overlay}: {port}"
             );
         }
-        let autoscalers = of_kind(manifests, "HorizontalPodAutoscaler");
-        assert_eq!(
-            autoscalers.len(),
-            usize::from(overlay != "memory"),
-            "{overlay}: counters in memory are for one pod"
-        );
-        for autoscaler in autoscalers {
-            let target = find(
-                manifests,
-                text(autoscaler, "/spec/scaleTargetRef/kind"),
-                text(autoscaler, "/spec/scaleTargetRef/name"),
-            );
-            assert_eq!(target, weir);
-            assert!(
-                target["spec"].get("replicas").is_none(),
-                "{overlay}: `kubectl apply` would reset the number"
-            );
-            // The longest that a client keeps a connection, in seconds.
-            assert!(
-                at(
-                    autoscaler,
-                    "/spec/behavior/scaleDown/stabilizationWindowSeconds"
-                )
-                .as_u64()
-                    >= Some(300)
-            );
-        }
+        assert_autoscaled(overlay, manifests, weir);
         if overlay == "memory" {
             assert_eq!(
                 (at(weir, "/spec/replicas"), at(weir, "/spec/strategy")),
@@ -221,6 +219,32 @@ fn network_policies_name_every_port_and_only_existing_ones() {
     });
 }
 
+/// Pods of which there are several are spread over zones and nodes.
+fn assert_spread(workload: &Value, pod: &Value, name: &str) {
+    let has_several =
+        workload["kind"] == "StatefulSet" || workload["metadata"]["name"] == "ratelimit";
+    if !has_several {
+        return;
+    }
+    let spread = items(pod, "/topologySpreadConstraints");
+    let keys: Vec<_> = spread
+        .iter()
+        .map(|constraint| text(constraint, "/topologyKey"))
+        .collect();
+    assert_eq!(
+        keys,
+        ["topology.kubernetes.io/zone", "kubernetes.io/hostname"],
+        "{name}"
+    );
+    for constraint in spread {
+        assert_eq!(
+            at(constraint, "/labelSelector/matchLabels"),
+            at(workload, "/spec/selector/matchLabels"),
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn pods_are_spread_restricted_and_have_what_they_mount() {
     for_each_overlay(|overlay, manifests| {
@@ -245,28 +269,7 @@ fn pods_are_spread_restricted_and_have_what_they_mount() {
                 "RuntimeDefault",
                 "{name}"
             );
-            let has_several =
-                workload["kind"] == "StatefulSet" || workload["metadata"]["name"] == "ratelimit";
-            let spread: Vec<_> = if has_several {
-                items(pod, "/topologySpreadConstraints").iter().collect()
-            } else {
-                Vec::new()
-            };
-            let keys: Vec<_> = spread
-                .iter()
-                .map(|constraint| text(constraint, "/topologyKey"))
-                .collect();
-            assert!(
-                !has_several || keys == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"],
-                "{name}: {keys:?}"
-            );
-            for constraint in spread {
-                assert_eq!(
-                    at(constraint, "/labelSelector/matchLabels"),
-                    at(workload, "/spec/selector/matchLabels"),
-                    "{name}"
-                );
-            }
+            assert_spread(workload, pod, &name);
             for container in containers(workload) {
                 let limits = at(container, "/resources/limits");
                 assert!(

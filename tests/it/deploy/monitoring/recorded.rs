@@ -146,27 +146,41 @@ fn alerts_fire_while_something_fails_and_only_then() {
     );
 }
 
-/// What a machine for tests should not do for a quarter of an hour, and the edges of thresholds and
-/// waiting times.
-#[test]
-fn alerts_fire_on_made_series_beyond_their_thresholds_only() {
+/// A series with its values.
+fn with(metric: &str, labels: &str, values: &str) -> Value {
+    let series = format!(
+        "{metric}{}",
+        SERIES
+            .replace('}', &format!(",{labels}}}"))
+            .replace(",}", "}")
+    );
+    json!({"series": series, "values": values})
+}
+
+/// The alerts after twenty minutes of these series, while Weir is there.
+fn case(name: &str, series: &[Value], alerts: &[(&str, usize)]) -> Value {
     let present = json!({"series": format!("weir_build_info{SERIES}"), "values": "1x160"});
-    let with = |metric: &str, labels: &str, values: &str| {
-        let series = format!(
-            "{metric}{}",
-            SERIES
-                .replace('}', &format!(",{labels}}}"))
-                .replace(",}", "}")
-        );
-        json!({"series": series, "values": values})
-    };
-    let case = |name: &str, series: &[Value], alerts: &[(&str, usize)]| {
-        test(
-            name,
-            &[series, &[present.clone()][..]].concat(),
-            &[firing("20m", alerts)],
-        )
-    };
+    test(
+        name,
+        &[series, &[present]].concat(),
+        &[firing("20m", alerts)],
+    )
+}
+
+/// Alerts hold for these tests.
+fn assert_alerts(tests: &[Value]) {
+    let (holds, output) = run(tests);
+    assert!(holds, "{output}");
+}
+
+/// Redis's labels.
+const SERVER: &str = "redis=\"main\",server=\"r:6379\"";
+
+// What a machine for tests should not do for a quarter of an hour, and the edges of thresholds and
+// waiting times, as made series.
+
+#[test]
+fn alerts_of_workers_and_calls_fire_beyond_their_thresholds_only() {
     let busy = |values: &str| with("weir_worker_busy_seconds_total", "worker=\"0\"", values);
     let refused = |values: &str| {
         [
@@ -174,46 +188,7 @@ fn alerts_fire_on_made_series_beyond_their_thresholds_only() {
             with("weir_requests_total", "code=\"OK\"", "0+15000x160"),
         ]
     };
-    let memory = |used: &str| {
-        let server = "redis=\"main\",server=\"r:6379\"";
-        [
-            with("weir_redis_used_memory_bytes", server, used),
-            with("weir_redis_max_memory_bytes", server, "100x160"),
-        ]
-    };
-    let unlimited = [
-        memory("200x160")[0].clone(),
-        with(
-            "weir_redis_max_memory_bytes",
-            "redis=\"main\",server=\"r:6379\"",
-            "0x160",
-        ),
-    ];
-    let policy = |policy: &str, values: &str| {
-        with(
-            "weir_outage_answers_total",
-            &format!("policy={policy:?}"),
-            values,
-        )
-    };
-    let overrides_of_redis = |up: &str| {
-        let server = "redis=\"main\",server=\"r:6379\"";
-        [
-            with("weir_overrides_age_seconds", "", "0+15x160"),
-            with("weir_redis_up", server, &format!("{up}x160")),
-        ]
-    };
-    // The clock of promtool begins with 0.
-    let certificate = |name: &str, days: u64, alerts: &[(&str, usize)]| {
-        let expiry = with(
-            "weir_certificate_expiry_timestamp_seconds",
-            "",
-            &format!("{}x400", days * 86_400 + 5_000),
-        );
-        let present = json!({"series": format!("weir_build_info{SERIES}"), "values": "1x400"});
-        test(name, &[expiry, present], &[firing("80m", alerts)])
-    };
-    let tests = [
+    assert_alerts(&[
         case(
             "a worker uses 90 % of a core",
             &[busy("0+13.5x160")],
@@ -225,6 +200,66 @@ fn alerts_fire_on_made_series_beyond_their_thresholds_only() {
             &[with("weir_panics_total", "", "0x70 1x90")],
             &[("WeirPanics", 1)],
         ),
+        case("no panic", &[with("weir_panics_total", "", "3x160")], &[]),
+        case(
+            "two calls of a thousand are refused",
+            &refused("0+30x160"),
+            &[("WeirCallsRefused", 1)],
+        ),
+        case(
+            "one call of fifteen thousand is refused",
+            &refused("0+1x160"),
+            &[],
+        ),
+        case(
+            "half of all calls wait",
+            &[with("weir_waiting_calls", "worker=\"0\"", "8192x160")],
+            &[],
+        ),
+        case(
+            "nearly all calls wait for two minutes",
+            &[with("weir_waiting_calls", "worker=\"0\"", "0x72 16000x90")],
+            &[],
+        ),
+        test(
+            "no Weir for seven minutes",
+            &[json!({"series": format!("weir_build_info{SERIES}"), "values": "1x40"})],
+            &[firing("22m", &[("WeirAbsent", 1)])],
+        ),
+        case(
+            "calls are reset",
+            &[with(
+                "weir_http2_stream_resets_total",
+                "reason=\"protocol_error\"",
+                "0+3x160",
+            )],
+            &[("WeirCallsReset", 1)],
+        ),
+        case(
+            "calls were reset",
+            &[with(
+                "weir_http2_stream_resets_total",
+                "reason=\"protocol_error\"",
+                "0+3x20 60x140",
+            )],
+            &[],
+        ),
+    ]);
+}
+
+#[test]
+fn alerts_of_the_configuration_fire_beyond_their_thresholds_only() {
+    // The clock of promtool begins with 0.
+    let certificate = |name: &str, days: u64, alerts: &[(&str, usize)]| {
+        let expiry = with(
+            "weir_certificate_expiry_timestamp_seconds",
+            "",
+            &format!("{}x400", days * 86_400 + 5_000),
+        );
+        let present = json!({"series": format!("weir_build_info{SERIES}"), "values": "1x400"});
+        test(name, &[expiry, present], &[firing("80m", alerts)])
+    };
+    assert_alerts(&[
         case(
             "a refused domain",
             &[with(
@@ -258,41 +293,50 @@ fn alerts_fire_on_made_series_beyond_their_thresholds_only() {
             &[with("weir_certificate_last_reload_successful", "", "0x160")],
             &[("WeirCertificateRefused", 1)],
         ),
-        case(
-            "calls are reset",
-            &[with(
-                "weir_http2_stream_resets_total",
-                "reason=\"protocol_error\"",
-                "0+3x160",
-            )],
-            &[("WeirCallsReset", 1)],
-        ),
-        case(
-            "calls were reset",
-            &[with(
-                "weir_http2_stream_resets_total",
-                "reason=\"protocol_error\"",
-                "0+3x20 60x140",
-            )],
-            &[],
-        ),
         certificate(
             "a certificate expires in six days",
             6,
             &[("WeirCertificateExpires", 1)],
         ),
         certificate("a certificate expires in eight days", 8, &[]),
-        case("no panic", &[with("weir_panics_total", "", "3x160")], &[]),
         case(
-            "two calls of a thousand are refused",
-            &refused("0+30x160"),
-            &[("WeirCallsRefused", 1)],
-        ),
-        case(
-            "one call of fifteen thousand is refused",
-            &refused("0+1x160"),
+            "what is nearly used up is no budget",
+            &[with(
+                "ratelimit_service_rate_limit_near_limit",
+                "domain=\"shop\",key1=\"user\"",
+                "0+3x160",
+            )],
             &[],
         ),
+    ]);
+}
+
+#[test]
+fn alerts_of_redis_fire_beyond_their_thresholds_only() {
+    let memory = |used: &str| {
+        [
+            with("weir_redis_used_memory_bytes", SERVER, used),
+            with("weir_redis_max_memory_bytes", SERVER, "100x160"),
+        ]
+    };
+    let unlimited = [
+        memory("200x160")[0].clone(),
+        with("weir_redis_max_memory_bytes", SERVER, "0x160"),
+    ];
+    let policy = |policy: &str, values: &str| {
+        with(
+            "weir_outage_answers_total",
+            &format!("policy={policy:?}"),
+            values,
+        )
+    };
+    let overrides_of_redis = |up: &str| {
+        [
+            with("weir_overrides_age_seconds", "", "0+15x160"),
+            with("weir_redis_up", SERVER, &format!("{up}x160")),
+        ]
+    };
+    assert_alerts(&[
         case(
             "91 % of the memory",
             &memory("91x160"),
@@ -328,33 +372,7 @@ fn alerts_fire_on_made_series_beyond_their_thresholds_only() {
             &[with("weir_overrides_age_seconds", "", "0.5x160")],
             &[],
         ),
-        case(
-            "what is nearly used up is no budget",
-            &[with(
-                "ratelimit_service_rate_limit_near_limit",
-                "domain=\"shop\",key1=\"user\"",
-                "0+3x160",
-            )],
-            &[],
-        ),
-        case(
-            "half of all calls wait",
-            &[with("weir_waiting_calls", "worker=\"0\"", "8192x160")],
-            &[],
-        ),
-        case(
-            "nearly all calls wait for two minutes",
-            &[with("weir_waiting_calls", "worker=\"0\"", "0x72 16000x90")],
-            &[],
-        ),
-        test(
-            "no Weir for seven minutes",
-            &[json!({"series": format!("weir_build_info{SERIES}"), "values": "1x40"})],
-            &[firing("22m", &[("WeirAbsent", 1)])],
-        ),
-    ];
-    let (holds, output) = run(&tests);
-    assert!(holds, "{output}");
+    ]);
 }
 
 #[test]

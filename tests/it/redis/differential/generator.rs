@@ -51,23 +51,28 @@ impl Generator {
             .collect();
     }
 
+    /// An amount of any size: an algorithm for which it is too large is not made.
+    fn requests(&mut self) -> u64 {
+        let random = &mut self.random;
+        match random.u8(..10) {
+            0 => random.u64(0..2),
+            1 => u64::from(u32::MAX) - random.u64(0..3),
+            2 => weir::core::time::MAX_SAFE_INTEGER >> random.u8(..30),
+            3 => random.u64(..100_001),
+            _ if self.is_steady => random.u64(20..2_000),
+            _ => random.u64(1..30),
+        }
+    }
+
     /// A random limit; with `like`, one of this rate.
     fn limit(&mut self, like: Option<Rate>) -> Algorithm {
         loop {
-            let random = &mut self.random;
-            let kind = self.kinds[random.usize(..self.kinds.len())];
+            let kind = self.kinds[self.random.usize(..self.kinds.len())];
             if kind == AlgorithmKind::Concurrency {
                 return self.places();
             }
-            let requests = match random.u8(..10) {
-                0 => random.u64(0..2),
-                1 => u64::from(u32::MAX) - random.u64(0..3),
-                // Of any size: an algorithm for which it is too large is not made.
-                2 => weir::core::time::MAX_SAFE_INTEGER >> random.u8(..30),
-                3 => random.u64(..100_001),
-                _ if self.is_steady => random.u64(20..2_000),
-                _ => random.u64(1..30),
-            };
+            let requests = self.requests();
+            let random = &mut self.random;
             let (unit, unit_multiplier) = match random.u8(..8) {
                 // With longer windows, waits after the clock has gone back by a window would exceed
                 // 2^53 microseconds.
@@ -85,14 +90,11 @@ impl Generator {
             } else {
                 (unit, unit_multiplier)
             };
-            let rate = like.map_or(
-                Rate {
-                    requests_per_unit: requests,
-                    unit,
-                    unit_multiplier,
-                },
-                |like| like,
-            );
+            let rate = like.unwrap_or(Rate {
+                requests_per_unit: requests,
+                unit,
+                unit_multiplier,
+            });
             let mut options = algorithm::Options {
                 kind,
                 ..Default::default()
