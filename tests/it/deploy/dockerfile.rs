@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::support::tools;
 
@@ -144,6 +144,18 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
+/// A path without `..`.
+fn without_parents(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut path, part| {
+        if part == Component::ParentDir {
+            path.pop();
+        } else {
+            path.push(part);
+        }
+        path
+    })
+}
+
 /// The files that a file of Rust includes as text, except in its tests.
 fn included(file: &Path) -> Vec<PathBuf> {
     if file.extension().is_none_or(|extension| extension != "rs") {
@@ -156,11 +168,8 @@ fn included(file: &Path) -> Vec<PathBuf> {
         let (_, rest) = line
             .split_once("include_str!(\"")
             .filter(|_| !is_of_tests)?;
-        Some(
-            file.parent()
-                .expect("a folder")
-                .join(rest.split('"').next()?),
-        )
+        let named = file.parent().expect("a folder");
+        Some(without_parents(&named.join(rest.split('"').next()?)))
     };
     lines.iter().enumerate().filter_map(path).collect()
 }
