@@ -114,18 +114,14 @@ fn every_command_of_the_readme_names_what_is_there() {
             _ => panic!("no test runs {command:?}"),
         }
     }
-    for row in readme.lines().filter_map(|line| line.strip_prefix("| `")) {
-        for name in row
-            .split('|')
-            .next()
-            .expect("a first cell")
-            .split(", ")
-            .map(|name| name.trim().trim_matches('`'))
-        {
-            assert!(
-                tools::repository().join("deploy").join(name).exists(),
-                "{name}"
-            );
+    for folder in ["deploy", "deploy/envoy"] {
+        let page = tools::file(&format!("{folder}/README.md"));
+        for row in page.lines().filter_map(|line| line.strip_prefix("| `")) {
+            let (cell, _) = row.split_once('|').expect("a first cell");
+            for name in cell.split(", ").map(|name| name.trim().trim_matches('`')) {
+                let path = tools::repository().join(folder).join(name);
+                assert!(path.exists(), "{folder} has no {name}");
+            }
         }
     }
 }
