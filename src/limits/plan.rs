@@ -284,7 +284,7 @@ impl Matcher<'_, '_> {
             ..asked
         });
         if let Fate::Checked(checked) = &fate {
-            holder.ask(checked.check, &mut self.checks);
+            holder.ask(checked.check, self.checks);
         }
         fate
     }
