@@ -135,7 +135,7 @@ async fn an_outage_has_one_error_line_and_one_line_with_totals() {
 }
 
 /// The beginning, summaries at their intervals, and the end.
-fn assert_tells_of_an_outage(seen: &[(Instant, Line)], url: &str) {
+fn assert_reports_an_outage(seen: &[(Instant, Line)], url: &str) {
     let millis = Duration::from_millis;
     let (began, first) = &seen[0];
     assert!(
@@ -228,7 +228,7 @@ async fn summaries_follow_while_an_outage_lasts() {
 
     let seen = seen.lock().expect("no panic").clone();
     let url = server.url();
-    assert_tells_of_an_outage(&seen, &url);
+    assert_reports_an_outage(&seen, &url);
 }
 
 /// Variables with their values.
