@@ -21,8 +21,8 @@ use weir::core::time::{Rate, Span, Unit};
 use weir::core::usage::{Settings, Tracking};
 use weir::core::verdict::Answers;
 use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
-use weir::store::redis::UsageWriter;
-use weir::store::{Budget, Memory, Redis, Store, memory};
+use weir::store::redis::UsageClient;
+use weir::store::{Budget, Memory, Redis, memory};
 
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]
 #[path = "../tests/it/support"]
@@ -415,7 +415,7 @@ async fn measure_usage() -> String {
 async fn of_lists(server: &RedisServer, redis: &Redis, tracking: &Arc<Tracking>) -> f64 {
     const SUBJECTS: usize = 10_000;
     server.flush();
-    let writer = UsageWriter::new(Arc::clone(redis.deployment()), String::new());
+    let writer = UsageClient::new(Arc::clone(redis.deployment()), String::new());
     writer.flush().await;
     let (_, algorithm) = algorithms()[0];
     let mut micros = f64::NAN;

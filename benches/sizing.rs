@@ -48,7 +48,7 @@ use weir::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceC
 use weir::core::time::{Rate, Unit};
 use weir::limits::plan::{Check, Checks, Modes};
 use weir::store::redis::{self, RawOptions, TlsFiles};
-use weir::store::{Budget, Redis, Store};
+use weir::store::{Budget, Redis};
 
 use service::machine::{first_thread_micros, processors, redis_version};
 use service::servers::{CpuPlacement, Server};

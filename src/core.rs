@@ -5,7 +5,10 @@ pub mod algorithm;
 pub mod ask;
 pub mod breaker;
 pub mod digest;
+mod lock;
 pub mod proto;
 pub mod time;
 pub mod usage;
 pub mod verdict;
+
+pub use lock::lock;

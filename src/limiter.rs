@@ -29,7 +29,7 @@ use crate::core::verdict::{Decision, Decisions, StoreError, Verdict};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks, Plan};
 use crate::limits::rules::Commit;
 use crate::observe::traces::{SpanKind, TraceSpan};
-use crate::store::{AnyStore, Budget, Store, memory};
+use crate::store::{Budget, Store, memory};
 use denial_cache::CachedRefusals;
 pub use denial_cache::DenialCache;
 pub use failure_policies::FailurePolicies;
@@ -70,7 +70,7 @@ const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Limiter {
     denial_cache: Option<DenialCache>,
-    store: AnyStore,
+    store: Store,
     failure_policies: FailurePolicies,
     options: Options,
     /// A permit per request that shapers may hold.
@@ -83,7 +83,7 @@ impl Limiter {
     #[must_use]
     pub fn new(
         denial_cache: Option<DenialCache>,
-        store: AnyStore,
+        store: Store,
         failure_policies: FailurePolicies,
         options: Options,
     ) -> Self {
@@ -100,7 +100,7 @@ impl Limiter {
     /// shaper may hold the request, and it has no trials. A future costs more than such a decision.
     #[must_use]
     pub fn decide_at_once(&self, plan: &Plan, parent: &TraceSpan) -> Option<Decisions> {
-        let (AnyStore::Memory(memory), checks) = (&self.store, &plan.checks) else {
+        let (Store::Memory(memory), checks) = (&self.store, &plan.checks) else {
             return None;
         };
         let may_wait = plan.trials.is_some() || self.denial_cache.is_some() || is_shaped(checks);
@@ -197,8 +197,8 @@ impl Limiter {
         raised: &Checks,
     ) -> Result<bool, StoreError> {
         let existed = match &self.store {
-            AnyStore::Memory(memory) => Ok(memory.reset(checks.key(&checks[index]))),
-            AnyStore::Redis(redis) => {
+            Store::Memory(memory) => Ok(memory.reset(checks.key(&checks[index]))),
+            Store::Redis(redis) => {
                 redis
                     .reset(checks, index, Instant::now() + RESET_TIMEOUT)
                     .await
@@ -317,13 +317,13 @@ impl Limiter {
     #[inline]
     fn trip(&self, span: &TraceSpan, checks: usize) -> TraceSpan {
         match self.store {
-            AnyStore::Redis(_) if span.is_recorded() => {
+            Store::Redis(_) if span.is_recorded() => {
                 let trip = span.child("redis", SpanKind::Client);
                 trip.set("db.system.name", "redis");
                 trip.set("db.operation.batch.size", checks as i64);
                 trip
             }
-            AnyStore::Redis(_) | AnyStore::Memory(_) => TraceSpan::default(),
+            Store::Redis(_) | Store::Memory(_) => TraceSpan::default(),
         }
     }
 }
@@ -417,7 +417,7 @@ mod tests {
             unit_multiplier: 1,
         };
         let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
-        let store = AnyStore::Memory(Memory::new(memory::Options::default()));
+        let store = Store::Memory(Memory::new(memory::Options::default()));
         let limiter = Limiter::new(
             None,
             store,

@@ -7,7 +7,6 @@ pub mod memory;
 pub mod redis;
 mod usage;
 
-use std::future::Future;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -18,7 +17,7 @@ pub use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Checks};
 pub use memory::Memory;
 pub use redis::Redis;
-pub use usage::{Top, Usage};
+pub use usage::Usage;
 
 /// How long a decision may take.
 #[derive(Clone, Copy, Debug)]
@@ -41,45 +40,38 @@ impl Budget {
     }
 }
 
-/// A store of counters.
-pub trait Store {
-    /// Decides the checks at `picked`, whose indices ascend. Counts each at most once, and returns
-    /// before the deadline or a few milliseconds after it. The result has one answer per check of
-    /// `checks`; those of checks that were not picked mean nothing. Of checks that commit all or
-    /// none all are picked.
-    ///
-    /// Dropping the future is safe. What was sent to the store by then may be counted.
-    fn decide(
-        &self,
-        checks: &Arc<Checks>,
-        picked: &[CheckIndex],
-        budget: Budget,
-    ) -> impl Future<Output = Answers> + Send;
-}
-
 /// The store that the settings select. An enum, so that the hot path has no dynamic dispatch.
 #[derive(Clone, Debug)]
-pub enum AnyStore {
+pub enum Store {
     /// Counters in this process.
     Memory(Memory),
     /// Counters in Redis.
     Redis(Redis),
 }
 
-impl AnyStore {
+impl Store {
+    /// Decides the checks at `picked`, whose indices ascend. Counts each at most once, and returns
+    /// before the deadline or a few milliseconds after it. The result has one answer per check of
+    /// `checks`; those of checks that were not picked mean nothing. Of checks that commit all or
+    /// none all are picked.
+    ///
+    /// Dropping the future is safe. What was sent to the store by then may be counted.
+    pub async fn decide(
+        &self,
+        checks: &Arc<Checks>,
+        picked: &[CheckIndex],
+        budget: Budget,
+    ) -> Answers {
+        match self {
+            Self::Memory(memory) => memory.decide(checks, picked, budget),
+            Self::Redis(redis) => redis.decide(checks, picked, budget).await,
+        }
+    }
+
     /// Notes hits on tracked checks that were refused without this store.
     pub fn note_refused(&self, checks: &Checks, is_refused: impl Fn(CheckIndex) -> bool) {
         if let Self::Redis(redis) = self {
             redis.note_refused(checks, is_refused);
-        }
-    }
-}
-
-impl Store for AnyStore {
-    async fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> Answers {
-        match self {
-            Self::Memory(memory) => memory.decide(checks, picked, budget).await,
-            Self::Redis(redis) => redis.decide(checks, picked, budget).await,
         }
     }
 }

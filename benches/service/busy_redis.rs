@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Options};
 use weir::core::time::{Rate, Unit};
 use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
-use weir::store::{Budget, Redis, Store};
+use weir::store::{Budget, Redis};
 
 use super::machine::cpu_micros;
 use super::plain_redis;

@@ -238,34 +238,19 @@ impl Algorithm {
         }
     }
 
-    fn define(
-        limit: u64,
-        window: Span,
-        options: &Options,
-        debt: Debt,
-    ) -> Result<Self, OptionError> {
-        Ok(match options.kind {
-            AlgorithmKind::FixedWindow => {
-                Self::FixedWindow(Definition::try_new(limit, window, options, debt)?)
-            }
-            AlgorithmKind::SlidingWindowLog => {
-                Self::SlidingWindowLog(Definition::try_new(limit, window, options, debt)?)
-            }
+    fn define(terms: &Terms<'_>) -> Result<Self, OptionError> {
+        Ok(match terms.options.kind {
+            AlgorithmKind::FixedWindow => Self::FixedWindow(Definition::try_new(terms)?),
+            AlgorithmKind::SlidingWindowLog => Self::SlidingWindowLog(Definition::try_new(terms)?),
             AlgorithmKind::SlidingWindowCounter => {
-                Self::SlidingWindowCounter(Definition::try_new(limit, window, options, debt)?)
+                Self::SlidingWindowCounter(Definition::try_new(terms)?)
             }
             AlgorithmKind::SlidingWindowBuckets => {
-                Self::SlidingWindowBuckets(Definition::try_new(limit, window, options, debt)?)
+                Self::SlidingWindowBuckets(Definition::try_new(terms)?)
             }
-            AlgorithmKind::TokenBucket => {
-                Self::TokenBucket(Definition::try_new(limit, window, options, debt)?)
-            }
-            AlgorithmKind::LeakyBucket => {
-                Self::LeakyBucket(Definition::try_new(limit, window, options, debt)?)
-            }
-            AlgorithmKind::Concurrency => {
-                Self::Concurrency(Definition::try_new(limit, window, options, debt)?)
-            }
+            AlgorithmKind::TokenBucket => Self::TokenBucket(Definition::try_new(terms)?),
+            AlgorithmKind::LeakyBucket => Self::LeakyBucket(Definition::try_new(terms)?),
+            AlgorithmKind::Concurrency => Self::Concurrency(Definition::try_new(terms)?),
         })
     }
 }
@@ -360,6 +345,17 @@ pub struct Options {
     /// A `fixed_window` per month follows the calendar (`USE_CALENDAR_MONTH_RATE_LIMIT`); no option
     /// of a file.
     pub calendar_months: bool,
+}
+
+/// The numbers and options that an algorithm is made of.
+#[derive(Clone, Copy, Debug)]
+struct Terms<'o> {
+    /// Hits per window.
+    limit: u64,
+    window: Span,
+    /// Those that belong to the algorithm.
+    options: &'o Options,
+    debt: Debt,
 }
 
 /// All options with their names in a file.

@@ -61,6 +61,24 @@ impl Tracking {
     }
 }
 
+/// A part of a list of subjects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// How many subjects come before it.
+    pub offset: usize,
+    /// How many it has at most.
+    pub count: usize,
+}
+
+/// Some subjects of a limit.
+#[derive(Debug)]
+pub struct Top {
+    /// Each with its record, the first ones first.
+    pub subjects: Vec<(Vec<u8>, Record)>,
+    /// How many subjects the index has.
+    pub total: usize,
+}
+
 /// A key, and a value or pattern.
 pub type Level = (Box<str>, Option<Box<str>>);
 

@@ -2,7 +2,6 @@
 //! bounded memory; what is a reply is the value that the redis crate reads. A batch makes answers
 //! of any replies, and none without a reply of its own.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bb8_redis::redis::{Value, parse_redis_value};
@@ -15,10 +14,12 @@ use crate::limits::plan::{Check, Checks, Modes};
 use crate::limits::rules::Commit;
 use crate::store::Budget;
 use crate::store::redis::error;
-use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work, WorkReply};
+use crate::store::redis::wire::batch::{Batch, BatchOptions};
+use crate::store::redis::wire::call::ClockReading;
 use crate::store::redis::wire::hash_slot::{Redirect, SLOTS};
 use crate::store::redis::wire::known_ttls::KnownTtls;
 use crate::store::redis::wire::replies::{Parser, ProtocolError, ReplyBuffer, Token};
+use crate::store::redis::wire::request::{Reply, Request};
 
 /// The most memory of the buffer of one connection.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
@@ -147,9 +148,9 @@ fn value(tokens: &mut Parser<'_>, depth: usize) -> Option<Value> {
 }
 
 /// The number of checks that a reply decides; each verdict is one that its limit can have.
-fn count_decided(work: &Work, reply: &WorkReply) -> usize {
+fn count_decided(request: &Request, reply: &Reply) -> usize {
     let mut decided = 0;
-    for (check, verdict) in work
+    for (check, verdict) in request
         .checks
         .iter()
         .zip(&reply.answers)
@@ -161,7 +162,7 @@ fn count_decided(work: &Work, reply: &WorkReply) -> usize {
             "{verdict:?} of {check:?}"
         );
         let longest = if check.algorithm.may_delay() {
-            work.budget.max_hold
+            request.budget.max_hold
         } else {
             Span::ZERO
         };
@@ -183,21 +184,18 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
         max_hold: Span::from_secs(3_600),
     };
     let kind = AlgorithmKind::OVER_TIME[usize::from(shape >> 4) % AlgorithmKind::OVER_TIME.len()].1;
-    let work = |keys: [&[u8]; 2], kinds: [AlgorithmKind; 2], hits: u8| {
+    let request = |keys: [&[u8]; 2], kinds: [AlgorithmKind; 2], hits: u8| {
         let hits = [1, 0, -1, i64::MAX, 3, -3, -i64::MAX, 100][usize::from(hits % 8)];
         let check = |kind| Check::new(algorithm(kind), hits, Modes::default());
         let mut checks = Checks::of(keys.into_iter().zip(kinds.map(check)));
         checks.commit = commit;
-        Work {
-            picked: checks.indices(),
-            checks: Arc::new(checks),
-            budget,
-            is_asking: is_set(2),
-        }
+        let mut request = Request::unawaited(checks, budget);
+        request.is_asking = is_set(2);
+        request
     };
     let all = [
-        work([b"{a}1", b"{b}1"], [AlgorithmKind::FixedWindow, kind], hits),
-        work(
+        request([b"{a}1", b"{b}1"], [AlgorithmKind::FixedWindow, kind], hits),
+        request(
             [b"{a}2", b"{a}1"],
             [kind, AlgorithmKind::FixedWindow],
             hits >> 3,
@@ -218,9 +216,9 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
     batch.read(Parser::of(replies), &mut answers);
 
     let mut decided = 0;
-    for (work, reply) in all.iter().zip(&answers) {
-        assert_eq!(reply.answers.len(), work.checks.len());
-        decided += count_decided(work, reply);
+    for (request, reply) in all.iter().zip(&answers) {
+        assert_eq!(reply.answers.len(), request.checks.len());
+        decided += count_decided(request, reply);
         for (index, redirect) in &reply.redirects {
             assert!(
                 reply.answers[index.0].is_err() && usize::from(redirect.slot) < SLOTS,

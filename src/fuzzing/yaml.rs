@@ -20,7 +20,7 @@ use crate::observe::metrics::{Core, Metrics};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::TraceSpan;
 use crate::service::rls::{self, Rls};
-use crate::store::{AnyStore, Memory, memory};
+use crate::store::{Memory, Store, memory};
 
 /// Separates the files of one input.
 const SEPARATOR: &[u8] = b"\n%%%\n";
@@ -270,7 +270,7 @@ static METRICS: LazyLock<Arc<Metrics>> = LazyLock::new(|| Metrics::new(1, 0.8));
 static SUBJECTS: LazyLock<Arc<Subjects>> = LazyLock::new(|| Subjects::new(1));
 
 static LIMITER: LazyLock<Limiter> = LazyLock::new(|| {
-    let store = AnyStore::Memory(Memory::new(memory::Options {
+    let store = Store::Memory(Memory::new(memory::Options {
         max_keys: 10_000,
         ..Default::default()
     }));

@@ -26,7 +26,7 @@ use crate::core::time::Span;
 use crate::core::verdict::{Answers, Decision, Decisions, StoreError};
 use crate::limits::plan::{Checks, Trials};
 use crate::observe::traces::TraceSpan;
-use crate::store::{Budget, Store};
+use crate::store::Budget;
 
 /// The answer to a trial that the request did not wait for. It may be counted.
 const ABANDONED: StoreError = StoreError::Unknown("abandoned");

@@ -16,7 +16,7 @@ mod subject;
 mod trials;
 
 pub use all_or_none::AllOrNone;
-pub use checks::{BlockedKey, Check, CheckIndex, CheckIndices, Checks, Modes};
+pub use checks::{BlockedKey, Changes, Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::Explanation;
 pub use outcome::{By, Outcome, Outcomes};
 pub(crate) use subject::{NoPlan, ask as ask_of};

@@ -22,7 +22,7 @@ mod usage;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -34,12 +34,13 @@ use self::packed::Packed;
 use self::shard::{Change, Shard};
 use self::usage::UsageRecords;
 pub use self::usage::UsageSize;
-use super::{Budget, Store};
+use super::Budget;
 use crate::core::algorithm::{Algorithm, Arrival, State, Step};
+use crate::core::lock;
 use crate::core::time::Micros;
-use crate::core::usage::{Hits, Order, Record, Tracking};
+use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
 use crate::core::verdict::{Answers, StoreError, Verdict};
-use crate::limits::plan::{AllOrNone, Check, CheckIndex, Checks, key};
+use crate::limits::plan::{AllOrNone, Changes, Check, CheckIndex, Checks, key};
 use crate::limits::rules::Commit;
 
 /// How the store is built.
@@ -153,34 +154,46 @@ impl Memory {
         }))
     }
 
-    /// Decides the checks at `picked`, as [`Store::decide`] does, at the time `at`.
+    /// Decides the checks at `picked`, as [`Store::decide`](super::Store::decide) does.
+    #[must_use]
+    pub fn decide(&self, checks: &Checks, picked: &[CheckIndex], budget: Budget) -> Answers {
+        let at = Arrival {
+            now: now(),
+            max_hold: budget.max_hold,
+        };
+        self.decide_at(checks, picked, at)
+    }
+
+    /// Decides the checks at `picked` at the time `at`.
     #[must_use]
     pub fn decide_at(&self, checks: &Checks, picked: &[CheckIndex], at: Arrival) -> Answers {
         debug_assert!(
             picked.is_sorted_by(|one, next| one.0 < next.0),
             "picked indices ascend: {picked:?}"
         );
-        let mut answers: SmallVec<[Result<Verdict, StoreError>; 4]> = match checks.commit {
+        let mut changes = Changes::new();
+        let answers: SmallVec<[Result<Verdict, StoreError>; 4]> = match checks.commit {
             Commit::Each => {
                 let mut picked = picked.iter().peekable();
-                let mut answer = |(index, check)| match picked.next_if_eq(&&index) {
-                    Some(_) => Ok(self.check(checks.key(check), check, at)),
+                let mut answer = |(index, check): (_, &Check)| match picked.next_if_eq(&&index) {
+                    Some(_) => {
+                        let step = |state| checks.step(index, state, at, &mut changes);
+                        Ok(self.check(checks.key(check), &check.algorithm, at.now, step))
+                    }
                     None => Err(NOT_PICKED),
                 };
                 checks.indexed().map(&mut answer).collect()
             }
-            Commit::AllOrNone => self.all_or_none(checks, at).into_iter().map(Ok).collect(),
+            Commit::AllOrNone => {
+                let verdicts = self.all_or_none(checks, at, &mut changes);
+                verdicts.into_iter().map(Ok).collect()
+            }
         };
         if checks.is_tracked() {
             self.record_usage(checks, &answers, at.now);
         }
-        if checks.has_holders() {
-            for (index, answer) in answers.iter_mut().enumerate() {
-                answer
-                    .as_mut()
-                    .into_iter()
-                    .for_each(|verdict| checks.note_holders(CheckIndex(index), verdict, at.now));
-            }
+        for (index, change) in changes {
+            checks.note_holders(index, change, at.now);
         }
         Answers {
             now: at.now,
@@ -221,17 +234,10 @@ impl Memory {
         self.0.usage.get(key, now)
     }
 
-    /// Usage records of a limit in this order, at most `count` from `offset` on, each with its
-    /// subject; and how many the limit has. Walks over all records.
+    /// Usage records of a limit in this order. Walks over all records.
     #[must_use]
-    pub fn top_usage(
-        &self,
-        tracking: &Tracking,
-        order: Order,
-        range: (usize, usize),
-        now: Micros,
-    ) -> (Vec<(Vec<u8>, Record)>, usize) {
-        self.0.usage.top(tracking, order, range, now)
+    pub fn top_usage(&self, tracking: &Tracking, order: Order, page: Page, now: Micros) -> Top {
+        self.0.usage.top(tracking, order, page, now)
     }
 
     /// A copy of the state of a counter.
@@ -247,40 +253,35 @@ impl Memory {
         self.0.usage.size()
     }
 
-    fn check(&self, key: &[u8], check: &Check, at: Arrival) -> Verdict {
+    fn check(
+        &self,
+        key: &[u8],
+        algorithm: &Algorithm,
+        now: Micros,
+        step: impl FnOnce(Option<State>) -> Step,
+    ) -> Verdict {
         let key = self.fingerprint(key);
         let mut shard = self.lock(self.shard_index(key));
         let before = shard.unpacked_bytes();
         let slot = shard.find(key);
-        let state = slot.and_then(|slot| shard.take(slot, &check.algorithm));
         let Step {
             verdict,
             state,
             keep_for,
-        } = check.algorithm.step(state, at, check.hits);
+        } = step(slot.and_then(|slot| shard.take(slot, algorithm)));
+        let change = |state, keep_for| Change {
+            state,
+            algorithm,
+            recovers: now + keep_for,
+        };
         match (slot, state, keep_for) {
             (_, None, _) | (None, _, None) => {}
             (Some(slot), Some(state), None) => shard.put_back(slot, state),
             (Some(slot), Some(state), Some(keep_for)) => {
-                shard.replace(
-                    slot,
-                    Change {
-                        state,
-                        algorithm: &check.algorithm,
-                        recovers: at.now + keep_for,
-                    },
-                );
+                shard.replace(slot, change(state, keep_for));
             }
             (None, Some(state), Some(keep_for)) => {
-                self.add(
-                    &mut shard,
-                    key,
-                    Change {
-                        state,
-                        algorithm: &check.algorithm,
-                        recovers: at.now + keep_for,
-                    },
-                );
+                self.add(&mut shard, key, change(state, keep_for));
             }
         }
         let has_grown = self.note(before, shard.unpacked_bytes()) || slot.is_none();
@@ -314,9 +315,8 @@ impl Memory {
     /// take `after`. Returns whether they have grown.
     fn note(&self, before: usize, after: usize) -> bool {
         if before != after {
-            self.0
-                .unpacked
-                .fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+            let grown = after.wrapping_sub(before);
+            self.0.unpacked.fetch_add(grown, Ordering::Relaxed);
         }
         after > before
     }
@@ -343,7 +343,12 @@ impl Memory {
 
     /// Decides all checks under the locks of all their shards. Writes nothing when the request is
     /// over its limit.
-    fn all_or_none(&self, checks: &Checks, at: Arrival) -> SmallVec<[Verdict; 4]> {
+    fn all_or_none(
+        &self,
+        checks: &Checks,
+        at: Arrival,
+        changes: &mut Changes,
+    ) -> SmallVec<[Verdict; 4]> {
         let keys: SmallVec<[Fingerprint; 4]> = checks
             .iter()
             .map(|check| self.fingerprint(checks.key(check)))
@@ -386,6 +391,7 @@ impl Memory {
         self.note(before, bytes(&shards));
         drop(shards);
         self.make_room();
+        *changes = outcome.changes;
         outcome.verdicts
     }
 
@@ -396,9 +402,8 @@ impl Memory {
         let mut shard = self.lock(self.shard_index(key));
         let before = shard.unpacked_bytes();
         let removed = shard.remove(key);
-        self.0
-            .keys
-            .fetch_sub(usize::from(removed), Ordering::Relaxed);
+        let count = usize::from(removed);
+        self.0.keys.fetch_sub(count, Ordering::Relaxed);
         self.note(before, shard.unpacked_bytes());
         removed
     }
@@ -437,14 +442,11 @@ impl Memory {
     /// The size of the store. Takes no lock.
     #[must_use]
     pub fn size(&self) -> Size {
-        let (keys, evicted) = (
-            self.0.keys.load(Ordering::Relaxed),
-            self.0.evicted.load(Ordering::Relaxed),
-        );
+        let keys = self.0.keys.load(Ordering::Relaxed);
         Size {
             keys,
             bytes: keys * KEY_BYTES + self.0.unpacked.load(Ordering::Relaxed),
-            evicted,
+            evicted: self.0.evicted.load(Ordering::Relaxed),
         }
     }
 
@@ -461,25 +463,8 @@ impl Memory {
         key as usize & (self.shards() - 1)
     }
 
-    /// Ignores poisoning: a step cannot panic half way, so that the entries are whole.
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.0.shards[index]
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Store for Memory {
-    async fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> Answers {
-        self.decide_at(
-            checks,
-            picked,
-            Arrival {
-                now: now(),
-                max_hold: budget.max_hold,
-            },
-        )
+        lock(&self.0.shards[index].0)
     }
 }
 

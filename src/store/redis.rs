@@ -40,8 +40,7 @@ mod topology;
 pub(crate) mod usage;
 pub(crate) mod wire;
 
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -55,29 +54,29 @@ pub use self::connection::options::{
 pub use self::direct::Direct;
 pub use self::error::Failure;
 use self::lanes::Lanes;
-pub use self::lanes::{MAX_BATCH_CHECKS, TRACKED_WEIGHT};
+pub use self::lanes::MAX_BATCH_CHECKS;
 pub use self::monitor::supervisor::supervise;
 pub use self::topology::counters::Counts;
-pub use self::topology::deployment::{ConnectionCounts, Deployment, FailingServer, Server};
+pub use self::topology::deployment::{Deployment, FailingServer, Server};
+pub use self::topology::node::ConnectionCounts;
 use self::topology::node::Node;
 pub use self::topology::round_trips::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
 pub use self::topology::status::{Diagnostic, Report, ServerStatus};
-pub use self::usage::{
-    MOST_LISTED_AT_ONCE, UsageCounts, UsageReader, UsageWriter, WRITES_PER_SECOND,
-};
-use self::wire::batch::{Work, WorkReply};
-pub use self::wire::call::{Call, CallRequest, RefusedHits, ScriptRef};
+pub use self::usage::{MOST_LISTED_AT_ONCE, UsageClient, UsageCounts, WRITES_PER_SECOND};
+pub use self::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
 use self::wire::hash_slot::{Redirect, Slot};
-use super::{Budget, Store};
+use self::wire::request::Reply;
+pub use self::wire::request::{CheckPosition, Request, TRACKED_WEIGHT};
+use super::Budget;
+use crate::core::lock;
 use crate::core::verdict::{Answers, StoreError};
 use crate::limits::plan::{CheckIndex, CheckIndices, Checks};
-use crate::limits::rules::Commit;
 
 /// The wait before a check is sent again after TRYAGAIN. A slot of few keys has migrated by then.
 const MIGRATION_WAIT: Duration = Duration::from_millis(5);
 
 /// The Redis store of one runtime. Clones share its connections.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Redis {
     main: Arc<WorkerLanes>,
     /// The deployment that counts the limits per second, if they have a Redis of their own.
@@ -85,6 +84,7 @@ pub struct Redis {
 }
 
 /// The lanes of one runtime to the servers of one deployment.
+#[derive(Debug)]
 struct WorkerLanes {
     deployment: Arc<Deployment>,
     /// One per server in use. They are made by the first request, because a connection belongs to
@@ -98,11 +98,15 @@ struct PendingReply {
     node: Arc<Node>,
     sent_at: Instant,
     picked: CheckIndices,
-    receiver: oneshot::Receiver<WorkReply>,
+    receiver: oneshot::Receiver<Reply>,
 }
 
-/// The picked checks for one server, and whether ASKING precedes their commands.
-type NodeGroup = (Arc<Node>, bool, CheckIndices);
+/// The checks of a request for one server.
+struct NodeGroup {
+    node: Arc<Node>,
+    is_asking: bool,
+    picked: CheckIndices,
+}
 
 /// How the server of a check is found. Source: Redis Cluster specification, "MOVED Redirection" and
 /// "ASK redirection".
@@ -117,6 +121,9 @@ enum Route {
     Ask { to: Address },
 }
 
+/// A check and its route.
+type RoutedCheck = (CheckIndex, Route);
+
 impl Route {
     /// The route that a redirect of the server at `node` gives. An empty host in the redirect means
     /// the host of that server.
@@ -125,17 +132,12 @@ impl Route {
             Some(Address::Tcp { host, .. }) if redirect.host.is_empty() => host,
             _ => &redirect.host,
         };
-        let to = Address::Tcp {
-            host: host.clone(),
-            port: redirect.port,
-        };
+        let (host, port, slot) = (host.clone(), redirect.port, redirect.slot);
+        let to = Address::Tcp { host, port };
         if redirect.is_ask {
             Self::Ask { to }
         } else {
-            Self::Moved {
-                slot: redirect.slot,
-                to,
-            }
+            Self::Moved { slot, to }
         }
     }
 }
@@ -151,32 +153,21 @@ impl Redis {
     )]
     pub fn connect_lazily(options: Options) -> Self {
         let deployment = Deployment::new(options);
-        let supervisor = Some(tokio::spawn(supervise(Arc::clone(&deployment))));
+        let supervisor = tokio::spawn(supervise(Arc::clone(&deployment)));
         Self {
-            main: Arc::new(WorkerLanes {
-                deployment,
-                lanes: Mutex::default(),
-                supervisor,
-            }),
+            main: WorkerLanes::new(deployment, Some(supervisor)),
             per_second: None,
         }
     }
 
     /// The store for one runtime. All stores of the same deployments use the same counters. The
-    /// first [`Store::decide`] binds the store and its clones to the runtime that it runs in. The
+    /// first [`Redis::decide`] binds the store and its clones to the runtime that it runs in. The
     /// caller has to run [`supervise`] for each deployment.
     #[must_use]
     pub fn new(main: Arc<Deployment>, per_second: Option<Arc<Deployment>>) -> Self {
-        let worker_lanes = |deployment| {
-            Arc::new(WorkerLanes {
-                deployment,
-                lanes: Mutex::default(),
-                supervisor: None,
-            })
-        };
         Self {
-            main: worker_lanes(main),
-            per_second: per_second.map(worker_lanes),
+            main: WorkerLanes::new(main, None),
+            per_second: per_second.map(|deployment| WorkerLanes::new(deployment, None)),
         }
     }
 
@@ -186,89 +177,67 @@ impl Redis {
         &self.main.deployment
     }
 
-    /// The [`Deployment::error_counts`] of the main deployment.
-    #[must_use]
-    pub fn error_counts(&self) -> Vec<(&'static str, u64)> {
-        self.deployment().error_counts()
-    }
-
-    /// The [`Deployment::connections`] of the main deployment.
-    #[must_use]
-    pub fn connections(&self) -> ConnectionCounts {
-        self.deployment().connections()
-    }
-
-    /// What the caller of a request that failed with this error may read. It names neither
-    /// addresses nor settings.
-    #[must_use]
-    pub fn text_for_callers(error: StoreError) -> &'static str {
-        error::for_callers(error)
-    }
-
-    /// Whether this error says that the Redis user lacks a right.
-    #[must_use]
-    pub fn is_missing_right(error: StoreError) -> bool {
-        error::is_missing_right(error)
-    }
-
     /// Notes hits on tracked checks that the denial cache refused.
     pub fn note_refused(&self, checks: &Checks, is_refused: impl Fn(CheckIndex) -> bool) {
-        for (index, tracking) in checks
+        let refused = checks
             .all_tracking()
-            .filter(|(index, _)| is_refused(*index))
-        {
-            let (check, queue) = (
-                &checks[index],
-                self.worker_lanes(checks, index).deployment.usage_queue(),
-            );
-            queue.note_refused(checks.key(check), tracking, check.hits.unsigned_abs());
+            .filter(|(index, _)| is_refused(*index));
+        for (index, tracking) in refused {
+            let (check, lanes) = (&checks[index], self.worker_lanes(checks, index));
+            let hits = check.hits.unsigned_abs();
+            let queue = lanes.deployment.usage_queue();
+            queue.note_refused(checks.key(check), tracking, hits);
         }
     }
 
     fn worker_lanes(&self, checks: &Checks, index: CheckIndex) -> &WorkerLanes {
         match &self.per_second {
-            // Checks that commit all or none have to be decided by one server.
-            Some(worker_lanes) if checks[index].per_second && checks.commit == Commit::Each => {
-                worker_lanes
-            }
+            Some(worker_lanes) if checks.is_per_second(index) => worker_lanes,
             _ => &self.main,
         }
     }
 }
 
 impl WorkerLanes {
+    fn new(deployment: Arc<Deployment>, supervisor: Option<JoinHandle<()>>) -> Arc<Self> {
+        Arc::new(Self {
+            deployment,
+            lanes: Mutex::default(),
+            supervisor,
+        })
+    }
+
     /// The lanes to a server.
     fn lanes(&self, node: &Arc<Node>) -> Lanes {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = lock(&self.lanes);
         if let Some(known) = lanes.iter().find(|lanes| lanes.node().id == node.id) {
             return known.clone();
         }
         // Servers that left the cluster are dropped, with their connections.
         let map = self.deployment.map();
         lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node().id));
-        lanes.push(Lanes::new(
-            node,
-            self.deployment.batch_options(),
-            self.deployment.usage_queue(),
-        ));
-        lanes[lanes.len() - 1].clone()
+        let options = self.deployment.batch_options();
+        let new = Lanes::new(node, options, self.deployment.usage_queue());
+        lanes.push(new.clone());
+        new
     }
 
     /// Queues checks for their servers. Writes an error to `answers` for each check that cannot be
     /// sent.
     async fn send(
         &self,
-        request: &PickedChecks<'_>,
-        picked: &[(CheckIndex, Route)],
+        checks: &Arc<Checks>,
+        budget: Budget,
+        picked: &[RoutedCheck],
         answers: &mut Answers,
     ) -> SmallVec<[PendingReply; 1]> {
-        let map = self.deployment.map_by(request.budget.deadline).await;
+        let map = self.deployment.map_by(budget.deadline).await;
         let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
         for (index, route) in picked {
             let (node, is_asking) = match route {
                 Route::Ask { to } => (self.deployment.node_at(to), true),
                 Route::Moved { slot, to } => (self.deployment.moved(*slot, to), false),
-                Route::ByKey => match map.owner(request.key(*index)) {
+                Route::ByKey => match map.owner(checks.key(&checks[*index])) {
                     Ok(node) => (Arc::clone(node), false),
                     Err(name) => {
                         answers.checks[index.0] = Err(StoreError::NotExecuted(name));
@@ -276,36 +245,35 @@ impl WorkerLanes {
                     }
                 },
             };
-            match groups
-                .iter_mut()
-                .find(|(known, asking, _)| known.id == node.id && *asking == is_asking)
-            {
-                Some((.., picked)) => picked.push(*index),
-                None => groups.push((node, is_asking, CheckIndices::from_slice(&[*index]))),
+            let is_same =
+                |group: &&mut NodeGroup| group.node.id == node.id && group.is_asking == is_asking;
+            match groups.iter_mut().find(is_same) {
+                Some(group) => group.picked.push(*index),
+                None => groups.push(NodeGroup {
+                    node,
+                    is_asking,
+                    picked: CheckIndices::from_slice(&[*index]),
+                }),
             }
         }
         let mut pending = SmallVec::new();
-        for (node, is_asking, picked) in groups {
-            let work = Work {
-                checks: Arc::clone(request.checks),
-                picked: picked.clone(),
-                budget: request.budget,
-                is_asking,
+        for group in groups {
+            let (mut request, receiver) = Request::new(checks, group.picked.clone(), budget);
+            request.is_asking = group.is_asking;
+            let reply = PendingReply {
+                node: group.node,
+                sent_at: request.since,
+                picked: group.picked,
+                receiver,
             };
-            let sent = node
-                .admit(request.budget)
-                .map_err(StoreError::NotExecuted)
-                .and_then(|()| self.lanes(&node).send(work));
-            match sent {
-                Ok(receiver) => pending.push(PendingReply {
-                    node,
-                    sent_at: Instant::now(),
-                    picked,
-                    receiver,
-                }),
-                Err(error) => picked
-                    .iter()
-                    .for_each(|index| answers.checks[index.0] = Err(error)),
+            let admitted = reply.node.admit(budget).map_err(StoreError::NotExecuted);
+            match admitted.and_then(|()| self.lanes(&reply.node).send(request)) {
+                Ok(()) => pending.push(reply),
+                Err(error) => {
+                    for index in reply.picked {
+                        answers.checks[index.0] = Err(error);
+                    }
+                }
             }
         }
         pending
@@ -320,60 +288,30 @@ impl Drop for WorkerLanes {
     }
 }
 
-/// The checks of a request that the store has to decide, and its time budget.
-struct PickedChecks<'a> {
-    checks: &'a Arc<Checks>,
-    picked: &'a [CheckIndex],
-    budget: Budget,
-}
-
-impl PickedChecks<'_> {
-    /// The key of a check, which determines its server. All keys of a request that commits all or
-    /// none share a slot.
-    fn key(&self, index: CheckIndex) -> &[u8] {
-        self.checks.key(&self.checks[index])
-    }
-}
-
 impl PendingReply {
     /// Waits for the reply and writes its answers to `answers`. Returns the checks that may be sent
     /// again, each with its route.
-    async fn wait(
-        self,
-        request: &PickedChecks<'_>,
-        answers: &mut Answers,
-    ) -> SmallVec<[(CheckIndex, Route); 4]> {
-        let Self {
-            node,
-            sent_at,
-            picked,
-            receiver,
-        } = self;
-        let reply = match timeout_at(request.budget.deadline, receiver).await {
+    async fn wait(self, budget: Budget, answers: &mut Answers) -> SmallVec<[RoutedCheck; 4]> {
+        let failed = |name| Reply::failed(self.picked.len(), StoreError::Unknown(name));
+        let reply = match timeout_at(budget.deadline, self.receiver).await {
             Ok(Ok(reply)) => reply,
-            Ok(Err(_)) => WorkReply::failed(picked.len(), StoreError::Unknown(error::IO)),
+            Ok(Err(_)) => failed(error::IO),
             Err(_) => {
-                node.record_timeout(sent_at, request.budget);
-                WorkReply::failed(picked.len(), StoreError::Unknown(error::TIMEOUT))
+                self.node.record_timeout(self.sent_at, budget);
+                failed(error::TIMEOUT)
             }
         };
         answers.now = answers.now.max(reply.now);
         let mut again = SmallVec::new();
-        for (&index, answer) in picked.iter().zip(&reply.answers) {
+        for (&index, answer) in self.picked.iter().zip(&reply.answers) {
             answers.checks[index.0] = *answer;
             if answer.is_err_and(error::is_retryable) {
-                let redirect = reply
-                    .redirects
-                    .iter()
-                    .find(|(redirected, _)| *redirected == index)
-                    .map(|(_, redirect)| redirect);
-                let address = node.location().map(|location| location.address.clone());
-                again.push((
-                    index,
-                    redirect.map_or(Route::ByKey, |redirect| {
-                        Route::new(redirect, address.as_ref())
-                    }),
-                ));
+                let mut redirects = reply.redirects.iter();
+                let redirect = redirects.find(|(redirected, _)| *redirected == index);
+                let location = self.node.location();
+                let address = location.as_ref().map(|location| &location.address);
+                let route = |(_, redirect): &(_, Redirect)| Route::new(redirect, address);
+                again.push((index, redirect.map_or(Route::ByKey, route)));
             }
         }
         again
@@ -381,81 +319,24 @@ impl PendingReply {
 }
 
 impl Redis {
-    /// Sends the checks, and those that certainly did not run once more.
-    async fn send_with_retry(&self, request: &PickedChecks<'_>, answers: &mut Answers) {
-        let mut picked: SmallVec<[(CheckIndex, Route); 4]> = request
-            .picked
-            .iter()
-            .map(|&index| (index, Route::ByKey))
-            .collect();
-        for attempt in 0..2 {
-            let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
-            for worker_lanes in [Some(&self.main), self.per_second.as_ref()]
-                .into_iter()
-                .flatten()
-            {
-                let is_own = |index: CheckIndex| {
-                    std::ptr::eq(
-                        self.worker_lanes(request.checks, index),
-                        &raw const **worker_lanes,
-                    )
-                };
-                let own: SmallVec<[(CheckIndex, Route); 4]> = picked
-                    .iter()
-                    .filter(|(index, _)| is_own(*index))
-                    .cloned()
-                    .collect();
-                if !own.is_empty() {
-                    pending.extend(worker_lanes.send(request, &own, answers).await);
-                }
-            }
-            picked.clear();
-            for reply in pending {
-                picked.extend(reply.wait(request, answers).await);
-            }
-            if picked.is_empty() || attempt > 0 {
-                return;
-            }
-            self.worker_lanes(request.checks, picked[0].0)
-                .deployment
-                .record_retry();
-            let is_migrating = |&(index, _): &(CheckIndex, Route)| {
-                answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN))
-            };
-            if picked.iter().any(is_migrating) {
-                if Instant::now() + MIGRATION_WAIT < request.budget.deadline {
-                    sleep(MIGRATION_WAIT).await;
-                } else {
-                    // A retry would time out, and TRYAGAIN names the cause better than a timeout
-                    // does.
-                    picked.retain(|check| !is_migrating(check));
-                }
-            }
-        }
-    }
-}
-
-impl Store for Redis {
-    async fn decide(&self, checks: &Arc<Checks>, picked: &[CheckIndex], budget: Budget) -> Answers {
+    /// Decides the checks at `picked`, as [`Store::decide`](super::Store::decide) does.
+    pub async fn decide(
+        &self,
+        checks: &Arc<Checks>,
+        picked: &[CheckIndex],
+        budget: Budget,
+    ) -> Answers {
         let mut answers = Answers::failed(checks.len(), StoreError::NotExecuted(error::TIMEOUT));
         if picked.is_empty() {
             return answers;
         }
-        self.send_with_retry(
-            &PickedChecks {
-                checks,
-                picked,
-                budget,
-            },
-            &mut answers,
-        )
-        .await;
+        let routed = picked.iter().map(|&index| (index, Route::ByKey)).collect();
+        self.send_with_retry(checks, budget, routed, &mut answers)
+            .await;
         // Consecutive checks with the same error count as one.
         let mut last = None;
-        for (index, error) in picked
-            .iter()
-            .filter_map(|&index| Some((index, answers.checks[index.0].err()?)))
-        {
+        let error_of = |&index: &CheckIndex| Some((index, answers.checks[index.0].err()?));
+        for (index, error) in picked.iter().filter_map(error_of) {
             if last != Some(error) {
                 let deployment = &self.worker_lanes(checks, index).deployment;
                 deployment.error_counters().record(error::name(error));
@@ -467,12 +348,48 @@ impl Store for Redis {
         }
         answers
     }
-}
 
-impl fmt::Debug for Redis {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Redis")
-            .field("deployment", self.deployment())
-            .finish_non_exhaustive()
+    /// Sends the checks, and those that certainly did not run once more.
+    async fn send_with_retry(
+        &self,
+        checks: &Arc<Checks>,
+        budget: Budget,
+        mut picked: SmallVec<[RoutedCheck; 4]>,
+        answers: &mut Answers,
+    ) {
+        for attempt in 0..2 {
+            let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
+            for worker_lanes in std::iter::once(&self.main).chain(&self.per_second) {
+                let is_own = |(index, _): &&RoutedCheck| {
+                    std::ptr::eq(self.worker_lanes(checks, *index), &raw const **worker_lanes)
+                };
+                let own: SmallVec<[RoutedCheck; 4]> =
+                    picked.iter().filter(is_own).cloned().collect();
+                if !own.is_empty() {
+                    pending.extend(worker_lanes.send(checks, budget, &own, answers).await);
+                }
+            }
+            picked.clear();
+            for reply in pending {
+                picked.extend(reply.wait(budget, answers).await);
+            }
+            if picked.is_empty() || attempt > 0 {
+                return;
+            }
+            let first = self.worker_lanes(checks, picked[0].0);
+            first.deployment.record_retry();
+            let is_migrating = |&(index, _): &RoutedCheck| {
+                answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN))
+            };
+            if picked.iter().any(is_migrating) {
+                if Instant::now() + MIGRATION_WAIT < budget.deadline {
+                    sleep(MIGRATION_WAIT).await;
+                } else {
+                    // A retry would time out, and TRYAGAIN names the cause better than a timeout
+                    // does.
+                    picked.retain(|check| !is_migrating(check));
+                }
+            }
+        }
     }
 }

@@ -7,11 +7,10 @@ use tokio::time::Instant;
 use super::{Memory, memory};
 use crate::core::algorithm::{Algorithm, State};
 use crate::core::time::Micros;
-use crate::core::usage::{Order, Record, Tracking};
+use crate::core::usage::{Order, Page, Record, Top, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Checks, key};
-use crate::limits::rules::Commit;
-use crate::store::redis::UsageReader;
+use crate::store::redis::UsageClient;
 
 /// The usage in the store of a process.
 #[derive(Clone, Debug)]
@@ -21,19 +20,10 @@ pub enum Usage {
     /// In Redis, for all replicas.
     Redis {
         /// The deployment of most limits.
-        main: Arc<UsageReader>,
+        main: Arc<UsageClient>,
         /// The one of limits per second, if there is one.
-        per_second: Option<Arc<UsageReader>>,
+        per_second: Option<Arc<UsageClient>>,
     },
-}
-
-/// Some subjects of a limit.
-#[derive(Debug)]
-pub struct Top {
-    /// Each with its record, the first ones first.
-    pub subjects: Vec<(Vec<u8>, Record)>,
-    /// How many subjects the index has.
-    pub total: usize,
 }
 
 impl Usage {
@@ -55,10 +45,9 @@ impl Usage {
                 Ok((now, memory.usage(&record, now)))
             }
             Self::Redis { main, per_second } => {
-                let is_per_second = checks[index].per_second && checks.commit == Commit::Each;
-                of(main, per_second.as_ref(), is_per_second)
-                    .record(counter, deadline)
-                    .await
+                let is_per_second = checks.is_per_second(index);
+                let client = of(main, per_second.as_ref(), is_per_second);
+                client.record(counter, deadline).await
             }
         }
     }
@@ -79,20 +68,19 @@ impl Usage {
             return Ok((Micros::default(), None));
         };
         match self {
-            Self::Memory(memory) => Ok((
-                memory::now(),
-                memory.state(checks.key(check), &check.algorithm),
-            )),
+            Self::Memory(memory) => {
+                let state = memory.state(checks.key(check), &check.algorithm);
+                Ok((memory::now(), state))
+            }
             Self::Redis { main, per_second } => {
-                let is_per_second = check.per_second && checks.commit == Commit::Each;
-                of(main, per_second.as_ref(), is_per_second)
-                    .ring(checks.key(check), buckets, deadline)
-                    .await
+                let is_per_second = checks.is_per_second(index);
+                let client = of(main, per_second.as_ref(), is_per_second);
+                client.ring(checks.key(check), buckets, deadline).await
             }
         }
     }
 
-    /// Subjects of a limit in this order, from `offset` on. `is_per_second`: the limit is counted
+    /// Subjects of a limit in this order. `is_per_second`: the limit is counted
     /// by the deployment of limits per second.
     ///
     /// # Errors
@@ -102,35 +90,29 @@ impl Usage {
         tracking: &Arc<Tracking>,
         is_per_second: bool,
         order: Order,
-        range: (usize, usize),
+        page: Page,
         deadline: Instant,
     ) -> Result<Top, StoreError> {
         match self {
             Self::Memory(memory) => {
                 let (memory, tracking) = (memory.clone(), Arc::clone(tracking));
                 // It looks at every record.
-                let walked = tokio::task::spawn_blocking(move || {
-                    memory.top_usage(&tracking, order, range, memory::now())
-                })
-                .await;
-                let (subjects, total) =
-                    walked.map_err(|_| StoreError::NotExecuted("the search failed"))?;
-                Ok(Top { subjects, total })
+                let walk = move || memory.top_usage(&tracking, order, page, memory::now());
+                let walked = tokio::task::spawn_blocking(walk).await;
+                walked.map_err(|_| StoreError::NotExecuted("the search failed"))
             }
             Self::Redis { main, per_second } => {
-                let (subjects, total) = of(main, per_second.as_ref(), is_per_second)
-                    .top(tracking, order, range, deadline)
-                    .await?;
-                Ok(Top { subjects, total })
+                let client = of(main, per_second.as_ref(), is_per_second);
+                client.top(tracking, order, page, deadline).await
             }
         }
     }
 }
 
 fn of<'r>(
-    main: &'r Arc<UsageReader>,
-    per_second: Option<&'r Arc<UsageReader>>,
+    main: &'r Arc<UsageClient>,
+    per_second: Option<&'r Arc<UsageClient>>,
     is_per_second: bool,
-) -> &'r UsageReader {
+) -> &'r UsageClient {
     per_second.filter(|_| is_per_second).unwrap_or(main)
 }

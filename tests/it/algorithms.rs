@@ -6,7 +6,7 @@
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Arrival, Options, State};
 use weir::core::time::{Micros, PeriodKind, Rate, Span, Unit, WEEKDAYS, Zone};
 use weir::core::verdict::{Verdict, Wait};
-use weir::limits::plan::{AllOrNone, Check, Checks, Modes};
+use weir::limits::plan::{AllOrNone, Changes, Check, CheckIndex, Checks, Modes};
 use weir::limits::rules::Commit;
 use weir::store::{Memory, memory};
 
@@ -35,13 +35,14 @@ pub struct Ask {
 impl Sequence {
     /// The checks of a request on the one key of the line.
     pub fn checks(&self, key: &str, ask: &Ask) -> Checks {
-        let check = |(&hits, id): (&i64, &String)| {
-            (
-                key.as_bytes(),
-                Check::new(ask.algorithm.asked_by(id.as_bytes()), hits, self.modes),
-            )
+        let check = |&hits| {
+            let check = Check::new(ask.algorithm, hits, self.modes);
+            (key.as_bytes(), check)
         };
-        let mut checks = Checks::of(ask.hits.iter().zip(&ask.ids).map(check));
+        let mut checks = Checks::of(ask.hits.iter().map(check));
+        for (index, id) in ask.ids.iter().enumerate() {
+            checks = checks.held_by(CheckIndex(index), id.as_bytes());
+        }
         checks.commit = self.commit;
         checks
     }
@@ -405,12 +406,13 @@ fn the_pure_steps_match_the_tables() {
                     group.verdicts.to_vec()
                 }
                 Commit::Each => {
-                    let mut verdict = |check: &Check| {
-                        let step = check.algorithm.step(state.take(), ask.at, check.hits);
+                    let mut verdict = |index| {
+                        let step =
+                            checks.step(index, state.take(), ask.at, &mut Changes::default());
                         state = step.state;
                         step.verdict
                     };
-                    checks.iter().map(&mut verdict).collect()
+                    checks.indices().into_iter().map(&mut verdict).collect()
                 }
             };
             sequence.compare(index, &verdicts);

@@ -14,13 +14,18 @@ mod security;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bb8_redis::redis::{Cmd, Value};
 use tokio::time::Instant;
+use weir::core::algorithm::concurrency::Change;
 use weir::core::algorithm::{Algorithm, FixedWindow};
 use weir::core::time::{Micros, Period, Span};
+use weir::core::usage::Summary;
 use weir::core::verdict::{Answers, Verdict};
 use weir::limits::plan::{Check, Checks, Modes};
-use weir::store::redis::{Call, CallRequest};
-use weir::store::{Budget, Redis, Store, StoreError};
+use weir::store::redis::{
+    Call, CheckPosition, ClockReading, Notes, RefusedHits, Request, ScriptRef,
+};
+use weir::store::{Budget, Redis, StoreError};
 
 /// A deadline that is long enough for a busy machine; tests of deadlines set shorter ones.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,25 +74,81 @@ pub struct When {
     pub max_hold: Span,
 }
 
+/// One script call, with the requests that it decides.
+pub struct ScriptCall<'p> {
+    requests: Vec<Request>,
+    /// Redis's clock.
+    pub now: ClockReading,
+    pub refused: Vec<RefusedHits<'p>>,
+}
+
 /// One script call for these requests at their time, each with its own deadline and `max_hold`.
-pub fn call<'p>(requests: impl IntoIterator<Item = (&'p Checks, When)>) -> Call<'p> {
-    let mut now = Micros::default();
-    let part = |(checks, when): (&'p Checks, When)| {
-        now = when.now;
-        CallRequest {
-            checks,
-            picked: checks.indices(),
-            deadline: when.deadline,
-            max_hold: when.max_hold,
-        }
+pub fn call<'c>(requests: impl IntoIterator<Item = (&'c Checks, When)>) -> ScriptCall<'static> {
+    let mut now = ClockReading {
+        time: Micros::default(),
+        at: Instant::now(),
     };
-    let requests = requests.into_iter().map(part).collect();
-    Call {
-        requests,
-        refused: Vec::new(),
+    let request = |(checks, when): (&Checks, When)| {
+        now.time = when.now;
+        let left = Duration::from(when.deadline.since(when.now));
+        let past = Duration::from(when.now.since(when.deadline));
+        let budget = Budget {
+            deadline: now.at + left - past,
+            max_hold: when.max_hold,
+        };
+        Request::unawaited(checks.clone(), budget)
+    };
+    ScriptCall {
+        requests: requests.into_iter().map(request).collect(),
         now,
-        is_time_given: true,
-        jitter_secs: 0,
+        refused: Vec::new(),
+    }
+}
+
+impl ScriptCall<'_> {
+    fn with<T>(&self, run: impl FnOnce(&Call<'_>) -> T) -> T {
+        let requests: Vec<_> = self.requests.iter().collect();
+        run(&Call {
+            requests: &requests,
+            checks: &CheckPosition::all(&requests),
+            refused: self.refused.clone(),
+            now: self.now,
+            is_time_given: true,
+            jitter_secs: 0,
+        })
+    }
+
+    pub fn command(&self, script_ref: ScriptRef) -> Cmd {
+        self.with(|call| call.command(script_ref))
+    }
+
+    pub fn len(&self) -> usize {
+        self.with(|call| call.len())
+    }
+
+    pub fn read(
+        &self,
+        reply: &Value,
+        answers: &mut [Result<Verdict, StoreError>],
+    ) -> Result<Micros, StoreError> {
+        self.with(|call| call.read(reply, answers, &mut Notes::default()))
+    }
+
+    /// What checks took or gave back of limits of requests in flight, by their positions.
+    pub fn changes(&self, reply: &Value) -> Vec<(usize, Change)> {
+        let mut notes = Notes::default();
+        let mut answers = vec![Err(StoreError::Unknown("unanswered")); self.len()];
+        self.with(|call| call.read(reply, &mut answers, &mut notes))
+            .expect("a good reply");
+        notes.changes
+    }
+
+    pub fn keep_for(&self, reply: &Value) -> Vec<Option<Span>> {
+        self.with(|call| call.keep_for(reply))
+    }
+
+    pub fn usage(&self, reply: &Value) -> Vec<Option<Summary>> {
+        self.with(|call| call.usage(reply))
     }
 }
 

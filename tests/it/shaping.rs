@@ -12,7 +12,7 @@ use weir::core::time::{Rate, Span, Unit};
 use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
 use weir::limits::plan::{Check, Checks, Modes};
 use weir::observe::traces::TraceSpan;
-use weir::store::{AnyStore, Memory, memory};
+use weir::store::{Memory, Store, memory};
 
 use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
 
@@ -175,7 +175,7 @@ async fn the_number_of_waiting_requests_is_limited() {
     )]));
     let limiter = Limiter::new(
         None,
-        AnyStore::Memory(Memory::new(memory::Options::default())),
+        Store::Memory(Memory::new(memory::Options::default())),
         FailurePolicies::new(&failure_policies::Options::default()),
         limiter::Options {
             max_waiting: 1,

@@ -215,7 +215,14 @@ mod tests {
             ..Options::default()
         };
         assert!(matches!(period(Unit::Month, fixed), Period::Even(_)));
-        // A quarter is three months.
+    }
+
+    #[test]
+    fn a_quarter_is_three_months() {
+        let by_setting = Options {
+            calendar_months: true,
+            ..Options::default()
+        };
         let quarter = |options| period(Unit::Quarter, options);
         assert_eq!(
             (quarter(calendar()), quarter(by_setting)),

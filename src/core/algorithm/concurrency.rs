@@ -29,15 +29,12 @@
 mod gauge;
 mod holders;
 
-use std::hash::{Hash, Hasher};
-use std::num::NonZeroU32;
-
 pub use self::gauge::Gauge;
 pub use self::holders::{Holder, Holders};
 use super::definition::Definition;
-use super::{Algorithm, Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::digest::sha256;
-use crate::core::time::{Period, Span, Tick};
+use crate::core::time::{Micros, Period, Span, Tick};
 use crate::core::verdict::{Verdict, Wait};
 
 /// The largest limit: a key may have a holder for each place, of some hundred bytes in Redis and in
@@ -59,29 +56,12 @@ pub const MOST_TOMBSTONES: usize = 256;
 const RETRY: Span = Span::from_secs(1);
 
 /// A limit of requests in flight.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Concurrency {
     /// Places.
     pub limit: u64,
     /// After so many ticks a holder has lost its place; never zero.
     pub max_duration: u64,
-    /// The id of the request that asks. No number of the limit: two checks of one limit are checks
-    /// of equal algorithms.
-    pub holder: HolderId,
-}
-
-impl PartialEq for Concurrency {
-    fn eq(&self, other: &Self) -> bool {
-        (self.limit, self.max_duration) == (other.limit, other.max_duration)
-    }
-}
-
-impl Eq for Concurrency {}
-
-impl Hash for Concurrency {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.limit, self.max_duration).hash(state);
-    }
 }
 
 /// The digest of a request's id, so that a holder has one size whatever a client sends: half of a
@@ -118,32 +98,13 @@ impl Change {
     /// More than the places of any limit.
     const RADIX: u64 = 1 << 14;
 
-    /// The change that a verdict of a store carries in place of a time until the reset, which a
-    /// limit of requests in flight does not have.
+    /// The change that a row of `lua/concurrency.lua` holds.
     #[must_use]
-    pub fn take(verdict: &mut Verdict) -> Self {
-        let packed = std::mem::take(&mut verdict.reset_after).micros();
+    pub const fn of_row(number: u64) -> Self {
         Self {
-            age: Span::from_micros(packed / Self::RADIX),
-            places: packed % Self::RADIX,
+            age: Span::from_micros(number / Self::RADIX),
+            places: number % Self::RADIX,
         }
-    }
-
-    fn packed(self) -> Span {
-        Span::from_micros(self.age.micros() * Self::RADIX + self.places)
-    }
-}
-
-impl Algorithm {
-    /// The same limit, asked by the request with this id: a limit of requests in flight has to know
-    /// it.
-    #[inline]
-    #[must_use]
-    pub fn asked_by(mut self, id: &[u8]) -> Self {
-        if let Self::Concurrency(concurrency) = &mut self {
-            concurrency.holder = HolderId::of(id);
-        }
-        self
     }
 }
 
@@ -154,16 +115,16 @@ impl Concurrency {
         Self {
             limit,
             max_duration: max_duration.micros(),
-            holder: HolderId::default(),
         }
     }
 
-    fn verdict(&self, allowed: bool, used: u64, hits: i64, change: Change) -> Verdict {
+    fn verdict(&self, allowed: bool, used: u64, hits: i64) -> Verdict {
         Verdict {
             allowed,
             remaining: self.limit.saturating_sub(used),
             used,
-            reset_after: change.packed(),
+            // When the requests in flight end is not known.
+            reset_after: Span::ZERO,
             retry_after: match allowed {
                 true => Wait::For(Span::ZERO),
                 false if hits.max(1).unsigned_abs() > self.limit => Wait::Never,
@@ -181,37 +142,17 @@ impl Concurrency {
         }
         Span::from_micros(2 * self.max_duration.max(TOMBSTONE_LIFE.micros()))
     }
-}
 
-impl Definition for Concurrency {
-    fn try_new(
-        limit: u64,
-        _window: Span,
-        options: &Options,
-        _debt: Debt,
-    ) -> Result<Self, OptionError> {
-        let Some(max_duration) = options.max_duration else {
-            let what = "a concurrency limit has no 'max_duration', after which a request that was \
-                lost gives its place back";
-            return Err(OptionError::new(
-                "max_duration",
-                what,
-                "write the time that the longest request takes, such as 'max_duration: 60s'",
-            ));
-        };
-        if max_duration == Span::ZERO || max_duration > LONGEST_DURATION {
-            let what = "'max_duration' is zero or longer than 24 hours";
-            return Err(OptionError::new(
-                "max_duration",
-                what,
-                "write the time that the longest request takes, such as 60s",
-            ));
-        }
-        Ok(Self::new(limit, max_duration))
-    }
-
-    fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
-        let (now, id) = (Tick::FINEST.at(now), self.holder);
+    /// Decides hits of the request with this id. Returns also what it took or gave back.
+    #[must_use]
+    pub fn step_by(
+        &self,
+        id: HolderId,
+        state: Option<State>,
+        now: Micros,
+        hits: i64,
+    ) -> (Step, Change) {
+        let now = Tick::FINEST.at(now);
         let known = if let Some(State::Holders(holders)) = &state {
             Some(&**holders)
         } else {
@@ -231,11 +172,8 @@ impl Definition for Concurrency {
         };
         let is_taken = hits > 0 && allowed && added > 0 && !is_released;
         if !is_taken && hits >= 0 {
-            return Step {
-                verdict: self.verdict(allowed, used, hits, Change::default()),
-                state,
-                keep_for: None,
-            };
+            let verdict = self.verdict(allowed, used, hits);
+            return (Step::unchanged(verdict, state), Change::default());
         }
         let mut holders = match state {
             Some(State::Holders(holders)) => holders,
@@ -265,26 +203,41 @@ impl Definition for Concurrency {
             age: if places > 0 { age } else { Span::ZERO },
             places,
         };
-        let (verdict, keep_for) = (
-            self.verdict(true, used, hits, change),
-            self.keep_for(&holders),
-        );
-        Step {
-            verdict,
-            state: Some(State::Holders(holders)),
-            keep_for: Some(keep_for),
+        let (verdict, keep_for) = (self.verdict(true, used, hits), self.keep_for(&holders));
+        let step = Step::changed(verdict, State::Holders(holders), keep_for);
+        (step, change)
+    }
+}
+
+impl Definition for Concurrency {
+    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
+        let Some(max_duration) = terms.options.max_duration else {
+            let what = "a concurrency limit has no 'max_duration', after which a request that was \
+                lost gives its place back";
+            return Err(OptionError::new(
+                "max_duration",
+                what,
+                "write the time that the longest request takes, such as 'max_duration: 60s'",
+            ));
+        };
+        if max_duration == Span::ZERO || max_duration > LONGEST_DURATION {
+            let what = "'max_duration' is zero or longer than 24 hours";
+            return Err(OptionError::new(
+                "max_duration",
+                what,
+                "write the time that the longest request takes, such as 60s",
+            ));
         }
+        Ok(Self::new(terms.limit, max_duration))
     }
 
-    fn share(self, replicas: NonZeroU32) -> Self {
-        Self {
-            limit: self.limit.div_ceil(replicas.get().into()),
-            ..self
-        }
+    /// By a request whose id is not known.
+    fn step(&self, state: Option<State>, at: Arrival, hits: i64) -> Step {
+        self.step_by(HolderId::default(), state, at.now, hits).0
     }
 
-    fn with_limit(self, limit: u64) -> Self {
-        Self { limit, ..self }
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
     fn is_exact(&self) -> bool {
@@ -314,9 +267,8 @@ impl Definition for Concurrency {
 
     fn set_debt(&mut self, _debt: Debt) {}
 
-    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [
-            self.debt().script_parameter(),
             self.limit,
             self.max_duration,
             TOMBSTONE_LIFE.micros(),

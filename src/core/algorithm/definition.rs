@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{
-    Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Options, Spec, State, TABLE,
+    Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Options, Spec, State, TABLE, Terms,
     dispatch, ticks,
 };
 use crate::core::time::{Micros, Period, Span, Tick};
@@ -34,24 +34,49 @@ pub struct Step {
     pub keep_for: Option<Span>,
 }
 
+impl Step {
+    /// Nothing has to be written.
+    pub(super) const fn unchanged(verdict: Verdict, state: Option<State>) -> Self {
+        Self {
+            verdict,
+            state,
+            keep_for: None,
+        }
+    }
+
+    /// This state has to be written, and kept for so long.
+    pub(super) const fn changed(verdict: Verdict, state: State, keep_for: Span) -> Self {
+        Self {
+            verdict,
+            state: Some(state),
+            keep_for: Some(keep_for),
+        }
+    }
+}
+
 /// One algorithm with its numbers.
 pub(super) trait Definition: Copy {
-    /// The algorithm of `limit` hits per `window`. Its options are known to belong to it.
-    fn try_new(
-        limit: u64,
-        window: Span,
-        options: &Options,
-        debt: Debt,
-    ) -> Result<Self, OptionError>;
+    /// The algorithm of these terms.
+    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError>;
 
     /// See [`Algorithm::step`].
     fn step(&self, state: Option<State>, arrival: Arrival, hits: i64) -> Step;
 
+    /// Hits per window.
+    fn limit(&mut self) -> &mut u64;
+
     /// See [`Algorithm::share`].
-    fn share(self, replicas: NonZeroU32) -> Self;
+    fn share(mut self, replicas: NonZeroU32) -> Self {
+        let limit = self.limit();
+        *limit = limit.div_ceil(replicas.get().into());
+        self
+    }
 
     /// See [`Algorithm::with_limit`].
-    fn with_limit(self, limit: u64) -> Self;
+    fn with_limit(mut self, limit: u64) -> Self {
+        *self.limit() = limit;
+        self
+    }
 
     /// Whether all of its numbers are exact, and so the same in Lua. Limits of up to 2^32 - 1 are,
     /// but for those of a log.
@@ -97,8 +122,8 @@ pub(super) trait Definition: Copy {
     /// See [`Algorithm::write_key_suffix`].
     fn write_key_suffix(&self, _out: &mut Vec<u8>) {}
 
-    /// See [`Algorithm::script_parameters`].
-    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS];
+    /// See [`Algorithm::script_parameters`]: those behind the debt.
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1];
 
     /// See [`Algorithm::check_parameter`].
     fn check_parameter(&self, _max_hold: Span) -> u64 {
@@ -269,7 +294,9 @@ impl Algorithm {
     /// The limit as its step in `lua/` takes it; unused numbers are 0.
     #[must_use]
     pub fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        dispatch!(self, it => it.script_parameters())
+        let [second, third, fourth, fifth, sixth] = dispatch!(self, it => it.script_parameters());
+        let debt = self.debt().script_parameter();
+        [debt, second, third, fourth, fifth, sixth]
     }
 
     /// The number of one check that its step in `lua/` takes besides the hits; 0 if it takes none.

@@ -4,10 +4,8 @@
 //! `count_denied` is false. The twins are `lua/fixed_window.lua` and, for limits without options,
 //! the plain `INCRBY` of `store/redis/batch.rs`.
 
-use std::num::NonZeroU32;
-
 use super::definition::Definition;
-use super::{Arrival, Debt, LARGEST_COUNT, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, LARGEST_COUNT, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Period, Span, Tick};
 use crate::core::verdict::{Verdict, Wait};
 
@@ -65,16 +63,11 @@ impl FixedWindow {
 }
 
 impl Definition for FixedWindow {
-    fn try_new(
-        limit: u64,
-        window: Span,
-        _options: &Options,
-        debt: Debt,
-    ) -> Result<Self, OptionError> {
+    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
         Ok(Self {
-            limit,
-            window: Period::Even(window),
-            count_denied: debt.counts(),
+            limit: terms.limit,
+            window: Period::Even(terms.window),
+            count_denied: terms.debt.counts(),
         })
     }
 
@@ -107,31 +100,14 @@ impl Definition for FixedWindow {
             ..self.judge(window, after, now, hits)
         };
         if after == before {
-            return Step {
-                verdict,
-                state,
-                keep_for: None,
-            };
+            return Step::unchanged(verdict, state);
         }
-        Step {
-            verdict,
-            state: Some(State::FixedWindow {
-                window,
-                count: after,
-            }),
-            keep_for: Some(keep_for),
-        }
+        let count = after;
+        Step::changed(verdict, State::FixedWindow { window, count }, keep_for)
     }
 
-    fn share(self, replicas: NonZeroU32) -> Self {
-        Self {
-            limit: self.limit.div_ceil(replicas.get().into()),
-            ..self
-        }
-    }
-
-    fn with_limit(self, limit: u64) -> Self {
-        Self { limit, ..self }
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
     fn is_exact(&self) -> bool {
@@ -167,8 +143,8 @@ impl Definition for FixedWindow {
         Tick::FINEST
     }
 
-    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [self.debt().script_parameter(), self.limit, 0, 0, 0, 0]
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
+        [self.limit, 0, 0, 0, 0]
     }
 
     /// The window's end and its count.
@@ -191,6 +167,8 @@ impl Definition for FixedWindow {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
 
     const MINUTE: FixedWindow = FixedWindow {

@@ -8,11 +8,9 @@
 //! what the continuous-state leaky bucket of ITU-T Recommendation I.371 (the generic cell rate
 //! algorithm) does, but delays hits to their slots. The twin is `lua/leaky_bucket.lua`.
 
-use std::num::NonZeroU32;
-
 use super::definition::Definition;
 use super::ticks::{Clock, Flow, Outcome, Units};
-use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{LONGEST_WINDOW, Period, Span, Tick};
 use crate::core::verdict::Verdict;
 
@@ -153,13 +151,8 @@ impl LeakyBucket {
 }
 
 impl Definition for LeakyBucket {
-    fn try_new(
-        limit: u64,
-        window: Span,
-        options: &Options,
-        debt: Debt,
-    ) -> Result<Self, OptionError> {
-        let max_delay = options.max_delay.unwrap_or(Span::ZERO);
+    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
+        let max_delay = terms.options.max_delay.unwrap_or(Span::ZERO);
         if max_delay > LONGEST_WINDOW {
             return Err(OptionError::new(
                 "max_delay",
@@ -167,7 +160,7 @@ impl Definition for LeakyBucket {
                 "write a shorter duration",
             ));
         }
-        Ok(Self::new(limit, max_delay, window, debt))
+        Ok(Self::new(terms.limit, max_delay, terms.window, terms.debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, max_hold }: Arrival, hits: i64) -> Step {
@@ -180,11 +173,7 @@ impl Definition for LeakyBucket {
                 reset: 0,
                 retry: (hits <= 0).then_some(0),
             };
-            return Step {
-                verdict: nothing.verdict(self.tick, Clock::fresh(now)),
-                state,
-                keep_for: None,
-            };
+            return Step::unchanged(nothing.verdict(self.tick, Clock::fresh(now)), state);
         }
         let (clock, backlog) = self.read(state.as_ref(), now);
         let (flow, unit) = (self.flow(), self.flow().per_hit());
@@ -221,40 +210,24 @@ impl Definition for LeakyBucket {
             ..found.verdict(self.tick, clock)
         };
         if after == backlog {
-            return Step {
-                verdict,
-                state,
-                keep_for: None,
-            };
+            return Step::unchanged(verdict, state);
         }
-        let keep_for = self
-            .tick
-            .span(clock.wait(flow.keep(after, found.reset)).max(1));
-        Step {
-            verdict,
-            state: Some(State::Queue {
-                last: clock.now,
-                backlog: after,
-                units: self.units,
-            }),
-            keep_for: Some(keep_for),
-        }
+        let keep_ticks = clock.wait(flow.keep(after, found.reset)).max(1);
+        let state = State::Queue {
+            last: clock.now,
+            backlog: after,
+            units: self.units,
+        };
+        Step::changed(verdict, state, self.tick.span(keep_ticks))
     }
 
-    fn share(self, replicas: NonZeroU32) -> Self {
-        Self {
-            limit: self.limit.div_ceil(replicas.get().into()),
-            ..self
-        }
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
     fn with_limit(self, limit: u64) -> Self {
-        Self::new(
-            limit,
-            self.tick.span(self.max_delay),
-            self.period,
-            self.debt,
-        )
+        let max_delay = self.tick.span(self.max_delay);
+        Self::new(limit, max_delay, self.period, self.debt)
     }
 
     fn is_exact(&self) -> bool {
@@ -290,9 +263,8 @@ impl Definition for LeakyBucket {
         self.debt = debt;
     }
 
-    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [
-            self.debt.script_parameter(),
             self.limit,
             self.window,
             self.room(),

@@ -1,7 +1,7 @@
 //! Compiles the options of a limit to its algorithm, or reports why they make none.
 
 use super::ticks::largest;
-use super::{Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OPTIONS, Options, TABLE};
+use super::{Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OPTIONS, Options, TABLE, Terms};
 use crate::core::time::{Anchor, PeriodKind, Rate, Span, Weekday, Zone};
 
 /// The field of [`Options`] that an option is read into, by its type.
@@ -123,6 +123,21 @@ impl Options {
         })
     }
 
+    /// Neither a unit nor a request may be of no hits.
+    fn check_zeros(&self) -> Result<(), OptionError> {
+        let (option, what) = if self.scale == Some(0) {
+            ("scale", "'scale' is 0, of which no limit can be made")
+        } else if self.default_cost == Some(0) {
+            let what =
+                "'default_cost' is 0, with which a request that names no hits would count nothing";
+            ("default_cost", what)
+        } else {
+            return Ok(());
+        };
+        let remedy = format!("write 1 or more, or remove '{option}'");
+        Err(OptionError::new(option, what, remedy))
+    }
+
     /// Removes the options that have no meaning for the algorithm, and returns an error for each.
     pub fn remove_foreign(&mut self) -> Vec<OptionError> {
         let own = self.kind.spec();
@@ -164,7 +179,7 @@ pub struct OptionError {
 }
 
 impl OptionError {
-    pub(super) fn new(
+    pub(crate) fn new(
         option: &'static str,
         what: impl Into<String>,
         remedy: impl Into<String>,
@@ -218,40 +233,30 @@ impl Algorithm {
             )
         })?;
         let mut options = *options;
-        if let Some(error) = options
-            .remove_foreign()
-            .into_iter()
-            .chain(options.remove_wrong_calendar(rate, false))
-            .next()
-        {
+        let mut errors = options.remove_foreign();
+        errors.extend(options.remove_wrong_calendar(rate, false));
+        if let Some(error) = errors.into_iter().next() {
             return Err(error);
         }
         let debt = options.debt()?;
         let scale = options.scale.unwrap_or(1);
-        if scale == 0 {
-            return Err(OptionError::new(
-                "scale",
-                "'scale' is 0, of which no limit can be made",
-                "write 1 or more, or remove 'scale'",
-            ));
-        }
-        if options.default_cost == Some(0) {
-            let what =
-                "'default_cost' is 0, with which a request that names no hits would count nothing";
-            return Err(OptionError::new(
-                "default_cost",
-                what,
-                "write 1 or more, or remove 'default_cost'",
-            ));
-        }
+        options.check_zeros()?;
         // More than any algorithm counts is not exact either.
         let hits = |units: u64| units.saturating_mul(scale.into()).min(LARGEST_COUNT);
         let (limit, burst) = (hits(rate.requests_per_unit), options.burst);
         options.burst = burst.map(hits);
-        let mut algorithm = Self::define(limit, window, &options, debt)?;
+        let define = |limit, options: &Options| {
+            Self::define(&Terms {
+                limit,
+                window,
+                options,
+                debt,
+            })
+        };
+        let mut algorithm = define(limit, &options)?;
         if !algorithm.is_exact() {
             let is_exact = |limit, burst| {
-                Self::define(limit, window, &Options { burst, ..options }, debt)
+                define(limit, &Options { burst, ..options })
                     .is_ok_and(|algorithm| algorithm.is_exact())
             };
             return Err(match burst {

@@ -9,11 +9,9 @@
 //! Only buckets that hold hits are stored, as a packed text like that of a log and not as a Redis
 //! hash: it takes fewer bytes.
 
-use std::num::NonZeroU32;
-
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
-use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{Micros, Period, Span, Tick};
 
 /// The most buckets of a ring.
@@ -145,13 +143,7 @@ impl SlidingWindowBuckets {
             None | Some(0) => (Clock::fresh(now), Some(ring)),
             Some(behind) if behind <= self.window.div_ceil(self.interval) => {
                 let start = ring.last * self.interval;
-                (
-                    Clock {
-                        now: start,
-                        behind: start - now,
-                    },
-                    Some(ring),
-                )
+                (Clock::ahead(start, now), Some(ring))
             }
             Some(_) => forgotten,
         }
@@ -194,12 +186,13 @@ impl SlidingWindowBuckets {
 }
 
 impl Definition for SlidingWindowBuckets {
-    fn try_new(
-        limit: u64,
-        window: Span,
-        options: &Options,
-        debt: Debt,
-    ) -> Result<Self, OptionError> {
+    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
+        let Terms {
+            limit,
+            window,
+            options,
+            debt,
+        } = *terms;
         let interval = options
             .bucket_interval
             .unwrap_or(Span::from_micros(window.micros().div_ceil(60)));
@@ -271,13 +264,8 @@ impl Definition for SlidingWindowBuckets {
             Err(_) => (true, 0, hits.unsigned_abs().min(sum)),
         };
         if taken == 0 && given == 0 {
-            return Step {
-                verdict: self
-                    .found(ring, clock, allowed, hits)
-                    .verdict(self.tick, clock),
-                state,
-                keep_for: None,
-            };
+            let found = self.found(ring, clock, allowed, hits);
+            return Step::unchanged(found.verdict(self.tick, clock), state);
         }
         let is_known = ring.is_some();
         let mut ring = match state {
@@ -294,26 +282,14 @@ impl Definition for SlidingWindowBuckets {
             ring.counts[index] -= less;
             left -= less;
         }
-        let verdict = self
-            .found(Some(&ring), clock, allowed, hits)
-            .verdict(self.tick, clock);
+        let found = self.found(Some(&ring), clock, allowed, hits);
+        let verdict = found.verdict(self.tick, clock);
         let keep_for = ticks::keep_for(self.tick, &verdict).max(self.tick.span(self.expiry));
-        Step {
-            verdict,
-            state: Some(State::Buckets(ring)),
-            keep_for: Some(keep_for),
-        }
+        Step::changed(verdict, State::Buckets(ring), keep_for)
     }
 
-    fn share(self, replicas: NonZeroU32) -> Self {
-        Self {
-            limit: self.limit.div_ceil(replicas.get().into()),
-            ..self
-        }
-    }
-
-    fn with_limit(self, limit: u64) -> Self {
-        Self { limit, ..self }
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
     /// Of each window in the ring, and the two at its ends, a key may hold a full limit and its
@@ -351,9 +327,8 @@ impl Definition for SlidingWindowBuckets {
         self.debt = debt;
     }
 
-    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [
-            self.debt.script_parameter(),
             self.limit,
             self.window,
             self.interval,

@@ -6,11 +6,9 @@
 //! describes in "How we built rate limiting capable of scaling to millions of domains" (2017). The
 //! twin is `lua/sliding_window_counter.lua`.
 
-use std::num::NonZeroU32;
-
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
-use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{MAX_SAFE_INTEGER, Period, Span, Tick};
 
 /// A limit per sliding window.
@@ -90,10 +88,7 @@ impl SlidingWindowCounter {
             // The clock went back: continue at the start of the stored window.
             let start = window * self.window;
             return (
-                Clock {
-                    now: start,
-                    behind: start - now,
-                },
+                Clock::ahead(start, now),
                 Windows {
                     number: window,
                     elapsed: 0,
@@ -150,13 +145,8 @@ impl SlidingWindowCounter {
 }
 
 impl Definition for SlidingWindowCounter {
-    fn try_new(
-        limit: u64,
-        window: Span,
-        _options: &Options,
-        debt: Debt,
-    ) -> Result<Self, OptionError> {
-        Ok(Self::new(limit, window, debt))
+    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
+        Ok(Self::new(terms.limit, terms.window, terms.debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
@@ -200,11 +190,7 @@ impl Definition for SlidingWindowCounter {
         }
         .verdict(self.tick, clock);
         if after == before {
-            return Step {
-                verdict,
-                state,
-                keep_for: None,
-            };
+            return Step::unchanged(verdict, state);
         }
         let Windows {
             number: window,
@@ -213,22 +199,16 @@ impl Definition for SlidingWindowCounter {
             ..
         } = after;
         let keep_for = ticks::keep_for(self.tick, &verdict);
-        Step {
-            verdict,
-            state: Some(State::Counter {
-                window,
-                current,
-                previous,
-            }),
-            keep_for: Some(keep_for),
-        }
+        let state = State::Counter {
+            window,
+            current,
+            previous,
+        };
+        Step::changed(verdict, state, keep_for)
     }
 
-    fn share(self, replicas: NonZeroU32) -> Self {
-        Self {
-            limit: self.limit.div_ceil(replicas.get().into()),
-            ..self
-        }
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
     fn with_limit(self, limit: u64) -> Self {
@@ -259,15 +239,8 @@ impl Definition for SlidingWindowCounter {
         self.debt = debt;
     }
 
-    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [
-            self.debt.script_parameter(),
-            self.limit,
-            self.window,
-            0,
-            0,
-            0,
-        ]
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
+        [self.limit, self.window, 0, 0, 0]
     }
 
     fn state_of_row(&self, [_, window, current, previous]: [f64; 4]) -> Option<State> {

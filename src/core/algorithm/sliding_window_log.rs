@@ -4,13 +4,11 @@
 //! one tick share an entry. A write drops the entries that have left the window. The twin is
 //! `lua/sliding_window_log.lua`, with `lua/log.lua`.
 
-use std::collections::VecDeque;
-use std::num::NonZeroU32;
-
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
-use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{Period, Span, Tick};
+use std::collections::VecDeque;
 
 /// The largest limit: a key may hold an entry for each hit.
 pub const LARGEST_LIMIT: u64 = 100_000;
@@ -167,12 +165,8 @@ impl SlidingWindowLog {
 }
 
 impl Definition for SlidingWindowLog {
-    fn try_new(
-        limit: u64,
-        window: Span,
-        _options: &Options,
-        debt: Debt,
-    ) -> Result<Self, OptionError> {
+    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
+        let limit = terms.limit;
         if limit > LARGEST_LIMIT {
             let what = format!(
                 "a sliding_window_log stores every hit and allows a limit of at most \
@@ -184,7 +178,7 @@ impl Definition for SlidingWindowLog {
                 "write 'algorithm: sliding_window_buckets', which has no such bound",
             ));
         }
-        Ok(Self::new(limit, window, debt))
+        Ok(Self::new(limit, terms.window, terms.debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
@@ -204,13 +198,8 @@ impl Definition for SlidingWindowLog {
             Err(_) => (true, 0, hits.unsigned_abs().min(count)),
         };
         if taken == 0 && given == 0 {
-            return Step {
-                verdict: self
-                    .found(log, left, clock, allowed, hits)
-                    .verdict(self.tick, clock),
-                state,
-                keep_for: None,
-            };
+            let found = self.found(log, left, clock, allowed, hits);
+            return Step::unchanged(found.verdict(self.tick, clock), state);
         }
         let is_known = log.is_some();
         let mut log = match state {
@@ -223,26 +212,14 @@ impl Definition for SlidingWindowLog {
         } else {
             log.give_back(given);
         }
-        let verdict = self
-            .found(Some(&log), 0, clock, allowed, hits)
-            .verdict(self.tick, clock);
+        let found = self.found(Some(&log), 0, clock, allowed, hits);
+        let verdict = found.verdict(self.tick, clock);
         let keep_for = ticks::keep_for(self.tick, &verdict);
-        Step {
-            verdict,
-            state: Some(State::Log(log)),
-            keep_for: Some(keep_for),
-        }
+        Step::changed(verdict, State::Log(log), keep_for)
     }
 
-    fn share(self, replicas: NonZeroU32) -> Self {
-        Self {
-            limit: self.limit.div_ceil(replicas.get().into()),
-            ..self
-        }
-    }
-
-    fn with_limit(self, limit: u64) -> Self {
-        Self { limit, ..self }
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
     fn is_exact(&self) -> bool {
@@ -269,14 +246,7 @@ impl Definition for SlidingWindowLog {
         self.debt = debt;
     }
 
-    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
-        [
-            self.debt.script_parameter(),
-            self.limit,
-            self.window,
-            0,
-            0,
-            0,
-        ]
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
+        [self.limit, self.window, 0, 0, 0]
     }
 }

@@ -315,16 +315,21 @@ impl Clock {
         Self { now, behind: 0 }
     }
 
+    /// Goes on at `last`, which the store's clock has not reached again.
+    pub(super) const fn ahead(last: u64, now: u64) -> Self {
+        Self {
+            now: last,
+            behind: last - now,
+        }
+    }
+
     /// Continues at `last` if the clock went back. `None`: by more than `most` ticks, and the state
     /// is dropped.
     pub(super) const fn resume(now: u64, last: u64, most: u64) -> Option<Self> {
         if last <= now {
             Some(Self::fresh(now))
         } else if last - now <= most {
-            Some(Self {
-                now: last,
-                behind: last - now,
-            })
+            Some(Self::ahead(last, now))
         } else {
             None
         }

@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use super::definition::Definition;
 use super::ticks::{Clock, Flow, Outcome, Units};
-use super::{Arrival, Debt, OptionError, Options, SCRIPT_PARAMETERS, State, Step};
+use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{Period, Span, Tick};
 
 /// A rate of refill and a capacity.
@@ -120,12 +120,13 @@ impl TokenBucket {
 }
 
 impl Definition for TokenBucket {
-    fn try_new(
-        limit: u64,
-        window: Span,
-        options: &Options,
-        debt: Debt,
-    ) -> Result<Self, OptionError> {
+    fn try_new(terms: &Terms<'_>) -> Result<Self, OptionError> {
+        let Terms {
+            limit,
+            window,
+            options,
+            debt,
+        } = *terms;
         if options.burst == Some(0) {
             return Err(OptionError::new(
                 "burst",
@@ -133,12 +134,8 @@ impl Definition for TokenBucket {
                 "write 1 or more, or remove 'burst'",
             ));
         }
-        Ok(Self::new(
-            limit,
-            options.burst.unwrap_or(limit),
-            window,
-            debt,
-        ))
+        let burst = options.burst.unwrap_or(limit);
+        Ok(Self::new(limit, burst, window, debt))
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
@@ -150,16 +147,12 @@ impl Definition for TokenBucket {
             let cost = hits.min((self.burst + self.most_debt()).cast_signed() + 1) * parts;
             let taken = level - cost;
             let is_allowed = taken >= 0;
-            (
-                is_allowed,
-                if is_allowed {
-                    taken
-                } else if self.debt.counts() {
-                    taken.max(-self.deepest(full))
-                } else {
-                    level
-                },
-            )
+            let after = match (is_allowed, self.debt.counts()) {
+                (true, _) => taken,
+                (false, true) => taken.max(-self.deepest(full)),
+                (false, false) => level,
+            };
+            (is_allowed, after)
         } else {
             // A give-back fills the bucket at most.
             let given = hits
@@ -178,29 +171,20 @@ impl Definition for TokenBucket {
         };
         let verdict = outcome.verdict(self.tick, clock);
         if after == level {
-            return Step {
-                verdict,
-                state,
-                keep_for: None,
-            };
+            return Step::unchanged(verdict, state);
         }
-        let keep_for = self.tick.span(
-            clock
-                .wait(
-                    self.flow()
-                        .keep((full - after).unsigned_abs(), outcome.reset),
-                )
-                .max(1),
-        );
-        Step {
-            verdict,
-            state: Some(State::Tokens {
-                last: clock.now,
-                level: after,
-                units: self.units,
-            }),
-            keep_for: Some(keep_for),
-        }
+        let lacking = (full - after).unsigned_abs();
+        let keep_ticks = clock.wait(self.flow().keep(lacking, outcome.reset)).max(1);
+        let state = State::Tokens {
+            last: clock.now,
+            level: after,
+            units: self.units,
+        };
+        Step::changed(verdict, state, self.tick.span(keep_ticks))
+    }
+
+    fn limit(&mut self) -> &mut u64 {
+        &mut self.limit
     }
 
     fn share(self, replicas: NonZeroU32) -> Self {
@@ -245,9 +229,8 @@ impl Definition for TokenBucket {
         self.debt = debt;
     }
 
-    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS] {
+    fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [
-            self.debt.script_parameter(),
             self.limit,
             self.window,
             self.burst,

@@ -70,10 +70,12 @@ fn every(millis: u64, outcome: Report, times: u64) -> Vec<TimedReport> {
     (0..times).map(|turn| (turn * millis, outcome)).collect()
 }
 
-#[test]
-fn what_opens_a_closed_breaker() {
+/// A name, reports, and what has opened the breaker after them.
+type Case = (&'static str, Vec<TimedReport>, Option<&'static str>);
+
+fn cases_of_failures() -> Vec<Case> {
     let outage = Some("outage");
-    let cases: &[(&str, Vec<TimedReport>, Option<&str>)] = &[
+    vec![
         ("nothing", vec![], None),
         ("five in a row, one by one", every(3, Bad(1), 5), outage),
         ("four in a row", every(3, Bad(1), 4), None),
@@ -138,6 +140,11 @@ fn what_opens_a_closed_breaker() {
             vec![(0, Bad(5)), (50, Good(10, 0)), (1_000, Bad(5))],
             None,
         ),
+    ]
+}
+
+fn cases_of_slowness() -> Vec<Case> {
+    vec![
         (
             "slow for a second",
             every(100, Good(10, 8), 10),
@@ -155,10 +162,14 @@ fn what_opens_a_closed_breaker() {
             vec![(0, Bad(4)), (10, Good(1, 1)), (20, Bad(4))],
             None,
         ),
-    ];
-    for (name, reports, opened_by) in cases {
+    ]
+}
+
+#[test]
+fn what_opens_a_closed_breaker() {
+    for (name, reports, opened_by) in cases_of_failures().into_iter().chain(cases_of_slowness()) {
         let mut breaker = breaker();
-        for &(millis, outcome) in reports {
+        for &(millis, outcome) in &reports {
             report(&mut breaker, millis, outcome);
         }
         let (was, why) = (breaker.transitions(), breaker.why());
@@ -173,7 +184,7 @@ fn what_opens_a_closed_breaker() {
             (0, 0, 1) => Some("slowness"),
             _ => Some("several"),
         };
-        assert_eq!(seen, *opened_by, "{name}");
+        assert_eq!(seen, opened_by, "{name}");
         assert_eq!(
             breaker.state(),
             if seen.is_some() {

@@ -93,15 +93,13 @@ impl Options {
             ("usage_expiry", self.expiry.is_some()),
             ("usage_subjects", self.subjects.is_some()),
         ];
-        let option = written
+        let mut without_effect = written
             .iter()
-            .find(|(_, is_written)| *is_written && self.track.is_none())?
-            .0;
-        Some(OptionError {
-            option,
-            what: format!("'{option}' has no effect without 'track_usage'"),
-            remedy: format!("write 'track_usage: true', or remove '{option}'"),
-        })
+            .filter(|(_, is_written)| *is_written && self.track.is_none());
+        let (option, _) = without_effect.next()?;
+        let what = format!("'{option}' has no effect without 'track_usage'");
+        let remedy = format!("write 'track_usage: true', or remove '{option}'");
+        Some(OptionError::new(option, what, remedy))
     }
 
     /// The settings of a limit with these options; `None` if its usage is not tracked.
@@ -112,45 +110,36 @@ impl Options {
         if self.track != Some(true) {
             return Ok(None);
         }
-        let error = |option, what: String, remedy: String| {
-            Err(OptionError {
-                option,
-                what,
-                remedy,
-            })
-        };
         let interval = self.interval.unwrap_or(DEFAULT_INTERVAL);
         if interval < SHORTEST_INTERVAL {
-            return error(
-                "usage_interval",
-                format!("a usage_interval of {interval} is shorter than a second"),
-                "write 1s or more".to_owned(),
-            );
-        }
-        let buckets = self.buckets.unwrap_or(DEFAULT_BUCKETS);
-        if !(1..=MOST_BUCKETS).contains(&buckets) {
-            let what = format!("'usage_buckets' is {buckets}");
-            return error(
-                "usage_buckets",
-                what,
-                format!("write a number from 1 to {MOST_BUCKETS}"),
-            );
-        }
-        let subjects = self.subjects.unwrap_or(DEFAULT_SUBJECTS);
-        if !(1..=MOST_SUBJECTS).contains(&subjects) {
-            let what = format!("'usage_subjects' is {subjects}");
-            return error(
-                "usage_subjects",
-                what,
-                format!("write a number from 1 to {MOST_SUBJECTS}"),
-            );
+            let what = format!("a usage_interval of {interval} is shorter than a second");
+            return Err(OptionError::new("usage_interval", what, "write 1s or more"));
         }
         let settings = Settings {
             interval,
-            buckets,
-            subjects,
+            buckets: self.buckets.unwrap_or(DEFAULT_BUCKETS),
+            subjects: self.subjects.unwrap_or(DEFAULT_SUBJECTS),
             ..Settings::default()
         };
+        for (option, number, most) in [
+            ("usage_buckets", settings.buckets, MOST_BUCKETS),
+            ("usage_subjects", settings.subjects, MOST_SUBJECTS),
+        ] {
+            if !(1..=most).contains(&number) {
+                let what = format!("'{option}' is {number}");
+                let remedy = format!("write a number from 1 to {most}");
+                return Err(OptionError::new(option, what, remedy));
+            }
+        }
+        let expiry = self.expiry_of(&settings)?;
+        Ok(Some(Settings { expiry, ..settings }))
+    }
+
+    /// The longest time for which a record with this ring is kept.
+    fn expiry_of(&self, settings: &Settings) -> Result<Span, OptionError> {
+        let Settings {
+            interval, buckets, ..
+        } = settings;
         let span = settings.span();
         if span > LONGEST_EXPIRY {
             let option = if self.interval.is_some() {
@@ -162,32 +151,25 @@ impl Options {
                 "{buckets} buckets of {interval} cover {span}, which is longer than \
                  {LONGEST_EXPIRY}"
             );
-            return error(
-                option,
-                what,
-                "write a shorter usage_interval, or fewer usage_buckets".to_owned(),
-            );
+            let remedy = "write a shorter usage_interval, or fewer usage_buckets";
+            return Err(OptionError::new(option, what, remedy));
         }
         let expiry = self.expiry.unwrap_or(DEFAULT_EXPIRY.max(span));
-        if expiry < span {
+        let (what, remedy) = if expiry < span {
             let what = format!(
                 "a usage_expiry of {expiry} is shorter than the {span} that {buckets} buckets of \
                  {interval} cover"
             );
-            return error(
-                "usage_expiry",
+            (
                 what,
                 format!("write {span} or more, or fewer usage_buckets"),
-            );
-        }
-        if expiry > LONGEST_EXPIRY {
+            )
+        } else if expiry > LONGEST_EXPIRY {
             let what = format!("a usage_expiry of {expiry} is longer than {LONGEST_EXPIRY}");
-            return error(
-                "usage_expiry",
-                what,
-                format!("write {LONGEST_EXPIRY} or less"),
-            );
-        }
-        Ok(Some(Settings { expiry, ..settings }))
+            (what, format!("write {LONGEST_EXPIRY} or less"))
+        } else {
+            return Ok(expiry);
+        };
+        Err(OptionError::new("usage_expiry", what, remedy))
     }
 }

@@ -26,7 +26,7 @@ use crate::limits::rules::{Rules, diff};
 use crate::net::http::responses::Page;
 use crate::service::pages::json;
 use crate::service::rls::decode::decode;
-use crate::store::Redis;
+use crate::store::redis::error;
 
 /// Domains that are named where the domain of a request is unknown.
 const MAX_DOMAINS: usize = 20;
@@ -426,7 +426,7 @@ impl State {
             this_replica_only: matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
             error: decision
                 .store_error()
-                .map(|error| Redis::text_for_callers(error).to_owned()),
+                .map(|error| error::for_callers(error).to_owned()),
         }
     }
 }

@@ -15,12 +15,12 @@ use super::{Parts, known, subject};
 use crate::core::algorithm::Algorithm;
 use crate::core::time::people::timestamp;
 use crate::core::time::{Micros, Span, parse_duration};
-use crate::core::usage::{self, Hits, Order, Record, Tracking};
+use crate::core::usage::{self, Hits, Order, Page, Record, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key;
 use crate::limits::rules::Rules;
 use crate::limits::rules::limit::{Amount, Limit};
-use crate::store::Redis;
+use crate::store::redis::error as redis_error;
 
 /// The time for the store.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -321,7 +321,13 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let deadline = Instant::now() + TIMEOUT;
     let top = parts
         .usage
-        .top(tracking, is_per_second, order, (offset, count), deadline)
+        .top(
+            tracking,
+            is_per_second,
+            order,
+            Page { offset, count },
+            deadline,
+        )
         .await
         .map_err(|error| failed(&error))?;
     let kind = subject::override_kinds(parts);
@@ -523,12 +529,12 @@ fn untracked(limit: &Limit) -> Failure {
 }
 
 fn failed(error: &StoreError) -> Failure {
-    if Redis::is_missing_right(*error) {
+    if redis_error::is_missing_right(*error) {
         return Failure::unavailable(MISSING_RIGHT);
     }
     Failure::unavailable(&format!(
         "the store does not answer: {}; try again",
-        Redis::text_for_callers(*error)
+        redis_error::for_callers(*error)
     ))
 }
 

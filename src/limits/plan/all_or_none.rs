@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 
-use super::{CheckIndex, Checks};
+use super::{Changes, CheckIndex, Checks};
 use crate::core::algorithm::{Arrival, State};
 use crate::core::time::Span;
 use crate::core::verdict::Verdict;
@@ -17,6 +17,8 @@ pub struct AllOrNone {
     /// The states to write: a check with the key, the new state, and how long to keep it at least.
     /// Each key occurs once. Empty if the request is over its limit.
     pub writes: SmallVec<[(CheckIndex, State, Span); 4]>,
+    /// What the checks took or gave back of limits of requests in flight.
+    pub changes: Changes,
 }
 
 /// The first check with a key, the key's current state, and how long to keep that if it changed.
@@ -37,6 +39,7 @@ impl AllOrNone {
         stored: impl Fn(CheckIndex) -> Option<State>,
         same: impl Fn(CheckIndex, CheckIndex) -> bool,
     ) -> Self {
+        let mut changes = Changes::new();
         let mut verdicts: SmallVec<[Verdict; 4]> = SmallVec::new();
         let mut states: SmallVec<[Stepped; 4]> = SmallVec::new();
         for (index, check) in checks.indexed() {
@@ -46,27 +49,28 @@ impl AllOrNone {
                 states.len() - 1
             });
             let (_, state, keep_for) = &mut states[known];
-            let step = check
-                .algorithm
-                .without_debt()
-                .step(state.take(), at, check.hits);
+            let free = check.algorithm.without_debt();
+            let step = checks.step_as(index, &free, check.hits, state.take(), at, &mut changes);
             *state = step.state;
             *keep_for = step.keep_for.or(*keep_for);
             verdicts.push(step.verdict);
         }
         if checks.is_over_limit(verdicts.iter().map(|verdict| verdict.allowed)) {
+            changes.clear();
             for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
                 if verdict.allowed {
-                    let look = check.algorithm.step(stored(index), at, 0).verdict;
+                    let (algorithm, state) = (&check.algorithm, stored(index));
+                    let look = checks.step_as(index, algorithm, 0, state, at, &mut changes);
                     *verdict = Verdict {
                         allowed: true,
-                        ..look
+                        ..look.verdict
                     };
                 }
             }
             return Self {
                 verdicts,
                 writes: SmallVec::new(),
+                changes,
             };
         }
         for ((index, check), verdict) in checks.indexed().zip(&mut verdicts) {
@@ -85,6 +89,7 @@ impl AllOrNone {
         Self {
             verdicts,
             writes: states.into_iter().filter_map(written).collect(),
+            changes,
         }
     }
 }

@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::Algorithm;
-use crate::core::algorithm::concurrency::{Change, Gauge};
+use crate::core::algorithm::concurrency::{Change, Gauge, HolderId};
+use crate::core::algorithm::{Algorithm, Arrival, State, Step};
 use crate::core::time::Micros;
 use crate::core::usage::Tracking;
-use crate::core::verdict::Verdict;
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
 
@@ -37,12 +36,24 @@ pub struct Checks {
     /// The checks of limits with `track_usage`. Apart from the checks, so that those of other
     /// limits cost nothing more.
     pub(super) tracked: Vec<(CheckIndex, Arc<Tracking>)>,
-    /// The checks of limits of requests in flight, each with the gauge of its holders; apart for
-    /// the same reason.
-    pub(super) gauges: Vec<(CheckIndex, Arc<Gauge>)>,
+    /// The checks of limits of requests in flight; apart for the same reason.
+    pub(super) holders: Vec<Holding>,
     /// An override blocks a descriptor of the request.
     pub(super) is_blocked: bool,
 }
+
+/// What a check of a limit of requests in flight has besides.
+#[derive(Clone, Debug)]
+pub(super) struct Holding {
+    pub(super) check: CheckIndex,
+    /// The request that asks.
+    pub(super) id: HolderId,
+    /// Counts the holders of its limit; `None` in tests of stores.
+    pub(super) gauge: Option<Arc<Gauge>>,
+}
+
+/// What checks of a request took or gave back of limits of requests in flight.
+pub type Changes = SmallVec<[(CheckIndex, Change); 2]>;
 
 /// The key of a descriptor that an override blocks: no store is asked about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,24 +153,77 @@ impl Checks {
             .map(|(_, tracking)| tracking)
     }
 
-    fn gauge(&self, index: CheckIndex) -> Option<Arc<Gauge>> {
-        self.gauges
-            .iter()
-            .find(|(known, _)| *known == index)
-            .map(|(_, gauge)| Arc::clone(gauge))
+    fn holding(&self, index: CheckIndex) -> Option<&Holding> {
+        self.holders.iter().find(|holding| holding.check == index)
+    }
+
+    /// The id of the request that asks a limit of requests in flight.
+    #[must_use]
+    pub fn holder(&self, index: CheckIndex) -> HolderId {
+        self.holding(index)
+            .map_or_else(HolderId::default, |holding| holding.id)
+    }
+
+    /// The same checks, of which the one at `index` asks a limit of requests in flight for the
+    /// request with this id: for tests of stores.
+    #[must_use]
+    pub fn held_by(mut self, index: CheckIndex, id: &[u8]) -> Self {
+        self.holders.push(Holding {
+            check: index,
+            id: HolderId::of(id),
+            gauge: None,
+        });
+        self
     }
 
     /// Whether a check is of a limit of requests in flight.
     #[must_use]
     pub fn has_holders(&self) -> bool {
-        !self.gauges.is_empty()
+        !self.holders.is_empty()
     }
 
-    /// Notes what a store says that a check has taken or given back; a store does so with each of
-    /// its verdicts on a limit of requests in flight.
-    pub fn note_holders(&self, index: CheckIndex, verdict: &mut Verdict, now: Micros) {
-        if let Some((_, gauge)) = self.gauges.iter().find(|(known, _)| *known == index) {
-            gauge.note(Change::take(verdict), self[index].hits > 0, now);
+    /// Decides a check on the state of its key. Adds to `changes` what it took or gave back of a
+    /// limit of requests in flight.
+    #[must_use]
+    pub fn step(
+        &self,
+        index: CheckIndex,
+        state: Option<State>,
+        at: Arrival,
+        changes: &mut Changes,
+    ) -> Step {
+        let Check {
+            algorithm, hits, ..
+        } = &self[index];
+        self.step_as(index, algorithm, *hits, state, at, changes)
+    }
+
+    /// Decides so many hits of a check by another form of its algorithm.
+    #[inline]
+    pub(super) fn step_as(
+        &self,
+        index: CheckIndex,
+        algorithm: &Algorithm,
+        hits: i64,
+        state: Option<State>,
+        at: Arrival,
+        changes: &mut Changes,
+    ) -> Step {
+        let Algorithm::Concurrency(limit) = algorithm else {
+            return algorithm.step(state, at, hits);
+        };
+        let (step, change) = limit.step_by(self.holder(index), state, at.now, hits);
+        if change.places > 0 {
+            changes.push((index, change));
+        }
+        step
+    }
+
+    /// Notes what a store says that a check has taken or given back; a store does so with each
+    /// change.
+    pub fn note_holders(&self, index: CheckIndex, change: Change, now: Micros) {
+        if let Some(gauge) = self.holding(index).and_then(|held| held.gauge.as_ref()) {
+            gauge.note(change, self[index].hits > 0, now);
         }
     }
 
@@ -222,6 +286,13 @@ impl Checks {
         &self.keys[check.key.clone()]
     }
 
+    /// Whether a check may go to a Redis that counts limits per second alone. Checks that commit all
+    /// or none have to be decided by one server.
+    #[must_use]
+    pub fn is_per_second(&self, index: CheckIndex) -> bool {
+        self[index].per_second && self.commit == Commit::Each
+    }
+
     /// The number of descriptors without a check that count as quota descriptors. They are never
     /// over a limit.
     #[must_use]
@@ -279,10 +350,15 @@ impl Checks {
             commit: self.commit,
             passing_quotas: self.passing_quotas + passing_quotas,
             tracked: Vec::new(),
-            gauges: (0..)
+            holders: (0..)
                 .map(CheckIndex)
                 .zip(picked)
-                .filter_map(|(own, index)| Some((own, self.gauge(*index)?)))
+                .filter_map(|(check, index)| {
+                    Some(Holding {
+                        check,
+                        ..self.holding(*index)?.clone()
+                    })
+                })
                 .collect(),
             is_blocked: self.is_blocked,
         }

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::checks::Holding;
 use super::{CheckIndex, Checks};
-use crate::core::algorithm::concurrency::Gauge;
+use crate::core::algorithm::concurrency::{Gauge, HolderId};
 use crate::core::ask::Entry;
 use crate::limits::rules::limit::Limit;
 
@@ -35,11 +36,13 @@ impl<'a> Holder<'a> {
 
     /// Names the holder to this check.
     pub(super) fn ask(&self, check: CheckIndex, checks: &mut Checks) {
-        let algorithm = &mut checks.list[check.0].algorithm;
         // A limit that the request brings along takes the place of the configured one.
-        if algorithm.has_holders() {
-            *algorithm = algorithm.asked_by(self.id);
-            checks.gauges.push((check, Arc::clone(self.gauge)));
+        if checks[check].algorithm.has_holders() {
+            checks.holders.push(Holding {
+                check,
+                id: HolderId::of(self.id),
+                gauge: Some(Arc::clone(self.gauge)),
+            });
         }
     }
 }

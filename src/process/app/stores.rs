@@ -13,8 +13,8 @@ use crate::limits::plan;
 use crate::live::overrides::Keeping;
 use crate::observe::metrics::{Metrics, Sample, families};
 use crate::process::settings::{Backend, Settings};
-use crate::store::redis::{Direct, UsageReader, UsageWriter};
-use crate::store::{AnyStore, Memory, Redis, Usage, memory, redis};
+use crate::store::redis::{Direct, UsageClient};
+use crate::store::{Memory, Redis, Store, Usage, memory, redis};
 
 /// Time of one sweep through the whole memory store. It decides only how long recovered keys take
 /// up memory.
@@ -80,9 +80,9 @@ impl Stores {
     /// made.
     pub(super) fn limiter(&self) -> Limiter {
         let store = match &self.store {
-            SharedStore::Memory(memory) => AnyStore::Memory(memory.clone()),
+            SharedStore::Memory(memory) => Store::Memory(memory.clone()),
             SharedStore::Redis { main, per_second } => {
-                AnyStore::Redis(Redis::new(Arc::clone(main), per_second.clone()))
+                Store::Redis(Redis::new(Arc::clone(main), per_second.clone()))
             }
         };
         Limiter::new(
@@ -95,17 +95,15 @@ impl Stores {
 
     /// The usage of subjects, for operators.
     pub(super) fn usage(&self) -> Usage {
-        let reader = |deployment: &Arc<redis::Deployment>| {
-            Arc::new(UsageReader::new(
-                Arc::clone(deployment),
-                self.key_prefix.clone(),
-            ))
+        let client = |deployment: &Arc<redis::Deployment>| {
+            let prefix = self.key_prefix.clone();
+            Arc::new(UsageClient::new(Arc::clone(deployment), prefix))
         };
         match &self.store {
             SharedStore::Memory(memory) => Usage::Memory(memory.clone()),
             SharedStore::Redis { main, per_second } => Usage::Redis {
-                main: reader(main),
-                per_second: per_second.as_ref().map(reader),
+                main: client(main),
+                per_second: per_second.as_ref().map(client),
             },
         }
     }
@@ -117,10 +115,10 @@ impl Stores {
         }
     }
 
-    fn usage_writers(&self) -> Vec<UsageWriter> {
+    fn usage_writers(&self) -> Vec<UsageClient> {
         let deployments = self.deployments().into_iter();
         deployments
-            .map(|(_, deployment)| UsageWriter::new(deployment, self.key_prefix.clone()))
+            .map(|(_, deployment)| UsageClient::new(deployment, self.key_prefix.clone()))
             .collect()
     }
 
@@ -145,7 +143,7 @@ impl Stores {
     /// never ends. With Redis, the memory store holds the counters of `on_store_failure: local`.
     pub(super) async fn maintain(self) {
         let writers = self.usage_writers();
-        let usage = futures_util::future::join_all(writers.iter().map(UsageWriter::run));
+        let usage = futures_util::future::join_all(writers.iter().map(UsageClient::run));
         match self.store {
             SharedStore::Memory(memory) => sweep(&memory).await,
             SharedStore::Redis { main, per_second } => {

@@ -13,7 +13,7 @@ use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::limiter::{self, FailurePolicies, failure_policies};
 use crate::limits::rules::compile::{self, SourceText, compile};
-use crate::store::{AnyStore, Memory, memory};
+use crate::store::{Memory, Store, memory};
 
 /// Gives limits a name, as in a configuration that uses `replaces`.
 const NAMED: &str = "name: some-limit, ";
@@ -43,7 +43,7 @@ fn service(name: &str) -> Rls {
     let metrics = Metrics::new(1, 0.8);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     live.replace(compiled.rules);
-    let store = AnyStore::Memory(Memory::new(memory::Options::default()));
+    let store = Store::Memory(Memory::new(memory::Options::default()));
     let limiter = Limiter::new(
         None,
         store,

@@ -4,7 +4,7 @@ use tonic::Status;
 
 use super::decode::InvalidRequest;
 use crate::core::verdict::StoreError;
-use crate::store::Redis;
+use crate::store::redis::error as redis_error;
 
 /// Why a request gets no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl From<Failure> for Status {
             Failure::NoRules => Self::unavailable("no rate limit configuration loaded"),
             Failure::Store(error) => Self::unavailable(format!(
                 "{}; on_store_failure is error",
-                Redis::text_for_callers(error)
+                redis_error::for_callers(error)
             )),
         }
     }

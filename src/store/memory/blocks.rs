@@ -12,11 +12,12 @@
 //! preempted for long.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, TryLockError};
 
 use smallvec::SmallVec;
 
 use super::entry::Entry;
+use crate::core::lock;
 
 /// Slots of a block. A block is 4 KiB, so that the half-empty last block of a table is small beside
 /// its thousand keys.
@@ -108,14 +109,11 @@ impl Pool {
     /// The number of ready blocks.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.ready
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        lock(&self.ready).len()
     }
 
     fn add(&self, blocks: impl IntoIterator<Item = Block>) {
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = lock(&self.ready);
         ready.extend(blocks);
         self.len.store(ready.len(), Ordering::Relaxed);
     }
@@ -123,7 +121,7 @@ impl Pool {
     /// Takes out some of the blocks beyond `wanted`; the caller frees them without the lock.
     fn take_surplus(&self, wanted: usize) -> Vec<Block> {
         let mut surplus = Vec::with_capacity(MAX_AT_ONCE);
-        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = lock(&self.ready);
         let rest = ready
             .len()
             .saturating_sub(MAX_AT_ONCE)

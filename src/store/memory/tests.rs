@@ -24,6 +24,20 @@ fn check(limit: u64, secs: u64) -> Check {
     Check::new(Algorithm::FixedWindow(fixed), 1, Modes::default())
 }
 
+impl Memory {
+    fn ask(&self, key: &[u8], check: &Check, at: Arrival) -> Verdict {
+        let step = |state| check.algorithm.step(state, at, check.hits);
+        self.check(key, &check.algorithm, at.now, step)
+    }
+
+    /// Asks for one hit by the request with this id.
+    fn ask_by(&self, key: &[u8], id: &[u8], algorithm: &Algorithm, at: Arrival) -> Verdict {
+        let checks = Checks::of([(key, Check::new(*algorithm, 1, Modes::default()))]);
+        let checks = checks.held_by(CheckIndex(0), id);
+        self.decide_at(&checks, &checks.indices(), at).checks[0].expect("a verdict")
+    }
+}
+
 #[test]
 fn a_full_store_forgets_and_never_refuses() {
     let memory = Memory::new(Options {
@@ -31,11 +45,7 @@ fn a_full_store_forgets_and_never_refuses() {
         ..Default::default()
     });
     for key in 0..5_000_u32 {
-        assert!(
-            memory
-                .check(&key.to_be_bytes(), &check(1, 60), START)
-                .allowed
-        );
+        assert!(memory.ask(&key.to_be_bytes(), &check(1, 60), START).allowed);
     }
     let size = memory.size();
     assert_eq!((size.keys, size.evicted), (1_000, 4_000));
@@ -79,8 +89,8 @@ fn a_store_is_full_in_bytes_too() {
         let mut most = 0;
         let held = measure(|| {
             for key in 0..65_000_u32 {
-                let check = Check::new(algorithm.asked_by(&key.to_be_bytes()), 1, Modes::default());
-                assert!(memory.check(&key.to_be_bytes(), &check, START).allowed);
+                let bytes = key.to_be_bytes();
+                assert!(memory.ask_by(&bytes, &bytes, &algorithm, START).allowed);
                 most = most.max(memory.size().bytes);
             }
         });
@@ -125,7 +135,7 @@ fn what_grows_displaces_its_own_kind() {
         });
         let small = |key: u32| {
             memory
-                .check(
+                .ask(
                     &[&b"small"[..], &key.to_be_bytes()].concat(),
                     &check(1, 86_400),
                     START,
@@ -138,11 +148,7 @@ fn what_grows_displaces_its_own_kind() {
                 now: Micros(START.now.0 + hit),
                 ..START
             };
-            let _ = memory.check(
-                &(hit % 400).to_be_bytes(),
-                &Check::new(large.asked_by(&hit.to_be_bytes()), 1, Modes::default()),
-                at,
-            );
+            let _ = memory.ask_by(&(hit % 400).to_be_bytes(), &hit.to_be_bytes(), &large, at);
             assert!(memory.size().bytes <= MAX, "{:?}", memory.size());
         }
         let left = (0..30_000).filter(|&key| !small(key)).count();
@@ -161,14 +167,14 @@ fn what_recovers_soonest_goes_first() {
         ..Default::default()
     });
     for key in 0..SAMPLE as u32 - 1 {
-        memory.check(&key.to_be_bytes(), &check(1, 3_600), START);
+        memory.ask(&key.to_be_bytes(), &check(1, 3_600), START);
     }
-    memory.check(b"soon", &check(1, 1), START);
-    memory.check(b"one more", &check(1, 3_600), START);
+    memory.ask(b"soon", &check(1, 1), START);
+    memory.ask(b"one more", &check(1, 3_600), START);
     for key in 0..SAMPLE as u32 - 1 {
         assert!(
             !memory
-                .check(&key.to_be_bytes(), &check(1, 3_600), START)
+                .ask(&key.to_be_bytes(), &check(1, 3_600), START)
                 .allowed,
             "key {key} was forgotten"
         );
@@ -179,7 +185,7 @@ fn what_recovers_soonest_goes_first() {
 fn sweeping_removes_what_recovered_and_nothing_else() {
     let memory = Memory::new(Options::default());
     for key in 0..10_000_u32 {
-        memory.check(
+        memory.ask(
             &key.to_be_bytes(),
             &check(1, if key % 2 == 0 { 60 } else { 3_600 }),
             START,
@@ -191,7 +197,7 @@ fn sweeping_removes_what_recovered_and_nothing_else() {
     assert_eq!(memory.size().keys, 5_000);
     assert!(
         !memory
-            .check(&1_u32.to_be_bytes(), &check(1, 3_600), START)
+            .ask(&1_u32.to_be_bytes(), &check(1, 3_600), START)
             .allowed
     );
 }
@@ -204,7 +210,7 @@ fn many_threads_on_one_key_get_exactly_the_limit() {
             .map(|_| {
                 scope.spawn(|| {
                     (0..1_000)
-                        .filter(|_| memory.check(b"one", &check(1_000, 60), START).allowed)
+                        .filter(|_| memory.ask(b"one", &check(1_000, 60), START).allowed)
                         .count()
                 })
             })
@@ -225,7 +231,7 @@ fn a_sweep_takes_a_small_part_at_a_time() {
         ..Default::default()
     });
     for key in 0..100_000_u32 {
-        memory.check(&key.to_be_bytes(), &check(1, 60), START);
+        memory.ask(&key.to_be_bytes(), &check(1, 60), START);
     }
     let later = START.now + Span::from_secs(60);
     let most = (0..memory.shards()).map(|_| memory.sweep(later)).max();
@@ -241,11 +247,7 @@ fn swept_blocks_are_freed_and_none_is_kept_without_need() {
     });
     let fill = || {
         (0..100_000_u32).for_each(|key| {
-            assert!(
-                memory
-                    .check(&key.to_be_bytes(), &check(1, 60), START)
-                    .allowed
-            );
+            assert!(memory.ask(&key.to_be_bytes(), &check(1, 60), START).allowed);
         });
     };
     let sweep = || {
@@ -272,11 +274,7 @@ fn what_was_swept_is_used_again() {
     });
     let fill = || {
         (0..100_000_u32).for_each(|key| {
-            assert!(
-                memory
-                    .check(&key.to_be_bytes(), &check(1, 60), START)
-                    .allowed
-            );
+            assert!(memory.ask(&key.to_be_bytes(), &check(1, 60), START).allowed);
         });
     };
     let first = measure(fill).count_total;
@@ -296,7 +294,7 @@ fn bytes_per_key(check: &Check, keys: u32) -> f64 {
     let memory = Memory::new(Options::default());
     let info = measure(|| {
         for key in 0..keys {
-            memory.check(&key.to_be_bytes(), check, START);
+            memory.ask(&key.to_be_bytes(), check, START);
         }
     });
     info.bytes_current as f64 / f64::from(keys)
@@ -368,7 +366,7 @@ proptest! {
             let (name, algorithm) = algorithms[kind];
             at.now = at.now + Span::from_micros(if later % 3 == 0 { later } else { later % 1_000 });
             let step = algorithm.step(states.remove(&(key, kind)), at, hits);
-            let verdict = memory.check(format!("{key}{name}").as_bytes(), &Check::new(algorithm, hits, Modes::default()), at);
+            let verdict = memory.ask(format!("{key}{name}").as_bytes(), &Check::new(algorithm, hits, Modes::default()), at);
             prop_assert_eq!(verdict, step.verdict, "{} {}", name, hits);
             states.extend(step.state.map(|state| ((key, kind), state)));
             if is_swept && later % 7 == 0 {
@@ -387,13 +385,12 @@ fn few_holders_are_as_exact_as_many() {
     for call in 0..4_000_u64 {
         at.now = at.now + Span::from_micros(if call % 500 == 0 { 59_000_000 } else { 50_000 });
         let hits = [1, -1, 2, 0, 1, -1][(call / 7 % 6) as usize];
-        let algorithm = places().asked_by(&[(call * 7_919 % (1 + call / 200)) as u8]);
-        let step = algorithm.step(state.take(), at, hits);
-        assert_eq!(
-            memory.check(b"one", &Check::new(algorithm, hits, Modes::default()), at),
-            step.verdict,
-            "call {call}"
-        );
+        let (algorithm, id) = (places(), [(call * 7_919 % (1 + call / 200)) as u8]);
+        let check = Check::new(algorithm, hits, Modes::default());
+        let checks = Checks::of([(&b"one"[..], check)]).held_by(CheckIndex(0), &id);
+        let step = checks.step(CheckIndex(0), state.take(), at, &mut Changes::new());
+        let answers = memory.decide_at(&checks, &checks.indices(), at);
+        assert_eq!(answers.checks[0], Ok(step.verdict), "call {call}");
         state = step.state;
         assert_eq!(memory.state(b"one", &algorithm), state, "call {call}");
         let holders = if let Some(State::Holders(holders)) = &state {
@@ -433,7 +430,7 @@ fn what_is_too_large_to_be_packed_is_as_exact() {
     ] {
         let step = algorithm.step(state.take(), START, hits);
         assert_eq!(
-            memory.check(
+            memory.ask(
                 b"many",
                 &Check::new(algorithm, hits, Modes::default()),
                 START

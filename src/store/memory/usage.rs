@@ -9,12 +9,13 @@ use std::collections::BinaryHeap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use lru::LruCache;
 
+use crate::core::lock;
 use crate::core::time::Micros;
-use crate::core::usage::{Hits, Order, Record, Tracking};
+use crate::core::usage::{Hits, Order, Page, Record, Top, Tracking};
 use crate::limits::plan::key;
 
 /// The number of tables; a power of two.
@@ -88,14 +89,11 @@ impl UsageRecords {
     /// Adds hits to the record under a key, and drops others while there are too many bytes.
     pub(super) fn record(&self, key: &[u8], tracking: &Arc<Tracking>, now: Micros, hits: Hits) {
         let tables = self.tables.get_or_init(|| {
-            (0..TABLES)
-                .map(|_| {
-                    Mutex::new(Table {
-                        records: LruCache::unbounded(),
-                        bytes: 0,
-                    })
-                })
-                .collect()
+            let table = |_| Table {
+                records: LruCache::unbounded(),
+                bytes: 0,
+            };
+            (0..TABLES).map(table).map(Mutex::new).collect()
         });
         let mut table = lock(&tables[self.table(key)]);
         let (bytes, records) = (table.bytes, table.records.len());
@@ -136,37 +134,21 @@ impl UsageRecords {
     /// A copy of the record under a key.
     pub(super) fn get(&self, key: &[u8], now: Micros) -> Option<Record> {
         let table = lock(&self.tables.get()?[self.table(key)]);
-        table
-            .records
-            .peek(key)
-            .filter(|entry| !entry.is_expired(now))
-            .map(|entry| entry.record.clone())
+        let entry = table.records.peek(key);
+        let live = entry.filter(|entry| !entry.is_expired(now))?;
+        Some(live.record.clone())
     }
 
-    /// Records of a limit in this order, at most `count` from `offset` on, each with its subject;
-    /// and how many its list has.
-    pub(super) fn top(
-        &self,
-        tracking: &Tracking,
-        order: Order,
-        (offset, count): (usize, usize),
-        now: Micros,
-    ) -> (Vec<(Vec<u8>, Record)>, usize) {
-        let (wanted, mut total) = (
-            offset
-                .saturating_add(count)
-                .min(tracking.settings.subjects as usize),
-            0,
-        );
+    /// Records of a limit in this order.
+    pub(super) fn top(&self, tracking: &Tracking, order: Order, page: Page, now: Micros) -> Top {
+        let (listed, mut total) = (tracking.settings.subjects as usize, 0);
+        let wanted = page.offset.saturating_add(page.count).min(listed);
         let mut best: BinaryHeap<Reverse<Listed>> = BinaryHeap::new();
         for table in self.tables.get().into_iter().flatten() {
             let table = lock(table);
-            let of_limit = |entry: &Entry| entry.tracking.is_same_limit(tracking);
-            for (key, entry) in table
-                .records
-                .iter()
-                .filter(|(_, entry)| of_limit(entry) && !entry.is_expired(now))
-            {
+            let of_limit =
+                |entry: &Entry| entry.tracking.is_same_limit(tracking) && !entry.is_expired(now);
+            for (key, entry) in table.records.iter().filter(|(_, entry)| of_limit(entry)) {
                 let summary = entry.record.summary();
                 if !order.lists(&summary) {
                     continue;
@@ -184,24 +166,27 @@ impl UsageRecords {
                 }
             }
         }
-        let best = best.into_sorted_vec().into_iter().skip(offset);
+        let best = best.into_sorted_vec().into_iter().skip(page.offset);
         let record = |Reverse((_, subject, key)): Reverse<Listed>| {
             Some((subject.into_vec(), self.get(&key, now)?))
         };
-        (
-            best.filter_map(record).collect(),
-            total.min(tracking.settings.subjects as usize),
-        )
+        Top {
+            subjects: best.filter_map(record).collect(),
+            total: total.min(listed),
+        }
     }
 
     /// Removes the expired records of the part `part` of so many `parts`.
     pub(super) fn sweep(&self, part: usize, parts: usize, now: Micros) {
-        let Some(tables) = self.tables.get() else {
-            return;
-        };
-        tables[part * TABLES / parts..(part + 1) * TABLES / parts]
-            .iter()
-            .for_each(|table| self.sweep_table(table, now));
+        let range = part * TABLES / parts..(part + 1) * TABLES / parts;
+        for table in self
+            .tables
+            .get()
+            .into_iter()
+            .flat_map(|all| &all[range.clone()])
+        {
+            self.sweep_table(table, now);
+        }
     }
 
     fn sweep_table(&self, table: &Mutex<Table>, now: Micros) {
@@ -241,11 +226,6 @@ impl UsageRecords {
     fn table(&self, key: &[u8]) -> usize {
         self.hasher.hash_one(key) as usize % TABLES
     }
-}
-
-/// Ignores poisoning: a step cannot panic half way, so that the records are whole.
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -334,10 +314,11 @@ mod tests {
                 hits,
             );
         }
-        let top = |order, range| {
-            let (found, total) = records.top(&tracking(), order, range, Micros(100));
+        let top = |order, (offset, count)| {
+            let Top { subjects, total } =
+                records.top(&tracking(), order, Page { offset, count }, Micros(100));
             assert_eq!(total, if order == Order::Refused { 29 } else { 30 });
-            found
+            subjects
                 .into_iter()
                 .map(|(subject, record)| {
                     (

@@ -5,8 +5,7 @@
 //! anything. The caller gives a key: all commands of a query have to be about its slot. Replies of
 //! one query may have a megabyte together; long values are read in parts (HSCAN, ZRANGE).
 
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bb8_redis::redis::Value;
 use tokio::time::{Instant, timeout_at};
@@ -19,6 +18,7 @@ use super::topology::node::{Location, Node};
 use super::wire::commands::CommandBuffer;
 use super::wire::hash_slot::Redirect;
 use crate::core::breaker::State;
+use crate::core::lock;
 use crate::core::verdict::StoreError;
 
 /// Idle connections at most. A query that finds none opens one, and one too many is closed after
@@ -26,12 +26,14 @@ use crate::core::verdict::StoreError;
 const MAX_IDLE: usize = 16;
 
 /// A client of one deployment for the control thread.
+#[derive(Debug)]
 pub struct Direct {
     deployment: Arc<Deployment>,
     idle: Mutex<Vec<Idle>>,
 }
 
 /// An idle connection.
+#[derive(Debug)]
 struct Idle {
     /// The id of its node.
     node: u64,
@@ -39,14 +41,6 @@ struct Idle {
     /// writes.
     location: Arc<Location>,
     connection: Connection,
-}
-
-impl fmt::Debug for Direct {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Direct")
-            .field("deployment", &self.deployment)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Direct {
@@ -72,13 +66,8 @@ impl Direct {
         deadline: Instant,
         mut write: impl FnMut(&mut CommandBuffer),
     ) -> Result<Vec<Value>, StoreError> {
-        let owner = Arc::clone(
-            self.deployment
-                .map_by(deadline)
-                .await
-                .owner(key)
-                .map_err(StoreError::NotExecuted)?,
-        );
+        let map = self.deployment.map_by(deadline).await;
+        let owner = Arc::clone(map.owner(key).map_err(StoreError::NotExecuted)?);
         let replies = self.query_node(&owner, deadline, &mut write).await?;
         let Some(redirect) = redirect(&replies) else {
             return Ok(replies);
@@ -86,8 +75,8 @@ impl Direct {
         let address = owner.location().map(|location| location.address.clone());
         match Route::new(&redirect, address.as_ref()) {
             Route::Moved { slot, to } => {
-                self.query_node(&self.deployment.moved(slot, &to), deadline, &mut write)
-                    .await
+                let owner = self.deployment.moved(slot, &to);
+                self.query_node(&owner, deadline, &mut write).await
             }
             // ASKING is for one command. A slot has migrated soon.
             Route::Ask { .. } | Route::ByKey => Err(StoreError::NotExecuted(error::TRY_AGAIN)),
@@ -113,7 +102,7 @@ impl Direct {
         };
         write(connection.outgoing());
         let replies = connection.query(deadline).await?.to_vec();
-        let mut idle = self.idle();
+        let mut idle = lock(&self.idle);
         if connection.is_reusable() && idle.len() < MAX_IDLE {
             idle.push(Idle {
                 node: node.id,
@@ -126,7 +115,7 @@ impl Direct {
 
     /// An idle connection to where the node is now that its server has not closed.
     fn idle_connection(&self, node: &Node) -> Option<(Connection, Arc<Location>)> {
-        let mut idle = self.idle();
+        let mut idle = lock(&self.idle);
         while let Some(index) = idle.iter().position(|idle| idle.node == node.id) {
             let Idle {
                 location,
@@ -138,10 +127,6 @@ impl Direct {
             }
         }
         None
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -11,11 +11,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bb8_redis::redis::ServerError;
 
 use crate::core::breaker::Why;
+use crate::core::lock;
 use crate::core::verdict::StoreError;
 
 /// No reply before the deadline. The command did not run if no byte of it was sent.
@@ -129,6 +130,17 @@ pub(crate) struct ConnectError {
 }
 
 impl ConnectError {
+    /// An error without a further cause.
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self { name, cause: None }
+    }
+
+    /// An error with its cause.
+    pub(crate) fn because(name: &'static str, cause: impl Into<String>) -> Self {
+        let cause = Some(cause.into());
+        Self { name, cause }
+    }
+
     /// The same error, with the address of the one of several servers in its cause.
     pub(crate) fn of(self, server: &impl fmt::Display) -> Self {
         let cause = self
@@ -143,10 +155,7 @@ impl ConnectError {
 
 impl From<StoreError> for ConnectError {
     fn from(error: StoreError) -> Self {
-        Self {
-            name: name(error),
-            cause: None,
-        }
+        Self::new(name(error))
     }
 }
 
@@ -187,6 +196,35 @@ const fn kind(
     }
 }
 
+/// Error replies of a server with this code.
+const fn reply(
+    code: &'static str,
+    name: &'static str,
+    outcome: fn(&'static str) -> StoreError,
+    meaning: &'static str,
+) -> ErrorKind {
+    kind(code, "", name, outcome, meaning)
+}
+
+/// Error replies with the code ERR and this text.
+const fn err(
+    text: &'static str,
+    name: &'static str,
+    outcome: fn(&'static str) -> StoreError,
+    meaning: &'static str,
+) -> ErrorKind {
+    kind("ERR", text, name, outcome, meaning)
+}
+
+/// An error that Weir notices itself: no server sends an empty code.
+const fn own(
+    name: &'static str,
+    outcome: fn(&'static str) -> StoreError,
+    meaning: &'static str,
+) -> ErrorKind {
+    kind("", name, name, outcome, meaning)
+}
+
 const fn breaking(mut kind: ErrorKind) -> ErrorKind {
     kind.breaks_connection = true;
     kind
@@ -202,280 +240,218 @@ use StoreError::{Data, NotExecuted, Unknown};
 /// The first row that matches counts.
 static KINDS: [ErrorKind; 45] = [
     // Error replies of a server.
-    kind(
+    reply(
         "NOSCRIPT",
-        "",
         NO_SCRIPT,
         NotExecuted,
         "Redis did not know the script although its text was sent",
     ),
-    kind(
+    reply(
         "LOADING",
-        "",
         "loading",
         NotExecuted,
         "Redis is loading its data set, and will answer when it is loaded",
     ),
-    kind(
+    reply(
         "BUSY",
-        "",
         "busy",
         NotExecuted,
         "a slow script blocks Redis: find the client that runs it",
     ),
-    kind(
+    reply(
         "OOM",
-        "",
         "oom",
         NotExecuted,
         "Redis is out of memory (maxmemory) and may not evict keys: raise maxmemory",
     ),
-    kind(
+    reply(
         "MISCONF",
-        "",
         "misconf",
         NotExecuted,
         "Redis refuses writes because it cannot save to disk: read its log",
     ),
-    kind(
+    reply(
         "NOREPLICAS",
-        "",
         "noreplicas",
         NotExecuted,
         "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)",
     ),
-    breaking(kind(
+    breaking(reply(
         "READONLY",
-        "",
         READONLY,
         NotExecuted,
         "this Redis is a replica: connect to the primary",
     )),
-    breaking(kind(
+    breaking(reply(
         "MASTERDOWN",
-        "",
         "masterdown",
         NotExecuted,
         "this Redis is a replica without a link to its primary: connect to the primary",
     )),
-    config(breaking(kind(
-        "NOAUTH",
-        "",
-        AUTH,
-        NotExecuted,
-        REFUSED_LOGIN,
-    ))),
-    config(breaking(kind(
+    config(breaking(reply("NOAUTH", AUTH, NotExecuted, REFUSED_LOGIN))),
+    config(breaking(reply(
         "WRONGPASS",
-        "",
         AUTH,
         NotExecuted,
         REFUSED_LOGIN,
     ))),
-    config(breaking(kind(
-        "ERR",
+    config(breaking(err(
         "AUTH <password>",
         AUTH,
         NotExecuted,
         REFUSED_LOGIN,
     ))),
-    config(kind(
-        "ERR",
-        "invalid password",
-        AUTH,
-        NotExecuted,
-        REFUSED_LOGIN,
-    )),
-    config(kind(
+    config(err("invalid password", AUTH, NotExecuted, REFUSED_LOGIN)),
+    config(reply(
         "NOPERM",
-        "",
         NO_PERMISSION,
         NotExecuted,
         MISSING_PERMISSION,
     )),
     // Raised inside a script, which may have written before with a command that is permitted.
-    config(kind(
-        "ERR",
+    config(err(
         "executing the script can't",
         NO_PERMISSION,
         Unknown,
         MISSING_PERMISSION,
     )),
     // The same since Redis 7.2.
-    config(kind(
-        "ERR",
+    config(err(
         "ACL failure in script",
         NO_PERMISSION,
         Unknown,
         MISSING_PERMISSION,
     )),
-    config(kind(
-        "ERR",
+    config(err(
         "unknown command",
         UNSUPPORTED,
         NotExecuted,
         "the server does not know MULTI, TIME or EVALSHA, which Weir needs",
     )),
-    config(kind(
-        "ERR",
+    config(err(
         "cluster support disabled",
         "no_cluster",
         NotExecuted,
         "this Redis is no cluster: set REDIS_TYPE=single",
     )),
-    config(kind(
+    config(reply(
         "DENIED",
-        "",
         "denied",
         NotExecuted,
         "Redis is in protected mode: set a password in Redis, or bind it to a network interface",
     )),
-    kind(
-        "ERR",
+    err(
         "max number of clients",
         "maxclients",
         NotExecuted,
         "Redis accepts no more connections: raise its maxclients",
     ),
-    config(kind("ERR", "DB index", DATABASE, NotExecuted, NO_DATABASE)),
-    kind("MOVED", "", MOVED, NotExecuted, CLUSTER_NODE),
-    kind("ASK", "", ASK, NotExecuted, CLUSTER_NODE),
-    kind("CROSSSLOT", "", "crossslot", NotExecuted, CLUSTER_NODE),
-    kind(
+    config(err("DB index", DATABASE, NotExecuted, NO_DATABASE)),
+    reply("MOVED", MOVED, NotExecuted, CLUSTER_NODE),
+    reply("ASK", ASK, NotExecuted, CLUSTER_NODE),
+    reply("CROSSSLOT", "crossslot", NotExecuted, CLUSTER_NODE),
+    reply(
         "CLUSTERDOWN",
-        "",
         CLUSTER_DOWN,
         NotExecuted,
         "the Redis cluster is down, or no node owns the slot",
     ),
-    kind(
+    reply(
         "TRYAGAIN",
-        "",
         TRY_AGAIN,
         NotExecuted,
         "the Redis cluster is migrating a slot",
     ),
-    kind(
+    reply(
         "LATE",
-        "",
         LATE,
         NotExecuted,
         "Redis ran a script after its caller's deadline; nothing was counted",
     ),
-    kind(
+    reply(
         "EXECABORT",
-        "",
         EXEC_ABORT,
         NotExecuted,
         "Redis discarded a transaction",
     ),
-    kind(
+    reply(
         "WRONGTYPE",
-        "",
         "wrongtype",
         Data,
         "the value of a counter's key is not a counter: another program writes under the same \
          prefix",
     ),
-    kind(
-        "ERR",
+    err(
         "not an integer",
         NOT_AN_INTEGER,
         Data,
         "the value of a counter's key is not a counter: another program writes under the same \
          prefix",
     ),
-    kind(
-        "ERR",
+    err(
         "would overflow",
         OVERFLOW,
         Data,
         "a counter has the largest value that Redis can count to",
     ),
-    // Errors that Weir notices itself; no server sends an empty code.
-    kind(
-        "",
-        TIMEOUT,
-        TIMEOUT,
-        Unknown,
-        "Redis did not answer in time",
-    ),
-    kind(
-        "",
-        DNS,
+    // Errors that Weir notices itself.
+    own(TIMEOUT, Unknown, "Redis did not answer in time"),
+    own(
         DNS,
         NotExecuted,
         "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS \
          server that this machine uses",
     ),
-    kind(
-        "",
-        CONNECT,
+    own(
         CONNECT,
         NotExecuted,
         "no connection to Redis: check that it runs and that REDIS_URL is right",
     ),
-    kind(
-        "",
-        CONNECT_TIMEOUT,
+    own(
         CONNECT_TIMEOUT,
         NotExecuted,
         "no connection to Redis in time: Redis hangs, or the network drops packets",
     ),
-    kind("", IO, IO, Unknown, "a connection to Redis broke"),
-    kind(
-        "",
-        IDLE_CLOSED,
+    own(IO, Unknown, "a connection to Redis broke"),
+    own(
         IDLE_CLOSED,
         NotExecuted,
         "Redis closed a connection that was idle",
     ),
-    breaking(kind(
-        "",
-        PROTOCOL,
+    breaking(own(
         PROTOCOL,
         Unknown,
         "a reply does not follow the Redis protocol: check what listens at the address of \
          REDIS_URL",
     )),
-    config(kind("", AUTH, AUTH, NotExecuted, REFUSED_LOGIN)),
-    kind(
-        "",
-        NO_PRIMARY,
+    config(own(AUTH, NotExecuted, REFUSED_LOGIN)),
+    own(
         NO_PRIMARY,
         NotExecuted,
         "no Sentinel or cluster node has named the primaries: check REDIS_URL and REDIS_TYPE",
     ),
-    kind(
-        "",
-        QUEUE_FULL,
+    own(
         QUEUE_FULL,
         NotExecuted,
         "more requests wait for Redis than it can answer in time: it is too slow for this load",
     ),
-    kind(
-        "",
-        RANGE,
+    own(
         RANGE,
         Data,
         "a counter is below zero: another program writes under the same prefix",
     ),
-    config(kind(
-        "",
-        TLS_CERTIFICATE,
+    config(own(
         TLS_CERTIFICATE,
         NotExecuted,
         "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and \
          dates of Redis's certificate",
     )),
-    config(kind(
-        "",
-        TLS,
+    config(own(
         TLS,
         NotExecuted,
         "TLS to Redis fails: check REDIS_TLS, and that the port of REDIS_URL speaks TLS",
     )),
-    config(kind("", DATABASE, DATABASE, NotExecuted, NO_DATABASE)),
+    config(own(DATABASE, NotExecuted, NO_DATABASE)),
     // Any other error, and those of future versions.
     kind(
         "",
@@ -618,51 +594,30 @@ struct ErrorCounter {
 impl ErrorCounters {
     /// Counts an error.
     pub(crate) fn record(&self, name: &'static str) {
-        self.with_counter(name, |counter| counter.count += 1);
+        lock(&self.0).entry(name).or_default().count += 1;
     }
 
     /// Counts a failed attempt to connect.
     pub(crate) fn record_failed_connect(&self, error: &ConnectError) {
-        self.with_counter(error.name, |counter| {
-            counter.count += 1;
-            counter.cause = error.cause.as_deref().map(Arc::from);
-        });
-    }
-
-    fn with_counter(&self, name: &'static str, change: impl FnOnce(&mut ErrorCounter)) {
-        change(
-            self.0
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .entry(name)
-                .or_default(),
-        );
+        let mut counters = lock(&self.0);
+        let counter = counters.entry(error.name).or_default();
+        counter.count += 1;
+        counter.cause = error.cause.as_deref().map(Arc::from);
     }
 
     /// All counts since the start, by name.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
-        let error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        error_counters
-            .iter()
-            .map(|(&name, counter)| (name, counter.count))
-            .collect()
+        let count = |(&name, counter): (&&'static str, &ErrorCounter)| (name, counter.count);
+        lock(&self.0).iter().map(count).collect()
     }
 
     /// All counts since the start, each with the cause of the latest such error.
     pub(crate) fn failures(&self) -> Vec<(Failure, u64)> {
-        let error_counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        error_counters
-            .iter()
-            .map(|(&error, counter)| {
-                (
-                    Failure {
-                        error,
-                        cause: counter.cause.clone(),
-                    },
-                    counter.count,
-                )
-            })
-            .collect()
+        let failure = |(&error, counter): (&&'static str, &ErrorCounter)| {
+            let cause = counter.cause.clone();
+            (Failure { error, cause }, counter.count)
+        };
+        lock(&self.0).iter().map(failure).collect()
     }
 }
 
@@ -672,119 +627,120 @@ mod tests {
 
     use super::*;
 
-    /// Error lines that redis-server 7.0.15 has sent.
+    /// Error lines that redis-server 7.0.15 has sent, and their outcomes.
+    const CAPTURED: [(&str, StoreError); 30] = [
+        (
+            "NOSCRIPT No matching script. Please use EVAL.",
+            NotExecuted("noscript"),
+        ),
+        (
+            "LOADING Redis is loading the dataset in memory",
+            NotExecuted("loading"),
+        ),
+        (
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN \
+             NOSAVE.",
+            NotExecuted("busy"),
+        ),
+        (
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            NotExecuted("oom"),
+        ),
+        (
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to \
+             persist to disk.",
+            NotExecuted("misconf"),
+        ),
+        (
+            "NOREPLICAS Not enough good replicas to write.",
+            NotExecuted("noreplicas"),
+        ),
+        (
+            "READONLY You can't write against a read only replica.",
+            NotExecuted("readonly"),
+        ),
+        (
+            "MASTERDOWN Connection with MASTER is down and replica-serve-stale-data is set to \
+             'no'.",
+            NotExecuted("masterdown"),
+        ),
+        ("NOAUTH Authentication required.", NotExecuted("auth")),
+        (
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            NotExecuted("auth"),
+        ),
+        (
+            "ERR AUTH <password> called without any password configured for the default user. \
+             Are you sure your configuration is correct?",
+            NotExecuted("auth"),
+        ),
+        (
+            "NOPERM this user has no permissions to run the 'incrby' command",
+            NotExecuted("noperm"),
+        ),
+        (
+            // Redis 7.0, and 7.2 and newer.
+            "ERR The user executing the script can't run this command or subcommand script: \
+             5f, on @user_script:1.",
+            Unknown("noperm"),
+        ),
+        (
+            "ERR ACL failure in script: User weir has no permissions to run the 'get' command \
+             script: 5f, on @user_script:1.",
+            Unknown("noperm"),
+        ),
+        (
+            "ERR unknown command 'EVALSHA', with args beginning with: 'x' ",
+            NotExecuted("unsupported"),
+        ),
+        (
+            "ERR max number of clients reached",
+            NotExecuted("maxclients"),
+        ),
+        ("ERR DB index is out of range", NotExecuted("database")),
+        ("MOVED 3999 127.0.0.1:6381", NotExecuted("moved")),
+        ("ASK 3999 127.0.0.1:6381", NotExecuted("ask")),
+        (
+            "CROSSSLOT Keys in request don't hash to the same slot",
+            NotExecuted("crossslot"),
+        ),
+        (
+            "CLUSTERDOWN The cluster is down",
+            NotExecuted("clusterdown"),
+        ),
+        (
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            NotExecuted("tryagain"),
+        ),
+        (
+            "EXECABORT Transaction discarded because of previous errors.",
+            NotExecuted("execabort"),
+        ),
+        (
+            "EXECABORT Transaction discarded because of: OOM command not allowed when used \
+             memory > 'maxmemory'.",
+            NotExecuted("oom"),
+        ),
+        (
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            Data("wrongtype"),
+        ),
+        (
+            "ERR value is not an integer or out of range",
+            Data("not_an_integer"),
+        ),
+        (
+            "ERR increment or decrement would overflow",
+            Data("overflow"),
+        ),
+        ("ERR something new", Unknown("server_error")),
+        ("FUTURE error", Unknown("server_error")),
+        ("", Unknown("server_error")),
+    ];
+
     #[test]
     fn captured_error_lines_have_the_right_outcome() {
-        let table = [
-            (
-                "NOSCRIPT No matching script. Please use EVAL.",
-                NotExecuted("noscript"),
-            ),
-            (
-                "LOADING Redis is loading the dataset in memory",
-                NotExecuted("loading"),
-            ),
-            (
-                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN \
-                 NOSAVE.",
-                NotExecuted("busy"),
-            ),
-            (
-                "OOM command not allowed when used memory > 'maxmemory'.",
-                NotExecuted("oom"),
-            ),
-            (
-                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to \
-                 persist to disk.",
-                NotExecuted("misconf"),
-            ),
-            (
-                "NOREPLICAS Not enough good replicas to write.",
-                NotExecuted("noreplicas"),
-            ),
-            (
-                "READONLY You can't write against a read only replica.",
-                NotExecuted("readonly"),
-            ),
-            (
-                "MASTERDOWN Connection with MASTER is down and replica-serve-stale-data is set to \
-                 'no'.",
-                NotExecuted("masterdown"),
-            ),
-            ("NOAUTH Authentication required.", NotExecuted("auth")),
-            (
-                "WRONGPASS invalid username-password pair or user is disabled.",
-                NotExecuted("auth"),
-            ),
-            (
-                "ERR AUTH <password> called without any password configured for the default user. \
-                 Are you sure your configuration is correct?",
-                NotExecuted("auth"),
-            ),
-            (
-                "NOPERM this user has no permissions to run the 'incrby' command",
-                NotExecuted("noperm"),
-            ),
-            (
-                // Redis 7.0, and 7.2 and newer.
-                "ERR The user executing the script can't run this command or subcommand script: \
-                 5f, on @user_script:1.",
-                Unknown("noperm"),
-            ),
-            (
-                "ERR ACL failure in script: User weir has no permissions to run the 'get' command \
-                 script: 5f, on @user_script:1.",
-                Unknown("noperm"),
-            ),
-            (
-                "ERR unknown command 'EVALSHA', with args beginning with: 'x' ",
-                NotExecuted("unsupported"),
-            ),
-            (
-                "ERR max number of clients reached",
-                NotExecuted("maxclients"),
-            ),
-            ("ERR DB index is out of range", NotExecuted("database")),
-            ("MOVED 3999 127.0.0.1:6381", NotExecuted("moved")),
-            ("ASK 3999 127.0.0.1:6381", NotExecuted("ask")),
-            (
-                "CROSSSLOT Keys in request don't hash to the same slot",
-                NotExecuted("crossslot"),
-            ),
-            (
-                "CLUSTERDOWN The cluster is down",
-                NotExecuted("clusterdown"),
-            ),
-            (
-                "TRYAGAIN Multiple keys request during rehashing of slot",
-                NotExecuted("tryagain"),
-            ),
-            (
-                "EXECABORT Transaction discarded because of previous errors.",
-                NotExecuted("execabort"),
-            ),
-            (
-                "EXECABORT Transaction discarded because of: OOM command not allowed when used \
-                 memory > 'maxmemory'.",
-                NotExecuted("oom"),
-            ),
-            (
-                "WRONGTYPE Operation against a key holding the wrong kind of value",
-                Data("wrongtype"),
-            ),
-            (
-                "ERR value is not an integer or out of range",
-                Data("not_an_integer"),
-            ),
-            (
-                "ERR increment or decrement would overflow",
-                Data("overflow"),
-            ),
-            ("ERR something new", Unknown("server_error")),
-            ("FUTURE error", Unknown("server_error")),
-            ("", Unknown("server_error")),
-        ];
-        for (line, expected) in table {
+        for (line, expected) in CAPTURED {
             let Ok(Value::ServerError(error)) =
                 parse_redis_value(format!("-{line}\r\n").as_bytes())
             else {

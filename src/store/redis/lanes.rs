@@ -27,20 +27,21 @@
 mod pool;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use self::pool::Pool;
 use super::error;
+use crate::core::lock;
+use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
-use crate::limits::plan::CheckIndex;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::topology::node::{Node, Outcome};
 use crate::store::redis::topology::round_trips;
 use crate::store::redis::usage::queue::UsageQueue;
-use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work, WorkReply};
+use crate::store::redis::wire::batch::{Batch, BatchOptions};
+use crate::store::redis::wire::request::{Reply, Request};
 
 /// The checks that have to wait before a further lane starts for a server that is far. For one that
 /// is near it is a full batch.
@@ -48,12 +49,8 @@ const MIN_CHECKS_FAR: usize = 16;
 
 /// The most checks of a batch, unless a single request has more. A script takes about 4 µs per
 /// check, and must not block Redis for more than half a millisecond. Here and below, a check with
-/// usage counts as several: see [`weight`].
+/// usage counts as several: see [`Request::weight`].
 pub const MAX_BATCH_CHECKS: usize = 96;
-
-/// What a check with `track_usage` weighs: it takes Redis three times as long as another, because
-/// its record is read and written besides.
-pub const TRACKED_WEIGHT: usize = 3;
 
 /// This many checks under way keep any server busy all the time, unless it is very far.
 const SATURATING_CHECKS: usize = 2 * MAX_BATCH_CHECKS;
@@ -77,8 +74,8 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<QueuedWork>,
-    /// That of all waiting work together.
+    waiting: VecDeque<Request>,
+    /// That of all waiting requests together.
     weight: usize,
     /// Each batch under way: when it was taken, and its weight.
     under_way: Vec<(Instant, usize)>,
@@ -86,18 +83,6 @@ struct Queue {
     busy: u32,
     /// Running lanes that hold a connection.
     connected: u32,
-}
-
-/// Work in the queue.
-#[derive(Debug)]
-struct QueuedWork {
-    work: Work,
-    /// How many usual checks take Redis as long.
-    weight: usize,
-    /// When it was queued.
-    since: Instant,
-    /// Closed when the request was cancelled.
-    reply: oneshot::Sender<WorkReply>,
 }
 
 impl Lanes {
@@ -124,8 +109,7 @@ impl Lanes {
         &self.0.node
     }
 
-    /// Queues work, and starts a lane if one is due. Dropping the receiver cancels the work if it
-    /// was not sent yet.
+    /// Queues a request, and starts a lane if one is due.
     ///
     /// # Errors
     /// `NotExecuted("queue_full")` when the queue is full, or so long that the wait would take more
@@ -134,28 +118,21 @@ impl Lanes {
         clippy::disallowed_methods,
         reason = "a lane ends when the queue is empty, or with its runtime"
     )]
-    pub(super) fn send(&self, work: Work) -> Result<oneshot::Receiver<WorkReply>, StoreError> {
-        let (reply, receiver) = oneshot::channel();
-        let weight = weight(&work);
+    pub(super) fn send(&self, request: Request) -> Result<(), StoreError> {
+        let (since, budget, rtt) = (request.since, request.budget, &self.0.node.rtt);
         let mut queue = self.0.queue();
-        let (since, rtt) = (Instant::now(), &self.0.node.rtt);
-        let is_full = queue.weight + weight > MAX_QUEUED_CHECKS && queue.weight > 0;
-        if is_full || rtt.is_queue_too_long(queue.batches(), work.budget, since) {
+        let is_full = queue.weight + request.weight() > MAX_QUEUED_CHECKS && queue.weight > 0;
+        if is_full || rtt.is_queue_too_long(queue.batches(), budget, since) {
             return Err(StoreError::NotExecuted(error::QUEUE_FULL));
         }
         // A request that cannot wait for the reply to a batch under way may start a lane for itself
         // alone.
-        let min_checks = if rtt.is_deadline_too_close(work.budget, since) {
+        let min_checks = if rtt.is_deadline_too_close(budget, since) {
             1
         } else {
             self.0.min_checks()
         };
-        queue.push(QueuedWork {
-            work,
-            weight,
-            since,
-            reply,
-        });
+        queue.push(request);
         if self.0.should_run(queue.busy + 1, min_checks, &queue, since) {
             queue.busy += 1;
             drop(queue);
@@ -170,38 +147,23 @@ impl Lanes {
                 .run(),
             );
         }
-        Ok(receiver)
+        Ok(())
     }
 }
 
 #[cfg(test)]
 impl Lanes {
-    /// Queued work, its weight, and running lanes.
+    /// Queued requests, their weight, and running lanes.
     pub(super) fn load(&self) -> (usize, usize, u32) {
         let queue = self.0.queue();
         (queue.waiting.len(), queue.weight, queue.busy)
     }
 }
 
-/// The number of usual checks that take Redis as long as this work.
-fn weight(work: &Work) -> usize {
-    let is_picked = |index: CheckIndex| {
-        work.picked
-            .binary_search_by_key(&index.0, |picked| picked.0)
-            .is_ok()
-    };
-    let tracked = work
-        .checks
-        .all_tracking()
-        .filter(|&(index, _)| is_picked(index))
-        .count();
-    work.picked.len() + (TRACKED_WEIGHT - 1) * tracked
-}
-
 impl Queue {
-    fn push(&mut self, entry: QueuedWork) {
-        self.weight += entry.weight;
-        self.waiting.push_back(entry);
+    fn push(&mut self, request: Request) {
+        self.weight += request.weight();
+        self.waiting.push_back(request);
     }
 
     /// The full batches that each running lane has to take before a request that comes now.
@@ -209,26 +171,26 @@ impl Queue {
         u32::try_from(self.weight / MAX_BATCH_CHECKS).unwrap_or(u32::MAX) / self.busy.max(1)
     }
 
-    fn take_all(&mut self) -> VecDeque<QueuedWork> {
+    fn take_all(&mut self) -> VecDeque<Request> {
         self.weight = 0;
         std::mem::take(&mut self.waiting)
     }
 
-    /// Moves the next batch to `taken`, in the order of arrival. Work that was cancelled or is past
-    /// its deadline is dropped. Returns how many those were.
-    fn take(&mut self, taken: &mut Vec<QueuedWork>, now: Instant) -> u64 {
+    /// Moves the next batch to `taken`, in the order of arrival. Requests that were cancelled or are
+    /// past their deadlines are dropped. Returns how many those were.
+    fn take(&mut self, taken: &mut Vec<Request>, now: Instant) -> u64 {
         let (mut weight, mut abandoned) = (0, 0);
-        while let Some(next) = self.waiting.front().map(|entry| entry.weight) {
+        while let Some(next) = self.waiting.front().map(Request::weight) {
             if weight > 0 && weight + next > MAX_BATCH_CHECKS {
                 break;
             }
-            let Some(entry) = self.waiting.pop_front() else {
+            let Some(request) = self.waiting.pop_front() else {
                 break;
             };
             self.weight -= next;
-            if !entry.reply.is_closed() && entry.work.budget.deadline > now {
+            if !request.reply.is_closed() && request.budget.deadline > now {
                 weight += next;
-                taken.push(entry);
+                taken.push(request);
             } else {
                 abandoned += 1;
             }
@@ -249,9 +211,7 @@ impl Queue {
 
 impl Inner {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // No code that changes the queue can panic in between, so that a poisoned lock holds a
-        // valid queue.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
     /// The lanes that run for a single waiting check; a further lane needs [`Inner::min_checks`]. A
@@ -267,10 +227,11 @@ impl Inner {
     }
 
     fn overdue_batches(&self, queue: &Queue, now: Instant) -> u32 {
+        let is_overdue = |&(since, _): &(_, usize)| self.node.rtt.is_overdue(since, now);
         queue
             .under_way
             .iter()
-            .map(|&(since, _)| u32::from(self.node.rtt.is_overdue(since, now)))
+            .map(|batch| u32::from(is_overdue(batch)))
             .sum()
     }
 
@@ -279,14 +240,9 @@ impl Inner {
     /// would only wait inside of it.
     fn max_lanes(&self, queue: &Queue, now: Instant) -> u32 {
         let under_way: usize = queue.under_way.iter().map(|&(_, weight)| weight).sum();
-        let is_slow = |entry: &QueuedWork| {
-            self.node.rtt.is_slow_for(
-                entry
-                    .work
-                    .budget
-                    .deadline
-                    .saturating_duration_since(entry.since),
-            )
+        let is_slow = |Request { budget, since, .. }: &Request| {
+            let available = budget.deadline.saturating_duration_since(*since);
+            self.node.rtt.is_slow_for(available)
         };
         let lanes = self.node.options().pool_size.get();
         if under_way >= SATURATING_CHECKS && queue.waiting.front().is_some_and(is_slow) {
@@ -314,7 +270,7 @@ impl Inner {
     }
 
     /// Moves the next batch to `taken`; nothing when more lanes run than there should be.
-    fn take(&self, taken: &mut Vec<QueuedWork>, now: Instant) {
+    fn take(&self, taken: &mut Vec<Request>, now: Instant) {
         let mut queue = self.queue();
         if queue.busy <= self.max_lanes(&queue, now) {
             let abandoned = queue.take(taken, now);
@@ -324,40 +280,26 @@ impl Inner {
     }
 
     /// Sends a batch for `taken`, which it empties, and distributes the answers.
-    async fn exchange(&self, connection: &mut Connection, taken: &mut Vec<QueuedWork>) {
-        let at = Instant::now();
+    async fn exchange(&self, connection: &mut Connection, taken: &mut Vec<Request>) {
         // Every handshake sets the clock, so that it can be read here, unless it shows a time
         // before 1970 or the server has just moved.
-        let Some(time) = self.node.clock().read(at) else {
+        let Some(now) = self.node.clock().reading() else {
             connection.give_up();
             return self.refuse(taken.drain(..), error::PROTOCOL);
         };
         let (replies, needs_expire) = {
-            let batch = Batch::new(
-                taken.iter().map(|entry| &entry.work),
-                self.batch_options,
-                ClockReading { time, at },
-                connection.known_ttls(),
-            );
+            let known_ttls = connection.known_ttls();
+            let batch = Batch::new(taken.iter(), self.batch_options, now, known_ttls);
             let mut replies = batch.unanswered();
-            let deadline = taken
-                .iter()
-                .map(|entry| entry.work.budget.deadline)
-                .max()
-                .unwrap_or(at);
+            let deadlines = taken.iter().map(|request| request.budget.deadline);
+            let deadline = deadlines.max().unwrap_or(now.at);
             self.send(connection, &batch, deadline, &mut replies).await;
             if let Some(again) = batch.calls_to_resend(&replies) {
                 self.send(connection, &again, deadline, &mut replies).await;
             }
             // The reply that refused them as late has renewed the estimate of the clock.
-            let clock_reading = || {
-                let at = Instant::now();
-                Some(ClockReading {
-                    time: self.node.clock().read(at)?,
-                    at,
-                })
-            };
-            if let Some(again) = batch.calls_that_were_not_late(&replies, clock_reading) {
+            let now = || self.node.clock().reading();
+            if let Some(again) = batch.calls_that_were_not_late(&replies, now) {
                 self.send(connection, &again, deadline, &mut replies).await;
             }
             let without_ttl = batch.learn(&replies, connection.known_ttls());
@@ -368,18 +310,15 @@ impl Inner {
         };
         let mut outcome = Outcome::default();
         let mut usage = Vec::new();
-        for (entry, mut reply) in taken.drain(..).zip(replies) {
-            if !reply.usage.is_empty() {
-                usage.push((
-                    Arc::clone(&entry.work.checks),
-                    std::mem::take(&mut reply.usage),
-                ));
-            }
+        for (request, mut reply) in taken.drain(..).zip(replies) {
             let mut with_this = outcome;
-            with_this.add(&reply, entry.since, entry.work.budget);
+            with_this.add(&reply, &request);
+            if !reply.usage.is_empty() {
+                usage.push((request.checks, std::mem::take(&mut reply.usage)));
+            }
             // A request that was cancelled at its deadline was reported to the node as timed out
             // already.
-            if entry.reply.send(reply).is_ok() {
+            if request.reply.send(reply).is_ok() {
                 outcome = with_this;
             }
         }
@@ -387,8 +326,8 @@ impl Inner {
         for (checks, summaries) in usage {
             for (index, summary) in summaries {
                 if let Some(tracking) = checks.tracking(index) {
-                    self.usage
-                        .note(checks.key(&checks[index]), tracking, summary);
+                    let counter = checks.key(&checks[index]);
+                    self.usage.note(counter, tracking, summary);
                 }
             }
         }
@@ -396,9 +335,8 @@ impl Inner {
             // The answers are sent, and no request waits for this. If the connection breaks here,
             // the counter keeps no TTL until another connection counts on it, and stays for ever if
             // none does.
-            let _ = connection
-                .exchange(Instant::now() + self.node.options().connect_timeout)
-                .await;
+            let deadline = Instant::now() + self.node.options().connect_timeout;
+            let _ = connection.exchange(deadline).await;
         }
     }
 
@@ -408,7 +346,7 @@ impl Inner {
         connection: &mut Connection,
         batch: &Batch<'_>,
         deadline: Instant,
-        replies: &mut [WorkReply],
+        replies: &mut [Reply],
     ) {
         let began = Instant::now();
         batch.write(connection.outgoing());
@@ -419,19 +357,12 @@ impl Inner {
                 self.round_trips.record(took);
                 batch.read(values, replies);
                 self.node.counters.answered(replies.len());
-                let now = replies
-                    .iter()
-                    .map(|reply| reply.now)
-                    .max()
-                    .unwrap_or_default();
-                if now.0 > 0 {
+                let times = replies.iter().map(|reply| reply.now);
+                if let Some(now @ Micros(1..)) = times.max() {
                     self.node.clock().observe(now, Instant::now());
                 }
-                if replies
-                    .iter()
-                    .flat_map(|reply| &reply.answers)
-                    .any(|answer| answer.is_err_and(error::breaks_connection))
-                {
+                let mut answers = replies.iter().flat_map(|reply| &reply.answers);
+                if answers.any(|answer| answer.is_err_and(error::breaks_connection)) {
                     connection.give_up();
                 }
             }
@@ -439,20 +370,15 @@ impl Inner {
         }
     }
 
-    /// Answers work that gets no connection with an error of this name.
-    fn refuse(&self, work: impl Iterator<Item = QueuedWork>, name: &'static str) {
-        let answer = |entry: QueuedWork| {
-            entry
-                .reply
-                .send(WorkReply::failed(
-                    entry.work.picked.len(),
-                    StoreError::NotExecuted(name),
-                ))
-                .is_ok()
+    /// Answers requests that get no connection with an error of this name.
+    fn refuse(&self, requests: impl Iterator<Item = Request>, name: &'static str) {
+        let answer = |Request { picked, reply, .. }: Request| {
+            let failed = Reply::failed(picked.len(), StoreError::NotExecuted(name));
+            reply.send(failed).is_ok()
         };
-        let answered = work.map(answer).filter(|&is_answered| is_answered).count();
-        self.node
-            .record_failed(u32::try_from(answered).unwrap_or(u32::MAX), name);
+        let answered = requests.map(answer).filter(|&is_answered| is_answered);
+        let answered = u32::try_from(answered.count()).unwrap_or(u32::MAX);
+        self.node.record_failed(answered, name);
     }
 }
 
@@ -495,15 +421,11 @@ impl RunningLane {
                 }
                 Err(name) => {
                     let mut queue = inner.queue();
-                    // If another lane has a connection, it sends the waiting work.
+                    // If another lane has a connection, it sends the waiting requests.
                     let is_alone = queue.connected == 0;
-                    let waiting = if is_alone {
-                        queue.take_all()
-                    } else {
-                        VecDeque::new()
-                    };
+                    let waiting = is_alone.then(|| queue.take_all());
                     drop(queue);
-                    inner.refuse(waiting.into_iter(), name);
+                    inner.refuse(waiting.into_iter().flatten(), name);
                     is_alone
                 }
             };

@@ -6,16 +6,18 @@
 //! before and after the one of Redis's clock are deleted too, because a replica's estimate of that
 //! clock may still be, or be already, in one of them.
 
+use std::sync::Arc;
+
 use bb8_redis::redis::Value;
 use tokio::time::Instant;
 
+use super::wire::call::write_key;
+use super::wire::values;
 use super::{Direct, Redis, error};
 use crate::core::algorithm::Algorithm;
 use crate::core::time::{Micros, Span};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{CheckIndex, Checks};
-
-use super::wire::call::write_key;
 
 impl Redis {
     /// Deletes the counter of a check, on the server that counts it. Returns whether there was one.
@@ -29,25 +31,19 @@ impl Redis {
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         let check = &checks[index];
-        let direct = Direct::new(std::sync::Arc::clone(
-            &self.worker_lanes(checks, index).deployment,
-        ));
+        let lanes = self.worker_lanes(checks, index);
+        let direct = Direct::new(Arc::clone(&lanes.deployment));
         let owner = checks.key(check);
         let mut keys = Vec::new();
         if let Algorithm::FixedWindow(fixed) = &check.algorithm {
-            let time = direct
-                .query(owner, deadline, |out| out.push([b"TIME"]))
-                .await?;
-            let now = micros(time.first()).ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
+            let time = direct.query(owner, deadline, |out| out.push([b"TIME"]));
+            let time = time.await?;
+            let now = time.first().and_then(values::time);
+            let now = now.ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
             let number = fixed.number(now);
             // An instant in each of the three windows.
-            let before = Micros(
-                fixed
-                    .window
-                    .end(number.saturating_sub(1))
-                    .0
-                    .saturating_sub(1),
-            );
+            let before = fixed.end(number.saturating_sub(1)).0;
+            let before = Micros(before.saturating_sub(1));
             for instant in [before, now, fixed.end(number) + Span::from_micros(1)] {
                 let mut key = Vec::new();
                 write_key(checks, check, instant, &mut key);
@@ -78,22 +74,3 @@ impl Redis {
 /// Why a server did not delete a key.
 const NO_RIGHT: &str = "the user of Redis has no right to DEL; see the ACL in deploy/redis.md";
 const REFUSED: &str = "Redis refuses DEL; its log or `weir_redis_errors_total` may say why";
-
-/// Reads a reply to TIME.
-fn micros(reply: Option<&Value>) -> Option<Micros> {
-    let Some(Value::Array(parts)) = reply else {
-        return None;
-    };
-    let number = |part: &Value| match part {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse::<u64>().ok(),
-        _ => None,
-    };
-    let [secs, micros] = &parts[..] else {
-        return None;
-    };
-    Some(Micros(
-        number(secs)?
-            .checked_mul(1_000_000)?
-            .checked_add(number(micros)?)?,
-    ))
-}

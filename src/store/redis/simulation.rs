@@ -265,7 +265,7 @@ impl Simulation {
                 "queued work, queued checks or lanes are left"
             );
         }
-        let known = self.redis.connections().open;
+        let known = self.redis.deployment().connections().open;
         assert!(
             known <= self.pool_size as usize,
             "{known} connections in a pool of {}",

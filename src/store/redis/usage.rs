@@ -21,6 +21,30 @@ pub(crate) mod queue;
 mod reader;
 pub(crate) mod writer;
 
+use std::sync::Arc;
+
+use super::Direct;
+use super::topology::deployment::Deployment;
 pub use queue::UsageCounts;
-pub use reader::UsageReader;
-pub use writer::{MOST_LISTED_AT_ONCE, UsageWriter, WRITES_PER_SECOND};
+pub use writer::{MOST_LISTED_AT_ONCE, WRITES_PER_SECOND};
+
+/// Writes and reads the usage of one deployment, on the control thread.
+#[derive(Debug)]
+pub struct UsageClient {
+    deployment: Arc<Deployment>,
+    direct: Direct,
+    /// `CACHE_KEY_PREFIX`.
+    prefix: String,
+}
+
+impl UsageClient {
+    /// A client that connects with its first query.
+    #[must_use]
+    pub fn new(deployment: Arc<Deployment>, prefix: String) -> Self {
+        Self {
+            direct: Direct::new(Arc::clone(&deployment)),
+            deployment,
+            prefix,
+        }
+    }
+}

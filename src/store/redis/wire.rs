@@ -1,8 +1,8 @@
 //! The wire format: how the checks of many requests become Redis commands, and how the replies
 //! become verdicts.
 //!
-//! `batch` packs the checks of many requests for one server, as commands of their own or as calls
-//! of the script (`call`, `script`). `commands` writes and `replies` parses RESP2 without an
+//! `request` is what one request asks of one server. `batch` packs the checks of many requests for
+//! one server, as commands of their own or as calls of the script (`call`, `script`). `commands` writes and `replies` parses RESP2 without an
 //! allocation per value; `values` reads the rare replies that the redis crate parses. `hash_slot`
 //! maps keys to the hash slots of a Redis Cluster, and `known_ttls` remembers the counters that
 //! have a TTL.
@@ -17,5 +17,6 @@ pub(crate) mod hash_slot;
 pub(crate) mod known_ttls;
 pub(crate) mod log;
 pub(crate) mod replies;
+pub(crate) mod request;
 pub(crate) mod script;
 pub(crate) mod values;

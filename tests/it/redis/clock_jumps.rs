@@ -127,6 +127,6 @@ async fn scripts_run_once_within_the_deadline_after_a_jump_of_the_clock() {
         // The window is the one of the new clock.
         let (minute, keys) = (answers.now.0 / 60_000_000, server.keys());
         assert!(keys.contains(&format!("fixed_window:{minute}")), "{keys:?}");
-        assert_eq!(redis.error_counts(), []);
+        assert_eq!(redis.deployment().error_counts(), []);
     }
 }

@@ -38,11 +38,11 @@ async fn a_hundred_tasks_on_one_key_get_exactly_the_limit() {
     }
     assert_eq!(allowed, 250);
     assert!(
-        redis.connections().opened <= 10,
+        redis.deployment().connections().opened <= 10,
         "{:?}",
-        redis.connections()
+        redis.deployment().connections()
     );
-    assert_eq!(redis.error_counts(), []);
+    assert_eq!(redis.deployment().error_counts(), []);
     server.assert_every_key_expires();
 }
 
@@ -126,7 +126,7 @@ async fn a_counter_that_was_lost_gets_an_expiry_again() {
         assert_eq!(answers.checks[0], Err(StoreError::Data("not_an_integer")));
     }
     server.assert_every_key_expires();
-    assert_eq!(redis.error_counts(), [("not_an_integer", 4)]);
+    assert_eq!(redis.deployment().error_counts(), [("not_an_integer", 4)]);
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn requests_that_wait_for_a_connection_are_served_in_turn() {
         first > 0.8 * last,
         "the first task ended after {first} s, the last after {last} s"
     );
-    assert_eq!(redis.connections().opened, 2);
+    assert_eq!(redis.deployment().connections().opened, 2);
 }
 
 #[tokio::test]
@@ -268,7 +268,7 @@ async fn a_look_keeps_its_place_among_the_hits_of_its_request() {
         let in_redis = left(redis.decide(&checks, &checks.indices(), budget).await);
         assert_eq!(
             in_redis,
-            left(memory.decide(&checks, &checks.indices(), budget).await)
+            left(memory.decide(&checks, &checks.indices(), budget))
         );
         assert!(in_redis.iter().all(Result::is_ok), "{in_redis:?}");
     }
@@ -291,7 +291,7 @@ async fn a_hundred_checks_go_in_one_batch() {
     for (index, answer) in answers.checks.iter().enumerate() {
         assert_eq!(answer.map(|verdict| verdict.used), Ok(index as u64 + 1));
     }
-    assert_eq!(redis.connections().opened, 1);
+    assert_eq!(redis.deployment().connections().opened, 1);
     server.assert_every_key_expires();
 }
 
@@ -380,7 +380,7 @@ async fn give_backs_stop_at_zero_and_survive_a_script_flush() {
         server.run::<i64>(&["TTL", &stored_key("back", &answers)]) > 0,
         "its expiry was kept"
     );
-    assert_eq!(redis.error_counts(), []);
+    assert_eq!(redis.deployment().error_counts(), []);
     server.assert_every_key_expires();
 }
 
@@ -437,7 +437,7 @@ async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
             .expect("Redis is well")
             .allowed
     );
-    assert_eq!(redis.error_counts(), []);
+    assert_eq!(redis.deployment().error_counts(), []);
     server.assert_every_key_expires();
 }
 
@@ -475,10 +475,14 @@ async fn a_value_that_is_no_counter_fails_only_its_own_check() {
         );
     }
     assert_eq!(
-        redis.error_counts(),
+        redis.deployment().error_counts(),
         [("not_an_integer", 3), ("range", 2), ("wrongtype", 3)]
     );
-    assert_eq!(redis.connections().opened, 1, "the connection is kept");
+    assert_eq!(
+        redis.deployment().connections().opened,
+        1,
+        "the connection is kept"
+    );
     server.assert_every_key_expires();
 }
 

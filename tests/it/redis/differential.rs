@@ -15,9 +15,8 @@ use bb8_redis::redis::{Connection, ConnectionLike, Pipeline, cmd};
 use weir::core::algorithm::{self, AlgorithmKind, Arrival, State};
 use weir::core::time::{Period, PeriodKind, Rate, Unit, Zone};
 use weir::core::verdict::Wait;
-use weir::limits::plan::{AllOrNone, CheckIndex};
+use weir::limits::plan::{AllOrNone, Changes, CheckIndex};
 use weir::limits::rules::Commit;
-use weir::store::redis::ScriptRef;
 
 use self::generator::Generator;
 use super::*;
@@ -97,6 +96,8 @@ struct Expected {
     checks: Checks,
     when: When,
     verdicts: Vec<Verdict>,
+    /// Of holders, by the check.
+    changes: Vec<(usize, Change)>,
     /// One per check; `None` for `all_or_none`.
     kept: Option<Vec<Option<Span>>>,
     /// Each key of the batch, and its state after the batch.
@@ -110,7 +111,7 @@ fn expect_all_or_none(
     at: Arrival,
     keys: &[Vec<u8>],
     model: &mut Model,
-) -> Vec<Verdict> {
+) -> (Vec<Verdict>, Changes) {
     let known = |index: CheckIndex| {
         model
             .get(&keys[index.0])
@@ -135,7 +136,7 @@ fn expect_all_or_none(
             if is_one { keep_for } else { Span::MAX },
         );
     }
-    group.verdicts.to_vec()
+    (group.verdicts.to_vec(), group.changes)
 }
 
 /// Runs a batch on the pure steps.
@@ -149,7 +150,7 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
         max_hold: when.max_hold,
     };
     let mut deleted = Vec::new();
-    for (key, check) in keys.iter().zip(checks.iter()) {
+    for (key, (index, check)) in keys.iter().zip(checks.indexed()) {
         let Some(known) = model
             .get(key)
             .filter(|known| known.may_be_missing(check, when.now))
@@ -157,9 +158,10 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
             continue;
         };
         if generator.random.bool() {
+            let mut ignored = Changes::new();
             let (old, none) = (
-                check.algorithm.step(known.state.clone(), at, check.hits),
-                check.algorithm.step(None, at, check.hits),
+                checks.step(index, known.state.clone(), at, &mut ignored),
+                checks.step(index, None, at, &mut ignored),
             );
             assert_eq!(
                 old.verdict, none.verdict,
@@ -169,15 +171,13 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
             deleted.push(key.clone());
         }
     }
+    let mut changes = Changes::new();
     let (verdicts, kept) = match checks.commit {
         Commit::Each => {
             let (mut verdicts, mut kept) = (Vec::new(), Vec::new());
-            for (key, check) in keys.iter().zip(checks.iter()) {
-                let step = check.algorithm.step(
-                    model.get(key).and_then(|known| known.state.clone()),
-                    at,
-                    check.hits,
-                );
+            for (key, (index, check)) in keys.iter().zip(checks.indexed()) {
+                let state = model.get(key).and_then(|known| known.state.clone());
+                let step = checks.step(index, state, at, &mut changes);
                 verdicts.push(step.verdict);
                 kept.push(step.keep_for);
                 if let Some(keep_for) = step.keep_for {
@@ -186,7 +186,11 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
             }
             (verdicts, Some(kept))
         }
-        Commit::AllOrNone => (expect_all_or_none(&checks, at, &keys, model), None),
+        Commit::AllOrNone => {
+            let (verdicts, of_group) = expect_all_or_none(&checks, at, &keys, model);
+            changes = of_group;
+            (verdicts, None)
+        }
     };
     for verdict in &verdicts {
         if let (false, Wait::For(span)) = (verdict.allowed, verdict.retry_after) {
@@ -203,6 +207,10 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
         checks,
         when,
         verdicts,
+        changes: changes
+            .into_iter()
+            .map(|(CheckIndex(index), change)| (index, change))
+            .collect(),
         kept,
         stored,
         deleted,
@@ -269,6 +277,7 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
                 shown()
             );
         }
+        assert_eq!(call.changes(reply), batch.changes, "{}", shown());
         if let Some(kept) = &batch.kept {
             assert_eq!(&call.keep_for(reply), kept, "{}", shown());
         }

@@ -57,6 +57,7 @@ async fn look_once_recovered(redis: &Redis, key: &str) -> Verdict {
 
 fn count_of(redis: &Redis, name: &str) -> u64 {
     redis
+        .deployment()
         .error_counts()
         .iter()
         .find(|(known, _)| *known == name)
@@ -92,7 +93,7 @@ async fn without_redis_at_the_start_errors_are_immediate_and_recovery_takes_a_se
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(redis.connections().opened, 0);
+    assert_eq!(redis.deployment().connections().opened, 0);
     server.start_again();
     let took = recovery_time(&redis, "key").await;
     assert!(
@@ -166,7 +167,7 @@ async fn new_requests_do_not_wait_for_overdue_answers() {
         by: HELD / 50,
         jitter: Duration::ZERO,
     });
-    while redis.connections().opened < 2 {
+    while redis.deployment().connections().opened < 2 {
         let (first, second) = tokio::join!(ask("first"), ask("first"));
         assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
     }
@@ -310,7 +311,7 @@ async fn a_restart_under_idle_connections_causes_no_error() {
         Ok(1),
         "a new server, a new count, no error"
     );
-    assert_eq!(redis.error_counts(), [("idle_closed", 1)]);
+    assert_eq!(redis.deployment().error_counts(), [("idle_closed", 1)]);
 }
 
 #[tokio::test]
@@ -341,7 +342,7 @@ async fn a_cancelled_request_leaves_no_reply_for_others() {
             "the answer of another request"
         );
     }
-    assert_eq!(redis.connections().opened, 1);
+    assert_eq!(redis.deployment().connections().opened, 1);
     server.assert_every_key_expires();
 }
 
@@ -481,7 +482,7 @@ async fn error_replies_are_named_and_nothing_is_counted() {
     }
     assert!(ask_one(&redis, "refused", 10, 1).await.is_ok());
     assert!(
-        redis.connections().opened > 1,
+        redis.deployment().connections().opened > 1,
         "the connection to a replica was closed"
     );
 }

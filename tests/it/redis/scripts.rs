@@ -187,7 +187,11 @@ async fn an_unreadable_key_fails_only_its_own_check() {
         }
         server.run::<()>(&["DEL", &bad]);
     }
-    assert_eq!(redis.connections().opened, 1, "the connection is kept");
+    assert_eq!(
+        redis.deployment().connections().opened,
+        1,
+        "the connection is kept"
+    );
     server.assert_every_key_expires();
 }
 
@@ -296,7 +300,7 @@ async fn a_lost_script_is_sent_again_and_nothing_counts_twice() {
         let answers = decide(&redis, checks_of(&checks)).await;
         assert_eq!(used(&answers), vec![Ok((true, round)); 7], "round {round}");
     }
-    assert_eq!(redis.error_counts(), []);
+    assert_eq!(redis.deployment().error_counts(), []);
     server.assert_every_key_expires();
 }
 

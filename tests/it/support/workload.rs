@@ -15,7 +15,7 @@ use weir::live::Live;
 use weir::observe::metrics::{Core, Metrics};
 use weir::observe::subjects::Subjects;
 use weir::service::rls::{self, Rls};
-use weir::store::{AnyStore, Memory, memory};
+use weir::store::{Memory, Store, memory};
 
 /// The rules of the domain `shop` with these limits.
 pub fn rules(limits: &str) -> Rules {
@@ -79,7 +79,7 @@ pub fn service() -> Rls {
     let metrics = Metrics::new(1, 0.8);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     live.replace(typical_rules());
-    let store = AnyStore::Memory(Memory::new(memory::Options::default()));
+    let store = Store::Memory(Memory::new(memory::Options::default()));
     let limiter = Limiter::new(
         None,
         store,

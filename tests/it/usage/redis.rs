@@ -15,12 +15,12 @@ use weir::core::usage::{Hits, Record, Tracking};
 use weir::core::verdict::Verdict;
 use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
 use weir::limits::rules::Commit;
-use weir::store::redis::{Call, Options, RefusedHits, ScriptRef, UsageWriter};
-use weir::store::{Budget, Redis, Store, StoreError};
+use weir::store::redis::{Options, RefusedHits, ScriptRef, UsageClient};
+use weir::store::{Budget, Redis, StoreError};
 
 use super::vectors::stored;
 use super::{total, tracked, tracking};
-use crate::redis::{When, call};
+use crate::redis::{ScriptCall, When, call};
 use crate::support::RedisServer;
 use crate::support::wait::eventually_async;
 
@@ -134,7 +134,7 @@ fn record(
     }
 }
 
-fn answers(call: &Call<'_>, connection: &mut Connection) -> Vec<Result<Verdict, StoreError>> {
+fn answers(call: &ScriptCall<'_>, connection: &mut Connection) -> Vec<Result<Verdict, StoreError>> {
     let reply: Value = call
         .command(ScriptRef::ByText)
         .query(connection)
@@ -361,7 +361,7 @@ async fn a_process_writes_a_bounded_number_of_subjects_to_the_lists() {
             assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
         }
     };
-    let writer = UsageWriter::new(Arc::clone(redis.deployment()), String::new());
+    let writer = UsageClient::new(Arc::clone(redis.deployment()), String::new());
     let listed = || server.run::<usize>(&["ZCARD", "w1{d}ut"]);
     for from in (0..6_000).step_by(200) {
         note(from).await;
@@ -579,11 +579,9 @@ fn hits_that_were_refused_elsewhere_are_added() {
             hits,
         })
         .collect();
-    let call = Call {
-        refused,
-        ..call([])
-    };
-    let call = Call { now, ..call };
+    let mut call = call([]);
+    call.refused = refused;
+    call.now.time = now;
     let reply: Value = call
         .command(ScriptRef::ByText)
         .query(&mut connection)

@@ -8,9 +8,10 @@
 //! Acquired less released less expired would stay wrong for good where a key with lost holders is
 //! never asked again.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use super::Change;
+use crate::core::lock;
 use crate::core::time::{Micros, Span};
 
 /// Parts of `max_duration` that are counted apart: a lost holder is counted for a thirty-second
@@ -60,7 +61,7 @@ impl Gauge {
 
     fn add(&self, since: u64, places: i64) {
         let number = since / self.width;
-        let mut buckets = self.lock();
+        let mut buckets = lock(&self.buckets);
         let bucket = &mut buckets[(number % BUCKETS as u64) as usize];
         if bucket.number < number {
             *bucket = Bucket { number, places: 0 };
@@ -74,7 +75,7 @@ impl Gauge {
     /// Goes on with what another gauge has counted, which then has counted nothing: that of the
     /// same limit in the rules before.
     pub fn absorb(&self, before: &Self) {
-        let buckets = std::mem::replace(&mut *before.lock(), [Bucket::default(); BUCKETS]);
+        let buckets = std::mem::replace(&mut *lock(&before.buckets), [Bucket::default(); BUCKETS]);
         let newest = buckets
             .iter()
             .map(|bucket| bucket.number)
@@ -92,18 +93,12 @@ impl Gauge {
     #[must_use]
     pub fn places(&self, now: Micros) -> i64 {
         let current = now.0 / self.width;
-        let buckets = self.lock();
+        let buckets = lock(&self.buckets);
         buckets
             .iter()
             .filter(|bucket| bucket.number + PARTS >= current)
             .map(|bucket| bucket.places)
             .sum()
-    }
-}
-
-impl Gauge {
-    fn lock(&self) -> MutexGuard<'_, [Bucket; BUCKETS]> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::time::{Micros, Rate, Unit};
+use crate::core::algorithm::{Algorithm, Options};
+use crate::core::time::{Rate, Unit};
 
 const START: u64 = 1_800_000_000_000_000;
 
@@ -21,11 +22,12 @@ fn limit(places: u64, max_duration: Span) -> Algorithm {
     Algorithm::try_new(&rate, &options).expect("a limit")
 }
 
-fn at(micros: u64) -> Arrival {
-    Arrival {
-        now: Micros(micros),
-        max_hold: Span::MAX,
-    }
+/// A step of a request with this id.
+fn ask(limit: &Algorithm, id: &[u8], state: Option<State>, now: u64, hits: i64) -> (Step, Change) {
+    let Algorithm::Concurrency(limit) = limit else {
+        panic!("{limit:?}")
+    };
+    limit.step_by(HolderId::of(id), state, Micros(now), hits)
 }
 
 /// What the algorithm means, without any order.
@@ -107,7 +109,7 @@ proptest! {
             now = now.saturating_add_signed(pause);
             let expected = naive.ask(id, hits, now, (places, life.micros()));
             let before = state.clone();
-            let step = algorithm.asked_by(&[id]).step(state, at(now), hits);
+            let (step, _) = ask(&algorithm, &[id], state, now, hits);
             prop_assert_eq!((step.verdict.allowed, step.verdict.used), expected, "{} hits of {} at \
                 {}", hits, id, now);
             prop_assert_eq!(step.verdict.remaining, places.saturating_sub(expected.1));
@@ -116,8 +118,8 @@ proptest! {
             }
             // When it need not be kept any longer, it means nothing.
             if let Some(keep_for) = step.keep_for {
-                let then = at(now + keep_for.micros());
-                let verdict = |state| algorithm.asked_by(&[id]).step(state, then, hits).verdict;
+                let then = now + keep_for.micros();
+                let verdict = |state| ask(&algorithm, &[id], state, then, hits).0.verdict;
                 prop_assert_eq!(verdict(step.state.clone()), verdict(None));
             }
             state = step.state;
@@ -127,9 +129,9 @@ proptest! {
     #[test]
     fn numbers_of_any_size_are_total(places in 0..=LARGEST_LIMIT, life in 1..=LONGEST_DURATION.micros(), now in any::<u64>(), hits in any::<i64>(), then in any::<u64>()) {
         let algorithm = limit(places, Span::from_micros(life));
-        let state = algorithm.asked_by(b"a").step(None, at(now), hits).state;
+        let state = ask(&algorithm, b"a", None, now, hits).0.state;
         for (id, hits) in [(b"a", 1), (b"a", -1), (b"b", i64::MAX), (b"b", i64::MIN), (b"a", 0), (b"b", hits)] {
-            let step = algorithm.asked_by(id).step(state.clone(), at(then), hits);
+            let (step, _) = ask(&algorithm, id, state.clone(), then, hits);
             prop_assert!(step.verdict.used <= places && step.verdict.remaining <= places);
         }
     }
@@ -140,10 +142,8 @@ fn tombstones_are_bounded_and_the_oldest_goes_first() {
     let algorithm = limit(1, Span::from_secs(60));
     let mut state = None;
     let release = |state, number: usize, now| {
-        algorithm
-            .asked_by(&number.to_le_bytes())
-            .step(state, at(now), -1)
-            .state
+        let (step, _) = ask(&algorithm, &number.to_le_bytes(), state, now, -1);
+        step.state
     };
     for number in 0..=MOST_TOMBSTONES {
         state = release(state, number, START + number as u64);
@@ -154,11 +154,8 @@ fn tombstones_are_bounded_and_the_oldest_goes_first() {
     assert_eq!(holders.tombstones().count(), MOST_TOMBSTONES);
     let now = START + MOST_TOMBSTONES as u64;
     let used = |number: usize| {
-        algorithm
-            .asked_by(&number.to_le_bytes())
-            .step(state.clone(), at(now), 1)
-            .verdict
-            .used
+        let (step, _) = ask(&algorithm, &number.to_le_bytes(), state.clone(), now, 1);
+        step.verdict.used
     };
     assert_eq!(
         (used(0), used(1), used(MOST_TOMBSTONES)),
@@ -168,17 +165,14 @@ fn tombstones_are_bounded_and_the_oldest_goes_first() {
 }
 
 #[test]
-fn a_verdict_carries_what_changed() {
+fn a_step_says_what_changed() {
     let algorithm = limit(9, Span::from_secs(60));
     let mut state = None;
     let mut change = |id: &[u8], hits, secs: u64| {
-        let step = algorithm
-            .asked_by(id)
-            .step(state.take(), at(START + secs * 1_000_000), hits);
-        let mut verdict = step.verdict;
+        let now = START + secs * 1_000_000;
+        let (step, Change { age, places }) = ask(&algorithm, id, state.take(), now, hits);
         state = step.state;
-        let Change { age, places } = Change::take(&mut verdict);
-        assert_eq!(verdict.reset_after, Span::ZERO, "no time until the reset");
+        assert_eq!(step.verdict.reset_after, Span::ZERO, "no time until it");
         (age, places)
     };
     assert_eq!(change(b"a", 3, 0), (Span::ZERO, 3));

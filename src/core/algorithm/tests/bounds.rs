@@ -109,88 +109,94 @@ proptest! {
 
 /// The largest intermediate values of the steps, from their formulas.
 fn check_products(limit: u64, burst: u64, secs: u32, delay: Span) -> Result<(), TestCaseError> {
-    let window_span = Span::from_secs(u64::from(secs));
-    let below = |what: &str, value: u128| {
-        prop_assert!(value <= u128::from(MAX_SAFE_INTEGER), "{} {}", what, value);
-        Ok(())
-    };
-    let grain = |tick: Tick, window: u64, debt: Debt| {
-        let debt = debt.limits();
-        prop_assert!(tick.micros() <= 1_000_000 && tick.span(window) == window_span);
-        let fewest = if limit.max(burst) > u32::MAX.into() {
-            100
-        } else {
-            30_000
-        };
-        let fewest = if debt > 1 { fewest.min(500) } else { fewest };
-        prop_assert!(
-            tick == Tick::FINEST || window >= fewest,
-            "{:?} {}",
-            tick,
-            window
-        );
-        Ok(())
-    };
-    if let Algorithm::TokenBucket(token) = made(
-        AlgorithmKind::TokenBucket,
-        limit,
-        secs,
-        true,
-        burst,
-        Span::ZERO,
-    ) {
-        let unit = u128::from(token.script_parameters()[5]);
-        let (rate, window, burst) = (u128::from(token.limit), unit, u128::from(token.burst));
-        below("units of a window", rate * unit)?;
-        // A level that is far below the bound of the debt may be rounded, because it is clamped to
-        // that.
-        let debt = u128::from(token.debt.limits());
-        below("cost", ((1 + debt) * burst).max(burst + 1) * window)?;
-        let per_tick = if token.units.code() < 7 { rate } else { 0 };
-        below("refill", (1 + debt) * burst * window + per_tick)?;
-        grain(token.tick, token.window, token.debt)?;
+    let made = |kind, delay| made(kind, limit, secs, true, burst, delay);
+    let window = Span::from_secs(u64::from(secs));
+    if let Algorithm::TokenBucket(token) = made(AlgorithmKind::TokenBucket, Span::ZERO) {
+        check_token_bucket(&token)?;
+        let amount = limit.max(burst);
+        check_tick(token.tick, token.window, token.debt, amount, window)?;
     }
-    if let Algorithm::SlidingWindowCounter(counter) = made(
-        AlgorithmKind::SlidingWindowCounter,
-        limit,
-        secs,
-        true,
-        burst,
-        Span::ZERO,
-    ) {
-        let (rate, window) = (u128::from(counter.limit), u128::from(counter.window));
-        let most = u128::from(1 + counter.debt.limits()) * rate;
-        below("hits", 3 * (most + 1))?;
-        // Larger products are split.
-        prop_assert!(most * window <= u128::from(MAX_SAFE_INTEGER) || window <= 1 << 35);
-        grain(counter.tick, counter.window, counter.debt)?;
-    }
-    if let Algorithm::LeakyBucket(leaky) =
-        made(AlgorithmKind::LeakyBucket, limit, secs, true, burst, delay)
+    if let Algorithm::SlidingWindowCounter(counter) =
+        made(AlgorithmKind::SlidingWindowCounter, Span::ZERO)
     {
-        let [_, limit, _, room, _, unit] = leaky.script_parameters();
-        let (rate, window, room) = (u128::from(limit), u128::from(unit), u128::from(room));
-        let debt = u128::from(leaky.debt.limits()) * rate;
-        let longest = room + window + debt * window;
-        below(
-            "backlog + hits",
-            longest + (u128::from(leaky.capacity()) + debt + 1) * window,
-        )?;
-        below(
-            "drain",
-            longest + if leaky.units.code() < 7 { rate } else { 0 },
-        )?;
-        grain(leaky.tick, leaky.window, leaky.debt)?;
-        prop_assert!(leaky.tick.span(leaky.max_delay) <= delay);
-        let is_cut = leaky.tick.floor(delay) > leaky.max_delay;
-        prop_assert!(
-            !is_cut
-                || leaky.limit == 0
-                || leaky.capacity()
-                    > leaky.limit.max(u32::MAX.into()) - 2 - leaky.limit / leaky.window,
-            "only what would be 2^32 hits, and more than a full limit, is cut"
-        );
+        let (rate, ticks) = (u128::from(counter.limit), u128::from(counter.window));
+        let most = u128::from(1 + counter.debt.limits()) * rate;
+        check_exact("hits", 3 * (most + 1))?;
+        // Larger products are split.
+        prop_assert!(most * ticks <= u128::from(MAX_SAFE_INTEGER) || ticks <= 1 << 35);
+        let amount = limit.max(burst);
+        check_tick(counter.tick, counter.window, counter.debt, amount, window)?;
     }
+    if let Algorithm::LeakyBucket(leaky) = made(AlgorithmKind::LeakyBucket, delay) {
+        check_leaky_bucket(&leaky, delay)?;
+        let amount = limit.max(burst);
+        check_tick(leaky.tick, leaky.window, leaky.debt, amount, window)?;
+    }
+    Ok(())
+}
+
+fn check_exact(what: &str, value: u128) -> Result<(), TestCaseError> {
+    prop_assert!(value <= u128::from(MAX_SAFE_INTEGER), "{} {}", what, value);
+    Ok(())
+}
+
+/// A window has ticks enough.
+fn check_tick(
+    tick: Tick,
+    ticks: u64,
+    debt: Debt,
+    amount: u64,
+    window: Span,
+) -> Result<(), TestCaseError> {
+    prop_assert!(tick.micros() <= 1_000_000 && tick.span(ticks) == window);
+    let fewest = if amount > u32::MAX.into() {
+        100
+    } else {
+        30_000
+    };
+    let fewest = if debt.limits() > 1 {
+        fewest.min(500)
+    } else {
+        fewest
+    };
+    prop_assert!(
+        tick == Tick::FINEST || ticks >= fewest,
+        "{:?} {}",
+        tick,
+        ticks
+    );
+    Ok(())
+}
+
+fn check_token_bucket(token: &TokenBucket) -> Result<(), TestCaseError> {
+    let window = u128::from(token.script_parameters()[4]);
+    let (rate, burst) = (u128::from(token.limit), u128::from(token.burst));
+    check_exact("units of a window", rate * window)?;
+    // A level that is far below the bound of the debt may be rounded, because it is clamped to
+    // that.
+    let debt = u128::from(token.debt.limits());
+    check_exact("cost", ((1 + debt) * burst).max(burst + 1) * window)?;
+    let per_tick = if token.units.code() < 7 { rate } else { 0 };
+    check_exact("refill", (1 + debt) * burst * window + per_tick)
+}
+
+fn check_leaky_bucket(leaky: &LeakyBucket, delay: Span) -> Result<(), TestCaseError> {
+    let [limit, _, room, _, unit] = leaky.script_parameters();
+    let (rate, window, room) = (u128::from(limit), u128::from(unit), u128::from(room));
+    let debt = u128::from(leaky.debt.limits()) * rate;
+    let longest = room + window + debt * window;
+    let most_hits = u128::from(leaky.capacity()) + debt + 1;
+    check_exact("backlog + hits", longest + most_hits * window)?;
+    let per_tick = if leaky.units.code() < 7 { rate } else { 0 };
+    check_exact("drain", longest + per_tick)?;
+    prop_assert!(leaky.tick.span(leaky.max_delay) <= delay);
+    let is_cut = leaky.tick.floor(delay) > leaky.max_delay;
+    prop_assert!(
+        !is_cut
+            || leaky.limit == 0
+            || leaky.capacity() > leaky.limit.max(u32::MAX.into()) - 2 - leaky.limit / leaky.window,
+        "only what would be 2^32 hits, and more than a full limit, is cut"
+    );
     Ok(())
 }
 

@@ -87,199 +87,65 @@ fn an_option_belongs_to_one_algorithm() {
     }
 }
 
+/// Asserts that the errors of these limits per minute are about these options, and say this.
+fn assert_errors(errors: impl IntoIterator<Item = (u64, Options, &'static str, &'static str)>) {
+    for (limit, options, expected_option, part) in errors {
+        let (option, text) = error_of(limit, options);
+        assert_eq!(option, expected_option, "{text}");
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+const fn secs(secs: u64) -> Option<Span> {
+    Some(Span::from_secs(secs))
+}
+
 #[test]
 fn an_error_names_the_option_and_a_valid_value() {
-    let secs = |secs| Some(Span::from_secs(secs));
-    let errors = [
+    assert_errors([
         (
-            error_of(
-                5,
-                Options {
-                    kind: AlgorithmKind::TokenBucket,
-                    burst: Some(0),
-                    ..Options::default()
-                },
-            ),
+            5,
+            Options {
+                kind: AlgorithmKind::TokenBucket,
+                burst: Some(0),
+                ..Options::default()
+            },
             "burst",
             "is 0",
         ),
         (
-            error_of(
-                100_001,
-                Options {
-                    kind: AlgorithmKind::SlidingWindowLog,
-                    ..Options::default()
-                },
-            ),
+            100_001,
+            Options {
+                kind: AlgorithmKind::SlidingWindowLog,
+                ..Options::default()
+            },
             "algorithm",
             "sliding_window_buckets",
         ),
         (
-            error_of(
-                5,
-                Options {
-                    kind: AlgorithmKind::LeakyBucket,
-                    max_delay: secs(3_153_600_001),
-                    ..Options::default()
-                },
-            ),
+            5,
+            Options {
+                kind: AlgorithmKind::LeakyBucket,
+                max_delay: secs(3_153_600_001),
+                ..Options::default()
+            },
             "max_delay",
             "100 years",
         ),
         (
-            error_of(
-                5,
-                Options {
-                    default_cost: Some(0),
-                    ..buckets()
-                },
-            ),
+            5,
+            Options {
+                default_cost: Some(0),
+                ..buckets()
+            },
             "default_cost",
             "is 0",
         ),
-        (
-            error_of(
-                5,
-                Options {
-                    max_debt: Some(2),
-                    ..buckets()
-                },
-            ),
-            "max_debt",
-            "write 'count_denied: true'",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    max_debt: Some(0),
-                    count_denied: Some(true),
-                    ..buckets()
-                },
-            ),
-            "max_debt",
-            "not 1 to 100",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    max_debt: Some(101),
-                    count_denied: Some(true),
-                    ..buckets()
-                },
-            ),
-            "max_debt",
-            "not 1 to 100",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    max_debt: Some(2),
-                    ..Options::default()
-                },
-            ),
-            "max_debt",
-            "no meaning for a fixed_window",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    bucket_interval: secs(0),
-                    ..buckets()
-                },
-            ),
-            "bucket_interval",
-            "is 0",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    bucket_interval: secs(61),
-                    ..buckets()
-                },
-            ),
-            "bucket_interval",
-            "longer than the window of 60s",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    bucket_interval: secs(5),
-                    bucket_span: secs(64),
-                    ..buckets()
-                },
-            ),
-            "bucket_span",
-            "write 65s or more",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    bucket_interval: secs(5),
-                    subject_expiry: secs(64),
-                    ..buckets()
-                },
-            ),
-            "subject_expiry",
-            "write 65s or more",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    bucket_interval: Some(Span::from_micros(60_060)),
-                    ..buckets()
-                },
-            ),
-            "bucket_interval",
-            "write 61ms or more",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    bucket_interval: secs(1),
-                    bucket_span: secs(1_001),
-                    ..buckets()
-                },
-            ),
-            "bucket_interval",
-            "write 1001ms or more",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    bucket_span: secs(1_001),
-                    ..buckets()
-                },
-            ),
-            "bucket_span",
-            "write 1000s or less",
-        ),
-        (
-            error_of(
-                5,
-                Options {
-                    bucket_interval: secs(1),
-                    bucket_span: secs(99_999),
-                    ..buckets()
-                },
-            ),
-            "bucket_span",
-            "write 1000s or less",
-        ),
-    ];
-    for ((option, text), expected_option, part) in errors {
-        assert_eq!(option, expected_option, "{text}");
-        assert!(text.contains(part), "{text}");
-    }
+    ]);
+}
+
+#[test]
+fn an_error_names_a_window_that_is_too_long() {
     let rate = Rate {
         requests_per_unit: 1,
         unit: Unit::Year,
@@ -291,6 +157,138 @@ fn an_error_names_the_option_and_a_valid_value() {
             .option,
         "unit_multiplier"
     );
+}
+
+#[test]
+fn errors_of_debts_name_a_valid_value() {
+    assert_errors([
+        (
+            5,
+            Options {
+                max_debt: Some(2),
+                ..buckets()
+            },
+            "max_debt",
+            "write 'count_denied: true'",
+        ),
+        (
+            5,
+            Options {
+                max_debt: Some(0),
+                count_denied: Some(true),
+                ..buckets()
+            },
+            "max_debt",
+            "not 1 to 100",
+        ),
+        (
+            5,
+            Options {
+                max_debt: Some(101),
+                count_denied: Some(true),
+                ..buckets()
+            },
+            "max_debt",
+            "not 1 to 100",
+        ),
+        (
+            5,
+            Options {
+                max_debt: Some(2),
+                ..Options::default()
+            },
+            "max_debt",
+            "no meaning for a fixed_window",
+        ),
+    ]);
+}
+
+#[test]
+fn errors_of_buckets_name_a_valid_value() {
+    assert_errors([
+        (
+            5,
+            Options {
+                bucket_interval: secs(0),
+                ..buckets()
+            },
+            "bucket_interval",
+            "is 0",
+        ),
+        (
+            5,
+            Options {
+                bucket_interval: secs(61),
+                ..buckets()
+            },
+            "bucket_interval",
+            "longer than the window of 60s",
+        ),
+        (
+            5,
+            Options {
+                bucket_interval: secs(5),
+                bucket_span: secs(64),
+                ..buckets()
+            },
+            "bucket_span",
+            "write 65s or more",
+        ),
+        (
+            5,
+            Options {
+                bucket_interval: secs(5),
+                subject_expiry: secs(64),
+                ..buckets()
+            },
+            "subject_expiry",
+            "write 65s or more",
+        ),
+    ]);
+}
+
+#[test]
+fn errors_of_too_many_buckets_name_a_valid_value() {
+    assert_errors([
+        (
+            5,
+            Options {
+                bucket_interval: Some(Span::from_micros(60_060)),
+                ..buckets()
+            },
+            "bucket_interval",
+            "write 61ms or more",
+        ),
+        (
+            5,
+            Options {
+                bucket_interval: secs(1),
+                bucket_span: secs(1_001),
+                ..buckets()
+            },
+            "bucket_interval",
+            "write 1001ms or more",
+        ),
+        (
+            5,
+            Options {
+                bucket_span: secs(1_001),
+                ..buckets()
+            },
+            "bucket_span",
+            "write 1000s or less",
+        ),
+        (
+            5,
+            Options {
+                bucket_interval: secs(1),
+                bucket_span: secs(99_999),
+                ..buckets()
+            },
+            "bucket_span",
+            "write 1000s or less",
+        ),
+    ]);
 }
 
 #[test]

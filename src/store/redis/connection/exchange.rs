@@ -120,11 +120,13 @@ impl Connection {
             }
             Err(name) => {
                 self.state = State::Broken;
-                Err(if self.written == 0 {
-                    StoreError::NotExecuted(name)
+                let is_sent = self.written > 0;
+                let outcome = if is_sent {
+                    StoreError::Unknown
                 } else {
-                    StoreError::Unknown(name)
-                })
+                    StoreError::NotExecuted
+                };
+                Err(outcome(name))
             }
         }
     }
@@ -154,11 +156,8 @@ impl Connection {
 
     async fn round_trip(&mut self) -> Result<(), &'static str> {
         while self.written < self.outgoing.bytes().len() {
-            match self
-                .socket
-                .write(&self.outgoing.bytes()[self.written..])
-                .await
-            {
+            let rest = &self.outgoing.bytes()[self.written..];
+            match self.socket.write(rest).await {
                 Ok(count) if count > 0 => self.written += count,
                 Ok(_) => return Err(error::IO),
                 Err(cause) => {
@@ -169,10 +168,8 @@ impl Connection {
                 }
             }
         }
-        self.socket
-            .flush()
-            .await
-            .map_err(|cause| self.io_error(cause))?;
+        let flushed = self.socket.flush().await;
+        flushed.map_err(|cause| self.io_error(cause))?;
         for _ in 0..self.outgoing.commands() {
             self.receive().await?;
         }
@@ -186,11 +183,8 @@ impl Connection {
     /// Reads until the buffer holds one more complete reply.
     async fn receive(&mut self) -> Result<(), &'static str> {
         while !self.received.parse_reply().map_err(protocol_error)? {
-            match self
-                .socket
-                .read(self.received.spare().map_err(protocol_error)?)
-                .await
-            {
+            let spare = self.received.spare().map_err(protocol_error)?;
+            match self.socket.read(spare).await {
                 Ok(0) => return Err(error::IO),
                 Ok(count) => self.received.fill(count),
                 Err(cause) => return Err(self.io_error(cause)),
@@ -235,6 +229,11 @@ impl Connection {
     /// [`Connection::give_up`] was not called.
     pub(crate) fn is_reusable(&self) -> bool {
         self.state == State::Ready && !self.is_given_up
+    }
+
+    /// Whether another exchange may use the connection, which the server has not closed.
+    pub(crate) fn is_usable(&mut self) -> bool {
+        self.is_reusable() && self.is_quiet()
     }
 
     /// Whether its lifetime has passed: it should be replaced once another connection is ready.

@@ -9,11 +9,12 @@ use bb8_redis::redis::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::exchange::Connection;
-use super::options::{Address, Login, Options, Password};
+use super::options::{Address, Login, Options, Password, Secret, Tls};
 use super::socket::{self, Socket};
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
 use crate::store::redis::error::{self, ConnectError};
+use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::values::time;
 
 /// What a connection is used for, which decides the commands of its handshake.
@@ -66,16 +67,13 @@ pub(crate) async fn open(
     purpose: Purpose,
 ) -> Result<Opened, ConnectError> {
     let deadline = Instant::now() + options.connect_timeout;
-    let error = match handshake(address, options, purpose, deadline).await {
-        Ok(opened) => return Ok(opened),
-        Err(error) => error,
-    };
-    // The certificate files may have been replaced. The next attempt uses the new ones.
-    if let (Some(tls), error::TLS | error::TLS_CERTIFICATE | error::IO) = (&options.tls, error.name)
-    {
-        tls.reload();
-    }
-    Err(error)
+    let opened = handshake(address, options, purpose, deadline).await;
+    opened.inspect_err(|error| {
+        // The certificate files may have been replaced. The next attempt uses the new ones.
+        if let error::TLS | error::TLS_CERTIFICATE | error::IO = error.name {
+            options.tls.iter().for_each(Tls::reload);
+        }
+    })
 }
 
 async fn handshake(
@@ -84,66 +82,21 @@ async fn handshake(
     purpose: Purpose,
     deadline: Instant,
 ) -> Result<Opened, ConnectError> {
-    let in_time = |_| ConnectError {
-        name: error::CONNECT_TIMEOUT,
-        cause: None,
-    };
+    let late = |_| ConnectError::new(error::CONNECT_TIMEOUT);
     let login = purpose.login(options);
-    let credentials = timeout_at(deadline, login.read()).await.map_err(in_time)?;
-    let credentials = credentials.map_err(|error| ConnectError {
-        name: error::AUTH,
-        cause: Some(error.to_string()),
-    })?;
-    let mut connection =
-        Connection::new(Socket::connect(address, options.tls.as_ref(), deadline).await?);
-    let mut steps = Vec::new();
-    let out = connection.outgoing();
-    // AUTH without a user name means the user `default` (redis.io, command AUTH).
-    if let Some((username, password)) = credentials {
-        let command = out.command("AUTH");
-        if let Some(username) = username {
-            command.arg(username);
-        }
-        command.arg(password.expose());
-        out.end();
-        steps.push(error::AUTH);
-    }
-    if options.database != 0
-        && matches!(
-            purpose,
-            Purpose::Count | Purpose::CountOnPrimary | Purpose::Inspect
-        )
-    {
-        out.command("SELECT").arg(options.database);
-        out.end();
-        steps.push(error::DATABASE);
-    }
-    if purpose == Purpose::CountOnPrimary {
-        out.command("ROLE");
-        out.end();
-        steps.push(ROLE);
-    }
-    let commands: &[&str] = match purpose {
-        Purpose::Count | Purpose::CountOnPrimary => &["MULTI", "TIME", "EXEC"],
-        Purpose::QueryCluster | Purpose::QuerySentinel => &["PING"],
-        Purpose::Inspect => &[],
-    };
-    for name in commands {
-        out.command(name);
-        out.end();
-        steps.push(error::UNSUPPORTED);
-    }
+    let credentials = timeout_at(deadline, login.read()).await.map_err(late)?;
+    let credentials =
+        credentials.map_err(|error| ConnectError::because(error::AUTH, error.to_string()))?;
+    let socket = Socket::connect(address, options.tls.as_ref(), deadline).await?;
+    let mut connection = Connection::new(socket);
+    let steps = write_steps(connection.outgoing(), options, purpose, credentials);
     // The later deadline keeps the two timeouts from racing.
-    let answered = timeout_at(
-        deadline,
-        connection.query(deadline + options.connect_timeout),
-    )
-    .await
-    .map_err(in_time)?;
+    let query = connection.query(deadline + options.connect_timeout);
+    let answered = timeout_at(deadline, query).await.map_err(late)?;
     if let Err(error) = answered.map(drop) {
         // A server that has too many clients sends an error reply and closes the connection.
         return Err(match first_error(&steps, connection.replies()) {
-            Some((name, _)) => ConnectError { name, cause: None },
+            Some((name, _)) => ConnectError::new(name),
             None => explain_failure(&mut connection, error::name(error), options),
         });
     }
@@ -156,11 +109,44 @@ async fn handshake(
         _ if !purpose.counts() => Some(Micros::default()),
         _ => None,
     };
-    let time = time.ok_or(ConnectError {
-        name: error::PROTOCOL,
-        cause: None,
-    })?;
+    let time = time.ok_or(ConnectError::new(error::PROTOCOL))?;
     Ok(Opened { connection, time })
+}
+
+/// Writes the commands that the handshake needs. Returns for each the name of its errors that have
+/// none of their own.
+fn write_steps(
+    out: &mut CommandBuffer,
+    options: &Options,
+    purpose: Purpose,
+    credentials: Option<(Option<String>, Secret)>,
+) -> Vec<&'static str> {
+    let mut steps = Vec::new();
+    // AUTH without a user name means the user `default` (redis.io, command AUTH).
+    if let Some((username, password)) = credentials {
+        out.command("AUTH").arg(username).arg(password.expose());
+        out.end();
+        steps.push(error::AUTH);
+    }
+    if options.database != 0 && (purpose.counts() || purpose == Purpose::Inspect) {
+        out.command("SELECT").arg(options.database);
+        out.end();
+        steps.push(error::DATABASE);
+    }
+    if purpose == Purpose::CountOnPrimary {
+        out.push([b"ROLE"]);
+        steps.push(ROLE);
+    }
+    let commands: &[&[u8]] = match purpose {
+        Purpose::Count | Purpose::CountOnPrimary => &[b"MULTI", b"TIME", b"EXEC"],
+        Purpose::QueryCluster | Purpose::QuerySentinel => &[b"PING"],
+        Purpose::Inspect => &[],
+    };
+    for name in commands {
+        out.push([name]);
+        steps.push(error::UNSUPPORTED);
+    }
+    steps
 }
 
 /// The error of a connection that failed before it had any reply, with a hint if only one side may
@@ -172,39 +158,26 @@ pub(crate) fn explain_failure(
 ) -> ConnectError {
     match (name, connection.take_cause()) {
         (error::PROTOCOL, _) if connection.received().starts_with(&socket::TLS_ALERT) => {
-            ConnectError {
-                name: error::TLS,
-                cause: Some(socket::SPEAKS_TLS.to_owned()),
-            }
+            ConnectError::because(error::TLS, socket::SPEAKS_TLS)
         }
         (error::IO, cause) => {
-            let explained = cause.map_or(ConnectError { name, cause: None }, |cause| {
-                socket::connect_error(name, &cause)
-            });
+            let closed = || ConnectError::because(name, "Redis closed the connection");
+            let explained = cause.map_or_else(closed, |cause| socket::connect_error(name, &cause));
+            if explained.name != error::IO {
+                return explained;
+            }
             let hint = if options.tls.is_some() {
                 socket::MAY_WANT_A_CERTIFICATE
             } else {
                 socket::MAY_SPEAK_TLS
             };
-            match explained {
-                ConnectError {
-                    name: error::IO,
-                    cause,
-                } => {
-                    let cause = cause.unwrap_or_else(|| "Redis closed the connection".to_owned());
-                    ConnectError {
-                        name,
-                        cause: Some(format!("{cause} before it replied; {hint}")),
-                    }
-                }
-                tls => tls,
-            }
+            let cause = explained.cause.unwrap_or_default();
+            ConnectError::because(name, format!("{cause} before it replied; {hint}"))
         }
         // Without a password the handshake may send nothing that needs one.
-        (error::AUTH, _) if options.login.password.is_none() => ConnectError {
-            name,
-            cause: Some(refused_login(&options.login, &Value::Nil)),
-        },
+        (error::AUTH, _) if options.login.password.is_none() => {
+            ConnectError::because(name, refused_login(&options.login, &Value::Nil))
+        }
         (name, cause) => ConnectError {
             name,
             cause: cause.map(|cause| cause.to_string()),
@@ -214,10 +187,9 @@ pub(crate) fn explain_failure(
 
 /// Why a login was refused, without the text of the server.
 fn refused_login(login: &Login, reply: &Value) -> String {
-    let text = if let Value::ServerError(error) = reply {
-        error.details().unwrap_or_default()
-    } else {
-        ""
+    let text = match reply {
+        Value::ServerError(error) => error.details().unwrap_or_default(),
+        _ => "",
     };
     let sent = credentials_sent(login);
     match login.password {
@@ -250,10 +222,8 @@ fn first_error<'r>(
     steps: &[&'static str],
     replies: &'r [Value],
 ) -> Option<(&'static str, &'r Value)> {
-    steps
-        .iter()
-        .zip(replies)
-        .find_map(|(&step, reply)| Some((step_error(step, reply)?, reply)))
+    let mut replies = steps.iter().zip(replies);
+    replies.find_map(|(&step, reply)| Some((step_error(step, reply)?, reply)))
 }
 
 /// The name of the error in the reply to `step`, if it holds one. `step` is the name for errors
@@ -273,9 +243,6 @@ fn step_error(step: &'static str, reply: &Value) -> Option<&'static str> {
         return None;
     };
     let kind = error::classify(error);
-    Some(if matches!(kind.error(), StoreError::Unknown(_)) {
-        step
-    } else {
-        kind.name
-    })
+    let is_unknown = matches!(kind.error(), StoreError::Unknown(_));
+    Some(if is_unknown { step } else { kind.name })
 }

@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub use self::address::Address;
-use self::address::{ParsedAddress, Scheme};
+use self::address::{Parsed, Scheme};
 pub use self::error::OptionsError;
 pub use self::login::{Login, Password, PasswordFileError, Secret};
 pub(crate) use self::tls::REDIS;
@@ -73,10 +73,8 @@ pub enum Topology {
 impl fmt::Display for Topology {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |list: &[Address]| {
-            list.iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join(", ")
+            let list: Vec<_> = list.iter().map(ToString::to_string).collect();
+            list.join(", ")
         };
         match self {
             Self::Single(address) => address.fmt(out),
@@ -110,15 +108,6 @@ pub struct RawOptions<'a> {
     pub sentinel_auth_file: &'a str,
     /// Whether to use TLS although no address has the scheme `rediss`.
     pub tls: bool,
-}
-
-/// The contents of all addresses of one deployment.
-struct ParsedTopology {
-    topology: Topology,
-    scheme: Scheme,
-    username: Option<String>,
-    password: Option<Secret>,
-    database: u32,
 }
 
 impl Options {
@@ -155,16 +144,11 @@ impl Options {
     /// # Errors
     /// The first invalid setting, with the remedy and without its value.
     pub fn parse(raw: &RawOptions<'_>, files: &TlsFiles) -> Result<Self, OptionsError> {
-        let is_unix = match raw.socket_type.trim() {
+        let is_unix = match raw.socket_type.trim().to_ascii_lowercase().as_str() {
             "" => None,
-            text if text.eq_ignore_ascii_case("unix") => Some(true),
+            "unix" => Some(true),
             // Go dials tcp4 and tcp6 too.
-            text if ["tcp", "tcp4", "tcp6"]
-                .iter()
-                .any(|known| text.eq_ignore_ascii_case(known)) =>
-            {
-                Some(false)
-            }
+            "tcp" | "tcp4" | "tcp6" => Some(false),
             _ => return Err(OptionsError::SocketType),
         };
         let url = raw.url.trim();
@@ -172,65 +156,43 @@ impl Options {
             "" | "single" | "sentinel" | "cluster" if url.is_empty() => {
                 return Err(OptionsError::Empty);
             }
-            "" | "single" => parse_single(url, is_unix)?,
+            "" | "single" => Parsed::single(url, is_unix)?.map(Topology::Single),
             "sentinel" => parse_sentinel(url)?,
             "cluster" => parse_cluster(url)?,
             _ => return Err(OptionsError::Type),
         };
         let tls = if parsed.scheme == Scheme::Tls || raw.tls {
-            if matches!(parsed.topology, Topology::Single(Address::Unix(_))) {
+            if matches!(parsed.servers, Topology::Single(Address::Unix(_))) {
                 return Err(OptionsError::UnixTls);
             }
             Some(Tls::read(files.clone()).map_err(|error| OptionsError::Tls(error.to_string()))?)
         } else {
             None
         };
-        let ParsedTopology {
-            topology,
-            username,
-            password,
-            database,
-            ..
-        } = parsed;
+        let login = LoginSettings {
+            auth: raw.auth,
+            file: raw.auth_file,
+            file_setting: "AUTH_FILE",
+        };
+        let sentinel_login = LoginSettings {
+            auth: raw.sentinel_auth,
+            file: raw.sentinel_auth_file,
+            file_setting: "SENTINEL_AUTH_FILE",
+        };
         Ok(Self {
-            login: parse_login(("AUTH_FILE", raw.auth, raw.auth_file), username, password)?,
-            sentinel_login: match topology {
-                Topology::Sentinel { .. } => parse_login(
-                    (
-                        "SENTINEL_AUTH_FILE",
-                        raw.sentinel_auth,
-                        raw.sentinel_auth_file,
-                    ),
-                    None,
-                    None,
-                )?,
+            login: login.parse(parsed.username, parsed.password)?,
+            sentinel_login: match parsed.servers {
+                Topology::Sentinel { .. } => sentinel_login.parse(None, None)?,
                 _ => Login::default(),
             },
-            database,
+            database: parsed.database,
             tls,
-            ..Self::with_topology(topology)
+            ..Self::with_topology(parsed.servers)
         })
     }
 }
 
-fn parse_single(url: &str, is_unix: Option<bool>) -> Result<ParsedTopology, OptionsError> {
-    let ParsedAddress {
-        address,
-        scheme,
-        username,
-        password,
-        database,
-    } = ParsedAddress::single(url, is_unix)?;
-    Ok(ParsedTopology {
-        topology: Topology::Single(address),
-        scheme,
-        username,
-        password,
-        database,
-    })
-}
-
-fn parse_sentinel(url: &str) -> Result<ParsedTopology, OptionsError> {
+fn parse_sentinel(url: &str) -> Result<Parsed<Topology>, OptionsError> {
     let (master, rest) = url.split_once(',').ok_or(OptionsError::Sentinels)?;
     let master = master.trim();
     // Sentinel accepts these characters in a name. Others mean that the name is missing and that
@@ -246,106 +208,80 @@ fn parse_sentinel(url: &str) -> Result<ParsedTopology, OptionsError> {
     if parsed.username.is_some() || parsed.password.is_some() {
         return Err(OptionsError::SentinelLogin);
     }
-    let Topology::Cluster(sentinels) = parsed.topology else {
-        return Err(OptionsError::Sentinels);
-    };
-    Ok(ParsedTopology {
-        topology: Topology::Sentinel {
-            master: master.to_owned(),
-            sentinels,
-        },
-        ..parsed
-    })
+    let master = master.to_owned();
+    Ok(parsed.map(|sentinels| Topology::Sentinel { master, sentinels }))
 }
 
-fn parse_cluster(url: &str) -> Result<ParsedTopology, OptionsError> {
+fn parse_cluster(url: &str) -> Result<Parsed<Topology>, OptionsError> {
     let parsed = parse_list(url)?;
-    if parsed.database == 0 {
-        Ok(parsed)
-    } else {
-        Err(OptionsError::ClusterDatabase)
+    if parsed.database != 0 {
+        return Err(OptionsError::ClusterDatabase);
     }
+    Ok(parsed.map(Topology::Cluster))
 }
 
 /// Parses addresses separated by commas. Those with a scheme have to agree in all but the address;
 /// the others follow them.
-fn parse_list(list: &str) -> Result<ParsedTopology, OptionsError> {
+fn parse_list(list: &str) -> Result<Parsed<Vec<Address>>, OptionsError> {
     let servers = list
         .split(',')
-        .map(|item| ParsedAddress::list_item(item.trim()))
+        .map(|item| Parsed::list_item(item.trim()))
         .collect::<Result<Vec<_>, _>>()?;
     let mut with_scheme = servers
         .iter()
-        .filter(|server| server.scheme != Scheme::Unspecified);
-    let first = with_scheme.next();
-    let agrees = |server: &ParsedAddress| {
-        first.is_some_and(|first| {
-            *server
-                == ParsedAddress {
-                    address: server.address.clone(),
-                    ..first.clone()
-                }
-        })
-    };
-    if !with_scheme.all(agrees) {
+        .filter(|server| server.scheme != Scheme::Unspecified)
+        .map(|server| server.clone().map(drop));
+    let agreed = with_scheme.next();
+    if !with_scheme.all(|other| Some(&other) == agreed.as_ref()) {
         return Err(OptionsError::Inconsistent);
     }
-    let (username, password) = first
-        .map(|server| (server.username.clone(), server.password.clone()))
-        .unwrap_or_default();
-    let (scheme, database) = first.map_or((Scheme::Unspecified, 0), |server| {
-        (server.scheme, server.database)
-    });
-    let nodes = servers.into_iter().map(|server| server.address).collect();
-    Ok(ParsedTopology {
-        topology: Topology::Cluster(nodes),
-        scheme,
-        username,
-        password,
-        database,
-    })
+    let agreed = agreed.unwrap_or(Parsed::new(()));
+    let addresses = servers.into_iter().map(|server| server.servers).collect();
+    Ok(agreed.map(|()| addresses))
 }
 
-/// The login from the settings `auth` and `file` and the login in the address, over which they take
-/// precedence. `setting` is the end of the name of the file's setting, for errors.
-fn parse_login(
-    (setting, auth, file): (&'static str, &str, &str),
-    username: Option<String>,
-    password: Option<Secret>,
-) -> Result<Login, OptionsError> {
-    let (user, text) = auth
-        .split_once(':')
-        .map_or(("", auth), |(user, text)| (user, text));
-    let user = Some(user.to_owned()).filter(|user| !user.is_empty());
-    if !file.is_empty() {
-        if !text.is_empty() || password.is_some() {
-            return Err(OptionsError::TwoPasswords(setting));
+/// The settings of a login.
+struct LoginSettings<'a> {
+    auth: &'a str,
+    file: &'a str,
+    /// The end of the name of the setting of the file, for errors.
+    file_setting: &'static str,
+}
+
+impl LoginSettings<'_> {
+    /// The login from these settings and the login in the address, over which they take precedence.
+    fn parse(
+        &self,
+        username: Option<String>,
+        password: Option<Secret>,
+    ) -> Result<Login, OptionsError> {
+        let (user, text) = self.auth.split_once(':').unwrap_or(("", self.auth));
+        let user = Some(user.to_owned()).filter(|user| !user.is_empty());
+        let login = |username, password| Login { username, password };
+        if !self.file.is_empty() {
+            if !text.is_empty() || password.is_some() {
+                return Err(OptionsError::TwoPasswords(self.file_setting));
+            }
+            let login = login(user.or(username), Some(Password::File(self.file.into())));
+            return match login.check() {
+                Ok(()) => Ok(login),
+                Err(error) => Err(OptionsError::PasswordFile(
+                    self.file_setting,
+                    error.to_string(),
+                )),
+            };
         }
-        let login = Login {
-            username: user.or(username),
-            password: Some(Password::File(file.into())),
-        };
-        return match login.check() {
-            Ok(()) => Ok(login),
-            Err(error) => Err(OptionsError::PasswordFile(setting, error.to_string())),
-        };
+        if !self.auth.is_empty() {
+            // `auth` replaces the password in the address together with its user. A user alone in
+            // the address is kept.
+            let username = user.or(username.filter(|_| password.is_none()));
+            return Ok(login(username, Some(Password::Text(Secret::new(text)))));
+        }
+        if username.is_some() && password.is_none() {
+            return Err(OptionsError::NoPassword);
+        }
+        Ok(login(username, password.map(Password::Text)))
     }
-    if !auth.is_empty() {
-        // `auth` replaces the password in the address together with its user. A user alone in the
-        // address is kept.
-        let username = user.or(if password.is_none() { username } else { None });
-        return Ok(Login {
-            username,
-            password: Some(Password::Text(Secret::new(text))),
-        });
-    }
-    if username.is_some() && password.is_none() {
-        return Err(OptionsError::NoPassword);
-    }
-    Ok(Login {
-        username,
-        password: password.map(Password::Text),
-    })
 }
 
 #[cfg(test)]

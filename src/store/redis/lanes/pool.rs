@@ -9,12 +9,13 @@
 //! former location of the server. Source of bb8's options: docs.rs/bb8, `Builder`.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bb8_redis::bb8;
 use tokio::sync::Notify;
 use tokio::time::{Duration, Instant};
 
+use crate::core::lock;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::error::{self, ConnectError};
 use crate::store::redis::topology::node::{Location, Node};
@@ -155,19 +156,8 @@ impl Pool {
         tokio::select! {
             biased;
             connection = &mut connection => connection.map_err(|_| error::CONNECT_TIMEOUT),
-            () = failed => Err(*self.last_failure.name()),
+            () = failed => Err(*lock(&self.last_failure.name)),
         }
-    }
-}
-
-fn lock(replacement: &Mutex<Replacement>) -> std::sync::MutexGuard<'_, Replacement> {
-    // Every change is a single assignment, so that a poisoned lock holds a valid value.
-    replacement.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl LastFailure {
-    fn name(&self) -> std::sync::MutexGuard<'_, &'static str> {
-        self.name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -248,7 +238,7 @@ impl bb8::ManageConnection for Connector {
                 })
             }
             Err(error) => {
-                *self.last_failure.name() = error.name;
+                *lock(&self.last_failure.name) = error.name;
                 self.last_failure.failed.notify_waiters();
                 Err(PoolError::ConnectFailed(error))
             }

@@ -1,15 +1,17 @@
-//! Which work a batch takes.
+//! Which requests a batch takes.
+
+use tokio::sync::oneshot;
 
 use super::*;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, Options};
 use crate::core::time::{Rate, Unit};
 use crate::core::usage::{Settings, Tracking};
-use crate::limits::plan::{Check, Checks, Modes};
+use crate::limits::plan::{Check, CheckIndex, Checks, Modes};
 use crate::store::Budget;
 
-/// Work with so many checks, the first of them with usage, of which all from `from` on are for the
+/// A request with so many checks, the first of them with usage, of which all from `from` on are for the
 /// server.
-fn work(checks: usize, tracked: usize, from: usize) -> Work {
+fn request(checks: usize, tracked: usize, from: usize) -> Request {
     let rate = Rate {
         requests_per_unit: 10,
         unit: Unit::Minute,
@@ -39,25 +41,17 @@ fn work(checks: usize, tracked: usize, from: usize) -> Work {
         all.tracked(CheckIndex(index), Arc::clone(&tracking))
     });
     let budget = Budget::until(Instant::now() + std::time::Duration::from_secs(60));
-    Work {
-        picked: (from..checks).map(CheckIndex).collect(),
-        checks: Arc::new(all),
-        budget,
-        is_asking: false,
-    }
+    let picked = (from..checks).map(CheckIndex).collect();
+    Request::new(&Arc::new(all), picked, budget).0
 }
 
-/// The number of works in each batch that a lane takes, one after the other.
-fn batches(all: impl IntoIterator<Item = Work>) -> Vec<usize> {
+/// The number of requests in each batch that a lane takes, one after the other.
+fn batches(all: impl IntoIterator<Item = Request>) -> Vec<usize> {
     let (mut queue, mut receivers, mut sizes) = (Queue::default(), Vec::new(), Vec::new());
-    for work in all {
+    for mut request in all {
         let (reply, receiver) = oneshot::channel();
-        queue.push(QueuedWork {
-            weight: weight(&work),
-            work,
-            since: Instant::now(),
-            reply,
-        });
+        request.reply = reply;
+        queue.push(request);
         receivers.push(receiver);
     }
     while !queue.waiting.is_empty() {
@@ -71,7 +65,7 @@ fn batches(all: impl IntoIterator<Item = Work>) -> Vec<usize> {
 
 #[test]
 fn a_batch_has_a_third_as_many_checks_with_usage() {
-    let many = |count: usize, checks, tracked| (0..count).map(move |_| work(checks, tracked, 0));
+    let many = |count: usize, checks, tracked| (0..count).map(move |_| request(checks, tracked, 0));
     assert_eq!(batches(many(200, 1, 0)), [96, 96, 8]);
     assert_eq!(batches(many(100, 1, 1)), [32, 32, 32, 4]);
     assert_eq!(
@@ -90,7 +84,7 @@ fn a_batch_has_a_third_as_many_checks_with_usage() {
 #[test]
 fn checks_with_usage_that_another_server_decides_weigh_nothing() {
     assert_eq!(
-        [work(10, 4, 0), work(10, 4, 2), work(10, 4, 6)].map(|work| weight(&work)),
+        [0, 2, 6].map(|from| request(10, 4, from).weight()),
         [18, 12, 4]
     );
 }
@@ -101,13 +95,7 @@ fn the_wait_ahead_is_that_of_the_batches() {
     for (tracked, expected) in [(0, 2), (1, 6)] {
         let mut queue = Queue::default();
         for _ in 0..192 {
-            let (work, (reply, _)) = (work(1, tracked, 0), oneshot::channel());
-            queue.push(QueuedWork {
-                weight: weight(&work),
-                work,
-                since: Instant::now(),
-                reply,
-            });
+            queue.push(request(1, tracked, 0));
         }
         assert_eq!(queue.batches(), expected);
     }

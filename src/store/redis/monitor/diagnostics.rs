@@ -361,6 +361,10 @@ mod tests {
         for (changes, config, expected) in table {
             assert_eq!(names(&facts(changes, config)), expected, "{changes}");
         }
+    }
+
+    #[test]
+    fn old_versions_and_wrong_clocks_have_diagnostics() {
         for (version, is_old) in [
             ("6.0.16", true),
             ("5.0.14", true),

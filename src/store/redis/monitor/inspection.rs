@@ -27,7 +27,7 @@ use crate::store::redis::error::{self, Failure};
 use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::topology::node::{Location, Node};
 use crate::store::redis::topology::slot_map::SlotMap;
-use crate::store::redis::topology::status::{Report, ServerStatus, Urgency};
+use crate::store::redis::topology::status::{Diagnostic, Report, ServerStatus, Urgency};
 use crate::store::redis::wire::values::time;
 
 /// The interval between inspections of a server without diagnostics. A usual scrape interval is as
@@ -74,10 +74,10 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
                 .unwrap_or_else(|| {
                     // A server that moved counts as up if it was before, until its first inspection
                     // at the new address.
-                    node.latest_status.store(ServerStatus {
+                    node.latest_status.store(Arc::new(ServerStatus {
                         is_up: node.latest_status.load().is_up,
                         ..ServerStatus::default()
-                    });
+                    }));
                     Inspector::new(location)
                 });
             if inspector.is_due(has_usage) {
@@ -145,29 +145,24 @@ impl Inspector {
         let Some(inspected_at) = self.inspected_at else {
             return true;
         };
-        let is_closed = self
-            .probe
-            .as_mut()
-            .is_some_and(|probe| !probe.connection.is_quiet());
-        let is_usage_new = has_usage
-            && self.failed_queries < MAX_FAILED_QUERIES
-            && self
-                .probe
-                .as_ref()
-                .is_some_and(|probe| !probe.checked_usage);
-        inspected_at.elapsed()
-            >= if is_closed || is_usage_new {
-                RETRY_INTERVAL
-            } else {
-                self.interval
-            }
+        let checks_usage = has_usage && self.failed_queries < MAX_FAILED_QUERIES;
+        let is_soon = self.probe.as_mut().is_some_and(|probe| {
+            let is_usage_new = checks_usage && !probe.checked_usage;
+            is_usage_new || !probe.connection.is_quiet()
+        });
+        let interval = if is_soon {
+            RETRY_INTERVAL
+        } else {
+            self.interval
+        };
+        inspected_at.elapsed() >= interval
     }
 
     /// Inspects the server, stores its status, and logs what has changed.
     async fn inspect(&mut self, deployment: &Deployment, map: &SlotMap, node: &Arc<Node>) {
         let result = self.query(deployment, map, node).await;
         self.inspected_at = Some(Instant::now());
-        let before = node.latest_status.load();
+        let before = node.latest_status.load_full();
         let mut status = ServerStatus {
             diagnostics: before.diagnostics.clone(),
             ..ServerStatus::default()
@@ -187,8 +182,8 @@ impl Inspector {
             }
             Err(failure) => {
                 self.probe = None;
-                let is_config = error::server_failure(StoreError::NotExecuted(failure.error))
-                    == Some(Why::Config);
+                let failed = StoreError::NotExecuted(failure.error);
+                let is_config = error::server_failure(failed) == Some(Why::Config);
                 status.failure = Some(failure);
                 // A server that accepts no further connection (maxclients) may still answer those
                 // of requests.
@@ -204,7 +199,7 @@ impl Inspector {
         self.interval = interval.mul_f64(0.75 + fastrand::f64() / 4.0);
         self.log_changes(&before, &status);
         if node.is_at(&self.location) {
-            node.latest_status.store(status);
+            node.latest_status.store(Arc::new(status));
         }
     }
 
@@ -213,32 +208,25 @@ impl Inspector {
     fn log_changes(&mut self, before: &ServerStatus, now: &ServerStatus) {
         let redis = &self.location.address;
         if now.failure.is_none() && !std::mem::replace(&mut self.has_answered, true) {
-            let round_trip_ms = now
-                .round_trip
-                .map(|time| (time.as_secs_f64() * 1e5).round() / 100.0);
+            let millis = |time: Duration| (time.as_secs_f64() * 1e5).round() / 100.0;
+            let round_trip_ms = now.round_trip.map(millis);
             tracing::info!(%redis, version = now.report.version, round_trip_ms, "Redis answers");
         }
-        for diagnostic in now
-            .diagnostics
-            .iter()
-            .filter(|diagnostic| !before.diagnostics.contains(diagnostic))
+        let known = |diagnostic: &&Diagnostic| !before.diagnostics.contains(diagnostic);
+        for Diagnostic {
+            name,
+            urgency,
+            text,
+        } in now.diagnostics.iter().filter(known)
         {
-            match diagnostic.urgency {
-                Urgency::Warning => {
-                    tracing::warn!(%redis, advice = diagnostic.name, "Redis: {}", diagnostic.text);
-                }
-                Urgency::Information => {
-                    tracing::info!(%redis, advice = diagnostic.name, "Redis: {}", diagnostic.text);
-                }
+            match urgency {
+                Urgency::Warning => tracing::warn!(%redis, advice = name, "Redis: {text}"),
+                Urgency::Information => tracing::info!(%redis, advice = name, "Redis: {text}"),
             }
         }
-        for diagnostic in &before.diagnostics {
-            if now
-                .diagnostics
-                .iter()
-                .all(|other| other.name != diagnostic.name)
-            {
-                tracing::info!(%redis, advice = diagnostic.name, "Redis: this condition has ended");
+        for Diagnostic { name, .. } in &before.diagnostics {
+            if now.diagnostics.iter().all(|other| other.name != *name) {
+                tracing::info!(%redis, advice = name, "Redis: this condition has ended");
             }
         }
     }
@@ -254,32 +242,32 @@ impl Inspector {
         map: &SlotMap,
         node: &Node,
     ) -> Result<Option<Duration>, Failure> {
-        let usable = self.probe.take().and_then(|mut probe| {
-            (probe.connection.is_reusable() && probe.connection.is_quiet()).then_some(probe)
-        });
+        let usable = self.probe.take_if(|probe| probe.connection.is_usable());
+        self.probe = None;
         let is_new = usable.is_none();
         let mut probe = match usable {
             Some(probe) => probe,
-            None => match handshake::open(&self.location.address, node.options(), Purpose::Inspect)
-                .await
-            {
-                Ok(opened) => ProbeConnection {
-                    connection: opened.connection,
-                    refused: Vec::new(),
-                    checked_access: false,
-                    checked_usage: false,
-                },
-                // The server answers but the user lacks a right. After the login, the handshake
-                // sends only SELECT.
-                Err(error) if error.name == error::NO_PERMISSION => {
-                    self.facts.missing = MissingAccess {
-                        denied: vec!["SELECT"],
-                        ..MissingAccess::default()
-                    };
-                    return Ok(None);
+            None => {
+                let address = &self.location.address;
+                match handshake::open(address, node.options(), Purpose::Inspect).await {
+                    Ok(opened) => ProbeConnection {
+                        connection: opened.connection,
+                        refused: Vec::new(),
+                        checked_access: false,
+                        checked_usage: false,
+                    },
+                    // The server answers but the user lacks a right. After the login, the handshake
+                    // sends only SELECT.
+                    Err(error) if error.name == error::NO_PERMISSION => {
+                        self.facts.missing = MissingAccess {
+                            denied: vec!["SELECT"],
+                            ..MissingAccess::default()
+                        };
+                        return Ok(None);
+                    }
+                    Err(error) => return Err(Failure::from(&error)),
                 }
-                Err(error) => return Err(Failure::from(&error)),
-            },
+            }
         };
         let measured = self.measure_round_trip(&mut probe.connection).await;
         let (round_trip, missing) = measured.map_err(|name| match name {
@@ -301,10 +289,8 @@ impl Inspector {
             self.facts.missing = missing;
         }
         if !is_in_transaction && self.failed_queries < MAX_FAILED_QUERIES {
-            match self
-                .query_facts(deployment, map, node, &mut probe, checks_access)
-                .await
-            {
+            let queried = self.query_facts(deployment, map, node, &mut probe, checks_access);
+            match queried.await {
                 Ok(()) => {
                     (self.failed_queries, probe.checked_access) = (0, true);
                     probe.checked_usage |= has_usage;
@@ -328,15 +314,10 @@ impl Inspector {
     ) -> Result<(Duration, MissingAccess), &'static str> {
         const COMMANDS: [&str; 3] = ["MULTI", "TIME", "EXEC"];
         let out = connection.outgoing();
-        for name in COMMANDS {
-            out.command(name);
-            out.end();
-        }
+        COMMANDS.iter().for_each(|name| out.push([name.as_bytes()]));
         let began = Instant::now();
-        let replies = connection
-            .query(began + REPLY_TIMEOUT)
-            .await
-            .map_err(error::name)?;
+        let replies = connection.query(began + REPLY_TIMEOUT).await;
+        let replies = replies.map_err(error::name)?;
         let round_trip = began.elapsed();
         let mut missing = MissingAccess::default();
         for (name, reply) in COMMANDS.into_iter().zip(replies) {
@@ -351,12 +332,9 @@ impl Inspector {
         }
         // The time is in the reply to EXEC. A server without transactions sends it in the reply to
         // TIME.
-        let in_exec = replies.iter().filter_map(|reply| {
-            if let Value::Array(values) = reply {
-                values.first().and_then(time)
-            } else {
-                None
-            }
+        let in_exec = replies.iter().filter_map(|reply| match reply {
+            Value::Array(values) => values.first().and_then(time),
+            _ => None,
         });
         let server_time = in_exec.chain(replies.get(1).and_then(time)).next();
         self.facts.clock_ahead_micros =
@@ -384,38 +362,27 @@ impl Inspector {
         }
         queries.retain(|query| !probe.refused.contains(query));
         if checks_access {
-            let required = required_commands(
-                &deployment.options().topology,
-                deployment.usage_queue().is_used(),
-            );
-            queries.extend(
-                required
-                    .filter(|command| key.is_some() || !command.has_key)
-                    .map(Query::Required),
-            );
+            let has_usage = deployment.usage_queue().is_used();
+            let required = required_commands(&deployment.options().topology, has_usage);
+            let sent = required.filter(|command| key.is_some() || !command.has_key);
+            queries.extend(sent.map(Query::Required));
         }
         let out = probe.connection.outgoing();
         for query in &queries {
             query.write(key.as_deref().unwrap_or_default(), out);
         }
-        let replies = probe
-            .connection
-            .query(Instant::now() + REPLY_TIMEOUT)
-            .await?;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let replies = probe.connection.query(deadline).await?;
         for (query, reply) in queries.iter().zip(replies) {
             match (query, reply) {
-                (Query::Required(command), reply) => {
-                    if let Err(CommandError::NoAccess(missing)) = check_access(command.name, reply)
-                    {
-                        self.facts.missing.extend(missing);
-                    }
-                }
+                (Query::Required(command), reply) => match check_access(command.name, reply) {
+                    Err(CommandError::NoAccess(missing)) => self.facts.missing.extend(missing),
+                    Ok(()) | Err(CommandError::Other(_)) => {}
+                },
                 (query, Value::ServerError(_)) => probe.refused.push(*query),
                 (Query::Info, Value::BulkString(text)) => {
-                    self.facts.report = Report::read(
-                        &String::from_utf8_lossy(text),
-                        deployment.options().database,
-                    );
+                    let text = String::from_utf8_lossy(text);
+                    self.facts.report = Report::read(&text, deployment.options().database);
                 }
                 (query, reply) => read_config(&mut self.facts.config, *query, reply),
             }
@@ -431,11 +398,7 @@ impl Inspector {
     reason = "only for a diagnostic and a metric"
 )]
 fn clock_ahead_micros(micros: u64, ago: Duration) -> Option<i64> {
-    let local = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .ok()?
-        .checked_sub(ago)?;
-    i64::try_from(micros)
-        .ok()?
-        .checked_sub(i64::try_from(local.as_micros()).ok()?)
+    let local = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let local = i64::try_from(local.ok()?.checked_sub(ago)?.as_micros()).ok()?;
+    i64::try_from(micros).ok()?.checked_sub(local)
 }

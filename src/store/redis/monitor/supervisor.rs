@@ -14,19 +14,19 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::inspection;
 use crate::core::algorithm::{Algorithm, FixedWindow};
-use crate::core::breaker::Why;
 use crate::core::time::{Period, Span};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::{Check, Checks, Modes};
 use crate::store::Budget;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::options::Topology;
-use crate::store::redis::error::{self, ConnectError};
+use crate::store::redis::error;
 use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::slot_map::SlotMap;
 use crate::store::redis::topology::{cluster, sentinel};
-use crate::store::redis::wire::batch::{Batch, BatchOptions, ClockReading, Work};
+use crate::store::redis::wire::batch::{Batch, BatchOptions};
+use crate::store::redis::wire::request::Request;
 
 /// The window of the counters of probes, short so that they expire soon.
 const PROBE_WINDOW: Span = Span::from_secs(1);
@@ -101,46 +101,36 @@ async fn probe_and_record(
     connection: Option<Connection>,
 ) -> (u64, Option<Connection>) {
     let key = map.key_of(&node, |number| deployment.options().probe_key(number));
-    let (connection, result) = match key {
+    let result = match key {
         Some(key) => probe(&node, connection, &key, deployment.batch_options()).await,
         // The node owns no slot any more, so that no request goes there.
-        None => (None, Ok(())),
+        None => Ok(None),
     };
-    if let Err((_, name)) = result {
+    if let Err(name) = result {
         deployment.error_counters().record(name);
     }
-    node.record_probe(result);
-    (node.id, connection)
+    node.record_probe(result.as_ref().map(drop).map_err(|name| *name));
+    (node.id, result.ok().flatten())
 }
 
-type ProbeResult = (Option<Connection>, Result<(), (Why, &'static str)>);
-
-/// Counts a hit over `connection`, or over a new one if that cannot be used.
+/// Counts a hit over `connection`, or over a new one if that cannot be used. Returns the one that
+/// was used.
+///
+/// # Errors
+/// The name of the error.
 async fn probe(
     node: &Node,
-    connection: Option<Connection>,
+    mut connection: Option<Connection>,
     key: &[u8],
     batch_options: BatchOptions,
-) -> ProbeResult {
-    let usable = connection.and_then(|mut connection| {
-        (connection.is_reusable() && connection.is_quiet()).then_some(connection)
-    });
-    let mut connection = match usable {
+) -> Result<Option<Connection>, &'static str> {
+    let mut connection = match connection.take_if(Connection::is_usable) {
         Some(connection) => connection,
-        None => match node.connect().await {
-            Ok((connection, _)) => connection,
-            Err(ConnectError { name, .. }) => {
-                return (None, Err((error::failure_kind(name), name)));
-            }
-        },
+        None => node.connect().await.map_err(|error| error.name)?.0,
     };
-    match count_hit(node, &mut connection, key, batch_options).await {
-        Ok(()) => (Some(connection), Ok(())),
-        Err(error) => (
-            None,
-            Err((error::failure_kind(error::name(error)), error::name(error))),
-        ),
-    }
+    let counted = count_hit(node, &mut connection, key, batch_options).await;
+    counted.map_err(error::name)?;
+    Ok(Some(connection))
 }
 
 /// Counts a hit on `key` by transaction and by script, as requests do.
@@ -162,34 +152,21 @@ async fn count_hit(
         } else {
             node.budget()
         };
-        let at = Instant::now();
-        let time = node
-            .clock()
-            .read(at)
-            .ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
-        let work = probe_work(key, at + budget);
+        let now = node.clock().reading();
+        let now = now.ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
+        let deadline = now.at + budget;
+        let request = probe_request(key, deadline);
         let batch_options = BatchOptions {
             fixed_windows_by_script: by_script || batch_options.fixed_windows_by_script,
             ..batch_options
         };
-        let batch = Batch::new(
-            [&work],
-            batch_options,
-            ClockReading { time, at },
-            connection.known_ttls(),
-        );
+        let batch = Batch::new([&request], batch_options, now, connection.known_ttls());
         let mut replies = batch.unanswered();
         batch.write(connection.outgoing());
-        batch.read(
-            connection.exchange(work.budget.deadline).await?,
-            &mut replies,
-        );
+        batch.read(connection.exchange(deadline).await?, &mut replies);
         if let Some(again) = batch.calls_to_resend(&replies) {
             again.write(connection.outgoing());
-            again.read(
-                connection.exchange(work.budget.deadline).await?,
-                &mut replies,
-            );
+            again.read(connection.exchange(deadline).await?, &mut replies);
         }
         for answer in &replies[0].answers {
             match answer {
@@ -203,17 +180,12 @@ async fn count_hit(
     Ok(())
 }
 
-fn probe_work(key: &[u8], deadline: Instant) -> Work {
+fn probe_request(key: &[u8], deadline: Instant) -> Request {
     let window = Algorithm::FixedWindow(FixedWindow {
         limit: u32::MAX.into(),
         window: Period::Even(PROBE_WINDOW),
         count_denied: true,
     });
-    let checks = Arc::new(Checks::of([(key, Check::new(window, 1, Modes::default()))]));
-    Work {
-        picked: checks.indices(),
-        checks,
-        budget: Budget::until(deadline),
-        is_asking: false,
-    }
+    let checks = Checks::of([(key, Check::new(window, 1, Modes::default()))]);
+    Request::unawaited(checks, Budget::until(deadline))
 }

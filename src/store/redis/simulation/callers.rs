@@ -15,7 +15,7 @@ use crate::core::time::{Period, Span};
 use crate::core::verdict::{Answers, StoreError, Verdict};
 use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks, Modes};
 use crate::limits::rules::Commit;
-use crate::store::{Budget, Store};
+use crate::store::Budget;
 
 /// No window ends during a simulation, unless the clock jumps.
 const WINDOW: Span = Span::from_secs(3_600);
@@ -273,6 +273,15 @@ impl RequestOutcome {
             late <= TIMER_TOLERANCE,
             "answered {late:?} after the deadline: {self:?}"
         );
+        self.verify_executed(counters, clock_moves);
+        match &self.answers {
+            None => counts.cancelled += 1,
+            Some(answers) => self.verify_answers(answers, counters, clock_moves, counts),
+        }
+    }
+
+    /// Asserts that what the server executed was asked for, and in time.
+    fn verify_executed(&self, counters: &FakeCounters, clock_moves: bool) {
         for (index, check) in self.request.requested.iter().enumerate() {
             let executed = counters
                 .executed
@@ -300,10 +309,15 @@ impl RequestOutcome {
                 );
             }
         }
-        let Some(answers) = &self.answers else {
-            counts.cancelled += 1;
-            return;
-        };
+    }
+
+    fn verify_answers(
+        &self,
+        answers: &Answers,
+        counters: &FakeCounters,
+        clock_moves: bool,
+        counts: &mut AnswerCounts,
+    ) {
         assert_eq!(
             answers.checks.len(),
             self.request.checks.len(),

@@ -7,11 +7,13 @@
 //! is never used: replicas of Weir with wrong clocks have to number the same windows. Source:
 //! redis.io, the page of TIME.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tokio::time::{Duration, Instant};
 
+use crate::core::lock;
 use crate::core::time::Micros;
+use crate::store::redis::wire::call::ClockReading;
 
 /// The length of a period. The largest differences of the current and the previous period count, so
 /// that none counts for longer than two periods.
@@ -33,6 +35,16 @@ struct Ahead {
     previous: Option<i64>,
 }
 
+impl Ahead {
+    fn begin(at: Instant, seen: i64) -> Self {
+        Self {
+            period_began: at,
+            current: seen,
+            previous: None,
+        }
+    }
+}
+
 impl Clock {
     pub(crate) fn new() -> Self {
         Self {
@@ -44,7 +56,7 @@ impl Clock {
     /// Updates the estimate: a reply that arrived at `at` says that Redis's clock showed `time`.
     pub(crate) fn observe(&self, time: Micros, at: Instant) {
         let seen = self.ahead(time, at);
-        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ahead = lock(&self.ahead);
         *ahead = Some(match *ahead {
             Some(known) if at.saturating_duration_since(known.period_began) < PERIOD => Ahead {
                 current: known.current.max(seen),
@@ -53,16 +65,11 @@ impl Clock {
             Some(known) => {
                 let is_recent = at.saturating_duration_since(known.period_began) < 2 * PERIOD;
                 Ahead {
-                    period_began: at,
-                    current: seen,
                     previous: is_recent.then_some(known.current),
+                    ..Ahead::begin(at, seen)
                 }
             }
-            None => Ahead {
-                period_began: at,
-                current: seen,
-                previous: None,
-            },
+            None => Ahead::begin(at, seen),
         });
     }
 
@@ -70,28 +77,31 @@ impl Clock {
     /// machine.
     pub(crate) fn restart(&self, time: Micros, at: Instant) {
         let seen = self.ahead(time, at);
-        *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ahead {
-            period_began: at,
-            current: seen,
-            previous: None,
-        });
+        *lock(&self.ahead) = Some(Ahead::begin(at, seen));
     }
 
     /// Drops the estimate, because another server has replaced this one.
     pub(crate) fn forget(&self) {
-        *self.ahead.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.ahead) = None;
     }
 
     /// What Redis's clock shows at `at`, by the estimate; `None` without an estimate, or if that
     /// clock stands before 1970.
-    pub(crate) fn read(&self, at: Instant) -> Option<Micros> {
-        let known = (*self.ahead.lock().unwrap_or_else(PoisonError::into_inner))?;
+    fn read(&self, at: Instant) -> Option<Micros> {
+        let known = (*lock(&self.ahead))?;
         let ahead = known
             .previous
             .map_or(known.current, |previous| previous.max(known.current));
         u64::try_from(ahead.saturating_add(self.elapsed_micros(at)))
             .ok()
             .map(Micros)
+    }
+
+    /// What Redis's clock shows now.
+    pub(crate) fn reading(&self) -> Option<ClockReading> {
+        let at = Instant::now();
+        let time = self.read(at)?;
+        Some(ClockReading { time, at })
     }
 
     fn ahead(&self, time: Micros, at: Instant) -> i64 {

@@ -51,10 +51,8 @@ pub(crate) async fn follow(deployment: &Deployment, seeds: &[Address]) {
         sleep(MIN_INTERVAL).await;
         let queried_at = Instant::now();
         while deployment.is_fully_available() && queried_at.elapsed() < REFRESH_INTERVAL {
-            if timeout(CIRCUIT_INTERVAL, deployment.map_invalidated.notified())
-                .await
-                .is_ok()
-            {
+            let invalidated = deployment.map_invalidated.notified();
+            if timeout(CIRCUIT_INTERVAL, invalidated).await.is_ok() {
                 break;
             }
         }
@@ -90,12 +88,13 @@ async fn query_nodes(
         let Some(location) = node.location() else {
             continue;
         };
-        if node.state() == State::Closed {
+        let is_closed = node.state() == State::Closed;
+        let nodes = if is_closed {
             &mut candidates
         } else {
             &mut others
-        }
-        .push(location.address.clone());
+        };
+        nodes.push(location.address.clone());
     }
     fastrand::shuffle(&mut candidates);
     for address in seeds.iter().chain(&others) {
@@ -103,35 +102,22 @@ async fn query_nodes(
             candidates.push(address.clone());
         }
     }
-    let mut error = ConnectError {
-        name: error::NO_PRIMARY,
-        cause: None,
-    };
+    let mut error = ConnectError::new(error::NO_PRIMARY);
     let mut best: Option<SlotRanges> = None;
-    let mut usable_replies = 0;
+    let (mut usable_replies, mut most) = (0, 0);
     for address in &candidates {
         match query_node(deployment, address).await {
             // A node that was reset and has not joined the cluster again has no slots.
             Ok(ranges) if ranges.is_empty() => {
-                error = ConnectError {
-                    name: error::CLUSTER_DOWN,
-                    cause: None,
-                }
-                .of(address);
+                error = ConnectError::new(error::CLUSTER_DOWN).of(address);
             }
             Ok(ranges) => {
                 usable_replies += 1;
-                if best
-                    .as_ref()
-                    .is_none_or(|best| slot_count(best) < slot_count(&ranges))
-                {
+                most = most.max(slot_count(&ranges));
+                if best.as_ref().is_none_or(|best| slot_count(best) < most) {
                     best = Some(ranges);
                 }
-                if usable_replies == MAX_REPLIES
-                    || best
-                        .as_ref()
-                        .is_some_and(|best| slot_count(best) >= map.owned_slots())
-                {
+                if usable_replies == MAX_REPLIES || most >= map.owned_slots() {
                     break;
                 }
             }
@@ -154,16 +140,13 @@ async fn query_node(
     address: &Address,
 ) -> Result<SlotRanges, ConnectError> {
     let options = deployment.options();
-    let mut connection = handshake::open(address, options, Purpose::QueryCluster)
-        .await?
-        .connection;
+    let opened = handshake::open(address, options, Purpose::QueryCluster).await?;
+    let mut connection = opened.connection;
     let out = connection.outgoing();
-    out.command("CLUSTER").arg("SLOTS");
-    out.end();
-    let reply = connection
-        .query(Instant::now() + options.connect_timeout)
-        .await?;
-    let failed = |name| ConnectError { name, cause: None };
+    out.push([b"CLUSTER", b"SLOTS"]);
+    let deadline = Instant::now() + options.connect_timeout;
+    let reply = connection.query(deadline).await?;
+    let failed = ConnectError::new;
     match reply {
         [Value::ServerError(error)] => Err(failed(error::classify(error).name)),
         [Value::Array(rows)] => {
@@ -198,13 +181,8 @@ fn read_range(row: &Value, queried: &Address) -> Option<(RangeInclusive<Slot>, A
         },
         _ => return None,
     };
-    Some((
-        slot(first)?..=slot(last)?,
-        Address::Tcp {
-            host,
-            port: u16::try_from(integer(port)?).ok()?,
-        },
-    ))
+    let port = u16::try_from(integer(port)?).ok()?;
+    Some((slot(first)?..=slot(last)?, Address::Tcp { host, port }))
 }
 
 #[cfg(test)]

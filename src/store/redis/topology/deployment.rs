@@ -8,18 +8,19 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use super::counters::Counts;
-use super::node::Node;
+use super::node::{ConnectionCounts, Node};
 use super::round_trips::RoundTripCounts;
 use super::slot_map::{NodeIndex, SlotMap};
 use super::status::ServerStatus;
 use crate::core::breaker::{State, Transitions};
+use crate::core::lock;
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
 use crate::store::redis::error::{ConnectError, ErrorCounters, Failure};
@@ -39,7 +40,10 @@ pub struct Deployment {
     pub(crate) map_invalidated: Notify,
     /// Wakes the supervisor when a circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
-    request_counters: RequestCounters,
+    /// Of requests, since the start.
+    unknown_outcomes: AtomicU64,
+    /// Of requests, since the start.
+    retries: AtomicU64,
     /// Why the latest attempt to find the servers failed.
     failed_discovery: Mutex<Option<Failure>>,
     /// What a writer of usage has to write.
@@ -54,22 +58,6 @@ pub struct FailingServer {
     pub server: String,
     /// Why.
     pub failure: Failure,
-}
-
-/// Counters of whole requests, since the start.
-#[derive(Debug, Default)]
-struct RequestCounters {
-    unknown_outcomes: AtomicU64,
-    retries: AtomicU64,
-}
-
-/// The number of connections of all runtimes, for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConnectionCounts {
-    /// Opened since the start.
-    pub opened: u64,
-    /// Open now.
-    pub open: usize,
 }
 
 /// A snapshot of one server, for metrics.
@@ -115,7 +103,8 @@ impl Deployment {
             is_discovered: AtomicBool::new(false),
             map_invalidated: Notify::new(),
             circuit_opened,
-            request_counters: RequestCounters::default(),
+            unknown_outcomes: AtomicU64::default(),
+            retries: AtomicU64::default(),
             failed_discovery: Mutex::default(),
             usage: Arc::default(),
         })
@@ -132,31 +121,27 @@ impl Deployment {
     /// The number of connections to the servers of the present map.
     #[must_use]
     pub fn connections(&self) -> ConnectionCounts {
-        let (opened, open) = self
-            .map
-            .load()
-            .nodes
-            .iter()
-            .map(|node| node.connections())
-            .fold((0, 0), |sum, (opened, open)| (sum.0 + opened, sum.1 + open));
-        ConnectionCounts { opened, open }
+        let mut sum = ConnectionCounts::default();
+        for node in &self.map.load().nodes {
+            let counts = node.connections();
+            sum.opened += counts.opened;
+            sum.open += counts.open;
+        }
+        sum
     }
 
     /// The servers of the present map.
     #[must_use]
     pub fn servers(&self) -> Vec<Server> {
-        let address = |node: &Node| {
-            node.location()
-                .map(|location| location.address.to_string())
-                .unwrap_or_default()
-        };
         let server = |node: &Arc<Node>| Server {
-            address: address(node),
+            address: node
+                .location()
+                .map_or_else(String::new, |location| location.address.to_string()),
             state: node.state(),
             transitions: node.transitions(),
             counts: node.counters.counts(),
             round_trips: node.round_trips.counts(),
-            status: node.latest_status.load(),
+            status: node.latest_status.load_full(),
         };
         self.map.load().nodes.iter().map(server).collect()
     }
@@ -167,19 +152,15 @@ impl Deployment {
         let map = self.map.load();
         let failing = |node: &Arc<Node>| {
             let server = node.location()?.address.to_string();
-            Some(FailingServer {
-                server,
-                failure: node.failure()?,
-            })
+            let failure = node.failure()?;
+            Some(FailingServer { server, failure })
         };
         let mut all: Vec<FailingServer> = map.nodes.iter().filter_map(failing).collect();
-        let is_found = map.nodes.iter().any(|node| node.location().is_some());
         // At the start the servers are sought, which is no failure yet.
-        if let Some(failure) = self.failed_discovery().clone().filter(|_| !is_found) {
-            all.push(FailingServer {
-                server: self.options.topology.to_string(),
-                failure,
-            });
+        let sought = lock(&self.failed_discovery).clone();
+        if let Some(failure) = sought.filter(|_| !map.has_location()) {
+            let server = self.options.topology.to_string();
+            all.push(FailingServer { server, failure });
         }
         all
     }
@@ -194,27 +175,14 @@ impl Deployment {
     /// Counts a failed attempt to find the servers.
     pub(crate) fn record_failed_discovery(&self, error: &ConnectError) {
         self.error_counters.record_failed_connect(error);
-        *self.failed_discovery() = Some(Failure::from(error));
-    }
-
-    fn failed_discovery(&self) -> MutexGuard<'_, Option<Failure>> {
-        // The value is replaced as a whole.
-        self.failed_discovery
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.failed_discovery) = Some(Failure::from(error));
     }
 
     /// What the servers are sought by while none is known: the name of the primary for its
     /// Sentinels, or the configured addresses of a cluster.
     #[must_use]
     pub fn undiscovered(&self) -> Vec<String> {
-        if self
-            .map
-            .load()
-            .nodes
-            .iter()
-            .any(|node| node.location().is_some())
-        {
+        if self.map.load().has_location() {
             return Vec::new();
         }
         match &self.options.topology {
@@ -228,50 +196,37 @@ impl Deployment {
     /// is known.
     #[must_use]
     pub fn is_fully_available(&self) -> bool {
-        let map = self.map.load();
-        !map.nodes.is_empty()
-            && map
-                .nodes
-                .iter()
-                .all(|node| node.state() != State::Open && node.location().is_some())
+        let nodes = &self.map.load().nodes;
+        !nodes.is_empty() && nodes.iter().all(|node| node.is_available())
     }
 
     /// Whether any server has an address, a circuit that is not open, and answered its latest
     /// inspection. While none does, Redis decides no request.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.map.load().nodes.iter().any(|node| {
-            node.state() != State::Open
-                && node.location().is_some()
-                && node.latest_status.load().is_up
-        })
+        let is_usable = |node: &Arc<Node>| node.is_available() && node.latest_status.load().is_up;
+        self.map.load().nodes.iter().any(is_usable)
     }
 
     /// How often a request may or may not have been counted, because the reply was lost or late.
     #[must_use]
     pub fn unknown_outcomes(&self) -> u64 {
-        self.request_counters
-            .unknown_outcomes
-            .load(Ordering::Relaxed)
+        self.unknown_outcomes.load(Ordering::Relaxed)
     }
 
     /// How many requests sent some of their checks a second time, after these certainly did not
     /// run.
     #[must_use]
     pub fn retries(&self) -> u64 {
-        self.request_counters.retries.load(Ordering::Relaxed)
+        self.retries.load(Ordering::Relaxed)
     }
 
     pub(crate) fn record_unknown_outcome(&self) {
-        self.request_counters
-            .unknown_outcomes
-            .fetch_add(1, Ordering::Relaxed);
+        self.unknown_outcomes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn record_retry(&self) {
-        self.request_counters
-            .retries
-            .fetch_add(1, Ordering::Relaxed);
+        self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What was not written of the usage of subjects.
@@ -297,15 +252,10 @@ impl Deployment {
     }
 
     pub(crate) fn batch_options(&self) -> BatchOptions {
-        let Options {
-            fixed_windows_by_script,
-            expiry_jitter_secs,
-            ..
-        } = *self.options;
         BatchOptions {
             by_slot: self.is_cluster(),
-            fixed_windows_by_script,
-            expiry_jitter_secs,
+            fixed_windows_by_script: self.options.fixed_windows_by_script,
+            expiry_jitter_secs: self.options.expiry_jitter_secs,
         }
     }
 
@@ -348,12 +298,9 @@ impl Deployment {
     /// map. Returns that server.
     pub(crate) fn moved(&self, slot: Slot, address: &Address) -> Arc<Node> {
         self.map_invalidated.notify_one();
-        if let Some(owner) = self
-            .map
-            .load()
-            .slot_owner(slot)
-            .filter(|owner| owner.has_address(address))
-        {
+        let map = self.map.load();
+        let owner = map.slot_owner(slot);
+        if let Some(owner) = owner.filter(|owner| owner.has_address(address)) {
             return Arc::clone(owner);
         }
         self.change(|map, old| {

@@ -6,25 +6,26 @@
 //! `lanes` and `monitor` do, and record the outcomes here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::clock::Clock;
 use super::counters::Counters;
 use super::round_trips::RoundTrips;
-use super::status::LatestStatus;
+use super::status::ServerStatus;
 use crate::core::breaker::{self, Breaker, Why};
-use crate::core::time::Micros;
+use crate::core::lock;
+use crate::core::time::{Micros, Span};
 use crate::store::Budget;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
 use crate::store::redis::error::{self, ConnectError, ErrorCounters, Failure};
 use crate::store::redis::rtt::RttEstimator;
-use crate::store::redis::wire::batch::WorkReply;
+use crate::store::redis::wire::request::{Reply, Request};
 
 /// A request with less time than this says nothing about a server: its timeout is no failure, and
 /// its reply is not slow.
@@ -56,7 +57,8 @@ pub(crate) struct Node {
     connections: OpenConnections,
     pub(crate) counters: Counters,
     pub(crate) round_trips: RoundTrips,
-    pub(crate) latest_status: LatestStatus,
+    /// Written by the monitor.
+    pub(crate) latest_status: ArcSwap<ServerStatus>,
     /// The time that the latest request had left, in microseconds; a probe has about as much. 0
     /// before the first request.
     budget_micros: AtomicU64,
@@ -70,6 +72,16 @@ pub(crate) struct Location {
     /// Grows with each change of the address.
     generation: u64,
     since: Instant,
+}
+
+impl Location {
+    fn new(address: Address, generation: u64) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            generation,
+            since: Instant::now(),
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -92,6 +104,15 @@ struct OpenConnections {
     broke: AtomicBool,
 }
 
+/// The number of connections of all runtimes, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionCounts {
+    /// Opened since the start.
+    pub opened: u64,
+    /// Open now.
+    pub open: usize,
+}
+
 /// The outcome of the requests of one batch, as the circuit breaker counts them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
@@ -99,8 +120,8 @@ pub(crate) struct Outcome {
     /// How many of the answered requests took most of their budget.
     slow: u32,
     failed: u32,
-    /// The kind and the name of the error of the latest request that failed.
-    failure: Option<(Why, &'static str)>,
+    /// The name of the error of the latest request that failed.
+    failure: Option<&'static str>,
 }
 
 /// A reply that takes longer than this share of a budget is slow.
@@ -109,22 +130,22 @@ fn slow_after(budget: Duration) -> Duration {
 }
 
 impl Outcome {
-    /// Counts the reply to a request that began at `since`. Of several failures in one reply, a
-    /// configuration error counts.
-    pub(crate) fn add(&mut self, reply: &WorkReply, since: Instant, budget: Budget) {
-        let failures = reply.answers.iter().filter_map(|answer| answer.err());
-        let failures =
-            failures.filter_map(|error| Some((error::server_failure(error)?, error::name(error))));
-        let failure = failures.max_by_key(|(why, _)| *why == Why::Config);
+    /// Counts the reply to a request. Of several failures in one reply, a configuration error
+    /// counts.
+    pub(crate) fn add(&mut self, reply: &Reply, Request { budget, since, .. }: &Request) {
+        let errors = reply.answers.iter().filter_map(|answer| answer.err());
+        let failures = errors.filter(|&error| error::server_failure(error).is_some());
+        let failure = failures
+            .map(error::name)
+            .max_by_key(|name| error::failure_kind(name) == Why::Config);
         if failure.is_some() {
             self.failed += 1;
             self.failure = failure;
         } else {
             self.answered += 1;
-            let available = budget.deadline.saturating_duration_since(since);
-            self.slow += u32::from(
-                available >= MIN_JUDGED_BUDGET && since.elapsed() > slow_after(available),
-            );
+            let available = budget.deadline.saturating_duration_since(*since);
+            let is_slow = since.elapsed() > slow_after(available);
+            self.slow += u32::from(is_slow && available >= MIN_JUDGED_BUDGET);
         }
     }
 }
@@ -144,13 +165,7 @@ impl Node {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             options: Arc::clone(options),
             purpose,
-            location: ArcSwapOption::from(address.map(|address| {
-                Arc::new(Location {
-                    address,
-                    generation: 0,
-                    since: Instant::now(),
-                })
-            })),
+            location: ArcSwapOption::from(address.map(|address| Location::new(address, 0))),
             located: Notify::new(),
             clock: Clock::new(),
             created_at: Instant::now(),
@@ -165,7 +180,7 @@ impl Node {
             connections: OpenConnections::default(),
             counters: Counters::default(),
             round_trips: RoundTrips::default(),
-            latest_status: LatestStatus::default(),
+            latest_status: ArcSwap::default(),
             budget_micros: AtomicU64::new(0),
             rtt: RttEstimator::default(),
         })
@@ -192,39 +207,29 @@ impl Node {
     /// again. The clock estimate and the circuit breaker start afresh. Does nothing if the address
     /// is the same.
     pub(crate) fn move_to(&self, address: Address) {
-        let old = self.location.load_full();
-        if old
-            .as_ref()
-            .is_some_and(|location| location.address == address)
-        {
+        if self.has_address(&address) {
             return;
         }
-        let generation = old.map_or(0, |location| location.generation + 1);
-        self.location.store(Some(Arc::new(Location {
-            address,
-            generation,
-            since: Instant::now(),
-        })));
+        let generation = self.location().map_or(0, |old| old.generation + 1);
+        let location = Location::new(address, generation);
+        self.location.store(Some(location));
         self.clock.forget();
         // The failures of the old server say nothing about the new one.
-        self.circuit().breaker = Breaker::new(breaker::Options::default());
+        lock(&self.circuit).breaker = Breaker::new(breaker::Options::default());
         self.is_closed.store(true, Ordering::Relaxed);
         self.located.notify_waiters();
     }
 
     /// Whether the server is at `address`.
     pub(crate) fn has_address(&self, address: &Address) -> bool {
-        self.location
-            .load()
-            .as_ref()
-            .is_some_and(|location| location.address == *address)
+        let location = self.location.load();
+        location.as_ref().is_some_and(|now| now.address == *address)
     }
 
     /// Whether the server has not moved since it was at `location`.
     pub(crate) fn is_at(&self, location: &Arc<Location>) -> bool {
-        self.location
-            .load()
-            .as_ref()
+        let now = self.location.load();
+        now.as_ref()
             .is_some_and(|now| now.generation == location.generation)
     }
 
@@ -234,19 +239,14 @@ impl Node {
     /// `no_primary` if no address is known in time, `readonly` if the server moved meanwhile, else
     /// the error of the handshake.
     pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), ConnectError> {
-        let location = self.wait_for_location().await.ok_or(ConnectError {
-            name: error::NO_PRIMARY,
-            cause: None,
-        })?;
+        let location = self.wait_for_location().await;
+        let location = location.ok_or(ConnectError::new(error::NO_PRIMARY))?;
         let opened = handshake::open(&location.address, &self.options, self.purpose).await;
         let opened =
-            opened.inspect_err(|error| self.circuit().failed_connect = Some(error.into()))?;
+            opened.inspect_err(|error| lock(&self.circuit).failed_connect = Some(error.into()))?;
         if !self.is_at(&location) {
             // The connection leads to the old primary.
-            return Err(ConnectError {
-                name: error::READONLY,
-                cause: None,
-            });
+            return Err(ConnectError::new(error::READONLY));
         }
         let at = Instant::now();
         // After a connection broke, another machine with another clock may have the address.
@@ -277,17 +277,15 @@ impl Node {
 
     pub(crate) fn connection_closed(&self, connection: &Connection) {
         self.connections.open.fetch_sub(1, Ordering::Relaxed);
-        self.connections
-            .broke
-            .fetch_or(connection.is_broken(), Ordering::Relaxed);
+        let broke = &self.connections.broke;
+        broke.fetch_or(connection.is_broken(), Ordering::Relaxed);
     }
 
-    /// The number of connections opened since the start, and open now.
-    pub(crate) fn connections(&self) -> (u64, usize) {
-        (
-            self.connections.opened.load(Ordering::Relaxed),
-            self.connections.open.load(Ordering::Relaxed),
-        )
+    pub(crate) fn connections(&self) -> ConnectionCounts {
+        ConnectionCounts {
+            opened: self.connections.opened.load(Ordering::Relaxed),
+            open: self.connections.open.load(Ordering::Relaxed),
+        }
     }
 
     /// Asks the circuit breaker whether a request may go to the server.
@@ -296,19 +294,14 @@ impl Node {
     /// The name of the server's latest error, if the breaker refuses the request.
     pub(crate) fn admit(&self, budget: Budget) -> Result<(), &'static str> {
         let left = budget.deadline.saturating_duration_since(Instant::now());
-        self.budget_micros.store(
-            u64::try_from(left.as_micros()).unwrap_or(u64::MAX),
-            Ordering::Relaxed,
-        );
+        let left = Span::from(left).micros();
+        self.budget_micros.store(left, Ordering::Relaxed);
         if self.is_closed.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.with_circuit(|circuit, now| {
-            if circuit.breaker.admits(now) {
-                Ok(())
-            } else {
-                Err(circuit.reason)
-            }
+            let is_admitted = circuit.breaker.admits(now);
+            is_admitted.then_some(()).ok_or(circuit.reason)
         })
     }
 
@@ -325,22 +318,17 @@ impl Node {
 
     /// Tells the circuit breaker the outcome of a batch.
     pub(crate) fn record_outcome(&self, outcome: Outcome) {
-        let Outcome {
-            answered,
-            slow,
-            failed,
-            failure,
-        } = outcome;
-        if answered == 0 && failed == 0 {
+        if outcome.answered == 0 && outcome.failed == 0 {
             return;
         }
         self.with_circuit(|circuit, now| {
-            if answered > 0 {
-                circuit.breaker.succeeded(now, answered, slow);
+            let breaker = &mut circuit.breaker;
+            if outcome.answered > 0 {
+                breaker.succeeded(now, outcome.answered, outcome.slow);
             }
-            if let Some((why, reason)) = failure {
-                circuit.reason = reason;
-                circuit.breaker.failed(now, failed, why);
+            if let Some(name) = outcome.failure {
+                circuit.reason = name;
+                breaker.failed(now, outcome.failed, error::failure_kind(name));
             }
         });
     }
@@ -349,7 +337,7 @@ impl Node {
     pub(crate) fn record_failed(&self, requests: u32, name: &'static str) {
         self.record_outcome(Outcome {
             failed: requests,
-            failure: Some((error::failure_kind(name), name)),
+            failure: Some(name),
             ..Outcome::default()
         });
     }
@@ -357,24 +345,22 @@ impl Node {
     /// Tells the circuit breaker that a request sent at `since` got no reply by its deadline.
     pub(crate) fn record_timeout(&self, since: Instant, budget: Budget) {
         // A timeout of the old server says nothing about the new one.
-        let is_here = self
-            .location()
-            .is_some_and(|location| location.since <= since);
+        let location = self.location();
+        let is_here = location.is_some_and(|location| location.since <= since);
         if is_here && budget.deadline.saturating_duration_since(since) >= MIN_JUDGED_BUDGET {
             self.record_failed(1, error::TIMEOUT);
         }
     }
 
-    /// Tells the circuit breaker the result of a probe: `Ok`, or the kind and the name of the
-    /// error.
-    pub(crate) fn record_probe(&self, result: Result<(), (Why, &'static str)>) {
+    /// Tells the circuit breaker the result of a probe: `Ok`, or the name of the error.
+    pub(crate) fn record_probe(&self, result: Result<(), &'static str>) {
         self.with_circuit(|circuit, now| {
-            if let Err((_, reason)) = result {
-                circuit.reason = reason;
-            }
-            circuit
-                .breaker
-                .probed(now, result.map_err(|(why, _)| why), fastrand::u32(..=1_000));
+            let result = result.map_err(|name| {
+                circuit.reason = name;
+                error::failure_kind(name)
+            });
+            let jitter = fastrand::u32(..=1_000);
+            circuit.breaker.probed(now, result, jitter);
         });
     }
 
@@ -384,10 +370,8 @@ impl Node {
             return None;
         }
         self.with_circuit(|circuit, now| {
-            circuit
-                .breaker
-                .next_probe()
-                .map(|due| Duration::from(due.since(now)))
+            let due = circuit.breaker.next_probe()?;
+            Some(due.since(now).into())
         })
     }
 
@@ -403,6 +387,11 @@ impl Node {
         })
     }
 
+    /// Whether it has an address and a circuit that is not open.
+    pub(crate) fn is_available(&self) -> bool {
+        self.state() != breaker::State::Open && self.location().is_some()
+    }
+
     /// Why the server cannot be used: its circuit is not closed, or it did not answer the latest
     /// inspection. `None` if it can, and while it has no address.
     pub(crate) fn failure(&self) -> Option<Failure> {
@@ -412,48 +401,37 @@ impl Node {
         if self.state() == breaker::State::Closed {
             return inspected.cloned();
         }
-        let circuit = self.circuit();
-        match circuit.reason {
+        let circuit = lock(&self.circuit);
+        let known = match circuit.reason {
             // An attempt to connect tells more than a connection that broke.
-            error::IO | error::TIMEOUT => inspected
-                .cloned()
-                .or_else(|| Some(Failure::new(circuit.reason))),
+            error::IO | error::TIMEOUT => inspected,
             reason => {
-                let known = [circuit.failed_connect.as_ref(), inspected]
-                    .into_iter()
-                    .flatten()
-                    .find(|failure| failure.error == reason);
-                Some(known.cloned().unwrap_or(Failure::new(reason)))
+                let mut known = circuit.failed_connect.iter().chain(inspected);
+                known.find(|failure| failure.error == reason)
             }
-        }
+        };
+        Some(known.cloned().unwrap_or(Failure::new(circuit.reason)))
     }
 
     /// How often the circuit breaker changed its state.
     pub(crate) fn transitions(&self) -> breaker::Transitions {
-        self.circuit().breaker.transitions()
+        lock(&self.circuit).breaker.transitions()
     }
 
     /// Runs `call` on the circuit at the present time. Wakes the supervisor when the circuit opens.
     /// `limiter::outages` logs its state.
     fn with_circuit<T>(&self, call: impl FnOnce(&mut Circuit, Micros) -> T) -> T {
-        let now = Micros(u64::try_from(self.created_at.elapsed().as_micros()).unwrap_or(u64::MAX));
-        let (result, before, after) = {
-            let mut circuit = self.circuit();
-            let before = circuit.breaker.state();
-            let result = call(&mut circuit, now);
-            let after = circuit.breaker.state();
-            self.is_closed
-                .store(after == breaker::State::Closed, Ordering::Relaxed);
-            (result, before, after)
-        };
+        let now = Micros::default() + Span::from(self.created_at.elapsed());
+        let mut circuit = lock(&self.circuit);
+        let before = circuit.breaker.state();
+        let result = call(&mut circuit, now);
+        let after = circuit.breaker.state();
+        let is_closed = after == breaker::State::Closed;
+        self.is_closed.store(is_closed, Ordering::Relaxed);
+        drop(circuit);
         if before != breaker::State::Open && after == breaker::State::Open {
             self.circuit_opened.notify_one();
         }
         result
-    }
-
-    fn circuit(&self) -> MutexGuard<'_, Circuit> {
-        // No method of the breaker panics, so that a poisoned lock still holds a consistent state.
-        self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

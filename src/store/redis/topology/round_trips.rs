@@ -4,8 +4,10 @@
 //! cache line. Nothing decides by these counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use crate::core::lock;
 
 /// Upper bounds of the buckets in seconds. Envoy waits for 20 ms by default, of which 17 ms are
 /// Redis's.
@@ -40,21 +42,18 @@ pub struct RoundTripCounts {
 impl RoundTrips {
     /// A row for the lanes of one thread, which nothing else adds to for as long as it is held.
     pub(crate) fn row(&self) -> Arc<Row> {
-        let mut rows = self.rows();
-        if let Some(unused) = rows
-            .iter_mut()
-            .find_map(|row| Arc::get_mut(row).is_some().then_some(row))
-        {
-            return Arc::clone(unused);
-        }
-        let row = Arc::default();
-        rows.push(Arc::clone(&row));
-        row
+        let mut rows = lock(&self.rows);
+        let unused = rows.iter_mut().position(|row| Arc::get_mut(row).is_some());
+        let index = unused.unwrap_or_else(|| {
+            rows.push(Arc::default());
+            rows.len() - 1
+        });
+        Arc::clone(&rows[index])
     }
 
     pub(crate) fn counts(&self) -> RoundTripCounts {
         let (mut buckets, mut sum_nanos) = ([0_u64; BOUNDS.len() + 1], 0_u64);
-        for row in self.rows().iter() {
+        for row in lock(&self.rows).iter() {
             for (sum, count) in buckets.iter_mut().zip(&row.buckets) {
                 *sum += count.load(Ordering::Relaxed);
             }
@@ -65,11 +64,6 @@ impl RoundTrips {
             sum: Duration::from_nanos(sum_nanos),
         }
     }
-
-    fn rows(&self) -> MutexGuard<'_, Vec<Arc<Row>>> {
-        // No change of the list can panic half-way.
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Row {
@@ -77,19 +71,13 @@ impl Row {
     pub(crate) fn record(&self, took: Duration) {
         let seconds = took.as_secs_f64();
         let add = |cell: &AtomicU64, amount: u64| {
-            cell.store(
-                cell.load(Ordering::Relaxed).wrapping_add(amount),
-                Ordering::Relaxed,
-            );
+            let sum = cell.load(Ordering::Relaxed).wrapping_add(amount);
+            cell.store(sum, Ordering::Relaxed);
         };
-        add(
-            &self.buckets[BOUNDS.partition_point(|&bound| bound < seconds)],
-            1,
-        );
-        add(
-            &self.sum_nanos,
-            u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
-        );
+        let bucket = BOUNDS.partition_point(|&bound| bound < seconds);
+        add(&self.buckets[bucket], 1);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        add(&self.sum_nanos, nanos);
     }
 }
 
@@ -137,7 +125,7 @@ mod tests {
             assert!(!Arc::ptr_eq(&one, &other));
             one.record(Duration::from_millis(1));
         }
-        assert_eq!(round_trips.rows().len(), 2);
+        assert_eq!(lock(&round_trips.rows).len(), 2);
         assert_eq!(round_trips.counts().buckets[3], 100);
     }
 }

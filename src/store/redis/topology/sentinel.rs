@@ -11,13 +11,14 @@
 //! Sources: redis.io, "High availability with Redis Sentinel" and "Sentinel client spec", which has
 //! SENTINEL GET-MASTER-ADDR-BY-NAME.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use bb8_redis::redis::Value;
 use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::deployment::Deployment;
+use crate::core::lock;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
@@ -76,17 +77,15 @@ impl Reports {
         report: Option<PrimaryReport>,
         in_use: Option<&Address>,
     ) -> Option<PrimaryReport> {
-        let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = lock(&self.0);
         reports[sentinel.0] = report;
         let latest_epoch = reports.iter().flatten().map(|report| report.epoch).max()?;
-        let mut latest = reports
-            .iter()
-            .flatten()
-            .filter(|report| report.epoch == latest_epoch);
+        let latest = reports.iter().flatten();
+        let latest = latest.filter(|report| report.epoch == latest_epoch);
+        // The first, if none has it.
         latest
-            .clone()
-            .find(|report| Some(&report.address) == in_use)
-            .or_else(|| latest.next())
+            .rev()
+            .max_by_key(|report| Some(&report.address) == in_use)
             .cloned()
     }
 }
@@ -122,15 +121,10 @@ impl SentinelClient<'_> {
     /// Why the Sentinel cannot be followed any more.
     async fn follow_until_error(&self) -> Result<(), ConnectError> {
         let options = self.deployment.options();
-        let open = async || {
-            handshake::open(self.address, options, Purpose::QuerySentinel)
-                .await
-                .map(|opened| opened.connection)
-        };
-        let (mut queries, mut subscription) = (open().await?, open().await?);
+        let open = || handshake::open(self.address, options, Purpose::QuerySentinel);
+        let (mut queries, mut subscription) = (open().await?.connection, open().await?.connection);
         let out = subscription.outgoing();
-        out.command("SUBSCRIBE").arg("+switch-master");
-        out.end();
+        out.push([b"SUBSCRIBE", b"+switch-master"]);
         subscription
             .query(Instant::now() + options.connect_timeout)
             .await?;
@@ -140,24 +134,17 @@ impl SentinelClient<'_> {
             self.update_primary(self.query(&mut queries).await?.as_ref());
             let queried_at = Instant::now();
             loop {
-                let is_available = self.deployment.is_fully_available();
-                let wait = if is_available {
-                    REFRESH_INTERVAL.saturating_sub(queried_at.elapsed())
-                } else {
-                    RETRY_INTERVAL
-                };
-                match timeout(wait.min(RETRY_INTERVAL), subscription.listen()).await {
+                let left = REFRESH_INTERVAL.saturating_sub(queried_at.elapsed());
+                match timeout(left.min(RETRY_INTERVAL), subscription.listen()).await {
                     // Any message leads to a query, because only the reply to a query has the
                     // epoch.
                     Ok(Ok(_)) => break,
-                    Ok(Err(name)) => return Err(ConnectError { name, cause: None }),
-                    Err(_)
-                        if !self.deployment.is_fully_available()
-                            || queried_at.elapsed() >= REFRESH_INTERVAL =>
-                    {
-                        break;
-                    }
+                    Ok(Err(name)) => return Err(ConnectError::new(name)),
                     Err(_) => {}
+                }
+                let is_due = queried_at.elapsed() >= REFRESH_INTERVAL;
+                if is_due || !self.deployment.is_fully_available() {
+                    break;
                 }
             }
         }
@@ -175,26 +162,19 @@ impl SentinelClient<'_> {
         let out = connection.outgoing();
         // At the end of a failover, SENTINEL MASTER has the new epoch but still the old address. So
         // the address comes from the other command.
-        out.command("SENTINEL")
-            .arg("GET-MASTER-ADDR-BY-NAME")
-            .arg(self.master);
-        out.end();
-        out.command("SENTINEL").arg("MASTER").arg(self.master);
-        out.end();
+        let master = self.master.as_bytes();
+        out.push([b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", master]);
+        out.push([b"SENTINEL", b"MASTER", master]);
         let replies = connection
             .query(Instant::now() + self.deployment.options().connect_timeout)
             .await;
         match replies? {
             // This Sentinel does not know the name. Another one may.
             [Value::Nil, _] | [_, Value::ServerError(_)] => Ok(None),
-            [address, fields] => read_report(address, fields).map(Some).ok_or(ConnectError {
-                name: error::PROTOCOL,
-                cause: None,
-            }),
-            _ => Err(ConnectError {
-                name: error::PROTOCOL,
-                cause: None,
-            }),
+            [address, fields] => read_report(address, fields)
+                .map(Some)
+                .ok_or(ConnectError::new(error::PROTOCOL)),
+            _ => Err(ConnectError::new(error::PROTOCOL)),
         }
     }
 
@@ -202,17 +182,9 @@ impl SentinelClient<'_> {
     /// counts as the error `no_primary`.
     fn update_primary(&self, report: Option<&PrimaryReport>) {
         if report.is_none() {
-            let cause = Some(format!(
-                "this Sentinel does not know the name {}",
-                self.master
-            ));
-            self.deployment.record_failed_discovery(
-                &ConnectError {
-                    name: error::NO_PRIMARY,
-                    cause,
-                }
-                .of(self.address),
-            );
+            let cause = format!("this Sentinel does not know the name {}", self.master);
+            let error = ConnectError::because(error::NO_PRIMARY, cause).of(self.address);
+            self.deployment.record_failed_discovery(&error);
         }
         for node in &self.deployment.map().nodes {
             let location = node.location();

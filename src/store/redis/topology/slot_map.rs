@@ -75,23 +75,21 @@ impl SlotMap {
     /// Makes a node the owner of a range of slots. A range beyond the last slot changes nothing.
     pub(crate) fn assign(&mut self, slots: RangeInclusive<Slot>, owner: NodeIndex) {
         let range = usize::from(*slots.start())..=usize::from(*slots.end());
-        if let Some(owners) = self
-            .owners
-            .as_mut()
-            .and_then(|owners| owners.get_mut(range))
-        {
+        let owners = self.owners.as_mut();
+        if let Some(owners) = owners.and_then(|owners| owners.get_mut(range)) {
             owners.fill(owner);
         }
     }
 
     /// How many slots have an owner.
     pub(crate) fn owned_slots(&self) -> usize {
-        self.owners.as_ref().map_or(0, |owners| {
-            owners
-                .iter()
-                .filter(|&&owner| owner != NodeIndex::NONE)
-                .count()
-        })
+        let owners = self.owners.iter().flatten();
+        owners.filter(|&&owner| owner != NodeIndex::NONE).count()
+    }
+
+    /// Whether the address of any node is known.
+    pub(crate) fn has_location(&self) -> bool {
+        self.nodes.iter().any(|node| node.location().is_some())
     }
 
     /// The index of the node at an address.

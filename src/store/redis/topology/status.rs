@@ -6,9 +6,7 @@
 //! the text may hold anything and ends up in logs and labels.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use tokio::time::Duration;
 
 use crate::store::redis::error::Failure;
@@ -33,20 +31,6 @@ pub struct ServerStatus {
     pub report: Report,
     /// The conditions that an operator should know of.
     pub diagnostics: Vec<Diagnostic>,
-}
-
-/// The latest status of a server, shared by the monitor and its readers.
-#[derive(Debug, Default)]
-pub(crate) struct LatestStatus(ArcSwap<ServerStatus>);
-
-impl LatestStatus {
-    pub(crate) fn load(&self) -> Arc<ServerStatus> {
-        self.0.load_full()
-    }
-
-    pub(crate) fn store(&self, status: ServerStatus) {
-        self.0.store(Arc::new(status));
-    }
 }
 
 /// A condition of a server that an operator should know of. The label `advice` of

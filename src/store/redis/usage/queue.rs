@@ -1,11 +1,12 @@
 //! What waits to be written: the latest totals of subjects, and refused hits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use hashbrown::HashMap;
 use lru::LruCache;
 
+use crate::core::lock;
 use crate::core::time::MAX_SAFE_INTEGER;
 use crate::core::usage::{Summary, Tracking};
 use crate::limits::plan::key;
@@ -69,13 +70,12 @@ impl UsageQueue {
 
     pub(super) fn note_record(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
         self.is_used.store(true, Ordering::Relaxed);
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         if let Some(known) = waiting.summaries.peek_mut(&record) {
             *known = (Arc::clone(tracking), summary);
         } else if waiting.summaries.len() < MAX_WAITING {
-            waiting
-                .summaries
-                .put(record, (Arc::clone(tracking), summary));
+            let entry = (Arc::clone(tracking), summary);
+            waiting.summaries.put(record, entry);
         } else {
             drop(waiting);
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -91,13 +91,12 @@ impl UsageQueue {
 
     pub(super) fn refuse(&self, record: Vec<u8>, tracking: &Arc<Tracking>, hits: u64) {
         self.is_used.store(true, Ordering::Relaxed);
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         if let Some((_, known)) = waiting.refused.get_mut(&record) {
             *known = known.saturating_add(hits).min(MAX_SAFE_INTEGER);
         } else if waiting.refused.len() < MAX_WAITING {
-            waiting
-                .refused
-                .insert(record, (Arc::clone(tracking), hits.min(MAX_SAFE_INTEGER)));
+            let entry = (Arc::clone(tracking), hits.min(MAX_SAFE_INTEGER));
+            waiting.refused.insert(record, entry);
         } else {
             drop(waiting);
             self.lose(hits);
@@ -129,7 +128,7 @@ impl UsageQueue {
     pub(super) fn take_summaries(&self, most: usize) -> Vec<Totals> {
         let mut taken = Vec::new();
         loop {
-            let mut waiting = self.waiting();
+            let mut waiting = lock(&self.waiting);
             let next = (taken.len() + MAX_TAKEN_LOCKED).min(most);
             while taken.len() < next {
                 let Some((record, (tracking, summary))) = waiting.summaries.pop_lru() else {
@@ -144,12 +143,7 @@ impl UsageQueue {
     }
 
     pub(super) fn take_refused(&self) -> HashMap<Vec<u8>, (Arc<Tracking>, u64)> {
-        std::mem::take(&mut self.waiting().refused)
-    }
-
-    /// Ignores poisoning: the maps are whole between any two calls.
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut lock(&self.waiting).refused)
     }
 }
 

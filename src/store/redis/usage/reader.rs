@@ -1,46 +1,24 @@
 //! Reads records, the index, and rings of counters, for operators.
 
-use std::sync::Arc;
-
 use bb8_redis::redis::Value;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
+use super::UsageClient;
 use crate::core::algorithm::sliding_window_buckets::Ring;
 use crate::core::algorithm::{SlidingWindowBuckets, State};
 use crate::core::time::Micros;
-use crate::core::usage::{HEADER_BYTES, Order, Record, Tracking};
+use crate::core::usage::{HEADER_BYTES, Order, Page, Record, Top, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key;
-use crate::store::redis::Direct;
 use crate::store::redis::error;
-use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::wire::log;
 use crate::store::redis::wire::values::time;
 
 /// Queries at a time, in a cluster.
 const AT_A_TIME: usize = 8;
 
-/// A reader of one deployment.
-#[derive(Debug)]
-pub struct UsageReader {
-    deployment: Arc<Deployment>,
-    direct: Direct,
-    /// `CACHE_KEY_PREFIX`.
-    prefix: String,
-}
-
-impl UsageReader {
-    /// A reader that connects with its first query.
-    #[must_use]
-    pub fn new(deployment: Arc<Deployment>, prefix: String) -> Self {
-        Self {
-            direct: Direct::new(Arc::clone(&deployment)),
-            deployment,
-            prefix,
-        }
-    }
-
+impl UsageClient {
     /// The record beside a counter, and Redis's time.
     ///
     /// # Errors
@@ -75,11 +53,8 @@ impl UsageReader {
             counts: vec![0; usize::from(buckets.buckets)].into(),
         };
         for (number, hits) in stored.buckets {
-            if stored
-                .newest
-                .checked_sub(number)
-                .is_some_and(|age| age < u64::from(buckets.buckets))
-            {
+            let age = stored.newest.checked_sub(number);
+            if age.is_some_and(|age| age < u64::from(buckets.buckets)) {
                 let index = (number % u64::from(buckets.buckets)) as usize;
                 ring.counts[index] = hits;
             }
@@ -114,9 +89,9 @@ impl UsageReader {
         &self,
         tracking: &Tracking,
         order: Order,
-        (offset, count): (usize, usize),
+        Page { offset, count }: Page,
         deadline: Instant,
-    ) -> Result<(Vec<(Vec<u8>, Record)>, usize), StoreError> {
+    ) -> Result<Top, StoreError> {
         let mut index = Vec::new();
         key::write_index(&self.prefix, tracking, order, &mut index);
         let replies = self.direct.query(&index, deadline, |out| {
@@ -133,24 +108,25 @@ impl UsageReader {
         let [members, size] = &replies[..] else {
             return Err(StoreError::Unknown(error::PROTOCOL));
         };
-        let members = match members {
-            Value::Array(members) => members
-                .iter()
-                .map(|member| Ok(bytes(member)?.unwrap_or_default().to_vec()))
-                .collect::<Result<Vec<_>, _>>()?,
-            Value::ServerError(error) => return Err(error::classify(error).error()),
-            _ => return Err(StoreError::Unknown(error::PROTOCOL)),
-        };
-        let size = match size {
-            Value::Int(size) => usize::try_from(*size).unwrap_or_default(),
-            Value::ServerError(error) => return Err(error::classify(error).error()),
+        let (members, total) = match (members, size) {
+            (Value::Array(members), Value::Int(size)) => {
+                let member = |member| Ok(bytes(member)?.unwrap_or_default().to_vec());
+                let members = members.iter().map(member);
+                (
+                    members.collect::<Result<Vec<_>, StoreError>>()?,
+                    usize::try_from(*size).unwrap_or_default(),
+                )
+            }
+            (Value::ServerError(error), _) | (_, Value::ServerError(error)) => {
+                return Err(error::classify(error).error());
+            }
             _ => return Err(StoreError::Unknown(error::PROTOCOL)),
         };
         let records = self.records(tracking, &members, deadline).await?;
-        let (mut found, mut expired, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut subjects, mut expired, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
         for (subject, record) in members.into_iter().zip(records) {
             match record {
-                Some(record) if order.lists(&record.summary()) => found.push((subject, record)),
+                Some(record) if order.lists(&record.summary()) => subjects.push((subject, record)),
                 Some(_) => renewed.push(subject),
                 None => expired.push(subject),
             }
@@ -173,7 +149,7 @@ impl UsageReader {
             // If it fails, the next reader removes them.
             let _ = removed.await;
         }
-        Ok((found, size))
+        Ok(Top { subjects, total })
     }
 
     /// The headers of records, each without its cells.
@@ -183,40 +159,40 @@ impl UsageReader {
         subjects: &[Vec<u8>],
         deadline: Instant,
     ) -> Result<Vec<Option<Record>>, StoreError> {
-        // All keys of a query have to be in one slot of a cluster.
-        let per_query = if self.deployment.is_cluster() {
-            1
-        } else {
-            subjects.len().max(1)
-        };
-        let record = |subject: &Vec<u8>| {
+        let key = |subject: &Vec<u8>| {
             let mut key = Vec::new();
             key::write_record(&self.prefix, tracking, subject, &mut key);
             key
         };
-        let parts: Vec<Vec<Vec<u8>>> = subjects
-            .chunks(per_query)
-            .map(|part| part.iter().map(record).collect())
-            .collect();
-        let parts = stream::iter(parts).map(|keys| async move {
-            let end = (HEADER_BYTES - 1).to_string();
-            let replies = self.direct.query(&keys[0], deadline, |out| {
-                keys.iter()
-                    .for_each(|key| out.push([b"GETRANGE", key, b"0", end.as_bytes()]));
-            });
-            let replies = replies.await?;
-            replies
-                .iter()
-                .map(|reply| Ok(bytes(reply)?.and_then(Record::from_stored)))
-                .collect::<Result<Vec<_>, StoreError>>()
+        let keys: Vec<Vec<u8>> = subjects.iter().map(key).collect();
+        // All keys of a query have to be in one slot of a cluster.
+        let is_cluster = self.deployment.is_cluster();
+        let per_query = if is_cluster { 1 } else { keys.len().max(1) };
+        let parts = keys.chunks(per_query).map(<[_]>::to_vec);
+        let end = (HEADER_BYTES - 1).to_string();
+        let read = |keys: Vec<Vec<u8>>| self.headers(keys, &end, deadline);
+        let parts: Vec<_> = stream::iter(parts)
+            .map(read)
+            .buffered(AT_A_TIME)
+            .try_collect()
+            .await?;
+        Ok(parts.concat())
+    }
+
+    /// The headers under keys of one slot.
+    async fn headers(
+        &self,
+        keys: Vec<Vec<u8>>,
+        end: &str,
+        deadline: Instant,
+    ) -> Result<Vec<Option<Record>>, StoreError> {
+        let replies = self.direct.query(&keys[0], deadline, |out| {
+            for key in &keys {
+                out.push([b"GETRANGE", key, b"0", end.as_bytes()]);
+            }
         });
-        let parts: Vec<Result<Vec<Option<Record>>, StoreError>> =
-            parts.buffered(AT_A_TIME).collect().await;
-        let mut all = Vec::with_capacity(subjects.len());
-        for part in parts {
-            all.extend(part?);
-        }
-        Ok(all)
+        let record = |reply| Ok(bytes(reply)?.and_then(Record::from_stored));
+        replies.await?.iter().map(record).collect()
     }
 }
 

@@ -6,18 +6,16 @@ use std::time::Duration;
 use bb8_redis::redis::Value;
 use futures_util::{StreamExt, stream};
 use hashbrown::HashMap;
-use smallvec::SmallVec;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::UsageClient;
 use crate::core::time::Micros;
 use crate::core::usage::{Order, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key;
-use crate::store::redis::Direct;
 use crate::store::redis::error;
-use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::usage::queue::Totals;
-use crate::store::redis::wire::call::{Call, RefusedHits, ScriptRef};
+use crate::store::redis::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
 use crate::store::redis::wire::hash_slot;
 
 /// Writes per second. With the time of a write the index is at most a second behind, unless more
@@ -46,31 +44,12 @@ const SUBJECTS_PER_QUERY: usize = 1_000;
 /// Queries at a time. In a cluster each slot needs its own.
 const AT_A_TIME: usize = 8;
 
-/// The task on the control thread that writes usage to one deployment.
-#[derive(Debug)]
-pub struct UsageWriter {
-    deployment: Arc<Deployment>,
-    direct: Direct,
-    /// `CACHE_KEY_PREFIX`.
-    prefix: String,
-}
-
 /// Some records of one slot: the key, its limit and its refused hits.
 type Refused = Vec<(Vec<u8>, Arc<Tracking>, u64)>;
 
 type Subjects = Vec<Totals>;
 
-impl UsageWriter {
-    /// A writer that connects when there is something to write.
-    #[must_use]
-    pub fn new(deployment: Arc<Deployment>, prefix: String) -> Self {
-        Self {
-            direct: Direct::new(Arc::clone(&deployment)),
-            deployment,
-            prefix,
-        }
-    }
-
+impl UsageClient {
     /// Writes what waits, twice a second; never ends.
     pub async fn run(&self) {
         let mut tick = interval(EVERY);
@@ -93,10 +72,8 @@ impl UsageWriter {
         let mut groups: HashMap<u16, Refused> = HashMap::new();
         for (record, (tracking, hits)) in self.deployment.usage_queue().take_refused() {
             let slot = if by_slot { hash_slot::of(&record) } else { 0 };
-            groups
-                .entry(slot)
-                .or_default()
-                .push((record, tracking, hits));
+            let group = groups.entry(slot).or_default();
+            group.push((record, tracking, hits));
         }
         let mut calls: Vec<Refused> = Vec::new();
         for mut group in groups.into_values() {
@@ -111,10 +88,8 @@ impl UsageWriter {
         let (mut limits, mut index): (HashMap<_, Subjects>, _) = (HashMap::new(), Vec::new());
         for (record, tracking, summary) in self.deployment.usage_queue().take_summaries(most) {
             key::write_index(&self.prefix, &tracking, Order::Total, &mut index);
-            limits
-                .entry_ref(&index)
-                .or_default()
-                .push((record, tracking, summary));
+            let subjects = limits.entry_ref(&index).or_default();
+            subjects.push((record, tracking, summary));
         }
         for subjects in limits.into_values() {
             for part in subjects.chunks(SUBJECTS_PER_QUERY) {
@@ -136,9 +111,13 @@ impl UsageWriter {
             })
             .collect();
         let call = Call {
-            requests: SmallVec::new(),
+            requests: &[],
+            checks: &[],
             refused: hits,
-            now: Micros::default(),
+            now: ClockReading {
+                time: Micros::default(),
+                at: Instant::now(),
+            },
             is_time_given: false,
             jitter_secs: 0,
         };
@@ -181,12 +160,9 @@ impl UsageWriter {
             call.write(script_ref, out.begin());
             out.end();
         });
-        let reply = replies
-            .await?
-            .into_iter()
-            .next()
-            .ok_or(StoreError::Unknown(error::PROTOCOL))?;
-        call.read(&reply, &mut [])?;
+        let reply = replies.await?.into_iter().next();
+        let reply = reply.ok_or(StoreError::Unknown(error::PROTOCOL))?;
+        call.read(&reply, &mut [], &mut Notes::default())?;
         Ok(reply)
     }
 
@@ -203,10 +179,8 @@ impl UsageWriter {
             let mut key = Vec::new();
             for (_, order) in Order::NAMED {
                 key::write_index(&self.prefix, tracking, order, &mut key);
-                let listed: Vec<_> = subjects
-                    .iter()
-                    .filter(|(.., summary)| order.lists(summary))
-                    .collect();
+                let listed = subjects.iter().filter(|(.., summary)| order.lists(summary));
+                let listed: Vec<_> = listed.collect();
                 for part in listed.chunks(SUBJECTS_PER_COMMAND) {
                     let command = out.command("ZADD").arg(&key);
                     for (record, _, summary) in part {
@@ -223,16 +197,13 @@ impl UsageWriter {
                 out.end();
             }
         });
-        let failed = match replies.await {
-            Ok(replies) => replies
-                .iter()
-                .any(|reply| matches!(reply, Value::ServerError(_))),
-            Err(_) => true,
-        };
-        if failed {
-            self.deployment
-                .usage_queue()
-                .drop_subjects(subjects.len() as u64);
+        let is_error = |reply: &Value| matches!(reply, Value::ServerError(_));
+        if replies
+            .await
+            .map_or(true, |replies| replies.iter().any(is_error))
+        {
+            let queue = self.deployment.usage_queue();
+            queue.drop_subjects(subjects.len() as u64);
         }
     }
 }

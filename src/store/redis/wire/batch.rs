@@ -11,87 +11,25 @@
 
 mod read;
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
-use tokio::time::Instant;
 
-use super::call::{Call, CallRequest, ScriptRef, longest_jitter, write_key};
+use super::call::{Call, ClockReading, ScriptRef, longest_jitter, write_key};
 use super::commands::CommandBuffer;
-use super::hash_slot::{self, Redirect, Slot};
+use super::hash_slot::{self, Slot};
 use super::known_ttls::{CounterKey, KnownTtls};
+use super::request::{CheckPosition, Reply, Request};
 use crate::core::algorithm::{Algorithm, FixedWindow};
-use crate::core::time::{Micros, Span};
-use crate::core::usage::Summary;
-use crate::core::verdict::{StoreError, Verdict};
-use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
+use crate::core::verdict::StoreError;
+use crate::limits::plan::{Check, Checks};
 use crate::limits::rules::Commit;
-use crate::store::Budget;
 use crate::store::redis::error;
 
 /// Seconds by which the key of a window outlives the window, because the estimate that numbers
 /// windows may lag behind the clock that expires keys.
 const GRACE_SECS: u64 = 5;
 
-/// A script that runs at most this much later than its caller's deadline still counts, because the
-/// estimate of Redis's clock is not more exact.
-const SLACK: Span = Span::from_micros(5_000);
-
 /// Bytes reserved for a key; a longer key grows the buffer.
 const KEY_CAPACITY: usize = 256;
-
-/// The answer to one check.
-pub(crate) type Answer = Result<Verdict, StoreError>;
-
-/// The checks of one request that go to one server.
-#[derive(Clone, Debug)]
-pub(crate) struct Work {
-    /// All checks of the request.
-    pub(crate) checks: Arc<Checks>,
-    /// The checks that go to the server.
-    pub(crate) picked: CheckIndices,
-    /// The time limit of the request.
-    pub(crate) budget: Budget,
-    /// The server imports the slot of these checks: it executes a command on the slot only directly
-    /// behind ASKING. Source: Redis Cluster specification, "ASK redirection".
-    pub(crate) is_asking: bool,
-}
-
-impl Work {
-    /// Whether one of the picked checks hits this key.
-    fn hits(&self, key: &[u8]) -> bool {
-        self.picked
-            .iter()
-            .map(|&index| &self.checks[index])
-            .any(|check| check.hits > 0 && self.checks.key(check) == key)
-    }
-}
-
-/// The answers to the [`Work`] of one request.
-#[derive(Clone, Debug)]
-pub(crate) struct WorkReply {
-    /// The server's time when it executed the commands; 0 when no reply contained it.
-    pub(crate) now: Micros,
-    /// One per picked check, in their order.
-    pub(crate) answers: SmallVec<[Answer; 4]>,
-    /// The checks that another node has to decide, and where it is. Their answers are
-    /// `NotExecuted`.
-    pub(crate) redirects: Vec<(CheckIndex, Redirect)>,
-    /// The totals of the subjects of tracked checks.
-    pub(crate) usage: Vec<(CheckIndex, Summary)>,
-}
-
-impl WorkReply {
-    /// The same error for all of `count` answers.
-    pub(crate) fn failed(count: usize, error: StoreError) -> Self {
-        Self {
-            now: Micros::default(),
-            answers: SmallVec::from_elem(Err(error), count),
-            redirects: Vec::new(),
-            usage: Vec::new(),
-        }
-    }
-}
 
 /// How the checks of a batch are encoded.
 #[derive(Clone, Copy, Debug)]
@@ -106,17 +44,10 @@ pub(crate) struct BatchOptions {
     pub(crate) expiry_jitter_secs: u32,
 }
 
-/// What the server's clock showed at an instant, by estimate.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ClockReading {
-    pub(crate) time: Micros,
-    pub(crate) at: Instant,
-}
-
-/// The commands for the work of many requests.
+/// The commands for many requests.
 #[derive(Debug)]
-pub(crate) struct Batch<'w> {
-    work: SmallVec<[&'w Work; 16]>,
+pub(crate) struct Batch<'r> {
+    requests: SmallVec<[&'r Request; 16]>,
     options: BatchOptions,
     now: ClockReading,
     groups: SmallVec<[CommandGroup; 2]>,
@@ -129,17 +60,8 @@ struct CommandGroup {
     encoding: Encoding,
     slot: Slot,
     is_asking: bool,
-    /// In the order of the work, so that the checks of one request stand together.
-    items: Vec<CheckRef>,
-}
-
-/// One check of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CheckRef {
-    /// The index into the batch's work.
-    work: usize,
-    /// The index into the picked checks of that work.
-    pick: usize,
+    /// In the order of the requests, so that the checks of one request stand together.
+    checks: Vec<CheckPosition>,
 }
 
 /// How a group of checks is written.
@@ -153,38 +75,39 @@ enum Encoding {
     Script(ScriptRef),
 }
 
-impl<'w> Batch<'w> {
-    /// The commands for all of `work`. `now` numbers the windows; the counters in `known_ttls` take
+impl<'r> Batch<'r> {
+    /// The commands for all of `requests`. `now` numbers the windows; the counters in `known_ttls` take
     /// plain commands.
     pub(crate) fn new(
-        work: impl IntoIterator<Item = &'w Work>,
+        requests: impl IntoIterator<Item = &'r Request>,
         batch_options: BatchOptions,
         now: ClockReading,
         known_ttls: &mut KnownTtls,
     ) -> Self {
         let mut batch = Self {
-            work: work.into_iter().collect(),
+            requests: requests.into_iter().collect(),
             options: batch_options,
             now,
             groups: SmallVec::new(),
         };
-        for (index, work) in batch.work.iter().enumerate() {
+        for (index, &request) in batch.requests.iter().enumerate() {
             // All checks of a request that gives back go by script, so that its checks on one key
             // keep their order.
             let by_script = batch_options.fixed_windows_by_script
-                || work.checks.iter().any(|check| check.hits < 0);
-            for (pick, &picked) in work.picked.iter().enumerate() {
-                let check = &work.checks[picked];
-                let encoding = match window_without_script(&work.checks, check) {
-                    Some(fixed) if !by_script && work.checks.tracking(picked).is_none() => {
+                || request.checks.iter().any(|check| check.hits < 0);
+            for (pick, &picked) in request.picked.iter().enumerate() {
+                let check = &request.checks[picked];
+                let encoding = match window_without_script(&request.checks, check) {
+                    Some(fixed) if !by_script && request.checks.tracking(picked).is_none() => {
                         // ASKING covers one command or one transaction: in a slot that is being
                         // migrated INCRBY and EXPIRE have to go together. A look has to keep its
                         // place among the hits of its request on the same counter, and so takes
                         // their encoding.
-                        let is_lone_look = check.hits == 0 && !work.hits(work.checks.key(check));
-                        let is_plain = !work.is_asking
+                        let is_lone_look =
+                            check.hits == 0 && !request.hits(request.checks.key(check));
+                        let is_plain = !request.is_asking
                             && (is_lone_look
-                                || known_ttls.knows(batch.counter(&work.checks, check, fixed)));
+                                || known_ttls.knows(batch.counter(&request.checks, check, fixed)));
                         if is_plain {
                             Encoding::Plain
                         } else {
@@ -194,34 +117,38 @@ impl<'w> Batch<'w> {
                     _ => Encoding::Script(ScriptRef::ByHash),
                 };
                 let slot = if batch_options.by_slot && encoding != Encoding::Plain {
-                    hash_slot::of(work.checks.key(check))
+                    hash_slot::of(request.checks.key(check))
                 } else {
                     0
                 };
-                let item = CheckRef { work: index, pick };
+                let position = CheckPosition {
+                    request: index,
+                    pick,
+                };
                 // Of a slot that is being migrated the node may have some keys and not others, and
                 // would refuse all of a group with TRYAGAIN.
-                let is_alone = work.is_asking && work.checks.commit == Commit::Each;
+                let is_alone = request.is_asking && request.checks.commit == Commit::Each;
                 let belongs = |group: &&mut CommandGroup| {
                     group.encoding == encoding
                         && group.slot == slot
-                        && group.is_asking == work.is_asking
+                        && group.is_asking == request.is_asking
                         && !is_alone
                 };
                 match batch.groups.iter_mut().find(belongs) {
-                    Some(group) => group.items.push(item),
+                    Some(group) => group.checks.push(position),
                     None => {
-                        let mut items = Vec::with_capacity(if batch_options.by_slot {
+                        let likely = if batch_options.by_slot {
                             1
                         } else {
-                            batch.work.len()
-                        });
-                        items.push(item);
+                            batch.requests.len()
+                        };
+                        let mut checks = Vec::with_capacity(likely);
+                        checks.push(position);
                         batch.groups.push(CommandGroup {
                             encoding,
                             slot,
-                            is_asking: work.is_asking,
-                            items,
+                            is_asking: request.is_asking,
+                            checks,
                         });
                     }
                 }
@@ -230,28 +157,28 @@ impl<'w> Batch<'w> {
         batch
     }
 
-    /// One reply per work in which every answer is an error, for [`Batch::read`] to fill.
-    pub(crate) fn unanswered(&self) -> Vec<WorkReply> {
+    /// One reply per request in which every answer is an error, for [`Batch::read`] to fill.
+    pub(crate) fn unanswered(&self) -> Vec<Reply> {
         let unanswered = StoreError::Unknown(error::PROTOCOL);
-        self.work
+        self.requests
             .iter()
-            .map(|work| WorkReply::failed(work.picked.len(), unanswered))
+            .map(|request| Reply::failed(request.picked.len(), unanswered))
             .collect()
     }
 
     /// The calls that Redis answered with NOSCRIPT, the first of them with the script's text.
     /// `None` when there are none, or when a reply broke the protocol: the next replies on that
     /// connection may belong to earlier commands.
-    pub(crate) fn calls_to_resend(&self, replies: &[WorkReply]) -> Option<Self> {
+    pub(crate) fn calls_to_resend(&self, replies: &[Reply]) -> Option<Self> {
         if broke_protocol(replies) {
             return None;
         }
         let no_script = Err(StoreError::NotExecuted(error::NO_SCRIPT));
         let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
         for group in &self.groups {
-            let CheckRef { work, pick } = group.items[0];
+            let CheckPosition { request, pick } = group.checks[0];
             if group.encoding == Encoding::Script(ScriptRef::ByHash)
-                && replies[work].answers[pick] == no_script
+                && replies[request].answers[pick] == no_script
             {
                 // EVAL puts the script into Redis's cache, so that the calls behind it find it.
                 let script_ref = if groups.is_empty() {
@@ -266,7 +193,7 @@ impl<'w> Batch<'w> {
             }
         }
         (!groups.is_empty()).then(|| Self {
-            work: self.work.clone(),
+            requests: self.requests.clone(),
             groups,
             ..*self
         })
@@ -277,17 +204,17 @@ impl<'w> Batch<'w> {
     /// broke the protocol.
     pub(crate) fn calls_that_were_not_late(
         &self,
-        replies: &[WorkReply],
+        replies: &[Reply],
         now: impl FnOnce() -> Option<ClockReading>,
     ) -> Option<Self> {
-        let is_late = |item: &CheckRef| {
-            replies[item.work].answers[item.pick] == Err(StoreError::NotExecuted(error::LATE))
+        let is_late = |at: &CheckPosition| {
+            replies[at.request].answers[at.pick] == Err(StoreError::NotExecuted(error::LATE))
         };
         if broke_protocol(replies)
             || !self
                 .groups
                 .iter()
-                .flat_map(|group| &group.items)
+                .flat_map(|group| &group.checks)
                 .any(is_late)
         {
             return None;
@@ -295,19 +222,20 @@ impl<'w> Batch<'w> {
         let now = now()?;
         let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
         for group in &self.groups {
-            let has_time =
-                |item: &&CheckRef| is_late(item) && self.work[item.work].budget.deadline > now.at;
-            let items: Vec<CheckRef> = group.items.iter().filter(has_time).copied().collect();
-            if !items.is_empty() {
+            let has_time = |at: &&CheckPosition| {
+                is_late(at) && self.requests[at.request].budget.deadline > now.at
+            };
+            let checks: Vec<_> = group.checks.iter().filter(has_time).copied().collect();
+            if !checks.is_empty() {
                 groups.push(CommandGroup {
                     encoding: Encoding::Script(ScriptRef::ByHash),
-                    items,
+                    checks,
                     ..group.clone()
                 });
             }
         }
         (!groups.is_empty()).then(|| Self {
-            work: self.work.clone(),
+            requests: self.requests.clone(),
             groups,
             now,
             ..*self
@@ -377,28 +305,28 @@ impl<'w> Batch<'w> {
     /// by its count, which is the hits of that one check.
     pub(crate) fn learn(
         &self,
-        replies: &[WorkReply],
+        replies: &[Reply],
         known_ttls: &mut KnownTtls,
-    ) -> SmallVec<[CheckRef; 1]> {
+    ) -> SmallVec<[CheckPosition; 1]> {
         let mut without_ttl = SmallVec::new();
         for group in self.groups.iter().filter(|group| {
             group.encoding == Encoding::Transaction || group.encoding == Encoding::Plain
         }) {
-            for (&item, (checks, check, fixed)) in group
-                .items
+            for (&at, (checks, check, fixed)) in group
+                .checks
                 .iter()
                 .zip(self.counted_checks(group))
                 .filter(|(_, (_, check, _))| check.hits > 0)
             {
                 let counter = self.counter(checks, check, fixed);
-                match replies[item.work].answers[item.pick] {
+                match replies[at.request].answers[at.pick] {
                     Err(_) => known_ttls.forget(counter),
                     Ok(_) if group.encoding == Encoding::Transaction => known_ttls.learn(counter),
                     Ok(verdict)
                         if verdict.used == FixedWindow::clamp(check.hits).unsigned_abs() =>
                     {
                         known_ttls.forget(counter);
-                        without_ttl.push(item);
+                        without_ttl.push(at);
                     }
                     Ok(_) => {}
                 }
@@ -408,9 +336,9 @@ impl<'w> Batch<'w> {
     }
 
     /// Encodes an EXPIRE for each of the counters that [`Batch::learn`] returned.
-    pub(crate) fn write_expiries(&self, without_ttl: &[CheckRef], out: &mut CommandBuffer) {
+    pub(crate) fn write_expiries(&self, without_ttl: &[CheckPosition], out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(KEY_CAPACITY);
-        for (checks, check) in without_ttl.iter().map(|&item| self.check(item)) {
+        for (checks, check) in without_ttl.iter().map(|&at| self.check(at)) {
             if let Some(fixed) = window_without_script(checks, check) {
                 write_key(checks, check, self.now.time, &mut key);
                 self.write_expiry(&key, fixed, out);
@@ -430,37 +358,20 @@ impl<'w> Batch<'w> {
         }
     }
 
-    fn call(&self, group: &CommandGroup) -> Call<'_> {
-        let mut requests: SmallVec<[CallRequest<'_>; 1]> =
-            SmallVec::with_capacity(group.items.len().min(self.work.len()));
-        for items in group.items.chunk_by(|left, right| left.work == right.work) {
-            let work = self.work[items[0].work];
-            let left = u64::try_from(
-                work.budget
-                    .deadline
-                    .saturating_duration_since(self.now.at)
-                    .as_micros(),
-            )
-            .unwrap_or(u64::MAX);
-            requests.push(CallRequest {
-                checks: &work.checks,
-                picked: items.iter().map(|item| work.picked[item.pick]).collect(),
-                deadline: self.now.time + Span::from_micros(left) + SLACK,
-                max_hold: work.budget.max_hold,
-            });
-        }
+    fn call<'b>(&'b self, group: &'b CommandGroup) -> Call<'b> {
         Call {
-            requests,
+            requests: &self.requests,
+            checks: &group.checks,
             refused: Vec::new(),
-            now: self.now.time,
+            now: self.now,
             is_time_given: false,
             jitter_secs: self.options.expiry_jitter_secs,
         }
     }
 
-    fn check(&self, item: CheckRef) -> (&Checks, &Check) {
-        let work = self.work[item.work];
-        (&work.checks, &work.checks[work.picked[item.pick]])
+    fn check(&self, at: CheckPosition) -> (&Checks, &Check) {
+        let request = self.requests[at.request];
+        (&request.checks, request.check(at.pick))
     }
 
     /// The checks of plain commands or of a transaction.
@@ -468,16 +379,16 @@ impl<'w> Batch<'w> {
         &'b self,
         group: &'b CommandGroup,
     ) -> impl Iterator<Item = (&'b Checks, &'b Check, &'b FixedWindow)> {
-        group.items.iter().filter_map(|&item| {
-            let (checks, check) = self.check(item);
+        group.checks.iter().filter_map(|&at| {
+            let (checks, check) = self.check(at);
             Some((checks, check, window_without_script(checks, check)?))
         })
     }
 
     /// Answers all checks of this batch with the same error.
-    pub(crate) fn fail(&self, error: StoreError, replies: &mut [WorkReply]) {
-        for item in self.groups.iter().flat_map(|group| &group.items) {
-            replies[item.work].answers[item.pick] = Err(error);
+    pub(crate) fn fail(&self, error: StoreError, replies: &mut [Reply]) {
+        for at in self.groups.iter().flat_map(|group| &group.checks) {
+            replies[at.request].answers[at.pick] = Err(error);
         }
     }
 
@@ -507,7 +418,7 @@ fn window_without_script<'c>(checks: &Checks, check: &'c Check) -> Option<&'c Fi
 
 /// Whether a reply broke the protocol: the next replies on its connection may belong to earlier
 /// commands.
-fn broke_protocol(replies: &[WorkReply]) -> bool {
+fn broke_protocol(replies: &[Reply]) -> bool {
     replies
         .iter()
         .flat_map(|reply| &reply.answers)

@@ -25,13 +25,15 @@ use std::sync::Arc;
 use bb8_redis::redis::Cmd;
 use hashbrown::{DefaultHashBuilder, HashMap};
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
+use super::request::{CheckPosition, Request};
 use super::script;
-use crate::core::algorithm::concurrency::HolderId;
+use crate::core::algorithm::concurrency::{Change, HolderId};
 use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT, SCRIPT_PARAMETERS};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
-use crate::core::usage::{Settings, Tracking};
-use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks, key};
+use crate::core::usage::{Settings, Summary, Tracking};
+use crate::limits::plan::{Check, CheckIndex, Checks, key};
 use crate::limits::rules::Commit;
 
 /// The largest integer up to which Lua's numbers, which are doubles, hold every integer exactly:
@@ -48,43 +50,37 @@ const LIMIT_BYTES: usize = 1 + (1 + SCRIPT_PARAMETERS) * NUMBER_BYTES;
 /// its deadline.
 const REQUEST_BYTES: usize = 1 + 2 * 2 + NUMBER_BYTES;
 
+/// A script that runs at most this much later than its caller's deadline still counts, because the
+/// estimate of Redis's clock is not more exact.
+const SLACK: Span = Span::from_micros(5_000);
+
+/// What the server's clock showed at an instant, by estimate.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockReading {
+    /// The time that it showed.
+    pub time: Micros,
+    /// When it did.
+    pub at: Instant,
+}
+
 /// A call of the script, which decides checks of one or more requests in one atomic step.
 #[derive(Clone, Debug)]
 pub struct Call<'p> {
     /// The requests, in order.
-    pub requests: SmallVec<[CallRequest<'p>; 1]>,
+    pub requests: &'p [&'p Request],
+    /// The checks that it decides, in the order of their requests. Of checks that commit all or
+    /// none all have to be there.
+    pub checks: &'p [CheckPosition],
     /// Hits to record that no check of this call asks for.
     pub refused: Vec<RefusedHits<'p>>,
-    /// The time of Redis's clock, by estimate. It numbers the windows of fixed windows.
-    pub now: Micros,
-    /// For tests: the script uses `now` in place of Redis's clock, keeps keys for years, and
-    /// answers how long each has to be kept.
+    /// Redis's clock. It numbers the windows of fixed windows.
+    pub now: ClockReading,
+    /// For tests: the script uses `now` in place of Redis's clock, keeps keys for years, answers how
+    /// long each has to be kept, and takes deadlines exactly.
     pub is_time_given: bool,
     /// The TTL of a fixed window's counter is longer by a random time of at most this many seconds,
     /// and of at most the window.
     pub jitter_secs: u32,
-}
-
-/// The checks of one request that a call decides.
-#[derive(Clone, Debug)]
-pub struct CallRequest<'p> {
-    /// All checks of the request.
-    pub checks: &'p Checks,
-    /// The checks to decide. Of checks that commit all or none all have to be picked.
-    pub picked: CheckIndices,
-    /// The script counts nothing of this request after this time of Redis's clock.
-    pub deadline: Micros,
-    /// How long a shaper may hold the request.
-    pub max_hold: Span,
-}
-
-impl<'p> CallRequest<'p> {
-    /// Each picked check with this request.
-    fn checks(&self) -> impl Iterator<Item = (&Self, &'p Check)> {
-        self.picked
-            .iter()
-            .map(move |&index| (self, &self.checks[index]))
-    }
 }
 
 /// How a command names the script.
@@ -112,25 +108,68 @@ impl Call<'_> {
             ScriptRef::ByHash => command.arg("EVALSHA").arg(&*script::HASH),
             ScriptRef::ByText => command.arg("EVAL").arg(&*script::TEXT),
         };
-        let checks = self.len();
         let usage = if self.is_tracked() {
             Some(UsageArguments::new(self))
         } else {
             None
         };
-        command.arg(checks + usage.as_ref().map_or(0, |usage| usage.keys.len()));
+        command.arg(self.len() + usage.as_ref().map_or(0, |usage| usage.keys.len()));
+        let rows = self.write_keys(usage.is_some(), command);
+        if let Some(usage) = &usage {
+            command.arg(&usage.keys);
+        }
+        if self.is_time_given {
+            command.arg(self.now.time.0);
+        } else {
+            command.arg("");
+        }
+        command.arg(&self.uses(&rows.limits)[..]);
+        let mut packed = Vec::with_capacity(rows.limits.len() * LIMIT_BYTES);
+        for limit in &rows.limits {
+            pack_limit(limit, &mut packed);
+        }
+        command.arg(&packed[..]);
+        packed.clear();
+        for run in &rows.runs {
+            run.pack(&mut packed);
+        }
+        command.arg(&packed[..]);
+        packed.clear();
+        self.write_requests(&mut packed);
+        command.arg(&packed[..]);
+        packed.clear();
+        if (0..)
+            .zip(&rows.firsts)
+            .any(|(position, &first)| first != position)
+        {
+            for first in &rows.firsts {
+                pack_short(&mut packed, first + 1);
+            }
+        }
+        if !packed.is_empty() || usage.is_some() || !rows.holders.is_empty() {
+            command.arg(&packed[..]);
+        }
+        if let Some(UsageArguments { rows, limits, .. }) = &usage {
+            command.arg(&rows[..]).arg(&limits[..]);
+        } else if !rows.holders.is_empty() {
+            command.arg("").arg("");
+        }
+        if !rows.holders.is_empty() {
+            command.arg(&rows.holders[..]);
+        }
+    }
+
+    /// Writes the keys of all checks, and makes the rows of the arguments behind them.
+    fn write_keys(&self, has_usage: bool, command: &mut Cmd) -> CheckRows<'_> {
+        let mut rows = CheckRows::with_capacity(self.len());
         // Keys are compared by hash first, because there may be many, and long ones.
         let hasher = DefaultHashBuilder::default();
-        let mut keys: SmallVec<[(u64, &[u8], u8); 16]> = SmallVec::with_capacity(checks);
-        let mut limits: SmallVec<[&Algorithm; 16]> = SmallVec::new();
-        let mut runs: SmallVec<[Run; 8]> = SmallVec::new();
-        let mut firsts: SmallVec<[usize; 16]> = SmallVec::with_capacity(checks);
+        let mut keys: SmallVec<[(u64, &[u8], u8); 16]> = SmallVec::with_capacity(self.len());
         let mut key = Vec::new();
         let mut was_tracked = false;
-        let mut holders: Vec<u8> = Vec::new();
         for (position, (request, index)) in self.indexed().enumerate() {
             let check = &request.checks[index];
-            write_key(request.checks, check, self.now, &mut key);
+            write_key(&request.checks, check, self.now.time, &mut key);
             command.arg(&key[..]);
             let plain_key = request.checks.key(check);
             let hashed_key = (
@@ -138,104 +177,57 @@ impl Call<'_> {
                 plain_key,
                 check.algorithm.spec().wire_code,
             );
-            firsts.push(
-                keys.iter()
-                    .position(|key| *key == hashed_key)
-                    .unwrap_or(position),
-            );
+            let first = keys.iter().position(|key| *key == hashed_key);
+            rows.firsts.push(first.unwrap_or(position));
             keys.push(hashed_key);
-            let limit = limits
-                .iter()
-                .position(|limit| **limit == check.algorithm)
-                .unwrap_or_else(|| {
-                    limits.push(&check.algorithm);
-                    limits.len() - 1
-                });
-            let mut run = self.run(request, check, limit);
-            if let Algorithm::Concurrency(concurrency) = &check.algorithm {
-                run.check_number = (position - holders.len() / HolderId::BYTES) as u64;
-                holders.extend_from_slice(&concurrency.holder.0);
+            let mut run = self.run(request, check, rows.limit(&check.algorithm));
+            if check.algorithm.has_holders() {
+                run.check_number = (position - rows.holders.len() / HolderId::BYTES) as u64;
+                rows.holders
+                    .extend_from_slice(&request.checks.holder(index).0);
             }
             // The step of a run tells only of its last check whether it is allowed.
-            let is_tracked = usage.is_some() && request.checks.tracking(index).is_some();
-            match runs.last_mut() {
+            let is_tracked = has_usage && request.checks.tracking(index).is_some();
+            match rows.runs.last_mut() {
                 Some(last)
                     if run == (Run { checks: 1, ..*last }) && !is_tracked && !was_tracked =>
                 {
                     last.checks += 1;
                 }
-                _ => runs.push(run),
+                _ => rows.runs.push(run),
             }
             was_tracked = is_tracked;
         }
-        if let Some(usage) = &usage {
-            command.arg(&usage.keys);
-        }
-        if self.is_time_given {
-            command.arg(self.now.0);
-        } else {
-            command.arg("");
-        }
-        command.arg(&self.uses(&limits)[..]);
-        let mut packed = Vec::with_capacity(limits.len() * LIMIT_BYTES);
-        limits
-            .iter()
-            .for_each(|limit| pack_limit(limit, &mut packed));
-        command.arg(&packed[..]);
-        packed.clear();
-        for run in &runs {
-            pack_short(&mut packed, run.limit_and_modes);
-            pack_short(&mut packed, run.checks);
-            packed.extend((run.hits as f64).to_le_bytes());
-            pack(&mut packed, &[run.check_number]);
-        }
-        command.arg(&packed[..]);
-        packed.clear();
-        self.write_requests(&mut packed);
-        command.arg(&packed[..]);
-        packed.clear();
-        if firsts
-            .iter()
-            .enumerate()
-            .any(|(position, &first)| first != position)
-        {
-            firsts
-                .iter()
-                .for_each(|first| pack_short(&mut packed, first + 1));
-        }
-        if !packed.is_empty() || usage.is_some() || !holders.is_empty() {
-            command.arg(&packed[..]);
-        }
-        if let Some(UsageArguments { rows, limits, .. }) = &usage {
-            command.arg(&rows[..]).arg(&limits[..]);
-        }
-        if !holders.is_empty() {
-            if usage.is_none() {
-                command.arg("").arg("");
-            }
-            command.arg(&holders[..]);
-        }
+        rows
     }
 
     fn write_requests(&self, out: &mut Vec<u8>) {
-        let deadline =
-            |request: &CallRequest<'_>| request.deadline.0.min(MAX_INTEGER.unsigned_abs());
         out.reserve(NUMBER_BYTES + self.requests.len() * REQUEST_BYTES);
+        let deadlines = self.parts().map(|(request, _)| self.deadline(request));
         pack(
             out,
-            &[self
-                .requests
-                .iter()
-                .map(deadline)
-                .min()
-                .unwrap_or(MAX_INTEGER.unsigned_abs())],
+            &[deadlines.min().unwrap_or(MAX_INTEGER.unsigned_abs())],
         );
-        for request in &self.requests {
+        for (request, checks) in self.parts() {
             out.push((request.checks.commit == Commit::AllOrNone).into());
-            pack_short(out, request.picked.len());
+            pack_short(out, checks.len());
             pack_short(out, request.checks.passing_quotas());
-            pack(out, &[deadline(request)]);
+            pack(out, &[self.deadline(request)]);
         }
+    }
+
+    /// The time of Redis's clock after which the script counts nothing of a request.
+    fn deadline(&self, request: &Request) -> u64 {
+        let (deadline, ClockReading { time, at }) = (request.budget.deadline, self.now);
+        let slack = if self.is_time_given {
+            Span::ZERO
+        } else {
+            SLACK
+        };
+        let past = Span::from(at.saturating_duration_since(deadline));
+        let left = Span::from(deadline.saturating_duration_since(at));
+        let deadline = (time + slack + left).0.saturating_sub(past.micros());
+        deadline.min(MAX_INTEGER.unsigned_abs())
     }
 
     /// The codes of the algorithms that this call needs, and `A` if a request commits all or none.
@@ -246,11 +238,7 @@ impl Call<'_> {
                 uses.push(code);
             }
         }
-        if self
-            .requests
-            .iter()
-            .any(|request| request.checks.commit == Commit::AllOrNone)
-        {
+        if self.has_groups() {
             uses.push(b'A');
         }
         if self.is_tracked() {
@@ -261,7 +249,7 @@ impl Call<'_> {
 
     /// A run of this check alone. The modes of a check matter to the script only in a request that
     /// commits all or none.
-    fn run(&self, request: &CallRequest<'_>, check: &Check, limit: usize) -> Run {
+    fn run(&self, request: &Request, check: &Check, limit: usize) -> Run {
         let modes = match request.checks.commit {
             Commit::Each => 0,
             Commit::AllOrNone => {
@@ -276,7 +264,7 @@ impl Call<'_> {
             limit_and_modes: 4 * limit + modes,
             checks: 1,
             hits,
-            check_number: self.check_number(check, request.max_hold),
+            check_number: self.check_number(check, request.budget.max_hold),
         }
     }
 
@@ -287,7 +275,8 @@ impl Call<'_> {
         match &check.algorithm {
             Algorithm::FixedWindow(fixed) => {
                 let jitter = fastrand::u64(..=longest_jitter(fixed, self.jitter_secs)) * 1_000_000;
-                fixed.end(fixed.number(self.now)).since(self.now).micros() + jitter
+                let now = self.now.time;
+                fixed.end(fixed.number(now)).since(now).micros() + jitter
             }
             algorithm => algorithm.check_parameter(max_hold),
         }
@@ -295,39 +284,46 @@ impl Call<'_> {
 
     /// The number of checks that the call decides.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.requests
-            .iter()
-            .map(|request| request.picked.len())
-            .sum()
+    pub const fn len(&self) -> usize {
+        self.checks.len()
     }
 
     /// Whether the call decides no check.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.requests
-            .iter()
-            .all(|request| request.picked.is_empty())
+    pub const fn is_empty(&self) -> bool {
+        self.checks.is_empty()
     }
 
-    fn checks(&self) -> impl Iterator<Item = (&CallRequest<'_>, &Check)> {
-        self.requests.iter().flat_map(CallRequest::checks)
+    /// Each request with its checks.
+    fn parts(&self) -> impl Iterator<Item = (&Request, &[CheckPosition])> {
+        let parts = self
+            .checks
+            .chunk_by(|left, right| left.request == right.request);
+        parts.map(|part| (self.requests[part[0].request], part))
     }
 
     /// Each check by its index, with its request.
-    fn indexed(&self) -> impl Iterator<Item = (&CallRequest<'_>, CheckIndex)> {
-        self.requests
-            .iter()
-            .flat_map(|request| request.picked.iter().map(move |&index| (request, index)))
+    fn indexed(&self) -> impl Iterator<Item = (&Request, CheckIndex)> {
+        self.checks.iter().map(|check| {
+            let request = self.requests[check.request];
+            (request, request.picked[check.pick])
+        })
+    }
+
+    fn checks(&self) -> impl Iterator<Item = (&Request, &Check)> {
+        self.indexed()
+            .map(|(request, index)| (request, &request.checks[index]))
+    }
+
+    /// Whether a request commits all or none: only there can a check be refused because of another.
+    fn has_groups(&self) -> bool {
+        self.parts()
+            .any(|(request, _)| request.checks.commit == Commit::AllOrNone)
     }
 
     /// Whether it records the usage of a subject.
     fn is_tracked(&self) -> bool {
-        !self.refused.is_empty()
-            || self
-                .requests
-                .iter()
-                .any(|request| request.checks.is_tracked())
+        !self.refused.is_empty() || self.parts().any(|(request, _)| request.checks.is_tracked())
     }
 
     /// How often the call adds to a record.
@@ -341,9 +337,7 @@ impl Call<'_> {
     }
 
     /// The tracked checks by their positions in the call.
-    fn tracked(
-        &self,
-    ) -> impl Iterator<Item = (usize, &CallRequest<'_>, CheckIndex, &Arc<Tracking>)> {
+    fn tracked(&self) -> impl Iterator<Item = (usize, &Request, CheckIndex, &Arc<Tracking>)> {
         let all = self.indexed().enumerate();
         all.filter_map(|(position, (request, index))| {
             Some((position, request, index, request.checks.tracking(index)?))
@@ -360,6 +354,16 @@ pub struct RefusedHits<'p> {
     pub settings: Settings,
     /// How many.
     pub hits: u64,
+}
+
+/// What a reply says of checks besides their verdicts, each with the position of the check in the
+/// call.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// The totals of tracked checks.
+    pub usage: Vec<(usize, Summary)>,
+    /// What checks took or gave back of limits of requests in flight.
+    pub changes: Vec<(usize, Change)>,
 }
 
 /// The arguments of `lua/usage.lua`.
@@ -427,6 +431,37 @@ impl UsageArguments {
     }
 }
 
+/// What the arguments of a call say of its checks.
+struct CheckRows<'c> {
+    /// Each once.
+    limits: SmallVec<[&'c Algorithm; 16]>,
+    runs: SmallVec<[Run; 8]>,
+    /// For each check the first one with its key.
+    firsts: SmallVec<[usize; 16]>,
+    /// The ids of those that ask a limit of requests in flight.
+    holders: Vec<u8>,
+}
+
+impl<'c> CheckRows<'c> {
+    fn with_capacity(checks: usize) -> Self {
+        Self {
+            limits: SmallVec::new(),
+            runs: SmallVec::new(),
+            firsts: SmallVec::with_capacity(checks),
+            holders: Vec::new(),
+        }
+    }
+
+    /// The index of a limit.
+    fn limit(&mut self, limit: &'c Algorithm) -> usize {
+        let known = self.limits.iter().position(|known| *known == limit);
+        known.unwrap_or_else(|| {
+            self.limits.push(limit);
+            self.limits.len() - 1
+        })
+    }
+}
+
 /// Consecutive checks that differ only in their keys, and are packed as one row.
 #[derive(Clone, Copy, PartialEq)]
 struct Run {
@@ -439,6 +474,15 @@ struct Run {
     hits: i64,
     /// See [`Call::check_number`].
     check_number: u64,
+}
+
+impl Run {
+    fn pack(&self, out: &mut Vec<u8>) {
+        pack_short(out, self.limit_and_modes);
+        pack_short(out, self.checks);
+        out.extend((self.hits as f64).to_le_bytes());
+        pack(out, &[self.check_number]);
+    }
 }
 
 /// Packs a limit: the code of its algorithm, its tick in microseconds, and its parameters.

@@ -18,14 +18,9 @@ pub(crate) fn time(reply: &Value) -> Option<Micros> {
     let [seconds, micros, ..] = parts.as_slice() else {
         return None;
     };
-    let (seconds, micros) = (
-        u64::try_from(integer(seconds)?).ok()?,
-        u64::try_from(integer(micros)?).ok()?,
-    );
-    seconds
-        .checked_mul(1_000_000)?
-        .checked_add(micros)
-        .map(Micros)
+    let part = |value| u64::try_from(integer(value)?).ok();
+    let seconds = part(seconds)?.checked_mul(1_000_000)?;
+    seconds.checked_add(part(micros)?).map(Micros)
 }
 
 /// The integer that an integer reply or a bulk string holds. `None` for any other reply.

@@ -230,7 +230,7 @@ impl Generator {
     }
 
     pub fn checks(&mut self) -> Checks {
-        let mut checks = Vec::new();
+        let (mut checks, mut ids) = (Vec::new(), Vec::new());
         for _ in 0..self.random.usize(1..7) {
             let limit = self.limits[self.random.usize(..self.limits.len())];
             let limit = if self.random.u8(..10) == 0 {
@@ -253,7 +253,7 @@ impl Generator {
                 stored_state::tag(&limit)
             );
             // Few, so that acquires and releases meet.
-            let limit = limit.asked_by(&[self.random.u8(..9)]);
+            ids.push(self.random.u8(..9));
             checks.push((key, Check::new(limit, self.hits(&limit), modes)));
         }
         let mut checks = Checks::of(
@@ -261,6 +261,9 @@ impl Generator {
                 .iter()
                 .map(|(key, check)| (key.as_bytes(), check.clone())),
         );
+        for (index, id) in ids.into_iter().enumerate() {
+            checks = checks.held_by(CheckIndex(index), &[id]);
+        }
         checks.commit = if self.random.u8(..3) == 0 {
             Commit::AllOrNone
         } else {

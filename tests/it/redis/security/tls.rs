@@ -22,7 +22,10 @@ async fn a_connection_with_a_trusted_certificate_is_reused() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             assert_eq!(
-                (redis.connections().opened, redis.error_counts()),
+                (
+                    redis.deployment().connections().opened,
+                    redis.deployment().error_counts()
+                ),
                 (1, Vec::new()),
                 "{versions}, {host}"
             );
@@ -59,7 +62,7 @@ async fn large_batches_arrive_whole() {
             "round {round}"
         );
     }
-    assert_eq!(redis.connections().opened, 1);
+    assert_eq!(redis.deployment().connections().opened, 1);
 }
 
 #[tokio::test]
@@ -306,7 +309,7 @@ async fn a_restart_under_idle_connections_causes_no_error() {
         Ok(1),
         "a new server, a new count, no error"
     );
-    assert_eq!(redis.error_counts(), [("idle_closed", 1)]);
+    assert_eq!(redis.deployment().error_counts(), [("idle_closed", 1)]);
 }
 
 #[tokio::test]
@@ -317,7 +320,7 @@ async fn a_hang_is_an_unknown_outcome_over_tls_too() {
     secured.server.pause();
     let budget = weir::store::Budget::until(Instant::now() + Duration::from_millis(50));
     let checks = std::sync::Arc::new(crate::redis::checks_of(&[("key", check(10, 1))]));
-    let answers = weir::store::Store::decide(&redis, &checks, &checks.indices(), budget).await;
+    let answers = redis.decide(&checks, &checks.indices(), budget).await;
     assert_eq!(answers.checks[0], Err(StoreError::Unknown("timeout")));
     secured.server.resume();
     recovery_time(&redis).await;

@@ -23,20 +23,20 @@ pub(super) enum Scheme {
     Unspecified,
 }
 
-/// An address, and what else its text holds.
+/// Addresses, and what else their text holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ParsedAddress {
-    pub(super) address: Address,
+pub(super) struct Parsed<S> {
+    pub(super) servers: S,
     pub(super) scheme: Scheme,
     pub(super) username: Option<String>,
     pub(super) password: Option<Secret>,
     pub(super) database: u32,
 }
 
-impl ParsedAddress {
-    fn new(address: Address) -> Self {
+impl<S> Parsed<S> {
+    pub(super) const fn new(servers: S) -> Self {
         Self {
-            address,
+            servers,
             scheme: Scheme::Unspecified,
             username: None,
             password: None,
@@ -44,6 +44,19 @@ impl ParsedAddress {
         }
     }
 
+    /// The same of other servers.
+    pub(super) fn map<T>(self, change: impl FnOnce(S) -> T) -> Parsed<T> {
+        Parsed {
+            servers: change(self.servers),
+            scheme: self.scheme,
+            username: self.username,
+            password: self.password,
+            database: self.database,
+        }
+    }
+}
+
+impl Parsed<Address> {
     /// Parses the address of a single server: `host:port`, a path (it begins with `/`, or `is_unix`
     /// is true), or a URL.
     pub(super) fn single(url: &str, is_unix: Option<bool>) -> Result<Self, OptionsError> {
@@ -63,7 +76,7 @@ impl ParsedAddress {
             Some((scheme, rest)) => with_scheme(scheme, rest)?,
             None => Self::new(host_and_port(item)?),
         };
-        if matches!(parsed.address, Address::Unix(_)) {
+        if matches!(parsed.servers, Address::Unix(_)) {
             Err(OptionsError::Syntax)
         } else {
             Ok(parsed)
@@ -71,10 +84,10 @@ impl ParsedAddress {
     }
 }
 
-fn with_scheme(scheme: &str, rest: &str) -> Result<ParsedAddress, OptionsError> {
+fn with_scheme(scheme: &str, rest: &str) -> Result<Parsed<Address>, OptionsError> {
     let scheme = match scheme.to_ascii_lowercase().as_str() {
         "unix" if rest.starts_with('/') && !rest.contains(['?', '#']) => {
-            return Ok(ParsedAddress::new(Address::Unix(rest.into())));
+            return Ok(Parsed::new(Address::Unix(rest.into())));
         }
         "redis" | "valkey" => Scheme::Plaintext,
         "rediss" | "valkeys" => Scheme::Tls,
@@ -92,11 +105,9 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<ParsedAddress, OptionsError> 
         return Err(OptionsError::Syntax);
     };
     let login = info.redis_settings();
-    Ok(ParsedAddress {
-        address: Address::Tcp {
-            host: host.clone(),
-            port: *port,
-        },
+    let (host, port) = (host.clone(), *port);
+    Ok(Parsed {
+        servers: Address::Tcp { host, port },
         scheme,
         username: login
             .username()
@@ -159,8 +170,6 @@ fn host_and_port(text: &str) -> Result<Address, OptionsError> {
     if host.is_empty() {
         return Err(OptionsError::Syntax);
     }
-    Ok(Address::Tcp {
-        host: host.to_owned(),
-        port,
-    })
+    let host = host.to_owned();
+    Ok(Address::Tcp { host, port })
 }

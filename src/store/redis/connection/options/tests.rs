@@ -136,6 +136,10 @@ fn lists_of_servers_are_parsed() {
             "{url}"
         );
     }
+}
+
+#[test]
+fn servers_of_a_list_share_a_login() {
     let url = "redis://u:p%2C1@a:1,b:2,redis://u:p%2C1@c:3";
     let login = parse(RawOptions {
         kind: "cluster",
@@ -285,10 +289,10 @@ fn a_password_may_be_in_a_file() {
     );
 }
 
-#[test]
-fn invalid_settings_have_their_errors_without_their_values() {
+/// Types of Redis, invalid addresses and their errors.
+const INVALID: [(&str, &str, OptionsError); 37] = {
     use OptionsError::*;
-    let table = [
+    [
         ("", "", Empty),
         ("", "redis", NoPort),
         ("", "redis:", NoPort),
@@ -330,8 +334,13 @@ fn invalid_settings_have_their_errors_without_their_values() {
         ),
         ("cluster", "redis://a:1,rediss://b:1", Inconsistent),
         ("cluster", "redis://u@a:1", NoPassword),
-    ];
-    for (kind, url, expected) in table {
+    ]
+};
+
+#[test]
+fn invalid_settings_have_their_errors_without_their_values() {
+    use OptionsError::*;
+    for (kind, url, expected) in INVALID {
         let error = parse(RawOptions {
             kind,
             url,

@@ -9,16 +9,17 @@
 
 use smallvec::SmallVec;
 
-use super::{Answer, Batch, CheckRef, CommandGroup, Encoding, Work, WorkReply};
+use super::{Batch, CheckPosition, CommandGroup, Encoding, Reply};
 use crate::core::algorithm::FixedWindow;
 use crate::core::time::Micros;
-use crate::core::usage::Summary;
 use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::Check;
 use crate::store::memory;
 use crate::store::redis::error;
+use crate::store::redis::wire::call::Notes;
 use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::replies::{Parser, Token, time};
+use crate::store::redis::wire::request::{Answer, Request};
 
 const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 
@@ -39,25 +40,19 @@ impl From<StoreError> for GroupError<'_> {
 }
 
 impl Batch<'_> {
-    /// Reads the replies to this batch, and writes each answer into the reply to its work. `tokens`
+    /// Reads the replies to this batch, and writes each answer into the reply to its request. `tokens`
     /// are the replies to all commands of the batch.
-    pub(crate) fn read(&self, mut tokens: Parser<'_>, replies: &mut [WorkReply]) {
+    pub(crate) fn read(&self, mut tokens: Parser<'_>, replies: &mut [Reply]) {
         let mut answers: SmallVec<[Answer; 16]> = SmallVec::new();
         let mut redirects: Redirects = SmallVec::new();
-        let mut summaries = Vec::new();
+        let mut notes = Notes::default();
         let mut is_in_sync = true;
         for group in &self.groups {
             let group_tokens = tokens.clone();
             answers.clear();
-            answers.resize(group.items.len(), Err(PROTOCOL_ERROR));
+            answers.resize(group.checks.len(), Err(PROTOCOL_ERROR));
             let outcome = if is_in_sync {
-                self.read_group(
-                    group,
-                    &mut tokens,
-                    &mut answers,
-                    &mut redirects,
-                    &mut summaries,
-                )
+                self.read_group(group, &mut tokens, &mut answers, &mut redirects, &mut notes)
             } else {
                 Err(PROTOCOL_ERROR.into())
             };
@@ -71,37 +66,40 @@ impl Batch<'_> {
             );
             match outcome {
                 Ok(now) => {
-                    for (&CheckRef { work, pick }, answer) in group.items.iter().zip(&mut answers) {
-                        let Work { checks, picked, .. } = self.work[work];
-                        if checks.has_holders()
-                            && let Ok(verdict) = answer
-                        {
-                            // By the clock that scrapes read, which may differ from that of Redis.
-                            checks.note_holders(picked[pick], verdict, memory::now());
-                        }
-                        replies[work].answers[pick] = *answer;
-                        replies[work].now = now;
+                    for (&CheckPosition { request, pick }, answer) in
+                        group.checks.iter().zip(&answers)
+                    {
+                        replies[request].answers[pick] = *answer;
+                        replies[request].now = now;
                     }
-                    for (position, summary) in summaries.drain(..) {
-                        let CheckRef { work, pick } = group.items[position];
-                        replies[work]
-                            .usage
-                            .push((self.work[work].picked[pick], summary));
+                    for (position, summary) in notes.usage.drain(..) {
+                        let CheckPosition { request, pick } = group.checks[position];
+                        let index = self.requests[request].picked[pick];
+                        replies[request].usage.push((index, summary));
+                    }
+                    for (position, change) in notes.changes.drain(..) {
+                        let CheckPosition { request, pick } = group.checks[position];
+                        let Request { checks, picked, .. } = self.requests[request];
+                        // By the clock that scrapes read, which may differ from that of Redis.
+                        checks.note_holders(picked[pick], change, memory::now());
                     }
                     for (index, redirect) in redirects.drain(..) {
-                        let CheckRef { work, pick } = group.items[index];
-                        replies[work]
+                        let CheckPosition { request, pick } = group.checks[index];
+                        replies[request]
                             .redirects
-                            .push((self.work[work].picked[pick], redirect));
+                            .push((self.requests[request].picked[pick], redirect));
                     }
                 }
                 Err(GroupError { error, cause }) => match cause
                     .filter(|_| self.options.by_slot)
                     .and_then(Redirect::read)
                 {
-                    None => group.items.iter().for_each(|&CheckRef { work, pick }| {
-                        replies[work].answers[pick] = Err(error);
-                    }),
+                    None => group
+                        .checks
+                        .iter()
+                        .for_each(|&CheckPosition { request, pick }| {
+                            replies[request].answers[pick] = Err(error);
+                        }),
                     Some(redirect) => {
                         self.redirect_group(group, group_tokens, error, &redirect, replies);
                     }
@@ -119,32 +117,32 @@ impl Batch<'_> {
         tokens: Parser<'_>,
         error: StoreError,
         redirect: &Redirect,
-        replies: &mut [WorkReply],
+        replies: &mut [Reply],
     ) {
         // Behind the replies to ASKING, MULTI and TIME.
         let mut tokens = tokens.skip(2 + usize::from(group.is_asking));
-        let mut own_redirect = |item: CheckRef| {
-            let commands = tokens.by_ref().take(self.commands(item));
+        let mut own_redirect = |at: CheckPosition| {
+            let commands = tokens.by_ref().take(self.commands(at));
             commands.fold(None, |found: Option<Redirect>, token| {
                 found.or_else(|| server_error(token).and_then(Redirect::read))
             })
         };
         let mut redirects: SmallVec<[Option<Redirect>; 4]> = match group.encoding {
-            Encoding::Transaction => group.items.iter().map(|&item| own_redirect(item)).collect(),
+            Encoding::Transaction => group.checks.iter().map(|&at| own_redirect(at)).collect(),
             Encoding::Plain | Encoding::Script(_) => SmallVec::new(),
         };
         if redirects.iter().all(Option::is_none) {
-            redirects = SmallVec::from_elem(Some(redirect.clone()), group.items.len());
+            redirects = SmallVec::from_elem(Some(redirect.clone()), group.checks.len());
         }
-        for (&CheckRef { work, pick }, redirect) in group.items.iter().zip(redirects) {
-            replies[work].answers[pick] = Err(if redirect.is_some() {
+        for (&CheckPosition { request, pick }, redirect) in group.checks.iter().zip(redirects) {
+            replies[request].answers[pick] = Err(if redirect.is_some() {
                 error
             } else {
                 StoreError::NotExecuted(error::EXEC_ABORT)
             });
-            replies[work]
+            replies[request]
                 .redirects
-                .extend(redirect.map(|redirect| (self.work[work].picked[pick], redirect)));
+                .extend(redirect.map(|redirect| (self.requests[request].picked[pick], redirect)));
         }
     }
 
@@ -154,7 +152,7 @@ impl Batch<'_> {
         tokens: &mut Parser<'r>,
         answers: &mut [Answer],
         redirects: &mut Redirects,
-        summaries: &mut Vec<(usize, Summary)>,
+        notes: &mut Notes,
     ) -> Result<Micros, GroupError<'r>> {
         // A refused ASKING needs no handling: the reply to the command behind it shows the result.
         if group.is_asking
@@ -174,7 +172,7 @@ impl Batch<'_> {
             Encoding::Script(_) => {
                 let cause = tokens.peek().and_then(server_error);
                 self.call(group)
-                    .read_tokens(tokens, answers, summaries)
+                    .read_tokens(tokens, answers, notes)
                     .map_err(|error| GroupError { error, cause })
             }
         }
@@ -183,15 +181,13 @@ impl Batch<'_> {
     /// The number of commands between MULTI and EXEC: TIME, and for each check GET, or INCRBY and
     /// EXPIRE.
     fn queued(&self, group: &CommandGroup) -> usize {
-        group
-            .items
-            .iter()
-            .fold(1, |sum, &item| sum + self.commands(item))
+        let commands = group.checks.iter().map(|&at| self.commands(at));
+        1 + commands.sum::<usize>()
     }
 
     /// The number of commands of one check in a transaction.
-    fn commands(&self, item: CheckRef) -> usize {
-        if self.check(item).1.hits == 0 { 1 } else { 2 }
+    fn commands(&self, at: CheckPosition) -> usize {
+        if self.check(at).1.hits == 0 { 1 } else { 2 }
     }
 
     fn read_transaction(

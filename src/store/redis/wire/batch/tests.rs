@@ -1,9 +1,12 @@
 //! Tests of batches: the commands that they encode, and what they read from replies that are
 //! written here as text.
 
+use tokio::time::Instant;
+
 use super::*;
-use crate::core::time::Period;
-use crate::limits::plan::Modes;
+use crate::core::time::{Micros, Period, Span};
+use crate::limits::plan::{CheckIndex, Modes};
+use crate::store::Budget;
 use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
 
 const NOW: Micros = Micros(1_800_000_000_000_000);
@@ -24,24 +27,25 @@ fn checks(hits: &[i64]) -> Checks {
     Checks::of(hits.iter().map(check))
 }
 
-fn work(checks: Checks) -> Work {
-    let (picked, checks) = (checks.indices(), Arc::new(checks));
-    Work {
-        checks,
-        picked,
-        budget: Budget::until(Instant::now()),
-        is_asking: false,
-    }
+fn request(checks: Checks) -> Request {
+    Request::unawaited(checks, Budget::until(Instant::now()))
 }
 
-fn batch(work: &[Work], expiry_jitter_secs: u32) -> Batch<'_> {
+/// The same request, behind ASKING.
+fn asking(request: &Request) -> Request {
+    let mut asking = Request::unawaited((*request.checks).clone(), request.budget);
+    asking.is_asking = true;
+    asking
+}
+
+fn batch(requests: &[Request], expiry_jitter_secs: u32) -> Batch<'_> {
     let batch_options = BatchOptions {
         by_slot: false,
         fixed_windows_by_script: false,
         expiry_jitter_secs,
     };
     Batch::new(
-        work,
+        requests,
         batch_options,
         ClockReading {
             time: NOW,
@@ -95,11 +99,8 @@ fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
 }
 
 fn read_bytes(hits: &[i64], replies: &[u8]) -> Vec<Result<u64, StoreError>> {
-    let work = [work(checks(hits))];
-    let mut answers = [WorkReply::failed(
-        hits.len(),
-        StoreError::Unknown("unanswered"),
-    )];
+    let work = [request(checks(hits))];
+    let mut answers = [Reply::failed(hits.len(), StoreError::Unknown("unanswered"))];
     batch(&work, 0).read(Parser::of(replies), &mut answers);
     answers[0]
         .answers
@@ -190,17 +191,17 @@ fn a_refused_transaction_is_unknown_only_if_a_command_was_executed_outside_of_it
 #[test]
 fn only_calls_without_their_script_are_sent_again() {
     let all = [
-        work(checks(&[1, 0])),
-        work(checks(&[-1])),
-        work(checks(&[2])),
-        work(checks(&[-1, 1])),
+        request(checks(&[1, 0])),
+        request(checks(&[-1])),
+        request(checks(&[2])),
+        request(checks(&[-1, 1])),
     ];
     let first = batch(&all, 0);
     assert_eq!(
         first
             .groups
             .iter()
-            .map(|group| group.items.len())
+            .map(|group| group.checks.len())
             .collect::<Vec<_>>(),
         [2, 1, 3],
         "one transaction, looks, and one call"
@@ -232,9 +233,9 @@ fn only_calls_without_their_script_are_sent_again() {
 #[test]
 fn requests_share_a_batch_and_each_gets_its_own_answers() {
     let all = [
-        work(checks(&[1, 0])),
-        work(checks(&[-1])),
-        work(checks(&[2])),
+        request(checks(&[1, 0])),
+        request(checks(&[-1])),
+        request(checks(&[2])),
     ];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
@@ -263,7 +264,7 @@ fn requests_share_a_batch_and_each_gets_its_own_answers() {
 
 #[test]
 fn replies_behind_an_extra_reply_are_not_used() {
-    let all = [work(checks(&[1])), work(checks(&[-1]))];
+    let all = [request(checks(&[1])), request(checks(&[-1]))];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
     // The error is EXEC's; the reply to the call is missing.
@@ -289,7 +290,7 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     });
     let keys = [&b"{a}1"[..], b"{b}1", b"{a}2"];
     let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
-    let all = [work(checks)];
+    let all = [request(checks)];
     let batch_options = BatchOptions {
         by_slot: true,
         fixed_windows_by_script: false,
@@ -307,7 +308,7 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     let picks: Vec<Vec<usize>> = batch
         .groups
         .iter()
-        .map(|group| group.items.iter().map(|item| item.pick).collect())
+        .map(|group| group.checks.iter().map(|at| at.pick).collect())
         .collect();
     assert_eq!(picks, [vec![0, 2], vec![1]]);
     let mut replies = batch.unanswered();
@@ -338,7 +339,7 @@ fn only_the_moved_keys_of_a_transaction_are_redirected() {
     });
     let keys = [&b"{a}1"[..], b"{a}2"];
     let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
-    let all = [work(checks)];
+    let all = [request(checks)];
     let batch_options = BatchOptions {
         by_slot: true,
         fixed_windows_by_script: false,
@@ -386,10 +387,7 @@ fn only_the_moved_keys_of_a_transaction_are_redirected() {
         "all checks, when only EXEC is redirected"
     );
 
-    let asking = [Work {
-        is_asking: true,
-        ..all[0].clone()
-    }];
+    let asking = [asking(&all[0])];
     let batch = Batch::new(
         &asking,
         batch_options,
@@ -404,7 +402,7 @@ fn only_the_moved_keys_of_a_transaction_are_redirected() {
 
 #[test]
 fn the_ttl_is_the_window_the_grace_and_a_jitter_of_at_most_one_window() {
-    let all = [work(checks(&[1]))];
+    let all = [request(checks(&[1]))];
     for (jitter, longest) in [(0, 65), (20, 85), (300, 125)] {
         let batch = batch(&all, jitter);
         let fixed = window_without_script(&all[0].checks, &all[0].checks[CheckIndex(0)])
@@ -418,41 +416,76 @@ fn the_ttl_is_the_window_the_grace_and_a_jitter_of_at_most_one_window() {
     }
 }
 
-#[test]
-fn expire_is_sent_once_per_counter() {
-    let all = [work(checks(&[1])), work(checks(&[2]))];
+/// The number of commands of a batch, the answers from these replies, and the EXPIREs that follow
+/// them.
+fn exchanged(
+    requests: &[Request],
+    time: Micros,
+    replies: &str,
+    known_ttls: &mut KnownTtls,
+) -> (usize, Vec<Result<u64, StoreError>>, usize, usize) {
     let batch_options = BatchOptions {
         by_slot: false,
         fixed_windows_by_script: false,
         expiry_jitter_secs: 0,
     };
+    let at = Instant::now();
+    let batch = Batch::new(
+        requests,
+        batch_options,
+        ClockReading { time, at },
+        known_ttls,
+    );
+    let (mut out, mut after) = (CommandBuffer::default(), CommandBuffer::default());
+    batch.write(&mut out);
+    let mut answers = batch.unanswered();
+    batch.read(Parser::of(&wire(replies)), &mut answers);
+    let without_ttl = batch.learn(&answers, known_ttls);
+    batch.write_expiries(&without_ttl, &mut after);
+    let used = |reply: &Reply| reply.answers[0].map(|verdict| verdict.used);
+    let answers = answers.iter().map(used).collect();
+    (out.commands(), answers, without_ttl.len(), after.commands())
+}
+
+#[test]
+fn expire_is_sent_again_after_an_error() {
+    let all = [request(checks(&[1])), request(checks(&[2]))];
     let mut known_ttls = KnownTtls::default();
-    // The commands for this work, the answers from these replies, and the EXPIREs that follow them.
-    let mut exchange = |works: &[Work], at: Micros, replies: &str| {
-        let batch = Batch::new(
-            works,
-            batch_options,
-            ClockReading {
-                time: at,
-                at: Instant::now(),
-            },
-            &mut known_ttls,
-        );
-        let (mut out, mut after) = (CommandBuffer::default(), CommandBuffer::default());
-        batch.write(&mut out);
-        let mut answers = batch.unanswered();
-        batch.read(Parser::of(&wire(replies)), &mut answers);
-        let without_ttl = batch.learn(&answers, &mut known_ttls);
-        batch.write_expiries(&without_ttl, &mut after);
+    let mut exchange = |requests: &[Request], time: Micros, replies: &str| {
+        exchanged(requests, time, replies, &mut known_ttls)
+    };
+    let whole = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1");
+    exchange(&all[..1], NOW, &whole);
+    for (refused, name) in [
         (
-            out.commands(),
-            answers
-                .iter()
-                .map(|reply| reply.answers[0].map(|verdict| verdict.used))
-                .collect::<Vec<_>>(),
-            without_ttl.len(),
-            after.commands(),
-        )
+            format!("{TIME}|-OOM no memory"),
+            StoreError::NotExecuted("oom"),
+        ),
+        (
+            "-NOPERM no right|:5".to_owned(),
+            StoreError::Unknown("noperm"),
+        ),
+        (format!("{TIME}|+OK"), StoreError::Unknown("protocol")),
+    ] {
+        assert_eq!(
+            exchange(&all[..1], NOW, &refused),
+            (2, vec![Err(name)], 0, 0),
+            "{refused}"
+        );
+        assert_eq!(
+            exchange(&all[..1], NOW, &whole).0,
+            5,
+            "after an error EXPIRE is sent again"
+        );
+    }
+}
+
+#[test]
+fn expire_is_sent_once_per_counter() {
+    let all = [request(checks(&[1])), request(checks(&[2]))];
+    let mut known_ttls = KnownTtls::default();
+    let mut exchange = |requests: &[Request], time: Micros, replies: &str| {
+        exchanged(requests, time, replies, &mut known_ttls)
     };
     let whole = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1");
     let plain = |count: u32| format!("{TIME}|:{count}");
@@ -480,28 +513,6 @@ fn expire_is_sent_once_per_counter() {
         (2, vec![Ok(4)], 0, 0),
         "for any number of hits"
     );
-    for (refused, name) in [
-        (
-            format!("{TIME}|-OOM no memory"),
-            StoreError::NotExecuted("oom"),
-        ),
-        (
-            "-NOPERM no right|:5".to_owned(),
-            StoreError::Unknown("noperm"),
-        ),
-        (format!("{TIME}|+OK"), StoreError::Unknown("protocol")),
-    ] {
-        assert_eq!(
-            exchange(&all[..1], NOW, &refused),
-            (2, vec![Err(name)], 0, 0),
-            "{refused}"
-        );
-        assert_eq!(
-            exchange(&all[..1], NOW, &whole).0,
-            5,
-            "after an error EXPIRE is sent again"
-        );
-    }
     // A flushed server: the count is the hits of this check alone.
     assert_eq!(
         exchange(&all[1..], NOW, &plain(2)),
@@ -530,7 +541,7 @@ fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() 
     });
     let keys = [&b"{a}1"[..], b"{b}1", b"{c}1"];
     let all =
-        [work(Checks::of(keys.map(|key| {
+        [request(Checks::of(keys.map(|key| {
             (key, Check::new(fixed, 1, Modes::default()))
         })))];
     let batch_options = BatchOptions {
@@ -572,10 +583,7 @@ fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() 
         panic!("one redirect: {:?}", replies[0].redirects)
     };
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
-    let asking = [Work {
-        is_asking: true,
-        ..all[0].clone()
-    }];
+    let asking = [asking(&all[0])];
     let batch = Batch::new(&asking, batch_options, now, &mut known_ttls);
     assert!(
         batch
@@ -587,9 +595,9 @@ fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() 
 }
 
 /// A request with one hit on a key of its own.
-fn hit(of: usize, algorithm: Algorithm) -> Work {
+fn hit(of: usize, algorithm: Algorithm) -> Request {
     let key = format!("w1{{shop|customer=c-{of}|path=/checkout}}fw60");
-    work(Checks::of([(
+    request(Checks::of([(
         key.as_bytes(),
         Check::new(algorithm, 1, Modes::default()),
     )]))
@@ -597,7 +605,7 @@ fn hit(of: usize, algorithm: Algorithm) -> Work {
 
 /// The number of allocations of one batch from its requests to their answers: encoding it, and
 /// reading these replies to it.
-fn allocations(all: &[Work], replies: &[u8]) -> u64 {
+fn allocations(all: &[Request], replies: &[u8]) -> u64 {
     let (mut out, mut received) = (CommandBuffer::default(), ReplyBuffer::default());
     let mut exchange = || {
         let batch = batch(all, 0);
@@ -632,7 +640,7 @@ fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
         })
     };
     for (requests, expected) in [(64, 5), (96, 5)] {
-        let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(true))).collect();
+        let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(true))).collect();
         let counted: String = (0..requests).map(|count| format!(" :{count} :1")).collect();
         let replies = wire(&format!(
             "+OK{}|*{} {TIME}{counted}",
@@ -647,12 +655,11 @@ fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
             "a transaction of {requests}"
         );
     }
-    for (requests, expected) in [(64, 12), (96, 12)] {
-        let all: Vec<Work> = (0..requests).map(|of| hit(of, fixed(false))).collect();
+    for (requests, expected) in [(64, 10), (96, 10)] {
+        let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(false))).collect();
         let replies = script(&vec![[4.0, 0.0, 0.0]; requests]);
-        // The same four lists; the list of the call's requests, once to encode and once to read it;
-        // the lists of keys and of their first occurrences; the buffer for a key, which grows once;
-        // and the buffer for packed rows, which grows for the requests.
+        // The same four lists; the lists of keys and of their first occurrences; the buffer for a
+        // key, which grows once; and the buffer for packed rows, which grows for the requests.
         assert_eq!(
             allocations(&all, &replies),
             expected,

@@ -17,9 +17,9 @@
 use bb8_redis::redis::Value;
 use smallvec::SmallVec;
 
-use super::{Call, CallRequest, NUMBER_BYTES};
-use crate::core::algorithm::LARGEST_COUNT;
-use crate::core::algorithm::{Algorithm, Arrival, State};
+use super::{Call, NUMBER_BYTES, Notes};
+use crate::core::algorithm::concurrency::Change;
+use crate::core::algorithm::{Algorithm, Arrival, LARGEST_COUNT, State};
 use crate::core::time::{Micros, Span};
 use crate::core::usage::Summary;
 use crate::core::verdict::{StoreError, Verdict, Wait};
@@ -27,6 +27,7 @@ use crate::limits::plan::Check;
 use crate::limits::rules::Commit;
 use crate::store::redis::error;
 use crate::store::redis::wire::replies::{Token, time};
+use crate::store::redis::wire::request::{Answer, Request};
 
 /// Elements of a reply before the error lines: the two of TIME, and the packed text.
 const HEADER_VALUES: usize = 3;
@@ -64,30 +65,39 @@ enum CheckRow {
     Failed(usize),
 }
 
+impl ReplyParts<'_> {
+    fn arrival(&self, request: &Request) -> Arrival {
+        Arrival {
+            now: self.now,
+            max_hold: request.budget.max_hold,
+        }
+    }
+}
+
 impl Call<'_> {
-    /// Reads a parsed reply into `answers`, one per check in the order of the requests. Returns
-    /// Redis's time.
+    /// Reads a parsed reply into `answers`, one per check in the order of the requests, and into
+    /// `notes`. Returns Redis's time.
     ///
     /// # Errors
-    /// The error of the whole call. `answers` is meaningless then.
+    /// The error of the whole call. `answers` and `notes` are meaningless then.
     pub fn read(
         &self,
         reply: &Value,
-        answers: &mut [Result<Verdict, StoreError>],
+        answers: &mut [Answer],
+        notes: &mut Notes,
     ) -> Result<Micros, StoreError> {
         if let Value::ServerError(error) = reply {
             return Err(error::classify(error).error());
         }
-        self.read_tokens(&mut tokens(reply).into_iter(), answers, &mut Vec::new())
+        self.read_tokens(&mut tokens(reply).into_iter(), answers, notes)
     }
 
-    /// Reads a reply from its tokens, like [`Call::read`]. Adds the totals of tracked checks to
-    /// `usage`, each with the position of its check.
+    /// Reads a reply from its tokens, like [`Call::read`].
     pub(crate) fn read_tokens<'r>(
         &self,
         tokens: &mut impl Iterator<Item = Token<'r>>,
-        answers: &mut [Result<Verdict, StoreError>],
-        usage: &mut Vec<(usize, Summary)>,
+        answers: &mut [Answer],
+        notes: &mut Notes,
     ) -> Result<Micros, StoreError> {
         let parts = self.begin(tokens)?;
         let mut lines: SmallVec<[&[u8]; 4]> = SmallVec::new();
@@ -98,7 +108,9 @@ impl Call<'_> {
             lines.push(line);
         }
         let mut rest = parts.rows;
-        for ((request, check), answer) in self.checks().zip(answers.iter_mut()) {
+        for (position, ((request, check), answer)) in
+            self.checks().zip(answers.iter_mut()).enumerate()
+        {
             let (row, others) = rest
                 .split_at_checked(row_size(&check.algorithm))
                 .ok_or(PROTOCOL_ERROR)?;
@@ -106,17 +118,25 @@ impl Call<'_> {
                 Some(CheckRow::Failed(line)) => Err(lines
                     .get(line.wrapping_sub(1))
                     .map_or(PROTOCOL_ERROR, |line| error::classify_line(line).error())),
-                Some(row) => self.verdict(request, check, (row, check.hits), parts.now),
+                Some(row) => {
+                    if let &CheckRow::Decided {
+                        reset: reset @ 1.., ..
+                    } = &row
+                        && check.algorithm.has_holders()
+                    {
+                        notes.changes.push((position, Change::of_row(reset)));
+                    }
+                    self.verdict(row, check, check.hits, parts.arrival(request))
+                }
                 None => Err(PROTOCOL_ERROR),
             };
             rest = others;
         }
         if !parts.usage.is_empty() {
-            let tracked = self
-                .tracked()
-                .map(|(position, ..)| position)
-                .zip(summaries(parts.usage));
-            usage.extend(tracked.filter_map(|(position, summary)| Some((position, summary?))));
+            let positions = self.tracked().map(|(position, ..)| position);
+            let tracked = positions.zip(summaries(parts.usage));
+            let summary = |(position, summary): (usize, Option<_>)| Some((position, summary?));
+            notes.usage.extend(tracked.filter_map(summary));
         }
         self.read_looks(&parts, answers)?;
         self.read_refused_groups(&parts, answers)?;
@@ -128,11 +148,11 @@ impl Call<'_> {
     fn read_refused_groups(
         &self,
         parts: &ReplyParts<'_>,
-        answers: &mut [Result<Verdict, StoreError>],
+        answers: &mut [Answer],
     ) -> Result<(), StoreError> {
         let mut first = 0;
-        for request in &self.requests {
-            let behind = first + request.picked.len();
+        for (request, checks) in self.parts() {
+            let behind = first + checks.len();
             let group = answers.get(first..behind).ok_or(PROTOCOL_ERROR)?;
             if request.checks.commit == Commit::AllOrNone
                 && group.iter().all(Result::is_ok)
@@ -148,15 +168,9 @@ impl Call<'_> {
                             .row(parts, at)
                             .and_then(|row| read_row(&check.algorithm, row))
                     {
-                        let arrival = Arrival {
-                            now: parts.now,
-                            max_hold: request.max_hold,
-                        };
-                        *answer = Ok(check
-                            .algorithm
-                            .without_debt()
-                            .step(state, arrival, check.hits)
-                            .verdict);
+                        let free = check.algorithm.without_debt();
+                        let step = free.step(state, parts.arrival(request), check.hits);
+                        *answer = Ok(step.verdict);
                     }
                 }
             }
@@ -180,11 +194,7 @@ impl Call<'_> {
 
     /// Reads the rows of looks again: those checks are allowed, and their rows show what they have
     /// left without any hits.
-    fn read_looks(
-        &self,
-        parts: &ReplyParts<'_>,
-        answers: &mut [Result<Verdict, StoreError>],
-    ) -> Result<(), StoreError> {
+    fn read_looks(&self, parts: &ReplyParts<'_>, answers: &mut [Answer]) -> Result<(), StoreError> {
         for position in parts.looks.as_chunks::<POSITION_BYTES>().0 {
             let at = usize::from(u16::from_le_bytes(*position)).wrapping_sub(1);
             let (request, check) = self.checks().nth(at).ok_or(PROTOCOL_ERROR)?;
@@ -197,7 +207,7 @@ impl Call<'_> {
                 },
                 found => found,
             };
-            let verdict = self.verdict(request, check, (row, 0), parts.now);
+            let verdict = self.verdict(row, check, 0, parts.arrival(request));
             *answers.get_mut(at).ok_or(PROTOCOL_ERROR)? = verdict.map(|verdict| Verdict {
                 allowed: true,
                 ..verdict
@@ -214,13 +224,9 @@ impl Call<'_> {
         let Ok(parts) = self.begin(&mut tokens.iter().copied()) else {
             return Vec::new();
         };
-        let kept = |((_, check), ticks): ((&CallRequest<'_>, &Check), f64)| {
-            Some(
-                check
-                    .algorithm
-                    .tick()
-                    .span(u64::try_from(integer(ticks)?).ok()?),
-            )
+        let kept = |((_, check), ticks): ((_, &Check), f64)| {
+            let ticks = u64::try_from(integer(ticks)?).ok()?;
+            Some(check.algorithm.tick().span(ticks))
         };
         self.checks().zip(numbers(parts.kept)).map(kept).collect()
     }
@@ -254,29 +260,15 @@ impl Call<'_> {
             .map(|(_, check)| row_size(&check.algorithm))
             .sum();
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
+        let kept_numbers = if self.is_time_given { self.len() } else { 0 };
         let (kept, rest) = rest
-            .split_at_checked(if self.is_time_given {
-                NUMBER_BYTES * self.len()
-            } else {
-                0
-            })
+            .split_at_checked(kept_numbers * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
         let (usage, looks) = rest
             .split_at_checked(self.usage_rows() * SUMMARY_NUMBERS * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
-        // Only a request that commits all or none can be refused because of another of its checks.
-        let has_groups = self
-            .requests
-            .iter()
-            .any(|request| request.checks.commit == Commit::AllOrNone);
-        if looks.len() % POSITION_BYTES > 0
-            || looks.len()
-                > if has_groups {
-                    POSITION_BYTES * self.len()
-                } else {
-                    0
-                }
-        {
+        let most_looks = if self.has_groups() { self.len() } else { 0 };
+        if looks.len() % POSITION_BYTES > 0 || looks.len() > POSITION_BYTES * most_looks {
             return Err(PROTOCOL_ERROR);
         }
         Ok(ReplyParts {
@@ -289,47 +281,34 @@ impl Call<'_> {
         })
     }
 
-    fn verdict(
-        &self,
-        request: &CallRequest<'_>,
-        check: &Check,
-        (row, hits): (CheckRow, i64),
-        now: Micros,
-    ) -> Result<Verdict, StoreError> {
+    /// The verdict of a row on so many hits of a check.
+    fn verdict(&self, row: CheckRow, check: &Check, hits: i64, at: Arrival) -> Answer {
         let (used, reset, retry) = match row {
-            CheckRow::Found(state) => {
-                return Ok(check
-                    .algorithm
-                    .step(
-                        state,
-                        Arrival {
-                            now,
-                            max_hold: request.max_hold,
-                        },
-                        hits,
-                    )
-                    .verdict);
-            }
+            CheckRow::Found(state) => return Ok(check.algorithm.step(state, at, hits).verdict),
             CheckRow::Decided { used, reset, retry } => (used, reset, retry),
             CheckRow::Failed(_) => return Err(PROTOCOL_ERROR),
         };
         let allowed = retry == 0;
         if let Algorithm::FixedWindow(fixed) = &check.algorithm {
+            let window = fixed.number(self.now.time);
             return Ok(Verdict {
                 allowed,
-                ..fixed.judge(fixed.number(self.now), used, now, check.hits)
+                ..fixed.judge(window, used, at.now, check.hits)
             });
         }
         let tick = check.algorithm.tick();
-        let retry_after =
-            u64::try_from(retry).map_or(Wait::Never, |ticks| Wait::For(tick.span(ticks)));
-        let remaining = check.algorithm.capacity().saturating_sub(used);
         Ok(Verdict {
             allowed,
-            remaining,
+            remaining: check.algorithm.capacity().saturating_sub(used),
             used,
-            reset_after: tick.span(reset),
-            retry_after,
+            // A limit of requests in flight has none: the number is the change of its holders.
+            reset_after: if check.algorithm.has_holders() {
+                Span::ZERO
+            } else {
+                tick.span(reset)
+            },
+            retry_after: u64::try_from(retry)
+                .map_or(Wait::Never, |ticks| Wait::For(tick.span(ticks))),
             delay: Span::ZERO,
         })
     }

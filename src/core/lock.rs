@@ -1,0 +1,11 @@
+//! Locking a mutex, whatever became of the threads that held it.
+//!
+//! What a mutex guards is whole wherever a panic may happen: it is replaced by one assignment, or
+//! changed by code that cannot panic. So poisoning says nothing, and is ignored.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, poisoned or not.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
