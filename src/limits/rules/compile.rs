@@ -7,16 +7,16 @@
 //! ignores is a warning. Nothing here reads files or the clock: the caller passes the texts, sorted
 //! by name, and wildcards of a domain that several files share are in that order.
 
-mod algorithm_fields;
 pub(crate) mod data;
 mod defaults;
 pub(crate) mod descriptor;
 mod fields;
 mod locations;
 pub(crate) mod matching;
-mod numbers;
+mod options;
 pub mod outline;
 pub(crate) mod overlay;
+mod partial;
 pub(crate) mod plans;
 pub(crate) mod problem;
 mod rate;
@@ -26,8 +26,6 @@ mod settle;
 mod siblings;
 mod suspicion;
 pub(crate) mod table;
-mod trial;
-mod units;
 mod values;
 
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use crate::core::usage::Tracking;
 ///
 /// A domain keeps its number while it is in force, so that a domain which does not change is part
 /// of the next rules as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LimitId {
     /// The number of its domain in the rules.
     pub domain: u32,
@@ -63,7 +63,7 @@ pub fn encoded_bytes(metadata: &Metadata) -> usize {
 }
 
 /// A limit and its path in the tree.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "what a file says, which does not depend on each other"
@@ -476,6 +476,13 @@ pub struct Level {
 }
 
 impl Level {
+    /// Whether it has a value that is no pattern, or a list of values.
+    #[must_use]
+    pub fn is_one_value(&self) -> bool {
+        let value = self.value.as_deref();
+        value.is_some_and(|value| self.matching.is_by_more_than_text() || !value.contains('*'))
+    }
+
     /// `key` or `key_value`, as in the names of metrics.
     #[must_use]
     pub fn text(&self) -> String {

@@ -1,29 +1,20 @@
 //! Descriptors: compiles a list of maps to a level of the tree, and to its limits.
 
-use std::sync::Arc;
-
-use super::algorithm_fields::{AlgorithmFields, USAGE};
-use super::defaults::{Layer, OfLimit, PendingAmount, PendingTrial, Settled};
 use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
-use super::numbers::Numbers;
-use super::overlay::Added;
+use super::overlay::{Added, Switches};
+use super::partial::PartialLimit;
 use super::problem::Problems;
 use super::rate::{self, RateLimit};
 use super::settle::PendingLimit;
 use super::siblings::Siblings;
-use super::table::{self, PendingRows, PendingTable};
-use super::{Compiler, Domain, suspicion, trial};
-use crate::core::algorithm::Algorithm;
-use crate::core::algorithm::concurrency::Gauge;
-use crate::core::time::{Rate, Span, Unit};
-use crate::core::usage::{self, Tracking};
+use super::table::{self, PendingTable};
+use super::{Compiler, Domain, suspicion};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{
-    Level, Limit, LimitId, MAX_METADATA_BYTES, Matching, Metadata, OnStoreFailure, Trial,
-    encoded_bytes,
+    Level, Limit, LimitId, MAX_METADATA_BYTES, Matching, Metadata, OnStoreFailure, encoded_bytes,
 };
-use crate::limits::rules::source::{Content, Node, Position, ValueType};
+use crate::limits::rules::source::{Content, Node, ValueType};
 use crate::limits::rules::tree::Branch;
 
 /// The largest sum of the bytes of all limits' paths. Every limit holds the texts of its levels, so
@@ -118,11 +109,16 @@ fn read_descriptor(
     // The content of an unusable descriptor is checked too; the rules are dropped then.
     path.push(level.unwrap_or_default());
     let rate_limit = match rate_limit {
-        None if has_table => Some(RateLimit::of_rows(fields)),
+        None if has_table => Some(RateLimit::of_rows(&compiler.problems, fields)),
         rate_limit => rate_limit.flatten(),
     };
     let table = table::read(compiler, fields, path);
-    let limit = add_limit(compiler, domain, fields, path, (rate_limit, table, added));
+    let written = Written {
+        rate_limit,
+        table,
+        added,
+    };
+    let limit = add_limit(compiler, domain, fields, path, written);
     let mut children = Siblings::default();
     if let Some(list) = fields.get("descriptors") {
         read_list(compiler, domain, list, &mut children, path);
@@ -222,189 +218,89 @@ fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<(Level
     ))
 }
 
-/// Reads the keys beside a `rate_limit`, and adds the limit if there is one.
+/// What makes a limit of a descriptor.
+struct Written<'n, 'o> {
+    rate_limit: Option<RateLimit<'n>>,
+    table: Option<Result<PendingTable, ()>>,
+    added: Added<'o>,
+}
+
+/// Adds the limit of a descriptor.
 fn add_limit(
     compiler: &mut Compiler<'_>,
     domain: &mut Domain,
     fields: &Fields<'_>,
     path: &[Level],
-    (rate_limit, table, added): (
-        Option<RateLimit<'_>>,
-        Option<Result<PendingTable, ()>>,
-        Added<'_>,
-    ),
+    written: Written<'_, '_>,
 ) -> Option<LimitId> {
+    let Written {
+        rate_limit,
+        table,
+        added,
+    } = written;
     let problems = &mut compiler.problems;
-    let shadow_mode = fields::switch(problems, fields, "shadow_mode") | added.switches.shadow_mode;
-    let quota_mode = fields::switch(problems, fields, "quota_mode") | added.switches.quota_mode;
-    let detailed_metric =
-        fields::switch(problems, fields, "detailed_metric") | added.switches.detailed_metric;
+    let switches = Switches::read(problems, fields).or(added.switches);
     let metadata = fields
         .get("metadata")
         .and_then(|node| read_metadata(problems, node));
-    let RateLimit {
-        amount,
-        at,
-        keys,
-        name,
-        replaces,
-        trial,
-        usage,
-        of_plan,
-        is_written,
-    } = rate_limit?;
-    let name = name.or(added.name);
-    if let Some(name) = name {
-        domain.names.insert(name.into());
-    }
+    let rate_limit = rate_limit?;
+    let name = rate_limit.name.or_else(|| added.name());
+    domain.names.extend(name.map(Into::into));
+    let replaces = rate_limit.replaces;
     domain.replaced.extend(
         replaces
             .iter()
             .map(|&(at, name)| (problems.here(at), name.into())),
     );
-    let is_unlimited = matches!(amount, Ok(None)) && of_plan.is_none();
-    let trial = trial.map(|node| trial::read(problems, node, is_unlimited));
-    // The name counts even if the amount is wrong, so that one mistake is not reported as two.
-    let (amount, trial) = (
-        amount.ok()?,
-        trial.map_or(Some(None), |read| read.map(Some))?,
-    );
+    let layer = rate_limit.layer?;
     let table = table.transpose().ok()?;
-    let rows = pending_rows(
-        problems,
-        (amount.as_ref(), name),
-        (&keys, at),
-        (of_plan, is_written),
+    if switches.shadow_mode && rate_limit.plan.is_none() {
+        warn_of_shadow(problems, &layer);
+    }
+    count_path(compiler, domain, fields, path)?;
+    let id = LimitId::new(domain.number, domain.next_limit);
+    domain.next_limit = domain.next_limit.checked_add(1)?;
+    let limit = Limit {
+        id,
+        domain: domain.name.clone(),
+        levels: path.into(),
+        shadow_mode: switches.shadow_mode,
+        quota_mode: switches.quota_mode,
+        detailed_metric: switches.detailed_metric,
+        replaces: replaces.into_iter().map(|(_, name)| name.into()).collect(),
+        metadata,
+        origin: compiler.problems.origin(fields.node().at),
+        ..Limit::default()
+    };
+    domain.pending.push(PendingLimit {
+        limit,
+        written: layer,
+        plan: rate_limit.plan,
         table,
-    );
-    let path_bytes = path
-        .iter()
-        .map(|level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len()))
-        .sum::<usize>();
-    compiler.path_bytes = compiler
-        .path_bytes
-        .saturating_add(path_bytes + domain.name.len());
+        added: added.layers.into_iter().cloned().collect(),
+    });
+    Some(id)
+}
+
+/// Counts the bytes of a path; `None`, with an error, if all together are too many.
+fn count_path(
+    compiler: &mut Compiler<'_>,
+    domain: &Domain,
+    fields: &Fields<'_>,
+    path: &[Level],
+) -> Option<()> {
+    let of_level =
+        |level: &Level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len());
+    let bytes = path.iter().map(of_level).sum::<usize>() + domain.name.len();
+    compiler.path_bytes = compiler.path_bytes.saturating_add(bytes);
     if compiler.path_bytes > LONGEST_PATHS {
         let what = format!(
             "the keys and values above all limits have more than {LONGEST_PATHS} bytes in total"
         );
-        problems.error_at(
-            fields.node(),
-            what,
-            "write shorter keys and values, or fewer limits",
-        );
-        return None;
+        let remedy = "write shorter keys and values, or fewer limits";
+        compiler.problems.error_at(fields.node(), what, remedy);
     }
-    let id = LimitId::new(domain.number, domain.next_limit);
-    domain.next_limit = domain.next_limit.checked_add(1)?;
-    let replaces = replaces.into_iter().map(|(_, name)| name.into()).collect();
-    if amount.is_none() && trial.is_none() && rows.is_none() {
-        warn_of_unlimited(problems, at, &added);
-    }
-    let layers: Vec<Layer> = added.layers.iter().copied().cloned().collect();
-    let trial = trial.map(|written| {
-        // An unlimited limit has no usage, so that what it says of usage is its trial's.
-        let of_usage = keys
-            .iter()
-            .filter(|(key, _)| amount.is_none() && rows.is_none() && USAGE.contains(key));
-        let keys = of_usage
-            .chain(&written.keys)
-            .map(|&(key, at)| (key, compiler.problems.here(at)))
-            .collect();
-        let (at, layers) = (
-            compiler.problems.here(written.at),
-            if amount.is_none() {
-                layers.clone()
-            } else {
-                Vec::new()
-            },
-        );
-        PendingTrial {
-            written: written.with_usage(usage),
-            at,
-            keys,
-            layers,
-        }
-    });
-    let amount = amount.map(|(rate, fields)| {
-        if shadow_mode {
-            warn_of_shadow(compiler, fields.on_store_failure, &keys);
-        }
-        let problems = &mut compiler.problems;
-        let rate = if keys.iter().any(|(key, _)| *key == "unit_multiplier") {
-            rate
-        } else {
-            multiplied(problems, at, (rate, &fields), &added)
-        };
-        let keys = keys
-            .into_iter()
-            .map(|(key, at)| (key, problems.here(at)))
-            .collect();
-        let is_one = |level: &Level| {
-            level
-                .value
-                .as_deref()
-                .is_some_and(|value| level.matching.is_by_more_than_text() || !value.contains('*'))
-        };
-        let has_last_value = path.last().is_some_and(is_one);
-        PendingAmount {
-            rate,
-            fields,
-            below: Vec::new(),
-            at: problems.here(at),
-            keys,
-            layers,
-            has_last_value,
-        }
-    });
-    let (domain_name, levels, name) = (
-        domain.name.clone(),
-        Box::<[Level]>::from(path),
-        name.map(Box::<str>::from),
-    );
-    let origin = compiler.problems.origin(fields.node().at);
-    domain.pending.push(PendingLimit {
-        amount,
-        trial,
-        rows,
-        make: Box::new(
-            move |OfLimit {
-                      amount,
-                      usage,
-                      trial,
-                      on_store_failure,
-                  }| Limit {
-                id,
-                gauge: amount.as_ref().and_then(|amount| gauge(&amount.algorithm)),
-                usage: usage
-                    .map(|settings| tracking(settings, &domain_name, &levels, IsTrial(false))),
-                trial: trial.map(|Settled { amount, usage, .. }| {
-                    Box::new(Trial {
-                        amount,
-                        usage: usage.map(|settings| {
-                            tracking(settings, &domain_name, &levels, IsTrial(true))
-                        }),
-                    })
-                }),
-                domain: domain_name,
-                shown: Limit::shown(name.as_deref(), &levels),
-                levels,
-                name,
-                amount,
-                is_by_rows: false,
-                plan: None,
-                table: None,
-                shadow_mode,
-                quota_mode,
-                on_store_failure,
-                detailed_metric,
-                replaces,
-                metadata,
-                origin,
-            },
-        ),
-    });
-    Some(id)
+    (compiler.path_bytes <= LONGEST_PATHS).then_some(())
 }
 
 /// The metadata of a limit, unless it cannot be returned or is too large.
@@ -427,138 +323,15 @@ fn read_metadata(problems: &mut Problems, node: &Node) -> Option<Metadata> {
     None
 }
 
-/// The gauge of a limit of requests in flight.
-fn gauge(algorithm: &Algorithm) -> Option<Arc<Gauge>> {
-    match algorithm {
-        Algorithm::Concurrency(concurrency) => Some(Arc::new(Gauge::new(Span::from_micros(
-            concurrency.max_duration,
-        )))),
-        _ => None,
-    }
-}
-
-/// What plans and tables add to a limit; `None` if it has neither.
-fn pending_rows(
-    problems: &Problems,
-    (amount, name): (Option<&(Rate, AlgorithmFields)>, Option<&str>),
-    (keys, at): (&[(&'static str, Position)], Position),
-    (of_plan, has_default): (Option<(Position, &str, Numbers)>, bool),
-    table: Option<PendingTable>,
-) -> Option<PendingRows> {
-    let here = |at| problems.here(at);
-    let (plan, numbers) = match of_plan {
-        Some((at, name, numbers)) => (Some((here(at), name.into())), numbers),
-        None if table.is_none() => return None,
-        None if !has_default => (None, Numbers::default()),
-        None => {
-            let keys = keys.iter().map(|&(key, at)| (key, here(at))).collect();
-            let fields = amount.map(|(_, fields)| *fields).unwrap_or_default();
-            (
-                None,
-                Numbers::complete(amount.map(|(rate, _)| *rate), fields, keys).named(name),
-            )
-        }
-    };
-    Some(PendingRows {
-        plan,
-        numbers,
-        has_default,
-        table,
-        at: here(at),
-    })
-}
-
-/// A limit with `track_usage`, or its trial.
-fn tracking(
-    settings: usage::Settings,
-    domain: &str,
-    levels: &[Level],
-    IsTrial(is_trial): IsTrial,
-) -> Arc<Tracking> {
-    let levels = levels
-        .iter()
-        .map(|level| (level.key.clone(), level.value.clone()))
-        .collect();
-    Arc::new(Tracking {
-        settings,
-        domain: domain.into(),
-        levels,
-        is_trial,
-    })
-}
-
-/// Whether it is a trial's.
-struct IsTrial(bool);
-
-/// The rate with the `unit_multiplier` that the overlay adds, unless it makes no window.
-fn multiplied(
-    problems: &mut Problems,
-    at: Position,
-    (rate, fields): (Rate, &AlgorithmFields),
-    added: &Added<'_>,
-) -> Rate {
-    let Some((unit_multiplier, layer)) = added.unit_multiplier.filter(|_| rate.unit != Unit::None)
-    else {
-        return rate;
-    };
-    if fields.has_calendar() {
-        let what = format!(
-            "the limit has 'period: calendar': the 'unit_multiplier' of {} is not used for this \
-             limit",
-            layer.source
-        );
-        problems.warning(at, what, "remove it, or remove 'period'");
-        return rate;
-    }
-    let multiplied = Rate {
-        unit_multiplier,
-        ..rate
-    };
-    if multiplied.window().is_some() {
-        return multiplied;
-    }
-    let what = format!(
-        "a window of {unit_multiplier} {}s is longer than 100 years: {} is not used for this limit",
-        rate.unit.name(),
-        layer.source
-    );
-    problems.warning(at, what, "write a smaller 'unit_multiplier'");
-    rate
-}
-
-/// Nothing asks a store about an unlimited limit, so that it has no options.
-fn warn_of_unlimited(problems: &mut Problems, at: Position, added: &Added<'_>) {
-    for layer in added
-        .layers
-        .iter()
-        .filter(|layer| layer.of_limit && layer.fields != AlgorithmFields::default())
-    {
-        let what = format!(
-            "an unlimited limit has no options: {} is not used for this limit",
-            layer.source
-        );
-        problems.warning(at, what, "remove them, or set an amount");
-    }
-}
-
 /// A limit in shadow mode never refuses, whether its store answers or not.
-fn warn_of_shadow(
-    compiler: &mut Compiler<'_>,
-    on_store_failure: Option<OnStoreFailure>,
-    keys: &[(&'static str, Position)],
-) {
-    let at = keys
-        .iter()
-        .find(|(key, _)| *key == "on_store_failure")
-        .map(|&(_, at)| at);
-    if let (Some(OnStoreFailure::Error | OnStoreFailure::Deny), Some(at)) = (on_store_failure, at) {
+fn warn_of_shadow(problems: &mut Problems, layer: &PartialLimit) {
+    if let (Some(OnStoreFailure::Error | OnStoreFailure::Deny), Some(at)) =
+        (layer.on_store_failure, layer.place("on_store_failure"))
+    {
         let what =
             "'on_store_failure' has no effect on a limit in shadow mode, which never refuses";
-        compiler.problems.warning(
-            at,
-            what,
-            "remove 'on_store_failure', or remove 'shadow_mode'",
-        );
+        let remedy = "remove 'on_store_failure', or remove 'shadow_mode'";
+        problems.warning_in(at, what, remedy);
     }
 }
 

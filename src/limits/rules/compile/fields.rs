@@ -67,6 +67,11 @@ impl<'n> Fields<'n> {
         self.meant.contains(&key)
     }
 
+    /// Whether a misspelled key was probably meant to be a known one.
+    pub(super) fn has_meant(&self) -> bool {
+        !self.meant.is_empty()
+    }
+
     /// Whether a key of the map has its meaning in another section.
     pub(super) fn has_misplaced(&self) -> bool {
         self.has_misplaced

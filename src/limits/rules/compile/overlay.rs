@@ -11,11 +11,14 @@
 
 pub(crate) mod read;
 
+use std::sync::Arc;
+
 use hashbrown::HashSet;
 
 use super::SourceText;
-use super::defaults::Layer;
-use super::problem::{Problem, Severity};
+use super::fields::{self, Fields};
+use super::partial::PartialLimit;
+use super::problem::{Problem, Problems, Severity};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::source::Position;
@@ -26,7 +29,7 @@ pub use read::XdsDefaults;
 #[derive(Debug)]
 pub struct Overlay {
     file: SourceText,
-    defaults: Option<Layer>,
+    defaults: Option<Arc<PartialLimit>>,
     domains: Vec<OverlaidDomain>,
     entries: Vec<Entry>,
 }
@@ -65,7 +68,7 @@ struct OverlaidDomain {
     entry: EntryNumber,
     name: Glob,
     commit: Option<Commit>,
-    defaults: Option<Layer>,
+    defaults: Option<Arc<PartialLimit>>,
     levels: Vec<OverlaidLevel>,
 }
 
@@ -76,21 +79,13 @@ struct OverlaidLevel {
     /// `None`: any value, also none. A descriptor without a value has an empty one.
     value: Option<Glob>,
     switches: Switches,
-    limit: Option<OverlaidLimit>,
+    limit: Option<Arc<PartialLimit>>,
     /// For the limits here and below.
-    defaults: Option<Layer>,
+    defaults: Option<Arc<PartialLimit>>,
     below: Vec<OverlaidLevel>,
 }
 
-/// What an overlay adds to a limit.
-#[derive(Debug)]
-struct OverlaidLimit {
-    layer: Layer,
-    unit_multiplier: Option<u32>,
-    name: Option<Box<str>>,
-}
-
-/// What an overlay switches on in a descriptor.
+/// What a descriptor switches on.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -102,6 +97,29 @@ pub(super) struct Switches {
     pub(super) detailed_metric: bool,
     pub(super) value_to_metric: bool,
     pub(super) share_threshold: bool,
+}
+
+impl Switches {
+    pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Self {
+        let mut switch = |key| fields::switch(problems, fields, key);
+        Self {
+            shadow_mode: switch("shadow_mode"),
+            quota_mode: switch("quota_mode"),
+            detailed_metric: switch("detailed_metric"),
+            value_to_metric: switch("value_to_metric"),
+            share_threshold: switch("share_threshold"),
+        }
+    }
+
+    pub(super) const fn or(self, other: Self) -> Self {
+        Self {
+            shadow_mode: self.shadow_mode | other.shadow_mode,
+            quota_mode: self.quota_mode | other.quota_mode,
+            detailed_metric: self.detailed_metric | other.detailed_metric,
+            value_to_metric: self.value_to_metric | other.value_to_metric,
+            share_threshold: self.share_threshold | other.share_threshold,
+        }
+    }
 }
 
 impl Overlay {
@@ -135,10 +153,10 @@ impl Overlay {
 pub(super) struct Cursor<'o> {
     /// For each level from the root on, the entries that may match it, and the defaults that
     /// entries above it give, first of these first.
-    stack: Vec<(Vec<&'o [OverlaidLevel]>, Vec<&'o Layer>)>,
+    stack: Vec<(Vec<&'o [OverlaidLevel]>, Vec<&'o Arc<PartialLimit>>)>,
     /// The weakest layers, the strongest first: defaults of the domain, of the overlay, and of the
     /// process.
-    base: Vec<&'o Layer>,
+    base: Vec<&'o Arc<PartialLimit>>,
     pub(super) commit: Option<Commit>,
     pub(super) used: HashSet<EntryNumber>,
 }
@@ -147,17 +165,15 @@ pub(super) struct Cursor<'o> {
 #[derive(Default)]
 pub(super) struct Added<'o> {
     pub(super) switches: Switches,
-    pub(super) unit_multiplier: Option<(u32, &'o Layer)>,
-    pub(super) name: Option<&'o str>,
     /// The strongest first.
-    pub(super) layers: Vec<&'o Layer>,
+    pub(super) layers: Vec<&'o Arc<PartialLimit>>,
 }
 
 impl<'o> Cursor<'o> {
     /// At the root of the domain of that name.
     pub(super) fn new(
         overlay: Option<&'o Overlay>,
-        process: Option<&'o Layer>,
+        process: Option<&'o Arc<PartialLimit>>,
         domain: &str,
     ) -> Self {
         let mut cursor = Self::default();
@@ -186,9 +202,7 @@ impl<'o> Cursor<'o> {
 
     /// The failure policy of the whole domain.
     pub(super) fn on_store_failure(&self) -> Option<OnStoreFailure> {
-        self.base
-            .iter()
-            .find_map(|layer| layer.fields.on_store_failure)
+        self.base.iter().find_map(|layer| layer.on_store_failure)
     }
 
     /// Goes down to a descriptor; [`Cursor::leave`] goes back.
@@ -240,23 +254,15 @@ impl<'o> Cursor<'o> {
 
 impl<'o> Added<'o> {
     fn add(&mut self, level: &'o OverlaidLevel, is_pattern: bool) {
-        let Switches {
-            shadow_mode,
-            quota_mode,
-            detailed_metric,
-            value_to_metric,
-            share_threshold,
-        } = level.switches;
-        self.switches.shadow_mode |= shadow_mode;
-        self.switches.quota_mode |= quota_mode;
-        self.switches.detailed_metric |= detailed_metric;
-        self.switches.value_to_metric |= value_to_metric;
-        self.switches.share_threshold |= share_threshold && is_pattern;
-        let Some(limit) = &level.limit else { return };
-        self.layers.push(&limit.layer);
-        self.name = self.name.or(limit.name.as_deref());
-        self.unit_multiplier = self.unit_multiplier.or(limit
-            .unit_multiplier
-            .map(|multiplier| (multiplier, &limit.layer)));
+        self.switches = self.switches.or(Switches {
+            share_threshold: level.switches.share_threshold && is_pattern,
+            ..level.switches
+        });
+        self.layers.extend(&level.limit);
+    }
+
+    /// The name of a limit without one.
+    pub(super) fn name(&self) -> Option<&'o str> {
+        self.layers.iter().find_map(|layer| layer.name.as_deref())
     }
 }

@@ -1,10 +1,11 @@
-//! `plans` of a domain: numbers with a name, which `rate_limit` and rows of tables refer to.
+//! `plans` of a domain: layers with a name, which `rate_limit` and rows of tables refer to.
 
 use hashbrown::HashMap;
 
 use super::fields::{self, Fields, Section};
-use super::numbers::{self, Numbers};
+use super::partial::PartialLimit;
 use super::problem::{Location, Problems, quoted};
+use super::rate;
 use crate::limits::rules::source::Content;
 
 /// Plans of a domain: each is a limit of each table that uses it.
@@ -23,8 +24,8 @@ pub(super) struct Plans {
 
 /// One plan.
 pub(super) struct Plan {
-    /// `None`: they are wrong, which is reported.
-    pub(super) numbers: Option<Numbers>,
+    /// `None`: it is wrong, which is reported.
+    pub(super) layer: Option<PartialLimit>,
     /// Where it is written.
     pub(super) at: Location,
 }
@@ -99,17 +100,11 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, plans: &mut Pla
             return;
         }
         let read = fields::read(problems, node, Section::Plan);
-        let plan = match &read {
-            None => Plan { numbers: None, at },
-            Some(fields) => {
-                let name = fields::name(problems, fields);
-                let numbers = numbers::read(problems, fields, Problems::here);
-                Plan {
-                    numbers: numbers.map(|numbers| numbers.named(name)),
-                    at,
-                }
-            }
-        };
+        let layer = read.and_then(|fields| {
+            PartialLimit::read(problems, &fields)
+                .filter(|layer| rate::is_of_many(problems, &fields, layer))
+        });
+        let plan = Plan { layer, at };
         plans.by_name.insert(name.into(), plan);
     }
 }

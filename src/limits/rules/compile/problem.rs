@@ -129,7 +129,7 @@ impl fmt::Display for OneLine<'_> {
 }
 
 /// A position in one of the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Location {
     file: usize,
     at: Position,
@@ -139,6 +139,11 @@ impl Location {
     /// The beginning of a line of the same file.
     pub(super) const fn line(self, line: u32) -> Self {
         self.at(Position { line, column: 1 })
+    }
+
+    /// The same position in the file of another location.
+    pub(super) const fn in_file_of(self, other: Self) -> Self {
+        other.at(self.at)
     }
 
     /// A position in the same file.
@@ -154,6 +159,8 @@ pub(super) struct Problems {
     found: Vec<(Location, Grade, String, String)>,
     /// A problem is reported once, though aliases lead to its location more than once.
     reported: HashSet<(Location, String)>,
+    /// Where problems are warnings, and whose they are: those of what is left out for them.
+    left_out: Option<(Location, Arc<str>)>,
     errors: bool,
     mistakes: bool,
     warnings: bool,
@@ -341,7 +348,21 @@ impl Problems {
         }
     }
 
+    /// From now on, problems are warnings there: what has them is not used for this limit. `None`:
+    /// problems are what they are.
+    pub(super) fn warn_only(&mut self, left_out: Option<(Location, Arc<str>)>) {
+        self.left_out = left_out;
+    }
+
     fn add(&mut self, location: Location, grade: Grade, what: String, remedy: String) {
+        let (location, grade, what) = match &self.left_out {
+            Some((at, source)) if grade != Grade::Warning => {
+                let what = format!("{what}: {source} is not used for this limit");
+                (*at, Grade::Warning, what)
+            }
+            Some((at, _)) => (*at, grade, what),
+            None => (location, grade, what),
+        };
         match grade {
             Grade::Error => self.errors = true,
             Grade::Mistake => self.mistakes = true,

@@ -1,50 +1,40 @@
 //! The `rate_limit` of a descriptor.
 
-use super::algorithm_fields::{self, AlgorithmFields};
 use super::fields::{self, Fields, Section};
-use super::numbers::{self, Numbers};
-use super::problem::{Problems, quoted};
-use super::units::{InvalidAmount, too_long, unit, unit_multiplier, unlimited};
+use super::options::{self, NO_UNIT};
+use super::partial::{PartialLimit, Places};
+use super::problem::{Location, Problems, quoted};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::time::{Rate, Unit};
-use crate::core::usage;
 use crate::limits::rules::source::{Content, Node, Position, ValueType};
 
 /// The content of a `rate_limit`.
 pub(super) struct RateLimit<'n> {
-    /// `None` = unlimited.
-    pub(super) amount: Result<Option<(Rate, AlgorithmFields)>, InvalidAmount>,
-    /// Its position.
-    pub(super) at: Position,
-    /// The positions of its values by their keys, for errors that show when the algorithm is made.
-    pub(super) keys: Vec<(&'static str, Position)>,
+    /// `None`: it is wrong, which is reported.
+    pub(super) layer: Option<PartialLimit>,
+    /// Its name, also if the rest is wrong, so that one mistake is not reported as two.
     pub(super) name: Option<&'n str>,
     /// Names of other limits, with their positions.
     pub(super) replaces: Vec<(Position, &'n str)>,
-    /// Its `trial`, also if that is null.
-    pub(super) trial: Option<&'n Node>,
-    /// What it says of usage, if it is unlimited.
-    pub(super) usage: usage::Options,
-    /// The plan that it names, and the numbers that stand above those of the plan; the amount is
-    /// `Ok(None)` then.
-    pub(super) of_plan: Option<(Position, &'n str, Numbers)>,
-    /// Otherwise the limit is that of the rows of a table only.
-    pub(super) is_written: bool,
+    /// The plan below it.
+    pub(super) plan: Option<(Location, Box<str>)>,
 }
 
 impl RateLimit<'_> {
     /// That of a descriptor whose table says all.
-    pub(super) fn of_rows(fields: &Fields<'_>) -> Self {
+    pub(super) fn of_rows(problems: &Problems, fields: &Fields<'_>) -> Self {
+        let places = Places {
+            at: problems.here(fields.node().at),
+            ..Places::default()
+        };
         Self {
-            amount: Ok(None),
-            at: fields.node().at,
-            keys: Vec::new(),
+            layer: Some(PartialLimit {
+                places,
+                ..PartialLimit::default()
+            }),
             name: None,
             replaces: Vec::new(),
-            of_plan: None,
-            is_written: false,
-            trial: None,
-            usage: usage::Options::default(),
+            plan: None,
         }
     }
 }
@@ -54,110 +44,99 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLi
     let fields = fields::read(problems, node, Section::RateLimit)?;
     let name = fields::name(problems, &fields);
     let replaces = replaces(problems, &fields, name);
-    let trial = fields.written("trial");
-    let mut usage = usage::Options::default();
-    let mut of_plan = None;
-    let amount = if let Some(node) = fields.get("plan") {
-        let plan = fields::text(problems, node, "plan");
-        let numbers = numbers::read(problems, &fields, Problems::here);
-        of_plan = plan
-            .zip(numbers)
-            .map(|(plan, numbers)| (node.at, plan, numbers.named(name)));
-        if of_plan.is_some() {
-            Ok(None)
-        } else {
-            Err(InvalidAmount)
-        }
-    } else if fields::switch(problems, &fields, "unlimited") {
-        usage = unlimited(problems, &fields);
-        Ok(None)
-    } else {
-        // Both are read even if one is wrong, so that all problems are found at once.
-        let (rate, options) = (
-            rate(problems, &fields),
-            algorithm_fields::read(problems, &fields),
-        );
-        rate.zip(options).map(Some).ok_or(InvalidAmount)
-    };
+    let mut layer = PartialLimit::read(problems, &fields);
+    let is_unlimited = fields.get("unlimited").and_then(Node::read) == Some(true);
+    let mut plan = None;
+    if let Some(node) = fields.get("plan") {
+        let name = fields::text(problems, node, "plan");
+        plan = name.map(|name| (problems.here(node.at), name.into()));
+        layer = layer.filter(|layer| plan.is_some() && is_of_many(problems, &fields, layer));
+    } else if !is_unlimited {
+        layer = complete(problems, &fields, layer);
+    }
     Some(RateLimit {
-        amount,
-        at: node.at,
-        keys: fields.locations().collect(),
+        layer,
         name,
         replaces,
-        trial,
-        usage,
-        of_plan,
-        is_written: true,
+        plan,
     })
 }
 
-fn rate(problems: &mut Problems, fields: &Fields<'_>) -> Option<Rate> {
-    let has_window =
-        fields.get("algorithm").and_then(Node::text) != Some(AlgorithmKind::Concurrency.name());
-    let unit = if has_window {
-        unit(problems, fields)
-    } else {
-        no_unit(problems, fields)
-    };
-    let multiplier_node = fields.get("unit_multiplier").filter(|_| has_window);
-    let unit_multiplier = if has_window {
-        unit_multiplier(problems, fields)
-            .ok()
-            .map(|written| written.unwrap_or(1))
-    } else {
-        Some(1)
-    };
-    let requests_per_unit = match fields.get("requests_per_unit") {
-        Some(node) => fields::amount(problems, node, "requests_per_unit"),
-        None => {
-            if !fields.meant("requests_per_unit") {
-                let what =
-                    "'requests_per_unit' is missing, which means 0: every request is refused";
-                problems.mistake(
-                    fields.lack("requests_per_unit").at,
-                    what,
-                    "write 'requests_per_unit: ' and a number, even if it is 0",
-                );
-            }
-            Some(0)
-        }
-    };
-    let rate = Rate {
-        requests_per_unit: requests_per_unit?,
-        unit: unit?,
-        unit_multiplier: unit_multiplier?,
-    };
-    if has_window && rate.window().is_none() {
-        let (what, remedy) = too_long(&rate);
-        problems.error_at(
-            multiplier_node.unwrap_or_else(|| fields.node()),
-            what,
-            remedy,
-        );
-        return None;
+/// Whether plans and rows may stand above or below a layer, which is reported if not.
+pub(super) fn is_of_many(
+    problems: &mut Problems,
+    fields: &Fields<'_>,
+    layer: &PartialLimit,
+) -> bool {
+    if layer.is_concurrency() {
+        let what = "'algorithm: concurrency' is that of a whole descriptor, whose last entry is \
+            the request's id";
+        let remedy = "write it in the 'rate_limit' of a descriptor without table and plan";
+        problems.error_at(fields.lack("algorithm"), what, remedy);
     }
-    Some(rate)
+    !layer.is_concurrency()
 }
 
-/// A limit of requests in flight counts what is there at a time, and not within a time.
-fn no_unit(problems: &mut Problems, fields: &Fields<'_>) -> Option<Unit> {
-    let mut unit = Some(Unit::None);
-    for key in ["unit", "unit_multiplier"] {
-        if let Some(node) = fields.get(key) {
-            let what = format!(
-                "a concurrency limit has no '{key}': 'requests_per_unit' is how many requests may \
-                 be in flight at a time"
-            );
-            problems.error_at(
-                node,
-                what,
-                format!("remove '{key}', or write another 'algorithm'"),
-            );
-            unit = None;
+/// Requires what a limit without a plan has to say; `None`, with an error, if it does not. All is
+/// looked at even if a part is wrong, so that all problems are found at once.
+fn complete(
+    problems: &mut Problems,
+    fields: &Fields<'_>,
+    layer: Option<PartialLimit>,
+) -> Option<PartialLimit> {
+    let is_concurrency =
+        fields.get("algorithm").and_then(Node::text) == Some(AlgorithmKind::Concurrency.name());
+    let mut is_valid = true;
+    if is_concurrency {
+        is_valid = has_no_window(problems, fields);
+    } else if fields.get("unit").is_none() {
+        is_valid = false;
+        if !fields.meant("unit") {
+            problems.error_at(fields.lack("unit"), NO_UNIT, fields::list(&Unit::NAMED));
         }
     }
-    unit
+    let hits = "requests_per_unit";
+    if fields.get(hits).is_none() && !fields.meant(hits) {
+        let what = "'requests_per_unit' is missing, which means 0: every request is refused";
+        let remedy = "write 'requests_per_unit: ' and a number, even if it is 0";
+        problems.mistake(fields.lack(hits).at, what, remedy);
+    }
+    let layer = layer.filter(|_| is_valid)?;
+    let unit = if is_concurrency {
+        Unit::None
+    } else {
+        layer.unit?
+    };
+    let rate = Rate {
+        requests_per_unit: layer.requests_per_unit.unwrap_or(0),
+        unit,
+        unit_multiplier: layer.unit_multiplier.unwrap_or(1),
+    };
+    if !is_concurrency && rate.window().is_none() {
+        let (what, remedy) = options::too_long(&rate);
+        problems.error_at(fields.lack("unit_multiplier"), what, remedy);
+        return None;
+    }
+    Some(PartialLimit {
+        requests_per_unit: Some(rate.requests_per_unit),
+        unit: Some(unit),
+        ..layer
+    })
+}
+
+/// Whether a limit of requests in flight names no window: it counts what is there at a time, and
+/// not within a time.
+fn has_no_window(problems: &mut Problems, fields: &Fields<'_>) -> bool {
+    let written = ["unit", "unit_multiplier"].map(|key| Some((key, fields.get(key)?)));
+    for (key, node) in written.iter().flatten() {
+        let what = format!(
+            "a concurrency limit has no '{key}': 'requests_per_unit' is how many requests may be \
+             in flight at a time"
+        );
+        let remedy = format!("remove '{key}', or write another 'algorithm'");
+        problems.error_at(node, what, remedy);
+    }
+    written.iter().all(Option::is_none)
 }
 
 fn replaces<'n>(

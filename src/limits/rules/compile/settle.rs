@@ -1,24 +1,277 @@
-//! Makes the limits of a domain once all its files are read: each with its plan, its rows, its
-//! trial and the defaults.
+//! Makes the limits of a domain once all its files are read: each of the layers that stand above
+//! each other, its trial, and its rows.
+//!
+//! All files of a domain share its defaults and plans, in whatever order they are read. So no limit
+//! gets into the rules before all are read.
+//!
+//! The settled options of a limit are the defaults of its trial, so that one rule says what applies
+//! to another algorithm or unit.
 
-use super::defaults::{
-    Defaults, MakeLimit, OfLimit, PendingAmount, PendingTrial, settle_amount, settle_trial,
-};
-use super::problem::Problems;
-use super::table::{PendingRows, Settling};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use super::data::Data;
+use super::defaults::Defaults;
+use super::options::too_long;
+use super::partial::{PartialLimit, Source};
+use super::plans::{Plan, Plans};
+use super::problem::{Location, Problems};
+use super::table::PendingTable;
 use super::{Compiler, Domain, ProcessDefaults};
-use crate::limits::rules::limit::Limit;
+use crate::core::algorithm::concurrency::Gauge;
+use crate::core::algorithm::{Algorithm, AlgorithmKind, OptionError, Options};
+use crate::core::time::{PeriodKind, Rate, Span, Unit};
+use crate::core::usage::{self, Tracking};
+use crate::limits::rules::limit::{Amount, Level, Limit, Scale, Trial};
 
-/// A limit that waits for the defaults of its domain.
+/// A limit that waits for the defaults and the plans of its domain.
 pub(super) struct PendingLimit {
-    /// `None`: unlimited.
-    pub(super) amount: Option<PendingAmount>,
-    /// What it tries.
-    pub(super) trial: Option<PendingTrial>,
-    /// Makes the limit of what it has become.
-    pub(super) make: Box<MakeLimit>,
-    /// It has a plan or a table, which say what the amount is in place of `amount`.
-    pub(super) rows: Option<PendingRows>,
+    /// All of it but what its layers say.
+    pub(super) limit: Limit,
+    /// Its `rate_limit`.
+    pub(super) written: PartialLimit,
+    /// The plan below it.
+    pub(super) plan: Option<(Location, Box<str>)>,
+    pub(super) table: Option<PendingTable>,
+    /// What the overlay and the defaults of the process add, the strongest first.
+    pub(super) added: Vec<Arc<PartialLimit>>,
+}
+
+/// The layers of a limit.
+#[derive(Clone, Copy)]
+pub(super) struct Stack<'l> {
+    /// What its author wrote for it, the strongest first: a row, a plan, the `rate_limit`.
+    pub(super) own: &'l [&'l PartialLimit],
+    /// What holds for more limits. What comes from outside of the files is left out where it does
+    /// not suit this one.
+    pub(super) below: &'l [Arc<PartialLimit>],
+    /// The last descriptor of the limit has one value, so that it is no request's id.
+    pub(super) ends_with_value: bool,
+}
+
+/// What a stack comes to.
+pub(super) struct Settled {
+    /// `None`: unlimited, or only rows have amounts.
+    pub(super) amount: Option<Amount>,
+    /// Rows have to complete it.
+    pub(super) is_by_rows: bool,
+    /// Those of its algorithm.
+    options: Options,
+    usage: Option<usage::Settings>,
+}
+
+impl Settled {
+    pub(super) fn without_amount(is_by_rows: bool) -> Self {
+        Self {
+            amount: None,
+            is_by_rows,
+            options: Options::default(),
+            usage: None,
+        }
+    }
+}
+
+/// What the rates of layers come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StackRate {
+    /// A layer above `unlimited` says something that only a limit has: this key, and where it is if
+    /// the topmost one says it.
+    Unlimited {
+        beside: Option<(&'static str, Option<Location>)>,
+    },
+    Limited(Rate),
+    /// This key is nowhere.
+    Lacks(&'static str),
+}
+
+/// Whose amount a stack comes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whole {
+    Row,
+    RateLimit,
+    /// A `rate_limit` that stands below rows too.
+    AboveRows,
+    /// Rows may complete it.
+    Plan,
+}
+
+impl<'l> Stack<'l> {
+    fn all(&self) -> impl Iterator<Item = &'l PartialLimit> + Clone + use<'l> {
+        let below = self.below.iter().map(AsRef::as_ref);
+        self.own.iter().copied().chain(below)
+    }
+
+    /// What the strongest layer says that says it.
+    fn find<T>(&self, value: impl Fn(&'l PartialLimit) -> Option<T>) -> Option<T> {
+        self.all().find_map(value)
+    }
+
+    fn rate(&self) -> StackRate {
+        // A number means that there is a limit; a unit alone does not.
+        let decides = self
+            .all()
+            .position(|layer| layer.unlimited.is_some() || layer.requests_per_unit.is_some());
+        let Some(decides) = decides else {
+            return StackRate::Lacks("requests_per_unit");
+        };
+        if self.all().nth(decides).and_then(|layer| layer.unlimited) == Some(true) {
+            let mut above = self.all().take(decides).enumerate();
+            let beside = above.find_map(|(index, layer)| {
+                let (key, at) = layer.of_a_limit()?;
+                Some((key, (index == 0).then_some(at)))
+            });
+            return StackRate::Unlimited { beside };
+        }
+        let Some(requests_per_unit) = self.find(|layer| layer.requests_per_unit) else {
+            return StackRate::Lacks("requests_per_unit");
+        };
+        let Some(unit) = self.find(|layer| layer.unit) else {
+            return StackRate::Lacks("unit");
+        };
+        let unit_multiplier = self
+            .down_to_unit()
+            .find_map(|layer| layer.unit_multiplier)
+            .unwrap_or(1);
+        StackRate::Limited(Rate {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+        })
+    }
+
+    /// The layers whose multiples are those of its unit: of another unit they have no meaning.
+    fn down_to_unit(&self) -> impl Iterator<Item = &'l PartialLimit> + use<'l> {
+        let of_unit = self.all().position(|layer| layer.unit.is_some());
+        self.all()
+            .take(of_unit.map_or(usize::MAX, |index| index + 1))
+    }
+
+    /// Where its author wrote a key.
+    fn place(&self, key: &str) -> Option<Location> {
+        if key == "unit_multiplier" {
+            return self
+                .down_to_unit()
+                .take(self.own.len())
+                .find_map(|layer| layer.place(key));
+        }
+        self.own.iter().find_map(|layer| layer.place(key))
+    }
+
+    /// The options of its algorithm, and those of them that are meant for this limit: from the
+    /// layers below the one that names the algorithm, it takes its own options only.
+    fn options(&self) -> (Options, Options) {
+        let kind = self.find(|layer| layer.algorithm).unwrap_or_default();
+        let named = self.own.iter().position(|layer| layer.algorithm.is_some());
+        let (head, tail) = self
+            .own
+            .split_at(named.map_or(self.own.len(), |index| index + 1));
+        let none = Options {
+            kind,
+            ..Options::default()
+        };
+        let head = head
+            .iter()
+            .fold(none, |options, layer| options.over(&layer.options));
+        let meant = tail.iter().fold(head, |options, layer| {
+            options.apply_defaults(&layer.options)
+        });
+        let below = |is_used: fn(&Source) -> bool| {
+            let layers = self
+                .below
+                .iter()
+                .filter(move |layer| is_used(&layer.source));
+            layers.fold(meant, |options, layer| {
+                options.apply_defaults(&layer.options)
+            })
+        };
+        (
+            below(|_| true),
+            below(|source| matches!(source, Source::Overlay(_))),
+        )
+    }
+
+    fn usage(&self) -> Result<Option<usage::Settings>, OptionError> {
+        let options = self.all().fold(usage::Options::default(), |usage, layer| {
+            usage.apply_defaults(&layer.usage)
+        });
+        let without_effect = options
+            .without_effect()
+            .filter(|error| self.place(error.option).is_some());
+        without_effect.map_or_else(|| options.settings(), Err)
+    }
+
+    /// Makes a limit of these layers; all that is wrong if they make none.
+    fn settle(&self, rate: Rate, process: ProcessDefaults) -> Result<Settled, Vec<OptionError>> {
+        let (mut options, meant) = self.options();
+        // Without the options of other algorithms, the next error shows too.
+        let mut errors = options.remove_foreign();
+        options.leave_out_defaults(&meant, &rate);
+        let is_multiplied =
+            meant.period == Some(PeriodKind::Calendar) && self.place("unit_multiplier").is_some();
+        errors.extend(options.remove_wrong_calendar(&rate, is_multiplied));
+        options.calendar_months = process.calendar_months;
+        let is_concurrency = options.kind == AlgorithmKind::Concurrency;
+        // A control plane sends a unit with each limit.
+        let rate = if is_concurrency {
+            Rate {
+                unit: Unit::None,
+                unit_multiplier: 1,
+                ..rate
+            }
+        } else {
+            rate
+        };
+        let misplaced = self.misplaced_concurrency().filter(|_| is_concurrency);
+        let algorithm = misplaced.map_or_else(|| Algorithm::try_new(&rate, &options), Err);
+        match (algorithm, self.usage()) {
+            (Ok(algorithm), Ok(usage)) if errors.is_empty() => {
+                let amount = Amount {
+                    default_cost: options.default_cost.and_then(NonZeroU64::new),
+                    ..Amount::new(rate, Scale::new(options.scale), algorithm)
+                };
+                Ok(Settled {
+                    amount: Some(amount),
+                    is_by_rows: false,
+                    options,
+                    usage,
+                })
+            }
+            (algorithm, usage) => {
+                errors.extend(algorithm.err());
+                errors.extend(usage.err());
+                Err(errors)
+            }
+        }
+    }
+
+    /// Why requests in flight cannot be limited by it: the last descriptor of such a limit is the
+    /// request's id.
+    fn misplaced_concurrency(&self) -> Option<OptionError> {
+        let is_default = |layer: &PartialLimit| matches!(layer.source, Source::Defaults(_));
+        let is_meant = self
+            .all()
+            .any(|layer| layer.is_concurrency() && !is_default(layer));
+        let (what, remedy) = if !is_meant {
+            (
+                "'algorithm: concurrency' is no default",
+                "write it for the limits whose last descriptor is the request's id",
+            )
+        } else if self.ends_with_value {
+            (
+                "the last descriptor of a concurrency limit has a value, which would be the id of \
+                 one request",
+                "remove its 'value', or write a descriptor for the id below it, such as 'key: \
+                 request', and the limit there",
+            )
+        } else {
+            return None;
+        };
+        Some(OptionError {
+            option: "algorithm",
+            what: what.to_owned(),
+            remedy: remedy.to_owned(),
+        })
+    }
 }
 
 /// Settles the limits of the domain. A limit whose options make no algorithm is reported, and is
@@ -33,97 +286,689 @@ pub(super) fn settle(
         // The defaults are reported. Without them, errors of the limits would be guesses.
         return Vec::new();
     }
-    let Compiler {
-        problems,
-        data,
-        rows: total,
-        ..
-    } = compiler;
-    let (defaults, plans, next_limit) = (&domain.defaults, &domain.plans, &mut domain.next_limit);
+    let mut settling = Settling {
+        problems: &mut compiler.problems,
+        data: &compiler.data,
+        rows: &mut compiler.rows,
+        defaults: &domain.defaults,
+        plans: &domain.plans,
+        process,
+        next_limit: &mut domain.next_limit,
+    };
     let (mut settled, mut of_plans) = (Vec::with_capacity(pending.len()), Vec::new());
-    for PendingLimit {
-        amount,
-        trial,
-        make,
-        rows,
-    } in pending
-    {
-        let limit = match (rows, amount) {
-            (Some(rows), _) => {
-                let mut settling = Settling {
-                    problems,
-                    data,
-                    rows: total,
-                    defaults,
-                    plans,
-                    process,
-                    next_limit,
-                };
-                settling.limits(rows, trial, make).map(|(limit, more)| {
-                    of_plans.extend(more);
-                    limit
-                })
-            }
-            (None, amount) => settle_limit(problems, (amount, trial), make, defaults, process),
-        };
-        settled.extend(limit);
+    for pending in pending {
+        if let Some((limit, more)) = settling.limits(pending) {
+            settled.push(limit);
+            of_plans.extend(more);
+        }
     }
     settled.extend(of_plans);
     if !domain.replaced.is_empty() {
-        let with_rows = || {
-            settled
-                .iter()
-                .filter(|limit| limit.table.is_some() || limit.plan.is_some())
-        };
-        let of_rows = with_rows()
+        let names = settled.iter().filter_map(|limit| limit.name.as_deref());
+        let of_rows = settled
+            .iter()
             .filter_map(Limit::own_table)
             .flat_map(|table| table.rows.names());
-        domain.names.extend(
-            with_rows()
-                .filter_map(|limit| limit.name.as_deref())
-                .chain(of_rows)
-                .map(Box::from),
-        );
+        domain.names.extend(names.chain(of_rows).map(Box::from));
     }
     settled
 }
 
-/// Settles a limit without plan and table.
-fn settle_limit(
-    problems: &mut Problems,
-    (amount, trial): (Option<PendingAmount>, Option<PendingTrial>),
-    make: Box<MakeLimit>,
-    defaults: &Defaults,
+/// What the limits of a domain are made with.
+pub(super) struct Settling<'a, 'f> {
+    pub(super) problems: &'a mut Problems,
+    pub(super) data: &'a Data<'f>,
+    /// Rows of all tables so far.
+    pub(super) rows: &'a mut usize,
+    pub(super) defaults: &'a Defaults,
+    plans: &'a Plans,
     process: ProcessDefaults,
-) -> Option<Limit> {
-    let real = match &amount {
-        Some(pending) => Some((
-            pending.rate,
-            settle_amount(problems, pending, defaults, process)?,
-        )),
-        None => None,
-    };
-    let of_real = real.as_ref().map(|(rate, settled)| (*rate, settled));
-    let trial = match trial {
-        Some(trial) => Some(settle_trial(problems, trial, of_real, defaults, process)?),
-        None => None,
-    };
-    let on_store_failure = amount.and_then(|pending| {
-        let of_layers = pending
-            .layers
+    /// The number of the domain's next limit.
+    pub(super) next_limit: &'a mut u32,
+}
+
+impl<'a> Settling<'a, '_> {
+    /// The limit of a descriptor: that of its `rate_limit` or, in its place, of rows without a
+    /// plan; and those of the plans that rows use.
+    fn limits(&mut self, pending: PendingLimit) -> Option<(Limit, Vec<Limit>)> {
+        let PendingLimit {
+            limit,
+            written,
+            plan,
+            table,
+            mut added,
+        } = pending;
+        added.extend(self.defaults.layer.clone());
+        let mut own = vec![&written];
+        if let Some((at, name)) = &plan {
+            own.push(self.plan(name, *at)?.layer.as_ref()?);
+        }
+        let at = written.places.at;
+        if written.is_concurrency() && (plan.is_some() || table.is_some()) {
+            let what = "a concurrency limit has no table and no plan";
+            let remedy = "write the number in 'rate_limit', or another 'algorithm'";
+            self.problems.error_in(at, what, remedy);
+            return None;
+        }
+        let stack = Stack {
+            own: &own,
+            below: &added,
+            ends_with_value: limit.levels.last().is_some_and(Level::is_one_value),
+        };
+        let mut settled = match &table {
+            Some(table) if !table.has_default => Settled::without_amount(true),
+            Some(_) => self.settle(&stack, at, Whole::AboveRows)?,
+            None => self.settle(&stack, at, Whole::RateLimit)?,
+        };
+        if settled.amount.is_none() && table.is_some() {
+            match stack.usage() {
+                Ok(usage) => settled.usage = usage,
+                Err(error) => {
+                    self.report(&stack, at, &error);
+                    return None;
+                }
+            }
+        }
+        let trial = self.trial(&stack, &settled, at)?;
+        let name = plan.map(|(_, name)| name);
+        let trial = trial.and_then(|trial| {
+            let usage = trial.usage.map(|usage| tracking(usage, &limit, true));
+            Some(Box::new(Trial {
+                amount: trial.amount?,
+                usage,
+            }))
+        });
+        let usage = settled.usage.map(|usage| tracking(usage, &limit, false));
+        let limit = Limit {
+            usage,
+            trial,
+            ..limit
+        };
+        let shadow_mode = limit.shadow_mode;
+        let is_plain = table.is_none() && name.is_none();
+        let mut limit = fill(limit, &settled, name, &stack);
+        if is_plain && limit.is_unlimited() {
+            limit.on_store_failure = None;
+        }
+        match table {
+            Some(table) => self.with_rows(limit, shadow_mode, &stack, table),
+            None => Some((limit, Vec::new())),
+        }
+    }
+
+    /// What a limit tries: what it writes or, without that, what the overlay says, which is left out
+    /// where it makes no trial. `None`, with an error, if what it writes makes none.
+    #[expect(clippy::option_option, reason = "an error, no trial, or a trial")]
+    fn trial(
+        &mut self,
+        stack: &Stack<'_>,
+        real: &Settled,
+        at: Location,
+    ) -> Option<Option<Settled>> {
+        let Some((layer, trial)) = stack.find(|layer| Some((layer, layer.trial.as_deref()?)))
+        else {
+            return Some(None);
+        };
+        let Some(source) = layer.source.name() else {
+            return self.settle_trial(trial, stack, real).map(Some);
+        };
+        self.problems.warn_only(Some((at, source.into())));
+        let settled = self.settle_trial(trial, stack, real);
+        self.problems.warn_only(None);
+        Some(settled)
+    }
+
+    /// What a trial does not write is the real limit's, as far as that has a meaning for the
+    /// algorithm and the unit of the trial. Where the limit is unlimited, it is that of the domain.
+    fn settle_trial(
+        &mut self,
+        trial: &PartialLimit,
+        stack: &Stack<'_>,
+        real: &Settled,
+    ) -> Option<Settled> {
+        let at = trial.places.at;
+        let has_holders = |amount: &Amount| amount.algorithm.has_holders();
+        if trial.is_concurrency() || real.amount.as_ref().is_some_and(has_holders) {
+            let what =
+                "a concurrency limit has no trial: its requests take places and give them back";
+            let remedy = "remove 'trial', or write another 'algorithm' for both";
+            self.problems.error_in(at, what, remedy);
+            return None;
+        }
+        let Some(amount) = &real.amount else {
+            self.require_amount(trial)?;
+            let own = [trial, *stack.own.first()?];
+            let stack = Stack {
+                own: &own,
+                ..*stack
+            };
+            return self.settle(&stack, at, Whole::RateLimit);
+        };
+        let real_layer = Arc::new(PartialLimit::of(&amount.rate, &real.options));
+        let stack = Stack {
+            own: &[trial],
+            below: &[real_layer],
+            ends_with_value: false,
+        };
+        let settled = self.settle(&stack, at, Whole::RateLimit)?;
+        if settled.amount == real.amount {
+            let what =
+                "the trial is the same as the limit, so that it counts what the limit counts";
+            let remedy = "write another 'requests_per_unit' in the trial, or remove 'trial'";
+            self.problems.warning_in(at, what, remedy);
+        }
+        Some(Settled {
+            usage: real.usage,
+            ..settled
+        })
+    }
+
+    /// Requires what a trial cannot take from a limit that is unlimited.
+    fn require_amount(&mut self, trial: &PartialLimit) -> Option<()> {
+        let lacking = [
+            ("requests_per_unit", trial.requests_per_unit.is_none()),
+            ("unit", trial.unit.is_none()),
+        ];
+        let lacking = lacking.into_iter().filter(|(_, is_lacking)| *is_lacking);
+        for (key, _) in lacking.clone() {
+            let what = format!("the trial has no '{key}', and the limit beside it is unlimited");
+            let remedy = format!("write '{key}: ' in the trial");
+            self.problems.error_in(trial.places.at, what, remedy);
+        }
+        (lacking.count() == 0).then_some(())
+    }
+
+    /// The plan of that name. An error if there is none, unless plans are wrong anyway.
+    pub(super) fn plan(&mut self, name: &str, at: Location) -> Option<&'a Plan> {
+        let plans = self.plans;
+        match plans.find(name) {
+            Ok(plan) => Some(plan),
+            Err((what, remedy)) => {
+                if !plans.is_invalid {
+                    self.problems.error_in(at, what, remedy);
+                }
+                None
+            }
+        }
+    }
+
+    /// What a stack comes to; `None` if it makes no limit, which is reported.
+    pub(super) fn settle(
+        &mut self,
+        stack: &Stack<'_>,
+        at: Location,
+        whole: Whole,
+    ) -> Option<Settled> {
+        match stack.rate() {
+            StackRate::Limited(rate) => self.settle_rate(stack, rate, at),
+            StackRate::Unlimited { beside: Some(_) } | StackRate::Lacks(_)
+                if whole == Whole::Plan =>
+            {
+                Some(Settled::without_amount(true))
+            }
+            StackRate::Unlimited {
+                beside: Some((key, key_at)),
+            } if whole != Whole::AboveRows => {
+                let (own, below) = match (whole, key_at) {
+                    (Whole::RateLimit, _) => ("rate_limit", "its plan is"),
+                    (_, Some(_)) => ("row", "its plan or the rate_limit is"),
+                    (_, None) => ("plan of the row", "the rate_limit is"),
+                };
+                let what = format!(
+                    "the {own} has '{key}' and no 'requests_per_unit', and {below} unlimited"
+                );
+                let remedy = format!("write 'requests_per_unit' for a limit, or remove '{key}'");
+                self.problems.error_in(key_at.unwrap_or(at), what, remedy);
+                None
+            }
+            StackRate::Unlimited { .. } => {
+                self.warn_of_unlimited(stack, at);
+                Some(Settled::without_amount(false))
+            }
+            StackRate::Lacks(key) => {
+                let own = if whole == Whole::Row {
+                    "the row"
+                } else {
+                    "the rate_limit"
+                };
+                let what =
+                    format!("{own} has no '{key}', and neither has its plan or the descriptor");
+                let remedy = format!("write '{key}' here, in a plan or in 'rate_limit'");
+                self.problems.error_in(at, what, remedy);
+                None
+            }
+        }
+    }
+
+    /// A layer from outside of the files that makes no algorithm of this limit is left out: its
+    /// author did not have this limit in mind, and no limit would be worse.
+    fn settle_rate(&mut self, stack: &Stack<'_>, rate: Rate, at: Location) -> Option<Settled> {
+        if rate.unit != Unit::None && rate.window().is_none() {
+            let (what, remedy) = too_long(&rate);
+            self.problems.error_in(at, what, remedy);
+            return None;
+        }
+        let rate = self.multiplied(stack, rate, at);
+        for left_out in 0..=stack.below.len() {
+            let rest = Stack {
+                below: &stack.below[left_out..],
+                ..*stack
+            };
+            let errors = match rest.settle(rate, self.process) {
+                Ok(settled) => {
+                    self.warn_of_anchor(stack, &rate, at);
+                    return Some(settled);
+                }
+                Err(errors) => errors,
+            };
+            let source = rest.below.first().and_then(|layer| layer.source.name());
+            let Some(source) = source else {
+                errors
+                    .iter()
+                    .for_each(|error| self.report(stack, at, error));
+                return None;
+            };
+            if let Some(error) = errors.first() {
+                let what = format!("{}: {source} is not used for this limit", error.what);
+                self.problems.warning_in(at, what, error.remedy.as_str());
+            }
+        }
+        None
+    }
+
+    /// The rate with the `unit_multiplier` that the overlay adds, unless it makes no window.
+    fn multiplied(&mut self, stack: &Stack<'_>, rate: Rate, at: Location) -> Rate {
+        let of_overlay = stack
+            .below
             .iter()
-            .find_map(|layer| layer.fields.on_store_failure);
-        pending
-            .fields
-            .on_store_failure
-            .or(of_layers)
-            .or(defaults.on_store_failure())
-    });
-    let usage = real.as_ref().and_then(|(_, settled)| settled.usage);
-    Some(make(OfLimit {
-        amount: real.map(|(_, settled)| settled.amount),
-        usage,
-        trial,
-        on_store_failure,
-    }))
+            .find_map(|layer| Some((layer.unit_multiplier?, layer.source.name()?)));
+        let is_own = stack
+            .own
+            .iter()
+            .any(|layer| layer.unit_multiplier.is_some());
+        let Some((unit_multiplier, source)) = of_overlay.filter(|_| !is_own) else {
+            return rate;
+        };
+        let multiplied = Rate {
+            unit_multiplier,
+            ..rate
+        };
+        let (what, remedy) = if stack.own.iter().any(|layer| layer.has_calendar()) {
+            let what = format!(
+                "the limit has 'period: calendar': the 'unit_multiplier' of {source} is not used \
+                 for this limit"
+            );
+            (what, "remove it, or remove 'period'")
+        } else if multiplied.window().is_none() {
+            let (what, remedy) = too_long(&multiplied);
+            (
+                format!("{what}: {source} is not used for this limit"),
+                remedy,
+            )
+        } else {
+            return multiplied;
+        };
+        self.problems.warning_in(at, what, remedy);
+        rate
+    }
+
+    fn warn_of_anchor(&mut self, stack: &Stack<'_>, rate: &Rate, at: Location) {
+        let has_anchor = |layer: &&&PartialLimit| layer.options.anchor.is_some();
+        let own = stack.own.iter().find(has_anchor);
+        if own.is_some_and(|layer| layer.options.has_idle_anchor(rate)) {
+            let at = stack.place("anchor").unwrap_or(at);
+            let what = "'anchor' changes nothing: a day begins at midnight on every date";
+            let remedy = "write a time of day, such as 2026-03-31T06:00, or remove it";
+            self.problems.warning_in(at, what, remedy);
+        }
+    }
+
+    /// Nothing asks a store about an unlimited limit, so that it has no options.
+    fn warn_of_unlimited(&mut self, stack: &Stack<'_>, at: Location) {
+        if stack.all().any(|layer| layer.trial.is_some()) {
+            return;
+        }
+        let is_unused = |layer: &&Arc<PartialLimit>| {
+            matches!(layer.source, Source::Overlay(_)) && layer.has_options()
+        };
+        for source in stack.below.iter().filter(is_unused) {
+            let what = format!(
+                "an unlimited limit has no options: {} is not used for this limit",
+                source.source.name().unwrap_or_default()
+            );
+            self.problems
+                .warning_in(at, what, "remove them, or set an amount");
+        }
+    }
+
+    fn report(&mut self, stack: &Stack<'_>, at: Location, error: &OptionError) {
+        let mut what = error.what.clone();
+        let place = stack.place(error.option);
+        let of_default = stack
+            .below
+            .iter()
+            .find_map(|layer| layer.place(error.option));
+        if let (None, Some(default)) = (place, of_default) {
+            what += &format!(
+                " ('{}' is the default in {})",
+                error.option,
+                self.problems.show(default)
+            );
+        }
+        self.problems
+            .error_in(place.unwrap_or(at), what, error.remedy.as_str());
+    }
+}
+
+/// Fills a limit with what its layers come to.
+pub(super) fn fill(
+    limit: Limit,
+    settled: &Settled,
+    plan: Option<Box<str>>,
+    stack: &Stack<'_>,
+) -> Limit {
+    let name = stack.find(|layer| layer.name.clone());
+    let gauge = match &settled.amount {
+        Some(Amount {
+            algorithm: Algorithm::Concurrency(concurrency),
+            ..
+        }) => Some(Arc::new(Gauge::new(Span::from_micros(
+            concurrency.max_duration,
+        )))),
+        _ => None,
+    };
+    Limit {
+        amount: settled.amount,
+        is_by_rows: settled.is_by_rows,
+        plan,
+        gauge,
+        shown: Limit::shown(name.as_deref(), &limit.levels),
+        name,
+        shadow_mode: stack
+            .find(|layer| layer.shadow_mode)
+            .unwrap_or(limit.shadow_mode),
+        on_store_failure: stack.find(|layer| layer.on_store_failure),
+        ..limit
+    }
+}
+
+/// A limit with `track_usage`, or its trial.
+fn tracking(settings: usage::Settings, limit: &Limit, is_trial: bool) -> Arc<Tracking> {
+    let levels = limit.levels.iter();
+    Arc::new(Tracking {
+        settings,
+        domain: limit.domain.clone(),
+        levels: levels
+            .map(|level| (level.key.clone(), level.value.clone()))
+            .collect(),
+        is_trial,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::partial::Places;
+    use super::*;
+    use crate::core::time::{Weekday, Zone};
+    use crate::limits::rules::limit::OnStoreFailure;
+
+    const SECOND: Span = Span::from_secs(1);
+
+    /// The options of a limit with these defaults.
+    fn options(own: &PartialLimit, defaults: &[PartialLimit]) -> Options {
+        let below: Vec<_> = defaults.iter().cloned().map(Arc::new).collect();
+        let stack = Stack {
+            own: &[own],
+            below: &below,
+            ends_with_value: false,
+        };
+        stack.options().0
+    }
+
+    fn full() -> PartialLimit {
+        let options = Options {
+            kind: AlgorithmKind::default(),
+            burst: Some(10),
+            scale: Some(1),
+            default_cost: Some(7),
+            bucket_interval: Some(SECOND),
+            bucket_span: Some(SECOND),
+            subject_expiry: Some(SECOND),
+            max_delay: Some(SECOND),
+            max_duration: Some(SECOND),
+            count_denied: Some(true),
+            max_debt: Some(2),
+            period: Some(PeriodKind::Calendar),
+            timezone: Zone::named("Europe/Berlin"),
+            week_starts: Some(Weekday::Sunday),
+            anchor: "2026-03-31".parse().ok(),
+            calendar_months: false,
+        };
+        PartialLimit {
+            algorithm: Some(AlgorithmKind::TokenBucket),
+            options,
+            on_store_failure: Some(OnStoreFailure::Deny),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn only_defaults_of_the_limits_own_algorithm_apply() {
+        let buckets = Options {
+            bucket_interval: Some(SECOND),
+            bucket_span: Some(SECOND),
+            subject_expiry: Some(SECOND),
+            ..Options::default()
+        };
+        let Options {
+            period,
+            timezone,
+            week_starts,
+            anchor,
+            ..
+        } = full().options;
+        let calendar = Options {
+            period,
+            timezone,
+            week_starts,
+            anchor,
+            ..Options::default()
+        };
+        for (kind, options) in [
+            (AlgorithmKind::FixedWindow, calendar),
+            (AlgorithmKind::SlidingWindowLog, Options::default()),
+            (AlgorithmKind::SlidingWindowCounter, Options::default()),
+            (AlgorithmKind::SlidingWindowBuckets, buckets),
+            (
+                AlgorithmKind::TokenBucket,
+                Options {
+                    burst: Some(10),
+                    ..Options::default()
+                },
+            ),
+            (
+                AlgorithmKind::LeakyBucket,
+                Options {
+                    max_delay: Some(SECOND),
+                    ..Options::default()
+                },
+            ),
+        ] {
+            let max_debt = (kind != AlgorithmKind::FixedWindow).then_some(2);
+            let expected = Options {
+                kind,
+                scale: Some(1),
+                default_cost: Some(7),
+                count_denied: Some(true),
+                max_debt,
+                ..options
+            };
+            assert_eq!(
+                options(
+                    &PartialLimit {
+                        algorithm: Some(kind),
+                        ..PartialLimit::default()
+                    },
+                    &[full()]
+                ),
+                expected
+            );
+        }
+        assert_eq!(
+            options(&PartialLimit::default(), &[full()]),
+            Options {
+                burst: Some(10),
+                max_debt: Some(2),
+                ..Options {
+                    kind: AlgorithmKind::TokenBucket,
+                    scale: Some(1),
+                    default_cost: Some(7),
+                    count_denied: Some(true),
+                    ..Options::default()
+                }
+            }
+        );
+        assert_eq!(options(&PartialLimit::default(), &[]), Options::default());
+    }
+
+    #[test]
+    fn a_limits_own_options_win_over_defaults() {
+        let own = Options {
+            burst: Some(3),
+            count_denied: Some(false),
+            ..Options::default()
+        };
+        let of_limit = PartialLimit {
+            options: own,
+            ..PartialLimit::default()
+        };
+        let options_of_limit = options(&of_limit, &[full()]);
+        assert_eq!(
+            (
+                options_of_limit.kind,
+                options_of_limit.burst,
+                options_of_limit.count_denied
+            ),
+            (AlgorithmKind::TokenBucket, Some(3), Some(false))
+        );
+        // This includes an option of another algorithm, which is an error and must not disappear.
+        let own = Options {
+            burst: Some(3),
+            ..Options::default()
+        };
+        let leaky = PartialLimit {
+            algorithm: Some(AlgorithmKind::LeakyBucket),
+            options: own,
+            ..PartialLimit::default()
+        };
+        assert_eq!(options(&leaky, &[full()]).burst, Some(3));
+    }
+    #[test]
+    fn the_default_of_max_debt_applies_where_refused_hits_count() {
+        let per_hour = Rate {
+            requests_per_unit: 10,
+            unit: Unit::Hour,
+            unit_multiplier: 1,
+        };
+        let max_debt = |own: Options, defaults: &[Options]| {
+            let of = |options| PartialLimit {
+                algorithm: Some(AlgorithmKind::TokenBucket),
+                options,
+                ..PartialLimit::default()
+            };
+            let defaults: Vec<_> = defaults.iter().copied().map(of).collect();
+            let mut options = options(&of(own), &defaults);
+            options.leave_out_defaults(&own, &per_hour);
+            options.max_debt
+        };
+        let counted = |count_denied| Options {
+            count_denied: Some(count_denied),
+            ..Options::default()
+        };
+        let debt = |limits| Options {
+            max_debt: Some(limits),
+            ..Options::default()
+        };
+        assert_eq!(max_debt(counted(false), &[debt(2)]), None);
+        assert_eq!(max_debt(counted(true), &[debt(2)]), Some(2));
+        // Whichever of several defaults says that they count.
+        assert_eq!(
+            max_debt(Options::default(), &[debt(3), counted(true)]),
+            Some(3)
+        );
+        assert_eq!(
+            max_debt(Options::default(), &[counted(true), debt(3)]),
+            Some(3)
+        );
+        // What the limit says of itself stays, and is an error.
+        assert_eq!(max_debt(debt(2), &[]), Some(2));
+    }
+
+    fn layer() -> impl Strategy<Value = PartialLimit> {
+        let unit = prop::option::of(prop::sample::select(vec![Unit::Second, Unit::Day]));
+        (
+            prop::option::of(0..9_u64),
+            unit,
+            prop::option::of(1..9_u32),
+            prop::option::of(any::<bool>()),
+        )
+            .prop_map(|(requests_per_unit, unit, unit_multiplier, unlimited)| {
+                PartialLimit {
+                    requests_per_unit,
+                    unit,
+                    unit_multiplier,
+                    unlimited,
+                    places: Places {
+                        at: Location::default(),
+                        keys: [
+                            ("unit", unit.is_some()),
+                            ("unit_multiplier", unit_multiplier.is_some()),
+                        ]
+                        .into_iter()
+                        .filter_map(|(key, is_written)| {
+                            is_written.then_some((key, Location::default()))
+                        })
+                        .collect(),
+                    },
+                    ..PartialLimit::default()
+                }
+            })
+    }
+
+    proptest! {
+        /// What stands further up decides, and what it does not say is as if it were not there.
+        #[test]
+        fn what_stands_above_decides(row in layer(), plan in layer(), limit in layer()) {
+            let all = [&row, &plan, &limit];
+            // One by one, from the weakest on.
+            let (mut requests, mut unit, mut unlimited, mut beside) = (None, None, false, None);
+            for (is_row, one) in [(false, &limit), (false, &plan), (true, &row)] {
+                requests = one.requests_per_unit.or(requests);
+                unit = match (one.unit, unit) {
+                    (Some(own), _) => Some((own, one.unit_multiplier.unwrap_or(1))),
+                    (None, Some((unit, multiplier))) => Some((unit, one.unit_multiplier.unwrap_or(multiplier))),
+                    // A multiple of a unit that stands below nothing.
+                    (None, None) => None,
+                };
+                beside = match (one.unlimited, one.places.keys.first()) {
+                    (None, Some(&(key, at))) => Some((key, is_row.then_some(at))),
+                    (None, None) => beside,
+                    (Some(_), _) => None,
+                };
+                unlimited = one.unlimited.unwrap_or(unlimited && one.requests_per_unit.is_none());
+            }
+            let expected = match (unlimited, requests, unit) {
+                (true, ..) => StackRate::Unlimited { beside },
+                (false, None, _) => StackRate::Lacks("requests_per_unit"),
+                (false, Some(_), None) => StackRate::Lacks("unit"),
+                (false, Some(requests_per_unit), Some((unit, unit_multiplier))) => StackRate::Limited(Rate { requests_per_unit, unit, unit_multiplier }),
+            };
+            let rate = |own: &[&PartialLimit]| Stack { own, below: &[], ends_with_value: false }.rate();
+            prop_assert_eq!(rate(&all), expected);
+            // What says nothing changes nothing.
+            prop_assert_eq!(rate(&[&row, &PartialLimit::default(), &plan, &limit]), expected);
+        }
+    }
 }

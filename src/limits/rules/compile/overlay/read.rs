@@ -3,15 +3,12 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::super::algorithm_fields::{self, AlgorithmFields};
-use super::super::defaults::{COMMITS, Layer};
+use super::super::defaults;
 use super::super::fields::{self, Fields, Section};
+use super::super::partial::{PartialLimit, Source};
 use super::super::problem::{Problem, Problems, quoted};
 use super::super::{Options, SourceText};
-use super::{
-    Entry, EntryNumber, OverlaidDomain, OverlaidLevel, OverlaidLimit, Overlay, ReadOverlay,
-    Switches,
-};
+use super::{Entry, EntryNumber, OverlaidDomain, OverlaidLevel, Overlay, ReadOverlay, Switches};
 use crate::limits::rules::source::{self, Content, Node, Position, ValueType};
 use crate::limits::rules::tree::Glob;
 
@@ -80,7 +77,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn root(&mut self, root: &Node) -> (Option<Layer>, Vec<OverlaidDomain>) {
+    fn root(&mut self, root: &Node) -> (Option<Arc<PartialLimit>>, Vec<OverlaidDomain>) {
         let Some(fields) = fields::read(&mut self.problems, root, Section::Overlay) else {
             return Default::default();
         };
@@ -107,16 +104,9 @@ impl Reader {
             "the entry has no domain",
             "write 'domain: ' and a domain, or a pattern with '*'",
         );
-        let commit = fields.get("commit").and_then(|node| {
-            let text = fields::text(&mut self.problems, node, "commit")?;
-            fields::one_of(
-                &mut self.problems,
-                node,
-                text,
-                "value of 'commit'",
-                &COMMITS,
-            )
-        });
+        let commit = fields
+            .get("commit")
+            .and_then(|node| defaults::commit(&mut self.problems, node));
         let defaults = self.defaults(&fields);
         let levels = self.levels(&fields, entry);
         Some(OverlaidDomain {
@@ -156,14 +146,7 @@ impl Reader {
         let value = fields
             .get("value")
             .and_then(|node| fields::text(&mut self.problems, node, "value"));
-        let problems = &mut self.problems;
-        let switches = Switches {
-            shadow_mode: fields::switch(problems, &fields, "shadow_mode"),
-            quota_mode: fields::switch(problems, &fields, "quota_mode"),
-            detailed_metric: fields::switch(problems, &fields, "detailed_metric"),
-            value_to_metric: fields::switch(problems, &fields, "value_to_metric"),
-            share_threshold: fields::switch(problems, &fields, "share_threshold"),
-        };
+        let switches = Switches::read(&mut self.problems, &fields);
         let limit = fields.get("rate_limit").and_then(|node| self.limit(node));
         let defaults = self.defaults(&fields);
         let below = self.levels(&fields, entry);
@@ -178,59 +161,37 @@ impl Reader {
         })
     }
 
-    fn limit(&mut self, node: &Node) -> Option<OverlaidLimit> {
+    fn limit(&mut self, node: &Node) -> Option<Arc<PartialLimit>> {
         let fields = fields::read(&mut self.problems, node, Section::OverlayLimit)?;
-        let multiplier = fields.get("unit_multiplier");
-        let unit_multiplier =
-            multiplier.and_then(|node| fields::number(&mut self.problems, node, "unit_multiplier"));
-        if let (Some(0), Some(node)) = (unit_multiplier, multiplier) {
-            self.problems.error_at(
-                node,
-                "'unit_multiplier' is 0, which makes the window zero",
-                "write 1 or more, or remove it",
-            );
+        let layer = PartialLimit::read(&mut self.problems, &fields)?;
+        for error in layer.foreign() {
+            let at = layer.place(error.option).unwrap_or(layer.places.at);
+            self.problems.error_in(at, error.what, error.remedy);
         }
-        let name = fields::name(&mut self.problems, &fields);
-        let read = algorithm_fields::read(&mut self.problems, &fields)?;
-        for error in read.foreign() {
-            let at = fields
-                .locations()
-                .find(|(key, _)| *key == error.option)
-                .map_or(node.at, |(_, at)| at);
-            self.problems.error(at, error.what, error.remedy);
-        }
-        if read.has_calendar()
-            && let Some(node) = multiplier
+        if let Some(node) = fields
+            .get("unit_multiplier")
+            .filter(|_| layer.has_calendar())
         {
             let what =
                 "'unit_multiplier' has no meaning beside 'period: calendar': a window is one unit";
             self.problems
                 .error_at(node, what, "remove it, or remove 'period'");
         }
-        let layer = Layer {
-            of_limit: true,
-            ..self.layer(read, node.at)
-        };
-        Some(OverlaidLimit {
-            layer,
-            unit_multiplier,
-            name: name.map(Into::into),
-        })
+        let source = Source::Overlay(self.source(node));
+        Some(Arc::new(layer.from_outside(source)))
     }
 
-    fn defaults(&mut self, fields: &Fields<'_>) -> Option<Layer> {
+    fn defaults(&mut self, fields: &Fields<'_>) -> Option<Arc<PartialLimit>> {
         let node = fields.get("defaults")?;
         let fields = fields::read(&mut self.problems, node, Section::Defaults)?;
-        let read = algorithm_fields::read(&mut self.problems, &fields)?;
-        Some(self.layer(read, node.at))
+        let layer = PartialLimit::read(&mut self.problems, &fields)?;
+        let source = Source::Defaults(Some(self.source(node)));
+        Some(Arc::new(layer.from_outside(source)))
     }
 
-    fn layer(&self, fields: AlgorithmFields, at: Position) -> Layer {
-        Layer {
-            fields,
-            source: format!("{}:{}", self.name, at.line).into(),
-            of_limit: false,
-        }
+    /// The name of a layer in messages.
+    fn source(&self, node: &Node) -> Arc<str> {
+        format!("{}:{}", self.name, node.at.line).into()
     }
 
     fn entry(
@@ -289,7 +250,7 @@ impl Reader {
 
 /// Options for all limits of a control plane that do not set them: the defaults of the process.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct XdsDefaults(pub(in crate::limits::rules::compile) Option<Layer>);
+pub struct XdsDefaults(pub(in crate::limits::rules::compile) Option<Arc<PartialLimit>>);
 
 impl std::str::FromStr for XdsDefaults {
     type Err = String;
@@ -339,7 +300,7 @@ impl std::str::FromStr for XdsDefaults {
                             );
                         }
                     }
-                    read = fields.and_then(|fields| algorithm_fields::read(&mut problems, &fields));
+                    read = fields.and_then(|fields| PartialLimit::read(&mut problems, &fields));
                 }
             }
             Err(note) => problems.error(note.at, note.what, note.remedy),
@@ -352,11 +313,9 @@ impl std::str::FromStr for XdsDefaults {
                 .collect::<Vec<_>>()
                 .join("; "));
         }
-        let source = || Arc::from("the default of all limits of the control plane");
-        Ok(Self(read.map(|fields| Layer {
-            fields,
-            source: source(),
-            of_limit: false,
-        })))
+        let source = Source::Defaults(Some(
+            "the default of all limits of the control plane".into(),
+        ));
+        Ok(Self(read.map(|layer| Arc::new(layer.from_outside(source)))))
     }
 }

@@ -9,11 +9,12 @@ use csv::ByteRecord;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::records::{Begin, Records};
-use super::{OwnAmount, Settling, Whole};
 use crate::limits::rules::compile::data::{LONGEST_VALUE, TableFile};
 use crate::limits::rules::compile::fields::{self, Section};
-use crate::limits::rules::compile::numbers::{self, Numbers};
+use crate::limits::rules::compile::partial::PartialLimit;
 use crate::limits::rules::compile::problem::{Location, Problems, quoted};
+use crate::limits::rules::compile::rate;
+use crate::limits::rules::compile::settle::{Settled, Settling, Stack, Whole};
 use crate::limits::rules::limit::{Limit, RowAmount, RowMeaning};
 use crate::limits::rules::source::{Node, Position};
 use crate::limits::rules::table::{NotAdded, Table};
@@ -28,8 +29,8 @@ pub(crate) const MOST_KNOWN: usize = 100_000;
 /// A plan that rows of a table use, as a limit of the descriptor.
 pub(super) struct UsedPlan<'p> {
     pub(super) name: Box<str>,
-    pub(super) numbers: &'p Numbers,
-    pub(super) amount: OwnAmount,
+    pub(super) layer: &'p PartialLimit,
+    pub(super) settled: Settled,
     /// The number of the limit in its domain.
     pub(super) limit: u32,
 }
@@ -39,8 +40,8 @@ struct Reading<'r, 'a, 'f> {
     settling: &'r mut Settling<'a, 'f>,
     /// The limit of the descriptor.
     base: &'r Limit,
-    /// Its numbers, and those of its plan.
-    chain: &'r [&'r Numbers],
+    /// Its layers.
+    stack: &'r Stack<'r>,
     file: TableFile<'f>,
     columns: Vec<&'static str>,
     used: Vec<UsedPlan<'a>>,
@@ -57,7 +58,7 @@ struct Reading<'r, 'a, 'f> {
 /// header, which is reported.
 pub(super) fn read<'a, 'f>(
     settling: &mut Settling<'a, 'f>,
-    (base, chain): (&Limit, &[&Numbers]),
+    (base, stack): (&Limit, &Stack<'_>),
     file: TableFile<'f>,
 ) -> Option<(Table<RowMeaning>, Vec<UsedPlan<'a>>)> {
     let mut records = Records::new(file.text);
@@ -82,7 +83,7 @@ pub(super) fn read<'a, 'f>(
     let mut reading = Reading {
         settling,
         base,
-        chain,
+        stack,
         file,
         columns,
         used: Vec::new(),
@@ -351,12 +352,15 @@ impl Reading<'_, '_, '_> {
             entries,
         );
         let read = fields::read(&mut problems, &all, Section::Row).and_then(|fields| {
-            let numbers = numbers::read(&mut problems, &fields, |_, at| file.at(at))?;
+            let mut layer = PartialLimit::read(&mut problems, &fields)
+                .filter(|layer| rate::is_of_many(&mut problems, &fields, layer))?;
+            for (_, at) in &mut layer.places.keys {
+                *at = at.in_file_of(file);
+            }
+            let plan = fields.get("plan");
             Some((
-                numbers,
-                fields
-                    .get("plan")
-                    .and_then(|node| Some((node.text()?.to_owned(), node.at))),
+                layer,
+                plan.and_then(|node| Some((node.text()?.to_owned(), node.at))),
             ))
         });
         // Remedies for files of limits name the key in front of a value.
@@ -366,7 +370,7 @@ impl Reading<'_, '_, '_> {
             })
         };
         self.settling.problems.adopt(file, problems, word);
-        let (numbers, plan) = read?;
+        let (layer, plan) = read?;
         let here = file.at(Position {
             line: begin.line,
             column: 1,
@@ -376,39 +380,35 @@ impl Reading<'_, '_, '_> {
             None => None,
         };
         let used = of_plan.and_then(|index| self.used.get(index));
-        let limit = used.map_or(base.id.limit, |used| used.limit);
-        let (shadow_mode, on_store_failure) =
-            (numbers.shadow_mode, numbers.fields.on_store_failure);
         let meaning = |amount| RowMeaning {
-            limit,
+            limit: used.map_or(base.id.limit, |used| used.limit),
             amount,
-            shadow_mode,
-            on_store_failure,
+            shadow_mode: layer.shadow_mode,
+            on_store_failure: layer.on_store_failure,
         };
-        let of_limit = used.map_or(OwnAmount::of(base), |used| used.amount);
-        let is_unlimited = matches!(of_limit, OwnAmount::Complete(None));
-        if numbers.has_no_amount()
-            && matches!(of_limit, OwnAmount::Complete(_))
-            && !(is_unlimited && on_store_failure.is_some())
-        {
+        let (amount, is_by_rows) = used.map_or((base.amount, base.is_by_rows), |used| {
+            (used.settled.amount, used.settled.is_by_rows)
+        });
+        let is_policy_of_nothing = amount.is_none() && layer.on_store_failure.is_some();
+        if layer.has_no_amount() && !is_by_rows && !is_policy_of_nothing {
             return Some(meaning(RowAmount::OfLimit));
         }
-        let below = used.map(|used| used.numbers);
         // Without a plan of its own, a row has that of the descriptor.
-        let of_descriptor = if below.is_some() {
-            self.chain.get(..1)
-        } else {
-            Some(self.chain)
+        let of_descriptor = match used {
+            Some(_) => self.stack.own.get(..1)?,
+            None => self.stack.own,
         };
-        let chain: Vec<&Numbers> = [&numbers]
+        let own: Vec<&PartialLimit> = [&layer]
             .into_iter()
-            .chain(below)
-            .chain(of_descriptor.into_iter().flatten().copied())
+            .chain(used.map(|used| used.layer))
+            .chain(of_descriptor.iter().copied())
             .collect();
-        match self.settling.amount(&chain, here, Whole::Row)? {
-            OwnAmount::Complete(amount) => Some(meaning(RowAmount::Own(amount))),
-            OwnAmount::Partial => None,
-        }
+        let stack = Stack {
+            own: &own,
+            ..*self.stack
+        };
+        let settled = self.settling.settle(&stack, here, Whole::Row)?;
+        Some(meaning(RowAmount::Own(settled.amount)))
     }
 
     /// The index of a plan among those that rows use; `None` if it cannot be used, which is
@@ -418,8 +418,8 @@ impl Reading<'_, '_, '_> {
             return Some(known);
         }
         let plan = self.settling.plan(name, at)?;
-        let numbers = plan.numbers.as_ref()?;
-        if let Some(own) = numbers
+        let layer = plan.layer.as_ref()?;
+        if let Some(own) = layer
             .name
             .as_ref()
             .filter(|own| self.base.replaces.contains(own))
@@ -435,30 +435,24 @@ impl Reading<'_, '_, '_> {
             );
             return None;
         }
-        let chain: Vec<&Numbers> = [numbers]
+        let own: Vec<&PartialLimit> = [layer]
             .into_iter()
-            .chain(self.chain.first().copied())
+            .chain(self.stack.own.first().copied())
             .collect();
-        let amount = self.settling.amount(&chain, plan.at, Whole::Plan)?;
+        let stack = Stack {
+            own: &own,
+            ..*self.stack
+        };
+        let settled = self.settling.settle(&stack, plan.at, Whole::Plan)?;
         let limit = *self.settling.next_limit;
         *self.settling.next_limit = limit.checked_add(1)?;
         self.used.push(UsedPlan {
             name: name.into(),
-            numbers,
-            amount,
+            layer,
+            settled,
             limit,
         });
         Some(self.used.len() - 1)
-    }
-}
-
-impl OwnAmount {
-    const fn of(limit: &Limit) -> Self {
-        if limit.is_by_rows {
-            Self::Partial
-        } else {
-            Self::Complete(limit.amount)
-        }
     }
 }
 

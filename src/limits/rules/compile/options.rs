@@ -1,0 +1,132 @@
+//! The values of a limit's options: units, durations, time zones, and names of a list. Each is
+//! read, or reported with how to write it.
+
+use super::fields;
+use super::problem::{Problems, quoted};
+use crate::core::algorithm::AlgorithmKind;
+use crate::core::time::{Anchor, LONGEST_WINDOW, ParseDurationError, Rate, Span, Unit, Zone};
+use crate::limits::rules::source::{Node, ValueType};
+
+/// The longest duration: two of the longest windows. The sum of an instant and a longer one would
+/// not be exact in Lua.
+const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
+
+/// A unit, in any letter case; `None`, with an error, if it is none.
+pub(super) fn unit(problems: &mut Problems, node: &Node, key: &str) -> Option<Unit> {
+    if node.text() == Some("") {
+        problems.error_at(node, NO_UNIT, fields::list(&Unit::NAMED));
+        return None;
+    }
+    let text = fields::text(problems, node, key)?;
+    Unit::named(text).or_else(|| fields::one_of(problems, node, text, key, &Unit::NAMED))
+}
+
+/// What is wrong without a unit.
+pub(super) const NO_UNIT: &str = "the rate_limit has no unit";
+
+/// A `unit_multiplier`; `None`, with an error, if it is none.
+pub(super) fn multiplier(problems: &mut Problems, node: &Node, key: &str) -> Option<u32> {
+    let multiplier = fields::number(problems, node, key)?;
+    if multiplier == 0 {
+        let what = "'unit_multiplier' is 0, which makes the window zero";
+        problems.error_at(node, what, "write 1 or more, or remove it");
+    }
+    Some(multiplier).filter(|multiplier| *multiplier > 0)
+}
+
+/// The error of a window that is too long.
+pub(super) fn too_long(rate: &Rate) -> (String, &'static str) {
+    let what = format!(
+        "a window of {} {}s is longer than 100 years",
+        rate.unit_multiplier,
+        rate.unit.name()
+    );
+    (what, "write a smaller 'unit_multiplier'")
+}
+
+/// An algorithm; `None`, with an error, if there is none of that name.
+pub(super) fn algorithm(problems: &mut Problems, node: &Node, key: &str) -> Option<AlgorithmKind> {
+    let text = fields::text(problems, node, key)?;
+    fields::one_of(problems, node, text, key, &AlgorithmKind::NAMED)
+}
+
+/// One of several values with names; `None`, with an error, if none has that name.
+pub(super) fn named<T: Copy>(
+    problems: &mut Problems,
+    node: &Node,
+    key: &str,
+    all: &[(&'static str, T)],
+) -> Option<T> {
+    let text = fields::text(problems, node, key)?;
+    fields::one_of(problems, node, text, &format!("value of '{key}'"), all)
+}
+
+/// A time zone; `None`, with an error, when there is none of that name.
+pub(super) fn zone(problems: &mut Problems, node: &Node, key: &str) -> Option<Zone> {
+    let text = fields::text(problems, node, key)?;
+    let zone = Zone::named(text);
+    if zone.is_none() {
+        let remedy = fields::nearest(text, Zone::names()).map_or_else(
+            || "write a name of the IANA database, such as Europe/Berlin".to_owned(),
+            |near| format!("write '{near}'"),
+        );
+        problems.error_at(node, format!("unknown time zone: {}", quoted(text)), remedy);
+    }
+    zone
+}
+
+/// A date with or without a time of day; `None`, with an error, if it is none.
+pub(super) fn anchor(problems: &mut Problems, node: &Node, key: &str) -> Option<Anchor> {
+    let text = fields::text(problems, node, key)?;
+    let read = text.parse::<Anchor>().map_err(|error| {
+        let (what, remedy) = error.report();
+        problems.error_at(node, format!("'{key}' is {}, {what}", quoted(text)), remedy);
+    });
+    read.ok()
+}
+
+/// A duration; `None`, with an error, when it is something else.
+pub(super) fn duration(problems: &mut Problems, node: &Node, key: &str) -> Option<Span> {
+    let text = node.text().unwrap_or_default();
+    let (what, remedy) = match (node.value_type(), text.parse::<Span>()) {
+        (ValueType::Mapping | ValueType::Sequence | ValueType::Binary | ValueType::Bool, _) => (
+            format!("'{key}' is {}, not a duration", node.value_type().name()),
+            how(),
+        ),
+        (_, Ok(span)) if span <= LONGEST => return Some(span),
+        (_, Ok(_) | Err(ParseDurationError::TooLong)) => (
+            format!(
+                "'{key}' is {}, which is longer than 200 years",
+                quoted(text)
+            ),
+            "write a shorter duration".to_owned(),
+        ),
+        (ValueType::Int | ValueType::Huge | ValueType::Float, _)
+        | (_, Err(ParseDurationError::NoUnit)) => {
+            let remedy = match text.parse::<u32>() {
+                Ok(number) => format!(
+                    "write '{key}: {number}s' for seconds, or another unit: h, m, s, ms, us"
+                ),
+                Err(_) => how(),
+            };
+            (
+                format!("'{key}' is {}, which has no unit", quoted(text)),
+                remedy,
+            )
+        }
+        (_, Err(error)) => {
+            let (what, remedy) = error.report();
+            (
+                format!("'{key}' is {}, {what}", quoted(text)),
+                remedy.to_owned(),
+            )
+        }
+    };
+    problems.error_at(node, what, remedy);
+    None
+}
+
+/// How to write a duration.
+fn how() -> String {
+    ParseDurationError::Other.report().1.to_owned()
+}
