@@ -428,9 +428,6 @@ impl Branch {
             if let Some(name) = &limit.name {
                 policy["name"] = json!(name);
             }
-            for (option, value) in limit.options() {
-                policy[option.as_str()] = if option == "burst" { json!(7) } else { value };
-            }
             node["rate_limit"] = policy;
             node["metadata"] = json!({"team": "x"});
         }
@@ -446,6 +443,7 @@ impl Branch {
     fn message(&self) -> Descriptor {
         let metadata = self.limit.as_ref().map(|limit| {
             let options = limit.options();
+            // It has no effect.
             let weir = (!options.is_empty()).then(|| ("weir".to_owned(), options.into()));
             weir.into_iter()
                 .chain([("team".to_owned(), json!("x"))])

@@ -213,10 +213,7 @@ fn unknown_key(
         {
             "write it in 'rate_limit': it is the same for all plans and rows".to_owned()
         }
-        (_, Some(section))
-            if matches!(section.format(), Format::Metadata | Format::Overlay)
-                && TABLES.contains(&name) =>
-        {
+        (_, Some(section)) if section.format() == Format::Overlay && TABLES.contains(&name) => {
             "remove it: tables and plans are written in files of limits, and a control plane has \
              none"
                 .to_owned()

@@ -9,9 +9,6 @@ use crate::limits::rules::source::{Node, Position, shown};
 /// Characters of a path, or of the name of a resource, in a message.
 const LONGEST_PATH: usize = 400;
 
-/// The column of options in the metadata of a descriptor.
-const IN_METADATA: u32 = 1;
-
 /// The descriptors of a domain, each with its resource, for messages about them.
 pub(super) struct Resources {
     names: Vec<String>,
@@ -102,23 +99,12 @@ impl Resources {
             next = self.descriptor(descriptor.parent);
         }
         levels.reverse();
-        let mut path = cut(&levels.join(" > "));
-        if at.column == IN_METADATA {
-            path += " (metadata.weir)";
-        }
+        let path = cut(&levels.join(" > "));
         (self.name(own.map_or(0, |own| own.resource)), path)
     }
 
     fn descriptor(&self, number: u32) -> Option<&Descriptor> {
         self.descriptors.get((number as usize).checked_sub(1)?)
-    }
-}
-
-/// The position of options in the metadata of the descriptor at `at`.
-pub(super) const fn in_metadata(at: Position) -> Position {
-    Position {
-        line: at.line,
-        column: IN_METADATA,
     }
 }
 

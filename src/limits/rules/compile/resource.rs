@@ -9,26 +9,21 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::fields::{self, Section};
-use super::locations::{Resources, in_metadata};
+use super::locations::Resources;
 use super::overlay::{Cursor, EntryNumber, Overlay, XdsDefaults};
 use super::problem::{Problem, Problems};
 use super::{Compiler, Domain, ProcessDefaults, Siblings, check_replaced, descriptor, settle};
-use crate::core::algorithm::AlgorithmKind;
 use crate::core::time::Unit;
 use crate::limits::rules::limit::Metadata;
 use crate::limits::rules::resource::{Descriptor, Policy, Resource};
-use crate::limits::rules::source::{Content, Node, Pair, Position};
+use crate::limits::rules::source::{Node, Position};
 
 /// Levels of descriptors, and of values in metadata. Envoy sends at most 64 entries in a descriptor
 /// that Weir accepts.
 pub(crate) const DEEPEST: usize = 64;
 
-/// The field of the metadata that holds options.
+/// The field of the metadata that Weir once read options from. The overlay has them.
 const WEIR: &str = "weir";
-
-/// The options in metadata that belong to the descriptor. The others belong to its limit.
-const OF_DESCRIPTOR: [&str; 2] = ["share_threshold", "value_to_metric"];
 
 /// How limits of a control plane are compiled.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -99,6 +94,7 @@ pub(in crate::limits::rules) fn compile_domain(
     let list = Converter {
         problems: &mut compiler.problems,
         keys: HashMap::new(),
+        has_options: false,
     }
     .list(&lists, Position::default(), 1);
     let mut siblings = Siblings::default();
@@ -138,6 +134,8 @@ struct Converter<'p> {
     problems: &'p mut Problems,
     /// The nodes of keys, which all descriptors share.
     keys: HashMap<&'static str, Rc<Node>>,
+    /// Some metadata has options, which is reported.
+    has_options: bool,
 }
 
 /// The descriptors of one key and value at one level.
@@ -239,25 +237,11 @@ impl Converter<'_> {
                 entries.push((self.key(name), Node::of_plain(at, "true")));
             }
         }
-        let (of_descriptor, of_limit) = metadata
-            .map(|metadata| self.options(at, metadata))
-            .unwrap_or_default();
-        entries.extend(of_descriptor);
-        match &descriptor.rate_limit {
-            Some(policy) => {
-                let limit = self.policy(at, policy, of_limit);
-                entries.push((self.key("rate_limit"), limit));
-            }
-            None if of_limit.is_empty() => {}
-            None => {
-                let what =
-                    "the options of a limit have no effect in a descriptor without 'rate_limit'";
-                self.problems.warning(
-                    in_metadata(at),
-                    what,
-                    "send them with the descriptor that has the limit",
-                );
-            }
+        if let Some(policy) = &descriptor.rate_limit {
+            entries.push((self.key("rate_limit"), self.policy(at, policy)));
+        }
+        if metadata.is_some_and(|metadata| metadata.contains_key(WEIR)) {
+            self.warn_of_options(at);
         }
         if let Some(metadata) = metadata.filter(|metadata| metadata.keys().any(|name| name != WEIR))
         {
@@ -302,50 +286,28 @@ impl Converter<'_> {
         }
     }
 
-    /// The options in the metadata: those of the descriptor, and those of its limit.
-    fn options(&mut self, at: Position, metadata: &Metadata) -> (Vec<Pair>, Vec<Pair>) {
-        let Some(options) = metadata.get(WEIR) else {
-            return Default::default();
-        };
-        let at = in_metadata(at);
-        let node = self.json(at, options, 1);
-        let Some(fields) = fields::read(self.problems, &node, Section::Weir) else {
-            return Default::default();
-        };
-        let known = |key: &Node| fields.locations().any(|(name, _)| key.text() == Some(name));
-        let Content::Mapping(entries) = &node.content else {
-            return Default::default();
-        };
-        entries
-            .iter()
-            .filter(|(key, _)| known(key))
-            .cloned()
-            .partition(|(key, _)| OF_DESCRIPTOR.iter().any(|name| key.text() == Some(name)))
+    /// Warns once that options do not come from the metadata.
+    fn warn_of_options(&mut self, at: Position) {
+        if !std::mem::replace(&mut self.has_options, true) {
+            let what = "'weir' in the metadata has no effect";
+            let remedy = "write its options into the file that CONFIG_GRPC_XDS_OVERLAY_FILE names";
+            self.problems.warning(at, what, remedy);
+        }
     }
 
-    /// A limit. What the message says wins over the same in `options`.
-    fn policy(&mut self, at: Position, policy: &Policy, options: Vec<Pair>) -> Rc<Node> {
+    /// A limit.
+    fn policy(&mut self, at: Position, policy: &Policy) -> Rc<Node> {
         let mut entries = Vec::new();
         if policy.unlimited {
             entries.push((self.key("unlimited"), Node::of_plain(at, "true")));
         } else {
-            // A control plane sends a unit with each limit; one of requests in flight has none.
-            let is_concurrency = |(key, value): &Pair| {
-                key.text() == Some("algorithm")
-                    && value.text() == Some(AlgorithmKind::Concurrency.name())
-            };
-            if policy.unit != 0 && !options.iter().any(is_concurrency) {
-                let unit = u64::try_from(policy.unit).ok().and_then(Unit::from_number);
-                let unit = unit.map_or_else(
-                    || Node::of_text(at, &policy.unit.to_string()),
-                    |unit| Node::of_text(at, unit.name()),
-                );
-                entries.push((self.key("unit"), unit));
+            if policy.unit != 0 {
+                let unit = unit_of(policy);
+                let unit = unit.map_or_else(|| policy.unit.to_string(), |unit| unit.name().into());
+                entries.push((self.key("unit"), Node::of_text(at, &unit)));
             }
-            entries.push((
-                self.key("requests_per_unit"),
-                Node::of_plain(at, policy.requests_per_unit.to_string()),
-            ));
+            let requests = Node::of_plain(at, policy.requests_per_unit.to_string());
+            entries.push((self.key("requests_per_unit"), requests));
         }
         if !policy.name.is_empty() {
             entries.push((self.key("name"), Node::of_text(at, &policy.name)));
@@ -359,8 +321,6 @@ impl Converter<'_> {
             let replaced = Node::of_list(at, replaced.collect());
             entries.push((self.key("replaces"), replaced));
         }
-        let is_new = |(key, _): &Pair| policy.name.is_empty() || key.text() != Some("name");
-        entries.extend(options.into_iter().filter(is_new));
         Node::of_map(at, entries)
     }
 
@@ -416,11 +376,12 @@ fn whole(number: &serde_json::Number) -> Option<i64> {
     (double.fract() == 0.0 && double.abs() <= EXACT).then_some(double as i64)
 }
 
+fn unit_of(policy: &Policy) -> Option<Unit> {
+    Unit::from_number(u64::try_from(policy.unit).ok()?)
+}
+
 fn amount(policy: &Policy) -> String {
-    let unit = u64::try_from(policy.unit)
-        .ok()
-        .and_then(Unit::from_number)
-        .map_or("unknown unit", Unit::name);
+    let unit = unit_of(policy).map_or("unknown unit", Unit::name);
     if policy.unlimited {
         "unlimited".to_owned()
     } else {

@@ -1,4 +1,4 @@
-//! The sections of files, overlays and metadata, and the keys that belong to each.
+//! The sections of files and overlays, and the keys that belong to each.
 
 use crate::core::algorithm::OPTIONS;
 
@@ -10,14 +10,12 @@ pub(super) enum Section {
     RateLimit,
     Replaced,
     Defaults,
-    /// Of a file or of a control plane: the map `trial` in a limit.
+    /// Of a file or of an overlay: the map `trial` in a limit.
     Trial,
     /// A plan below `plans`.
     Plan,
     /// A row of a table: the names of its columns.
     Row,
-    /// The field `weir` in the metadata of a descriptor of a control plane.
-    Weir,
     /// The maps of an overlay: the root, a domain, a descriptor and a `rate_limit`.
     Overlay,
     OverlayDomain,
@@ -37,7 +35,6 @@ impl Section {
             Self::Trial => "in trial",
             Self::Plan => "in a plan",
             Self::Row => "in a table",
-            Self::Weir => "in metadata.weir",
         }
     }
 
@@ -57,7 +54,6 @@ impl Section {
             | Self::Trial => Format::Files,
             Self::Plan => Format::Plans,
             Self::Row => Format::Tables,
-            Self::Weir => Format::Metadata,
             Self::Overlay | Self::OverlayDomain | Self::OverlayDescriptor | Self::OverlayLimit => {
                 Format::Overlay
             }
@@ -76,7 +72,6 @@ impl Section {
             Self::Trial => "under trial",
             Self::Plan => "under the name of a plan",
             Self::Row => "in a table",
-            Self::Weir => "in metadata.weir",
         }
     }
 
@@ -91,9 +86,7 @@ impl Section {
             }
             Self::Replaced => "write '- name: ' and the name of a limit",
             Self::Trial => "write 'requests_per_unit: ' and a number below it",
-            Self::Defaults | Self::Weir | Self::OverlayLimit => {
-                "write 'algorithm: ' and its options below it"
-            }
+            Self::Defaults | Self::OverlayLimit => "write 'algorithm: ' and its options below it",
         }
     }
 
@@ -125,7 +118,6 @@ pub(super) enum Format {
     Files,
     Plans,
     Tables,
-    Metadata,
     Overlay,
 }
 
@@ -171,19 +163,11 @@ const KEYS: [(&str, &[Section]); 36] = [
     ),
     (
         "value_to_metric",
-        &[
-            Section::Descriptor,
-            Section::Weir,
-            Section::OverlayDescriptor,
-        ],
+        &[Section::Descriptor, Section::OverlayDescriptor],
     ),
     (
         "share_threshold",
-        &[
-            Section::Descriptor,
-            Section::Weir,
-            Section::OverlayDescriptor,
-        ],
+        &[Section::Descriptor, Section::OverlayDescriptor],
     ),
     ("metadata", &[Section::Descriptor]),
     (
@@ -211,7 +195,6 @@ const KEYS: [(&str, &[Section]); 36] = [
             Section::Trial,
             Section::Plan,
             Section::Row,
-            Section::Weir,
             Section::OverlayLimit,
         ],
     ),
@@ -236,12 +219,11 @@ const KEYS: [(&str, &[Section]); 36] = [
             Section::Replaced,
             Section::Plan,
             Section::Row,
-            Section::Weir,
             Section::OverlayLimit,
         ],
     ),
     ("replaces", &[Section::RateLimit]),
-    ("trial", &[Section::RateLimit, Section::Weir]),
+    ("trial", &[Section::RateLimit, Section::OverlayLimit]),
     ("algorithm", &OF_OPTIONS),
     (
         "on_store_failure",
@@ -250,7 +232,6 @@ const KEYS: [(&str, &[Section]); 36] = [
             Section::Defaults,
             Section::Plan,
             Section::Row,
-            Section::Weir,
             Section::OverlayLimit,
         ],
     ),
@@ -273,21 +254,15 @@ const KEYS: [(&str, &[Section]); 36] = [
 ];
 
 /// The sections of what is recorded of a limit, which is the same for all of its plans.
-const OF_USAGE: [Section; 4] = [
-    Section::RateLimit,
-    Section::Defaults,
-    Section::Weir,
-    Section::OverlayLimit,
-];
+const OF_USAGE: [Section; 3] = [Section::RateLimit, Section::Defaults, Section::OverlayLimit];
 
 /// The sections of an algorithm and its options.
-const OF_OPTIONS: [Section; 7] = [
+const OF_OPTIONS: [Section; 6] = [
     Section::RateLimit,
     Section::Defaults,
     Section::Trial,
     Section::Plan,
     Section::Row,
-    Section::Weir,
     Section::OverlayLimit,
 ];
 

@@ -582,18 +582,20 @@ impl<'a> Settling<'a, '_> {
             .below
             .iter()
             .find_map(|layer| Some((layer.unit_multiplier?, layer.source.name()?)));
-        let is_own = stack
-            .own
-            .iter()
-            .any(|layer| layer.unit_multiplier.is_some());
-        let Some((unit_multiplier, source)) = of_overlay.filter(|_| !is_own) else {
+        // A trial has a unit of its own.
+        let is_trial = stack.own.len() > 1;
+        let Some((unit_multiplier, source)) = of_overlay.filter(|_| !is_trial) else {
             return rate;
         };
         let multiplied = Rate {
             unit_multiplier,
             ..rate
         };
-        let (what, remedy) = if stack.own.iter().any(|layer| layer.has_calendar()) {
+        let mut for_limit = stack
+            .below
+            .iter()
+            .filter(|layer| matches!(layer.source, Source::Overlay(_)));
+        let (what, remedy) = if for_limit.any(|layer| layer.has_calendar()) {
             let what = format!(
                 "the limit has 'period: calendar': the 'unit_multiplier' of {source} is not used \
                  for this limit"
@@ -717,7 +719,7 @@ mod tests {
     const SECOND: Span = Span::from_secs(1);
 
     /// The options of a limit with these defaults.
-    fn options(own: &PartialLimit, defaults: &[PartialLimit]) -> Options {
+    fn settled_options(own: &PartialLimit, defaults: &[PartialLimit]) -> Options {
         let below: Vec<_> = defaults.iter().cloned().map(Arc::new).collect();
         let stack = Stack {
             own: &[own],
@@ -806,7 +808,7 @@ mod tests {
                 ..options
             };
             assert_eq!(
-                options(
+                settled_options(
                     &PartialLimit {
                         algorithm: Some(kind),
                         ..PartialLimit::default()
@@ -817,7 +819,7 @@ mod tests {
             );
         }
         assert_eq!(
-            options(&PartialLimit::default(), &[full()]),
+            settled_options(&PartialLimit::default(), &[full()]),
             Options {
                 burst: Some(10),
                 max_debt: Some(2),
@@ -830,7 +832,10 @@ mod tests {
                 }
             }
         );
-        assert_eq!(options(&PartialLimit::default(), &[]), Options::default());
+        assert_eq!(
+            settled_options(&PartialLimit::default(), &[]),
+            Options::default()
+        );
     }
 
     #[test]
@@ -844,7 +849,7 @@ mod tests {
             options: own,
             ..PartialLimit::default()
         };
-        let options_of_limit = options(&of_limit, &[full()]);
+        let options_of_limit = settled_options(&of_limit, &[full()]);
         assert_eq!(
             (
                 options_of_limit.kind,
@@ -863,7 +868,7 @@ mod tests {
             options: own,
             ..PartialLimit::default()
         };
-        assert_eq!(options(&leaky, &[full()]).burst, Some(3));
+        assert_eq!(settled_options(&leaky, &[full()]).burst, Some(3));
     }
     #[test]
     fn the_default_of_max_debt_applies_where_refused_hits_count() {
@@ -879,7 +884,7 @@ mod tests {
                 ..PartialLimit::default()
             };
             let defaults: Vec<_> = defaults.iter().copied().map(of).collect();
-            let mut options = options(&of(own), &defaults);
+            let mut options = settled_options(&of(own), &defaults);
             options.leave_out_defaults(&own, &per_hour);
             options.max_debt
         };

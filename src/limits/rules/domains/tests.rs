@@ -476,10 +476,6 @@ fn problems_name_the_resource_and_the_path_of_keys() {
         descriptors: vec![below],
         ..node(&format!("k{level}"), "v", None)
     });
-    let wrong = |metadata| Descriptor {
-        metadata,
-        ..node("weir", "", per_minute(1))
-    };
     for (descriptors, expected) in [
         (
             vec![node("", "v", per_minute(1))],
@@ -492,34 +488,6 @@ fn problems_name_the_resource_and_the_path_of_keys() {
             }],
             "a > b=c\\n*: error: unknown unit: '9'; write one of second, minute, hour, day, week, \
              month, quarter, year",
-        ),
-        (
-            vec![wrong(metadata(serde_json::json!({"weir": {"brust": 3}})))],
-            "weir (metadata.weir): error: unknown key 'brust' in metadata.weir; write 'burst'",
-        ),
-        (
-            vec![wrong(metadata(
-                serde_json::json!({"weir": {"plan": "pro"}}),
-            ))],
-            "weir (metadata.weir): error: unknown key 'plan' in metadata.weir; remove it: tables \
-             and plans are written in files of limits, and a control plane has none",
-        ),
-        (
-            vec![wrong(metadata(
-                serde_json::json!({"weir": {"algorithm": "token_bucket", "burst": 1.5}}),
-            ))],
-            "weir (metadata.weir): error: 'burst' is '1.5', which is read as a floating-point \
-             number; write a number from 0 to 9007199254740991 without fraction or exponent",
-        ),
-        (
-            vec![wrong(metadata(serde_json::json!({"weir": 3})))],
-            "weir (metadata.weir): error: expected a map in metadata.weir, found '3'; write \
-             'algorithm: ' and its options below it",
-        ),
-        (
-            vec![wrong(metadata(serde_json::json!({"weir": {"burst": 3}})))],
-            "weir (metadata.weir): error: 'burst' has no meaning for a fixed_window; remove it, or \
-             write 'algorithm: token_bucket'",
         ),
         (vec![deep], "k69=v > k68=v > k67=v"),
     ] {
@@ -565,6 +533,43 @@ fn problems_name_the_resource_and_the_path_of_keys() {
         (problems.len(), &*problems[20].what),
         (21, "30 more problems in this domain are not shown")
     );
+}
+
+/// Options come from the overlay. Metadata in their place is for nobody, and is said once.
+#[test]
+fn options_in_metadata_have_no_effect_and_are_warned_of_once() {
+    let with = |options: serde_json::Value| Descriptor {
+        metadata: metadata(serde_json::json!({"weir": options, "team": "x"})),
+        ..node("user", "", per_minute(1))
+    };
+    for options in [
+        serde_json::json!({"algorithm": "token_bucket", "burst": 40.0, "name": "own"}),
+        serde_json::json!({"trial": {"requests_per_unit": 5}}),
+        serde_json::json!({"brust": 3}),
+        serde_json::json!(3),
+    ] {
+        let group = Descriptor {
+            key: "group".into(),
+            ..with(options.clone())
+        };
+        let list = vec![resource("r", "d", vec![with(options), group])];
+        let applied = Domains::default().apply(list, &XdsOptions::default());
+        assert!(applied.refused.is_empty(), "{applied:?}");
+        assert_eq!(
+            texts(&applied.warnings),
+            "resource r: user: warning: 'weir' in the metadata has no effect; write its options \
+             into the file that CONFIG_GRPC_XDS_OVERLAY_FILE names\n"
+        );
+        let rules = applied.rules.expect("rules");
+        assert_eq!(
+            limits(&rules),
+            ["d.user (1 per minute)", "d.group (1 per minute)"]
+        );
+        for limit in rules.limits() {
+            assert_eq!(limit.metadata, metadata(serde_json::json!({"team": "x"})));
+            assert!(limit.trial.is_none() && limit.name.is_none());
+        }
+    }
 }
 
 fn policy_of(unit: i32) -> Policy {
@@ -630,13 +635,9 @@ domains:
 - domain: dd
   commit: each
 ";
-    let weir = metadata(serde_json::json!({"weir": {"burst": 40.0, "name": "own"}, "team": "x"}));
     let below = vec![
         node("user", "", per_minute(1)),
-        Descriptor {
-            metadata: weir,
-            ..node("used", "", per_minute(2))
-        },
+        node("used", "", per_minute(2)),
         node(
             "other",
             "",
@@ -703,8 +704,7 @@ domains:
             // The first entry that matches gives burst and name, the second one the algorithm,
             // which has no burst, and the multiplier.
             "route_r.user: sliding_window_log, 5, \"per-user\", Some(Local)",
-            // Its burst needs a token bucket, so that the entry with another algorithm is left out.
-            "route_r.used: burst 40, 5, \"own\", Some(Local)",
+            "route_r.used: sliding_window_log, 5, \"second\", Some(Local)",
             "route_r.other: burst 25, 1, \"sent\", Some(Local)",
             "route_r.unlimited: unlimited, 0, \"-\", None",
             "user: burst 9, 1, \"-\", Some(Local)",
@@ -714,12 +714,7 @@ domains:
         (commit, policy),
         (Some(Commit::AllOrNone), Some(OnStoreFailure::Local))
     );
-    assert_eq!(
-        warnings,
-        "resource dd: route=r > used: warning: 'burst' has no meaning for a sliding_window_log: \
-         overlay.yaml:13 is not used for this limit; remove it, or write 'algorithm: \
-         token_bucket'\n"
-    );
+    assert_eq!(warnings, "");
     let (limits, commit, policy, _) = shown(&XdsOptions {
         defaults,
         ..XdsOptions::default()
@@ -864,7 +859,7 @@ domains:
 }
 
 #[test]
-fn calendars_come_from_metadata_overlays_and_defaults() {
+fn calendars_come_from_overlays_and_defaults() {
     let file = "
 domains:
 - domain: d
@@ -875,6 +870,10 @@ domains:
     rate_limit: { period: calendar }
   - key: many
     rate_limit: { unit_multiplier: 2 }
+  - key: many
+    rate_limit: { period: calendar, timezone: Europe/Berlin, anchor: 2026-03-31 }
+  - key: own
+    rate_limit: { period: calendar, timezone: Europe/Berlin, anchor: 2026-03-31 }
 ";
     let per = |unit: Unit| {
         Some(Policy {
@@ -882,20 +881,11 @@ domains:
             ..per_minute(1).expect("a policy")
         })
     };
-    let own = metadata(
-        serde_json::json!({"weir": {"period": "calendar", "timezone": "Europe/Berlin", "anchor": "2026-03-31"}}),
-    );
     let list = vec![
-        Descriptor {
-            metadata: own.clone(),
-            ..node("own", "", per(Unit::Month))
-        },
+        node("own", "", per(Unit::Month)),
         node("week", "", per(Unit::Week)),
         node("minute", "", per(Unit::Minute)),
-        Descriptor {
-            metadata: own,
-            ..node("many", "", per(Unit::Month))
-        },
+        node("many", "", per(Unit::Month)),
         node("day", "", per(Unit::Day)),
         node("hour", "", per(Unit::Hour)),
     ];
@@ -949,12 +939,14 @@ domains:
   commits: each
   descriptors:
   - key: user
-    rate_limit: { unit: minute, algorithm: fixed_window, burst: 3 }
+    rate_limit: { unit: minute, algorithm: fixed_window, burst: 3, plan: pro, brust: 1.5 }
     shadow_mode: 3
     burst: 4
   - value: x
   - key: x
     rate_limit: { unit_multiplier: 0 }
+  - key: y
+    rate_limit: { algorithm: fixed_window, burst: 3 }
 - commit: never
 - { domain: b, descriptors: 3 }
 ";
@@ -966,15 +958,17 @@ domains:
     let expected = "\
 o.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket, concurrency
 o.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
-o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, count_denied, max_debt, period, timezone, week_starts, anchor
-o.yaml:8:65: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
+o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, trial, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, count_denied, max_debt, period, timezone, week_starts, anchor
+o.yaml:8:68: error: unknown key 'plan' in rate_limit; remove it: tables and plans are written in files of limits, and a control plane has none
+o.yaml:8:79: error: unknown key 'brust' in rate_limit; write 'burst'
 o.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
 o.yaml:10:5: error: 'burst' has no meaning in a descriptor; it belongs in rate_limit
 o.yaml:11:5: error: the descriptor has no key; write 'key: ' and a key, or a pattern with '*'
 o.yaml:13:36: error: 'unit_multiplier' is 0, which makes the window zero; write 1 or more, or remove it
-o.yaml:14:3: error: the entry has no domain; write 'domain: ' and a domain, or a pattern with '*'
-o.yaml:14:11: error: unknown value of 'commit': 'never'; write one of each, all_or_none
-o.yaml:15:29: error: 'descriptors' is a whole number, not a list; begin each entry below it with '- key: '
+o.yaml:15:51: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
+o.yaml:16:3: error: the entry has no domain; write 'domain: ' and a domain, or a pattern with '*'
+o.yaml:16:11: error: unknown value of 'commit': 'never'; write one of each, all_or_none
+o.yaml:17:29: error: 'descriptors' is a whole number, not a list; begin each entry below it with '- key: '
 ";
     assert_eq!(texts(&problems), expected);
     for text in ["", "# nothing\n"] {

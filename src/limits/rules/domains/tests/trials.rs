@@ -1,45 +1,42 @@
-//! Trials of a control plane: the field `trial` of `weir` in the metadata of a descriptor.
+//! Trials of a control plane: `trial` of a `rate_limit` in the overlay.
 
 use super::*;
 
-fn with(metadata: &serde_json::Value, rate_limit: Policy) -> Resource {
-    let metadata = metadata.as_object().cloned();
-    resource(
-        "r",
-        "d",
-        vec![Descriptor {
-            metadata,
-            ..node("user", "", Some(rate_limit))
-        }],
+fn trial(fields: &str) -> String {
+    format!(
+        "domains: [{{domain: d, descriptors: [{{key: user, rate_limit: {{trial: {fields}}}}}]}}]"
     )
 }
 
-#[test]
-fn metadata_gives_a_limit_a_trial_and_a_mistake_refuses_the_domain() {
-    let limit = Policy {
-        unit: MINUTE,
-        requests_per_unit: 100,
-        ..Policy::default()
-    };
-    let unlimited = Policy {
+fn unlimited() -> Policy {
+    Policy {
         unlimited: true,
         ..Policy::default()
-    };
-    let trial = |fields: serde_json::Value| serde_json::json!({ "weir": { "trial": fields } });
-    for (metadata, policy, amounts) in [
+    }
+}
+
+fn apply(overlay: &str, policy: Policy) -> Applied {
+    let list = vec![resource("r", "d", vec![node("user", "", Some(policy))])];
+    Domains::default().apply(list, &with_overlay(overlay))
+}
+
+#[test]
+fn an_overlay_gives_a_limit_a_trial() {
+    let limit = per_minute(100).expect("a policy");
+    for (fields, policy, amounts) in [
         (
-            trial(serde_json::json!({ "requests_per_unit": 50.0 })),
-            limit.clone(),
+            "{requests_per_unit: 50}",
+            limit,
             (Some(100), 50, Unit::Minute),
         ),
         (
-            trial(serde_json::json!({ "requests_per_unit": 5, "unit": "hour" })),
-            unlimited.clone(),
+            "{requests_per_unit: 5, unit: hour}",
+            unlimited(),
             (None, 5, Unit::Hour),
         ),
     ] {
-        let applied =
-            Domains::default().apply(vec![with(&metadata, policy)], &XdsOptions::default());
+        let applied = apply(&trial(fields), policy);
+        assert_eq!(texts(&applied.warnings), "");
         let rules = applied.rules.expect("rules");
         let limit = rules.limits().next().expect("a limit");
         let rate = limit.trial.as_ref().expect("a trial").amount.rate;
@@ -51,38 +48,48 @@ fn metadata_gives_a_limit_a_trial_and_a_mistake_refuses_the_domain() {
             ),
             amounts
         );
-        assert!(limit.metadata.is_none(), "it is not for Envoy");
     }
-    for (metadata, policy, problem) in [
+}
+
+#[test]
+fn a_trial_that_suits_a_limit_badly_is_left_out_there_and_refuses_nothing() {
+    let log = "{algorithm: sliding_window_log, requests_per_unit: 200000}";
+    for (fields, policy, what) in [
         (
-            trial(serde_json::json!({})),
-            limit.clone(),
-            "the trial says nothing",
+            "{requests_per_unit: 5}",
+            unlimited(),
+            "the trial has no 'unit', and the limit beside it is unlimited",
         ),
         (
-            trial(serde_json::json!({ "name": "x" })),
-            limit,
-            "'name' has no meaning in trial",
-        ),
-        (
-            trial(serde_json::json!({ "requests_per_unit": 5 })),
-            unlimited,
-            "the trial has no 'unit'",
+            log,
+            per_minute(100).expect("a policy"),
+            "a sliding_window_log holds at most 100000 hits",
         ),
     ] {
-        let applied =
-            Domains::default().apply(vec![with(&metadata, policy)], &XdsOptions::default());
-        let refused: String = applied
-            .refused
-            .iter()
-            .map(|refused| texts(&refused.problems))
-            .collect();
-        assert!(refused.contains(problem), "{problem}: {refused}");
+        let applied = apply(&trial(fields), policy);
+        let warnings = texts(&applied.warnings);
         assert!(
-            applied
-                .rules
-                .is_none_or(|rules| rules.limits().next().is_none()),
-            "{problem}"
+            warnings.starts_with(&format!("resource r: user: warning: {what}"))
+                && warnings.contains(": overlay.yaml:1 is not used for this limit; "),
+            "{warnings}"
         );
+        let rules = applied.rules.expect("rules");
+        assert!(rules.limits().all(|limit| limit.trial.is_none()));
+        assert_eq!(rules.limit_count(), 1);
+    }
+}
+
+#[test]
+fn mistakes_of_a_trial_are_found_in_the_overlay() {
+    for (fields, problem) in [
+        ("{}", "the trial says nothing"),
+        ("{name: x}", "'name' has no meaning in trial"),
+    ] {
+        let file = SourceText {
+            name: "overlay.yaml".into(),
+            text: trial(fields).into(),
+        };
+        let problems = Overlay::read(file, &Options::default()).expect_err("it is wrong");
+        assert!(texts(&problems).contains(problem), "{}", texts(&problems));
     }
 }

@@ -26,7 +26,7 @@ fn cases() -> Vec<Case> {
                 name: rest.to_owned(),
                 ..Case::default()
             }),
-            ("usage" | "refused" | "problem", Some(case)) => case.expected.push(line.to_owned()),
+            ("usage" | "problem", Some(case)) => case.expected.push(line.to_owned()),
             (_, Some(case)) => case.says.push((word.to_owned(), rest.to_owned())),
             (_, None) => panic!("no case yet: {line}"),
         }
@@ -83,11 +83,6 @@ impl Case {
             Ok(defaults) => defaults,
             Err(error) => return vec![format!("problem {error}")],
         };
-        let options = self.get("metadata").map(|text| {
-            let options: serde_json::Value =
-                serde_json::from_str(text).unwrap_or_else(|error| panic!("{}: {error}", self.name));
-            serde_json::json!({ "weir": options })
-        });
         let policy = match self.get("unlimited") {
             Some(_) => Some(Policy {
                 unlimited: true,
@@ -95,12 +90,8 @@ impl Case {
             }),
             None => per_minute(10),
         };
-        let user = Descriptor {
-            metadata: options.and_then(metadata),
-            ..node("user", "", policy)
-        };
         let route = Descriptor {
-            descriptors: vec![user],
+            descriptors: vec![node("user", "", policy)],
             ..node("route", "", None)
         };
         let applied = Domains::default().apply(
@@ -111,11 +102,7 @@ impl Case {
                 ..XdsOptions::default()
             },
         );
-        if let Some(refused) = applied.refused.first() {
-            return std::iter::once("refused".to_owned())
-                .chain(refused.problems.iter().map(problem))
-                .collect();
-        }
+        assert!(applied.refused.is_empty(), "{}: {applied:?}", self.name);
         let rules = applied.rules.expect("rules");
         let limit = rules.limits().next().expect("a limit");
         let usage = match &limit.usage {
