@@ -47,7 +47,7 @@ use crate::core::ask::Entry;
 use crate::core::ask::written::Text;
 use crate::core::time::{Micros, Rate, Span};
 use crate::limits::rules::address;
-use crate::limits::rules::limit::{Amount, LimitId};
+use crate::limits::rules::limit::Amount;
 use crate::limits::rules::tree::{Branch, Tree};
 pub use reach::{Reach, Unfit};
 pub use record::{
@@ -252,9 +252,7 @@ type Ranks = SmallVec<[Rank; 2]>;
 pub struct Overrides {
     /// In the order in which they apply.
     list: Vec<Override>,
-    by_domain: HashMap<Box<[u8]>, Tree>,
-    /// The overrides on each branch, by the `limit` of its [`LimitId`].
-    on_branches: Vec<Ranks>,
+    by_domain: HashMap<Box<[u8]>, Tree<Ranks>>,
     left_out: usize,
 }
 
@@ -294,15 +292,13 @@ impl Overrides {
                 .or_default()
                 .push((&one.entries, Rank(rank)));
         }
-        let mut on_branches = Vec::new();
         let by_domain = domains
             .into_iter()
-            .map(|(domain, members)| (domain.as_bytes().into(), tree(members, &mut on_branches)))
+            .map(|(domain, members)| (domain.as_bytes().into(), tree(members)))
             .collect();
         Self {
             list,
             by_domain,
-            on_branches,
             left_out,
         }
     }
@@ -402,9 +398,7 @@ impl<'o> InForce<'o> {
     ) -> Option<(&'o Override, Applied)> {
         let tree = self.overrides.by_domain.get(domain)?;
         let mut matching: SmallVec<[Rank; 4]> = SmallVec::new();
-        tree.each_match(entries, &mut |id| {
-            matching.extend_from_slice(&self.overrides.on_branches[id.limit as usize]);
-        });
+        tree.each_match(entries, &mut |ranks| matching.extend_from_slice(ranks));
         matching.sort_unstable();
         let in_force = matching
             .iter()
@@ -464,7 +458,7 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
 }
 
 /// The tree of these paths.
-fn tree(mut members: Vec<(&[Pattern], Rank)>, on_branches: &mut Vec<Ranks>) -> Tree {
+fn tree(mut members: Vec<(&[Pattern], Rank)>) -> Tree<Ranks> {
     members.sort_unstable();
     let mut tree = Tree::default();
     let mut rest = &members[..];
@@ -485,12 +479,10 @@ fn tree(mut members: Vec<(&[Pattern], Rank)>, on_branches: &mut Vec<Ranks>) -> T
             .filter(|(path, _)| path.len() > 1)
             .map(|(path, rank)| (&path[1..], *rank))
             .collect();
-        let children = self::tree(below, on_branches);
-        let limit = (!ends.is_empty()).then(|| {
-            on_branches.push(ends);
-            LimitId::new(0, (on_branches.len() - 1) as u32)
-        });
-        let branch = Branch { limit, children };
+        let branch = Branch {
+            leaf: Some(ends).filter(|ends| !ends.is_empty()),
+            children: self::tree(below),
+        };
         match (&level.value, level.key.as_literal()) {
             (Value::Any, _) => tree.add_texts(&level.key, None, branch),
             (Value::Text(value), _) => tree.add_texts(&level.key, Some(value), branch),

@@ -67,132 +67,51 @@ fn find(overrides: &Overrides, now: u64, path: &[(&str, &str)]) -> Option<&'stat
 #[test]
 fn the_order_is_what_a_support_desk_expects() {
     let user = |value| [("user", value)];
+    // Each is a kind, and the value that it is for.
     for (orders, value, expected) in [
         // Who is blocked has no use for a larger amount, however specific that is.
-        (vec![("raise", Some("42")), ("block", None)], "42", "block"),
-        (
-            vec![("raise", Some("42")), ("exempt", Some("4*"))],
-            "42",
-            "exempt",
-        ),
+        ("raise=42 block", "42", "block"),
+        ("raise=42 exempt=4*", "42", "exempt"),
         // An exception is more specific than the rule.
-        (
-            vec![("block", Some("4*")), ("exempt", Some("42"))],
-            "42",
-            "exempt",
-        ),
-        (
-            vec![("block", Some("4*")), ("exempt", Some("42"))],
-            "43",
-            "block",
-        ),
-        (vec![("exempt", None), ("block", Some("42"))], "42", "block"),
-        (
-            vec![("exempt", None), ("block", Some("42"))],
-            "43",
-            "exempt",
-        ),
-        (
-            vec![("exempt", Some("4*")), ("block", Some("42*"))],
-            "421",
-            "block",
-        ),
+        ("block=4* exempt=42", "42", "exempt"),
+        ("block=4* exempt=42", "43", "block"),
+        ("exempt block=42", "42", "block"),
+        ("exempt block=42", "43", "exempt"),
+        ("exempt=4* block=42*", "421", "block"),
         // A key alone is the key with the value *.
-        (vec![("exempt", Some("*")), ("block", None)], "1", "block"),
-        (vec![("exempt", None), ("block", Some("*"))], "1", "block"),
+        ("exempt=* block", "1", "block"),
+        ("exempt block=*", "1", "block"),
         // The same descriptors: the block.
-        (
-            vec![
-                ("exempt", Some("42")),
-                ("raise", Some("42")),
-                ("block", Some("42")),
-            ],
-            "42",
-            "block",
-        ),
-        (
-            vec![("exempt", Some("4*")), ("block", Some("*2"))],
-            "42",
-            "block",
-        ),
-        (
-            vec![("exempt", Some("42")), ("raise", Some("42"))],
-            "42",
-            "exempt",
-        ),
+        ("exempt=42 raise=42 block=42", "42", "block"),
+        ("exempt=4* block=*2", "42", "block"),
+        ("exempt=42 raise=42", "42", "exempt"),
         // The smaller network, and an address, however the two are spelled.
+        ("block=10.0.0.0/8 exempt=10.1.0.0/16", "10.1.2.3", "exempt"),
+        ("block=10.0.0.0/8 exempt=10.1.0.0/16", "10.2.2.3", "block"),
+        ("block=10.0.0.0/8 exempt=10.1.0.0/16", "10.0.0.0/9", "block"),
+        ("exempt block=2001:DB8::/32", "2001:DB8::1", "block"),
         (
-            vec![
-                ("block", Some("10.0.0.0/8")),
-                ("exempt", Some("10.1.0.0/16")),
-            ],
-            "10.1.2.3",
-            "exempt",
-        ),
-        (
-            vec![
-                ("block", Some("10.0.0.0/8")),
-                ("exempt", Some("10.1.0.0/16")),
-            ],
-            "10.2.2.3",
-            "block",
-        ),
-        (
-            vec![
-                ("block", Some("10.0.0.0/8")),
-                ("exempt", Some("10.1.0.0/16")),
-            ],
-            "10.0.0.0/9",
-            "block",
-        ),
-        (
-            vec![("exempt", None), ("block", Some("2001:DB8::/32"))],
-            "2001:DB8::1",
-            "block",
-        ),
-        (
-            vec![
-                ("exempt", Some("10.0.0.0/8")),
-                ("block", Some("::FFFF:10.0.0.1")),
-            ],
+            "exempt=10.0.0.0/8 block=::FFFF:10.0.0.1",
             "10.0.0.1",
             "block",
         ),
         (
-            vec![
-                ("exempt", Some("10.0.0.1/32")),
-                ("block", Some("10.0.0.0/31")),
-            ],
+            "exempt=10.0.0.1/32 block=10.0.0.0/31",
             "::ffff:10.0.0.1",
             "exempt",
         ),
-        (
-            vec![("exempt", None), ("block", Some("::ffff:10.0.0.0/104"))],
-            "10.9.9.9",
-            "block",
-        ),
+        ("exempt block=::ffff:10.0.0.0/104", "10.9.9.9", "block"),
         // A wildcard matches an address as it is sent, and by its canonical text.
-        (
-            vec![("exempt", None), ("block", Some("2001:DB8:*"))],
-            "2001:DB8:0::1",
-            "block",
-        ),
-        (
-            vec![("exempt", None), ("block", Some("2001:db8:*"))],
-            "2001:DB8:0::1",
-            "block",
-        ),
-        (
-            vec![("exempt", None), ("block", Some("::ffff:10.*"))],
-            "::ffff:10.0.0.1",
-            "block",
-        ),
-        (
-            vec![("exempt", None), ("block", Some("2001:DB8:*"))],
-            "2001:db8::1",
-            "exempt",
-        ),
+        ("exempt block=2001:DB8:*", "2001:DB8:0::1", "block"),
+        ("exempt block=2001:db8:*", "2001:DB8:0::1", "block"),
+        ("exempt block=::ffff:10.*", "::ffff:10.0.0.1", "block"),
+        ("exempt block=2001:DB8:*", "2001:db8::1", "exempt"),
     ] {
+        let kind_and_value = |order: &'static str| match order.split_once('=') {
+            Some((kind, value)) => (kind, Some(value)),
+            None => (order, None),
+        };
+        let orders: Vec<_> = orders.split(' ').map(kind_and_value).collect();
         for turned in 0..orders.len() {
             let mut list: Vec<_> = orders
                 .iter()
@@ -346,7 +265,10 @@ fn a_raise_has_the_unit_of_the_limit_and_is_above_it() {
         Err(Unfit::AtMost(100_000))
     );
     assert!(raised(&amount, &rate(100_000, Unit::Minute, 1)).is_ok());
-    // One that does not fit is passed over for one that does.
+}
+
+#[test]
+fn a_raise_that_does_not_fit_is_passed_over_for_one_that_does() {
     let to = |unit: &str, hits| {
         Some(RateRecord {
             requests_per_unit: hits,
@@ -459,7 +381,10 @@ fn a_raised_limit_goes_on_with_its_counter() {
             );
         }
     }
-    // A calendar stays.
+}
+
+#[test]
+fn a_raised_limit_keeps_its_calendar_and_its_burst() {
     let rate = Rate {
         requests_per_unit: 10,
         unit: Unit::Month,
@@ -493,7 +418,6 @@ fn a_raised_limit_goes_on_with_its_counter() {
         ),
         Err(Unfit::OtherUnit(rate))
     );
-    // A burst of its own stays.
     let bucket = Options {
         kind: AlgorithmKind::TokenBucket,
         burst: Some(3),
@@ -570,6 +494,10 @@ fn records_say_what_is_wrong_with_them() {
     ] {
         assert!(text.contains(error), "{text}");
     }
+}
+
+#[test]
+fn a_rate_of_a_record_has_a_window() {
     let rate = |unit: &str, unit_multiplier| {
         RateRecord {
             requests_per_unit: 1,
@@ -654,17 +582,20 @@ fn a_star_may_be_literal() {
     );
 }
 
+fn digest(value: &[u8]) -> String {
+    hex(&sha256(value))
+}
+
+fn of_digest(kind: &str, value: &[u8]) -> Override {
+    let record = Record {
+        entries: vec![EntryRecord::of_digest("user", &digest(value))],
+        ..record(kind, &[])
+    };
+    record.read().expect("an override")
+}
+
 #[test]
 fn a_value_may_be_known_by_its_digest() {
-    let digest = |value: &[u8]| hex(&sha256(value));
-    let of_digest = |kind: &str, value: &[u8]| {
-        Record {
-            entries: vec![EntryRecord::of_digest("user", &digest(value))],
-            ..record(kind, &[])
-        }
-        .read()
-        .expect("an override")
-    };
     let overrides = Overrides::new(vec![
         of_digest("block", b"42"),
         of_digest("block", b"\xff"),
@@ -707,6 +638,10 @@ fn a_value_may_be_known_by_its_digest() {
         [Some("block"), None, Some("block"), Some("block")],
         "as it was sent, or by its canonical text"
     );
+}
+
+#[test]
+fn a_digest_is_read_back_as_it_was_and_stands_alone() {
     let one = of_digest("block", b"42");
     assert_eq!(Record::from(&one).read().as_ref(), Ok(&one));
     for (key, value, digest) in [

@@ -28,18 +28,19 @@ mod suspicion;
 pub(crate) mod table;
 mod values;
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
 use super::limit::Limit;
-use super::source::{self, Position, ValueType};
+use super::source::{Node, Position, ValueType};
 use super::{Commit, Rules};
 use data::Data;
 pub(crate) use data::is_table;
 use defaults::{Declared, Defaults};
+use fields::Section;
 pub(crate) use fields::nearest;
-use fields::{Fields, Section};
 use overlay::Cursor;
 pub(super) use overlay::EntryNumber;
 pub use overlay::{Overlay, ReadOverlay, XdsDefaults};
@@ -103,11 +104,8 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
     let mut compiler = Compiler::default();
     compiler.data = Data::read(&mut compiler.problems, files);
     let mut domains: HashMap<Box<str>, Domain> = HashMap::new();
-    for file in files
-        .iter()
-        .filter(|file| !compiler.data.has(&file.name))
-        .collect::<Vec<_>>()
-    {
+    let is_limits = |file: &&SourceText| !compiler.data.has(&file.name);
+    for file in files.iter().filter(is_limits).collect::<Vec<_>>() {
         compiler.problems.open(&file.name);
         compile_file(&mut compiler, &mut domains, file, options);
     }
@@ -152,6 +150,7 @@ struct Compiler<'o> {
 }
 
 /// A domain under construction.
+#[derive(Default)]
 struct Domain {
     name: Box<str>,
     /// Its number in the rules.
@@ -181,17 +180,8 @@ impl Domain {
         Self {
             name: name.into(),
             number,
-            next_limit: 0,
             first,
-            siblings: Siblings::default(),
-            names: HashSet::new(),
-            replaced: Vec::new(),
-            commit: None,
-            defaults: Defaults::default(),
-            plans: Plans::default(),
-            mentions_limit: false,
-            pending: Vec::new(),
-            limits: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -212,27 +202,19 @@ fn compile_file(
     file: &SourceText,
     options: &Options,
 ) {
-    let document = match source::read(&file.text) {
-        Ok(document) => document,
-        Err(note) => return compiler.problems.error(note.at, note.what, note.remedy),
+    let Some(document) = compiler.problems.document(&file.text) else {
+        return;
     };
-    for note in document.warnings {
-        compiler.problems.warning(note.at, note.what, note.remedy);
-    }
-    compiler.problems.count_further(document.further_warnings);
     let holds_only_comments = document.root.is_none() && !file.text.trim_ascii().is_empty();
-    let Some(root) = document
-        .root
-        .filter(|root| root.value_type() != ValueType::Nothing)
-    else {
+    let is_something = |root: &Rc<Node>| root.value_type() != ValueType::Nothing;
+    let Some(root) = document.root.filter(is_something) else {
         let what = if holds_only_comments {
             "the file holds only comments"
         } else {
             "the file is empty"
         };
-        return compiler
-            .problems
-            .error(Position::default(), what, REMEDY_FOR_DOMAIN);
+        let whole = Position::default();
+        return compiler.problems.error(whole, what, REMEDY_FOR_DOMAIN);
     };
     let Some(fields) = fields::read(&mut compiler.problems, &root, Section::Root) else {
         return;
@@ -242,20 +224,17 @@ fn compile_file(
     // that is dropped.
     let mut scratch = Domain::new("", 0, location);
     let number = u32::try_from(domains.len()).unwrap_or(u32::MAX);
-    let domain = match domain_name(compiler, &fields) {
+    let problems = &mut compiler.problems;
+    let lack = ("the file has no domain", REMEDY_FOR_DOMAIN);
+    let domain = match fields::required(problems, &fields, "domain", lack) {
         None => &mut scratch,
         Some(name) => match domains.get(name).map(|known| known.first) {
             Some(first) if !options.merge_domains => {
-                let what = format!(
-                    "the domain {} is already defined, in {}",
-                    quoted(name),
-                    compiler.problems.show(first)
-                );
+                let (shown, first) = (quoted(name), problems.show(first));
+                let what = format!("the domain {shown} is already defined, in {first}");
                 let remedy = "merge the files, or set MERGE_DOMAIN_CONFIG=true, with which files \
                     may share a domain";
-                compiler
-                    .problems
-                    .error(fields.lack("domain").at, what, remedy);
+                problems.error(fields.lack("domain"), what, remedy);
                 &mut scratch
             }
             _ => domains
@@ -267,7 +246,12 @@ fn compile_file(
     domain.mentions_limit |= fields.meant("descriptors") || fields.has_misplaced();
     if let Some(list) = fields.get("descriptors") {
         let mut siblings = std::mem::take(&mut domain.siblings);
-        descriptor::read_list(compiler, domain, list, &mut siblings, &mut Vec::new());
+        let mut reader = descriptor::Reader {
+            compiler,
+            domain,
+            path: Vec::new(),
+        };
+        reader.list(list, &mut siblings);
         domain.siblings = siblings;
     }
     settle::settle(compiler, &mut scratch, options.process);
@@ -275,55 +259,31 @@ fn compile_file(
 
 const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";
 
-/// The domain of a file; `None`, with an error, when it has none.
-fn domain_name<'n>(compiler: &mut Compiler<'_>, fields: &Fields<'n>) -> Option<&'n str> {
-    let name = match fields.get("domain") {
-        Some(node) => fields::text(&mut compiler.problems, node, "domain")?,
-        None => "",
-    };
-    if name.is_empty() && !fields.meant("domain") {
-        compiler.problems.error(
-            fields.lack("domain").at,
-            "the file has no domain",
-            REMEDY_FOR_DOMAIN,
-        );
-    }
-    Some(name).filter(|name| !name.is_empty())
-}
-
 /// A domain without limits is a warning: Envoy's requests in it are all allowed. After an error it
 /// may be no more than a consequence.
 fn check_for_limits(problems: &mut Problems, domain: &Domain) {
     if !domain.mentions_limit && !problems.has_errors() {
+        let name = quoted(&domain.name);
         let what = format!(
-            "the domain {} has no limits: only limits that requests bring along are enforced in it",
-            quoted(&domain.name)
+            "the domain {name} has no limits: only limits that requests bring along are enforced \
+             in it"
         );
-        problems.warning_in(
-            domain.first,
-            what,
-            "add a descriptor with 'rate_limit', or remove the file",
-        );
+        let remedy = "add a descriptor with 'rate_limit', or remove the file";
+        problems.warning(domain.first, what, remedy);
     }
 }
 
 /// A name that no limit has is a warning, because the Go service ignores it.
 fn check_replaced(problems: &mut Problems, domain: &Domain) {
-    for (location, name) in domain
-        .replaced
-        .iter()
-        .filter(|(_, name)| !domain.names.contains(name))
-    {
+    let is_unknown = |(_, name): &&(_, Box<str>)| !domain.names.contains(name);
+    for (location, name) in domain.replaced.iter().filter(is_unknown) {
         let near = fields::nearest(name, domain.names.iter().map(AsRef::as_ref));
-        let what = format!(
-            "no limit of the domain {} has the name {}",
-            quoted(&domain.name),
-            quoted(name)
-        );
+        let (own, name) = (quoted(&domain.name), quoted(name));
+        let what = format!("no limit of the domain {own} has the name {name}");
         let remedy = near.map_or_else(
             || "give a limit this name, or remove the entry".to_owned(),
             |near| format!("write {}", quoted(near)),
         );
-        problems.warning_in(*location, what, remedy);
+        problems.warning(*location, what, remedy);
     }
 }

@@ -16,7 +16,6 @@ use super::limit::{Amount, Level, Limit, LimitInForce, Matching, OnStoreFailure,
 use super::{Commit, Rules};
 use crate::core::algorithm::{Algorithm, Debt};
 use crate::core::time::{Period, Rate, Span, Unit};
-use crate::core::usage;
 pub use rows::ChangedRows;
 
 /// Characters of a path, or of the text of a field.
@@ -115,23 +114,14 @@ impl Difference {
 impl Named {
     fn new(limit: &Limit) -> Self {
         let mut amount = rate(limit.into());
-        if let Some(Amount {
-            algorithm: Algorithm::FixedWindow(fixed),
-            ..
-        }) = &limit.amount
-        {
-            let calendar = calendar(fixed.window)
-                .into_iter()
-                .map(|(field, value)| format!(", {field} {value}"));
-            amount.extend(calendar);
-        }
-        if let Some(algorithm) = algorithm(limit.amount.as_ref()).filter(|_| {
-            !matches!(
-                limit.amount.map(|a| a.algorithm),
-                Some(Algorithm::FixedWindow(_))
-            )
-        }) {
-            amount += &format!(", {algorithm}");
+        match limit.amount.as_ref().map(|amount| amount.algorithm) {
+            None => {}
+            Some(Algorithm::FixedWindow(fixed)) => {
+                for (field, value) in calendar(fixed.window) {
+                    amount += &format!(", {field} {value}");
+                }
+            }
+            Some(other) => amount += &format!(", {}", other.kind().spec().name),
         }
         if let Some(table) = limit.own_table() {
             amount += &format!(
@@ -242,91 +232,73 @@ pub fn fields<'r>(
 ) -> Vec<(&'static str, String)> {
     let in_force = in_force.into();
     let limit = in_force.limit;
-    let keys = |is: fn(&Level) -> bool| {
-        let keys: Vec<_> = limit
-            .levels
-            .iter()
-            .filter(|level| is(level))
-            .map(|level| &*level.key)
-            .collect();
-        Some(keys.join(", ")).filter(|keys| !keys.is_empty())
-    };
-    let flag = |is_set: bool| Some(is_set.to_string());
+    let mut all = vec![("rate", rate(in_force))];
+    if let Some(amount) = in_force.amount() {
+        all.extend(algorithm_and_options(amount));
+    }
+    let mut add = |field, value: Option<String>| all.extend(value.map(|value| (field, value)));
+    if let Some(trial) = in_force.trial() {
+        add("trial", Some(tried(&trial.amount, in_force.amount())));
+    }
+    if let Some(usage) = &limit.usage {
+        let settings = usage.settings;
+        add("track_usage", Some("true".to_owned()));
+        add("usage_interval", Some(settings.interval.to_string()));
+        add("usage_buckets", Some(settings.buckets.to_string()));
+        add("usage_expiry", Some(settings.expiry.to_string()));
+        add("usage_subjects", Some(settings.subjects.to_string()));
+    }
+    add("plan", limit.plan.as_deref().map(str::to_owned));
+    if let Some(table) = limit.table.as_deref().filter(|_| in_force.row.is_none()) {
+        add("table", Some(table.rows.file().to_owned()));
+        add("rows", Some(table.rows_of(limit.id).to_string()));
+    }
+    add(
+        "row",
+        in_force.row_origin().map(|origin| origin.to_string()),
+    );
+    add("name", in_force.name().map(str::to_owned));
+    add("shadow_mode", Some(in_force.shadow_mode().to_string()));
+    add("quota_mode", Some(limit.quota_mode.to_string()));
+    add(
+        "on_store_failure",
+        in_force.on_store_failure().and_then(policy),
+    );
     let commit = match rules.commit(limit.domain.as_bytes()) {
         Some(Commit::AllOrNone) => "all_or_none",
         Some(Commit::Each) | None => "each",
     };
-    let mut all = vec![
-        ("rate", Some(rate(in_force))),
-        ("algorithm", algorithm(in_force.amount())),
-    ];
-    all.extend(
-        in_force
-            .amount()
-            .iter()
-            .flat_map(|amount| options(amount))
-            .map(|(name, value)| (name, Some(value))),
+    add("commit", Some(commit.to_owned()));
+    add(
+        "replaces",
+        joined(limit.replaces.iter().map(ToString::to_string)),
     );
-    all.push((
-        "trial",
-        in_force
-            .trial()
-            .map(|trial| tried(&trial.amount, in_force.amount())),
-    ));
-    if let Some(usage) = &limit.usage {
-        let usage::Settings {
-            interval,
-            buckets,
-            expiry,
-            subjects,
-        } = usage.settings;
-        all.extend([
-            ("track_usage", flag(true)),
-            ("usage_interval", Some(interval.to_string())),
-            ("usage_buckets", Some(buckets.to_string())),
-            ("usage_expiry", Some(expiry.to_string())),
-            ("usage_subjects", Some(subjects.to_string())),
-        ]);
-    }
-    let table = limit.table.as_deref().filter(|_| in_force.row.is_none());
-    all.extend([
-        ("plan", limit.plan.as_deref().map(str::to_owned)),
-        ("table", table.map(|table| table.rows.file().to_owned())),
-        (
-            "rows",
-            table.map(|table| table.rows_of(limit.id).to_string()),
-        ),
-        (
-            "row",
-            in_force.row_origin().map(|origin| origin.to_string()),
-        ),
-        ("name", in_force.name().map(str::to_owned)),
-        ("shadow_mode", flag(in_force.shadow_mode())),
-        ("quota_mode", flag(limit.quota_mode)),
-        (
-            "on_store_failure",
-            in_force.on_store_failure().and_then(policy),
-        ),
-        ("commit", Some(commit.to_owned())),
-        (
-            "replaces",
-            Some(limit.replaces.join(", ")).filter(|names| !names.is_empty()),
-        ),
-        ("detailed_metric", flag(limit.detailed_metric)),
-        ("value_to_metric", keys(|level| level.value_to_metric)),
-        ("share_threshold", keys(|level| level.share_threshold)),
-        ("prefix", prefix(limit)),
-        (
-            "metadata",
-            limit
-                .metadata
-                .as_ref()
-                .map(|metadata| serde_json::Value::from(metadata.clone()).to_string()),
-        ),
-    ]);
-    all.into_iter()
-        .filter_map(|(field, value)| Some((field, value?)))
-        .collect()
+    add("detailed_metric", Some(limit.detailed_metric.to_string()));
+    let of_levels =
+        |text: fn(&Level) -> Option<String>| joined(limit.levels.iter().filter_map(text));
+    add(
+        "value_to_metric",
+        of_levels(|level| level.value_to_metric.then(|| level.key.to_string())),
+    );
+    add(
+        "share_threshold",
+        of_levels(|level| level.share_threshold.then(|| level.key.to_string())),
+    );
+    add("prefix", of_levels(prefix));
+    let metadata = limit.metadata.clone().map(serde_json::Value::from);
+    add("metadata", metadata.map(|metadata| metadata.to_string()));
+    all
+}
+
+/// The texts, separated by commas; `None` without any.
+fn joined(texts: impl Iterator<Item = String>) -> Option<String> {
+    Some(texts.collect::<Vec<_>>().join(", ")).filter(|texts| !texts.is_empty())
+}
+
+/// The algorithm of an amount, and its options.
+fn algorithm_and_options(amount: &Amount) -> Vec<(&'static str, String)> {
+    let algorithm = ("algorithm", amount.algorithm.kind().spec().name.to_owned());
+    std::iter::once(algorithm).chain(options(amount)).collect()
 }
 
 /// The name of a failure policy.
@@ -337,27 +309,18 @@ fn policy(policy: OnStoreFailure) -> Option<String> {
         .map(|(name, _)| (*name).to_owned())
 }
 
-/// The bits of the networks that group addresses, of each level that has some.
-fn prefix(limit: &Limit) -> Option<String> {
-    let bits = limit
-        .levels
-        .iter()
-        .filter_map(|level| match level.matching {
-            Matching::Cidr { prefix } => prefix.map(|bits| bits.to_string()),
-            _ => None,
-        });
-    Some(bits.collect::<Vec<_>>().join(", ")).filter(|bits| !bits.is_empty())
+/// The bits of the networks that group addresses.
+fn prefix(level: &Level) -> Option<String> {
+    match level.matching {
+        Matching::Cidr { prefix } => prefix.map(|bits| bits.to_string()),
+        _ => None,
+    }
 }
 
 /// What a trial says in one line: its rate, and what else differs from the real limit.
 fn tried(trial: &Amount, real: Option<&Amount>) -> String {
-    let all = |amount: &Amount| {
-        let mut all = vec![("algorithm", amount.algorithm.kind().spec().name.to_owned())];
-        all.extend(options(amount));
-        all
-    };
-    let known = real.map(all).unwrap_or_default();
-    let other = all(trial)
+    let known = real.map(algorithm_and_options).unwrap_or_default();
+    let other = algorithm_and_options(trial)
         .into_iter()
         .filter(|field| !known.contains(field))
         .map(|(name, value)| format!(", {name} {value}"));
@@ -387,10 +350,6 @@ fn rate_of(amount: &Amount) -> String {
         1 => format!("{requests_per_unit} per {}", unit.name()),
         multiplier => format!("{requests_per_unit} per {multiplier} {}s", unit.name()),
     }
-}
-
-fn algorithm(amount: Option<&Amount>) -> Option<String> {
-    amount.map(|amount| amount.algorithm.kind().spec().name.to_owned())
 }
 
 /// The options of an algorithm, with their defaults filled in.
@@ -440,27 +399,19 @@ fn options(amount: &Amount) -> Vec<(&'static str, String)> {
 
 /// The fields of a limit that follows the calendar.
 fn calendar(period: Period) -> Vec<(&'static str, String)> {
-    let calendar = match period {
+    let (zone, more) = match period {
         Period::Even(_) => return Vec::new(),
-        Period::Months(_) => {
-            return vec![
-                ("period", "calendar".to_owned()),
-                ("timezone", "UTC".to_owned()),
-            ];
+        Period::Months(_) => ("UTC".to_owned(), [None, None]),
+        Period::Calendar(calendar) => {
+            let week_starts = calendar
+                .week_starts()
+                .map(|day| ("week_starts", day.to_owned()));
+            let anchor = calendar.anchor().map(|anchor| ("anchor", anchor));
+            (calendar.zone().to_string(), [week_starts, anchor])
         }
-        Period::Calendar(calendar) => calendar,
     };
-    let mut fields = vec![
-        ("period", "calendar".to_owned()),
-        ("timezone", calendar.zone().to_string()),
-    ];
-    fields.extend(
-        calendar
-            .week_starts()
-            .map(|day| ("week_starts", day.to_owned())),
-    );
-    fields.extend(calendar.anchor().map(|anchor| ("anchor", anchor)));
-    fields
+    let all = [("period", "calendar".to_owned()), ("timezone", zone)];
+    all.into_iter().chain(more.into_iter().flatten()).collect()
 }
 
 /// A text of a file on one line and of bounded length.

@@ -16,6 +16,7 @@ use hashbrown::HashSet;
 use super::compile::{CompiledDomain, EntryNumber, Problem, Severity, compile_domain};
 pub use super::compile::{Overlay, ReadOverlay, XdsDefaults, XdsOptions};
 use super::resource::Resource;
+use super::source::Position;
 use super::{Domain, Rules};
 
 /// The most warnings of one list. A control plane may send a hundred thousand duplicates.
@@ -73,7 +74,7 @@ pub struct Refused {
 }
 
 /// A domain.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Entry {
     number: u32,
     received: Vec<Arc<Resource>>,
@@ -205,10 +206,10 @@ impl Domains {
             self.path_bytes - own_bytes,
         );
         applied.compiled += 1;
-        let entry = self
-            .entries
-            .entry(domain.clone())
-            .or_insert_with(|| Entry::new(number));
+        let entry = self.entries.entry(domain.clone()).or_insert_with(|| Entry {
+            number,
+            ..Entry::default()
+        });
         let was_refused = std::mem::take(&mut entry.problems);
         entry.received = received;
         let CompiledDomain {
@@ -286,15 +287,8 @@ impl Domains {
             let what = format!("the domain '{domain}' is already defined, in resource {first}");
             let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with \
                 which resources may share a domain";
-            let problem = Problem {
-                severity: Severity::Error,
-                file: format!("resource {resource}"),
-                path: String::new(),
-                line: 0,
-                column: 0,
-                what,
-                remedy: remedy.to_owned(),
-            };
+            let whole = (format!("resource {resource}"), Position::default());
+            let problem = Problem::new(Severity::Error, whole, what, remedy);
             let this = (resource.clone(), domain.clone());
             let is_new = !before.contains(&this);
             self.shadowed.push(this);
@@ -310,17 +304,6 @@ impl Domains {
 }
 
 impl Entry {
-    fn new(number: u32) -> Self {
-        Self {
-            number,
-            received: Vec::new(),
-            problems: Vec::new(),
-            good: None,
-            used: Vec::new(),
-            is_too_large: false,
-        }
-    }
-
     fn refused(&self, domain: String, is_new: bool) -> Refused {
         let resource = self
             .received

@@ -214,9 +214,15 @@ impl<'r> From<&'r Limit> for LimitInForce<'r> {
 
 impl<'r> LimitInForce<'r> {
     #[inline]
-    fn meaning(self) -> Option<&'r RowMeaning> {
+    fn row(self) -> Option<(&'r Table<RowMeaning>, RowNumber)> {
         let row = self.row?;
-        self.limit.table.as_ref()?.rows.meaning(row)
+        Some((&self.limit.table.as_ref()?.rows, row))
+    }
+
+    #[inline]
+    fn meaning(self) -> Option<&'r RowMeaning> {
+        let (rows, row) = self.row()?;
+        rows.meaning(row)
     }
 
     /// The amount; `None` = unlimited.
@@ -236,9 +242,7 @@ impl<'r> LimitInForce<'r> {
     #[inline]
     #[must_use]
     pub fn name(self) -> Option<&'r str> {
-        let of_row = self
-            .row
-            .and_then(|row| self.limit.table.as_ref()?.rows.name(row));
+        let of_row = self.row().and_then(|(rows, row)| rows.name(row));
         of_row.or(self.limit.name.as_deref())
     }
 
@@ -246,9 +250,7 @@ impl<'r> LimitInForce<'r> {
     #[inline]
     #[must_use]
     pub fn shown(self) -> &'r str {
-        let of_row = self
-            .row
-            .and_then(|row| self.limit.table.as_ref()?.rows.shown_name(row));
+        let of_row = self.row().and_then(|(rows, row)| rows.shown_name(row));
         of_row.unwrap_or(&self.limit.shown)
     }
 
@@ -280,10 +282,10 @@ impl<'r> LimitInForce<'r> {
     /// Where its row is written.
     #[must_use]
     pub fn row_origin(self) -> Option<Origin> {
-        let rows = &self.limit.table.as_ref()?.rows;
+        let (rows, row) = self.row()?;
         Some(Origin {
             document: rows.file().into(),
-            line: rows.line(self.row?),
+            line: rows.line(row),
         })
     }
 }

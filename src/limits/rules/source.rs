@@ -59,6 +59,16 @@ pub(super) struct Note {
     pub(super) remedy: String,
 }
 
+impl Note {
+    pub(super) fn new(at: Position, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            at,
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
 /// The first document of a file.
 #[derive(Debug)]
 pub(super) struct Document {
@@ -188,10 +198,9 @@ impl Node {
     /// What JSON cannot hold, with its position.
     pub(super) fn metadata(&self) -> Result<Metadata, Note> {
         self.require_json()?;
-        self.read::<Metadata>().ok_or_else(|| Note {
-            at: self.at,
-            what: format!("'metadata' is {}, not a map", self.value_type().name()),
-            remedy: "write keys and values below it".into(),
+        self.read::<Metadata>().ok_or_else(|| {
+            let what = format!("'metadata' is {}, not a map", self.value_type().name());
+            Note::new(self.at, what, "write keys and values below it")
         })
     }
 
@@ -199,35 +208,32 @@ impl Node {
         match &self.content {
             Content::Scalar {
                 tag: Tag::Binary, ..
-            } => Err(Note {
-                at: self.at,
-                what: "binary data cannot be returned as metadata".into(),
-                remedy: "write it as text, without !!binary".into(),
-            }),
+            } => {
+                let what = "binary data cannot be returned as metadata";
+                Err(Note::new(
+                    self.at,
+                    what,
+                    "write it as text, without !!binary",
+                ))
+            }
             Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
-                Scalar::Float(float) if !float.is_finite() => Err(Note {
-                    at: self.at,
-                    what: format!(
-                        "{} cannot be returned as metadata: JSON has no such number",
-                        shown(text)
-                    ),
-                    remedy: format!("write \"{}\" for the text, or a finite number", shown(text)),
-                }),
+                Scalar::Float(float) if !float.is_finite() => {
+                    let text = shown(text);
+                    let what =
+                        format!("{text} cannot be returned as metadata: JSON has no such number");
+                    let remedy = format!("write \"{text}\" for the text, or a finite number");
+                    Err(Note::new(self.at, what, remedy))
+                }
                 _ => Ok(()),
             },
             Content::Sequence(items) => items.iter().try_for_each(|item| item.require_json()),
-            Content::Mapping(entries) => {
-                entries
-                    .iter()
-                    .try_for_each(|(key, value)| match key.value_type() {
-                        ValueType::Mapping | ValueType::Sequence | ValueType::Binary => Err(Note {
-                            at: key.at,
-                            what: format!("a key of metadata is {}", key.value_type().name()),
-                            remedy: "write it as text".into(),
-                        }),
-                        _ => value.require_json(),
-                    })
-            }
+            Content::Mapping(entries) => entries.iter().try_for_each(|(key, value)| {
+                if key.text().is_none() || key.value_type() == ValueType::Binary {
+                    let what = format!("a key of metadata is {}", key.value_type().name());
+                    return Err(Note::new(key.at, what, "write it as text"));
+                }
+                value.require_json()
+            }),
         }
     }
 

@@ -9,8 +9,7 @@
 //! more to do than before there were any.
 //!
 //! The overrides of operators are looked up in such trees too, with all that match
-//! ([`Tree::each_match`]) in the place of the first. There a [`LimitId`] names the overrides on a
-//! branch.
+//! ([`Tree::each_match`]) in the place of the first.
 //!
 //! Key and value are matched as a pair. envoyproxy/ratelimit joins them by `_`: there `user` with
 //! the value `*` also matches the key `user_id`.
@@ -35,10 +34,10 @@ use crate::core::ask::Entry;
 use crate::core::ask::written::Text;
 use crate::core::digest::sha256;
 
-/// One level: siblings, by key and value.
+/// One level: siblings, by key and value. `T` is what a path leads to.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
-    branches: Vec<Branch>,
+pub(crate) struct Tree<T = LimitId> {
+    branches: Vec<Branch<T>>,
     /// Key and value as written. Patterns are in here too, by their own text.
     exact: HashMap<Pair, BranchIndex>,
     /// In the order of the files.
@@ -77,11 +76,11 @@ pub(super) enum Matched<'m> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PatternIndex(usize);
 
-/// A key and value: its limit, and the level below.
+/// A key and value: what a path that ends with it leads to, and the level below.
 #[derive(Debug)]
-pub(crate) struct Branch {
-    pub(crate) limit: Option<LimitId>,
-    pub(crate) children: Tree,
+pub(crate) struct Branch<T = LimitId> {
+    pub(crate) leaf: Option<T>,
+    pub(crate) children: Tree<T>,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -103,10 +102,10 @@ impl Equivalent<Pair> for PairOfRequest<'_> {
     }
 }
 
-impl Tree {
+impl<T> Tree<T> {
     /// Adds a branch as the last one. Of two branches with the same key and value, the first one
     /// counts. A value of a file is not empty.
-    pub(crate) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch) {
+    pub(crate) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch<T>) {
         let index = BranchIndex(self.branches.len());
         let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
         if is_pattern {
@@ -119,38 +118,20 @@ impl Tree {
             );
         }
         match value {
-            Some(value) => {
-                self.exact
-                    .entry(Pair {
-                        key: key.as_bytes().into(),
-                        value: value.as_bytes().into(),
-                    })
-                    .or_insert(index);
-            }
+            Some(value) => self.add_exact(key, value, index),
             None if is_pattern => {}
-            None => {
-                self.any_value.entry(key.as_bytes().into()).or_insert(index);
-            }
+            None => self.add_any_value(key, index),
         }
         self.branches.push(branch);
     }
 
     /// Adds a branch for texts whose stars may be literal. A wildcard matches no star as its own
     /// text: the entry of an override is no branch of a file.
-    pub(crate) fn add_texts(&mut self, key: &Text, value: Option<&Text>, branch: Branch) {
+    pub(crate) fn add_texts(&mut self, key: &Text, value: Option<&Text>, branch: Branch<T>) {
         let index = BranchIndex(self.branches.len());
         match (key.as_literal(), value.map(Text::as_literal)) {
-            (Some(key), Some(Some(value))) => {
-                self.exact
-                    .entry(Pair {
-                        key: key.as_bytes().into(),
-                        value: value.as_bytes().into(),
-                    })
-                    .or_insert(index);
-            }
-            (Some(key), None) => {
-                self.any_value.entry(key.as_bytes().into()).or_insert(index);
-            }
+            (Some(key), Some(Some(value))) => self.add_exact(key, value, index),
+            (Some(key), None) => self.add_any_value(key, index),
             _ => {
                 let glob = |text: &Text| Glob::of(text.pieces());
                 self.add_pattern(
@@ -165,8 +146,21 @@ impl Tree {
         self.branches.push(branch);
     }
 
+    fn add_exact(&mut self, key: &str, value: &str, branch: BranchIndex) {
+        let pair = Pair {
+            key: key.as_bytes().into(),
+            value: value.as_bytes().into(),
+        };
+        self.exact.entry(pair).or_insert(branch);
+    }
+
+    fn add_any_value(&mut self, key: &str, branch: BranchIndex) {
+        let key = key.as_bytes().into();
+        self.any_value.entry(key).or_insert(branch);
+    }
+
     /// Adds a branch for the addresses and the networks in this one.
-    pub(crate) fn add_network(&mut self, key: &str, network: IpNet, branch: Branch) {
+    pub(crate) fn add_network(&mut self, key: &str, network: IpNet, branch: Branch<T>) {
         let index = BranchIndex(self.branches.len());
         self.matchers
             .get_or_insert_default()
@@ -176,7 +170,7 @@ impl Tree {
     }
 
     /// Adds a branch for the value with this SHA-256.
-    pub(crate) fn add_digest(&mut self, key: &str, value: [u8; 32], branch: Branch) {
+    pub(crate) fn add_digest(&mut self, key: &str, value: [u8; 32], branch: Branch<T>) {
         let index = BranchIndex(self.branches.len());
         self.by_digest
             .entry(key.as_bytes().into())
@@ -194,7 +188,7 @@ impl Tree {
         key: &str,
         written: &str,
         matched: Matched<'_>,
-        branch: Branch,
+        branch: Branch<T>,
     ) -> Vec<Option<usize>> {
         let index = BranchIndex(self.branches.len());
         let of_key = self
@@ -285,7 +279,7 @@ impl Tree {
     /// Shows `visit` what all branches lead to whose paths match the entries, in no particular
     /// order. An address matches by its canonical text too. A look-up visits each branch below
     /// which something may match once, so that it takes as long as there are patterns that match.
-    pub(crate) fn each_match(&self, entries: &[Entry<'_>], visit: &mut impl FnMut(LimitId)) {
+    pub(crate) fn each_match(&self, entries: &[Entry<'_>], visit: &mut impl FnMut(&T)) {
         let Some((entry, below)) = entries.split_first() else {
             return;
         };
@@ -311,7 +305,7 @@ impl Tree {
             .iter()
             .filter_map(|index| self.branches.get(index.0))
         {
-            match (branch.limit, below) {
+            match (&branch.leaf, below) {
                 (Some(found), []) => visit(found),
                 (None, []) => {}
                 _ => branch.children.each_match(below, visit),
@@ -321,58 +315,35 @@ impl Tree {
 
     /// Adds the branches that match an entry by its text.
     fn add_by_text(&self, entry: &Entry<'_>, matched: &mut SmallVec<[BranchIndex; 2]>) {
-        let exact = self
-            .exact
-            .get(&PairOfRequest {
-                key: entry.key,
-                value: entry.value,
-            })
-            .copied();
-        let prefixes = self
-            .prefix_lengths
-            .iter()
-            .filter_map(|&length| entry.value.get(..length));
-        let by_prefix = prefixes.filter_map(|prefix| {
-            self.by_prefix.get(&PairOfRequest {
-                key: entry.key,
-                value: prefix,
-            })
-        });
-        let tried = by_prefix.chain([&self.by_trying]).flatten();
+        let tried = self.patterns_of(entry).flatten();
         let patterns = tried
             .filter(|index| self.patterns[index.0].0.matches(entry))
             .map(|index| self.patterns[index.0].1);
-        matched.extend(
-            exact
-                .into_iter()
-                .chain(self.digested(entry))
-                .chain(patterns),
-        );
+        let exact = self.exact(entry.key, entry.value).into_iter();
+        matched.extend(exact.chain(self.digested(entry)).chain(patterns));
     }
 
     /// The limit on the branch of the last entry.
-    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<LimitId> {
+    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<T>
+    where
+        T: Copy,
+    {
         let (last, above) = entries.split_last()?;
         let mut level = self;
         for entry in above {
             level = &level.branch(entry)?.children;
         }
-        level.branch(last)?.limit
+        level.branch(last)?.leaf
     }
 
     /// The exact value, then what matches by more than text, and patterns, then the key alone.
-    fn branch(&self, entry: &Entry<'_>) -> Option<&Branch> {
+    fn branch(&self, entry: &Entry<'_>) -> Option<&Branch<T>> {
         self.branches.get(self.index(entry)?.0)
     }
 
     #[inline]
     fn index(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
-        self.exact
-            .get(&PairOfRequest {
-                key: entry.key,
-                value: entry.value,
-            })
-            .copied()
+        self.exact(entry.key, entry.value)
             .or_else(|| {
                 if self.matchers.is_none() {
                     self.pattern(entry)
@@ -381,6 +352,26 @@ impl Tree {
                 }
             })
             .or_else(|| self.any_value.get(entry.key).copied())
+    }
+
+    #[inline]
+    fn exact(&self, key: &[u8], value: &[u8]) -> Option<BranchIndex> {
+        self.exact.get(&PairOfRequest { key, value }).copied()
+    }
+
+    /// The lists of the patterns that may match an entry, each in the order of the files.
+    #[inline]
+    fn patterns_of<'t>(
+        &'t self,
+        entry: &'t Entry<'_>,
+    ) -> impl Iterator<Item = &'t Vec<PatternIndex>> {
+        let (key, value) = (entry.key, entry.value);
+        let lengths = self.prefix_lengths.iter();
+        let by_prefix = lengths.filter_map(move |&length| {
+            let value = value.get(..length)?;
+            self.by_prefix.get(&PairOfRequest { key, value })
+        });
+        by_prefix.chain([&self.by_trying])
     }
 
     fn matchers(&self, key: &[u8]) -> Option<&OfKey> {
@@ -396,15 +387,7 @@ impl Tree {
         let Some(of_key) = self.matchers(entry.key) else {
             return self.pattern(entry);
         };
-        let exact = |value: &[u8]| {
-            self.exact
-                .get(&PairOfRequest {
-                    key: entry.key,
-                    value,
-                })
-                .copied()
-        };
-        let before = of_key.before_patterns(entry.value, exact);
+        let before = of_key.before_patterns(entry.value, |value| self.exact(entry.key, value));
         before.or_else(|| {
             self.pattern(entry)
                 .into_iter()
@@ -415,26 +398,13 @@ impl Tree {
 
     /// The first pattern in the order of the files.
     fn pattern(&self, entry: &Entry<'_>) -> Option<BranchIndex> {
-        let prefixes = self
-            .prefix_lengths
-            .iter()
-            .filter_map(|&length| entry.value.get(..length));
-        let candidates = prefixes.filter_map(|prefix| {
-            self.by_prefix.get(&PairOfRequest {
-                key: entry.key,
-                value: prefix,
-            })
-        });
         let first_of = |indices: &Vec<PatternIndex>| {
             indices
                 .iter()
                 .copied()
                 .find(|index| self.patterns[index.0].0.matches(entry))
         };
-        let first = candidates
-            .chain([&self.by_trying])
-            .filter_map(first_of)
-            .min()?;
+        let first = self.patterns_of(entry).filter_map(first_of).min()?;
         Some(self.patterns[first.0].1)
     }
 }

@@ -55,40 +55,32 @@ impl<'f> Data<'f> {
             has_unreadable,
         } = named(files);
         for file in files {
-            let is_table = is_table(&file.name);
-            if lists.contains(&file.name) {
-                problems.open(&file.name);
-                let values = read(problems, &file.text);
-                data.files.insert(
-                    file.name.clone(),
-                    DataFile {
-                        values,
-                        at: problems.here(source::Position::default()),
-                    },
-                );
-            } else if tables.contains(&file.name) && is_table {
-                problems.open(&file.name);
-                let at = problems.here(source::Position::default());
-                data.tables.insert(
-                    file.name.clone(),
-                    TableFile {
-                        name: &file.name,
-                        text: &file.text,
-                        at,
-                    },
-                );
-            } else if is_table && !begins_limits(&file.text) {
-                if !has_unreadable {
-                    problems.open(&file.name);
-                    let what = "no descriptor names this table";
-                    problems.error(
-                        source::Position::default(),
-                        what,
-                        "write 'table: ' and its name in a descriptor, or remove the file",
-                    );
-                }
-                data.stray.insert(file.name.clone());
+            let name = &file.name;
+            let is_list = lists.contains(name);
+            let is_known = tables.contains(name);
+            let is_table = is_table(name) && (is_known || !begins_limits(&file.text));
+            if !is_list && !is_table {
+                continue;
             }
+            problems.open(name);
+            let at = problems.here(source::Position::default());
+            if is_list {
+                let values = read(problems, &file.text);
+                data.files.insert(name.clone(), DataFile { values, at });
+                continue;
+            }
+            if is_known {
+                let text = &file.text;
+                data.tables
+                    .insert(name.clone(), TableFile { name, text, at });
+                continue;
+            }
+            if !has_unreadable {
+                let what = "no descriptor names this table";
+                let remedy = "write 'table: ' and its name in a descriptor, or remove the file";
+                problems.error(at, what, remedy);
+            }
+            data.stray.insert(name.clone());
         }
         data
     }

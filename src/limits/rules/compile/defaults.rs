@@ -42,7 +42,7 @@ impl Defaults {
 
 /// Reads a `commit`; `None`, with an error, if it is none.
 pub(super) fn commit(problems: &mut Problems, node: &Node) -> Option<Commit> {
-    options::named(problems, node, "commit", &COMMITS)
+    options::named(&COMMITS)(problems, node, "commit")
 }
 
 /// Reads the keys of a file that concern its whole domain.
@@ -68,7 +68,7 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, domain: &mut Do
             let what = "'algorithm: concurrency' is no default: the last descriptor of such a \
                 limit is the request's id";
             let remedy = "write it in the 'rate_limit' of these limits";
-            problems.error_at(fields.lack("algorithm"), what, remedy);
+            problems.error(fields.lack("algorithm"), what, remedy);
             return None;
         }
         Some(PartialLimit {
@@ -91,5 +91,5 @@ fn differs(problems: &mut Problems, key: &str, first: Location, second: Location
     let first = problems.show(first);
     let what = format!("'{key}' differs from the one in {first}, for the same domain");
     let remedy = "write the same in both files, or remove one of them";
-    problems.error_in(second, what, remedy);
+    problems.error(second, what, remedy);
 }

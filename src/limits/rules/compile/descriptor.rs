@@ -14,7 +14,7 @@ use crate::limits::rules::address;
 use crate::limits::rules::limit::{
     Level, Limit, LimitId, MAX_METADATA_BYTES, Matching, Metadata, OnStoreFailure, encoded_bytes,
 };
-use crate::limits::rules::source::{Content, Node, ValueType};
+use crate::limits::rules::source::{Node, ValueType};
 use crate::limits::rules::tree::Branch;
 
 /// The largest sum of the bytes of all limits' paths. Every limit holds the texts of its levels, so
@@ -24,198 +24,12 @@ pub(crate) const LONGEST_PATHS: usize = 64 << 20;
 /// Keys that have a meaning only beside a `rate_limit`.
 const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
 
-/// Reads a list of descriptors into a level; `path` leads to it.
-pub(super) fn read_list(
-    compiler: &mut Compiler<'_>,
-    domain: &mut Domain,
-    list: &Node,
-    siblings: &mut Siblings,
-    path: &mut Vec<Level>,
-) {
-    let Content::Sequence(items) = &list.content else {
-        let what = format!("'descriptors' is {}, not a list", list.value_type().name());
-        return compiler.problems.error_at(
-            list,
-            what,
-            "begin each descriptor below it with '- key: '",
-        );
-    };
-    siblings.add_networks(&mut compiler.problems, items);
-    for item in items {
-        if item.value_type() == ValueType::Nothing {
-            compiler.problems.error_at(
-                item,
-                "a descriptor is empty",
-                "write 'key: ' behind the '-', or remove it",
-            );
-        } else if let Some(fields) = fields::read(&mut compiler.problems, item, Section::Descriptor)
-        {
-            read_descriptor(compiler, domain, &fields, siblings, path);
-        }
-    }
-}
-
-fn read_descriptor(
-    compiler: &mut Compiler<'_>,
-    domain: &mut Domain,
-    fields: &Fields<'_>,
-    siblings: &mut Siblings,
-    path: &mut Vec<Level>,
-) {
-    let (mut level, matched) = read_level(compiler, fields).unzip();
-    let matched = matched.flatten();
-    let has_table = fields.get("table").is_some();
-    let at = compiler.problems.here(fields.node().at);
-    if let Some(level) = level
-        .as_mut()
-        .filter(|level| !has_table && siblings.is_beside_networks(level, at))
-    {
-        level.matching = Matching::Address;
-        let address = level
-            .value
-            .as_ref()
-            .and_then(|value| address::read(value.as_bytes()));
-        level.value = address
-            .map(|address| address.to_string().into())
-            .or(level.value.take());
-    }
-    if let Some(level) = &level
-        && !siblings.is_duplicate(&mut compiler.problems, fields, level)
-    {
-        siblings.warn_of_unreachable(&mut compiler.problems, fields, (level, matched.as_ref()));
-    }
-    let has_key = fields
-        .locations()
-        .any(|(key, _)| matches!(key, "rate_limit" | "table") || NEED_A_LIMIT.contains(&key));
-    domain.mentions_limit |= has_key || fields.meant("rate_limit") || fields.has_misplaced();
-    let rate_limit = fields
-        .get("rate_limit")
-        .map(|node| rate::read(&mut compiler.problems, node));
-    if rate_limit.is_none()
-        && !has_table
-        && !fields.meant("rate_limit")
-        && !compiler.from_control_plane
-    {
-        warn_without_limit(compiler, fields);
-    }
-    let (key, value) = level
-        .as_ref()
-        .map_or(("", None), |level| (&*level.key, level.value.as_deref()));
-    let added = compiler.overlay.enter(key, value, rate_limit.is_some());
-    if let Some(level) = &mut level {
-        level.share_threshold |= added.switches.share_threshold;
-        level.value_to_metric |= added.switches.value_to_metric;
-    }
-    // The content of an unusable descriptor is checked too; the rules are dropped then.
-    path.push(level.unwrap_or_default());
-    let rate_limit = match rate_limit {
-        None if has_table => Some(RateLimit::of_rows(&compiler.problems, fields)),
-        rate_limit => rate_limit.flatten(),
-    };
-    let table = table::read(compiler, fields, path);
-    let written = Written {
-        rate_limit,
-        table,
-        added,
-    };
-    let limit = add_limit(compiler, domain, fields, path, written);
-    let mut children = Siblings::default();
-    if let Some(list) = fields.get("descriptors") {
-        read_list(compiler, domain, list, &mut children, path);
-    }
-    children.finish(compiler);
-    compiler.overlay.leave();
-    if let Some(level) = path.pop() {
-        siblings.add(
-            &mut compiler.problems,
-            at,
-            &level,
-            matched.as_ref(),
-            Branch {
-                limit,
-                children: children.tree,
-            },
-        );
-    }
-}
-
-/// Key, value and switches of a descriptor; `None`, with an error, if it has no usable key.
-fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<(Level, Option<Match>)> {
-    let problems = &mut compiler.problems;
-    let matched = matching::read(problems, &mut compiler.matched, &compiler.data, fields);
-    let value = match fields.get("value") {
-        _ if !matches!(matched, Ok(None)) => Some(None),
-        Some(node) => fields::text(problems, node, "value").map(Some),
-        None => Some(None),
-    };
-    let value_to_metric = fields::switch(problems, fields, "value_to_metric");
-    let share_threshold = fields::switch(problems, fields, "share_threshold");
-    let node = fields.get("key");
-    let Some(node) = node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) else {
-        if !fields.meant("key") {
-            let node = node.unwrap_or_else(|| fields.lack("key"));
-            problems.error_at(
-                node,
-                "the descriptor has no key",
-                "write 'key: ' and the key that Envoy sends",
-            );
-        }
-        return None;
-    };
-    let key = fields::text(problems, node, "key")?;
-    let matched = matched.ok()?;
-    if matched.is_some() && key.contains('*') {
-        problems.error_at(
-            node,
-            "a key with '*' has no 'match'",
-            "write a descriptor for each key",
-        );
-        return None;
-    }
-    let value = value?.filter(|value| !value.is_empty());
-    if let (Some(value), Some(node)) = (value, fields.get("value")) {
-        suspicion::warn(problems, node, key, value);
-    }
-    if share_threshold
-        && let Some(Match {
-            matching: Matching::Cidr { prefix: Some(_) },
-            ..
-        }) = &matched
-    {
-        let what = "'share_threshold' stands beside 'prefix', which has a counter for each network";
-        problems.error_at(fields.lack("share_threshold"), what, "write one of them");
-    }
-    if share_threshold
-        && matched.is_none()
-        && !key.contains('*')
-        && !value.is_some_and(|value| value.contains('*'))
-    {
-        let what = "'share_threshold' needs a '*' in the key or the value, or 'match'";
-        problems.error_at(
-            fields.lack("share_threshold"),
-            what,
-            "write a pattern, such as value: \"*\", or remove 'share_threshold'",
-        );
-    }
-    let matching = match (&matched, value) {
-        (Some(matched), _) => matched.matching,
-        (None, Some(value)) if address::read(value.as_bytes()).is_some() => Matching::Address,
-        (None, _) => Matching::Text,
-    };
-    let value = matched
-        .as_ref()
-        .map(|matched| matched.text.clone())
-        .or_else(|| value.map(Into::into));
-    Some((
-        Level {
-            key: key.into(),
-            value,
-            matching,
-            share_threshold,
-            value_to_metric,
-        },
-        matched,
-    ))
+/// Reads the descriptors of a domain.
+pub(super) struct Reader<'r, 'o> {
+    pub(super) compiler: &'r mut Compiler<'o>,
+    pub(super) domain: &'r mut Domain,
+    /// The levels from the root to the current descriptor.
+    pub(super) path: Vec<Level>,
 }
 
 /// What makes a limit of a descriptor.
@@ -225,82 +39,224 @@ struct Written<'n, 'o> {
     added: Added<'o>,
 }
 
-/// Adds the limit of a descriptor.
-fn add_limit(
-    compiler: &mut Compiler<'_>,
-    domain: &mut Domain,
-    fields: &Fields<'_>,
-    path: &[Level],
-    written: Written<'_, '_>,
-) -> Option<LimitId> {
-    let Written {
-        rate_limit,
-        table,
-        added,
-    } = written;
-    let problems = &mut compiler.problems;
-    let switches = Switches::read(problems, fields).or(added.switches);
-    let metadata = fields
-        .get("metadata")
-        .and_then(|node| read_metadata(problems, node));
-    let rate_limit = rate_limit?;
-    let name = rate_limit.name.or_else(|| added.name());
-    domain.names.extend(name.map(Into::into));
-    let replaces = rate_limit.replaces;
-    domain.replaced.extend(
-        replaces
-            .iter()
-            .map(|&(at, name)| (problems.here(at), name.into())),
-    );
-    let layer = rate_limit.layer?;
-    let table = table.transpose().ok()?;
-    if switches.shadow_mode && rate_limit.plan.is_none() {
-        warn_of_shadow(problems, &layer);
+impl<'o> Reader<'_, 'o> {
+    /// Reads a list of descriptors into a level.
+    pub(super) fn list(&mut self, list: &Node, siblings: &mut Siblings) {
+        let problems = &mut self.compiler.problems;
+        let remedy = "begin each descriptor below it with '- key: '";
+        let items = fields::items(problems, list, "descriptors", remedy).unwrap_or_default();
+        siblings.add_networks(problems, items);
+        for item in items {
+            let problems = &mut self.compiler.problems;
+            if item.value_type() == ValueType::Nothing {
+                let remedy = "write 'key: ' behind the '-', or remove it";
+                problems.error(item, "a descriptor is empty", remedy);
+            } else if let Some(fields) = fields::read(problems, item, Section::Descriptor) {
+                self.descriptor(&fields, siblings);
+            }
+        }
     }
-    count_path(compiler, domain, fields, path)?;
-    let id = LimitId::new(domain.number, domain.next_limit);
-    domain.next_limit = domain.next_limit.checked_add(1)?;
-    let limit = Limit {
-        id,
-        domain: domain.name.clone(),
-        levels: path.into(),
-        shadow_mode: switches.shadow_mode,
-        quota_mode: switches.quota_mode,
-        detailed_metric: switches.detailed_metric,
-        replaces: replaces.into_iter().map(|(_, name)| name.into()).collect(),
-        metadata,
-        origin: compiler.problems.origin(fields.node().at),
-        ..Limit::default()
-    };
-    domain.pending.push(PendingLimit {
-        limit,
-        written: layer,
-        plan: rate_limit.plan,
-        table,
-        added: added.layers.into_iter().cloned().collect(),
-    });
-    Some(id)
-}
 
-/// Counts the bytes of a path; `None`, with an error, if all together are too many.
-fn count_path(
-    compiler: &mut Compiler<'_>,
-    domain: &Domain,
-    fields: &Fields<'_>,
-    path: &[Level],
-) -> Option<()> {
-    let of_level =
-        |level: &Level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len());
-    let bytes = path.iter().map(of_level).sum::<usize>() + domain.name.len();
-    compiler.path_bytes = compiler.path_bytes.saturating_add(bytes);
-    if compiler.path_bytes > LONGEST_PATHS {
+    fn descriptor(&mut self, fields: &Fields<'_>, siblings: &mut Siblings) {
+        let (mut level, matched) = read_level(self.compiler, fields).unzip();
+        let matched = matched.flatten();
+        let has_table = fields.get("table").is_some();
+        let problems = &mut self.compiler.problems;
+        let at = problems.here(fields.node().at);
+        if let Some(level) = level.as_mut().filter(|_| !has_table) {
+            siblings.count_addresses(level, at);
+        }
+        if let Some(level) = &level
+            && !siblings.is_duplicate(problems, fields, level)
+        {
+            siblings.warn_of_unreachable(problems, fields, (level, matched.as_ref()));
+        }
+        let has_key = fields
+            .locations()
+            .any(|(key, _)| matches!(key, "rate_limit" | "table") || NEED_A_LIMIT.contains(&key));
+        self.domain.mentions_limit |=
+            has_key || fields.meant("rate_limit") || fields.has_misplaced();
+        let limit = self.limit(fields, level);
+        let mut children = Siblings::default();
+        if let Some(list) = fields.get("descriptors") {
+            self.list(list, &mut children);
+        }
+        children.finish(self.compiler);
+        self.compiler.overlay.leave();
+        if let Some(level) = self.path.pop() {
+            let branch = Branch {
+                leaf: limit,
+                children: children.tree,
+            };
+            let problems = &mut self.compiler.problems;
+            siblings.add(problems, at, &level, matched.as_ref(), branch);
+        }
+    }
+
+    /// Enters a descriptor, and reads its limit.
+    fn limit(&mut self, fields: &Fields<'_>, level: Option<Level>) -> Option<LimitId> {
+        let node = fields.get("rate_limit");
+        let rate_limit = node.map(|node| rate::read(&mut self.compiler.problems, node));
+        let has_table = fields.get("table").is_some();
+        let has_limit = node.is_some() || has_table || fields.meant("rate_limit");
+        if !has_limit && !self.compiler.from_control_plane {
+            warn_without_limit(self.compiler, fields);
+        }
+        // The content of an unusable descriptor is checked too; the rules are dropped then.
+        let mut level = level.unwrap_or_default();
+        let (key, value) = (&level.key, level.value.as_deref());
+        let added = self.compiler.overlay.enter(key, value, node.is_some());
+        level.share_threshold |= added.switches.share_threshold;
+        level.value_to_metric |= added.switches.value_to_metric;
+        self.path.push(level);
+        let rate_limit = match rate_limit {
+            None if has_table => Some(RateLimit::of_rows(&self.compiler.problems, fields)),
+            rate_limit => rate_limit.flatten(),
+        };
+        let written = Written {
+            rate_limit,
+            table: table::read(self.compiler, fields, &self.path),
+            added,
+        };
+        self.add_limit(fields, written)
+    }
+
+    fn add_limit(&mut self, fields: &Fields<'_>, written: Written<'_, 'o>) -> Option<LimitId> {
+        let Self {
+            compiler, domain, ..
+        } = self;
+        let problems = &mut compiler.problems;
+        let added = written.added;
+        let switches = Switches::read(problems, fields).or(added.switches);
+        let metadata = fields
+            .get("metadata")
+            .and_then(|node| read_metadata(problems, node));
+        let RateLimit {
+            layer,
+            name,
+            replaces,
+            plan,
+        } = written.rate_limit?;
+        let name = name.or_else(|| added.name());
+        domain.names.extend(name.map(Into::into));
+        let replaced = replaces
+            .iter()
+            .map(|&(at, name)| (problems.here(at), name.into()));
+        domain.replaced.extend(replaced);
+        let layer = layer?;
+        let table = written.table.transpose().ok()?;
+        if switches.shadow_mode && plan.is_none() {
+            warn_of_shadow(problems, &layer);
+        }
+        self.count_path(fields)?;
+        let domain = &mut *self.domain;
+        let id = LimitId::new(domain.number, domain.next_limit);
+        domain.next_limit = domain.next_limit.checked_add(1)?;
+        let limit = Limit {
+            id,
+            domain: domain.name.clone(),
+            levels: self.path.as_slice().into(),
+            shadow_mode: switches.shadow_mode,
+            quota_mode: switches.quota_mode,
+            detailed_metric: switches.detailed_metric,
+            replaces: replaces.into_iter().map(|(_, name)| name.into()).collect(),
+            metadata,
+            origin: self.compiler.problems.origin(fields.node().at),
+            ..Limit::default()
+        };
+        domain.pending.push(PendingLimit {
+            limit,
+            written: layer,
+            plan,
+            table,
+            added: added.layers.into_iter().cloned().collect(),
+        });
+        Some(id)
+    }
+
+    /// Counts the bytes of a path; `None`, with an error, if all together are too many.
+    fn count_path(&mut self, fields: &Fields<'_>) -> Option<()> {
+        let of_level =
+            |level: &Level| level.key.len() + level.value.as_ref().map_or(0, |value| value.len());
+        let bytes = self.path.iter().map(of_level).sum::<usize>() + self.domain.name.len();
+        let total = &mut self.compiler.path_bytes;
+        *total = total.saturating_add(bytes);
+        if *total <= LONGEST_PATHS {
+            return Some(());
+        }
         let what = format!(
             "the keys and values above all limits have more than {LONGEST_PATHS} bytes in total"
         );
         let remedy = "write shorter keys and values, or fewer limits";
-        compiler.problems.error_at(fields.node(), what, remedy);
+        self.compiler.problems.error(fields.node(), what, remedy);
+        None
     }
-    (compiler.path_bytes <= LONGEST_PATHS).then_some(())
+}
+
+/// Key, value and switches of a descriptor; `None`, with an error, if it has no usable key.
+fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<(Level, Option<Match>)> {
+    let problems = &mut compiler.problems;
+    let matched = matching::read(problems, &mut compiler.matched, &compiler.data, fields);
+    let value = match fields.get("value") {
+        Some(node) if matches!(matched, Ok(None)) => fields::text(problems, node, "value")
+            .map(|value| Some(value).filter(|value| !value.is_empty())),
+        _ => Some(None),
+    };
+    let value_to_metric = fields::switch(problems, fields, "value_to_metric");
+    let share_threshold = fields::switch(problems, fields, "share_threshold");
+    let lack = (
+        "the descriptor has no key",
+        "write 'key: ' and the key that Envoy sends",
+    );
+    let key = fields::required(problems, fields, "key", lack)?;
+    let matched = matched.ok()?;
+    if matched.is_some() && key.contains('*') {
+        let what = "a key with '*' has no 'match'";
+        problems.error(fields.lack("key"), what, "write a descriptor for each key");
+        return None;
+    }
+    let value = value?;
+    if let (Some(value), Some(node)) = (value, fields.get("value")) {
+        suspicion::warn(problems, node, key, value);
+    }
+    let matching = match (&matched, value) {
+        (Some(matched), _) => matched.matching,
+        (None, Some(value)) if address::read(value.as_bytes()).is_some() => Matching::Address,
+        (None, _) => Matching::Text,
+    };
+    let text = matched.as_ref().map(|matched| matched.text.clone());
+    let level = Level {
+        key: key.into(),
+        value: text.or_else(|| value.map(Into::into)),
+        matching,
+        share_threshold,
+        value_to_metric,
+    };
+    if let Some((what, remedy)) = wrong_share(&level) {
+        problems.error(fields.lack("share_threshold"), what, remedy);
+    }
+    Some((level, matched))
+}
+
+/// Why the values of a level cannot share a counter, if they are to.
+fn wrong_share(level: &Level) -> Option<(&'static str, &'static str)> {
+    let has_star = level.key.contains('*')
+        || level
+            .value
+            .as_ref()
+            .is_some_and(|value| value.contains('*'));
+    match level.matching {
+        _ if !level.share_threshold => None,
+        Matching::Cidr { prefix: Some(_) } => Some((
+            "'share_threshold' stands beside 'prefix', which has a counter for each network",
+            "write one of them",
+        )),
+        matching if has_star || matching.is_by_more_than_text() => None,
+        _ => Some((
+            "'share_threshold' needs a '*' in the key or the value, or 'match'",
+            "write a pattern, such as value: \"*\", or remove 'share_threshold'",
+        )),
+    }
 }
 
 /// The metadata of a limit, unless it cannot be returned or is too large.
@@ -312,11 +268,8 @@ fn read_metadata(problems: &mut Problems, node: &Node) -> Option<Metadata> {
                 "the metadata has {} bytes as answers carry it",
                 encoded_bytes(&metadata)
             );
-            problems.error_at(
-                node,
-                what,
-                format!("write at most {MAX_METADATA_BYTES} bytes"),
-            );
+            let remedy = format!("write at most {MAX_METADATA_BYTES} bytes");
+            problems.error(node, what, remedy);
         }
         Err(note) => problems.error(note.at, note.what, note.remedy),
     }
@@ -331,7 +284,7 @@ fn warn_of_shadow(problems: &mut Problems, layer: &PartialLimit) {
         let what =
             "'on_store_failure' has no effect on a limit in shadow mode, which never refuses";
         let remedy = "remove 'on_store_failure', or remove 'shadow_mode'";
-        problems.warning_in(at, what, remedy);
+        problems.warning(at, what, remedy);
     }
 }
 
@@ -340,11 +293,8 @@ fn warn_of_shadow(problems: &mut Problems, layer: &PartialLimit) {
 fn warn_without_limit(compiler: &mut Compiler<'_>, fields: &Fields<'_>) {
     if let Some((_, at)) = fields.locations().find(|(key, _)| *key == "rate_limit") {
         let remedy = "indent 'unit' and 'requests_per_unit' below it, or remove it";
-        compiler.problems.warning(
-            at,
-            "'rate_limit' is empty: this descriptor has no limit",
-            remedy,
-        );
+        let what = "'rate_limit' is empty: this descriptor has no limit";
+        compiler.problems.warning(at, what, remedy);
     }
     for key in NEED_A_LIMIT {
         let Some(node) = fields
@@ -354,10 +304,7 @@ fn warn_without_limit(compiler: &mut Compiler<'_>, fields: &Fields<'_>) {
             continue;
         };
         let what = format!("'{key}' has no effect in a descriptor without 'rate_limit'");
-        compiler.problems.warning(
-            node.at,
-            what,
-            "move it to the descriptor with the 'rate_limit'",
-        );
+        let remedy = "move it to the descriptor with the 'rate_limit'";
+        compiler.problems.warning(node, what, remedy);
     }
 }

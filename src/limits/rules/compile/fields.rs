@@ -4,6 +4,8 @@
 //! where it means nothing. Here such a key is a warning, so that no file has to change; what that
 //! service refuses within an ignored value is refused here too.
 
+use std::rc::Rc;
+
 use super::problem::{Problems, quoted, shown};
 pub(super) use super::sections::Section;
 use super::sections::{Format, OWN_KEYS};
@@ -37,10 +39,7 @@ impl<'n> Fields<'n> {
 
     /// The value of a key; `None` if it is missing or null.
     pub(super) fn get(&self, key: &str) -> Option<&'n Node> {
-        self.found
-            .iter()
-            .find(|(found, _)| *found == key)
-            .map(|&(_, node)| node)
+        self.written(key)
             .filter(|node| node.value_type() != ValueType::Nothing)
     }
 
@@ -84,10 +83,7 @@ impl<'n> Fields<'n> {
 
     /// Where to report that a key has no value: the key's null, or the map.
     pub(super) fn lack(&self, key: &str) -> &'n Node {
-        self.found
-            .iter()
-            .find(|(found, _)| *found == key)
-            .map_or(self.node, |&(_, node)| node)
+        self.written(key).unwrap_or(self.node)
     }
 }
 
@@ -98,21 +94,12 @@ pub(super) fn read<'n>(
     section: Section,
 ) -> Option<Fields<'n>> {
     let Content::Mapping(entries) = &node.content else {
-        let what = match (node.text(), node.value_type()) {
-            (Some(text), value_type) if value_type != ValueType::Nothing => {
-                format!(
-                    "expected a map {}, found {}",
-                    section.expected(),
-                    quoted(text)
-                )
-            }
-            (_, value_type) => format!(
-                "expected a map {}, found {}",
-                section.expected(),
-                value_type.name()
-            ),
+        let found = match (node.text(), node.value_type()) {
+            (Some(text), value_type) if value_type != ValueType::Nothing => quoted(text),
+            (_, value_type) => value_type.name().to_owned(),
         };
-        problems.error_at(node, what, section.remedy_for_map());
+        let what = format!("expected a map {}, found {found}", section.expected());
+        problems.error(node, what, section.remedy_for_map());
         return None;
     };
     let mut fields = Fields {
@@ -131,36 +118,7 @@ pub(super) fn read<'n>(
             }
             Some((known, sections)) => {
                 fields.has_misplaced = true;
-                let is_own =
-                    OWN_KEYS.contains(&known) || OPTIONS.iter().any(|(option, _)| *option == known);
-                let what = format!("'{known}' has no meaning {}", section.name());
-                // Of what belongs to both, a trial is the rarer one.
-                let is_near = |other: &&Section| {
-                    other.format() == section.format()
-                        && (**other != Section::Trial || sections.len() == 1)
-                };
-                let same = sections.iter().filter(is_near);
-                let names: Vec<&str> = same.map(|section| section.name()).collect();
-                let remedy = format!("it belongs {}", names.join(" or "));
-                if is_own
-                    || matches!(section, Section::Defaults | Section::Trial)
-                    || section.format() != Format::Files
-                {
-                    problems.error_at(key, what, remedy);
-                } else {
-                    if section == Section::Descriptor && AMOUNT.contains(&known) {
-                        problems.mistake(
-                            key.at,
-                            format!("'{known}' stands beside 'key' and is ignored"),
-                            "indent it below 'rate_limit'",
-                        );
-                    } else {
-                        problems.warning(key.at, what + " and is ignored", remedy);
-                    }
-                    if known != "metadata" {
-                        check_ignored(problems, value);
-                    }
-                }
+                report_misplaced(problems, section, (key, value), (known, sections));
             }
             None => fields
                 .meant
@@ -170,28 +128,55 @@ pub(super) fn read<'n>(
     Some(fields)
 }
 
+/// Reports a key that has its meaning in other sections.
+fn report_misplaced(
+    problems: &mut Problems,
+    section: Section,
+    (key, value): (&Node, &Node),
+    (known, sections): (&str, &[Section]),
+) {
+    let is_own = OWN_KEYS.contains(&known) || OPTIONS.iter().any(|(option, _)| *option == known);
+    let what = format!("'{known}' has no meaning {}", section.name());
+    // Of what belongs to both, a trial is the rarer one.
+    let is_near = |other: &&Section| {
+        other.format() == section.format() && (**other != Section::Trial || sections.len() == 1)
+    };
+    let near = sections.iter().filter(is_near);
+    let names: Vec<&str> = near.map(|section| section.name()).collect();
+    let remedy = format!("it belongs {}", names.join(" or "));
+    if is_own
+        || matches!(section, Section::Defaults | Section::Trial)
+        || section.format() != Format::Files
+    {
+        return problems.error(key, what, remedy);
+    }
+    if section == Section::Descriptor && AMOUNT.contains(&known) {
+        let what = format!("'{known}' stands beside 'key' and is ignored");
+        problems.mistake(key, what, "indent it below 'rate_limit'");
+    } else {
+        problems.warning(key, what + " and is ignored", remedy);
+    }
+    if known != "metadata" {
+        check_ignored(problems, value);
+    }
+}
+
 /// The name of a key; `None`, with an error, if it is not text.
 fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
-    match (key.value_type(), key.text()) {
-        (ValueType::Text, Some(text)) => Some(text),
-        (value_type, Some(text)) if value_type != ValueType::Nothing => {
-            let what = format!(
-                "the key {} is {}, not text",
-                quoted(text),
-                value_type.name()
-            );
-            problems.error_at(key, what, "write the name of a key");
-            None
-        }
-        (value_type, _) => {
-            problems.error_at(
-                key,
-                format!("a key is {}, not text", value_type.name()),
-                "write the name of a key; check the indentation",
-            );
-            None
-        }
-    }
+    let (which, remedy) = match (key.value_type(), key.text()) {
+        (ValueType::Text, Some(text)) => return Some(text),
+        (ValueType::Nothing, _) | (_, None) => (
+            "a key".to_owned(),
+            "write the name of a key; check the indentation",
+        ),
+        (_, Some(text)) => (
+            format!("the key {}", quoted(text)),
+            "write the name of a key",
+        ),
+    };
+    let what = format!("{which} is {}, not text", key.value_type().name());
+    problems.error(key, what, remedy);
+    None
 }
 
 /// Reports an unknown key, and returns the key that it was probably meant to be.
@@ -219,18 +204,12 @@ fn unknown_key(
                 .to_owned()
         }
         (Some(near), _) => format!("write '{near}'"),
-        (None, Some(section)) => format!(
-            "remove it, or write one of {}",
-            section.keys().collect::<Vec<_>>().join(", ")
-        ),
+        (None, Some(section)) => format!("remove it, or write one of {}", section.list()),
         (None, None) => "remove it".to_owned(),
     };
     let where_found = section.map_or(String::new(), |section| format!(" {}", section.name()));
-    problems.error_at(
-        key,
-        format!("unknown key {}{where_found}", quoted(name)),
-        remedy,
-    );
+    let what = format!("unknown key {}{where_found}", quoted(name));
+    problems.error(key, what, remedy);
     near
 }
 
@@ -268,7 +247,7 @@ fn check_ignored(problems: &mut Problems, node: &Node) {
             for item in items {
                 match item.value_type() {
                     ValueType::Mapping => check_ignored(problems, item),
-                    value_type => problems.error_at(
+                    value_type => problems.error(
                         item,
                         format!("expected a map in this list, found {}", value_type.name()),
                         "remove it",
@@ -298,11 +277,8 @@ fn no_float(problems: &mut Problems, node: &Node) {
         quoted(text),
         node.value_type().name()
     );
-    problems.error_at(
-        node,
-        what,
-        format!("write \"{}\" if it is text", text.escape_default()),
-    );
+    let remedy = format!("write \"{}\" if it is text", text.escape_default());
+    problems.error(node, what, remedy);
 }
 
 /// The text of a value, exactly as it is in the file; `None`, with an error, if it is not text.
@@ -314,14 +290,44 @@ pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Op
             None
         }
         (value_type, _) => {
-            problems.error_at(
-                node,
-                format!("'{key}' is {}, not text", value_type.name()),
-                format!("write text behind '{key}: '"),
-            );
+            let what = format!("'{key}' is {}, not text", value_type.name());
+            problems.error(node, what, format!("write text behind '{key}: '"));
             None
         }
     }
+}
+
+/// A text that is not empty; `None`, with an error, without one.
+pub(super) fn required<'n>(
+    problems: &mut Problems,
+    fields: &Fields<'n>,
+    key: &str,
+    (what, remedy): (&str, &str),
+) -> Option<&'n str> {
+    let node = fields.get(key);
+    if let Some(node) = node.filter(|node| node.text() != Some("")) {
+        return text(problems, node, key);
+    }
+    if !fields.meant(key) {
+        let at = node.unwrap_or_else(|| fields.lack(key));
+        problems.error(at, what, remedy);
+    }
+    None
+}
+
+/// The entries of a list; `None`, with an error, if it is none.
+pub(super) fn items<'n>(
+    problems: &mut Problems,
+    node: &'n Node,
+    key: &str,
+    remedy: impl Into<String>,
+) -> Option<&'n [Rc<Node>]> {
+    if let Content::Sequence(items) = &node.content {
+        return Some(items);
+    }
+    let what = format!("'{key}' is {}, not a list", node.value_type().name());
+    problems.error(node, what, remedy);
+    None
 }
 
 /// A name that answers show, or a row or another limit names; `None` if it is empty, or, with an
@@ -331,7 +337,7 @@ pub(super) fn name<'n>(problems: &mut Problems, fields: &Fields<'n>) -> Option<&
     let name = text(problems, node, "name").filter(|name| !name.is_empty())?;
     let wrong = wrong_name(name);
     if let Some((what, remedy)) = &wrong {
-        problems.error_at(node, what, *remedy);
+        problems.error(node, what, *remedy);
     }
     wrong.is_none().then_some(name)
 }
@@ -367,7 +373,7 @@ pub(super) fn one_of<T: Copy>(
     if found.is_none() {
         let near = nearest(text, named.iter().map(|&(name, _)| name));
         let remedy = near.map_or_else(|| list(named), |near| format!("write '{near}'"));
-        problems.error_at(node, format!("unknown {noun}: {}", quoted(text)), remedy);
+        problems.error(node, format!("unknown {noun}: {}", quoted(text)), remedy);
     }
     found
 }
@@ -398,21 +404,31 @@ pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bo
         return Some(bool);
     }
     let (what, remedy) = match (node.value_type(), node.text()) {
-        (ValueType::Text, Some(text)) if matches!(text, "true" | "false") => (
-            format!("'{key}' is {} in quotes, which is text", quoted(text)),
+        (ValueType::Text, Some(text @ ("true" | "false"))) => (
+            format!("'{key}' is {}", in_quotes(text)),
             format!("write '{key}: {text}' without quotes"),
         ),
-        (ValueType::Text | ValueType::Int | ValueType::Huge | ValueType::Float, Some(text)) => (
-            format!("'{key}' is {}, not true or false", quoted(text)),
-            format!("write '{key}: true' or '{key}: false'"),
-        ),
-        (value_type, _) => (
-            format!("'{key}' is {}, not true or false", value_type.name()),
+        _ => (
+            format!("'{key}' is {}, not true or false", found(node)),
             format!("write '{key}: true' or '{key}: false'"),
         ),
     };
-    problems.error_at(node, what, remedy);
+    problems.error(node, what, remedy);
     None
+}
+
+fn in_quotes(text: &str) -> String {
+    format!("{} in quotes, which is text", quoted(text))
+}
+
+/// What stands in the place of another value: a text or a number itself, or what it is.
+fn found(node: &Node) -> String {
+    match (node.value_type(), node.text()) {
+        (ValueType::Text | ValueType::Int | ValueType::Huge | ValueType::Float, Some(text)) => {
+            quoted(text)
+        }
+        (value_type, _) => value_type.name().to_owned(),
+    }
 }
 
 /// A whole number from 0 to 2^32 - 1; `None`, with an error, if it is anything else.
@@ -436,18 +452,15 @@ fn whole(problems: &mut Problems, node: &Node, key: &str, power: &str, most: u64
                 "{} has a leading zero and is read as octal: it is {number}",
                 quoted(text)
             );
-            problems.warning(
-                node.at,
-                what,
-                format!("write '{key}: {number}' if that is meant, or remove the zero"),
-            );
+            let remedy = format!("write '{key}: {number}' if that is meant, or remove the zero");
+            problems.warning(node, what, remedy);
         }
         return Some(number);
     }
     let (what, remedy) = match node.value_type() {
         ValueType::Int if text.starts_with('-') => (
-            format!("'{key}' is {}, which is negative", quoted(text)),
-            "remove the minus sign".into(),
+            format!("{}, which is negative", quoted(text)),
+            "remove the minus sign".to_owned(),
         ),
         ValueType::Int | ValueType::Huge => {
             let longer_unit = if matches!(key, "requests_per_unit" | "unit_multiplier") {
@@ -456,43 +469,37 @@ fn whole(problems: &mut Problems, node: &Node, key: &str, power: &str, most: u64
                 ""
             };
             (
-                format!("'{key}' is {}, which is too large", quoted(text)),
+                format!("{}, which is too large", quoted(text)),
                 format!("write at most {most} ({power}){longer_unit}"),
             )
         }
-        ValueType::Float => {
-            let remedy = format!("write a number from 0 to {most} without fraction or exponent");
-            (
-                format!(
-                    "'{key}' is {}, which is read as {}",
-                    quoted(text),
-                    ValueType::Float.name()
-                ),
-                remedy,
-            )
-        }
-        ValueType::Text
-            if text
-                .trim()
-                .parse::<u64>()
-                .is_ok_and(|number| number <= most) =>
-        {
-            (
-                format!("'{key}' is {} in quotes, which is text", quoted(text)),
-                format!("write '{key}: {}' without quotes", shown(text.trim())),
-            )
-        }
-        ValueType::Text | ValueType::Bool => (
-            format!("'{key}' is {}, not a number", quoted(text)),
+        ValueType::Float => (
+            format!(
+                "{}, which is read as {}",
+                quoted(text),
+                ValueType::Float.name()
+            ),
+            format!("write a number from 0 to {most} without fraction or exponent"),
+        ),
+        ValueType::Text if is_number(text.trim(), most) => (
+            in_quotes(text),
+            format!("write '{key}: {}' without quotes", shown(text.trim())),
+        ),
+        ValueType::Bool => (
+            format!("{}, not a number", quoted(text)),
             format!("write a whole number, such as '{key}: 100'"),
         ),
-        value_type => (
-            format!("'{key}' is {}, not a number", value_type.name()),
+        _ => (
+            format!("{}, not a number", found(node)),
             format!("write a whole number, such as '{key}: 100'"),
         ),
     };
-    problems.error_at(node, what, remedy);
+    problems.error(node, format!("'{key}' is {what}"), remedy);
     None
+}
+
+fn is_number(text: &str, most: u64) -> bool {
+    text.parse::<u64>().is_ok_and(|number| number <= most)
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ pub(super) struct Totals {
 }
 
 /// What a descriptor matches by more than text.
+#[derive(Clone, Debug)]
 pub(super) struct Match {
     /// How it is written in names of limits and in keys: `set:`, `cidr:` or `regex:` and what it
     /// matches.
@@ -144,7 +145,7 @@ pub(super) fn read(
                 "write it behind 'value: ', with | between alternatives",
             ),
         };
-        problems.error_at(node, what, remedy);
+        problems.error(node, what, remedy);
         is_wrong = true;
     }
     if is_wrong {
@@ -166,19 +167,13 @@ impl Totals {
         self.values = self.values.saturating_add(read.at.len());
         self.regexes += usize::from(read.regex().is_some());
         if self.values > MOST_VALUES {
-            problems.error_at(
-                node,
-                format!("all sets together have more than {MOST_VALUES} values"),
-                "write fewer values, or a pattern",
-            );
+            let what = format!("all sets together have more than {MOST_VALUES} values");
+            problems.error(node, what, "write fewer values, or a pattern");
             return Err(());
         }
         if self.regexes > MOST_REGEXES {
-            problems.error_at(
-                node,
-                format!("there are more than {MOST_REGEXES} regular expressions"),
-                "write fewer, with | between alternatives",
-            );
+            let what = format!("there are more than {MOST_REGEXES} regular expressions");
+            problems.error(node, what, "write fewer, with | between alternatives");
             return Err(());
         }
         Ok(())
@@ -198,16 +193,13 @@ impl Totals {
 
 fn regex(problems: &mut Problems, fields: &Fields<'_>) -> Option<Match> {
     let Some(node) = fields.get("value") else {
-        problems.error_at(
-            fields.lack("value"),
-            "'match: regex' has no expression",
-            "write it behind 'value: '",
-        );
+        let what = "'match: regex' has no expression";
+        problems.error(fields.lack("value"), what, "write it behind 'value: '");
         return None;
     };
     let text = fields::text(problems, node, "value")?;
     if let Err((what, remedy)) = check_regex(text) {
-        problems.error_at(node, what, remedy);
+        problems.error(node, what, remedy);
         return None;
     }
     Some(Match {
@@ -241,11 +233,8 @@ fn cidr(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option
         .any(|key| fields.get(key).is_some());
     let (name, written) = match fields.get("value") {
         Some(node) if is_list => {
-            problems.error_at(
-                node,
-                "'value' stands beside a list of networks",
-                "write all networks in 'values'",
-            );
+            let what = "'value' stands beside a list of networks";
+            problems.error(node, what, "write all networks in 'values'");
             return None;
         }
         Some(node) => {
@@ -258,7 +247,7 @@ fn cidr(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option
     for &(text, at) in &written {
         match network(text) {
             Ok(network) => networks.push(network),
-            Err((what, remedy)) => problems.error_in(at, what, remedy),
+            Err((what, remedy)) => problems.error(at, what, remedy),
         }
     }
     if networks.len() < written.len() {
@@ -312,7 +301,7 @@ fn prefix(problems: &mut Problems, node: &Node, networks: &[IpNet]) -> Option<u8
         (Some(bits), Some(_)) => return Some(bits),
     };
     if let Some((what, remedy)) = wrong {
-        problems.error_at(node, what, remedy);
+        problems.error(node, what, remedy);
     }
     None
 }
@@ -349,19 +338,12 @@ pub(super) fn network(text: &str) -> Result<IpNet, (String, String)> {
     Ok(network)
 }
 
-/// What an outline needs: whether a value is matched.
-#[derive(Clone, Debug)]
-pub(super) struct Tester(What);
-
-impl Tester {
-    pub(super) fn new(read: Match) -> Self {
-        Self(read.what)
-    }
-
+/// For outlines.
+impl Match {
     /// Whether a value matches; slow.
     pub(super) fn matches(&self, value: &str) -> bool {
         let found = address::read(value.as_bytes());
-        match &self.0 {
+        match &self.what {
             What::Set(values) => values.iter().any(|own| {
                 **own == *value
                     || found.is_some_and(|found| address::read(own.as_bytes()) == Some(found))
@@ -378,7 +360,7 @@ impl Tester {
     /// The place in the order of precedence, behind exact values: sets, networks by longest prefix,
     /// patterns.
     pub(super) fn rank(&self, value: &str) -> (u8, u8) {
-        match &self.0 {
+        match &self.what {
             What::Set(_) => (0, 0),
             What::Networks(networks) => {
                 let found = address::read(value.as_bytes());

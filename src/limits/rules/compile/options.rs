@@ -14,7 +14,7 @@ const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
 /// A unit, in any letter case; `None`, with an error, if it is none.
 pub(super) fn unit(problems: &mut Problems, node: &Node, key: &str) -> Option<Unit> {
     if node.text() == Some("") {
-        problems.error_at(node, NO_UNIT, fields::list(&Unit::NAMED));
+        problems.error(node, NO_UNIT, fields::list(&Unit::NAMED));
         return None;
     }
     let text = fields::text(problems, node, key)?;
@@ -29,7 +29,7 @@ pub(super) fn multiplier(problems: &mut Problems, node: &Node, key: &str) -> Opt
     let multiplier = fields::number(problems, node, key)?;
     if multiplier == 0 {
         let what = "'unit_multiplier' is 0, which makes the window zero";
-        problems.error_at(node, what, "write 1 or more, or remove it");
+        problems.error(node, what, "write 1 or more, or remove it");
     }
     Some(multiplier).filter(|multiplier| *multiplier > 0)
 }
@@ -50,15 +50,14 @@ pub(super) fn algorithm(problems: &mut Problems, node: &Node, key: &str) -> Opti
     fields::one_of(problems, node, text, key, &AlgorithmKind::NAMED)
 }
 
-/// One of several values with names; `None`, with an error, if none has that name.
+/// Reads one of several values with names; `None`, with an error, if none has that name.
 pub(super) fn named<T: Copy>(
-    problems: &mut Problems,
-    node: &Node,
-    key: &str,
-    all: &[(&'static str, T)],
-) -> Option<T> {
-    let text = fields::text(problems, node, key)?;
-    fields::one_of(problems, node, text, &format!("value of '{key}'"), all)
+    all: &'static [(&'static str, T)],
+) -> impl FnOnce(&mut Problems, &Node, &str) -> Option<T> {
+    move |problems, node, key| {
+        let text = fields::text(problems, node, key)?;
+        fields::one_of(problems, node, text, &format!("value of '{key}'"), all)
+    }
 }
 
 /// A time zone; `None`, with an error, when there is none of that name.
@@ -70,7 +69,7 @@ pub(super) fn zone(problems: &mut Problems, node: &Node, key: &str) -> Option<Zo
             || "write a name of the IANA database, such as Europe/Berlin".to_owned(),
             |near| format!("write '{near}'"),
         );
-        problems.error_at(node, format!("unknown time zone: {}", quoted(text)), remedy);
+        problems.error(node, format!("unknown time zone: {}", quoted(text)), remedy);
     }
     zone
 }
@@ -80,7 +79,7 @@ pub(super) fn anchor(problems: &mut Problems, node: &Node, key: &str) -> Option<
     let text = fields::text(problems, node, key)?;
     let read = text.parse::<Anchor>().map_err(|error| {
         let (what, remedy) = error.report();
-        problems.error_at(node, format!("'{key}' is {}, {what}", quoted(text)), remedy);
+        problems.error(node, format!("'{key}' is {}, {what}", quoted(text)), remedy);
     });
     read.ok()
 }
@@ -122,7 +121,7 @@ pub(super) fn duration(problems: &mut Problems, node: &Node, key: &str) -> Optio
             )
         }
     };
-    problems.error_at(node, what, remedy);
+    problems.error(node, what, remedy);
     None
 }
 

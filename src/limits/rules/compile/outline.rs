@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::SourceText;
 use super::data::Data;
 use super::fields::{self, Fields, Section};
-use super::matching::{self, Tester, Totals};
+use super::matching::{self, Match, Totals};
 use super::problem::{Problem, Problems, Severity, quoted};
 use crate::core::algorithm::AlgorithmKind;
 use crate::limits::rules::source::{self, Content, Node, Position, ValueType};
@@ -22,7 +22,7 @@ pub struct Outline {
     /// Its value or a pattern; `None` = any value.
     pub value: Option<Box<str>>,
     /// It matches by more than text.
-    matched: Option<Tester>,
+    matched: Option<Match>,
     /// All values that match the pattern share one counter.
     pub share_threshold: bool,
     /// It has a `rate_limit`.
@@ -109,15 +109,11 @@ impl WrittenAt {
     /// An error there.
     #[must_use]
     pub fn error(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
-        let (file, path) = (self.file.to_string(), String::new());
+        let whole = (self.file.to_string(), Position::default());
         Problem {
-            severity: Severity::Error,
-            file,
-            path,
             line: self.line,
             column: self.column,
-            what: what.into(),
-            remedy: remedy.into(),
+            ..Problem::new(Severity::Error, whole, what, remedy)
         }
     }
 }
@@ -187,24 +183,18 @@ fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>)
             .as_ref()
             .map(|matched| matched.text.clone())
             .or_else(|| value.map(Into::into));
-        let matched = matched.map(Tester::new);
         let share_threshold = fields::switch(problems, &fields, "share_threshold");
         let children = fields
             .get("descriptors")
             .map_or_else(Vec::new, |list| level(problems, data, list, file));
         let limit = fields.get("rate_limit");
         // No default makes one.
-        let limit_fields =
-            limit.and_then(|limit| fields::read(problems, limit, Section::RateLimit));
-        let algorithm = limit_fields
-            .as_ref()
-            .and_then(|fields| fields.get("algorithm"))
-            .and_then(Node::text);
+        let algorithm = limit
+            .and_then(|limit| fields::read(problems, limit, Section::RateLimit))
+            .and_then(|limit| limit.get("algorithm")?.text());
         let has_holders = algorithm == Some(AlgorithmKind::Concurrency.name());
-        let (has_limit, at) = (
-            limit.is_some() || fields.get("table").is_some(),
-            written_at(file, node.at),
-        );
+        let has_limit = limit.is_some() || fields.get("table").is_some();
+        let at = written_at(file, node.at);
         Some(Outline {
             key,
             value,

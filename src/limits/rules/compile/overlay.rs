@@ -135,28 +135,32 @@ impl Overlay {
         let outermost = (0..)
             .zip(&self.entries)
             .filter(|&(number, entry)| is_unused(number) && !entry.above.is_some_and(is_unused));
-        let problem = |entry: &Entry| Problem {
-            severity: Severity::Warning,
-            file: self.file.name.clone(),
-            path: String::new(),
-            line: entry.at.line as usize,
-            column: entry.at.column as usize,
-            what: format!("no {} of the control plane matches this entry", entry.what),
-            remedy: "correct its names, keys and values, or remove it".to_owned(),
+        let problem = |entry: &Entry| {
+            let what = format!("no {} of the control plane matches this entry", entry.what);
+            let remedy = "correct its names, keys and values, or remove it";
+            Problem::new(
+                Severity::Warning,
+                (self.file.name.clone(), entry.at),
+                what,
+                remedy,
+            )
         };
         outermost.map(|(_, entry)| problem(entry)).collect()
     }
 }
+
+/// Layers of an overlay, the strongest first.
+type Layers<'o> = Vec<&'o Arc<PartialLimit>>;
 
 /// The overlay on the way down from the root of a domain to a descriptor, and what it adds there.
 #[derive(Default)]
 pub(super) struct Cursor<'o> {
     /// For each level from the root on, the entries that may match it, and the defaults that
     /// entries above it give, first of these first.
-    stack: Vec<(Vec<&'o [OverlaidLevel]>, Vec<&'o Arc<PartialLimit>>)>,
+    stack: Vec<(Vec<&'o [OverlaidLevel]>, Layers<'o>)>,
     /// The weakest layers, the strongest first: defaults of the domain, of the overlay, and of the
     /// process.
-    base: Vec<&'o Arc<PartialLimit>>,
+    base: Layers<'o>,
     pub(super) commit: Option<Commit>,
     pub(super) used: HashSet<EntryNumber>,
 }
@@ -166,7 +170,7 @@ pub(super) struct Cursor<'o> {
 pub(super) struct Added<'o> {
     pub(super) switches: Switches,
     /// The strongest first.
-    pub(super) layers: Vec<&'o Arc<PartialLimit>>,
+    pub(super) layers: Layers<'o>,
 }
 
 impl<'o> Cursor<'o> {
@@ -188,12 +192,8 @@ impl<'o> Cursor<'o> {
             cursor.base.extend(&entry.defaults);
             levels.push(&entry.levels[..]);
         }
-        cursor.base.extend(
-            overlay
-                .and_then(|overlay| overlay.defaults.as_ref())
-                .into_iter()
-                .chain(process),
-        );
+        let of_all = overlay.and_then(|overlay| overlay.defaults.as_ref());
+        cursor.base.extend(of_all.into_iter().chain(process));
         if !levels.is_empty() {
             cursor.stack.push((levels, Vec::new()));
         }
@@ -212,18 +212,12 @@ impl<'o> Cursor<'o> {
         if let Some((levels, _)) = self.stack.last() {
             let value_text = value.unwrap_or_default().as_bytes();
             let is_match = |level: &&'o OverlaidLevel| {
+                let value = level.value.as_ref();
                 level.key.matches(key.as_bytes())
-                    && level
-                        .value
-                        .as_ref()
-                        .is_none_or(|value| value.matches(value_text))
+                    && value.is_none_or(|value| value.matches(value_text))
             };
             let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
-            for level in levels
-                .iter()
-                .flat_map(|levels| levels.iter())
-                .filter(is_match)
-            {
+            for level in levels.iter().copied().flatten().filter(is_match) {
                 if (has_limit || level.limit.is_none())
                     && (is_pattern || !level.switches.share_threshold)
                 {
@@ -235,13 +229,8 @@ impl<'o> Cursor<'o> {
             }
             self.stack.push((below, defaults));
         }
-        added.layers.extend(
-            self.stack
-                .iter()
-                .rev()
-                .flat_map(|(_, defaults)| defaults)
-                .chain(&self.base),
-        );
+        let defaults = self.stack.iter().rev().flat_map(|(_, defaults)| defaults);
+        added.layers.extend(defaults.chain(&self.base));
         added
     }
 

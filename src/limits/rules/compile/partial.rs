@@ -106,9 +106,8 @@ impl PartialLimit {
             read.algorithm = reader.value("algorithm", options::algorithm);
             read.options = reader.options();
             read.usage = reader.usage();
-            read.on_store_failure = reader.value("on_store_failure", |problems, node, key| {
-                options::named(problems, node, key, &OnStoreFailure::NAMED)
-            });
+            let policy = options::named(&OnStoreFailure::NAMED);
+            read.on_store_failure = reader.value("on_store_failure", policy);
         }
         if let Some(node) = fields.written("trial") {
             let trial = Self::read_trial(reader.problems, node);
@@ -134,18 +133,16 @@ impl PartialLimit {
             _ => Some(fields::read(problems, node, Section::Trial)?),
         };
         let Some(fields) = fields.filter(|fields| !fields.is_empty()) else {
-            problems.error_at(
-                node,
-                "the trial says nothing",
-                "write 'requests_per_unit: ' and a number below it, or remove 'trial'",
-            );
+            let what = "the trial says nothing";
+            let remedy = "write 'requests_per_unit: ' and a number below it, or remove 'trial'";
+            problems.error(node, what, remedy);
             return None;
         };
         Self::read(problems, &fields).filter(|_| !fields.has_misplaced())
     }
 
     /// The same, from outside of the files of limits, where it has no place.
-    pub(super) fn from_outside(self, source: Source) -> Self {
+    pub(super) fn moved_outside(self, source: Source) -> Self {
         Self {
             trial: self.trial.map(|trial| {
                 Box::new(Self {
@@ -278,15 +275,11 @@ impl Reader<'_, '_> {
                 }
                 OptionField::Bool(field) => *field(&mut read) = self.value(name, fields::bool),
                 OptionField::Period(field) => {
-                    *field(&mut read) = self.value(name, |problems, node, key| {
-                        options::named(problems, node, key, &PeriodKind::NAMED)
-                    });
+                    *field(&mut read) = self.value(name, options::named(&PeriodKind::NAMED));
                 }
                 OptionField::Zone(field) => *field(&mut read) = self.value(name, options::zone),
                 OptionField::Weekday(field) => {
-                    *field(&mut read) = self.value(name, |problems, node, key| {
-                        options::named(problems, node, key, &WEEKDAYS)
-                    });
+                    *field(&mut read) = self.value(name, options::named(&WEEKDAYS));
                 }
                 OptionField::Anchor(field) => {
                     *field(&mut read) = self.value(name, options::anchor);
@@ -315,9 +308,9 @@ fn refuse_beside_unlimited(problems: &mut Problems, fields: &Fields<'_>) {
     {
         let what = "an unlimited limit has no unit";
         if Unit::named(text).is_some() {
-            problems.error_at(node, what, "remove 'unit', or remove 'unlimited'");
+            problems.error(node, what, "remove 'unit', or remove 'unlimited'");
         } else {
-            problems.warning(node.at, format!("{what}; it is ignored"), "remove 'unit'");
+            problems.warning(node, format!("{what}; it is ignored"), "remove 'unit'");
         }
     }
     let of_usage = USAGE
@@ -335,12 +328,12 @@ fn refuse_beside_unlimited(problems: &mut Problems, fields: &Fields<'_>) {
             }
             _ => &format!("remove '{key}', or remove 'unlimited'"),
         };
-        problems.error_at(node, format!("an unlimited limit has no {key}"), remedy);
+        problems.error(node, format!("an unlimited limit has no {key}"), remedy);
     }
     if let Some(node) = fields.get("requests_per_unit")
         && fields::amount(problems, node, "requests_per_unit").is_some()
     {
         let what = "'requests_per_unit' has no meaning beside 'unlimited' and is ignored";
-        problems.warning(node.at, what, "remove one of them");
+        problems.warning(node, what, "remove one of them");
     }
 }

@@ -6,7 +6,7 @@ use super::fields::{self, Fields, Section};
 use super::partial::PartialLimit;
 use super::problem::{Location, Problems, quoted};
 use super::rate;
-use crate::limits::rules::source::Content;
+use crate::limits::rules::source::{Content, Node};
 
 /// Plans of a domain: each is a limit of each table that uses it.
 pub(crate) const MOST_PLANS: usize = 1_000;
@@ -57,54 +57,46 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, plans: &mut Pla
     };
     let Content::Mapping(entries) = &node.content else {
         let what = format!("'plans' is {}, not a map", node.value_type().name());
-        problems.error_at(
-            node,
-            what,
-            "write the name of each plan below it, and below that 'unit: ' and 'requests_per_unit: \
-             '",
-        );
+        let remedy = "write the name of each plan below it, and below that 'unit: ' and \
+            'requests_per_unit: '";
+        problems.error(node, what, remedy);
         plans.is_invalid = true;
         return;
     };
     for (key, node) in entries {
-        let name = fields::text(problems, key, "plans").filter(|name| !name.is_empty());
-        let Some(name) =
-            name.filter(|name| name.len() <= LONGEST_PLAN && !name.chars().any(char::is_control))
-        else {
-            problems.error_at(
-                key,
-                "this cannot be the name of a plan",
-                format!("write 1 to {LONGEST_PLAN} bytes without control characters"),
-            );
-            plans.is_invalid = true;
-            continue;
-        };
-        let at = problems.here(key.at);
-        if let Some(first) = plans.by_name.get(name) {
-            let what = format!(
-                "the plan {} is already defined, in {}",
-                quoted(name),
-                problems.show(first.at)
-            );
-            problems.error_at(key, what, "remove one of them");
-            plans.is_invalid = true;
-            continue;
-        }
-        if plans.by_name.len() >= MOST_PLANS {
-            problems.error_at(
-                key,
-                format!("the domain has more than {MOST_PLANS} plans"),
-                "write numbers of single values in the rows of a table",
-            );
+        plans.is_invalid |= plans.add(problems, key, node).is_none();
+        if plans.by_name.len() > MOST_PLANS {
+            let what = format!("the domain has more than {MOST_PLANS} plans");
+            let remedy = "write numbers of single values in the rows of a table";
+            problems.error(key, what, remedy);
             plans.is_invalid = true;
             return;
         }
-        let read = fields::read(problems, node, Section::Plan);
-        let layer = read.and_then(|fields| {
+    }
+}
+
+impl Plans {
+    /// Adds a plan; `None`, with an error, if it cannot have that name.
+    fn add(&mut self, problems: &mut Problems, key: &Node, node: &Node) -> Option<()> {
+        let name = fields::text(problems, key, "plans").unwrap_or_default();
+        if name.is_empty() || name.len() > LONGEST_PLAN || name.chars().any(char::is_control) {
+            let what = "this cannot be the name of a plan";
+            let remedy = format!("write 1 to {LONGEST_PLAN} bytes without control characters");
+            problems.error(key, what, remedy);
+            return None;
+        }
+        if let Some(first) = self.by_name.get(name) {
+            let (name, first) = (quoted(name), problems.show(first.at));
+            let what = format!("the plan {name} is already defined, in {first}");
+            problems.error(key, what, "remove one of them");
+            return None;
+        }
+        let layer = fields::read(problems, node, Section::Plan).and_then(|fields| {
             PartialLimit::read(problems, &fields)
                 .filter(|layer| rate::is_of_many(problems, &fields, layer))
         });
-        let plan = Plan { layer, at };
-        plans.by_name.insert(name.into(), plan);
+        let at = problems.here(key.at);
+        self.by_name.insert(name.into(), Plan { layer, at });
+        Some(())
     }
 }

@@ -1,13 +1,14 @@
 //! Problems: what is wrong, where, and how to correct it.
 
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::HashSet;
 
 use super::locations::Resources;
 use crate::limits::rules::limit::Origin;
-use crate::limits::rules::source::{Node, Position};
+use crate::limits::rules::source::{self, Document, Node, Position};
 pub(super) use crate::limits::rules::source::{quoted, shown};
 
 /// Problems shown per file, so that a broken file of 16 MiB does not become gigabytes of messages.
@@ -38,13 +39,13 @@ impl Severity {
 }
 
 /// How bad a problem is before it is known what the files are compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Grade {
-    Error,
+    Warning,
     /// The file says something else than its author meant, but envoyproxy/ratelimit accepts it: an
     /// error of `weir check` only.
     Mistake,
-    Warning,
+    Error,
 }
 
 /// One thing that is wrong in a file, or in a resource of a control plane.
@@ -71,14 +72,24 @@ impl Problem {
     /// An error of a whole file or resource.
     #[must_use]
     pub fn whole(file: String, what: String, remedy: &str) -> Self {
+        Self::new(Severity::Error, (file, Position::default()), what, remedy)
+    }
+
+    /// A problem at a position in a file.
+    pub(in crate::limits::rules) fn new(
+        severity: Severity,
+        (file, at): (String, Position),
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         Self {
-            severity: Severity::Error,
+            severity,
             file,
             path: String::new(),
-            line: 0,
-            column: 0,
-            what,
-            remedy: remedy.to_owned(),
+            line: at.line as usize,
+            column: at.column as usize,
+            what: what.into(),
+            remedy: remedy.into(),
         }
     }
 }
@@ -152,6 +163,37 @@ impl Location {
     }
 }
 
+/// Where a problem is.
+pub(super) trait At {
+    fn location(self, problems: &Problems) -> Location;
+}
+
+impl At for Location {
+    fn location(self, _: &Problems) -> Location {
+        self
+    }
+}
+
+/// In the current file.
+impl At for Position {
+    fn location(self, problems: &Problems) -> Location {
+        problems.here(self)
+    }
+}
+
+/// In the current file.
+impl At for &Node {
+    fn location(self, problems: &Problems) -> Location {
+        problems.here(self.at)
+    }
+}
+
+impl At for &Rc<Node> {
+    fn location(self, problems: &Problems) -> Location {
+        (&**self).location(problems)
+    }
+}
+
 /// The problems found so far, in all files.
 #[derive(Default)]
 pub(super) struct Problems {
@@ -161,9 +203,7 @@ pub(super) struct Problems {
     reported: HashSet<(Location, String)>,
     /// Where problems are warnings, and whose they are: those of what is left out for them.
     left_out: Option<(Location, Arc<str>)>,
-    errors: bool,
-    mistakes: bool,
-    warnings: bool,
+    worst: Option<Grade>,
 }
 
 struct File {
@@ -185,12 +225,43 @@ impl File {
     }
 
     fn is_full(&self) -> bool {
-        self.found
-            >= if self.resources.is_some() {
-                MOST_PER_DOMAIN
-            } else {
-                MOST_PER_FILE
+        let most = match self.resources {
+            Some(_) => MOST_PER_DOMAIN,
+            None => MOST_PER_FILE,
+        };
+        self.found >= most
+    }
+
+    fn problem(&self, severity: Severity, at: Position, what: String, remedy: String) -> Problem {
+        match &self.resources {
+            None => Problem::new(severity, (self.name.to_string(), at), what, remedy),
+            Some(resources) => {
+                let (file, path) = resources.show(at);
+                let whole = (file, Position::default());
+                Problem {
+                    path,
+                    ..Problem::new(severity, whole, what, remedy)
+                }
             }
+        }
+    }
+
+    /// What is said of problems that are not shown.
+    fn more(&self, severity: Severity) -> Option<Problem> {
+        let of = match self.resources {
+            Some(_) => "domain",
+            None => "file",
+        };
+        let what = format!("{} more problems in this {of} are not shown", self.unshown);
+        let problem = || {
+            self.problem(
+                severity,
+                Position::default(),
+                what,
+                "correct these first".to_owned(),
+            )
+        };
+        (self.unshown > 0).then(problem)
     }
 }
 
@@ -267,64 +338,59 @@ impl Problems {
         }
     }
 
-    /// Adds an error in the current file.
+    /// Adds an error.
     pub(super) fn error(
         &mut self,
-        at: Position,
+        at: impl At,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.add(self.here(at), Grade::Error, what.into(), remedy.into());
-    }
-
-    /// The same, at a node.
-    pub(super) fn error_at(
-        &mut self,
-        node: &Node,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        self.error(node.at, what, remedy);
+        self.add(at.location(self), Grade::Error, what.into(), remedy.into());
     }
 
     /// Adds what is an error for `weir check`, and a warning when a service loads the file.
     pub(super) fn mistake(
         &mut self,
-        at: Position,
+        at: impl At,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.add(self.here(at), Grade::Mistake, what.into(), remedy.into());
+        self.add(
+            at.location(self),
+            Grade::Mistake,
+            what.into(),
+            remedy.into(),
+        );
     }
 
-    /// Adds a warning in the current file.
+    /// Adds a warning.
     pub(super) fn warning(
         &mut self,
-        at: Position,
+        at: impl At,
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.warning_in(self.here(at), what, remedy);
+        self.add(
+            at.location(self),
+            Grade::Warning,
+            what.into(),
+            remedy.into(),
+        );
     }
 
-    /// The same, in any file.
-    pub(super) fn warning_in(
-        &mut self,
-        location: Location,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        self.add(location, Grade::Warning, what.into(), remedy.into());
-    }
-
-    /// Adds an error in any file.
-    pub(super) fn error_in(
-        &mut self,
-        location: Location,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        self.add(location, Grade::Error, what.into(), remedy.into());
+    /// Reads a document of the current file, and takes its warnings over; `None`, with an error, if
+    /// it cannot be read.
+    pub(super) fn document(&mut self, text: &[u8]) -> Option<Document> {
+        let mut document = source::read(text)
+            .map_err(|note| self.error(note.at, note.what, note.remedy))
+            .ok()?;
+        for note in std::mem::take(&mut document.warnings) {
+            self.warning(note.at, note.what, note.remedy);
+        }
+        if let Some(file) = self.files.last_mut() {
+            file.unshown += document.further_warnings;
+        }
+        Some(document)
     }
 
     /// Takes the problems of another list over, as problems of this file, with remedies as `word`
@@ -339,13 +405,6 @@ impl Problems {
     /// that its message is not needed.
     pub(super) fn is_full(&self) -> bool {
         self.files.last().is_some_and(File::is_full)
-    }
-
-    /// Counts further warnings in the current file, which are not shown.
-    pub(super) fn count_further(&mut self, warnings: usize) {
-        if let Some(file) = self.files.last_mut() {
-            file.unshown += warnings;
-        }
     }
 
     /// From now on, problems are warnings there: what has them is not used for this limit. `None`:
@@ -363,11 +422,7 @@ impl Problems {
             Some((at, _)) => (*at, grade, what),
             None => (location, grade, what),
         };
-        match grade {
-            Grade::Error => self.errors = true,
-            Grade::Mistake => self.mistakes = true,
-            Grade::Warning => self.warnings = true,
-        }
+        self.worst = self.worst.max(Some(grade));
         let Some(file) = self.files.get_mut(location.file) else {
             return;
         };
@@ -381,7 +436,7 @@ impl Problems {
 
     /// Whether there is an error, whatever the files are compiled for.
     pub(super) fn has_errors(&self) -> bool {
-        self.errors
+        self.worst == Some(Grade::Error)
     }
 
     /// All problems in the order of files, lines and columns, and whether one of them is an error.
@@ -390,79 +445,29 @@ impl Problems {
         warnings_are_errors: bool,
         mistakes_are_errors: bool,
     ) -> (bool, Vec<Problem>) {
-        let severity = |grade| match grade {
-            Grade::Warning if !warnings_are_errors => Severity::Warning,
-            Grade::Mistake if !mistakes_are_errors => Severity::Warning,
-            Grade::Error | Grade::Mistake | Grade::Warning => Severity::Error,
+        // What is an error from here on.
+        let from = match (warnings_are_errors, mistakes_are_errors) {
+            (true, _) => Grade::Warning,
+            (false, true) => Grade::Mistake,
+            (false, false) => Grade::Error,
         };
-        let is_error = |grade| severity(grade) == Severity::Error;
-        let refused = self.errors
-            || (self.mistakes && is_error(Grade::Mistake))
-            || (self.warnings && is_error(Grade::Warning));
-        let last = Position {
-            line: u32::MAX,
-            column: u32::MAX,
+        let severity = |grade| match grade >= from {
+            true => Severity::Error,
+            false => Severity::Warning,
         };
-        for (index, file) in self
-            .files
-            .iter()
-            .enumerate()
-            .filter(|(_, file)| file.unshown > 0)
-        {
-            let of = if file.resources.is_some() {
-                "domain"
-            } else {
-                "file"
-            };
-            let what = format!("{} more problems in this {of} are not shown", file.unshown);
-            let remedy = "correct these first".to_owned();
-            self.found.push((
-                Location {
-                    file: index,
-                    at: last,
-                },
-                Grade::Warning,
-                what,
-                remedy,
-            ));
-        }
+        let refused = self.worst.is_some_and(|worst| worst >= from);
         self.found.sort_by_key(|(location, ..)| *location);
-        let files = self.files;
-        let problems = self
-            .found
-            .into_iter()
-            .map(|(location, grade, what, remedy)| {
-                let at = if location.at == last {
-                    Position::default()
-                } else {
-                    location.at
-                };
-                let severity = severity(grade);
-                let file = &files[location.file];
-                let Some(resources) = &file.resources else {
-                    let (line, column) = (at.line as usize, at.column as usize);
-                    return Problem {
-                        severity,
-                        file: file.name.to_string(),
-                        path: String::new(),
-                        line,
-                        column,
-                        what,
-                        remedy,
-                    };
-                };
-                let (file, path) = resources.show(at);
-                Problem {
-                    severity,
-                    file,
-                    path,
-                    line: 0,
-                    column: 0,
-                    what,
-                    remedy,
-                }
-            });
-        (refused, problems.collect())
+        let mut problems = Vec::with_capacity(self.found.len());
+        let mut found = self.found.into_iter().peekable();
+        for (index, file) in self.files.iter().enumerate() {
+            while let Some((location, grade, what, remedy)) =
+                found.next_if(|(location, ..)| location.file == index)
+            {
+                problems.push(file.problem(severity(grade), location.at, what, remedy));
+            }
+            problems.extend(file.more(severity(Grade::Warning)));
+        }
+        (refused, problems)
     }
 }
 

@@ -6,7 +6,7 @@ use super::partial::{PartialLimit, Places};
 use super::problem::{Location, Problems, quoted};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::time::{Rate, Unit};
-use crate::limits::rules::source::{Content, Node, Position, ValueType};
+use crate::limits::rules::source::{Node, Position, ValueType};
 
 /// The content of a `rate_limit`.
 pub(super) struct RateLimit<'n> {
@@ -72,7 +72,7 @@ pub(super) fn is_of_many(
         let what = "'algorithm: concurrency' is that of a whole descriptor, whose last entry is \
             the request's id";
         let remedy = "write it in the 'rate_limit' of a descriptor without table and plan";
-        problems.error_at(fields.lack("algorithm"), what, remedy);
+        problems.error(fields.lack("algorithm"), what, remedy);
     }
     !layer.is_concurrency()
 }
@@ -92,7 +92,7 @@ fn complete(
     } else if fields.get("unit").is_none() {
         is_valid = false;
         if !fields.meant("unit") {
-            problems.error_at(fields.lack("unit"), NO_UNIT, fields::list(&Unit::NAMED));
+            problems.error(fields.lack("unit"), NO_UNIT, fields::list(&Unit::NAMED));
         }
     }
     let hits = "requests_per_unit";
@@ -114,7 +114,7 @@ fn complete(
     };
     if !is_concurrency && rate.window().is_none() {
         let (what, remedy) = options::too_long(&rate);
-        problems.error_at(fields.lack("unit_multiplier"), what, remedy);
+        problems.error(fields.lack("unit_multiplier"), what, remedy);
         return None;
     }
     Some(PartialLimit {
@@ -134,7 +134,7 @@ fn has_no_window(problems: &mut Problems, fields: &Fields<'_>) -> bool {
              in flight at a time"
         );
         let remedy = format!("remove '{key}', or write another 'algorithm'");
-        problems.error_at(node, what, remedy);
+        problems.error(*node, what, remedy);
     }
     written.iter().all(Option::is_none)
 }
@@ -147,49 +147,33 @@ fn replaces<'n>(
     let Some(node) = fields.get("replaces") else {
         return Vec::new();
     };
-    let Content::Sequence(items) = &node.content else {
-        let what = format!("'replaces' is {}, not a list", node.value_type().name());
-        problems.error_at(
-            node,
-            what,
-            "write '- name: ' and the name of a limit below it",
-        );
-        return Vec::new();
-    };
+    let remedy = "write '- name: ' and the name of a limit below it";
+    let items = fields::items(problems, node, "replaces", remedy).unwrap_or_default();
     let mut replaces = Vec::with_capacity(items.len());
     for item in items {
         if item.value_type() == ValueType::Nothing {
-            problems.error_at(
-                item,
-                "an entry of replaces is empty",
-                "write '- name: ' and the name of a limit, or remove it",
-            );
+            let what = "an entry of replaces is empty";
+            let remedy = "write '- name: ' and the name of a limit, or remove it";
+            problems.error(item, what, remedy);
             continue;
         }
         let Some(entry) = fields::read(problems, item, Section::Replaced) else {
             continue;
         };
-        let node = entry.get("name");
-        let Some(node) = node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) else {
-            if !entry.meant("name") {
-                let node = node.unwrap_or_else(|| entry.lack("name"));
-                problems.error_at(
-                    node,
-                    "an entry of replaces has no name",
-                    "write the name of a limit, or remove the entry",
-                );
-            }
+        let lack = (
+            "an entry of replaces has no name",
+            "write the name of a limit, or remove the entry",
+        );
+        if fields::required(problems, &entry, "name", lack).is_none() {
             continue;
-        };
+        }
         let Some(name) = fields::name(problems, &entry) else {
             continue;
         };
+        let node = entry.lack("name");
         if own_name == Some(name) {
-            problems.error_at(
-                node,
-                format!("the limit {} replaces itself", quoted(name)),
-                "name another limit, or remove the entry",
-            );
+            let what = format!("the limit {} replaces itself", quoted(name));
+            problems.error(node, what, "name another limit, or remove the entry");
             continue;
         }
         replaces.push((node.at, name));

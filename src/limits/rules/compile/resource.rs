@@ -80,11 +80,9 @@ pub(in crate::limits::rules) fn compile_domain(
     ));
     let mut domain = Domain::new(name, number, compiler.problems.here(Position::default()));
     if name.is_empty() {
-        compiler.problems.error(
-            Position::default(),
-            "the resource has no domain",
-            "send the domain that Envoy sends",
-        );
+        let what = "the resource has no domain";
+        let remedy = "send the domain that Envoy sends";
+        compiler.problems.error(Position::default(), what, remedy);
     }
     let lists: Vec<_> = resources
         .iter()
@@ -98,13 +96,12 @@ pub(in crate::limits::rules) fn compile_domain(
     }
     .list(&lists, Position::default(), 1);
     let mut siblings = Siblings::default();
-    descriptor::read_list(
-        &mut compiler,
-        &mut domain,
-        &list,
-        &mut siblings,
-        &mut Vec::new(),
-    );
+    let mut reader = descriptor::Reader {
+        compiler: &mut compiler,
+        domain: &mut domain,
+        path: Vec::new(),
+    };
+    reader.list(&list, &mut siblings);
     siblings.finish(&mut compiler);
     domain.siblings = siblings;
     check_replaced(&mut compiler.problems, &domain);
@@ -187,10 +184,10 @@ impl Converter<'_> {
         let mut groups: Vec<Group<'_>> =
             Vec::with_capacity(lists.iter().map(|(_, list)| list.len()).sum());
         let mut indices: HashMap<(&str, &str), usize> = HashMap::new();
-        for (resource, descriptor) in lists
+        let all = lists
             .iter()
-            .flat_map(|&(resource, list)| list.iter().map(move |descriptor| (resource, descriptor)))
-        {
+            .flat_map(|&(resource, list)| list.iter().map(move |own| (resource, own)));
+        for (resource, descriptor) in all {
             let index = *indices
                 .entry((&descriptor.key, &descriptor.value))
                 .or_insert(groups.len());
@@ -199,13 +196,9 @@ impl Converter<'_> {
                 None => groups.push(Group::new(resource, descriptor)),
             }
         }
-        Node::of_list(
-            parent,
-            groups
-                .into_iter()
-                .map(|group| self.descriptor(group, parent, depth))
-                .collect(),
-        )
+        let groups = groups.into_iter();
+        let nodes = groups.map(|group| self.descriptor(group, parent, depth));
+        Node::of_list(parent, nodes.collect())
     }
 
     fn descriptor(&mut self, group: Group<'_>, parent: Position, depth: usize) -> Rc<Node> {
@@ -240,16 +233,13 @@ impl Converter<'_> {
         if let Some(policy) = &descriptor.rate_limit {
             entries.push((self.key("rate_limit"), self.policy(at, policy)));
         }
-        if metadata.is_some_and(|metadata| metadata.contains_key(WEIR)) {
+        let mut metadata = metadata.cloned().unwrap_or_default();
+        if metadata.remove(WEIR).is_some() {
             self.warn_of_options(at);
         }
-        if let Some(metadata) = metadata.filter(|metadata| metadata.keys().any(|name| name != WEIR))
-        {
-            let fields = metadata.iter().filter(|(name, _)| *name != WEIR);
-            let fields = fields
-                .map(|(name, value)| (Node::of_text(at, name), self.json(at, value, 1)))
-                .collect();
-            entries.push((self.key("metadata"), Node::of_map(at, fields)));
+        if !metadata.is_empty() {
+            let metadata = self.json(at, &metadata.into(), 0);
+            entries.push((self.key("metadata"), metadata));
         }
         if below.iter().any(|(_, list)| !list.is_empty()) {
             if depth < DEEPEST {
@@ -276,13 +266,13 @@ impl Converter<'_> {
                 .problems
                 .resources()
                 .map_or_else(String::new, |all| all.name(resource));
+            let (counts, policy) = (amount(counts), amount(policy));
             let what = format!(
-                "the descriptor has more than one limit: {} counts, and {} of {other} is ignored",
-                amount(counts),
-                amount(policy)
+                "the descriptor has more than one limit: {counts} counts, and {policy} of {other} \
+                 is ignored"
             );
-            self.problems
-                .warning(at, what, "send one limit for each path of keys and values");
+            let remedy = "send one limit for each path of keys and values";
+            self.problems.warning(at, what, remedy);
         }
     }
 
@@ -327,11 +317,9 @@ impl Converter<'_> {
     fn json(&mut self, at: Position, value: &serde_json::Value, depth: usize) -> Rc<Node> {
         use serde_json::Value;
         if depth > DEEPEST {
-            self.problems.error(
-                at,
-                format!("the metadata has more than {DEEPEST} levels"),
-                "send metadata with fewer levels",
-            );
+            let what = format!("the metadata has more than {DEEPEST} levels");
+            self.problems
+                .error(at, what, "send metadata with fewer levels");
             return Node::of_plain(at, "null");
         }
         match value {
@@ -342,20 +330,17 @@ impl Converter<'_> {
                 whole(number).map_or_else(|| number.to_string(), |whole| whole.to_string()),
             ),
             Value::String(text) => Node::of_text(at, text),
-            Value::Array(items) => Node::of_list(
-                at,
-                items
-                    .iter()
-                    .map(|item| self.json(at, item, depth + 1))
-                    .collect(),
-            ),
-            Value::Object(fields) => Node::of_map(
-                at,
-                fields
-                    .iter()
-                    .map(|(name, field)| (Node::of_text(at, name), self.json(at, field, depth + 1)))
-                    .collect(),
-            ),
+            Value::Array(items) => {
+                let items = items.iter().map(|item| self.json(at, item, depth + 1));
+                Node::of_list(at, items.collect())
+            }
+            Value::Object(fields) => {
+                let field = |(name, value)| {
+                    let name: &String = name;
+                    (Node::of_text(at, name), self.json(at, value, depth + 1))
+                };
+                Node::of_map(at, fields.iter().map(field).collect())
+            }
         }
     }
 

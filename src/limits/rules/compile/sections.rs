@@ -1,5 +1,10 @@
 //! The sections of files and overlays, and the keys that belong to each.
 
+use Section::{
+    Defaults, Descriptor, Overlay, OverlayDescriptor, OverlayDomain, OverlayLimit, Plan, RateLimit,
+    Replaced, Root, Row, Trial,
+};
+
 use crate::core::algorithm::OPTIONS;
 
 /// The sections of a file: its maps by their meaning.
@@ -42,6 +47,11 @@ impl Section {
         keys()
             .filter(move |(_, sections)| sections.contains(&self))
             .map(|(key, _)| key)
+    }
+
+    /// The names of its keys, for a remedy.
+    pub(super) fn list(self) -> String {
+        self.keys().collect::<Vec<_>>().join(", ")
     }
 
     pub(super) const fn format(self) -> Format {
@@ -123,148 +133,61 @@ pub(super) enum Format {
 
 /// The sections that each key belongs to, but for the options of algorithms.
 const KEYS: [(&str, &[Section]); 36] = [
-    ("domain", &[Section::Root, Section::OverlayDomain]),
-    ("domains", &[Section::Overlay]),
-    ("key", &[Section::Descriptor, Section::OverlayDescriptor]),
-    (
-        "value",
-        &[
-            Section::Descriptor,
-            Section::Row,
-            Section::OverlayDescriptor,
-        ],
-    ),
-    ("match", &[Section::Descriptor]),
-    ("values", &[Section::Descriptor]),
-    ("values_file", &[Section::Descriptor]),
-    ("prefix", &[Section::Descriptor]),
-    ("table", &[Section::Descriptor]),
-    ("table_key", &[Section::Descriptor]),
-    (
-        "rate_limit",
-        &[Section::Descriptor, Section::OverlayDescriptor],
-    ),
-    (
-        "shadow_mode",
-        &[
-            Section::Descriptor,
-            Section::Plan,
-            Section::Row,
-            Section::OverlayDescriptor,
-        ],
-    ),
-    (
-        "quota_mode",
-        &[Section::Descriptor, Section::OverlayDescriptor],
-    ),
-    (
-        "detailed_metric",
-        &[Section::Descriptor, Section::OverlayDescriptor],
-    ),
-    (
-        "value_to_metric",
-        &[Section::Descriptor, Section::OverlayDescriptor],
-    ),
-    (
-        "share_threshold",
-        &[Section::Descriptor, Section::OverlayDescriptor],
-    ),
-    ("metadata", &[Section::Descriptor]),
+    ("domain", &[Root, OverlayDomain]),
+    ("domains", &[Overlay]),
+    ("key", &[Descriptor, OverlayDescriptor]),
+    ("value", &[Descriptor, Row, OverlayDescriptor]),
+    ("match", &[Descriptor]),
+    ("values", &[Descriptor]),
+    ("values_file", &[Descriptor]),
+    ("prefix", &[Descriptor]),
+    ("table", &[Descriptor]),
+    ("table_key", &[Descriptor]),
+    ("rate_limit", &[Descriptor, OverlayDescriptor]),
+    ("shadow_mode", &[Descriptor, Plan, Row, OverlayDescriptor]),
+    ("quota_mode", &[Descriptor, OverlayDescriptor]),
+    ("detailed_metric", &[Descriptor, OverlayDescriptor]),
+    ("value_to_metric", &[Descriptor, OverlayDescriptor]),
+    ("share_threshold", &[Descriptor, OverlayDescriptor]),
+    ("metadata", &[Descriptor]),
     (
         "descriptors",
-        &[
-            Section::Root,
-            Section::Descriptor,
-            Section::OverlayDomain,
-            Section::OverlayDescriptor,
-        ],
+        &[Root, Descriptor, OverlayDomain, OverlayDescriptor],
     ),
-    (
-        "unit",
-        &[
-            Section::RateLimit,
-            Section::Trial,
-            Section::Plan,
-            Section::Row,
-        ],
-    ),
+    ("unit", &[RateLimit, Trial, Plan, Row]),
     (
         "unit_multiplier",
-        &[
-            Section::RateLimit,
-            Section::Trial,
-            Section::Plan,
-            Section::Row,
-            Section::OverlayLimit,
-        ],
+        &[RateLimit, Trial, Plan, Row, OverlayLimit],
     ),
-    (
-        "requests_per_unit",
-        &[
-            Section::RateLimit,
-            Section::Trial,
-            Section::Plan,
-            Section::Row,
-        ],
-    ),
-    (
-        "unlimited",
-        &[Section::RateLimit, Section::Plan, Section::Row],
-    ),
-    ("plan", &[Section::RateLimit, Section::Row]),
-    (
-        "name",
-        &[
-            Section::RateLimit,
-            Section::Replaced,
-            Section::Plan,
-            Section::Row,
-            Section::OverlayLimit,
-        ],
-    ),
-    ("replaces", &[Section::RateLimit]),
-    ("trial", &[Section::RateLimit, Section::OverlayLimit]),
+    ("requests_per_unit", &[RateLimit, Trial, Plan, Row]),
+    ("unlimited", &[RateLimit, Plan, Row]),
+    ("plan", &[RateLimit, Row]),
+    ("name", &[RateLimit, Replaced, Plan, Row, OverlayLimit]),
+    ("replaces", &[RateLimit]),
+    ("trial", &[RateLimit, OverlayLimit]),
     ("algorithm", &OF_OPTIONS),
     (
         "on_store_failure",
-        &[
-            Section::RateLimit,
-            Section::Defaults,
-            Section::Plan,
-            Section::Row,
-            Section::OverlayLimit,
-        ],
+        &[RateLimit, Defaults, Plan, Row, OverlayLimit],
     ),
     ("track_usage", &OF_USAGE),
     ("usage_interval", &OF_USAGE),
     ("usage_buckets", &OF_USAGE),
     ("usage_expiry", &OF_USAGE),
     ("usage_subjects", &OF_USAGE),
-    ("plans", &[Section::Root]),
+    ("plans", &[Root]),
     (
         "defaults",
-        &[
-            Section::Root,
-            Section::Overlay,
-            Section::OverlayDomain,
-            Section::OverlayDescriptor,
-        ],
+        &[Root, Overlay, OverlayDomain, OverlayDescriptor],
     ),
-    ("commit", &[Section::Root, Section::OverlayDomain]),
+    ("commit", &[Root, OverlayDomain]),
 ];
 
 /// The sections of what is recorded of a limit, which is the same for all of its plans.
-const OF_USAGE: [Section; 3] = [Section::RateLimit, Section::Defaults, Section::OverlayLimit];
+const OF_USAGE: [Section; 3] = [RateLimit, Defaults, OverlayLimit];
 
 /// The sections of an algorithm and its options.
-const OF_OPTIONS: [Section; 6] = [
-    Section::RateLimit,
-    Section::Defaults,
-    Section::Trial,
-    Section::Plan,
-    Section::Row,
-    Section::OverlayLimit,
-];
+const OF_OPTIONS: [Section; 6] = [RateLimit, Defaults, Trial, Plan, Row, OverlayLimit];
 
 /// All keys with the sections that they belong to.
 fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {

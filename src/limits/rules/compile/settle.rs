@@ -50,6 +50,7 @@ pub(super) struct Stack<'l> {
 }
 
 /// What a stack comes to.
+#[derive(Default)]
 pub(super) struct Settled {
     /// `None`: unlimited, or only rows have amounts.
     pub(super) amount: Option<Amount>,
@@ -61,12 +62,10 @@ pub(super) struct Settled {
 }
 
 impl Settled {
-    pub(super) fn without_amount(is_by_rows: bool) -> Self {
+    fn by_rows() -> Self {
         Self {
-            amount: None,
-            is_by_rows,
-            options: Options::default(),
-            usage: None,
+            is_by_rows: true,
+            ..Self::default()
         }
     }
 }
@@ -347,7 +346,7 @@ impl<'a> Settling<'a, '_> {
         if written.is_concurrency() && (plan.is_some() || table.is_some()) {
             let what = "a concurrency limit has no table and no plan";
             let remedy = "write the number in 'rate_limit', or another 'algorithm'";
-            self.problems.error_in(at, what, remedy);
+            self.problems.error(at, what, remedy);
             return None;
         }
         let stack = Stack {
@@ -356,7 +355,7 @@ impl<'a> Settling<'a, '_> {
             ends_with_value: limit.levels.last().is_some_and(Level::is_one_value),
         };
         let mut settled = match &table {
-            Some(table) if !table.has_default => Settled::without_amount(true),
+            Some(table) if !table.has_default => Settled::by_rows(),
             Some(_) => self.settle(&stack, at, Whole::AboveRows)?,
             None => self.settle(&stack, at, Whole::RateLimit)?,
         };
@@ -380,8 +379,8 @@ impl<'a> Settling<'a, '_> {
         });
         let usage = settled.usage.map(|usage| tracking(usage, &limit, false));
         let limit = Limit {
-            usage,
             trial,
+            usage,
             ..limit
         };
         let shadow_mode = limit.shadow_mode;
@@ -391,7 +390,7 @@ impl<'a> Settling<'a, '_> {
             limit.on_store_failure = None;
         }
         match table {
-            Some(table) => self.with_rows(limit, shadow_mode, &stack, table),
+            Some(table) => self.with_rows(limit, shadow_mode, &stack, &table),
             None => Some((limit, Vec::new())),
         }
     }
@@ -432,7 +431,7 @@ impl<'a> Settling<'a, '_> {
             let what =
                 "a concurrency limit has no trial: its requests take places and give them back";
             let remedy = "remove 'trial', or write another 'algorithm' for both";
-            self.problems.error_in(at, what, remedy);
+            self.problems.error(at, what, remedy);
             return None;
         }
         let Some(amount) = &real.amount else {
@@ -455,7 +454,7 @@ impl<'a> Settling<'a, '_> {
             let what =
                 "the trial is the same as the limit, so that it counts what the limit counts";
             let remedy = "write another 'requests_per_unit' in the trial, or remove 'trial'";
-            self.problems.warning_in(at, what, remedy);
+            self.problems.warning(at, what, remedy);
         }
         Some(Settled {
             usage: real.usage,
@@ -473,7 +472,7 @@ impl<'a> Settling<'a, '_> {
         for (key, _) in lacking.clone() {
             let what = format!("the trial has no '{key}', and the limit beside it is unlimited");
             let remedy = format!("write '{key}: ' in the trial");
-            self.problems.error_in(trial.places.at, what, remedy);
+            self.problems.error(trial.places.at, what, remedy);
         }
         (lacking.count() == 0).then_some(())
     }
@@ -485,7 +484,7 @@ impl<'a> Settling<'a, '_> {
             Ok(plan) => Some(plan),
             Err((what, remedy)) => {
                 if !plans.is_invalid {
-                    self.problems.error_in(at, what, remedy);
+                    self.problems.error(at, what, remedy);
                 }
                 None
             }
@@ -504,7 +503,7 @@ impl<'a> Settling<'a, '_> {
             StackRate::Unlimited { beside: Some(_) } | StackRate::Lacks(_)
                 if whole == Whole::Plan =>
             {
-                Some(Settled::without_amount(true))
+                Some(Settled::by_rows())
             }
             StackRate::Unlimited {
                 beside: Some((key, key_at)),
@@ -518,12 +517,12 @@ impl<'a> Settling<'a, '_> {
                     "the {own} has '{key}' and no 'requests_per_unit', and {below} unlimited"
                 );
                 let remedy = format!("write 'requests_per_unit' for a limit, or remove '{key}'");
-                self.problems.error_in(key_at.unwrap_or(at), what, remedy);
+                self.problems.error(key_at.unwrap_or(at), what, remedy);
                 None
             }
             StackRate::Unlimited { .. } => {
                 self.warn_of_unlimited(stack, at);
-                Some(Settled::without_amount(false))
+                Some(Settled::default())
             }
             StackRate::Lacks(key) => {
                 let own = if whole == Whole::Row {
@@ -534,7 +533,7 @@ impl<'a> Settling<'a, '_> {
                 let what =
                     format!("{own} has no '{key}', and neither has its plan or the descriptor");
                 let remedy = format!("write '{key}' here, in a plan or in 'rate_limit'");
-                self.problems.error_in(at, what, remedy);
+                self.problems.error(at, what, remedy);
                 None
             }
         }
@@ -545,7 +544,7 @@ impl<'a> Settling<'a, '_> {
     fn settle_rate(&mut self, stack: &Stack<'_>, rate: Rate, at: Location) -> Option<Settled> {
         if rate.unit != Unit::None && rate.window().is_none() {
             let (what, remedy) = too_long(&rate);
-            self.problems.error_in(at, what, remedy);
+            self.problems.error(at, what, remedy);
             return None;
         }
         let rate = self.multiplied(stack, rate, at);
@@ -563,14 +562,14 @@ impl<'a> Settling<'a, '_> {
             };
             let source = rest.below.first().and_then(|layer| layer.source.name());
             let Some(source) = source else {
-                errors
-                    .iter()
-                    .for_each(|error| self.report(stack, at, error));
+                for error in &errors {
+                    self.report(stack, at, error);
+                }
                 return None;
             };
             if let Some(error) = errors.first() {
                 let what = format!("{}: {source} is not used for this limit", error.what);
-                self.problems.warning_in(at, what, error.remedy.as_str());
+                self.problems.warning(at, what, error.remedy.as_str());
             }
         }
         None
@@ -610,7 +609,7 @@ impl<'a> Settling<'a, '_> {
         } else {
             return multiplied;
         };
-        self.problems.warning_in(at, what, remedy);
+        self.problems.warning(at, what, remedy);
         rate
     }
 
@@ -621,7 +620,7 @@ impl<'a> Settling<'a, '_> {
             let at = stack.place("anchor").unwrap_or(at);
             let what = "'anchor' changes nothing: a day begins at midnight on every date";
             let remedy = "write a time of day, such as 2026-03-31T06:00, or remove it";
-            self.problems.warning_in(at, what, remedy);
+            self.problems.warning(at, what, remedy);
         }
     }
 
@@ -639,7 +638,7 @@ impl<'a> Settling<'a, '_> {
                 source.source.name().unwrap_or_default()
             );
             self.problems
-                .warning_in(at, what, "remove them, or set an amount");
+                .warning(at, what, "remove them, or set an amount");
         }
     }
 
@@ -658,7 +657,7 @@ impl<'a> Settling<'a, '_> {
             );
         }
         self.problems
-            .error_in(place.unwrap_or(at), what, error.remedy.as_str());
+            .error(place.unwrap_or(at), what, error.remedy.as_str());
     }
 }
 

@@ -10,6 +10,7 @@ use super::Compiler;
 use super::fields::Fields;
 use super::matching::Match;
 use super::problem::{Location, Problems, quoted};
+use crate::limits::rules::address;
 use crate::limits::rules::limit::{Level, Matching};
 use crate::limits::rules::source::{Content, Node};
 use crate::limits::rules::tree::{Branch, LARGEST_REGEXES, Tree, is_for_all};
@@ -62,7 +63,7 @@ impl Siblings {
                     problems.show(first)
                 );
                 problems.warning(
-                    item.at,
+                    item,
                     what,
                     "write all descriptors of the key in one file, or those with networks in the \
                      first one",
@@ -72,17 +73,21 @@ impl Siblings {
         }
     }
 
-    /// Whether a descriptor compares its values as text, beside networks of its key. Without them,
-    /// its values are noted as texts.
-    pub(super) fn is_beside_networks(&mut self, level: &Level, at: Location) -> bool {
+    /// Counts addresses in one spelling where a descriptor compares its values as text beside
+    /// networks of its key. Without them, its values are noted as texts.
+    pub(super) fn count_addresses(&mut self, level: &mut Level, at: Location) {
         if !matches!(level.matching, Matching::Text | Matching::Address) {
-            return false;
+            return;
         }
-        let has_networks = self.with_networks.contains(&level.key);
-        if !has_networks && !self.as_sent.contains_key(&level.key) {
+        if self.with_networks.contains(&level.key) {
+            level.matching = Matching::Address;
+            let text = level.value.as_deref().unwrap_or_default();
+            if let Some(address) = address::read(text.as_bytes()) {
+                level.value = Some(address.to_string().into());
+            }
+        } else if !self.as_sent.contains_key(&level.key) {
             self.as_sent.insert(level.key.clone(), at);
         }
-        has_networks
     }
 
     /// Adds a branch, which is written at `at`.
@@ -133,23 +138,21 @@ impl Siblings {
                 .next()
                 .and_then(|branch| self.written.get(*branch)),
         ) {
-            let what = format!(
-                "this descriptor is never reached: what it matches is in {} already",
-                problems.show(*first)
-            );
-            return problems.warning_in(here, what, "remove it");
+            let first = problems.show(*first);
+            let what =
+                format!("this descriptor is never reached: what it matches is in {first} already");
+            return problems.warning(here, what, "remove it");
         }
         for ((text, at), branch) in matched.items().zip(known) {
             let Some(branch) = branch else { continue };
             let Some(first) = self.written.get(branch).filter(|_| branch != own) else {
-                problems.warning_in(at, format!("{text} stands here twice"), "remove one");
+                problems.warning(at, format!("{text} stands here twice"), "remove one");
                 continue;
             };
-            let what = format!(
-                "{text} is never matched here: the descriptor in {} has it already",
-                problems.show(*first)
-            );
-            problems.warning_in(at, what, "remove it from one of the two");
+            let first = problems.show(*first);
+            let what =
+                format!("{text} is never matched here: the descriptor in {first} has it already");
+            problems.warning(at, what, "remove it from one of the two");
         }
     }
 
@@ -170,11 +173,9 @@ impl Siblings {
             ),
         };
         if let Some(at) = self.written.get(branch) {
-            compiler.problems.error_in(
-                *at,
-                what,
-                "write fewer that begin with .*, join them with |, or write a set of values",
-            );
+            let remedy =
+                "write fewer that begin with .*, join them with |, or write a set of values";
+            compiler.problems.error(*at, what, remedy);
         }
     }
 
@@ -198,15 +199,11 @@ impl Siblings {
             || "no value".to_owned(),
             |value| format!("value {}", quoted(value)),
         );
-        let what = format!(
-            "this level already has a descriptor with key {} and {value}, in {first}",
-            quoted(&level.key)
-        );
-        problems.error(
-            at,
-            what,
-            "merge the two descriptors, or change the key or the value of one",
-        );
+        let key = quoted(&level.key);
+        let what =
+            format!("this level already has a descriptor with key {key} and {value}, in {first}");
+        let remedy = "merge the two descriptors, or change the key or the value of one";
+        problems.error(at, what, remedy);
         true
     }
 
@@ -263,7 +260,7 @@ impl Siblings {
                 "this descriptor is never reached: the pattern in {here} matches every value of \
                  the key"
             );
-            problems.warning_in(*first, what, "remove it, or remove that pattern");
+            problems.warning(*first, what, "remove it, or remove that pattern");
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) fn warn(problems: &mut Problems, node: &Node, key: &str, value: &str)
         );
         let remedy = "write 'match: cidr' beside it, or let Envoy send the block with its action \
             masked_remote_address";
-        problems.warning(node.at, what, remedy);
+        problems.warning(node, what, remedy);
     } else if let Some(address) = address::read(value.as_bytes())
         .filter(|address| is_meant(value) && address.to_string() != value)
     {
@@ -27,7 +27,7 @@ pub(super) fn warn(problems: &mut Problems, node: &Node, key: &str, value: &str)
             "{} is another spelling of an address than Envoy sends",
             quoted(value)
         );
-        problems.warning(node.at, what, format!("write {address}"));
+        problems.warning(node, what, format!("write {address}"));
     } else if is_regular_expression(value) {
         let what = format!(
             "{} looks like a regular expression, but is compared as text in which only '*' is \
@@ -36,7 +36,7 @@ pub(super) fn warn(problems: &mut Problems, node: &Node, key: &str, value: &str)
         );
         let remedy = "write 'match: regex' beside it, or the text that Envoy sends, with '*' for \
             any part of it";
-        problems.warning(node.at, what, remedy);
+        problems.warning(node, what, remedy);
     }
 }
 

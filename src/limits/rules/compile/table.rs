@@ -11,9 +11,10 @@ use std::sync::Arc;
 use super::Compiler;
 use super::data;
 use super::fields::{self, Fields};
-use super::problem::{Location, quoted};
+use super::problem::{Location, Problems, quoted};
 use super::settle::{Settling, Stack, fill};
 use crate::limits::rules::limit::{Level, Limit, LimitId, LimitTable, Matching};
+use crate::limits::rules::source::Node;
 use rows::UsedPlan;
 
 /// The table that a descriptor names.
@@ -40,106 +41,89 @@ pub(super) fn read(
     let problems = &mut compiler.problems;
     let Some(node) = fields.get("table") else {
         if let Some(node) = fields.get("table_key") {
-            problems.error_at(
-                node,
-                "'table_key' needs 'table'",
-                "write 'table: ' and the name of a file, or remove it",
-            );
+            let what = "'table_key' needs 'table'";
+            let remedy = "write 'table: ' and the name of a file, or remove it";
+            problems.error(node, what, remedy);
             return Some(Err(()));
         }
         return fields.meant("table").then_some(Err(()));
     };
-    let Some(name) = fields::text(problems, node, "table") else {
-        return Some(Err(()));
-    };
+    Some(read_named(compiler, fields, path, node).ok_or(()))
+}
+
+fn read_named(
+    compiler: &mut Compiler<'_>,
+    fields: &Fields<'_>,
+    path: &[Level],
+    node: &Node,
+) -> Option<PendingTable> {
+    let problems = &mut compiler.problems;
+    let name = fields::text(problems, node, "table")?;
+    let shown = quoted(name);
     if !data::is_table(name) {
-        problems.error_at(
-            node,
-            format!(
-                "the name of the table {} does not end in .csv",
-                quoted(name)
-            ),
-            "give the file a name that ends in .csv",
-        );
-        return Some(Err(()));
+        let what = format!("the name of the table {shown} does not end in .csv");
+        problems.error(node, what, "give the file a name that ends in .csv");
+        return None;
     }
-    let mut is_valid = true;
-    if compiler.data.table(problems.name(), name).is_none() {
-        let what = format!(
-            "the folder of limits has no file {} beside this one",
-            quoted(name)
-        );
-        problems.error_at(
-            node,
-            what,
-            "create it with the line 'value,requests_per_unit' at its top, and set the path to the \
-             folder, not to one file",
-        );
-        is_valid = false;
+    let has_file = compiler.data.table(problems.name(), name).is_some();
+    if !has_file {
+        let what = format!("the folder of limits has no file {shown} beside this one");
+        let remedy = "create it with the line 'value,requests_per_unit' at its top, and set the \
+            path to the folder, not to one file";
+        problems.error(node, what, remedy);
     }
-    let mut level = path.len().saturating_sub(1);
-    if let Some(node) = fields.get("table_key") {
-        let key = fields::text(problems, node, "table_key");
-        match key.map(|key| path.iter().rposition(|level| *level.key == *key)) {
-            Some(Some(found)) => level = found,
-            Some(None) => {
-                let what = format!(
-                    "no level from the root to this descriptor has the key {}",
-                    quoted(key.unwrap_or_default())
-                );
-                problems.error_at(
-                    node,
-                    what,
-                    "write the key of this descriptor, or of one above it",
-                );
-                is_valid = false;
-            }
-            None => is_valid = false,
-        }
+    let last = path.len().saturating_sub(1);
+    let level = match fields.get("table_key") {
+        Some(key) => level_of_key(problems, path, key),
+        None => Some(last),
+    };
+    if let Some((what, remedy)) = path.get(level.unwrap_or(last)).and_then(why_no_rows) {
+        problems.error(node, what, remedy);
+        return None;
     }
-    if let Some((what, remedy)) = path.get(level).and_then(why_no_rows) {
-        problems.error_at(node, what, remedy);
-        is_valid = false;
-    }
-    let from = problems.name().into();
-    Some(if is_valid {
-        Ok(PendingTable {
-            from,
-            name: name.into(),
-            level,
-            has_default: fields.get("rate_limit").is_some(),
-            at: problems.here(node.at),
-        })
-    } else {
-        Err(())
+    has_file.then_some(())?;
+    Some(PendingTable {
+        from: problems.name().into(),
+        name: name.into(),
+        level: level?,
+        has_default: fields.get("rate_limit").is_some(),
+        at: problems.here(node.at),
     })
+}
+
+/// The level with a `table_key`; `None`, with an error, if there is none.
+fn level_of_key(problems: &mut Problems, path: &[Level], node: &Node) -> Option<usize> {
+    let key = fields::text(problems, node, "table_key")?;
+    let found = path.iter().rposition(|level| *level.key == *key);
+    if found.is_none() {
+        let key = quoted(key);
+        let what = format!("no level from the root to this descriptor has the key {key}");
+        let remedy = "write the key of this descriptor, or of one above it";
+        problems.error(node, what, remedy);
+    }
+    found
 }
 
 /// Why rows cannot be those of a level's values.
 fn why_no_rows(level: &Level) -> Option<(&'static str, &'static str)> {
+    let is_one_value = || {
+        let value = level.value.as_ref();
+        level.matching == Matching::Text && value.is_some_and(|value| !value.contains('*'))
+    };
     if level.share_threshold {
-        return Some((
-            "a table gives each value numbers of its own, and with 'share_threshold' they share a \
-             counter",
-            "remove one of them",
-        ));
+        let what = "a table gives each value numbers of its own, and with 'share_threshold' they \
+            share a counter";
+        return Some((what, "remove one of them"));
     }
     if level.matching.counts_addresses() {
         let what = "rows are compared byte by byte, and an address has several spellings, which \
             share a counter";
-        return Some((
-            what,
-            "write a descriptor for each network, or a 'match: set' of texts",
-        ));
+        let remedy = "write a descriptor for each network, or a 'match: set' of texts";
+        return Some((what, remedy));
     }
-    let is_one_value = level
-        .value
-        .as_ref()
-        .is_some_and(|value| level.matching == Matching::Text && !value.contains('*'));
-    is_one_value.then_some((
-        "the descriptor has one value, and a table is for many",
-        "remove 'value', or write the numbers in 'rate_limit'",
-    ))
+    let what = "the descriptor has one value, and a table is for many";
+    let remedy = "remove 'value', or write the numbers in 'rate_limit'";
+    is_one_value().then_some((what, remedy))
 }
 
 impl Settling<'_, '_> {
@@ -150,7 +134,7 @@ impl Settling<'_, '_> {
         mut limit: Limit,
         shadow_mode: bool,
         stack: &Stack<'_>,
-        named: PendingTable,
+        named: &PendingTable,
     ) -> Option<(Limit, Vec<Limit>)> {
         let file = self.data.table(&named.from, &named.name)?;
         let (rows, used) = rows::read(self, (&limit, stack), file)?;
@@ -160,7 +144,7 @@ impl Settling<'_, '_> {
                 quoted(&named.name)
             );
             let remedy = "add rows, or a 'rate_limit' for values without a row";
-            self.problems.warning_in(named.at, what, remedy);
+            self.problems.warning(named.at, what, remedy);
         }
         let table = LimitTable::new(rows, named.level, limit.id.limit, named.has_default);
         limit.table = Some(Arc::new(table));

@@ -8,7 +8,7 @@ use super::data::{Data, DataFile};
 use super::fields::{self, Fields};
 use super::problem::{Location, Problems, quoted};
 use crate::core::digest::{hex, sha256};
-use crate::limits::rules::source::{Content, Node};
+use crate::limits::rules::source::Node;
 
 /// Characters of the name of a list. A longer one is cut, and has a digest of the whole list.
 const LONGEST_NAME: usize = 64;
@@ -32,7 +32,7 @@ pub(super) fn list<'d>(
                     "the folder of limits has no file {} beside this one",
                     quoted(name)
                 );
-                problems.error_at(
+                problems.error(
                     node,
                     what,
                     "create it with one value in each line, and set the path to the folder, not to \
@@ -45,7 +45,7 @@ pub(super) fn list<'d>(
             }
             if values.is_empty() {
                 problems.warning(
-                    node.at,
+                    node,
                     format!(
                         "the file {} has no values: nothing matches this descriptor",
                         quoted(name)
@@ -62,19 +62,14 @@ pub(super) fn list<'d>(
             ))
         }
         (Some(node), Some(_)) => {
-            problems.error_at(
-                node,
-                "'values' stands beside 'values_file'",
-                "write one of them",
-            );
+            let what = "'values' stands beside 'values_file'";
+            problems.error(node, what, "write one of them");
             None
         }
         (None, None) => {
-            problems.error_at(
-                fields.lack("values"),
-                format!("there are no {what}"),
-                "write 'values: [...]', or 'values_file: ' and the name of a file",
-            );
+            let what = format!("there are no {what}");
+            let remedy = "write 'values: [...]', or 'values_file: ' and the name of a file";
+            problems.error(fields.lack("values"), what, remedy);
             None
         }
     }
@@ -85,20 +80,10 @@ fn inline<'n>(
     node: &'n Node,
     what: &str,
 ) -> Option<Vec<(&'n str, Location)>> {
-    let Content::Sequence(items) = &node.content else {
-        problems.error_at(
-            node,
-            format!("'values' is {}, not a list", node.value_type().name()),
-            "write 'values: [one, two]'",
-        );
-        return None;
-    };
+    let items = fields::items(problems, node, "values", "write 'values: [one, two]'")?;
     if items.is_empty() {
-        problems.error_at(
-            node,
-            format!("there are no {what}"),
-            "write one at least, or remove the descriptor",
-        );
+        let what = format!("there are no {what}");
+        problems.error(node, what, "write one at least, or remove the descriptor");
     }
     let texts: Vec<_> = items
         .iter()

@@ -30,35 +30,26 @@ pub struct ChangedRows {
     pub first: Vec<String>,
 }
 
-/// A row with everything that it says itself.
-#[derive(PartialEq)]
-struct Says<'r> {
-    plan: Option<&'r str>,
-    /// But for the number of its limit.
-    meaning: RowMeaning,
-    name: Option<&'r str>,
-}
-
+/// Everything that a row says itself: its plan, what it stands for but for the number of its limit,
+/// and its name.
 fn says<'r>(
     rules: &'r Rules,
     limit: &Limit,
     table: &'r LimitTable,
     row: RowNumber,
-) -> Option<Says<'r>> {
-    let meaning = table.rows.meaning(row)?;
+) -> Option<(Option<&'r str>, RowMeaning, Option<&'r str>)> {
+    let meaning = *table.rows.meaning(row)?;
     let of_row = rules.limit(LimitId::new(limit.id.domain, meaning.limit));
-    let plan = of_row
-        .plan
-        .as_deref()
-        .filter(|_| meaning.limit != table.owner);
-    Some(Says {
+    let plan = of_row.plan.as_deref();
+    let plan = plan.filter(|_| meaning.limit != table.owner);
+    Some((
         plan,
-        meaning: RowMeaning {
+        RowMeaning {
             limit: 0,
-            ..*meaning
+            ..meaning
         },
-        name: table.rows.name(row),
-    })
+        table.rows.name(row),
+    ))
 }
 
 impl ChangedRows {

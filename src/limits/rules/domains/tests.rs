@@ -612,8 +612,47 @@ fn long_paths_are_bounded_over_all_domains_together() {
     assert_eq!(domains.path_bytes, 0);
 }
 
+/// A resource whose limits an overlay names.
+fn overlaid() -> Resource {
+    let sent = Policy {
+        name: "sent".into(),
+        ..per_minute(3).expect("a policy")
+    };
+    let unlimited = Policy {
+        unlimited: true,
+        ..Policy::default()
+    };
+    let below = vec![
+        node("user", "", per_minute(1)),
+        node("used", "", per_minute(2)),
+        node("other", "", Some(sent)),
+        node("unlimited", "", Some(unlimited)),
+    ];
+    let route = Descriptor {
+        descriptors: below,
+        ..node("route", "r", None)
+    };
+    resource("dd", "dd", vec![route, node("user", "", per_minute(4))])
+}
+
+/// What an overlay may change of a limit.
+fn summary(limit: &Limit) -> String {
+    let burst = match limit.amount.map(|amount| amount.algorithm) {
+        Some(Algorithm::TokenBucket(bucket)) => format!("burst {}", bucket.burst),
+        Some(other) => other.kind().spec().name.to_owned(),
+        None => "unlimited".to_owned(),
+    };
+    let multiplier = limit.amount.map_or(0, |amount| amount.rate.unit_multiplier);
+    format!(
+        "{}: {burst}, {multiplier}, {:?}, {:?}",
+        limit.path_in_domain(),
+        limit.name.as_deref().unwrap_or("-"),
+        limit.on_store_failure
+    )
+}
+
 #[test]
-fn metadata_is_stronger_than_the_overlay_which_is_stronger_than_the_defaults() {
+fn the_overlay_is_stronger_than_the_defaults() {
     let defaults: XdsDefaults = "algorithm: token_bucket, burst: 9, on_store_failure: deny"
         .parse()
         .expect("it is right");
@@ -635,60 +674,12 @@ domains:
 - domain: dd
   commit: each
 ";
-    let below = vec![
-        node("user", "", per_minute(1)),
-        node("used", "", per_minute(2)),
-        node(
-            "other",
-            "",
-            Some(Policy {
-                name: "sent".into(),
-                ..per_minute(3).expect("a policy")
-            }),
-        ),
-        node(
-            "unlimited",
-            "",
-            Some(Policy {
-                unlimited: true,
-                ..Policy::default()
-            }),
-        ),
-    ];
-    let list = || {
-        vec![resource(
-            "dd",
-            "dd",
-            vec![
-                Descriptor {
-                    descriptors: below.clone(),
-                    ..node("route", "r", None)
-                },
-                node("user", "", per_minute(4)),
-            ],
-        )]
-    };
     let shown = |settings: &XdsOptions| {
-        let applied = Domains::default().apply(list(), settings);
+        let applied = Domains::default().apply(vec![overlaid()], settings);
         assert!(applied.refused.is_empty(), "{applied:?}");
         let rules = applied.rules.expect("rules");
-        let of = |limit: &Limit| {
-            let algorithm = limit.amount.map(|amount| amount.algorithm);
-            let burst = match algorithm {
-                Some(Algorithm::TokenBucket(bucket)) => format!("burst {}", bucket.burst),
-                Some(other) => other.kind().spec().name.to_owned(),
-                None => "unlimited".to_owned(),
-            };
-            let multiplier = limit.amount.map_or(0, |amount| amount.rate.unit_multiplier);
-            format!(
-                "{}: {burst}, {multiplier}, {:?}, {:?}",
-                limit.path_in_domain(),
-                limit.name.as_deref().unwrap_or("-"),
-                limit.on_store_failure
-            )
-        };
         (
-            rules.limits().map(of).collect::<Vec<_>>(),
+            rules.limits().map(summary).collect::<Vec<_>>(),
             rules.commit(b"dd"),
             rules.on_store_failure(b"dd"),
             texts(&applied.warnings),

@@ -56,13 +56,9 @@ pub(in crate::limits::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
         && let Some(Ok((Event::DocumentStart(_), span))) = parser.next_event()
     {
         let what =
-            "only the first document of a file is read, and the one that begins here is ignored"
-                .into();
-        builder.warn(|| Note {
-            at: position(&span.start),
-            what,
-            remedy: "move it to a file of its own".into(),
-        });
+            "only the first document of a file is read, and the one that begins here is ignored";
+        let at = position(&span.start);
+        builder.warn(|| Note::new(at, what, "move it to a file of its own"));
     }
     Ok(Document {
         root,
@@ -72,11 +68,7 @@ pub(in crate::limits::rules) fn read(bytes: &[u8]) -> Result<Document, Note> {
 }
 
 fn decode(bytes: &[u8]) -> Result<&str, Note> {
-    let whole = |what: String, remedy: &str| Note {
-        at: Position::default(),
-        what,
-        remedy: remedy.into(),
-    };
+    let whole = |what: String, remedy: &str| Note::new(Position::default(), what, remedy);
     if bytes.len() > LARGEST_FILE {
         let what = format!(
             "the file has {} bytes, more than the maximum of {LARGEST_FILE}",
@@ -102,11 +94,7 @@ fn decode(bytes: &[u8]) -> Result<&str, Note> {
             line: narrow(line),
             column: narrow(column),
         };
-        Note {
-            at,
-            what: "the file is not UTF-8 from here on".into(),
-            remedy: "save it as UTF-8".into(),
-        }
+        Note::new(at, "the file is not UTF-8 from here on", "save it as UTF-8")
     })?;
     if bytes
         .iter()
@@ -155,28 +143,16 @@ impl Builder {
                     plain: style == ScalarStyle::Plain,
                     tag: tag_of(tag.as_ref()),
                 };
-                self.finish(
-                    Node {
-                        at,
-                        content,
-                        size: 1,
-                        height: 0,
-                    },
-                    anchor,
-                );
+                let node = Node {
+                    at,
+                    content,
+                    size: 1,
+                    height: 0,
+                };
+                self.finish(node, anchor);
             }
-            Event::SequenceStart(anchor, _) => self.begin(Open {
-                at,
-                anchor,
-                is_mapping: false,
-                children: Vec::new(),
-            })?,
-            Event::MappingStart(anchor, _) => self.begin(Open {
-                at,
-                anchor,
-                is_mapping: true,
-                children: Vec::new(),
-            })?,
+            Event::SequenceStart(anchor, _) => self.begin(at, anchor, false)?,
+            Event::MappingStart(anchor, _) => self.begin(at, anchor, true)?,
             Event::SequenceEnd | Event::MappingEnd => self.end()?,
             Event::Alias(anchor) => self.alias(anchor, at)?,
             Event::Nothing
@@ -205,12 +181,17 @@ impl Builder {
         }
     }
 
-    fn begin(&mut self, open: Open) -> Result<(), Note> {
-        self.count_node(open.at)?;
+    fn begin(&mut self, at: Position, anchor: usize, is_mapping: bool) -> Result<(), Note> {
+        self.count_node(at)?;
         if self.open.len() >= DEEPEST {
-            return Err(too_deep(open.at));
+            return Err(too_deep(at));
         }
-        self.open.push(open);
+        self.open.push(Open {
+            at,
+            anchor,
+            is_mapping,
+            children: Vec::new(),
+        });
         Ok(())
     }
 
@@ -233,36 +214,26 @@ impl Builder {
         } else {
             Content::Sequence(children)
         };
-        self.finish(
-            Node {
-                at,
-                content,
-                size,
-                height,
-            },
-            anchor,
-        );
+        let node = Node {
+            at,
+            content,
+            size,
+            height,
+        };
+        self.finish(node, anchor);
         Ok(())
     }
 
     fn alias(&mut self, anchor: usize, at: Position) -> Result<(), Note> {
         let Some(target) = self.anchors.get(&anchor) else {
-            let what = "the alias is inside the node that it refers to".into();
-            return Err(Note {
-                at,
-                what,
-                remedy: "write the node out, or move the anchor '&' to a node that is complete"
-                    .into(),
-            });
+            let what = "the alias is inside the node that it refers to";
+            let remedy = "write the node out, or move the anchor '&' to a node that is complete";
+            return Err(Note::new(at, what, remedy));
         };
         self.aliased = self.aliased.saturating_add(target.size);
         if self.aliased > MOST_ALIASED {
             let what = format!("the aliases of this file expand to more than {MOST_ALIASED} nodes");
-            return Err(Note {
-                at,
-                what,
-                remedy: "use fewer aliases, or split the file".into(),
-            });
+            return Err(Note::new(at, what, "use fewer aliases, or split the file"));
         }
         if self.open.len() + target.height > DEEPEST {
             return Err(too_deep(at));
@@ -303,13 +274,12 @@ impl Builder {
             };
             if let Some(&index) = indices.get(name) {
                 let first = own[index].0.at.line;
-                self.warn(|| Note {
-                    at: key.at,
-                    what: format!(
-                        "the key {} occurs twice in one map, and the last one counts",
-                        quoted(name)
-                    ),
-                    remedy: format!("remove one of them; the first is in line {first}"),
+                let name = quoted(name);
+                self.warn(|| {
+                    let what =
+                        format!("the key {name} occurs twice in one map, and the last one counts");
+                    let remedy = format!("remove one of them; the first is in line {first}");
+                    Note::new(key.at, what, remedy)
                 });
                 own[index] = (key, value);
             } else {
@@ -340,28 +310,23 @@ fn is_merge(key: &Node) -> bool {
 
 /// The maps that a merge key names, the strongest first.
 fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
-    let wrong = |node: &Node| Note {
-        at: node.at,
-        what: format!(
+    let wrong = |node: &Node| {
+        let what = format!(
             "the merge key '<<' takes a map or a list of maps, not {}",
             node.value_type().name()
-        ),
-        remedy:
-            "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' needs quotes"
-                .into(),
+        );
+        let remedy = "name a map by its alias, as in '<<: *defaults'; a key that is called '<<' \
+            needs quotes";
+        Note::new(node.at, what, remedy)
     };
     match &value.content {
         Content::Mapping(_) => Ok(vec![Rc::clone(value)]),
-        Content::Sequence(items) => items
-            .iter()
-            .map(|item| {
-                if item.value_type() == ValueType::Mapping {
-                    Ok(Rc::clone(item))
-                } else {
-                    Err(wrong(item))
-                }
-            })
-            .collect(),
+        Content::Sequence(items) => {
+            let wrong_item = items
+                .iter()
+                .find(|item| item.value_type() != ValueType::Mapping);
+            wrong_item.map_or_else(|| Ok(items.clone()), |item| Err(wrong(item)))
+        }
         Content::Scalar { .. } => Err(wrong(value)),
     }
 }
@@ -384,100 +349,95 @@ fn position(mark: &Marker) -> Position {
 
 fn too_deep(at: Position) -> Note {
     let what = format!("lists and maps are nested more than {DEEPEST} levels deep");
-    Note {
-        at,
-        what,
-        remedy: "write the limits with fewer levels".into(),
-    }
+    Note::new(at, what, "write the limits with fewer levels")
 }
 
 fn too_many(at: Position) -> Note {
-    Note {
-        at,
-        what: format!("the file has more than {MOST_NODES} values"),
-        remedy: "split it into several files".into(),
-    }
+    let what = format!("the file has more than {MOST_NODES} values");
+    Note::new(at, what, "split it into several files")
 }
+
+/// What the parser says of the usual mistakes, in any of these words; what is wrong, and the
+/// remedy.
+const SCAN_ERRORS: [(&[&str], &str, &str); 7] = [
+    (
+        &["unknown anchor"],
+        "the alias names an anchor that is not defined",
+        "define it with '&' before this alias; text that begins with '*' needs quotes",
+    ),
+    (
+        &[
+            "tabs disallowed",
+            "tab cannot",
+            "found a tab",
+            "start with a tab",
+        ],
+        "a tab, where only spaces are allowed",
+        "indent with spaces",
+    ),
+    (
+        &["unexpected end of stream"],
+        "the quoted text that begins here has no end",
+        "close the quotes",
+    ),
+    (
+        &[
+            "not allowed in this context",
+            "simple key",
+            "did not find expected key",
+            "wrongly indented",
+            "invalid indentation",
+        ],
+        "this does not fit the text before it",
+        "check the indentation here and in the lines before; text with ': ' needs quotes",
+    ),
+    (
+        &[
+            "expected ',' or",
+            "expected node content",
+            "misplaced bracket",
+        ],
+        "a list or map in brackets is not complete",
+        "check brackets and commas here and before",
+    ),
+    (
+        &["alphabetic or numeric", "unexpected character"],
+        "text begins with a character that has a meaning in YAML",
+        "put the text in quotes, as in value: \"*\"",
+    ),
+    (
+        &[
+            "unknown escape character",
+            "expected hexadecimal",
+            "Unicode character escape",
+        ],
+        "the quoted text contains a '\\' that YAML does not know",
+        "write it as '\\\\', or use single quotes",
+    ),
+];
 
 /// Explains the parser's message for the usual mistakes; other messages are passed on.
 fn scan_error(text: &str, error: &ScanError) -> Note {
-    let at = position(error.marker());
-    let info = error.info();
-    let said = |words: &[&str]| words.iter().any(|word| info.contains(word));
-    if said(&["recursion limit"]) {
+    let (at, info) = (position(error.marker()), error.info());
+    if info.contains("recursion limit") {
         return too_deep(at);
     }
     if let Some(quote) = quotes::unclosed(text).filter(|quote| *quote <= at) {
-        return Note {
-            at: quote,
-            what: "the quote that opens here is not closed".into(),
-            remedy: "close the quote".into(),
-        };
+        return Note::new(
+            quote,
+            "the quote that opens here is not closed",
+            "close the quote",
+        );
     }
-    let (what, remedy) = if said(&["unknown anchor"]) {
-        (
-            "the alias names an anchor that is not defined",
-            "define it with '&' before this alias; text that begins with '*' needs quotes",
-        )
-    } else if said(&[
-        "tabs disallowed",
-        "tab cannot",
-        "found a tab",
-        "start with a tab",
-    ]) {
-        ("a tab, where only spaces are allowed", "indent with spaces")
-    } else if said(&["unexpected end of stream"]) {
-        (
-            "the quoted text that begins here has no end",
-            "close the quotes",
-        )
-    } else if said(&[
-        "not allowed in this context",
-        "simple key",
-        "did not find expected key",
-        "wrongly indented",
-        "invalid indentation",
-    ]) {
-        (
-            "this does not fit the text before it",
-            "check the indentation here and in the lines before; text with ': ' needs quotes",
-        )
-    } else if said(&[
-        "expected ',' or",
-        "expected node content",
-        "misplaced bracket",
-    ]) {
-        (
-            "a list or map in brackets is not complete",
-            "check brackets and commas here and before",
-        )
-    } else if said(&["alphabetic or numeric", "unexpected character"]) {
-        (
-            "text begins with a character that has a meaning in YAML",
-            "put the text in quotes, as in value: \"*\"",
-        )
-    } else if said(&[
-        "unknown escape character",
-        "expected hexadecimal",
-        "Unicode character escape",
-    ]) {
-        (
-            "the quoted text contains a '\\' that YAML does not know",
-            "write it as '\\\\', or use single quotes",
-        )
-    } else {
-        let what = format!("this is not YAML: {}", info.escape_debug());
-        return Note {
-            at,
-            what,
-            remedy: "check indentation, quotes and brackets here and in the lines before".into(),
-        };
-    };
-    Note {
-        at,
-        what: what.into(),
-        remedy: remedy.into(),
+    let known = SCAN_ERRORS
+        .iter()
+        .find(|(words, ..)| words.iter().any(|word| info.contains(word)));
+    if let Some(&(_, what, remedy)) = known {
+        return Note::new(at, what, remedy);
     }
+    let what = format!("this is not YAML: {}", info.escape_debug());
+    let remedy = "check indentation, quotes and brackets here and in the lines before";
+    Note::new(at, what, remedy)
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl Kind {
 
     fn add(&self, tree: &mut Tree, number: u32) {
         let branch = Branch {
-            limit: Some(LimitId::new(0, number)),
+            leaf: Some(LimitId::new(0, number)),
             children: Tree::default(),
         };
         let text = self.text();
@@ -299,9 +299,9 @@ fn a_look_up_allocates_nothing() {
         assert!(number(&tree, value).is_some());
     }
     let counted = allocation_counter::measure(|| {
-        values
-            .iter()
-            .for_each(|value| assert!(tree.find(&[entry(value)]).is_some()));
+        for value in &values {
+            assert!(tree.find(&[entry(value)]).is_some());
+        }
     });
     assert_eq!(counted.count_total, 0);
 }

@@ -183,7 +183,7 @@ impl<'t> Tracer<'t> {
                     end: End::NoBranch(self.keys(tree)),
                 };
             };
-            (tree, limit) = (&branch.children, branch.limit);
+            (tree, limit) = (&branch.children, branch.leaf);
         }
         let end = limit.map_or_else(|| End::NoLimit(self.below(tree)), End::Limit);
         Trace { levels, end }
@@ -368,7 +368,7 @@ mod tests {
                 "below",
                 None,
                 Branch {
-                    limit: Some(LimitId::new(1, number)),
+                    leaf: Some(LimitId::new(1, number)),
                     children: Tree::default(),
                 },
             );
@@ -376,7 +376,7 @@ mod tests {
                 key,
                 *value,
                 Branch {
-                    limit: Some(LimitId::new(0, number)).filter(|_| number % 2 == 0),
+                    leaf: Some(LimitId::new(0, number)).filter(|_| number % 2 == 0),
                     children,
                 },
             );

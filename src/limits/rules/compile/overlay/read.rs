@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::super::defaults;
 use super::super::fields::{self, Fields, Section};
 use super::super::partial::{PartialLimit, Source};
-use super::super::problem::{Problem, Problems, quoted};
+use super::super::problem::{Problem, Problems};
 use super::super::{Options, SourceText};
 use super::{Entry, EntryNumber, OverlaidDomain, OverlaidLevel, Overlay, ReadOverlay, Switches};
-use crate::limits::rules::source::{self, Content, Node, Position, ValueType};
+use crate::limits::rules::source::{Node, Position, ValueType};
 use crate::limits::rules::tree::Glob;
 
 /// Domains and descriptors of an overlay. Every compiled descriptor may be compared with each of
@@ -30,25 +30,16 @@ impl Overlay {
         };
         reader.problems.open(&file.name);
         let (mut defaults, mut domains) = (None, Vec::new());
-        match source::read(&file.text) {
-            Ok(document) => {
-                for note in document.warnings {
-                    reader.problems.warning(note.at, note.what, note.remedy);
-                }
-                reader.problems.count_further(document.further_warnings);
-                match document
-                    .root
-                    .filter(|root| root.value_type() != ValueType::Nothing)
-                {
-                    Some(root) => (defaults, domains) = reader.root(&root),
-                    None => reader.problems.warning(
-                        Position::default(),
-                        "the file has no entries",
-                        "write 'domains:', or remove the file",
-                    ),
-                }
+        if let Some(document) = reader.problems.document(&file.text) {
+            let is_something = |root: &Rc<Node>| root.value_type() != ValueType::Nothing;
+            match document.root.filter(is_something) {
+                Some(root) => (defaults, domains) = reader.root(&root),
+                None => reader.problems.warning(
+                    Position::default(),
+                    "the file has no entries",
+                    "write 'domains:', or remove the file",
+                ),
             }
-            Err(note) => reader.problems.error(note.at, note.what, note.remedy),
         }
         let (is_refused, problems) = reader
             .problems
@@ -82,10 +73,7 @@ impl Reader {
             return Default::default();
         };
         let defaults = self.defaults(&fields);
-        let items = fields
-            .get("domains")
-            .map(|list| self.items(list, "domains", "- domain: "))
-            .unwrap_or_default();
+        let items = self.items(&fields, "domains", "- domain: ");
         let domains = items.iter().filter_map(|item| self.domain(item)).collect();
         if self.entries.len() > MOST_ENTRIES {
             let what = format!("the file has more than {MOST_ENTRIES} domains and descriptors");
@@ -98,12 +86,11 @@ impl Reader {
     fn domain(&mut self, node: &Node) -> Option<OverlaidDomain> {
         let fields = fields::read(&mut self.problems, node, Section::OverlayDomain)?;
         let entry = self.entry(node, None, "domain");
-        let name = self.required(
-            &fields,
-            "domain",
+        let lack = (
             "the entry has no domain",
             "write 'domain: ' and a domain, or a pattern with '*'",
         );
+        let name = fields::required(&mut self.problems, &fields, "domain", lack);
         let commit = fields
             .get("commit")
             .and_then(|node| defaults::commit(&mut self.problems, node));
@@ -119,14 +106,18 @@ impl Reader {
     }
 
     fn levels(&mut self, fields: &Fields<'_>, above: EntryNumber) -> Vec<OverlaidLevel> {
-        let items = fields
-            .get("descriptors")
-            .map(|list| self.items(list, "descriptors", "- key: "))
-            .unwrap_or_default();
-        items
-            .iter()
-            .filter_map(|item| self.level(item, above))
-            .collect()
+        let items = self.items(fields, "descriptors", "- key: ");
+        let levels = items.iter();
+        levels.filter_map(|item| self.level(item, above)).collect()
+    }
+
+    /// The entries of a list, which begin so.
+    fn items<'n>(&mut self, fields: &Fields<'n>, key: &str, first: &str) -> &'n [Rc<Node>] {
+        let remedy = format!("begin each entry below it with '{first}'");
+        fields
+            .get(key)
+            .and_then(|list| fields::items(&mut self.problems, list, key, remedy))
+            .unwrap_or_default()
     }
 
     fn level(&mut self, node: &Node, above: EntryNumber) -> Option<OverlaidLevel> {
@@ -137,12 +128,11 @@ impl Reader {
             "descriptor"
         };
         let entry = self.entry(node, Some(above), what);
-        let key = self.required(
-            &fields,
-            "key",
+        let lack = (
             "the descriptor has no key",
             "write 'key: ' and a key, or a pattern with '*'",
         );
+        let key = fields::required(&mut self.problems, &fields, "key", lack);
         let value = fields
             .get("value")
             .and_then(|node| fields::text(&mut self.problems, node, "value"));
@@ -166,7 +156,7 @@ impl Reader {
         let layer = PartialLimit::read(&mut self.problems, &fields)?;
         for error in layer.foreign() {
             let at = layer.place(error.option).unwrap_or(layer.places.at);
-            self.problems.error_in(at, error.what, error.remedy);
+            self.problems.error(at, error.what, error.remedy);
         }
         if let Some(node) = fields
             .get("unit_multiplier")
@@ -175,10 +165,10 @@ impl Reader {
             let what =
                 "'unit_multiplier' has no meaning beside 'period: calendar': a window is one unit";
             self.problems
-                .error_at(node, what, "remove it, or remove 'period'");
+                .error(node, what, "remove it, or remove 'period'");
         }
         let source = Source::Overlay(self.source(node));
-        Some(Arc::new(layer.from_outside(source)))
+        Some(Arc::new(layer.moved_outside(source)))
     }
 
     fn defaults(&mut self, fields: &Fields<'_>) -> Option<Arc<PartialLimit>> {
@@ -186,7 +176,7 @@ impl Reader {
         let fields = fields::read(&mut self.problems, node, Section::Defaults)?;
         let layer = PartialLimit::read(&mut self.problems, &fields)?;
         let source = Source::Defaults(Some(self.source(node)));
-        Some(Arc::new(layer.from_outside(source)))
+        Some(Arc::new(layer.moved_outside(source)))
     }
 
     /// The name of a layer in messages.
@@ -207,44 +197,6 @@ impl Reader {
             what,
         });
         number
-    }
-
-    /// A text that is not empty; `None`, with an error, without one.
-    fn required<'n>(
-        &mut self,
-        fields: &Fields<'n>,
-        key: &str,
-        what: &str,
-        remedy: &str,
-    ) -> Option<&'n str> {
-        let node = fields.get(key);
-        match node.filter(|node| node.text().is_none_or(|text| !text.is_empty())) {
-            Some(node) => fields::text(&mut self.problems, node, key),
-            None => {
-                if !fields.meant(key) {
-                    self.problems
-                        .error_at(node.unwrap_or_else(|| fields.lack(key)), what, remedy);
-                }
-                None
-            }
-        }
-    }
-
-    fn items<'n>(&mut self, list: &'n Node, key: &str, first: &str) -> &'n [Rc<Node>] {
-        if let Content::Sequence(items) = &list.content {
-            return items;
-        }
-        let what = format!(
-            "{} is {}, not a list",
-            quoted(key),
-            list.value_type().name()
-        );
-        self.problems.error_at(
-            list,
-            what,
-            format!("begin each entry below it with '{first}'"),
-        );
-        &[]
     }
 }
 
@@ -276,35 +228,20 @@ impl std::str::FromStr for XdsDefaults {
         let text = format!("{{{content}}}");
         let mut problems = Problems::default();
         problems.open("");
-        let mut read = None;
-        match source::read(text.as_bytes()) {
-            Ok(document) => {
-                for note in document.warnings {
-                    problems.error(note.at, note.what, note.remedy);
-                }
-                if let Some(root) = document.root {
-                    let fields = fields::read(&mut problems, &root, Section::Defaults);
-                    for key in fields
-                        .iter()
-                        .flat_map(Fields::locations)
-                        .map(|(key, _)| key)
-                    {
-                        if fields
-                            .as_ref()
-                            .is_some_and(|fields| fields.get(key).is_none())
-                        {
-                            problems.error_at(
-                                &root,
-                                format!("'{key}' has no value"),
-                                format!("write a value behind '{key}: '"),
-                            );
-                        }
-                    }
-                    read = fields.and_then(|fields| PartialLimit::read(&mut problems, &fields));
-                }
+        let root = problems
+            .document(text.as_bytes())
+            .and_then(|document| document.root);
+        let read = root.and_then(|root| {
+            let fields = fields::read(&mut problems, &root, Section::Defaults)?;
+            for (key, _) in fields
+                .locations()
+                .filter(|(key, _)| fields.get(key).is_none())
+            {
+                let remedy = format!("write a value behind '{key}: '");
+                problems.error(&*root, format!("'{key}' has no value"), remedy);
             }
-            Err(note) => problems.error(note.at, note.what, note.remedy),
-        }
+            PartialLimit::read(&mut problems, &fields)
+        });
         let (is_refused, problems) = problems.finish(true, true);
         if is_refused {
             return Err(problems
@@ -316,6 +253,8 @@ impl std::str::FromStr for XdsDefaults {
         let source = Source::Defaults(Some(
             "the default of all limits of the control plane".into(),
         ));
-        Ok(Self(read.map(|layer| Arc::new(layer.from_outside(source)))))
+        Ok(Self(
+            read.map(|layer| Arc::new(layer.moved_outside(source))),
+        ))
     }
 }

@@ -35,6 +35,40 @@ pub(super) struct UsedPlan<'p> {
     pub(super) limit: u32,
 }
 
+/// A row as it is written.
+struct Row<'t> {
+    records: &'t Records<'t>,
+    begin: Begin,
+    cells: &'t ByteRecord,
+    file: Location,
+}
+
+impl<'t> Row<'t> {
+    const fn new(
+        records: &'t Records<'t>,
+        begin: Begin,
+        cells: &'t ByteRecord,
+        file: Location,
+    ) -> Self {
+        Self {
+            records,
+            begin,
+            cells,
+            file,
+        }
+    }
+
+    /// Where a cell is.
+    fn at(&self, cell: usize) -> Location {
+        self.file.at(self.records.at(self.begin, cell))
+    }
+
+    /// Where it begins.
+    fn begin(&self) -> Location {
+        self.file.line(self.begin.line)
+    }
+}
+
 /// A table that is being read.
 struct Reading<'r, 'a, 'f> {
     settling: &'r mut Settling<'a, 'f>,
@@ -44,6 +78,9 @@ struct Reading<'r, 'a, 'f> {
     stack: &'r Stack<'r>,
     file: TableFile<'f>,
     columns: Vec<&'static str>,
+    /// The columns of values and of names.
+    value: usize,
+    name: Option<usize>,
     used: Vec<UsedPlan<'a>>,
     table: Table<RowMeaning>,
     /// What rows stand for, by the texts of all their cells but value and name. `None`: they are
@@ -62,49 +99,41 @@ pub(super) fn read<'a, 'f>(
     file: TableFile<'f>,
 ) -> Option<(Table<RowMeaning>, Vec<UsedPlan<'a>>)> {
     let mut records = Records::new(file.text);
-    let mut record = ByteRecord::new();
-    let Some(begin) = records.next(&mut record) else {
-        settling.problems.error_in(
-            file.at,
-            "the table is empty",
-            "write the names of its columns in the first line, such as 'value,plan'",
-        );
+    let mut cells = ByteRecord::new();
+    let Some(begin) = records.next(&mut cells) else {
+        let what = "the table is empty";
+        let remedy = "write the names of its columns in the first line, such as 'value,plan'";
+        settling.problems.error(file.at, what, remedy);
         return None;
     };
-    let columns = header(settling.problems, file.at, &records, begin, &record)?;
-    let value = columns.iter().position(|&column| column == "value")?;
-    let name = columns.iter().position(|&column| column == "name");
-    let table = Table::new(file.name.into());
-    let (known, names, hasher) = (
-        HashMap::new(),
-        HashTable::new(),
-        DefaultHashBuilder::default(),
-    );
+    let columns = header(
+        settling.problems,
+        &Row::new(&records, begin, &cells, file.at),
+    )?;
     let mut reading = Reading {
         settling,
         base,
         stack,
         file,
+        value: columns.iter().position(|&column| column == "value")?,
+        name: columns.iter().position(|&column| column == "name"),
         columns,
         used: Vec::new(),
-        table,
-        known,
-        names,
-        hasher,
+        table: Table::new(file.name.into()),
+        known: HashMap::new(),
+        names: HashTable::new(),
+        hasher: DefaultHashBuilder::default(),
     };
-    let mut cells = Vec::new();
-    while let Some(begin) = records.next(&mut record) {
+    let mut key = Vec::new();
+    while let Some(begin) = records.next(&mut cells) {
+        let row = Row::new(&records, begin, &cells, file.at);
         *reading.settling.rows += 1;
         if *reading.settling.rows > MOST_ROWS {
             let what = format!("all tables together have more than {MOST_ROWS} rows");
-            reading.settling.problems.error_in(
-                file.at.line(begin.line),
-                what,
-                "write fewer rows, or a pattern",
-            );
+            reading.error(row.begin(), what, "write fewer rows, or a pattern");
             break;
         }
-        reading.row(&records, begin, &record, (value, name), &mut cells);
+        reading.row(&row, &mut key);
     }
     let Reading {
         mut table, used, ..
@@ -115,172 +144,109 @@ pub(super) fn read<'a, 'f>(
 
 /// The names of the columns; `None` if there is none of values. An unknown column is one without a
 /// name.
-fn header(
-    problems: &mut Problems,
-    file: Location,
-    records: &Records<'_>,
-    begin: Begin,
-    record: &ByteRecord,
-) -> Option<Vec<&'static str>> {
-    let mut columns: Vec<&'static str> = Vec::with_capacity(record.len());
-    for (index, cell) in record.iter().enumerate() {
+fn header(problems: &mut Problems, row: &Row<'_>) -> Option<Vec<&'static str>> {
+    let mut columns: Vec<&'static str> = Vec::with_capacity(row.cells.len());
+    for (index, cell) in row.cells.iter().enumerate() {
         let text = String::from_utf8_lossy(cell.trim_ascii()).into_owned();
-        let at = file.at(records.at(begin, index));
+        let at = row.at(index);
         let known = Section::Row.keys().find(|known| *known == text);
         match known {
             Some(known) if columns.contains(&known) => {
-                problems.error_in(
-                    at,
-                    format!("the table has two columns {}", quoted(known)),
-                    "remove one of them",
-                );
+                let what = format!("the table has two columns {}", quoted(known));
+                problems.error(at, what, "remove one of them");
                 columns.push("");
             }
             Some(known) => columns.push(known),
             None => {
                 let remedy = match fields::nearest(&text, Section::Row.keys()) {
                     Some(near) => format!("write '{near}'"),
-                    None => format!(
-                        "remove it, or write one of {}",
-                        Section::Row.keys().collect::<Vec<_>>().join(", ")
-                    ),
+                    None => format!("remove it, or write one of {}", Section::Row.list()),
                 };
-                problems.error_in(at, format!("unknown column {}", quoted(&text)), remedy);
+                problems.error(at, format!("unknown column {}", quoted(&text)), remedy);
                 columns.push("");
             }
         }
     }
     if !columns.contains(&"value") {
         let what = "the table has no column 'value'";
-        problems.error_in(
-            file.line(begin.line),
-            what,
-            "write the names of the columns in the first line, such as 'value,plan'",
-        );
+        let remedy = "write the names of the columns in the first line, such as 'value,plan'";
+        problems.error(row.begin(), what, remedy);
         return None;
     }
     Some(columns)
 }
 
 impl Reading<'_, '_, '_> {
-    fn row(
-        &mut self,
-        records: &Records<'_>,
-        begin: Begin,
-        record: &ByteRecord,
-        (value, name): (usize, Option<usize>),
-        cells: &mut Vec<u8>,
-    ) {
-        let file = self.file.at;
-        if record.len() != self.columns.len() {
-            let cells = if record.len() == 1 { "cell" } else { "cells" };
-            let what = format!(
-                "the row has {} {cells}, and the first line {}",
-                record.len(),
-                self.columns.len()
-            );
+    fn error(&mut self, at: Location, what: impl Into<String>, remedy: impl Into<String>) {
+        self.settling.problems.error(at, what, remedy);
+    }
+
+    /// Reads a row. `key` is a buffer.
+    fn row(&mut self, row: &Row<'_>, key: &mut Vec<u8>) {
+        let (own, first) = (row.cells.len(), self.columns.len());
+        if own != first {
+            let cells = if own == 1 { "cell" } else { "cells" };
+            let what = format!("the row has {own} {cells}, and the first line {first}");
             let remedy = "write a cell for each column, also an empty one, and a cell with a comma \
                 in quotes";
-            return self
-                .settling
-                .problems
-                .error_in(file.line(begin.line), what, remedy);
+            return self.error(row.begin(), what, remedy);
         }
-        if let Some((cell, what, remedy)) = record.iter().enumerate().find_map(|(index, cell)| {
-            let (what, remedy) = wrong_cell(cell, || records.cell(begin, index).1)?;
-            Some((index, what, remedy))
-        }) {
-            return self
-                .settling
-                .problems
-                .error_in(file.at(records.at(begin, cell)), what, remedy);
+        for (index, cell) in row.cells.iter().enumerate() {
+            let ends_with_quotes = || row.records.cell(row.begin, index).1;
+            if let Some((what, remedy)) = wrong_cell(cell, ends_with_quotes) {
+                return self.error(row.at(index), what, remedy);
+            }
         }
-        let name = self.name(records, begin, record, name);
-        let meaning = self.meaning(records, begin, record, cells);
-        let text = record.get(value).unwrap_or_default();
+        let name = self.name(row);
+        let meaning = self.meaning(row, key);
+        let text = row.cells.get(self.value).unwrap_or_default();
+        let at = row.at(self.value);
         if text.is_empty() {
-            let at = file.at(records.at(begin, value));
-            return self.settling.problems.error_in(
-                at,
-                "the row has no value",
-                "write the value that it is for, or remove the row",
-            );
+            let remedy = "write the value that it is for, or remove the row";
+            return self.error(at, "the row has no value", remedy);
         }
         if text.trim_ascii() != text {
             let what = "the value begins or ends with a blank, and is only found with it";
-            self.settling.problems.warning_in(
-                file.at(records.at(begin, value)),
-                what,
-                "remove the blank if it is not meant",
-            );
+            let remedy = "remove the blank if it is not meant";
+            self.settling.problems.warning(at, what, remedy);
         }
         // The value is added also if the rest is wrong, so that it is compared with all others.
-        match self
-            .table
-            .add(text, begin.line, meaning.unwrap_or_default(), name)
-        {
+        let meaning = meaning.unwrap_or_default();
+        match self.table.add(text, row.begin.line, meaning, name) {
             Ok(()) => {}
             Err(NotAdded::Repeated { line }) => {
-                let what = format!(
-                    "the value {} has a row already, in line {line}",
-                    quoted(&String::from_utf8_lossy(text))
-                );
-                self.settling.problems.error_in(
-                    file.at(records.at(begin, value)),
-                    what,
-                    "remove one of the two",
-                );
+                let text = quoted(&String::from_utf8_lossy(text));
+                let what = format!("the value {text} has a row already, in line {line}");
+                self.error(at, what, "remove one of the two");
             }
             Err(NotAdded::Full) => {
-                self.settling.problems.error_in(
-                    file.line(begin.line),
-                    "the values of the table have more than 4 GiB",
-                    "write shorter ones",
-                );
+                let what = "the values of the table have more than 4 GiB";
+                self.error(row.begin(), what, "write shorter ones");
             }
         }
     }
 
     /// The number of the row's name.
-    fn name(
-        &mut self,
-        records: &Records<'_>,
-        begin: Begin,
-        record: &ByteRecord,
-        column: Option<usize>,
-    ) -> Option<u32> {
-        let column = column?;
-        let name = str::from_utf8(record.get(column)?).ok()?.trim();
+    fn name(&mut self, row: &Row<'_>) -> Option<u32> {
+        let column = self.name?;
+        let name = str::from_utf8(row.cells.get(column)?).ok()?.trim();
         if name.is_empty() {
             return None;
         }
         let hash = self.hasher.hash_one(name);
-        if let Some(known) = self
-            .names
-            .find(hash, |&number| self.table.name_of(number) == Some(name))
-        {
+        let is_it = |&number: &u32| self.table.name_of(number) == Some(name);
+        if let Some(known) = self.names.find(hash, is_it) {
             return Some(*known);
         }
-        let at = || self.file.at.at(records.at(begin, column));
         if let Some((what, remedy)) = fields::wrong_name(name) {
-            self.settling.problems.error_in(at(), what, remedy);
+            self.error(row.at(column), what, remedy);
             return None;
         }
-        if self
-            .base
-            .replaces
-            .iter()
-            .any(|replaced| **replaced == *name)
-        {
-            let what = format!(
-                "the limit replaces {}, which would be this row itself",
-                quoted(name)
-            );
-            self.settling.problems.error_in(
-                at(),
-                what,
-                "write another name, or remove it from 'replaces'",
-            );
+        if self.base.replaces.iter().any(|other| **other == *name) {
+            let own = quoted(name);
+            let what = format!("the limit replaces {own}, which would be this row itself");
+            let remedy = "write another name, or remove it from 'replaces'";
+            self.error(row.at(column), what, remedy);
         }
         let number = self.table.add_name(name)?;
         let (table, hasher) = (&self.table, &self.hasher);
@@ -290,53 +256,39 @@ impl Reading<'_, '_, '_> {
         Some(number)
     }
 
-    /// What the row stands for; `None` if it is wrong, which is reported.
-    fn meaning(
-        &mut self,
-        records: &Records<'_>,
-        begin: Begin,
-        record: &ByteRecord,
-        cells: &mut Vec<u8>,
-    ) -> Option<u32> {
-        cells.clear();
-        for (column, cell) in self.columns.iter().zip(record) {
+    /// What the row stands for; `None` if it is wrong, which is reported. `key` is a buffer.
+    fn meaning(&mut self, row: &Row<'_>, key: &mut Vec<u8>) -> Option<u32> {
+        key.clear();
+        for (column, cell) in self.columns.iter().zip(row.cells) {
             if !matches!(*column, "value" | "name" | "") {
-                cells.extend_from_slice(&(cell.len() as u64).to_le_bytes());
-                cells.extend_from_slice(cell);
+                key.extend_from_slice(&(cell.len() as u64).to_le_bytes());
+                key.extend_from_slice(cell);
             }
         }
-        if let Some(Some(known)) = self.known.get(&**cells) {
+        if let Some(Some(known)) = self.known.get(&**key) {
             return Some(*known);
         }
-        let meaning = self
-            .compile(records, begin, record)
-            .map(|meaning| self.table.add_meaning(meaning));
+        let meaning = self.layer(row).and_then(|(layer, plan)| {
+            let meaning = self.settle(row, &layer, plan)?;
+            Some(self.table.add_meaning(meaning))
+        });
         if self.known.len() >= MOST_KNOWN {
             self.known.clear();
         }
-        self.known.insert(cells.as_slice().into(), meaning);
+        self.known.insert(key.as_slice().into(), meaning);
         meaning
     }
 
-    fn compile(
-        &mut self,
-        records: &Records<'_>,
-        begin: Begin,
-        record: &ByteRecord,
-    ) -> Option<RowMeaning> {
-        let (file, base) = (self.file.at, self.base);
-        let mut problems = Problems::default();
-        problems.open("");
+    /// What the row says as a layer, and its plan with where that is written.
+    fn layer(&mut self, row: &Row<'_>) -> Option<(PartialLimit, Option<(String, Location)>)> {
+        let file = self.file.at;
         let mut entries = Vec::new();
-        for (index, (&column, cell)) in self.columns.iter().zip(record).enumerate() {
-            let Ok(text) = str::from_utf8(cell) else {
-                continue;
-            };
-            let text = text.trim();
+        for (index, (&column, cell)) in self.columns.iter().zip(row.cells).enumerate() {
+            let text = str::from_utf8(cell).unwrap_or_default().trim();
             if matches!(column, "value" | "name" | "") || text.is_empty() {
                 continue;
             }
-            let at = records.at(begin, index);
+            let at = row.records.at(row.begin, index);
             let node = if column == "plan" {
                 Node::of_text(at, text)
             } else {
@@ -344,13 +296,13 @@ impl Reading<'_, '_, '_> {
             };
             entries.push((Node::of_text(at, column), node));
         }
-        let all = Node::of_map(
-            Position {
-                line: begin.line,
-                column: 1,
-            },
-            entries,
-        );
+        let begin = Position {
+            line: row.begin.line,
+            column: 1,
+        };
+        let all = Node::of_map(begin, entries);
+        let mut problems = Problems::default();
+        problems.open("");
         let read = fields::read(&mut problems, &all, Section::Row).and_then(|fields| {
             let mut layer = PartialLimit::read(&mut problems, &fields)
                 .filter(|layer| rate::is_of_many(&mut problems, &fields, layer))?;
@@ -358,10 +310,8 @@ impl Reading<'_, '_, '_> {
                 *at = at.in_file_of(file);
             }
             let plan = fields.get("plan");
-            Some((
-                layer,
-                plan.and_then(|node| Some((node.text()?.to_owned(), node.at))),
-            ))
+            let plan = plan.and_then(|node| Some((node.text()?.to_owned(), file.at(node.at))));
+            Some((layer, plan))
         });
         // Remedies for files of limits name the key in front of a value.
         let word = |remedy: String| {
@@ -370,13 +320,18 @@ impl Reading<'_, '_, '_> {
             })
         };
         self.settling.problems.adopt(file, problems, word);
-        let (layer, plan) = read?;
-        let here = file.at(Position {
-            line: begin.line,
-            column: 1,
-        });
+        read
+    }
+
+    fn settle(
+        &mut self,
+        row: &Row<'_>,
+        layer: &PartialLimit,
+        plan: Option<(String, Location)>,
+    ) -> Option<RowMeaning> {
+        let base = self.base;
         let of_plan = match plan {
-            Some((name, at)) => Some(self.used_plan(&name, file.at(at))?),
+            Some((name, at)) => Some(self.used_plan(&name, at)?),
             None => None,
         };
         let used = of_plan.and_then(|index| self.used.get(index));
@@ -398,16 +353,14 @@ impl Reading<'_, '_, '_> {
             Some(_) => self.stack.own.get(..1)?,
             None => self.stack.own,
         };
-        let own: Vec<&PartialLimit> = [&layer]
-            .into_iter()
-            .chain(used.map(|used| used.layer))
-            .chain(of_descriptor.iter().copied())
-            .collect();
+        let mut own = vec![layer];
+        own.extend(used.map(|used| used.layer));
+        own.extend(of_descriptor);
         let stack = Stack {
             own: &own,
             ..*self.stack
         };
-        let settled = self.settling.settle(&stack, here, Whole::Row)?;
+        let settled = self.settling.settle(&stack, row.begin(), Whole::Row)?;
         Some(meaning(RowAmount::Own(settled.amount)))
     }
 
@@ -419,26 +372,17 @@ impl Reading<'_, '_, '_> {
         }
         let plan = self.settling.plan(name, at)?;
         let layer = plan.layer.as_ref()?;
-        if let Some(own) = layer
-            .name
-            .as_ref()
-            .filter(|own| self.base.replaces.contains(own))
-        {
-            let what = format!(
-                "the limit replaces {}, which is the name of the plan of this row",
-                quoted(own)
-            );
-            self.settling.problems.error_in(
-                at,
-                what,
-                "give the plan another name, or remove it from 'replaces'",
-            );
+        let name_of_plan = layer.name.as_ref();
+        if let Some(own) = name_of_plan.filter(|own| self.base.replaces.contains(own)) {
+            let own = quoted(own);
+            let what =
+                format!("the limit replaces {own}, which is the name of the plan of this row");
+            let remedy = "give the plan another name, or remove it from 'replaces'";
+            self.error(at, what, remedy);
             return None;
         }
-        let own: Vec<&PartialLimit> = [layer]
-            .into_iter()
-            .chain(self.stack.own.first().copied())
-            .collect();
+        let mut own = vec![layer];
+        own.extend(self.stack.own.first());
         let stack = Stack {
             own: &own,
             ..*self.stack
@@ -462,22 +406,17 @@ fn wrong_cell(
     cell: &[u8],
     ends_with_quotes: impl FnOnce() -> bool,
 ) -> Option<(String, &'static str)> {
-    if cell.contains(&b'\n') && !ends_with_quotes() {
-        return Some((
-            "the cell goes over several lines".to_owned(),
-            "close its quotes, or write \"\" for a quote in it",
-        ));
-    }
-    if cell.len() > LONGEST_VALUE {
-        return Some((
-            format!("the cell has more than {LONGEST_VALUE} bytes"),
-            "write a shorter one",
-        ));
-    }
-    str::from_utf8(cell).is_err().then(|| {
-        (
-            "the cell is not UTF-8".to_owned(),
-            "write the file in UTF-8",
-        )
-    })
+    let (what, remedy) = if cell.contains(&b'\n') && !ends_with_quotes() {
+        let what = "the cell goes over several lines".to_owned();
+        (what, "close its quotes, or write \"\" for a quote in it")
+    } else if cell.len() > LONGEST_VALUE {
+        let what = format!("the cell has more than {LONGEST_VALUE} bytes");
+        (what, "write a shorter one")
+    } else if str::from_utf8(cell).is_err() {
+        let what = "the cell is not UTF-8".to_owned();
+        (what, "write the file in UTF-8")
+    } else {
+        return None;
+    };
+    Some((what, remedy))
 }
