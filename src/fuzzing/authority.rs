@@ -24,11 +24,10 @@ use super::header_blocks::Chunks;
 use crate::core::proto;
 use crate::net::bounds::Unfinished;
 use crate::observe::metrics::Metrics;
-use crate::service::server::header_blocks::HeaderBlocks;
+use crate::service::server::wire::{MAX_FRAME_BYTES, Wire};
 use sender::{Call, Sender};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const MAX_FRAME_BYTES: u32 = 16 << 10;
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const BUDGET_BYTES: usize = 64 << 20;
 
 pub(super) fn check(input: &[u8]) {
@@ -89,18 +88,13 @@ fn expected(calls: Vec<Call>) -> Vec<Call> {
 /// What is read of `sent`.
 fn adapted(sent: &[u8], cuts: Vec<usize>, read_bytes: usize) -> Vec<u8> {
     let budget = Unfinished::new(BUDGET_BYTES);
-    let socket = HeaderBlocks::new(
-        Chunks::new(sent.to_vec(), cuts),
-        PREFACE,
-        MAX_FRAME_BYTES,
-        budget,
-    );
-    let mut socket = socket.rewriting_authorities(PREFACE, Metrics::new(1, 0.8));
+    // The preface was read before, and is given again.
+    let frames = Chunks::new(sent[PREFACE.len()..].to_vec(), cuts);
+    let mut wire = Wire::new(frames, PREFACE, budget, Metrics::new(1, 0.8));
     let (mut read, mut bytes) = (Vec::new(), vec![0; read_bytes]);
     loop {
         let mut buffer = ReadBuf::new(&mut bytes);
-        match Pin::new(&mut socket).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer)
-        {
+        match Pin::new(&mut wire).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer) {
             Poll::Ready(Ok(())) => assert!(
                 !buffer.filled().is_empty(),
                 "an empty read would be the end of the connection"

@@ -327,10 +327,6 @@ const SERVICE: &[File] = &[
                 server::connection::MAX_HEADER_BYTES as u64,
             ),
             (
-                "MAX_FRAME_BYTES",
-                server::connection::MAX_FRAME_BYTES as u64,
-            ),
-            (
                 "CONNECTION_WINDOW",
                 server::connection::CONNECTION_WINDOW as u64,
             ),
@@ -355,11 +351,11 @@ const SERVICE: &[File] = &[
         ],
     ),
     (
-        "src/service/server/header_blocks.rs",
-        &[(
-            "MAX_CONTINUATIONS",
-            server::header_blocks::MAX_CONTINUATIONS as u64,
-        )],
+        "src/service/server/wire/blocks.rs",
+        &[
+            ("MAX_CONTINUATIONS", server::wire::MAX_CONTINUATIONS as u64),
+            ("MAX_FRAME_BYTES", server::wire::MAX_FRAME_BYTES as u64),
+        ],
     ),
     (
         "src/service/server/body.rs",
@@ -572,7 +568,7 @@ fn every_bound_of_the_listeners_is_on_the_page() {
     let rows = rows();
     for file in [
         "src/service/server/body.rs",
-        "src/service/server/header_blocks.rs",
+        "src/service/server/wire/blocks.rs",
         "src/service/server/wait_permits.rs",
         "src/service/pages.rs",
         "src/net/http/bodies.rs",

@@ -12,9 +12,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::Input;
 use crate::net::bounds::Unfinished;
-use crate::service::server::header_blocks::{HeaderBlocks, MAX_CONTINUATIONS};
+use crate::observe::metrics::Metrics;
+use crate::service::server::wire::{MAX_CONTINUATIONS, MAX_FRAME_BYTES, Wire};
 
-const MAX_FRAME_BYTES: usize = 16 << 10;
 const FRAME_HEADER_BYTES: usize = 9;
 const SMALL_BUDGET_BYTES: usize = 24 << 10;
 const LARGE_BUDGET_BYTES: usize = 1 << 20;
@@ -61,21 +61,18 @@ pub(super) fn check(input: &[u8]) {
         .iter()
         .map(|&cut| usize::from(cut) * 8 + 1)
         .collect();
-    let sent = wire(&mut input);
+    let sent = frames(&mut input);
 
     let budget = Unfinished::new(total);
-    let mut socket = HeaderBlocks::new(
-        Chunks::new(sent.clone(), cuts),
-        b"",
-        MAX_FRAME_BYTES as u32,
-        budget.clone(),
-    );
+    let chunks = Chunks::new(sent.clone(), cuts);
+    let mut wire =
+        Wire::new(chunks, b"", budget.clone(), Metrics::new(1, 0.8)).with_any_authority();
     let mut read = Vec::new();
     let taken = || total - budget.unused_bytes();
     let model = Model::of(&sent);
     // The unfinished block and the part of a reading before it, in memory that doubles.
     let bound = 2 * (model.longest_block + 2 * read_bytes) + FIRST_BYTES;
-    let outcome = read_all(&mut socket, read_bytes, &mut read, || {
+    let outcome = read_all(&mut wire, read_bytes, &mut read, || {
         assert!(
             taken() <= bound,
             "{} of {bound} bytes for {model:?}",
@@ -83,22 +80,18 @@ pub(super) fn check(input: &[u8]) {
         );
     });
     assert!(sent.starts_with(&read), "{model:?}");
-    match outcome {
-        Ok(()) => {
-            assert_complete(&model, &sent, &read, taken());
-        }
+    if let Err(error) = outcome {
         // The connection ends.
-        Err(error) => {
-            assert!(
-                error.kind() == io::ErrorKind::OutOfMemory && bound > total,
-                "{error}: {bound} of {total} for {model:?}"
-            );
-            return;
-        }
+        assert!(
+            error.kind() == io::ErrorKind::OutOfMemory && bound > total,
+            "{error}: {bound} of {total} for {model:?}"
+        );
+        return;
     }
+    assert_complete(&model, &sent, &read, taken());
     if let Some(end) = model.end {
-        socket.socket().bytes.extend(&end);
-        if read_all(&mut socket, read_bytes, &mut read, || {}).is_ok() {
+        wire.socket().bytes.extend(&end);
+        if read_all(&mut wire, read_bytes, &mut read, || {}).is_ok() {
             assert!(
                 read == [sent, end].concat(),
                 "a block that is complete is given"
@@ -106,13 +99,13 @@ pub(super) fn check(input: &[u8]) {
             assert_eq!(taken(), 0);
         }
     }
-    drop(socket);
+    drop(wire);
     assert_eq!(taken(), 0, "the budget is whole again");
 }
 
 /// Reads all that can be read now.
 fn read_all(
-    socket: &mut HeaderBlocks<Chunks>,
+    wire: &mut Wire<Chunks>,
     at_a_time: usize,
     read: &mut Vec<u8>,
     each: impl Fn(),
@@ -121,7 +114,7 @@ fn read_all(
     loop {
         let mut buffer = ReadBuf::new(&mut bytes);
         let polled =
-            Pin::new(&mut *socket).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer);
+            Pin::new(&mut *wire).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer);
         each();
         match polled {
             Poll::Pending => return Ok(()),
@@ -177,7 +170,7 @@ impl AsyncRead for Chunks {
 
 /// Frames by instructions of two bytes, so that a short input makes long frames, and bytes as they
 /// are.
-fn wire(input: &mut Input<'_>) -> Vec<u8> {
+fn frames(input: &mut Input<'_>) -> Vec<u8> {
     let mut wire = Vec::new();
     while !input.is_empty() && wire.len() < 1 << 19 {
         let (what, length) = (input.byte(), usize::from(input.byte()));
@@ -244,7 +237,7 @@ impl Model {
             };
             let length = u32::from_be_bytes([0, a, b, c]) as usize;
             let (is_last, behind) = (flags & END_HEADERS != 0, at + FRAME_HEADER_BYTES + length);
-            if length > MAX_FRAME_BYTES {
+            if length > MAX_FRAME_BYTES as usize {
                 return passes(longest);
             }
             block = match (block, kind) {

@@ -9,25 +9,22 @@
 //! With `SO_REUSEPORT` one core might get all of the few connections of a client, so that the
 //! accept loop assigns them.
 
-mod authority;
 pub(crate) mod body;
 mod call;
 mod complaints;
 pub(crate) mod connection;
 mod dispatch;
-mod frames;
 mod gzip;
-pub(crate) mod header_blocks;
 mod listen;
 mod open_connections;
 mod overload;
 mod reply;
-mod resets;
+mod reset_log;
 mod socket;
 mod stream;
 pub(crate) mod tls;
-mod transport;
 pub(crate) mod wait_permits;
+pub(crate) mod wire;
 mod worker;
 
 use std::sync::Arc;
@@ -43,7 +40,7 @@ use connection::NewConnection;
 pub use dispatch::{GrpcHealth, Services};
 pub use listen::{Address, Listener, TcpAddress, listen};
 use open_connections::OpenConnections;
-pub use resets::log as log_resets;
+pub use reset_log::log as log_resets;
 pub use tls::{Certificates, Handshakes, Options as TlsOptions};
 pub use worker::Workers;
 

@@ -18,24 +18,27 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::rustls::ServerConnection;
+use tokio_util::either::Either;
 
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
 use super::call::{Call, Calls, begin};
 use super::complaints::{Complaint, Complaints};
-use super::header_blocks::HeaderBlocks;
 use super::open_connections::OpenConnection;
 use super::overload::{Lateness, Overload};
-use super::resets::{self, CountedResets};
 use super::socket::Socket;
-use super::stream::{Detached, Stream};
-use super::transport::Transport;
+use super::stream::{Detached, attach};
+use super::tls::TlsStream;
 use super::wait_permits::WaitPermits;
+use super::wire::{self, MAX_FRAME_BYTES, Wire};
 use super::{Options, Services};
 use crate::net::bounds::TimedWrites;
 use crate::observe::metrics::{ConnectionError, Metrics, families};
 use crate::service::rls::ShouldRateLimit;
 
-type Http2 = server::Connection<CountedResets<HeaderBlocks<TimedWrites<Transport>>>, Bytes>;
+/// What HTTP/2 reads and writes: the bytes of the socket, or those inside TLS.
+type Transport = Either<Socket, Box<TlsStream>>;
+
+type Http2 = server::Connection<Wire<TimedWrites<Transport>>, Bytes>;
 
 /// An accepted connection on its way to a worker.
 #[derive(Debug)]
@@ -81,10 +84,6 @@ pub(crate) const MAX_HEADER_BYTES: u32 = 256 * 1_024;
 /// of a connection is in memory. Large messages that wait for memory leave 512 KiB of it to others,
 /// so that those that have memory arrive.
 pub(crate) const CONNECTION_WINDOW: u32 = (512 << 10) + MAX_WAITING_LARGE as u32 * STREAM_WINDOW;
-
-/// The largest frame that a client may send: HTTP/2's default. Source: RFC 9113, section 6.5.2,
-/// SETTINGS_MAX_FRAME_SIZE.
-pub(crate) const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 
 /// The memory that unread DATA frames of a connection may take beside their content: many small
 /// frames cost more than their bytes.
@@ -181,11 +180,15 @@ pub(super) async fn serve<T: ShouldRateLimit>(
 ) {
     let options = worker.options;
     let NewConnection { stream, tls, open } = connection;
-    let Ok(stream) = Stream::attach(stream) else {
+    let Ok(stream) = attach(stream) else {
         return;
     };
     let lateness = Lateness::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
-    let mut transport = Transport::new(Socket::new(stream, Arc::clone(&lateness)), tls);
+    let socket = Socket::new(stream, Arc::clone(&lateness));
+    let mut transport = match tls {
+        None => Either::Left(socket),
+        Some(session) => Either::Right(Box::new(TlsStream::new(session, socket))),
+    };
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a
     // shutdown does not wait for it.
     let read = tokio::select! {
@@ -194,20 +197,17 @@ pub(super) async fn serve<T: ShouldRateLimit>(
         () = open.must_end() => return,
     };
     let Ok(Ok(true)) = read else { return };
-    transport.replay(PREFACE);
-    let socket = TimedWrites::new(transport, worker.services.budget.taken_within);
-    let metrics = &worker.services.metrics;
-    let socket = HeaderBlocks::new(
-        socket,
+    let Services {
+        budget, metrics, ..
+    } = &*worker.services;
+    let transport = TimedWrites::new(transport, budget.taken_within);
+    let wire = Wire::new(
+        transport,
         PREFACE,
-        MAX_FRAME_BYTES,
-        worker.services.budget.unfinished.clone(),
-    );
-    let socket = CountedResets::new(
-        socket.rewriting_authorities(PREFACE, Arc::clone(metrics)),
+        budget.unfinished.clone(),
         Arc::clone(metrics),
     );
-    let Ok(mut http2) = http2(options).handshake(socket).await else {
+    let Ok(mut http2) = http2(options).handshake(wire).await else {
         return;
     };
 
@@ -267,7 +267,7 @@ fn accept(
         match ready!(http2.poll_accept(context)) {
             Some(Ok(call)) => accepted.push(call),
             Some(Err(error)) => {
-                resets::connection_ended(&error, metrics);
+                wire::connection_ended(&error, metrics);
                 return Poll::Ready(());
             }
             None => return Poll::Ready(()),
@@ -304,8 +304,10 @@ async fn read_preface(stream: &mut Transport, complaints: &Complaints) -> std::i
     if start == *PREFACE {
         return Ok(true);
     }
-    if start.starts_with(&TLS_HANDSHAKE) {
-        complaints.report(Complaint::TlsToPlaintext, stream.socket().client(), "");
+    if let Either::Left(socket) = stream
+        && start.starts_with(&TLS_HANDSHAKE)
+    {
+        complaints.report(Complaint::TlsToPlaintext, socket.client(), "");
     }
     // Reads until the client closes: a close with unread bytes resets the connection, and the
     // client would lose the answer.

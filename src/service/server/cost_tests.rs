@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use tokio::sync::watch;
+use tokio_util::either::Either;
 use tonic::Status;
 
 use super::connection::{Phase, WorkerState, serve};
-use super::header_blocks::tests::frame;
 use super::open_connections::OpenConnections;
-use super::stream::Detached;
+use super::wire::tests::frame;
 use super::{Budget, GrpcHealth, NewConnection, Options, Services};
 use crate::observe::metrics::Metrics;
 use crate::observe::traces::TraceSpan;
@@ -122,7 +122,7 @@ fn connection(calls: u32) -> u64 {
     ));
     let serving = serve(
         NewConnection {
-            stream: Detached::Tcp(stream),
+            stream: Either::Left(stream),
             tls: None,
             open,
         },

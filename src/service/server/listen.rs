@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
+use tokio_util::either::Either;
 
-use super::stream::{Detached, Stream};
+use super::stream::{Detached, detach};
 
 /// Connections that wait in the kernel to be accepted, at most.
 const BACKLOG: i32 = 1_024;
@@ -138,9 +139,9 @@ impl Listener {
                 let (stream, _) = listener.accept().await?;
                 // Sends small answers at once; an error of the option only makes them slower.
                 let _ = stream.set_nodelay(true);
-                Stream::Tcp(stream).detach()
+                detach(Either::Left(stream))
             }
-            Self::Unix(socket) => Stream::Unix(socket.listener.accept().await?.0).detach(),
+            Self::Unix(socket) => detach(Either::Right(socket.listener.accept().await?.0)),
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::overload::Lateness;
-use super::stream::{Client, Stream};
+use super::stream::{Client, Stream, unread};
 
 /// The shortest time between two notes, and the most notes of a connection.
 const NOTE_INTERVAL: Duration = Duration::from_millis(1);
@@ -54,7 +54,7 @@ impl Socket {
     }
 
     pub(super) fn client(&self) -> Client {
-        self.stream.client()
+        Client::of(&self.stream)
     }
 
     /// Notes how many bytes have arrived by now.
@@ -76,7 +76,7 @@ impl Socket {
                 index % 2 == 0
             });
         }
-        if let Ok(unread) = self.stream.unread()
+        if let Ok(unread) = unread(&self.stream)
             && unread > 0
         {
             self.arrived.push_back(Arrived {
@@ -163,7 +163,9 @@ mod tests {
 
     use tokio::io::AsyncReadExt;
 
-    use super::super::stream::Detached;
+    use tokio_util::either::Either;
+
+    use super::super::stream::attach;
     use super::*;
 
     #[tokio::test]
@@ -174,10 +176,8 @@ mod tests {
             server.set_nonblocking(true).expect("a socket");
             let lateness = Lateness::new(worker);
             lateness.begin();
-            let mut socket = Socket::new(
-                Stream::attach(Detached::Unix(server)).expect("a runtime"),
-                lateness,
-            );
+            let stream = attach(Either::Right(server)).expect("a runtime");
+            let mut socket = Socket::new(stream, lateness);
             socket
                 .read_exact(&mut [0; 10])
                 .await

@@ -7,25 +7,15 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio_util::either::Either;
 
-/// A connected socket on its way to a runtime, non-blocking.
-#[derive(Debug)]
-pub(super) enum Detached {
-    Tcp(std::net::TcpStream),
-    Unix(StdUnixStream),
-}
+/// A connected socket on its way to a runtime, non-blocking: TCP, or a unix socket.
+pub(super) type Detached = Either<std::net::TcpStream, StdUnixStream>;
 
-/// A connected socket on the runtime of the calling thread.
-#[derive(Debug)]
-pub(super) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
+/// A connected socket on the runtime of the calling thread: TCP, or a unix socket.
+pub(super) type Stream = Either<TcpStream, UnixStream>;
 
 /// The client of a connection, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,99 +35,47 @@ impl fmt::Display for Client {
     }
 }
 
-impl Stream {
-    /// Registers a socket with the runtime of the calling thread.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub(super) fn attach(detached: Detached) -> io::Result<Self> {
-        match detached {
-            Detached::Tcp(stream) => TcpStream::from_std(stream).map(Self::Tcp),
-            Detached::Unix(stream) => UnixStream::from_std(stream).map(Self::Unix),
-        }
-    }
-
-    /// Takes the socket away from its runtime.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub(super) fn detach(self) -> io::Result<Detached> {
-        match self {
-            Self::Tcp(stream) => stream.into_std().map(Detached::Tcp),
-            Self::Unix(stream) => stream.into_std().map(Detached::Unix),
-        }
-    }
-
-    /// The bytes that have arrived and are not read.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub(super) fn unread(&self) -> io::Result<u64> {
-        let unread = match self {
-            Self::Tcp(stream) => rustix::io::ioctl_fionread(stream),
-            Self::Unix(stream) => rustix::io::ioctl_fionread(stream),
-        };
-        Ok(unread?)
-    }
-
-    /// The client. Asks the operating system.
-    pub(super) fn client(&self) -> Client {
-        match self {
-            Self::Tcp(stream) => stream
+impl Client {
+    /// Asks the operating system.
+    pub(super) fn of(stream: &Stream) -> Self {
+        match stream {
+            Either::Left(stream) => stream
                 .peer_addr()
-                .map_or(Client::Unknown, |address| Client::At(address.ip())),
-            Self::Unix(_) => Client::Unknown,
+                .map_or(Self::Unknown, |address| Self::At(address.ip())),
+            Either::Right(_) => Self::Unknown,
         }
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
+/// Registers a socket with the runtime of the calling thread.
+///
+/// # Errors
+/// The operating system's.
+pub(super) fn attach(detached: Detached) -> io::Result<Stream> {
+    Ok(match detached {
+        Either::Left(stream) => Either::Left(TcpStream::from_std(stream)?),
+        Either::Right(stream) => Either::Right(UnixStream::from_std(stream)?),
+    })
 }
 
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
+/// Takes a socket away from its runtime.
+///
+/// # Errors
+/// The operating system's.
+pub(super) fn detach(stream: Stream) -> io::Result<Detached> {
+    Ok(match stream {
+        Either::Left(stream) => Either::Left(stream.into_std()?),
+        Either::Right(stream) => Either::Right(stream.into_std()?),
+    })
+}
 
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
-        }
-    }
+/// The bytes that have arrived and are not read.
+///
+/// # Errors
+/// The operating system's.
+pub(super) fn unread(stream: &Stream) -> io::Result<u64> {
+    Ok(match stream {
+        Either::Left(stream) => rustix::io::ioctl_fionread(stream)?,
+        Either::Right(stream) => rustix::io::ioctl_fionread(stream)?,
+    })
 }

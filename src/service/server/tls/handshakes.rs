@@ -19,6 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{
     AlertDescription, Error, InvalidMessage, PeerIncompatible, ServerConnection,
 };
+use tokio_util::either::Either;
 
 use super::certificates::Certificates;
 use crate::net::background;
@@ -28,7 +29,7 @@ use crate::observe::metrics::{Metrics, families};
 use crate::service::server::complaints::{Complaint, Complaints};
 use crate::service::server::connection::NewConnection;
 use crate::service::server::open_connections::OpenConnection;
-use crate::service::server::stream::{Client, Stream};
+use crate::service::server::stream::{Client, Stream, attach, detach};
 use crate::service::server::worker::Workers;
 
 /// One thread for handshakes stands beside so many workers. It makes about a thousand a second with
@@ -177,14 +178,14 @@ impl Drop for Open<'_> {
 
 async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
     let NewConnection { stream, open, .. } = connection;
-    let Ok(mut stream) = Stream::attach(stream) else {
+    let Ok(mut stream) = attach(stream) else {
         return;
     };
     let outcomes = &shared.outcomes;
     outcomes.open.fetch_add(1, Ordering::Relaxed);
     let unfinished = Open(&outcomes.open);
     let charge = shared.unfinished.charge(HANDSHAKE_BYTES);
-    let client = stream.client();
+    let client = Client::of(&stream);
     let handshake = async {
         if is_plaintext(&stream).await? {
             shared
@@ -231,10 +232,7 @@ fn hand_over(stream: Stream, session: ServerConnection, open: OpenConnection, sh
         tls: Some(Box::new(session)),
         open,
     };
-    if !stream
-        .detach()
-        .is_ok_and(|stream| shared.workers.assign(connection(stream)))
-    {
+    if !detach(stream).is_ok_and(|stream| shared.workers.assign(connection(stream))) {
         shared.metrics.connection_refused();
     }
 }
@@ -243,9 +241,9 @@ fn hand_over(stream: Stream, session: ServerConnection, open: OpenConnection, sh
 async fn is_plaintext(stream: &Stream) -> io::Result<bool> {
     let mut first = [0];
     match stream {
-        Stream::Tcp(stream) => Ok(stream.peek(&mut first).await? > 0 && first[0] != TLS_HANDSHAKE),
+        Either::Left(stream) => Ok(stream.peek(&mut first).await? > 0 && first[0] != TLS_HANDSHAKE),
         // There is no such look at a unix socket; rustls finds out.
-        Stream::Unix(_) => Ok(false),
+        Either::Right(_) => Ok(false),
     }
 }
 

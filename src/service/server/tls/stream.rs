@@ -69,10 +69,6 @@ impl TlsStream {
         }
     }
 
-    pub(in crate::service::server) fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
     /// Sends what is encrypted.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {

@@ -11,48 +11,40 @@
 //!
 //! Following the frames costs some twenty instructions each.
 
-mod log;
-
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use h2::Reason;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{FrameWalker, RST_STREAM};
 use crate::observe::metrics::{ConnectionError, Metrics};
-pub use log::log;
 
-/// A socket that counts the resets that are written to it.
+/// The frames of a connection as they are written.
 #[derive(Debug)]
-pub(super) struct CountedResets<S> {
-    socket: S,
-    written: FrameWalker,
+pub(super) struct Resets {
+    frames: FrameWalker,
     /// The payload of a RST_STREAM frame as far as it was written.
     code: u32,
     metrics: Arc<Metrics>,
 }
 
-impl<S> CountedResets<S> {
-    pub(super) fn new(socket: S, metrics: Arc<Metrics>) -> Self {
+impl Resets {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         Self {
-            socket,
-            written: FrameWalker::after(0),
+            frames: FrameWalker::default(),
             code: 0,
             metrics,
         }
     }
 
     #[inline]
-    fn follow(&mut self, bytes: &[u8]) {
+    pub(super) fn follow(&mut self, bytes: &[u8]) {
         let mut at = 0;
         while at < bytes.len() {
-            let Some(piece) = self.written.next(bytes, &mut at) else {
+            let Some(piece) = self.frames.next(bytes, &mut at) else {
                 return;
             };
-            if self.written.kind() == RST_STREAM {
+            if self.frames.kind() == RST_STREAM {
                 self.code = bytes[piece.payload]
                     .iter()
                     .fold(self.code, |code, &byte| code << 8 | u32::from(byte));
@@ -67,7 +59,7 @@ impl<S> CountedResets<S> {
 }
 
 /// Counts the end of a connection, unless its client ended it or broke it off.
-pub(super) fn connection_ended(error: &h2::Error, metrics: &Metrics) {
+pub(in crate::service::server) fn connection_ended(error: &h2::Error, metrics: &Metrics) {
     let error = match (error.reason(), error.get_io().map(io::Error::kind)) {
         (Some(code), _) if error.is_library() => ConnectionError::Code(code.into()),
         (_, Some(io::ErrorKind::OutOfMemory)) => ConnectionError::HeaderMemory,
@@ -75,35 +67,4 @@ pub(super) fn connection_ended(error: &h2::Error, metrics: &Metrics) {
         _ => return,
     };
     metrics.http2().connection_ended(error);
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for CountedResets<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(context, buffer)
-    }
-}
-
-/// Writes are not vectored, as those of `socket`.
-impl<S: AsyncWrite + Unpin> AsyncWrite for CountedResets<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.socket).poll_write(context, bytes))?;
-        self.follow(&bytes[..written]);
-        Poll::Ready(Ok(written))
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
-    }
 }

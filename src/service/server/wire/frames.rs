@@ -2,8 +2,8 @@
 //! length.
 //!
 //! What stands under HTTP/2 needs to know where frames begin and end: the blocks of headers that
-//! arrive (`header_blocks`, `authority`), and the resets that are sent (`resets`). Nothing here
-//! judges a frame, and nothing is kept of it but its header.
+//! arrive (`blocks`, `authority`), and the resets that are sent (`resets`). Nothing here judges a
+//! frame, and nothing is kept of it but its header.
 //!
 //! Source: RFC 9113, sections 4.1 (frames) and 6 (their types and flags).
 
@@ -22,7 +22,7 @@ pub(super) const PRIORITY: u8 = 0x20;
 
 /// Where a direction of a connection is: between two frames, in the header of one, or in its
 /// payload.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct FrameWalker {
     /// The header as far as it has arrived, and the bytes of the payload that are still to come.
     header: [u8; FRAME_HEADER_BYTES],
@@ -42,15 +42,6 @@ pub(super) struct Piece {
 }
 
 impl FrameWalker {
-    /// So many bytes precede the first frame: the connection preface.
-    pub(super) const fn after(bytes: usize) -> Self {
-        Self {
-            header: [0; FRAME_HEADER_BYTES],
-            header_bytes: 0,
-            payload_left: bytes,
-        }
-    }
-
     /// Follows `bytes` from `at` on to the end of a frame or of the bytes, and moves `at` there.
     /// `None`: they end within a header.
     #[inline]
@@ -100,7 +91,7 @@ mod tests {
 
     /// Kinds and lengths of the frames that end, and the pieces of their payloads put together.
     fn frames(chunks: &[&[u8]]) -> Vec<(u8, usize, Vec<u8>)> {
-        let (mut walker, mut ended, mut payload) = (FrameWalker::after(4), Vec::new(), Vec::new());
+        let (mut walker, mut ended, mut payload) = (FrameWalker::default(), Vec::new(), Vec::new());
         for chunk in chunks {
             let mut at = 0;
             while at < chunk.len() {
@@ -122,14 +113,12 @@ mod tests {
     #[test]
     fn frames_are_the_same_however_they_are_cut() {
         let sent = [
-            &b"PRI*"[..],
-            b"\0\0\x03\x01\x04\x80\0\0\x07abc",
+            &b"\0\0\x03\x01\x04\x80\0\0\x07abc"[..],
             b"\0\0\0\x04\x01\0\0\0\0",
             b"\0\0\x01\0\x01\0\0\x01\x02x",
         ]
         .concat();
         let expected = vec![
-            (0, 0, b"PRI*".to_vec()),
             (1, 3, b"abc".to_vec()),
             (4, 0, Vec::new()),
             (0, 1, b"x".to_vec()),

@@ -3,10 +3,9 @@ use std::future::poll_fn;
 use futures_util::FutureExt;
 use proptest::prelude::*;
 
-use super::super::frames::FRAME_HEADER_BYTES;
+use super::frames::{CONTINUATION, END_HEADERS, FRAME_HEADER_BYTES, HEADERS};
 use super::*;
 
-const MAX_FRAME_BYTES: u32 = 16 * 1_024;
 const DATA: u8 = 0;
 const BUDGET_BYTES: usize = 64 << 20;
 
@@ -45,18 +44,18 @@ impl AsyncRead for Chunks {
     }
 }
 
-fn blocks(chunks: Vec<Vec<u8>>, budget: &Unfinished) -> HeaderBlocks<Chunks> {
-    HeaderBlocks::new(Chunks(chunks), b"", MAX_FRAME_BYTES, budget.clone())
+fn wire(chunks: Vec<Vec<u8>>, budget: &Unfinished) -> Wire<Chunks> {
+    Wire::new(Chunks(chunks), b"", budget.clone(), Metrics::new(1, 0.8)).with_any_authority()
 }
 
 /// All that can be read now, `at_a_time` bytes at most in one read.
-fn read(blocks: &mut HeaderBlocks<Chunks>, at_a_time: usize) -> io::Result<Vec<u8>> {
+fn read(wire: &mut Wire<Chunks>, at_a_time: usize) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
     loop {
         let mut bytes = vec![0; at_a_time];
         let mut buffer = ReadBuf::new(&mut bytes);
-        let Some(done) = poll_fn(|context| Pin::new(&mut *blocks).poll_read(context, &mut buffer))
-            .now_or_never()
+        let Some(done) =
+            poll_fn(|context| Pin::new(&mut *wire).poll_read(context, &mut buffer)).now_or_never()
         else {
             return Ok(all);
         };
@@ -111,8 +110,8 @@ proptest! {
         let sent = sent.concat();
         let last = if unfinished { frame(HEADERS, 0, 3, &[7; 100]) } else { Vec::new() };
         let budget = Unfinished::new(BUDGET_BYTES);
-        let mut blocks = blocks(cut(&[sent.clone(), last.clone()].concat(), &cuts), &budget);
-        let read = read(&mut blocks, at_a_time).expect("within the budget");
+        let mut wire = wire(cut(&[sent.clone(), last.clone()].concat(), &cuts), &budget);
+        let read = read(&mut wire, at_a_time).expect("within the budget");
         prop_assert!(read.starts_with(&sent));
         // Of an unfinished frame, h2 may have a part of the header: nothing that it decodes.
         prop_assert!(read.len() < sent.len() + FRAME_HEADER_BYTES);
@@ -120,8 +119,8 @@ proptest! {
         // The end of the block arrives.
         if unfinished {
             let end = frame(CONTINUATION, END_HEADERS, 3, &[7; 50]);
-            blocks.socket.0 = cut(&end, &cuts);
-            let rest = super::tests::read(&mut blocks, at_a_time).expect("within the budget");
+            wire.socket.0 = cut(&end, &cuts);
+            let rest = super::tests::read(&mut wire, at_a_time).expect("within the budget");
             prop_assert_eq!([&read[sent.len()..], &rest].concat(), [last, end].concat());
         }
         prop_assert_eq!(budget.unused_bytes(), BUDGET_BYTES);
@@ -149,9 +148,9 @@ fn violations_pass() {
     ] {
         let sent = [open.clone(), second].concat();
         let budget = Unfinished::new(BUDGET_BYTES);
-        let mut blocks = blocks(vec![sent.clone()], &budget);
+        let mut wire = wire(vec![sent.clone()], &budget);
         assert_eq!(
-            read(&mut blocks, 1 << 20).expect("within the budget"),
+            read(&mut wire, 1 << 20).expect("within the budget"),
             sent,
             "{what}"
         );
@@ -163,7 +162,7 @@ fn violations_pass() {
 fn the_oldest_block_ends_when_the_budget_is_used_up() {
     let budget = Unfinished::new(5 * FIRST_BYTES);
     let start = frame(HEADERS, 0, 1, &vec![7; 2 * FIRST_BYTES]);
-    let [mut first, mut second, mut third] = [(); 3].map(|()| blocks(vec![start.clone()], &budget));
+    let [mut first, mut second, mut third] = [(); 3].map(|()| wire(vec![start.clone()], &budget));
     assert_eq!(read(&mut first, 1 << 20).expect("within the budget"), b"");
     assert_eq!(read(&mut second, 1 << 20).expect("within the budget"), b"");
     assert_eq!(
@@ -185,9 +184,9 @@ fn the_oldest_block_ends_when_the_budget_is_used_up() {
 fn blocks_that_follow_each_other_take_the_memory_of_one() {
     let budget = Unfinished::new(6 * FIRST_BYTES);
     let sent = block(1, &[FIRST_BYTES, 100]).repeat(200);
-    let mut blocks = blocks(cut(&sent, &[100, FIRST_BYTES]), &budget);
+    let mut wire = wire(cut(&sent, &[100, FIRST_BYTES]), &budget);
     assert_eq!(
-        read(&mut blocks, 1 << 20).expect("within the budget").len(),
+        read(&mut wire, 1 << 20).expect("within the budget").len(),
         sent.len()
     );
     assert_eq!(budget.unused_bytes(), 6 * FIRST_BYTES);

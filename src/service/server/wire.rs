@@ -1,0 +1,217 @@
+//! What stands under HTTP/2: one adapter, which follows the frames of each direction once.
+//!
+//! Of what arrives, HTTP/2 gets header blocks only when they are whole (`blocks`), with authorities
+//! that it accepts (`authority`). h2 decodes every frame of a block when it arrives, and a byte of
+//! HPACK may become a header of a hundred bytes in memory. A connection could hold a megabyte with
+//! the first frame of a block that never ends, and a ping finds out only after half a minute. Here an
+//! unfinished block takes its bytes on the wire, at most [`blocks::MAX_CONTINUATIONS`] frames for each
+//! connection, in the budget of all that clients leave unfinished. Nearly all blocks have one frame,
+//! and pass without a copy.
+//!
+//! A header list may have 256 KiB: with tracing, Envoy copies the `tracestate` of its client into
+//! the call, and a call that is refused for its headers lets that client pass.
+//!
+//! Of what is sent, resets are counted (`resets`).
+
+mod authority;
+mod blocks;
+mod frames;
+mod resets;
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::net::bounds::{Charge, Unfinished};
+use crate::observe::metrics::Metrics;
+use authority::Authorities;
+use blocks::HeaderBlocks;
+#[cfg(any(test, fuzzing))]
+pub(crate) use blocks::MAX_CONTINUATIONS;
+pub(crate) use blocks::MAX_FRAME_BYTES;
+use resets::Resets;
+pub(super) use resets::connection_ended;
+
+/// The first memory of a block. It doubles when the block needs more: many connections that grow in
+/// small steps, each for a buffer of another size, would leave holes between them that nothing fits
+/// in.
+const FIRST_BYTES: usize = 4 << 10;
+
+/// A connection's bytes between its socket and HTTP/2.
+#[derive(Debug)]
+pub(crate) struct Wire<S> {
+    socket: S,
+    /// What HTTP/2 reads first: the connection preface, which was read from the socket already.
+    first: &'static [u8],
+    blocks: HeaderBlocks,
+    budget: Unfinished,
+    /// An unfinished block, after bytes that may be given: the first `complete`. Empty most of the
+    /// time.
+    held: BytesMut,
+    complete: usize,
+    memory: Option<Held>,
+    resets: Resets,
+}
+
+/// What an unfinished block takes of the budget, and the wait until others need it.
+struct Held(Charge, Pin<Box<dyn Future<Output = ()> + Send + Sync>>);
+
+impl fmt::Debug for Held {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl<S> Wire<S> {
+    /// The first frame is the next that `socket` reads.
+    pub(crate) fn new(
+        socket: S,
+        first: &'static [u8],
+        budget: Unfinished,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            socket,
+            first,
+            blocks: HeaderBlocks::new(Some(Authorities::new(Arc::clone(&metrics)))),
+            budget,
+            held: BytesMut::new(),
+            complete: 0,
+            memory: None,
+            resets: Resets::new(metrics),
+        }
+    }
+
+    /// Looks at no authority, as after the first call of most connections.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn with_any_authority(mut self) -> Self {
+        self.blocks = HeaderBlocks::new(None);
+        self
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn socket(&mut self) -> &mut S {
+        &mut self.socket
+    }
+
+    /// Holds `bytes` behind those that are held already. Where blocks follow each other without a
+    /// gap, the bytes that were given need no memory any more.
+    fn hold(&mut self, bytes: &[u8]) {
+        if self.held.capacity() - self.held.len() < bytes.len() {
+            let capacity = (self.held.len() + bytes.len())
+                .next_power_of_two()
+                .max(FIRST_BYTES);
+            let charge = || {
+                let charge = self.budget.charge(0);
+                let ended = Box::pin(charge.ended());
+                Held(charge, ended)
+            };
+            self.memory.get_or_insert_with(charge).0.set(capacity);
+            let mut grown = BytesMut::with_capacity(capacity);
+            grown.extend_from_slice(&self.held);
+            self.held = grown;
+        }
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Ready when the budget needs the memory of the unfinished block: it was the oldest of what is
+    /// unfinished. The connection ends: to wait for memory would let a client that finishes no
+    /// block stop all others.
+    fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        let Some(Held(_, ended)) = &mut self.memory else {
+            return Poll::Pending;
+        };
+        ended.as_mut().poll(context).map(|()| {
+            io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                "too many unfinished header blocks",
+            )
+        })
+    }
+
+    /// Gives what is complete of the held bytes.
+    fn give(&mut self, buffer: &mut ReadBuf<'_>) {
+        let count = self.complete.min(buffer.remaining());
+        buffer.put_slice(&self.held[..count]);
+        self.held.advance(count);
+        self.complete -= count;
+        if self.held.is_empty() {
+            self.held = BytesMut::new();
+            self.memory = None;
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !this.first.is_empty() {
+            let (now, later) = this
+                .first
+                .split_at(this.first.len().min(buffer.remaining()));
+            buffer.put_slice(now);
+            this.first = later;
+            return Poll::Ready(Ok(()));
+        }
+        while this.complete == 0 {
+            if let Poll::Ready(error) = this.poll_ended(context) {
+                return Poll::Ready(Err(error));
+            }
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut this.socket).poll_read(context, buffer))?;
+            let read = &mut buffer.filled_mut()[before..];
+            if read.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            if this.held.is_empty() {
+                let complete = this.blocks.follow(read, 0);
+                this.hold(&read[complete..]);
+                buffer.set_filled(before + complete);
+                if complete > 0 {
+                    return Poll::Ready(Ok(()));
+                }
+            } else {
+                let held = this.held.len();
+                this.hold(read);
+                buffer.set_filled(before);
+                this.complete = this.blocks.follow(&mut this.held, held);
+            }
+        }
+        this.give(buffer);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Writes are not vectored, because HTTP/2 then puts answers of up to 1 KiB together that it would
+/// otherwise write one by one from 256 bytes on: ten statuses.
+impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.socket).poll_write(context, bytes))?;
+        self.resets.follow(&bytes[..written]);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;
