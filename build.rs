@@ -1,10 +1,8 @@
-//! Compiles `proto/` and declares the gRPC service.
+//! Compiles `proto/`.
 //!
 //! The protobuf compiler is written in Rust, so that a build needs only cargo. It generates the
-//! published descriptors (for reflection and JSON), Rust messages with a client (for `weir hit` and
-//! the tests), and the server's trait, which is declared by hand because it has a codec and a
-//! request type of our own. The messages of xDS come with a client, and with a server for the
-//! tests.
+//! published descriptors (for reflection and JSON), and Rust messages with a client (for `weir hit`
+//! and the tests). The messages of xDS come with a client, and with a server for the tests.
 
 use std::env;
 use std::path::PathBuf;
@@ -42,26 +40,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_server(false)
         .include_file("all.rs")
         .compile_fds(entries_as_bytes(original))?;
-
-    let server = out.join("server");
-    std::fs::create_dir_all(&server)?;
-    let decide = tonic_build::manual::Method::builder()
-        .name("should_rate_limit")
-        .route_name("ShouldRateLimit")
-        .input_type("crate::service::rls::codec::Frame")
-        .output_type("crate::service::rls::codec::Frame")
-        .codec_path("crate::service::rls::codec::FrameCodec")
-        .build();
-    let service = tonic_build::manual::Service::builder()
-        .name("RateLimitService")
-        .package("envoy.service.ratelimit.v3")
-        .comment("The service that Envoy calls.")
-        .method(decide)
-        .build();
-    tonic_build::manual::Builder::new()
-        .out_dir(&server)
-        .build_client(false)
-        .compile(&[service]);
 
     let xds = out.join("xds");
     std::fs::create_dir_all(&xds)?;

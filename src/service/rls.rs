@@ -3,7 +3,6 @@
 //! gRPC calls and `POST /json` both end in [`Rls::answer`]. Each step is one function call of it:
 //! decode, load the rules, plan, decide, count, respond.
 
-pub mod codec;
 mod decision_log;
 pub mod decode;
 mod failure;

@@ -2,9 +2,9 @@
 //! current-thread runtime per core. With TLS other threads do the handshakes before (`tls`).
 //!
 //! Measured, a request costs half the CPU that it costs on a work-stealing runtime, and a client
-//! with few connections still uses all cores. `call` answers the usual call directly on HTTP/2;
-//! `dispatch` routes all other requests to the generated service, health and reflection. Every
-//! limit of the listener is declared in [`Options`] or in `connection`.
+//! with few connections still uses all cores. `call` answers rate limits directly on HTTP/2;
+//! `dispatch` has the services, and routes calls to health and reflection. Every limit of the
+//! listener is declared in [`Options`] or in `connection`.
 //!
 //! With `SO_REUSEPORT` one core might get all of the few connections of a client, so that the
 //! accept loop assigns them.

@@ -96,7 +96,7 @@ impl Budget {
         }
     }
 
-    /// Waits for the memory of a large message.
+    /// Waits for the memory of a large message, of [`MAX_BYTES`] at most.
     ///
     /// # Errors
     /// `RESOURCE_EXHAUSTED`: too many wait already.
@@ -104,9 +104,9 @@ impl Budget {
         let too_many =
             |_| Status::resource_exhausted("too many large messages are waiting already");
         let _waits = self.waiting_large.try_acquire().map_err(too_many)?;
-        let bytes = u32::try_from(bytes)
-            .map_err(|_| Status::out_of_range("a message of more than 4 GiB"))?;
-        let memory = Arc::clone(&self.large).acquire_many_owned(bytes).await;
+        let memory = Arc::clone(&self.large)
+            .acquire_many_owned(bytes as u32)
+            .await;
         memory.map_err(|_| Status::unavailable("the service is shutting down"))
     }
 
@@ -116,9 +116,7 @@ impl Budget {
     /// # Errors
     /// `RESOURCE_EXHAUSTED`: too little is left.
     pub(super) fn large_now(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
-        let bytes = u32::try_from(bytes)
-            .map_err(|_| Status::out_of_range("a message of more than 4 GiB"))?;
-        let memory = Arc::clone(&self.large).try_acquire_many_owned(bytes);
+        let memory = Arc::clone(&self.large).try_acquire_many_owned(bytes as u32);
         memory
             .map_err(|_| Status::resource_exhausted("large messages take all memory that they may"))
     }
@@ -184,12 +182,22 @@ impl Message {
     }
 }
 
-/// The message of a body that is exactly one uncompressed message of the announced length. Source:
-/// gRPC over HTTP/2, Length-Prefixed-Message.
-pub(super) fn single(body: &[u8]) -> Option<&[u8]> {
-    let (&[compressed, a, b, c, d], message) = body.split_first_chunk::<PREFIX_BYTES>()?;
-    let announced = u32::from_be_bytes([a, b, c, d]) as usize;
-    (compressed == 0 && announced == message.len()).then_some(message)
+/// The first message of a body, which is not compressed. What follows it is ignored, as tonic does.
+/// Source: gRPC over HTTP/2, Length-Prefixed-Message.
+///
+/// # Errors
+/// `INTERNAL`, as gRPC prescribes, when the body is not that.
+pub(super) fn first_message(body: &[u8]) -> Result<&[u8], Status> {
+    let Some((&[compressed, a, b, c, d], rest)) = body.split_first_chunk::<PREFIX_BYTES>() else {
+        return Err(Status::internal("the call has no message"));
+    };
+    if compressed != 0 {
+        return Err(Status::internal(
+            "the message is compressed, and grpc-encoding does not say how",
+        ));
+    }
+    rest.get(..u32::from_be_bytes([a, b, c, d]) as usize)
+        .ok_or_else(|| Status::internal("the message is incomplete"))
 }
 
 /// Takes the frames that have arrived, at most two, which stay below the bound of a small message.

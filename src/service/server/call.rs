@@ -1,11 +1,11 @@
-//! Calls: the usual ones are answered in the connection's own task, all others in tasks of their
-//! own.
+//! Calls. Those whose whole message has arrived are begun in the connection's own task, all others
+//! in tasks of their own.
 //!
-//! A usual call is a `ShouldRateLimit` whose whole message has arrived, in one piece and not
-//! compressed. Its future is polled once, at once. A call that memory or the denial cache decides
-//! is ready then, and has cost no task and no queue. A call that has to wait becomes a task, so
-//! that it holds up no other call; the task is dropped when the client resets the stream. The
-//! generated service answers unusual calls.
+//! The future of a `ShouldRateLimit` is polled once, at once. A call that memory or the denial
+//! cache decides is ready then, and has cost no task and no queue. A call that has to wait becomes a
+//! task, so that it holds up no other call; the task is dropped when the client resets the stream.
+//! A call whose message arrives in pieces, or is compressed, is a task from its beginning, which
+//! makes the same of its message.
 //!
 //! A call that has to wait and gets no permit ([`WaitPermits`]) is refused at once.
 //!
@@ -29,7 +29,7 @@ use tonic::Status;
 
 use super::body::{self, Message};
 use super::dispatch::Services;
-use super::gzip::GRPC_ENCODING;
+use super::gzip::{Encoding, GRPC_ENCODING};
 use super::overload::{Lateness, Turn};
 use super::reply;
 use super::spawn;
@@ -45,7 +45,7 @@ use crate::service::rls::timeout::grpc_timeout;
 /// back at their end.
 const MAX_UNRELEASED_BYTES: usize = 256;
 
-/// The headers that the services read.
+/// The headers that health and reflection read.
 static SERVICE_HEADERS: [HeaderName; 4] = [
     CONTENT_TYPE,
     GRPC_ENCODING,
@@ -125,59 +125,40 @@ where
             drop(respond.send_response(refusal, true));
             return;
         }
-        let is_limit = request.uri().path() == proto::METHOD_PATH;
-        let timeout = grpc_timeout(request.headers());
-        let Ok(timeout) = (if is_limit {
-            turn.time_left(timeout)
-        } else {
-            Ok(timeout)
-        }) else {
+        if request.uri().path() != proto::METHOD_PATH {
+            return self.spawn_other(request, respond);
+        }
+        let Ok(timeout) = turn.time_left(grpc_timeout(request.headers())) else {
             self.services.metrics.calls_refused(1);
-            return drop(reply::answer(
-                &mut respond,
-                Err(Status::resource_exhausted("overloaded")),
-                &self.services.budget,
-            ));
+            return self.answer(respond, Err(Status::resource_exhausted("overloaded")));
         };
-        let span = if is_limit {
-            self.services.limits.span(request.headers())
-        } else {
-            TraceSpan::default()
-        };
+        let span = self.services.limits.span(request.headers());
+        let encoding = Encoding::of(request.headers());
         let mut message = Message::default();
-        if is_limit
-            && !request.headers().contains_key(GRPC_ENCODING)
-            && body::arrived(request.body_mut(), &mut message, context)
-            && let bytes = message.bytes()
-            && let Some(single) = body::single(&bytes)
+        if encoding != Encoding::Identity
+            || !body::arrived(request.body_mut(), &mut message, context)
         {
-            match self.begin(bytes.slice_ref(single), timeout, span, context) {
-                // An error means that the client has reset the stream.
-                Poll::Ready(answer) => {
-                    drop(reply::answer(&mut respond, answer, &self.services.budget));
-                }
-                Poll::Pending => {
-                    if bytes.len() > MAX_UNRELEASED_BYTES {
-                        body::release_rest(request.body_mut());
-                    }
-                    self.spawn_begun(respond, bytes.len());
-                }
-            }
-            return;
+            return self.spawn_unread(request, respond, message, encoding, timeout, span);
         }
-        let (services, wait_permits) = (Arc::clone(&self.services), self.wait_permits.clone());
-        shrink(&mut request);
-        if span.is_recorded() {
-            request.extensions_mut().insert(span);
-        }
-        spawn(async move {
-            let answer =
-                AssertUnwindSafe(services.answer(request, message, &wait_permits)).catch_unwind();
-            if let Some(answer) = unless_reset(&mut respond, answer).await {
-                let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
-                let _ = reply::pass_on(&mut respond, answer, &services.budget).await;
+        let bytes = message.bytes();
+        let polled = match body::first_message(&bytes) {
+            Ok(first) => self.begin(bytes.slice_ref(first), timeout, span, context),
+            Err(status) => Poll::Ready(Err(status)),
+        };
+        match polled {
+            Poll::Ready(answer) => self.answer(respond, answer),
+            Poll::Pending => {
+                if bytes.len() > MAX_UNRELEASED_BYTES {
+                    body::release_rest(request.body_mut());
+                }
+                self.spawn_begun(respond, bytes.len());
             }
-        });
+        }
+    }
+
+    /// Answers a call. An error means that the client has reset the stream.
+    fn answer(&self, mut respond: SendResponse<Bytes>, answer: Answer) {
+        drop(reply::answer(&mut respond, answer, &self.services.budget));
     }
 
     fn begin(
@@ -208,28 +189,73 @@ where
     }
 
     /// Makes a task of the call that was begun last.
-    fn spawn_begun(&mut self, mut respond: SendResponse<Bytes>, message_bytes: usize) {
+    fn spawn_begun(&mut self, respond: SendResponse<Bytes>, message_bytes: usize) {
         let permits = match self.wait_permits.take(message_bytes) {
             Ok(permits) => permits,
             Err(refused) => {
                 // A call that was only begun has sent nothing to the store yet.
                 self.begun.set(None);
-                return drop(reply::answer(
-                    &mut respond,
-                    Err(refused),
-                    &self.services.budget,
-                ));
+                return self.answer(respond, Err(refused));
             }
         };
         let mut begun = std::mem::replace(&mut self.begun, Box::pin(None));
+        self.spawn(respond, async move {
+            let _permits = permits;
+            poll_fn(|context| poll(&mut begun, context)).await
+        });
+    }
+
+    /// Makes a task of a call whose message has not arrived, or has to be decompressed. Its headers
+    /// are dropped: they may take a megabyte.
+    fn spawn_unread(
+        &self,
+        request: Request<RecvStream>,
+        respond: SendResponse<Bytes>,
+        mut message: Message,
+        encoding: Encoding,
+        timeout: Option<Duration>,
+        span: TraceSpan,
+    ) {
+        let mut stream = request.into_body();
+        let (services, wait_permits) = (Arc::clone(&self.services), self.wait_permits.clone());
+        // Thousands may wait for their messages: the task has room for the reading only.
+        let call = Box::pin(async move {
+            services
+                .read(&mut stream, &mut message, encoding, body::MAX_BYTES)
+                .await?;
+            let bytes = message.bytes();
+            let first = body::first_message(&bytes)?;
+            let call = Box::pin(services.limits.should_rate_limit(first, timeout, span));
+            wait_permits.run(call, bytes.len()).await?
+        });
+        self.spawn(respond, call);
+    }
+
+    /// Makes a task of a call, which ends when its client resets the stream.
+    fn spawn(
+        &self,
+        mut respond: SendResponse<Bytes>,
+        call: impl Future<Output = Answer> + Send + 'static,
+    ) {
         let services = Arc::clone(&self.services);
         spawn(async move {
-            let _permits = permits;
-            let answer =
-                AssertUnwindSafe(poll_fn(|context| poll(&mut begun, context))).catch_unwind();
+            let answer = AssertUnwindSafe(call).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let answer = answer.unwrap_or_else(|_| Err(panicked(&services)));
                 let _ = reply::answer(&mut respond, answer, &services.budget);
+            }
+        });
+    }
+
+    /// Makes a task of a call of another service.
+    fn spawn_other(&self, mut request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+        let services = Arc::clone(&self.services);
+        shrink(&mut request);
+        spawn(async move {
+            let answer = AssertUnwindSafe(services.answer_other(request)).catch_unwind();
+            if let Some(answer) = unless_reset(&mut respond, answer).await {
+                let answer = answer.unwrap_or_else(|_| panicked(&services).into_http());
+                let _ = reply::pass_on(&mut respond, answer, &services.budget).await;
             }
         });
     }

@@ -1,5 +1,5 @@
-//! Routes each request that is not a usual call to its service: the generated one for rate limits,
-//! health, or reflection.
+//! The services of a worker, and the way of a message to them: rate limits, and by tonic health and
+//! reflection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,13 +16,10 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::body::{self, Budget, Message, Streamed};
-use super::gzip;
-use super::wait_permits::WaitPermits;
+use super::gzip::{self, Encoding, GRPC_ENCODING};
 use crate::core::proto;
 use crate::observe::metrics::Metrics;
 use crate::service::rls::ShouldRateLimit;
-use crate::service::rls::codec::Generated;
-use crate::service::rls::codec::RateLimitServiceServer;
 
 /// The reporter of `grpc.health.v1`, from tonic-health.
 pub type GrpcHealth = HealthReporter;
@@ -37,10 +34,7 @@ type SideService<B> = Box<dyn Fn(Request<B>) -> Answer + Send + Sync>;
 
 /// All gRPC services of one worker.
 pub struct Services<T> {
-    /// Answers usual calls.
     pub(super) limits: Arc<T>,
-    /// Answers unusual calls as gRPC prescribes.
-    generated: RateLimitServiceServer<Generated<T>>,
     health: SideService<Full<Bytes>>,
     reflection: SideService<Streamed>,
     reflection_alpha: SideService<Streamed>,
@@ -64,10 +58,8 @@ impl<T: ShouldRateLimit> Services<T> {
                 .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        let limits = Arc::new(limits);
         Self {
-            generated: RateLimitServiceServer::new(Generated(Arc::clone(&limits))),
-            limits,
+            limits: Arc::new(limits),
             health: side_service(health),
             reflection: side_service(
                 describe()
@@ -86,34 +78,16 @@ impl<T: ShouldRateLimit> Services<T> {
         }
     }
 
-    /// Answers any request; `message` is the part of its message that has been read already. Health
-    /// and reflection need no permit: they are answered also when all permits are taken.
-    pub(super) async fn answer(
-        &self,
-        request: Request<RecvStream>,
-        mut message: Message,
-        wait_permits: &WaitPermits,
-    ) -> Response<Body> {
+    /// Answers a request to another service than that of rate limits. It needs no permit of calls
+    /// that wait: health is answered also when all are taken.
+    pub(super) async fn answer_other(&self, request: Request<RecvStream>) -> Response<Body> {
         let path = request.uri().path();
         let service = path
             .strip_prefix('/')
             .and_then(|path| path.split_once('/'))
             .map_or("", |(service, _)| service);
         let Ok(answer) = match service {
-            proto::SERVICE_NAME => match self.whole(request, &mut message, body::MAX_BYTES).await {
-                Ok(request) => {
-                    let call = self.generated.clone().call(request);
-                    wait_permits
-                        .run(call, message.len())
-                        .await
-                        .unwrap_or_else(|refused| Ok(refused.into_http()))
-                }
-                Err(status) => Ok(status.into_http()),
-            },
-            "grpc.health.v1.Health" => match self
-                .whole(request, &mut message, body::MAX_SIDE_BYTES)
-                .await
-            {
+            "grpc.health.v1.Health" => match self.whole(request).await {
                 Ok(request) => (self.health)(request).await,
                 Err(status) => Ok(status.into_http()),
             },
@@ -128,17 +102,20 @@ impl<T: ShouldRateLimit> Services<T> {
         answer
     }
 
-    /// The request with its whole message, decompressed.
-    async fn whole(
+    /// Reads the rest of a message, and decompresses it.
+    ///
+    /// # Errors
+    /// As of [`body::read`] and [`gzip::decompress`].
+    pub(super) async fn read(
         &self,
-        request: Request<RecvStream>,
+        stream: &mut RecvStream,
         message: &mut Message,
+        encoding: Encoding,
         max_bytes: usize,
-    ) -> Result<Request<Full<Bytes>>, Status> {
-        let (mut head, mut stream) = request.into_parts();
+    ) -> Result<(), Status> {
         let read = async {
-            body::read(&mut stream, message, &self.budget, max_bytes).await?;
-            gzip::decompress(&mut head.headers, message, &self.budget, max_bytes).await
+            body::read(stream, message, &self.budget, max_bytes).await?;
+            gzip::decompress(encoding, message, &self.budget, max_bytes).await
         };
         let read = read.await;
         if read
@@ -147,7 +124,17 @@ impl<T: ShouldRateLimit> Services<T> {
         {
             self.metrics.calls_refused(1);
         }
-        read.map(|()| Request::from_parts(head, Full::new(message.bytes())))
+        read
+    }
+
+    /// The request with its whole message, decompressed.
+    async fn whole(&self, request: Request<RecvStream>) -> Result<Request<Full<Bytes>>, Status> {
+        let (mut head, mut stream) = request.into_parts();
+        let (mut message, encoding) = (Message::default(), Encoding::of(&head.headers));
+        self.read(&mut stream, &mut message, encoding, body::MAX_SIDE_BYTES)
+            .await?;
+        head.headers.remove(GRPC_ENCODING);
+        Ok(Request::from_parts(head, Full::new(message.bytes())))
     }
 
     fn streamed(&self, request: Request<RecvStream>) -> Request<Streamed> {

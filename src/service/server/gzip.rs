@@ -33,6 +33,24 @@ const STEP_BYTES: usize = 16 << 10;
 /// The smallest gzip member: head, an empty block, and the sum and length of the content.
 const MIN_MEMBER_BYTES: usize = 18;
 
+/// How the client has encoded the messages of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Identity,
+    Gzip,
+    Unknown,
+}
+
+impl Encoding {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        match headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes) {
+            None | Some(b"identity") => Self::Identity,
+            Some(b"gzip") => Self::Gzip,
+            Some(_) => Self::Unknown,
+        }
+    }
+}
+
 /// Replaces a compressed message by what it says, of at most `max_bytes`. What is not compressed
 /// stays as it is.
 ///
@@ -41,15 +59,15 @@ const MIN_MEMBER_BYTES: usize = 18;
 /// when the message is too long; `RESOURCE_EXHAUSTED` when the memory of large messages is used up;
 /// `INTERNAL`, as gRPC prescribes, for what is no gzip.
 pub(super) async fn decompress(
-    headers: &mut HeaderMap,
+    encoding: Encoding,
     message: &mut Message,
     budget: &Budget,
     max_bytes: usize,
 ) -> Result<(), Status> {
-    match headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes) {
-        None | Some(b"identity") => return Ok(()),
-        Some(b"gzip") => {}
-        Some(_) => {
+    match encoding {
+        Encoding::Identity => return Ok(()),
+        Encoding::Gzip => {}
+        Encoding::Unknown => {
             let mut refusal =
                 Status::unimplemented("the encoding of the message is unknown; use gzip or none");
             refusal
@@ -58,7 +76,6 @@ pub(super) async fn decompress(
             return Err(refusal);
         }
     }
-    headers.remove(GRPC_ENCODING);
     let bytes = message.bytes();
     let Some((&[1, a, b, c, d], rest)) = bytes.split_first_chunk::<PREFIX_BYTES>() else {
         return Ok(());
