@@ -25,7 +25,7 @@ use crate::limits::rules::compile::{self, Problem, SourceText, compile};
 use crate::limits::rules::diff::Difference;
 use crate::net::background;
 use crate::observe::metrics::Metrics;
-use debounce::Debounce;
+pub use debounce::Debounce;
 pub use one::OneFile;
 use scan::{Fingerprint, LimitFile, scan};
 

@@ -1,12 +1,12 @@
 //! Decides when changed files are loaded: when two polls in a row found the same files, and not
-//! again until they change.
+//! again until they change. Files of limits and of certificates are watched so.
 //!
 //! Files are written one after the other, and each of them piece by piece. Loading at the first
 //! change would load half of it.
 
 /// What the last polls found. `T` identifies a set of files in one version.
 #[derive(Debug)]
-pub(super) struct Debounce<T> {
+pub struct Debounce<T> {
     /// Loaded or rejected already.
     tried: Option<T>,
     /// Found by the last poll, if it differs.
@@ -15,7 +15,8 @@ pub(super) struct Debounce<T> {
 
 impl<T: PartialEq> Debounce<T> {
     /// `tried` was loaded or rejected already; `None` if nothing was.
-    pub(super) const fn new(tried: Option<T>) -> Self {
+    #[must_use]
+    pub const fn new(tried: Option<T>) -> Self {
         Self {
             tried,
             pending: None,
@@ -24,7 +25,7 @@ impl<T: PartialEq> Debounce<T> {
 
     /// A poll found `seen`. Returns true if the caller has to load it now, and then to call
     /// [`Debounce::tried`] with what it loaded.
-    pub(super) fn observe(&mut self, seen: T) -> bool {
+    pub fn observe(&mut self, seen: T) -> bool {
         if self.tried.as_ref() == Some(&seen) {
             self.pending = None;
             return false;
@@ -37,7 +38,7 @@ impl<T: PartialEq> Debounce<T> {
     }
 
     /// `tried` was loaded or rejected; `None` if it could not be read and has to be tried again.
-    pub(super) fn tried(&mut self, tried: Option<T>) {
+    pub fn tried(&mut self, tried: Option<T>) {
         *self = Self::new(tried);
     }
 }

@@ -97,26 +97,28 @@ fn keys_of_every_form_are_read() {
     }
 }
 
+/// Files that cannot be used: what reading them says has these parts, and nothing of their content.
+fn assert_unusable<const N: usize>(table: [(Result<(), TlsError>, [&str; 3]); N]) {
+    for (result, parts) in table {
+        let error = result.expect_err("unusable files").to_string();
+        for part in parts {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}
+
+const GARBAGE: &str = "-----BEGIN CERTIFICATE-----\nczNjcmV0\n-----END CERTIFICATE-----\n";
+
 #[test]
-fn errors_name_the_setting_the_file_and_the_remedy() {
+fn errors_of_authorities_name_the_setting_the_file_and_the_remedy() {
     let folder = Folder::new();
     let missing = folder.0.path().join("missing.pem");
     let made = rcgen::generate_simple_self_signed(["weir".to_owned()]).expect("a certificate");
     let cert = folder.write("cert.pem", &made.cert.pem());
     let key = folder.write("key.pem", &made.signing_key.serialize_pem());
-    let other_key = folder.write(
-        "other.pem",
-        &KeyPair::generate().expect("a key").serialize_pem(),
-    );
     let text = folder.write("text.pem", "s3cret");
-    let garbage = folder.write(
-        "garbage.pem",
-        "-----BEGIN CERTIFICATE-----\nczNjcmV0\n-----END CERTIFICATE-----\n",
-    );
-    let garbage_key = folder.write(
-        "garbage-key.pem",
-        "-----BEGIN RSA PRIVATE KEY-----\nczNjcmV0\n-----END RSA PRIVATE KEY-----\n",
-    );
+    let garbage = folder.write("garbage.pem", GARBAGE);
     let long = folder.write("long.pem", &"s3cret\n".repeat(700_000));
     let authorities_of = |path: &Path| {
         authorities(Some(&PemFile {
@@ -125,11 +127,7 @@ fn errors_name_the_setting_the_file_and_the_remedy() {
         }))
         .map(|_| ())
     };
-    let pair = |certificate: Option<&Path>, key: Option<&Path>| match identity(certificate, key) {
-        Ok(identity) => identity.expect("set").read().map(|_| ()),
-        Err(error) => Err(error),
-    };
-    let table = [
+    assert_unusable([
         (
             authorities_of(&missing),
             ["CACERT: ", "missing.pem", "may read"],
@@ -150,6 +148,31 @@ fn errors_name_the_setting_the_file_and_the_remedy() {
             authorities_of(&long),
             ["CACERT: ", "long.pem", "more than 4194304 bytes"],
         ),
+    ]);
+    authorities_of(&cert).expect("usable");
+}
+
+#[test]
+fn errors_of_an_identity_name_the_setting_the_file_and_the_remedy() {
+    let folder = Folder::new();
+    let missing = folder.0.path().join("missing.pem");
+    let made = rcgen::generate_simple_self_signed(["weir".to_owned()]).expect("a certificate");
+    let cert = folder.write("cert.pem", &made.cert.pem());
+    let key = folder.write("key.pem", &made.signing_key.serialize_pem());
+    let other_key = folder.write(
+        "other.pem",
+        &KeyPair::generate().expect("a key").serialize_pem(),
+    );
+    let garbage = folder.write("garbage.pem", GARBAGE);
+    let garbage_key = folder.write(
+        "garbage-key.pem",
+        "-----BEGIN RSA PRIVATE KEY-----\nczNjcmV0\n-----END RSA PRIVATE KEY-----\n",
+    );
+    let pair = |certificate: Option<&Path>, key: Option<&Path>| match identity(certificate, key) {
+        Ok(identity) => identity.expect("set").read().map(|_| ()),
+        Err(error) => Err(error),
+    };
+    assert_unusable([
         (pair(Some(&cert), None), ["CERT needs ", "KEY", "both"]),
         (pair(None, Some(&key)), ["KEY needs ", "CERT", "both"]),
         (
@@ -184,17 +207,9 @@ fn errors_name_the_setting_the_file_and_the_remedy() {
             pair(Some(&cert), Some(&fixture("rsa.pkcs1.encrypted.pem"))),
             ["KEY: ", "not encrypted", "openssl pkey"],
         ),
-    ];
-    for (result, parts) in table {
-        let error = result.expect_err("unusable files").to_string();
-        for part in parts {
-            assert!(error.contains(part), "{part} is not in: {error}");
-        }
-        assert!(!error.contains("s3cret"), "{error}");
-    }
+    ]);
     assert_eq!(identity(None, None).expect("neither"), None);
     pair(Some(&cert), Some(&key)).expect("usable");
-    authorities_of(&cert).expect("usable");
 }
 
 fn roots(trusted: &[&CertificateDer<'static>]) -> RootCertStore {

@@ -18,6 +18,7 @@ use tokio_rustls::rustls::server::NoServerSessionStorage;
 use tokio_rustls::rustls::sign::SingleCertAndKey;
 use tokio_rustls::rustls::{Error, ServerConfig};
 
+use crate::live::files::Debounce;
 use crate::net::background;
 use crate::net::tls::{self, ClientVerifier, Identity, PemFile, SubjectName, TlsError};
 use crate::observe::metrics::{Metrics, families};
@@ -114,10 +115,12 @@ impl Certificates {
         let (_alive, ended) = mpsc::sync_channel::<()>(0);
         let run = move || {
             background::lower_priority();
-            let mut watched = Watched::new(self.fingerprint());
+            let mut debounce = Debounce::new(Some(self.fingerprint()));
             while ended.recv_timeout(POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
-                if watched.observe(self.fingerprint()) {
+                let found = self.fingerprint();
+                if debounce.observe(found) {
                     self.reload();
+                    debounce.tried(Some(found));
                 }
             }
         };
@@ -173,30 +176,6 @@ impl Certificates {
             }
         }
         hasher.finish()
-    }
-}
-
-/// Finds the moment to use changed files: when two polls found the same.
-#[derive(Debug)]
-struct Watched {
-    tried: Fingerprint,
-    last: Fingerprint,
-}
-
-impl Watched {
-    fn new(tried: Fingerprint) -> Self {
-        Self { tried, last: tried }
-    }
-
-    /// Whether to use what is there now.
-    fn observe(&mut self, found: Fingerprint) -> bool {
-        let is_stable = found == self.last;
-        self.last = found;
-        if !is_stable || found == self.tried {
-            return false;
-        }
-        self.tried = found;
-        true
     }
 }
 
@@ -260,20 +239,5 @@ impl Current {
         } else {
             tracing::info!(hours_left, "{message}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changed_files_are_used_once_when_two_polls_found_the_same() {
-        let mut watched = Watched::new(1);
-        let used = [1, 1, 2, 3, 3, 3, 3, 1, 1].map(|found| watched.observe(found));
-        assert_eq!(
-            used,
-            [false, false, false, false, true, false, false, false, true]
-        );
     }
 }
