@@ -6,6 +6,7 @@
 //! one away. A reconnect costs a round trip, three with TLS, and a millisecond of a core.
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::server;
 use h2::{Ping, PingPong};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, sink};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -118,11 +119,6 @@ const MAX_OTHER_PROTOCOL_BYTES: u64 = 64 * 1_024;
 /// The first two bytes of TLS: a record with a message of a handshake, in any version (RFC 8446,
 /// section 5.1).
 const TLS_HANDSHAKE: [u8; 2] = [0x16, 0x03];
-
-/// The answer to HTTP/1, as curl and browsers speak it.
-const OTHER_PROTOCOL_ANSWER: &[u8] =
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
-    This port speaks gRPC (HTTP/2). Health, metrics and JSON are on the HTTP port.\n";
 
 /// What the connections of one worker share.
 pub(super) struct WorkerState<T> {
@@ -298,7 +294,7 @@ fn http2(options: Options) -> server::Builder {
 ///
 /// # Errors
 /// The socket's.
-async fn read_preface(stream: &mut Transport, complaints: &Complaints) -> std::io::Result<bool> {
+async fn read_preface(stream: &mut Transport, complaints: &Complaints) -> io::Result<bool> {
     let mut start = [0; PREFACE.len()];
     stream.read_exact(&mut start).await?;
     if start == *PREFACE {
@@ -309,16 +305,28 @@ async fn read_preface(stream: &mut Transport, complaints: &Complaints) -> std::i
     {
         complaints.report(Complaint::TlsToPlaintext, socket.client(), "");
     }
+    refuse_protocol(stream, "gRPC (HTTP/2)").await?;
+    Ok(false)
+}
+
+/// Answers a client that speaks another protocol: in HTTP/1, as curl and browsers speak it.
+///
+/// # Errors
+/// The socket's.
+pub(super) async fn refuse_protocol<S>(stream: &mut S, expected: &str) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
+        This port speaks {expected}. Health, metrics and JSON are on the HTTP port.\n"
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await?;
     // Reads until the client closes: a close with unread bytes resets the connection, and the
     // client would lose the answer.
-    stream.write_all(OTHER_PROTOCOL_ANSWER).await?;
-    stream.shutdown().await?;
-    tokio::io::copy(
-        &mut stream.take(MAX_OTHER_PROTOCOL_BYTES),
-        &mut tokio::io::sink(),
-    )
-    .await?;
-    Ok(false)
+    copy(&mut stream.take(MAX_OTHER_PROTOCOL_BYTES), &mut sink()).await?;
+    Ok(())
 }
 
 /// Waits until the connection has reached its maximum age, varied by a tenth, the process drains,

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, yield_now};
@@ -27,7 +26,7 @@ use crate::net::bounds::{Cut, Unfinished};
 use crate::net::tls::is_about_certificates;
 use crate::observe::metrics::{Metrics, families};
 use crate::service::server::complaints::{Complaint, Complaints};
-use crate::service::server::connection::NewConnection;
+use crate::service::server::connection::{NewConnection, refuse_protocol};
 use crate::service::server::open_connections::OpenConnection;
 use crate::service::server::stream::{Client, Stream, attach, detach};
 use crate::service::server::worker::Workers;
@@ -49,14 +48,6 @@ pub(crate) const HANDSHAKE_BYTES: usize = 80 << 10;
 
 /// The first byte of TLS: a record with a message of a handshake (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
-
-/// The bytes that Weir reads of a request without TLS before it closes the connection.
-const MAX_PLAINTEXT_BYTES: u64 = 64 * 1_024;
-
-/// The answer to HTTP/1 without TLS.
-const PLAINTEXT_ANSWER: &[u8] =
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n\
-    This port speaks gRPC inside TLS. Health, metrics and JSON are on the HTTP port.\n";
 
 /// How handshakes ended, for the metrics.
 #[derive(Debug, Default)]
@@ -191,11 +182,7 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
             shared
                 .complaints
                 .report(Complaint::PlaintextToTls, client, "");
-            stream.write_all(PLAINTEXT_ANSWER).await?;
-            stream.shutdown().await?;
-            // Reads until the client closes: a close with unread bytes resets the connection, and
-            // the client would lose the answer.
-            copy(&mut (&mut stream).take(MAX_PLAINTEXT_BYTES), &mut sink()).await?;
+            refuse_protocol(&mut stream, "gRPC inside TLS").await?;
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(TlsAcceptor::from(shared.certificates.config())
