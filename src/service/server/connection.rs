@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, sink};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::rustls::ServerConnection;
+use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
@@ -28,7 +28,7 @@ use super::open_connections::OpenConnection;
 use super::overload::{Lateness, Overload};
 use super::socket::Socket;
 use super::stream::{Detached, attach};
-use super::tls::TlsStream;
+use super::tls::Session;
 use super::wait_permits::WaitPermits;
 use super::wire::{self, MAX_FRAME_BYTES, Wire};
 use super::{Options, Services};
@@ -37,7 +37,7 @@ use crate::observe::metrics::{ConnectionError, Metrics, families};
 use crate::service::rls::ShouldRateLimit;
 
 /// What HTTP/2 reads and writes: the bytes of the socket, or those inside TLS.
-type Transport = Either<Socket, Box<TlsStream>>;
+type Transport = Either<Socket, Box<TlsStream<Socket>>>;
 
 type Http2 = server::Connection<Wire<TimedWrites<Transport>>, Bytes>;
 
@@ -47,7 +47,7 @@ pub(super) struct NewConnection {
     /// The accepted socket.
     pub(super) stream: Detached,
     /// The state of TLS after the handshake; `None` without TLS.
-    pub(super) tls: Option<Box<ServerConnection>>,
+    pub(super) tls: Option<Session>,
     /// Its part among all open connections, until it closes.
     pub(super) open: OpenConnection,
 }
@@ -183,7 +183,10 @@ pub(super) async fn serve<T: ShouldRateLimit>(
     let socket = Socket::new(stream, Arc::clone(&lateness));
     let mut transport = match tls {
         None => Either::Left(socket),
-        Some(session) => Either::Right(Box::new(TlsStream::new(session, socket))),
+        Some(session) => match Box::pin(session.resume(socket)).await {
+            Ok(stream) => Either::Right(Box::new(stream)),
+            Err(_) => return,
+        },
     };
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a
     // shutdown does not wait for it.

@@ -9,8 +9,8 @@
 
 mod certificates;
 pub(crate) mod handshakes;
-mod stream;
+mod session;
 
 pub use certificates::{Certificates, Options};
 pub use handshakes::Handshakes;
-pub(super) use stream::TlsStream;
+pub(super) use session::Session;

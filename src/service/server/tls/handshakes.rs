@@ -15,12 +15,11 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, yield_now};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::{
-    AlertDescription, Error, InvalidMessage, PeerIncompatible, ServerConnection,
-};
+use tokio_rustls::rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible};
 use tokio_util::either::Either;
 
 use super::certificates::Certificates;
+use super::session::Session;
 use crate::net::background;
 use crate::net::bounds::{Cut, Unfinished};
 use crate::net::tls::is_about_certificates;
@@ -185,10 +184,10 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
             refuse_protocol(&mut stream, "gRPC inside TLS").await?;
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(TlsAcceptor::from(shared.certificates.config())
-            .accept(stream)
-            .await?
-            .into_inner())
+        let config = shared.certificates.config();
+        let acceptor = TlsAcceptor::from(Arc::clone(&config));
+        let (stream, connection) = acceptor.accept(stream).await?.into_inner();
+        Ok((stream, Session::new(connection, config)))
     };
     let must_end = open.must_end();
     let handshake = async {
@@ -213,10 +212,10 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
     outcome.fetch_add(1, Ordering::Relaxed);
 }
 
-fn hand_over(stream: Stream, session: ServerConnection, open: OpenConnection, shared: &Shared) {
+fn hand_over(stream: Stream, session: Session, open: OpenConnection, shared: &Shared) {
     let connection = |stream| NewConnection {
         stream,
-        tls: Some(Box::new(session)),
+        tls: Some(session),
         open,
     };
     if !detach(stream).is_ok_and(|stream| shared.workers.assign(connection(stream))) {
