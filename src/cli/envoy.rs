@@ -30,7 +30,7 @@ use crate::process::settings::ReadFlags;
 use descriptors::{Descriptors, Protocol};
 use gateway::Listener;
 use output::{Asking, Attach, Context, Mesh};
-use source::Kind;
+use source::{Kind, Source};
 use sources::{KeySource, Sources};
 
 /// How long Envoy waits for a decision, unless a limit delays for longer. Its own default of 20 ms
@@ -293,7 +293,7 @@ fn text(
     match envoy.target {
         Target::Envoy => {
             for (place, piece) in asking.envoy(descriptors) {
-                let _ = write!(text, "\n# {place}:\n{}", piece.document());
+                let _ = write!(text, "\n# {place}:\n{piece}\n");
             }
         }
         Target::Istio => {
@@ -306,13 +306,15 @@ fn text(
                 target: envoy.target_name.as_deref(),
                 port: envoy.listener_port,
             };
-            text += &mesh.envoy_filter(&asking, descriptors).document();
+            text += &mesh.envoy_filter(&asking, descriptors);
+            text.push('\n');
         }
         Target::EnvoyGateway => {
+            let name = name_of_resource(domain);
             text += &envoy
                 .listener
-                .envoy_patch_policy(&name_of_resource(domain), &asking, descriptors)
-                .document();
+                .envoy_patch_policy(&name, &asking, descriptors);
+            text.push('\n');
         }
     }
     Ok(text)
@@ -354,45 +356,16 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
         "Written by `weir envoy` for the limits of the domain {domain} in {path}. Write it again \
          when they change."
     )];
-    let sent = || {
-        descriptors
-            .keys
-            .iter()
-            .filter_map(|key| Some((key, sources.get(key)?)))
-    };
-    let any = |is_it: fn(&Kind) -> bool| sent().any(|(_, source)| is_it(&source.kind));
+    let sent: Vec<(&String, &Source)> = descriptors
+        .keys
+        .iter()
+        .filter_map(|key| Some((key, sources.get(key)?)))
+        .collect();
     let is_http = envoy.attach != Attach::Tcp;
-    if is_http
-        && envoy.target == Target::Envoy
-        && any(|kind| {
-            matches!(
-                kind,
-                Kind::RemoteAddress | Kind::MaskedRemoteAddress { .. } | Kind::AddressMatch
-            )
-        })
-    {
-        let proxies = "behind other proxies, xff_num_trusted_hops";
-        notes.push(format!(
-            "The connection manager needs use_remote_address: true and, {proxies}; otherwise \
-             clients choose their address."
-        ));
-    }
-    if any(|kind| matches!(kind, Kind::Path | Kind::PathMatch))
-        || any(|kind| matches!(kind, Kind::Header(name) if name == ":path"))
-    {
-        let setting = match envoy.target {
-            Target::Envoy => {
-                Some("The connection manager needs normalize_path: true and merge_slashes: true")
-            }
-            Target::Istio => {
-                Some("The mesh needs pathNormalization: { normalization: MERGE_SLASHES }")
-            }
-            // It does so by itself.
-            Target::EnvoyGateway => None,
-        };
-        notes.extend(setting.map(|setting| format!("{setting}; otherwise //login is not /login.")));
-    }
-    for (key, source) in sent()
+    notes.extend(note_on_addresses(envoy, &sent));
+    notes.extend(note_on_paths(envoy, &sent));
+    for (key, source) in sent
+        .into_iter()
         .filter(|(_, source)| is_http && source.kind.may_be_missing() && source.default.is_none())
     {
         notes.push(format!(
@@ -423,6 +396,42 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
             .map(|limit| format!("Not sent here: {limit}")),
     );
     notes
+}
+
+/// What Envoy has to do so that the address of the client is the one that it trusts.
+fn note_on_addresses(envoy: &Envoy, sent: &[(&String, &Source)]) -> Option<String> {
+    let of_address = |(_, source): &(&String, &Source)| {
+        matches!(
+            source.kind,
+            Kind::RemoteAddress | Kind::MaskedRemoteAddress { .. } | Kind::AddressMatch
+        )
+    };
+    let is_needed =
+        envoy.attach != Attach::Tcp && envoy.target == Target::Envoy && sent.iter().any(of_address);
+    is_needed.then(|| {
+        "The connection manager needs use_remote_address: true and, behind other proxies, \
+         xff_num_trusted_hops; otherwise clients choose their address."
+            .to_owned()
+    })
+}
+
+/// What Envoy has to do so that a path has one spelling.
+fn note_on_paths(envoy: &Envoy, sent: &[(&String, &Source)]) -> Option<String> {
+    let of_path = |(_, source): &(&String, &Source)| match &source.kind {
+        Kind::Path | Kind::PathMatch => true,
+        Kind::Header(name) => name == ":path",
+        _ => false,
+    };
+    let setting = match envoy.target {
+        Target::Envoy => {
+            "The connection manager needs normalize_path: true and merge_slashes: true"
+        }
+        Target::Istio => "The mesh needs pathNormalization: { normalization: MERGE_SLASHES }",
+        // It does so by itself.
+        Target::EnvoyGateway => return None,
+    };
+    let is_needed = sent.iter().any(of_path);
+    is_needed.then(|| format!("{setting}; otherwise //login is not /login."))
 }
 
 /// A name for Kubernetes: RFC 1123, section 2.1, in lower case.

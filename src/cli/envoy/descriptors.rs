@@ -12,7 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use super::matches::{Values, default_action};
 use super::source::{Kind, Source};
 use super::sources::Sources;
-use super::yaml::{Yaml, map, one};
+use super::yaml::scalar;
 use crate::limits::rules::compile::outline::Outline;
 use crate::limits::rules::compile::{OneLine, Problem};
 
@@ -38,7 +38,7 @@ pub(super) enum Protocol {
 #[derive(Clone, Debug)]
 pub(super) struct Descriptor {
     /// The actions, or for TCP the entries.
-    pub(super) actions: Vec<Yaml>,
+    pub(super) actions: Vec<String>,
     /// The limits that it finds, for people.
     limits: Vec<String>,
     further: usize,
@@ -107,7 +107,7 @@ struct Walk<'s> {
     values: HashMap<String, Values>,
     found: Descriptors,
     /// The index of each list of actions.
-    known: HashMap<Vec<Yaml>, usize>,
+    known: HashMap<Vec<String>, usize>,
     problems: Vec<Problem>,
     /// Keys with a problem of their own, which is reported once.
     reported: HashSet<String>,
@@ -131,7 +131,7 @@ impl Walk<'_> {
 
     /// Adds the lists of a level. `before` are the lists that lead to it, and `path` the names of
     /// the levels.
-    fn level(&mut self, level: &[Outline], before: &[Vec<Yaml>], path: &mut Vec<String>) {
+    fn level(&mut self, level: &[Outline], before: &[Vec<String>], path: &mut Vec<String>) {
         // Keys whose values the operator names are followed once for each value.
         let mut named: HashSet<&str> = HashSet::new();
         for own in level {
@@ -178,8 +178,8 @@ impl Walk<'_> {
     fn branch(
         &mut self,
         own: &Outline,
-        elements: &[Yaml],
-        before: &[Vec<Yaml>],
+        elements: &[String],
+        before: &[Vec<String>],
         path: &mut Vec<String>,
     ) {
         if !own.limits_anything() {
@@ -191,7 +191,7 @@ impl Walk<'_> {
         let ways = elements
             .iter()
             .flat_map(|element| before.iter().map(move |list| (list, element)));
-        let lists: Vec<Vec<Yaml>> = ways
+        let lists: Vec<Vec<String>> = ways
             .take(MOST_LISTS + 1)
             .map(|(list, element)| [&list[..], std::slice::from_ref(element)].concat())
             .collect();
@@ -205,7 +205,7 @@ impl Walk<'_> {
         path.pop();
     }
 
-    fn add(&mut self, list: &[Yaml], path: &[String], own: &Outline) {
+    fn add(&mut self, list: &[String], path: &[String], own: &Outline) {
         let index = *self.known.entry_ref(list).or_insert_with(|| {
             self.found.all.push(Descriptor {
                 actions: list.to_vec(),
@@ -271,7 +271,7 @@ impl Walk<'_> {
     }
 
     /// The ways in which Envoy sends the entry of a descriptor of a level.
-    fn elements(&mut self, own: &Outline, level: &[Outline], source: &Source) -> Vec<Yaml> {
+    fn elements(&mut self, own: &Outline, level: &[Outline], source: &Source) -> Vec<String> {
         let key = &*own.key;
         match (&source.kind, own.value.as_deref()) {
             (Kind::GenericKey(_), value) => {
@@ -325,14 +325,12 @@ impl Walk<'_> {
     }
 
     /// An entry with a text of the configuration.
-    fn fixed(&self, key: &str, value: &str) -> Yaml {
+    fn fixed(&self, key: &str, value: &str) -> String {
         match self.protocol {
-            Protocol::Http => one(
-                "generic_key",
-                map([
-                    ("descriptor_key", key.into()),
-                    ("descriptor_value", value.into()),
-                ]),
+            Protocol::Http => format!(
+                "generic_key:\n  descriptor_key: {}\n  descriptor_value: {}",
+                scalar(key),
+                scalar(value)
             ),
             // A `%` begins an operator there.
             Protocol::Tcp => entry(key, &value.replace('%', "%%")),
@@ -380,15 +378,15 @@ fn find<'o>(same: &[&'o Outline], value: &str) -> Option<&'o Outline> {
 }
 
 /// Whether an action depends on what the request has, so that only some of many lists are sent.
-fn is_match(action: &Yaml) -> bool {
-    let Yaml::Map(fields) = action else {
-        return false;
-    };
-    fields.iter().any(|(name, _)| name.ends_with("_match"))
+fn is_match(action: &str) -> bool {
+    action
+        .lines()
+        .next()
+        .is_some_and(|name| name.ends_with("_match:"))
 }
 
-fn entry(key: &str, value: &str) -> Yaml {
-    map([("key", key.into()), ("value", value.into())])
+fn entry(key: &str, value: &str) -> String {
+    format!("key: {}\nvalue: {}", scalar(key), scalar(value))
 }
 
 fn shown(own: &Outline) -> String {

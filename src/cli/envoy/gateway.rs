@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use super::descriptors::Descriptors;
 use super::output::{Asking, Grpc};
-use super::yaml::{Yaml, map, one};
+use super::yaml::{indented, scalar};
 
 /// The filter's name. Envoy Gateway configures its own rate limits by the usual name, route by
 /// route, and would replace these.
@@ -46,63 +46,47 @@ impl Listener {
         policy: &str,
         asking: &Asking<'_>,
         descriptors: &Descriptors,
-    ) -> Yaml {
+    ) -> String {
         let Self {
             namespace,
             gateway,
             name,
         } = self;
-        let target = map([
-            ("group", "gateway.networking.k8s.io".into()),
-            ("kind", "Gateway".into()),
-            ("name", gateway.as_str().into()),
-        ]);
-        // Behind filters that verify clients, as the router is the last one.
-        let router = "..http_filters[?(@.name=='envoy.filters.http.router')]";
-        let filter = asking.filter(FILTER, descriptors, Grpc::Cluster);
-        let insert = map([
-            ("op", "add".into()),
-            ("jsonPath", router.into()),
-            ("value", filter),
-        ]);
-        let cluster = map([
-            ("op", "add".into()),
-            ("path", "".into()),
-            ("value", asking.cluster()),
-        ]);
-        let patch = |kind: &str, name: String, operation: Yaml| {
-            map([
-                (
-                    "type",
-                    format!("type.googleapis.com/envoy.config.{kind}").into(),
-                ),
-                ("name", name.into()),
-                ("operation", operation),
-            ])
-        };
-        let patches = vec![
-            patch(
-                "listener.v3.Listener",
-                format!("{namespace}/{gateway}/{name}"),
-                insert,
-            ),
-            patch("cluster.v3.Cluster", "weir".to_owned(), cluster),
-        ];
-        map([
-            ("apiVersion", "gateway.envoyproxy.io/v1alpha1".into()),
-            ("kind", "EnvoyPatchPolicy".into()),
-            (
-                "metadata",
-                one("name", policy).with("namespace", namespace.as_str()),
-            ),
-            (
-                "spec",
-                map([
-                    ("targetRef", target),
-                    ("type", "JSONPatch".into()),
-                    ("jsonPatches", patches.into()),
-                ]),
-            ),
-        ])
+        // The filter stands behind filters that verify clients, as the router is the last one.
+        format!(
+            "\
+apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: EnvoyPatchPolicy
+metadata:
+  name: {}
+  namespace: {}
+spec:
+  targetRef:
+    group: gateway.networking.k8s.io
+    kind: Gateway
+    name: {}
+  type: JSONPatch
+  jsonPatches:
+    - type: type.googleapis.com/envoy.config.listener.v3.Listener
+      name: {}
+      operation:
+        op: add
+        jsonPath: \"..http_filters[?(@.name=='envoy.filters.http.router')]\"
+        value:
+          {}
+    - type: type.googleapis.com/envoy.config.cluster.v3.Cluster
+      name: weir
+      operation:
+        op: add
+        path: \"\"
+        value:
+          {}",
+            scalar(policy),
+            scalar(namespace),
+            scalar(gateway),
+            scalar(&format!("{namespace}/{gateway}/{name}")),
+            indented(&asking.filter(FILTER, descriptors, Grpc::Cluster), 10),
+            indented(&asking.cluster(), 10)
+        )
     }
 }

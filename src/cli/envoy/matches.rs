@@ -6,7 +6,7 @@
 //! the patterns before it.
 
 use super::source::{Kind, Source, network};
-use super::yaml::{Yaml, map, one};
+use super::yaml::{list, scalar};
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::compile::outline::Outline;
 
@@ -154,54 +154,44 @@ impl Values {
 
     /// The actions that send this value. A request that has it matches one of them, and no other
     /// request does.
-    pub(super) fn actions(&self, key: &str, source: &Source, value: &str) -> Vec<Yaml> {
-        let entry = [
-            ("descriptor_key", key.into()),
-            ("descriptor_value", value.into()),
-        ];
+    pub(super) fn actions(&self, key: &str, source: &Source, value: &str) -> Vec<String> {
+        let by_header = |name: &str| {
+            let lists = self.matchers(name, value).into_iter();
+            let action = |headers: Vec<String>| action("header", key, value, "", &headers);
+            lists.map(action).collect()
+        };
         match &source.kind {
             Kind::QueryMatch(name) => {
-                let parameter = map([
-                    ("name", name.as_str().into()),
-                    ("string_match", one("exact", value)),
-                ]);
-                let [key, value] = entry;
-                vec![one(
-                    "query_parameter_value_match",
-                    map([key, value, ("query_parameters", vec![parameter].into())]),
-                )]
+                let parameter = matcher(name, "exact", value);
+                vec![action("query_parameter", key, value, "", &[parameter])]
             }
             Kind::AddressMatch => {
                 let Some((address, bits)) = network(value) else {
                     return Vec::new();
                 };
-                let range = map([
-                    ("address_prefix", address.to_string().into()),
-                    ("prefix_len", u32::from(bits).into()),
-                ]);
-                let [key, value] = entry;
-                vec![one(
-                    "remote_address_match",
-                    map([key, value, ("address_matcher", one("ranges", vec![range]))]),
+                let address = scalar(&address.to_string());
+                vec![format!(
+                    "\
+remote_address_match:
+  descriptor_key: {}
+  descriptor_value: {}
+  address_matcher:
+    ranges:
+      - address_prefix: {address}
+        prefix_len: {bits}",
+                    scalar(key),
+                    scalar(value)
                 )]
             }
-            Kind::HeaderMatch(name) => self
-                .matchers(name, value)
-                .into_iter()
-                .map(|headers| header_value_match(entry.clone(), headers))
-                .collect(),
-            Kind::PathMatch => self
-                .matchers(PATH, value)
-                .into_iter()
-                .map(|headers| header_value_match(entry.clone(), headers))
-                .collect(),
+            Kind::HeaderMatch(name) => by_header(name),
+            Kind::PathMatch => by_header(PATH),
             _ => Vec::new(),
         }
     }
 
     /// Lists of matchers of a header: all of a list have to match, and no request matches two
     /// lists.
-    fn matchers(&self, name: &str, value: &str) -> Vec<Vec<Yaml>> {
+    fn matchers(&self, name: &str, value: &str) -> Vec<Vec<String>> {
         let one_by_one = exact(name, value)
             .into_iter()
             .map(|matcher| vec![matcher])
@@ -226,17 +216,12 @@ impl Values {
             .chain(self.patterns.iter().map(|pattern| &pattern.text))
             .filter(|other| *other != value);
         for other in others.filter(|other| other.starts_with(prefix)) {
-            matchers.extend(
-                exact(name, other)
-                    .into_iter()
-                    .map(|matcher| matcher.with("invert_match", true)),
-            );
+            matchers.extend(exact(name, other).into_iter().map(inverted));
         }
-        matchers.extend(
-            before
-                .iter()
-                .map(|pattern| starting_with(name, &pattern.prefix).with("invert_match", true)),
-        );
+        let others = before
+            .iter()
+            .map(|pattern| inverted(starting_with(name, &pattern.prefix)));
+        matchers.extend(others);
         let is_taken = before
             .iter()
             .any(|pattern| value.starts_with(&pattern.prefix));
@@ -248,58 +233,64 @@ impl Values {
 /// The header that is a path with its query.
 const PATH: &str = ":path";
 
+/// A matcher of a header or a parameter by its text.
+fn matcher(name: &str, kind: &str, text: &str) -> String {
+    let (name, text) = (scalar(name), scalar(text));
+    format!("name: {name}\nstring_match:\n  {kind}: {text}")
+}
+
+/// A matcher of all requests that have the header or the parameter.
+fn present(name: &str) -> String {
+    format!("name: {}\npresent_match: true", scalar(name))
+}
+
+fn inverted(matcher: String) -> String {
+    matcher + "\ninvert_match: true"
+}
+
 /// The matchers of one value, of which at most one matches: a path has a query, or none.
-fn exact(name: &str, value: &str) -> Vec<Yaml> {
-    let matcher =
-        |kind: &str, text: String| map([("name", name.into()), ("string_match", one(kind, text))]);
-    let with_query = (name == PATH).then(|| matcher("prefix", format!("{value}?")));
-    [matcher("exact", value.to_owned())]
+fn exact(name: &str, value: &str) -> Vec<String> {
+    let with_query = (name == PATH).then(|| matcher(name, "prefix", &format!("{value}?")));
+    [matcher(name, "exact", value)]
         .into_iter()
         .chain(with_query)
         .collect()
 }
 
 /// The matcher of all values that begin so. An empty prefix is one that Envoy refuses.
-fn starting_with(name: &str, prefix: &str) -> Yaml {
+fn starting_with(name: &str, prefix: &str) -> String {
     match prefix {
-        "" => map([("name", name.into()), ("present_match", true.into())]),
-        prefix => map([
-            ("name", name.into()),
-            ("string_match", one("prefix", prefix)),
-        ]),
+        "" => present(name),
+        prefix => matcher(name, "prefix", prefix),
     }
 }
 
-fn header_value_match([key, value]: [(&str, Yaml); 2], headers: Vec<Yaml>) -> Yaml {
-    one(
-        "header_value_match",
-        map([key, value, ("headers", headers.into())]),
+/// An action that sends a text where the headers or parameters match; `expected` may be a field
+/// that says that they must not.
+fn action(what: &str, key: &str, value: &str, expected: &str, matchers: &[String]) -> String {
+    format!(
+        "\
+{what}_value_match:
+  descriptor_key: {}
+  descriptor_value: {}
+{expected}  {what}s:
+    {}",
+        scalar(key),
+        scalar(value),
+        list(matchers, 4)
     )
 }
 
 /// The action that sends the default of a source, for requests without a value; `None` if the
 /// action of the source sends it.
-pub(super) fn default_action(key: &str, kind: &Kind, default: &str) -> Option<Yaml> {
-    let entry = |matcher: (&str, Yaml)| {
-        map([
-            ("descriptor_key", key.into()),
-            ("descriptor_value", default.into()),
-            ("expect_match", false.into()),
-            matcher,
-        ])
+pub(super) fn default_action(key: &str, kind: &Kind, default: &str) -> Option<String> {
+    let (what, name) = match kind {
+        Kind::Header(name) => ("header", name),
+        Kind::Query(name) => ("query_parameter", name),
+        _ => return None,
     };
-    let present = |name: &str| map([("name", name.into()), ("present_match", true.into())]);
-    match kind {
-        Kind::Header(name) => Some(one(
-            "header_value_match",
-            entry(("headers", vec![present(name)].into())),
-        )),
-        Kind::Query(name) => Some(one(
-            "query_parameter_value_match",
-            entry(("query_parameters", vec![present(name)].into())),
-        )),
-        _ => None,
-    }
+    let expected = "  expect_match: false\n";
+    Some(action(what, key, default, expected, &[present(name)]))
 }
 
 /// The source that sends what this one matches.

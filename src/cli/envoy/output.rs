@@ -1,18 +1,10 @@
 //! The pieces of configuration around the descriptors: for Envoy's own files, and for Istio.
 
 use super::descriptors::Descriptors;
-use super::yaml::{Yaml, map, one};
+use super::yaml::{indented, list, scalar};
 
 /// Envoy's name of the HTTP filter, by which routes configure it.
-const HTTP_FILTER: &str = "envoy.filters.http.ratelimit";
-const HTTP_FILTER_TYPE: &str =
-    "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit";
-const PER_ROUTE_TYPE: &str =
-    "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute";
-const NETWORK_FILTER: &str = "envoy.filters.network.ratelimit";
-const NETWORK_FILTER_TYPE: &str =
-    "type.googleapis.com/envoy.extensions.filters.network.ratelimit.v3.RateLimit";
-const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+pub(super) const HTTP_FILTER: &str = "envoy.filters.http.ratelimit";
 
 /// Where the descriptors are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -48,145 +40,119 @@ pub(super) enum Grpc {
     Istio,
 }
 
-/// One piece: where it belongs, and what it is.
-pub(super) type Piece = (&'static str, Yaml);
+/// One piece: where it belongs, and its lines.
+pub(super) type Piece = (&'static str, String);
 
 impl Asking<'_> {
     /// The pieces of a configuration file of Envoy.
     pub(super) fn envoy(&self, descriptors: &Descriptors) -> Vec<Piece> {
-        let cluster = (
-            "in the list of clusters",
-            one("clusters", vec![self.cluster()]),
+        let filter = list(&[self.filter(HTTP_FILTER, descriptors, Grpc::Cluster)], 2);
+        let in_manager = (
+            "in http_filters of the HTTP connection manager, before the router",
+            format!("http_filters:\n  {filter}"),
         );
-        let filter = self.filter(HTTP_FILTER, descriptors, Grpc::Cluster);
+        let cluster = format!("clusters:\n  {}", list(&[self.cluster()], 2));
+        let cluster = ("in the list of clusters", cluster);
         match self.attach {
-            Attach::Filter => {
-                vec![
-                    (
-                        "in http_filters of the HTTP connection manager, before the router",
-                        one("http_filters", vec![filter]),
-                    ),
-                    cluster,
-                ]
+            Attach::Filter => vec![in_manager, cluster],
+            Attach::Tcp => {
+                let place = "in the filters of the listener, before the TCP proxy";
+                vec![(place, format!("filters:\n  {filter}")), cluster]
             }
-            Attach::Tcp => vec![
-                (
-                    "in the filters of the listener, before the TCP proxy",
-                    one("filters", vec![filter]),
-                ),
-                cluster,
-            ],
-            Attach::VirtualHost => vec![
-                (
-                    "in the virtual host",
-                    one("rate_limits", rate_limits(descriptors)),
-                ),
-                (
-                    "in http_filters of the HTTP connection manager, before the router",
-                    one("http_filters", vec![filter]),
-                ),
-                cluster,
-            ],
-            Attach::Route => vec![
-                (
-                    "in the route, beside `match`",
-                    one(
-                        "typed_per_filter_config",
-                        one(HTTP_FILTER, per_route(descriptors)),
-                    ),
-                ),
-                (
-                    "in http_filters of the HTTP connection manager, before the router",
-                    one("http_filters", vec![filter]),
-                ),
-                cluster,
-            ],
+            Attach::VirtualHost => {
+                let piece = ("in the virtual host", rate_limits(descriptors));
+                vec![piece, in_manager, cluster]
+            }
+            Attach::Route => {
+                let piece = ("in the route, beside `match`", per_route(descriptors));
+                vec![piece, in_manager, cluster]
+            }
         }
     }
 
     /// The filter that asks Weir, under this name if it is one for HTTP.
-    pub(super) fn filter(&self, name: &str, descriptors: &Descriptors, grpc: Grpc) -> Yaml {
-        let service = match grpc {
-            Grpc::Cluster => one("cluster_name", "weir"),
+    pub(super) fn filter(&self, name: &str, descriptors: &Descriptors, grpc: Grpc) -> String {
+        let authority = match grpc {
+            Grpc::Cluster => "cluster_name: weir".to_owned(),
             // Without `authority` Envoy sends the name of the cluster, in which `|` is no letter of
             // an authority.
-            Grpc::Istio => map([
-                (
-                    "cluster_name",
-                    format!("outbound|{}||{}", self.port, self.host).into(),
-                ),
-                ("authority", self.host.into()),
-            ]),
+            Grpc::Istio => format!(
+                "cluster_name: {}\n        authority: {}",
+                scalar(&format!("outbound|{}||{}", self.port, self.host)),
+                scalar(self.host)
+            ),
         };
-        let service = map([
-            ("transport_api_version", "V3".into()),
-            ("grpc_service", one("envoy_grpc", service)),
-        ]);
-        if self.attach == Attach::Tcp {
-            let config = map([
-                ("@type", NETWORK_FILTER_TYPE.into()),
-                ("stat_prefix", self.domain.into()),
-                ("domain", self.domain.into()),
-                ("timeout", self.timeout.as_str().into()),
-                ("failure_mode_deny", self.failure_mode_deny.into()),
-                ("rate_limit_service", service),
-                ("descriptors", commented(descriptors, "entries")),
-            ]);
-            return map([("name", NETWORK_FILTER.into()), ("typed_config", config)]);
-        }
-        let config = map([
-            ("@type", HTTP_FILTER_TYPE.into()),
-            ("domain", self.domain.into()),
-            ("timeout", self.timeout.as_str().into()),
-            ("failure_mode_deny", self.failure_mode_deny.into()),
-            ("enable_x_ratelimit_headers", "DRAFT_VERSION_03".into()),
-            ("rate_limit_service", service),
-        ]);
-        let config = if self.attach == Attach::Filter {
-            config.with("rate_limits", rate_limits(descriptors))
+        let is_tcp = self.attach == Attach::Tcp;
+        let domain = scalar(self.domain);
+        let (protocol, name) = if is_tcp {
+            ("network", "envoy.filters.network.ratelimit")
         } else {
-            config
+            ("http", name)
         };
-        map([("name", name.into()), ("typed_config", config)])
+        let filter = format!(
+            "\
+name: {name}
+typed_config:
+  \"@type\": type.googleapis.com/envoy.extensions.filters.{protocol}.ratelimit.v3.RateLimit
+  {}domain: {domain}
+  timeout: {}
+  failure_mode_deny: {}
+  {}rate_limit_service:
+    transport_api_version: V3
+    grpc_service:
+      envoy_grpc:
+        {authority}",
+            if is_tcp {
+                format!("stat_prefix: {domain}\n  ")
+            } else {
+                String::new()
+            },
+            scalar(&self.timeout),
+            self.failure_mode_deny,
+            if is_tcp {
+                ""
+            } else {
+                "enable_x_ratelimit_headers: DRAFT_VERSION_03\n  "
+            },
+        );
+        let sent = match self.attach {
+            Attach::Tcp => commented(descriptors, "descriptors", "entries"),
+            Attach::Filter => rate_limits(descriptors),
+            Attach::VirtualHost | Attach::Route => return filter,
+        };
+        format!("{filter}\n  {}", indented(&sent, 2))
     }
 
     /// The cluster of Weir. gRPC is HTTP/2.
-    pub(super) fn cluster(&self) -> Yaml {
-        let http2 = map([
-            (
-                "@type",
-                format!("type.googleapis.com/{HTTP_OPTIONS}").into(),
-            ),
-            (
-                "explicit_http_config",
-                one("http2_protocol_options", map([])),
-            ),
-        ]);
-        let address = map([
-            ("address", self.host.into()),
-            ("port_value", u32::from(self.port).into()),
-        ]);
-        let endpoint = one("endpoint", one("address", one("socket_address", address)));
-        let endpoints = one("lb_endpoints", vec![endpoint]);
+    pub(super) fn cluster(&self) -> String {
         // Envoy balances calls over all addresses of the name, as a headless Service has them.
         let kind = if self.host.parse::<std::net::IpAddr>().is_ok() {
             "STATIC"
         } else {
             "STRICT_DNS"
         };
-        map([
-            ("name", "weir".into()),
-            ("type", kind.into()),
-            ("connect_timeout", "0.25s".into()),
-            ("typed_extension_protocol_options", one(HTTP_OPTIONS, http2)),
-            (
-                "load_assignment",
-                map([
-                    ("cluster_name", "weir".into()),
-                    ("endpoints", vec![endpoints].into()),
-                ]),
-            ),
-        ])
+        format!(
+            "\
+name: weir
+type: {kind}
+connect_timeout: \"0.25s\"
+typed_extension_protocol_options:
+  envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+    \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+    explicit_http_config:
+      http2_protocol_options: {{}}
+load_assignment:
+  cluster_name: weir
+  endpoints:
+    - lb_endpoints:
+        - endpoint:
+            address:
+              socket_address:
+                address: {}
+                port_value: {}",
+            scalar(self.host),
+            self.port
+        )
     }
 }
 
@@ -224,144 +190,133 @@ impl Context {
 
 impl Mesh<'_> {
     /// The EnvoyFilter.
-    pub(super) fn envoy_filter(&self, asking: &Asking<'_>, descriptors: &Descriptors) -> Yaml {
+    pub(super) fn envoy_filter(&self, asking: &Asking<'_>, descriptors: &Descriptors) -> String {
         let mut patches = vec![self.insert(asking, descriptors)];
         match asking.attach {
             Attach::Filter | Attach::Tcp => {}
             Attach::VirtualHost => {
-                patches.push(self.merge(
-                    "VIRTUAL_HOST",
-                    |name| one("name", name),
-                    one("rate_limits", rate_limits(descriptors)),
-                ));
+                let host = |name: &str| format!("name: {name}");
+                patches.push(self.merge("VIRTUAL_HOST", host, &rate_limits(descriptors)));
             }
             Attach::Route => {
-                let value = one(
-                    "typed_per_filter_config",
-                    one(HTTP_FILTER, per_route(descriptors)),
-                );
-                patches.push(self.merge(
-                    "HTTP_ROUTE",
-                    |name| one("route", one("name", name)),
-                    value,
-                ));
+                let route = |name: &str| format!("route:\n  name: {name}");
+                patches.push(self.merge("HTTP_ROUTE", route, &per_route(descriptors)));
             }
         }
         let (label, value) = self.selector;
-        map([
-            ("apiVersion", "networking.istio.io/v1alpha3".into()),
-            ("kind", "EnvoyFilter".into()),
-            (
-                "metadata",
-                map([
-                    ("name", self.name.as_str().into()),
-                    ("namespace", self.namespace.into()),
-                ]),
-            ),
-            (
-                "spec",
-                map([
-                    ("workloadSelector", one("labels", one(label, value))),
-                    ("configPatches", patches.into()),
-                ]),
-            ),
-        ])
+        format!(
+            "\
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata:
+  name: {}
+  namespace: {}
+spec:
+  workloadSelector:
+    labels:
+      {}: {}
+  configPatches:
+    {}",
+            scalar(&self.name),
+            scalar(self.namespace),
+            scalar(label),
+            scalar(value),
+            list(&patches, 4)
+        )
     }
 
     /// The patch that adds the filter before the one that ends the chain.
-    fn insert(&self, asking: &Asking<'_>, descriptors: &Descriptors) -> Yaml {
-        let is_tcp = asking.attach == Attach::Tcp;
-        let filter = if is_tcp {
-            one("name", "envoy.filters.network.tcp_proxy")
+    fn insert(&self, asking: &Asking<'_>, descriptors: &Descriptors) -> String {
+        let (apply_to, last) = if asking.attach == Attach::Tcp {
+            ("NETWORK_FILTER", "name: envoy.filters.network.tcp_proxy")
         } else {
-            let router = one("name", "envoy.filters.http.router");
-            map([
-                (
-                    "name",
-                    "envoy.filters.network.http_connection_manager".into(),
-                ),
-                ("subFilter", router),
-            ])
+            (
+                "HTTP_FILTER",
+                "\
+name: envoy.filters.network.http_connection_manager
+subFilter:
+  name: envoy.filters.http.router",
+            )
         };
-        let listener = self
-            .port
-            .map_or_else(|| map([]), |port| one("portNumber", u32::from(port)))
-            .with("filterChain", one("filter", filter));
-        map([
-            (
-                "applyTo",
-                if is_tcp {
-                    "NETWORK_FILTER"
-                } else {
-                    "HTTP_FILTER"
-                }
-                .into(),
-            ),
-            (
-                "match",
-                map([
-                    ("context", self.context.name().into()),
-                    ("listener", listener),
-                ]),
-            ),
-            (
-                "patch",
-                map([
-                    ("operation", "INSERT_BEFORE".into()),
-                    (
-                        "value",
-                        asking.filter(HTTP_FILTER, descriptors, Grpc::Istio),
-                    ),
-                ]),
-            ),
-        ])
+        let port = self.port.map(|port| format!("portNumber: {port}\n    "));
+        format!(
+            "\
+applyTo: {apply_to}
+match:
+  context: {}
+  listener:
+    {}filterChain:
+      filter:
+        {}
+patch:
+  operation: INSERT_BEFORE
+  value:
+    {}",
+            self.context.name(),
+            port.unwrap_or_default(),
+            indented(last, 8),
+            indented(&asking.filter(HTTP_FILTER, descriptors, Grpc::Istio), 4)
+        )
     }
 
     /// A patch of virtual hosts or routes: of that with the name, or of all.
-    fn merge(&self, apply_to: &str, by_name: impl FnOnce(&str) -> Yaml, value: Yaml) -> Yaml {
-        let all = one("context", self.context.name());
-        let matched = match self.target {
-            Some(name) => all.with("routeConfiguration", one("vhost", by_name(name))),
-            None => all,
-        };
-        map([
-            ("applyTo", apply_to.into()),
-            ("match", matched),
-            (
-                "patch",
-                map([("operation", "MERGE".into()), ("value", value)]),
-            ),
-        ])
+    fn merge(&self, apply_to: &str, by_name: impl FnOnce(&str) -> String, value: &str) -> String {
+        let matched = self.target.map_or_else(String::new, |name| {
+            let vhost = indented(&by_name(&scalar(name)), 6);
+            format!("\n  routeConfiguration:\n    vhost:\n      {vhost}")
+        });
+        format!(
+            "\
+applyTo: {apply_to}
+match:
+  context: {}{matched}
+patch:
+  operation: MERGE
+  value:
+    {}",
+            self.context.name(),
+            indented(value, 4)
+        )
     }
 }
 
-fn per_route(descriptors: &Descriptors) -> Yaml {
-    map([
-        ("@type", PER_ROUTE_TYPE.into()),
-        ("rate_limits", rate_limits(descriptors)),
-    ])
+/// The filter's configuration of a route.
+fn per_route(descriptors: &Descriptors) -> String {
+    format!(
+        "\
+typed_per_filter_config:
+  {HTTP_FILTER}:
+    \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+    {}",
+        indented(&rate_limits(descriptors), 4)
+    )
 }
 
-fn rate_limits(descriptors: &Descriptors) -> Yaml {
-    commented(descriptors, "actions")
+fn rate_limits(descriptors: &Descriptors) -> String {
+    commented(descriptors, "rate_limits", "actions")
 }
 
-/// The descriptors, each below the limits that it finds.
-fn commented(descriptors: &Descriptors, field: &str) -> Yaml {
-    let mut items = Vec::with_capacity(descriptors.all.len());
+/// The descriptors in a field, each below the limits that it finds.
+fn commented(descriptors: &Descriptors, field: &str, of_each: &str) -> String {
+    let mut text = format!("{field}:");
+    let mut add = |comments: &[String], item: &str| {
+        for line in comments {
+            text += &format!("\n  # {line}");
+        }
+        text += &format!("\n  - {}", indented(item, 4));
+    };
     for own in &descriptors.all {
-        let item = one(field, own.actions.clone());
-        items.push(Yaml::Commented(own.comments(), Box::new(item.clone())));
+        let item = format!("{of_each}:\n  {}", list(&own.actions, 2));
+        add(&own.comments(), &item);
         if own.is_released {
-            let back = map([("number", 1_u32.into()), ("is_negative_hits", true.into())]);
-            let release = item
-                .with("hits_addend", back)
-                .with("apply_on_stream_done", true);
-            items.push(Yaml::Commented(
-                vec!["the same when the request has ended".to_owned()],
-                Box::new(release),
-            ));
+            let back = "\
+hits_addend:
+  number: 1
+  is_negative_hits: true
+apply_on_stream_done: true";
+            let comment = ["the same when the request has ended".to_owned()];
+            add(&comment, &format!("{item}\n{back}"));
         }
     }
-    items.into()
+    text
 }

@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use super::yaml::{Yaml, map, one};
+use super::yaml::{list, scalar};
 
 /// All sources: the name, what stands behind it, and what Envoy sends.
 pub(super) const NAMES: [(&str, &str, &str); 24] = [
@@ -330,59 +330,53 @@ impl Kind {
     }
 
     /// The action of a source that sends what the request has.
-    pub(super) fn action(&self, key: &str, default: Option<&str>) -> Yaml {
+    pub(super) fn action(&self, key: &str, default: Option<&str>) -> String {
+        let key = scalar(key);
         match self {
-            Self::Header(name) => one(
-                "request_headers",
-                map([
-                    ("header_name", name.as_str().into()),
-                    ("descriptor_key", key.into()),
-                ]),
-            ),
-            Self::Query(name) => one(
-                "query_parameters",
-                map([
-                    ("query_parameter_name", name.as_str().into()),
-                    ("descriptor_key", key.into()),
-                ]),
-            ),
-            Self::Path => {
-                let config = map([
-                    ("@type", "type.googleapis.com/envoy.extensions.rate_limit_descriptors.expr.v3.Descriptor".into()),
-                    ("descriptor_key", key.into()),
-                    ("text", "request.url_path".into()),
-                ]);
-                one(
-                    "extension",
-                    map([
-                        ("name", "envoy.rate_limit_descriptors.expr".into()),
-                        ("typed_config", config),
-                    ]),
-                )
+            Self::Header(name) => {
+                let name = scalar(name);
+                format!("request_headers:\n  header_name: {name}\n  descriptor_key: {key}")
             }
-            Self::RemoteAddress => one("remote_address", map([])),
-            Self::MaskedRemoteAddress { v4, v6 } => {
-                let bits = map([
-                    ("v4_prefix_mask_len", u32::from(*v4).into()),
-                    ("v6_prefix_mask_len", u32::from(*v6).into()),
-                ]);
-                one("masked_remote_address", bits)
-            }
-            Self::SourceCluster => one("source_cluster", map([])),
-            Self::DestinationCluster => one("destination_cluster", map([])),
+            Self::Query(name) => format!(
+                "query_parameters:\n  query_parameter_name: {}\n  descriptor_key: {key}",
+                scalar(name)
+            ),
+            Self::Path => format!(
+                "\
+extension:
+  name: envoy.rate_limit_descriptors.expr
+  typed_config:
+    \"@type\": type.googleapis.com/envoy.extensions.rate_limit_descriptors.expr.v3.Descriptor
+    descriptor_key: {key}
+    text: request.url_path"
+            ),
+            Self::RemoteAddress => "remote_address: {}".to_owned(),
+            Self::MaskedRemoteAddress { v4, v6 } => format!(
+                "\
+masked_remote_address:
+  v4_prefix_mask_len: {v4}
+  v6_prefix_mask_len: {v6}"
+            ),
+            Self::SourceCluster => "source_cluster: {}".to_owned(),
+            Self::DestinationCluster => "destination_cluster: {}".to_owned(),
             Self::Metadata { of, filter, path } => {
-                let keys: Vec<_> = path.iter().map(|key| one("key", key.as_str())).collect();
-                let metadata_key = map([("key", filter.as_str().into()), ("path", keys.into())]);
-                let action = map([
-                    ("descriptor_key", key.into()),
-                    ("source", (*of).into()),
-                    ("metadata_key", metadata_key),
-                ]);
-                one(
-                    "metadata",
-                    default.into_iter().fold(action, |action, default| {
-                        action.with("default_value", default)
-                    }),
+                let keys: Vec<_> = path
+                    .iter()
+                    .map(|key| format!("key: {}", scalar(key)))
+                    .collect();
+                let default = default.map(|text| format!("\n  default_value: {}", scalar(text)));
+                format!(
+                    "\
+metadata:
+  descriptor_key: {key}
+  source: {of}
+  metadata_key:
+    key: {}
+    path:
+      {}{}",
+                    scalar(filter),
+                    list(&keys, 6),
+                    default.unwrap_or_default()
                 )
             }
             Self::GenericKey(_)

@@ -3,11 +3,11 @@
 
 use hashbrown::HashMap;
 use proptest::prelude::*;
+use serde_yaml::Value as Yaml;
 
 use super::descriptors::{Descriptors, Protocol, descriptors};
 use super::source::Source;
 use super::sources::{KeySource, Sources};
-use super::yaml::Yaml;
 use super::*;
 use crate::core::ask::Entry;
 use crate::limits::rules::Lookup;
@@ -39,19 +39,17 @@ fn generate(text: &str, from: &[&str], protocol: Protocol) -> Result<Descriptors
     descriptors(&outline(&files, "d"), &sources, protocol).map_err(shown)
 }
 
+/// An action as its reader sees it.
+fn read(action: &str) -> Yaml {
+    serde_yaml::from_str(action).unwrap_or_else(|error| panic!("{action}: {error}"))
+}
+
 fn field<'y>(yaml: &'y Yaml, name: &str) -> Option<&'y Yaml> {
-    let Yaml::Map(fields) = yaml else { return None };
-    fields
-        .iter()
-        .find(|(own, _)| own == name)
-        .map(|(_, value)| value)
+    yaml.get(name)
 }
 
 fn text<'y>(yaml: &'y Yaml, name: &str) -> Option<&'y str> {
-    match field(yaml, name) {
-        Some(Yaml::Text(text)) => Some(text),
-        _ => None,
-    }
+    field(yaml, name)?.as_str()
 }
 
 /// A HeaderMatcher of Envoy: config.route.v3.HeaderMatcher.
@@ -74,14 +72,13 @@ fn header_matches(matcher: &Yaml, headers: &HashMap<String, String>) -> bool {
 }
 
 /// The entry that an action makes of a request; `None`: Envoy does not send the descriptor.
-fn entry(action: &Yaml, headers: &HashMap<String, String>) -> Option<(String, String)> {
-    let Yaml::Map(fields) = action else {
-        panic!("{action:?}")
-    };
-    let (name, own) = &fields[0];
+fn entry(action: &str, headers: &HashMap<String, String>) -> Option<(String, String)> {
+    let action = read(action);
+    let fields = action.as_mapping().expect("a map");
+    let (name, own) = fields.iter().next().expect("a field");
     let key = text(own, "descriptor_key").map(str::to_owned);
     let fixed = || text(own, "descriptor_value").map(str::to_owned);
-    let value = match name.as_str() {
+    let value = match name.as_str().expect("a name") {
         "request_headers" => headers.get(text(own, "header_name")?).cloned(),
         "generic_key" => fixed(),
         "extension" => {
@@ -95,7 +92,7 @@ fn entry(action: &Yaml, headers: &HashMap<String, String>) -> Option<(String, St
             return text(config, "descriptor_key").map(str::to_owned).zip(path);
         }
         "header_value_match" => {
-            let Some(Yaml::List(matchers)) = field(own, "headers") else {
+            let Some(Yaml::Sequence(matchers)) = field(own, "headers") else {
                 panic!("{own:?}")
             };
             let expected = field(own, "expect_match") != Some(&Yaml::Bool(false));
@@ -374,12 +371,27 @@ fn file(descriptors: &[&str]) -> String {
     format!("domain: d\ndescriptors:\n{}", lines.collect::<String>())
 }
 
+/// Limits of a file, sources, and a part of the problem that they have.
+type Case<'c> = (&'c [&'c str], &'c [&'c str], &'c str);
+
+fn check_problems(cases: &[Case<'_>]) {
+    for (limits, from, expected) in cases {
+        let problems = generate(&file(limits), from, Protocol::Http)
+            .expect_err("a problem")
+            .join("\n");
+        assert!(
+            problems.contains(expected),
+            "{limits:?} {from:?}: {problems}"
+        );
+    }
+}
+
 #[test]
 fn what_cannot_be_sent_is_an_error_at_its_place() {
-    for (limits, from, expected) in [
+    check_problems(&[
         (
-            &["key: a, !"][..],
-            &[][..],
+            &["key: a, !"],
+            &[],
             "f.yaml:3:10: error: the key 'a' has no source; say where Envoy takes it from, such as \
              --from a=header:NAME",
         ),
@@ -437,6 +449,12 @@ fn what_cannot_be_sent_is_an_error_at_its_place() {
             &["a=method"],
             "method never sends 'get'; methods are in capital letters; write GET",
         ),
+    ]);
+}
+
+#[test]
+fn what_a_source_cannot_match_is_an_error_at_its_place() {
+    check_problems(&[
         (
             &["key: a, !"],
             &["a=header-match:x"],
@@ -483,15 +501,7 @@ fn what_cannot_be_sent_is_an_error_at_its_place() {
             &["a=server-name"],
             "server-name exists for TCP connections only",
         ),
-    ] {
-        let problems = generate(&file(limits), from, Protocol::Http)
-            .expect_err("a problem")
-            .join("\n");
-        assert!(
-            problems.contains(expected),
-            "{limits:?} {from:?}: {problems}"
-        );
-    }
+    ]);
     let problems = generate(&file(&["key: a, !"]), &["a=header:x"], Protocol::Tcp)
         .expect_err("a problem")
         .join("\n");
@@ -513,7 +523,7 @@ fn the_values_of_generic_keys_choose_the_limits() {
         let found = generate(&limits, &[from, "b=header:x-b"], Protocol::Http);
         found.map(|found| {
             let value = |list: &descriptors::Descriptor| {
-                field(&list.actions[0], "generic_key")
+                field(&read(&list.actions[0]), "generic_key")
                     .and_then(|own| text(own, "descriptor_value"))
                     .map(str::to_owned)
             };

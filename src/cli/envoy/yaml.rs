@@ -1,152 +1,21 @@
-//! YAML as people write it: blocks in a given order, with comments. Text that could be read as
-//! something else is in quotes, as in JSON.
+//! YAML as people write it: blocks of lines, which stand in the code as they do in the output. Text
+//! that could be read as something else is in quotes, as in JSON.
 
 use std::fmt::Write;
 
-/// A value of a document.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Yaml {
-    Text(String),
-    Number(u64),
-    Bool(bool),
-    List(Vec<Yaml>),
-    Map(Vec<(String, Yaml)>),
-    /// An item of a list below lines of comments.
-    Commented(Vec<String>, Box<Yaml>),
+/// A block for a place with this indent: all lines but the first have it.
+pub(super) fn indented(block: &str, indent: usize) -> String {
+    block.replace('\n', &format!("\n{:indent$}", ""))
 }
 
-impl From<&str> for Yaml {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
-impl From<String> for Yaml {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<u32> for Yaml {
-    fn from(number: u32) -> Self {
-        Self::Number(number.into())
-    }
-}
-
-impl From<bool> for Yaml {
-    fn from(bool: bool) -> Self {
-        Self::Bool(bool)
-    }
-}
-
-impl From<Vec<Yaml>> for Yaml {
-    fn from(items: Vec<Yaml>) -> Self {
-        Self::List(items)
-    }
-}
-
-/// A map of these keys and values, in their order.
-pub(super) fn map<const N: usize>(entries: [(&str, Yaml); N]) -> Yaml {
-    Yaml::Map(
-        entries
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), value))
-            .collect(),
-    )
-}
-
-/// A map of one key and its value.
-pub(super) fn one(key: &str, value: impl Into<Yaml>) -> Yaml {
-    map([(key, value.into())])
-}
-
-impl Yaml {
-    /// The same map with another key at its end.
-    pub(super) fn with(self, key: &str, value: impl Into<Yaml>) -> Self {
-        match self {
-            Self::Map(mut entries) => {
-                entries.push((key.to_owned(), value.into()));
-                Self::Map(entries)
-            }
-            other => other,
-        }
-    }
-
-    /// The document: a map or a list, in blocks.
-    pub(super) fn document(&self) -> String {
-        let mut text = String::new();
-        self.block(0, &mut text);
-        text
-    }
-
-    /// Whether it stands on the line of its key.
-    fn is_short(&self) -> bool {
-        match self {
-            Self::Text(_) | Self::Number(_) | Self::Bool(_) => true,
-            Self::List(items) => items.is_empty(),
-            Self::Map(entries) => entries.is_empty(),
-            Self::Commented(..) => false,
-        }
-    }
-
-    fn short(&self) -> String {
-        match self {
-            Self::Text(text) => scalar(text),
-            Self::Number(number) => number.to_string(),
-            Self::Bool(bool) => bool.to_string(),
-            Self::List(_) => "[]".to_owned(),
-            Self::Map(_) | Self::Commented(..) => "{}".to_owned(),
-        }
-    }
-
-    /// Writes lines, the first of which begins where the text ends; all others begin with the
-    /// indent.
-    fn block(&self, indent: usize, text: &mut String) {
-        let pad = " ".repeat(indent);
-        // Writing to a string does not fail.
-        let begin = |text: &mut String, number: usize| {
-            if number > 0 {
-                text.push_str(&pad);
-            }
-        };
-        match self {
-            Self::Map(entries) if !entries.is_empty() => {
-                for (number, (key, value)) in entries.iter().enumerate() {
-                    begin(text, number);
-                    let key = scalar(key);
-                    if value.is_short() {
-                        let _ = writeln!(text, "{key}: {}", value.short());
-                    } else {
-                        let _ = write!(text, "{key}:\n{pad}  ");
-                        value.block(indent + 2, text);
-                    }
-                }
-            }
-            Self::List(items) if !items.is_empty() => {
-                for (number, item) in items.iter().enumerate() {
-                    begin(text, number);
-                    let item = match item {
-                        Self::Commented(lines, item) => {
-                            for line in lines {
-                                let _ = write!(text, "# {line}\n{pad}");
-                            }
-                            item
-                        }
-                        item => item,
-                    };
-                    text.push_str("- ");
-                    item.block(indent + 2, text);
-                }
-            }
-            short => {
-                let _ = writeln!(text, "{}", short.short());
-            }
-        }
-    }
+/// A list of blocks for a place with this indent.
+pub(super) fn list(items: &[String], indent: usize) -> String {
+    let items = items.iter().map(|item| format!("- {}", indented(item, 2)));
+    indented(&items.collect::<Vec<_>>().join("\n"), indent)
 }
 
 /// Plain if no reader of YAML could take it for anything else than this text.
-fn scalar(text: &str) -> String {
+pub(super) fn scalar(text: &str) -> String {
     let is_plain_letter = |letter: char| {
         letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/' | '|')
     };
@@ -188,42 +57,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_blocks_with_comments() {
-        let item = map([(
-            "actions",
-            vec![
-                one("remote_address", map([])),
-                one("generic_key", map([("a", "b: c".into())])),
-            ]
-            .into(),
-        )]);
-        let document = map([
-            ("name", "x".into()),
-            ("empty", Yaml::List(Vec::new())),
-            (
-                "list",
-                vec![
-                    Yaml::Commented(vec!["one".to_owned(), "two".to_owned()], Box::new(item)),
-                    5.into(),
-                    true.into(),
-                ]
-                .into(),
-            ),
-        ]);
-        let expected = "\
-name: x
-empty: []
-list:
-  # one
-  # two
-  - actions:
-      - remote_address: {}
-      - generic_key:
-          a: \"b: c\"
-  - 5
-  - true
-";
-        assert_eq!(document.document(), expected);
+    fn blocks_have_the_indent_of_their_place() {
+        let items = ["remote_address: {}".to_owned(), "a:\n  b: c".to_owned()];
+        assert_eq!(
+            format!("- actions:\n    {}", list(&items, 4)),
+            "- actions:\n    - remote_address: {}\n    - a:\n        b: c"
+        );
     }
 
     #[test]
@@ -245,7 +84,7 @@ list:
             "2001-01-01",
             ".5",
         ] {
-            let document = one("key", text).document();
+            let document = format!("key: {}\n", scalar(text));
             assert!(
                 document.contains('"') && document.lines().count() == 1,
                 "{document}"
@@ -259,8 +98,8 @@ list:
             assert_eq!(&*read[0].text, text);
         }
         assert_eq!(
-            one(":path", "outbound|8081||a.b").document(),
-            "\":path\": outbound|8081||a.b\n"
+            [scalar(":path"), scalar("outbound|8081||a.b")],
+            ["\":path\"", "outbound|8081||a.b"]
         );
     }
 }
