@@ -31,6 +31,42 @@ const MAX_ANSWER_BYTES: usize = 32 << 20;
 /// The largest file of a token in bytes.
 const MAX_TOKEN_BYTES: u64 = 64 << 10;
 
+/// What every command takes that asks a running service.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Asked {
+    /// Format of the output: text for people, json for programs
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    pub(super) format: print::Format,
+    #[command(flatten)]
+    pub(super) service: AdminFlags,
+}
+
+impl Asked {
+    /// The services that are asked.
+    ///
+    /// # Errors
+    /// As [`AdminFlags::services`].
+    pub(super) fn services(&self) -> anyhow::Result<Services> {
+        self.service.services()
+    }
+
+    /// Prints an answer for the reader who asked.
+    ///
+    /// # Errors
+    /// Those of stdout.
+    pub(super) fn print<T: Serialize>(
+        &self,
+        answer: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<ExitCode> {
+        print::out(match self.format {
+            print::Format::Text => text(answer),
+            print::Format::Json => print::json(answer)?,
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
 /// Where the service is, and as whom it is asked.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Service")]

@@ -1,7 +1,7 @@
 //! `weir check`: checks limit files without a service.
 
 use std::collections::HashSet;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -223,6 +223,18 @@ fn from_here(path: &Path, name: &str) -> String {
     named.to_string_lossy().into_owned()
 }
 
+/// A line for each limit that differs.
+fn differences(difference: &Difference) -> String {
+    fn lines(what: &str, limits: &[impl Display]) -> String {
+        let line = |limit| format!("{what}: {limit}\n");
+        limits.iter().map(line).collect()
+    }
+    lines("added", &difference.added)
+        + &lines("removed", &difference.removed)
+        + &lines("changed", &difference.changed)
+        + &lines("changed", &difference.rows)
+}
+
 impl Found {
     fn errors(&self) -> usize {
         self.problems
@@ -263,63 +275,46 @@ impl Found {
                 .map(|line| excerpt(line, problem.line, problem.column))
                 .unwrap_or_default();
         }
-        if let Some(Difference {
-            added,
-            removed,
-            changed,
-            rows,
-        }) = &self.difference
-        {
-            text.extend(added.iter().map(|limit| format!("added: {limit}\n")));
-            text.extend(removed.iter().map(|limit| format!("removed: {limit}\n")));
-            text.extend(changed.iter().map(|limit| format!("changed: {limit}\n")));
-            text.extend(rows.iter().map(|rows| format!("changed: {rows}\n")));
-        }
+        text += &self
+            .difference
+            .as_ref()
+            .map(differences)
+            .unwrap_or_default();
+        text + &self.summary()
+    }
+
+    /// The last line.
+    fn summary(&self) -> String {
         let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
-        text += &match self.counts {
-            None => format!(
-                "{}, {}\n",
-                counted(errors, "error"),
-                counted(warnings, "warning")
-            ),
-            Some((limits, domains)) => {
-                let warned = if warnings == 0 {
-                    String::new()
-                } else {
-                    format!(", {}", counted(warnings, "warning"))
-                };
-                let compared = self.difference.as_ref().map(
-                    |Difference {
-                         added,
-                         removed,
-                         changed,
-                         ..
-                     }| {
-                        format!(
-                            "; {} added, {} removed, {} changed",
-                            added.len(),
-                            removed.len(),
-                            changed.len()
-                        )
-                    },
-                );
-                let tables = self.rules.as_ref().map(tables).unwrap_or_default();
-                let what = match self.entries {
-                    Some(1) => "an overlay of 1 entry".to_owned(),
-                    Some(entries) => format!("an overlay of {entries} entries"),
-                    None => format!(
-                        "{} in {}",
-                        counted(limits, "limit"),
-                        counted(domains, "domain")
-                    ),
-                };
-                format!(
-                    "ok: {what}{tables}{warned}{}\n",
-                    compared.unwrap_or_default()
-                )
-            }
+        let warned = counted(warnings, "warning");
+        let Some((limits, domains)) = self.counts else {
+            return format!("{}, {warned}\n", counted(errors, "error"));
         };
-        text
+        let warned = if warnings == 0 {
+            String::new()
+        } else {
+            format!(", {warned}")
+        };
+        let compared = self.difference.as_ref().map(|difference| {
+            format!(
+                "; {} added, {} removed, {} changed",
+                difference.added.len(),
+                difference.removed.len(),
+                difference.changed.len()
+            )
+        });
+        let tables = self.rules.as_ref().map(tables).unwrap_or_default();
+        let what = match self.entries {
+            Some(1) => "an overlay of 1 entry".to_owned(),
+            Some(entries) => format!("an overlay of {entries} entries"),
+            None => format!(
+                "{} in {}",
+                counted(limits, "limit"),
+                counted(domains, "domain")
+            ),
+        };
+        let compared = compared.unwrap_or_default();
+        format!("ok: {what}{tables}{warned}{compared}\n")
     }
 
     /// One JSON object on one line.

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::admin::{self, AdminFlags};
+use super::admin::{self, Asked};
 use super::print;
-use super::usage::{borrowed, subject};
+use super::usage::{Named, borrowed, subject};
 use crate::core::time::people::instant;
 use crate::desk::admin::usage::Count;
 use crate::limits::rules::compile::OneLine;
@@ -36,27 +36,21 @@ pub(super) struct CountCommand {
     /// The interval, such as 90s or 1h30m; it ends now
     #[arg(long, alias = "over", value_name = "DURATION")]
     since: String,
-    /// Format of the output: text for people, json for programs
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
     #[command(flatten)]
-    admin: AdminFlags,
+    asked: Asked,
 }
 
 pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
-    let mut query = subject(
-        (command.domain.as_deref(), &command.entries),
-        (command.subject.as_deref(), command.limit.as_deref()),
-    )?;
+    let mut query = subject(&Named {
+        domain: command.domain.as_deref(),
+        entries: &command.entries,
+        subject: command.subject.as_deref(),
+        limit: command.limit.as_deref(),
+    })?;
     query.push(("since", command.since.clone()));
-    let count: Count = admin::block_on(command.admin.services()?.get("count", &borrowed(&query)))?;
-    let text = if command.format == print::Format::Json {
-        print::json(&count)?
-    } else {
-        report(&count)
-    };
-    print::out(text)?;
-    Ok(ExitCode::SUCCESS)
+    let services = command.asked.services()?;
+    let count: Count = admin::block_on(services.get("count", &borrowed(&query)))?;
+    command.asked.print(&count, report)
 }
 
 fn report(count: &Count) -> String {

@@ -260,80 +260,87 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
 
 /// One JSON object on one line.
 fn json(request: &RateLimitRequest, response: &RateLimitResponse) -> anyhow::Result<String> {
-    #[derive(Serialize)]
-    struct Answer<'a> {
-        code: &'static str,
-        descriptors: Vec<Descriptor<'a>>,
-    }
-    #[derive(Serialize)]
-    struct Descriptor<'a> {
-        entries: Vec<Pair<'a>>,
-        code: &'static str,
-        /// A limit matches, and it is `unlimited: true`.
-        unlimited: bool,
-        /// Without a limit there is nothing left to count.
-        limit: Option<Limit<'a>>,
-        left: Option<u32>,
-        resets_in_seconds: Option<i64>,
-        /// The names of these two before.
-        remaining: Option<u32>,
-        reset_seconds: Option<i64>,
-    }
-    #[derive(Serialize)]
-    struct Pair<'a> {
-        key: Cow<'a, str>,
-        value: Cow<'a, str>,
-    }
-    impl<'a> Pair<'a> {
-        fn new(entry: &'a Entry) -> Self {
-            Self {
-                key: String::from_utf8_lossy(&entry.key),
-                value: String::from_utf8_lossy(&entry.value),
-            }
-        }
-    }
-    #[derive(Serialize)]
-    struct Limit<'a> {
-        name: &'a str,
-        requests_per_unit: u32,
-        unit: Option<&'static str>,
-        unit_multiplier: u32,
-    }
-    let descriptors =
-        request
-            .descriptors
-            .iter()
-            .zip(&response.statuses)
-            .map(|(descriptor, status)| {
-                let limit = status.current_limit.as_ref().map(|limit| Limit {
-                    name: &limit.name,
-                    requests_per_unit: limit.requests_per_unit,
-                    unit: u64::try_from(limit.unit)
-                        .ok()
-                        .and_then(Unit::from_number)
-                        .map(Unit::name),
-                    unit_multiplier: limit.unit_multiplier.unwrap_or(1),
-                });
-                let left = limit.as_ref().map(|_| status.limit_remaining);
-                let resets_in_seconds = status
-                    .duration_until_reset
-                    .as_ref()
-                    .map(|duration| duration.seconds);
-                Descriptor {
-                    entries: descriptor.entries.iter().map(Pair::new).collect(),
-                    code: code_name(status.code()),
-                    unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
-                    left,
-                    resets_in_seconds,
-                    remaining: left,
-                    reset_seconds: resets_in_seconds,
-                    limit,
-                }
-            });
+    let descriptors = request.descriptors.iter().zip(&response.statuses);
     print::json(&Answer {
         code: code_name(response.overall_code()),
-        descriptors: descriptors.collect(),
+        descriptors: descriptors
+            .map(|(descriptor, status)| Descriptor::new(descriptor, status))
+            .collect(),
     })
+}
+
+/// An answer as JSON.
+#[derive(Serialize)]
+struct Answer<'a> {
+    code: &'static str,
+    descriptors: Vec<Descriptor<'a>>,
+}
+
+#[derive(Serialize)]
+struct Descriptor<'a> {
+    entries: Vec<Pair<'a>>,
+    code: &'static str,
+    /// A limit matches, and it is `unlimited: true`.
+    unlimited: bool,
+    /// Without a limit there is nothing left to count.
+    limit: Option<Limit<'a>>,
+    left: Option<u32>,
+    resets_in_seconds: Option<i64>,
+    /// The names of these two before.
+    remaining: Option<u32>,
+    reset_seconds: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct Pair<'a> {
+    key: Cow<'a, str>,
+    value: Cow<'a, str>,
+}
+
+impl<'a> Pair<'a> {
+    fn new(entry: &'a Entry) -> Self {
+        Self {
+            key: String::from_utf8_lossy(&entry.key),
+            value: String::from_utf8_lossy(&entry.value),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Limit<'a> {
+    name: &'a str,
+    requests_per_unit: u32,
+    unit: Option<&'static str>,
+    unit_multiplier: u32,
+}
+
+impl<'a> Descriptor<'a> {
+    fn new(descriptor: &'a RateLimitDescriptor, status: &'a DescriptorStatus) -> Self {
+        let limit = status.current_limit.as_ref().map(|limit| Limit {
+            name: &limit.name,
+            requests_per_unit: limit.requests_per_unit,
+            unit: u64::try_from(limit.unit)
+                .ok()
+                .and_then(Unit::from_number)
+                .map(Unit::name),
+            unit_multiplier: limit.unit_multiplier.unwrap_or(1),
+        });
+        let left = limit.as_ref().map(|_| status.limit_remaining);
+        let resets_in_seconds = status
+            .duration_until_reset
+            .as_ref()
+            .map(|duration| duration.seconds);
+        Self {
+            entries: descriptor.entries.iter().map(Pair::new).collect(),
+            code: code_name(status.code()),
+            unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
+            left,
+            resets_in_seconds,
+            remaining: left,
+            reset_seconds: resets_in_seconds,
+            limit,
+        }
+    }
 }
 
 fn code_name(code: Code) -> &'static str {

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::arguments::{check_values, entries, exact_entries, rate, until};
-use super::admin::{self, AdminFlags, Changed, Services};
-use super::{UsageError, print};
+use super::UsageError;
+use super::admin::{self, Asked, Changed, Services};
 use crate::core::ask::written::shell_word;
 use crate::desk::admin::overrides as api;
 use crate::desk::admin::status::now;
@@ -67,11 +67,8 @@ struct Which {
         hide_default_value = true
     )]
     reason: String,
-    /// Format of the output: text for people, json for programs
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
     #[command(flatten)]
-    admin: AdminFlags,
+    asked: Asked,
 }
 
 #[derive(Args, Debug)]
@@ -120,11 +117,8 @@ pub(super) struct Undo {
     /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
     #[arg(long, value_name = "NAME", conflicts_with_all = ["which", "domain"])]
     subject: Option<String>,
-    /// Format of the output: text for people, json for programs
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
     #[command(flatten)]
-    admin: AdminFlags,
+    asked: Asked,
 }
 
 #[derive(Args, Debug)]
@@ -147,11 +141,8 @@ struct List {
     /// Those that ended within the last week, with when and by whom, in place of those in force
     #[arg(long)]
     ended: bool,
-    /// Format of the output: text for people, json for programs
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
     #[command(flatten)]
-    admin: AdminFlags,
+    asked: Asked,
 }
 
 #[derive(Debug, Subcommand)]
@@ -165,11 +156,8 @@ struct Remove {
     /// Ids of the overrides, as `weir overrides` lists them
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
-    /// Format of the output: text for people, json for programs, one object per override
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
     #[command(flatten)]
-    admin: AdminFlags,
+    asked: Asked,
 }
 
 #[derive(Args, Debug)]
@@ -191,11 +179,8 @@ pub(super) struct Reset {
     /// Full key of the limit, where several may count a subject
     #[arg(long, requires = "subject")]
     limit: Option<String>,
-    /// Format of the output: text for people, json for programs
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
     #[command(flatten)]
-    admin: AdminFlags,
+    asked: Asked,
 }
 
 pub(super) fn block(Block { which }: &Block) -> anyhow::Result<ExitCode> {
@@ -231,10 +216,10 @@ fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<Ex
         reason: which.reason.clone(),
         force: which.force,
     };
-    let services = which.admin.services()?;
+    let services = which.asked.services()?;
     let changed: Changed<api::Ordered> =
         admin::block_on(services.change(Method::POST, "overrides", &admin::json_body(&order)?))?;
-    show(which.format, &changed.answer, |answer| {
+    which.asked.print(&changed.answer, |answer| {
         output::ordered(answer, until.map(|at| (at, now, &zone)))
     })?;
     Ok(changed.report(&services))
@@ -242,7 +227,7 @@ fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<Ex
 
 /// Ends overrides of this kind: `unblock`, `unexempt` and `unraise`.
 pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
-    let services = undo.admin.services()?;
+    let services = undo.asked.services()?;
     let sought = match (&undo.subject, &undo.domain) {
         (Some(name), _) => Some(
             order_of(&Subject::read(name).map_err(|error| UsageError(error.to_string()))?)
@@ -267,7 +252,7 @@ pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
                 other.id, other.kind
             ))
             .into()),
-            None => remove(&services, &undo.which, undo.format),
+            None => remove(&undo.asked, &undo.which),
         };
     };
     let patterns = |entries: &[EntryRecord]| {
@@ -289,10 +274,11 @@ pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
             shell_word(&domain)
         )
     };
-    remove(&services, &[found.with_context(no_such)?.id], undo.format)
+    remove(&undo.asked, &[found.with_context(no_such)?.id])
 }
 
-fn remove(services: &Services, ids: &[String], format: print::Format) -> anyhow::Result<ExitCode> {
+fn remove(asked: &Asked, ids: &[String]) -> anyhow::Result<ExitCode> {
+    let services = asked.services()?;
     let mut code = ExitCode::SUCCESS;
     for id in ids {
         let call = format!(
@@ -301,8 +287,8 @@ fn remove(services: &Services, ids: &[String], format: print::Format) -> anyhow:
         );
         let removed: Changed<api::Removed> =
             admin::block_on(services.change(Method::DELETE, &call, &Bytes::new()))?;
-        show(format, &removed.answer, output::removed)?;
-        if removed.report(services) != ExitCode::SUCCESS {
+        asked.print(&removed.answer, output::removed)?;
+        if removed.report(&services) != ExitCode::SUCCESS {
             code = ExitCode::FAILURE;
         }
     }
@@ -310,17 +296,17 @@ fn remove(services: &Services, ids: &[String], format: print::Format) -> anyhow:
 }
 
 pub(super) fn overrides(overrides: &Overrides) -> anyhow::Result<ExitCode> {
-    if let Some(OverridesCommand::Remove(Remove { ids, format, admin })) = &overrides.change {
-        return remove(&admin.services()?, ids, *format);
+    if let Some(OverridesCommand::Remove(Remove { ids, asked })) = &overrides.change {
+        return remove(asked, ids);
     }
     let list = &overrides.list;
     let all = admin::block_on(all(
-        &list.admin.services()?,
+        &list.asked.services()?,
         list.domain.as_deref(),
         list.ended,
     ))?;
-    show(list.format, &all, |all| output::listed(all, list.ended))?;
-    Ok(ExitCode::SUCCESS)
+    list.asked
+        .print(&all, |all| output::listed(all, list.ended))
 }
 
 /// Overrides as the service lists them: programs get what it says.
@@ -363,20 +349,9 @@ pub(super) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         subject: reset.subject.clone(),
         limit: reset.limit.clone(),
     };
-    let services = reset.admin.services()?;
+    let services = reset.asked.services()?;
     let done: Changed<api::Reset> =
         admin::block_on(services.change(Method::POST, "reset", &admin::json_body(&order)?))?;
-    show(reset.format, &done.answer, output::reset)?;
+    reset.asked.print(&done.answer, output::reset)?;
     Ok(done.report(&services))
-}
-
-fn show<T: Serialize>(
-    format: print::Format,
-    answer: &T,
-    text: impl FnOnce(&T) -> String,
-) -> anyhow::Result<bool> {
-    print::out(match format {
-        print::Format::Text => text(answer),
-        print::Format::Json => print::json(answer)?,
-    })
 }

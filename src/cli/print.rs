@@ -79,6 +79,24 @@ fn words(entries: &[Entry]) -> String {
         .join(" ")
 }
 
+/// Rows in columns that are as wide as their widest cell; the first ones have numbers.
+pub(super) fn table<const N: usize>(rows: &[[String; N]], numbers: usize) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
+    let line = |row: &[String; N]| {
+        let cells: [String; N] = std::array::from_fn(|column| {
+            let (cell, width) = (&row[column], widths[column]);
+            if column < numbers {
+                format!("{cell:>width$}")
+            } else {
+                format!("{cell:width$}")
+            }
+        });
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
 /// Writes `text` to stdout as it is. False: the reader of the pipe has ended, so that further
 /// output is useless.
 ///

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,7 +10,8 @@ use futures_util::future::join_all;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::admin::{AdminFlags, Service};
+use super::admin::{AdminFlags, Asked, Service};
+use super::print;
 use crate::limits::rules::compile::OneLine;
 
 /// The time for an answer of one replica. The others are shown without it.
@@ -150,6 +152,34 @@ fn is_literal(host: &str) -> bool {
 fn of_one_family(found: impl Iterator<Item = SocketAddr>) -> BTreeSet<SocketAddr> {
     let (four, six): (BTreeSet<_>, BTreeSet<_>) = found.partition(SocketAddr::is_ipv4);
     if six.len() > four.len() { six } else { four }
+}
+
+/// What the answers of all replicas say together.
+#[derive(Debug, Serialize)]
+pub(super) struct Merged<T> {
+    pub(super) replicas: Vec<Replica>,
+    #[serde(flatten)]
+    pub(super) answer: T,
+}
+
+impl<T: Serialize> Merged<T> {
+    /// Prints it, for people with a line for each replica that did not answer.
+    ///
+    /// # Errors
+    /// Those of stdout.
+    pub(super) fn print(
+        &self,
+        asked: &Asked,
+        text: impl FnOnce(&Self) -> String,
+    ) -> anyhow::Result<ExitCode> {
+        let code = asked.print(self, text)?;
+        if asked.format == print::Format::Text {
+            for line in failures(&self.replicas) {
+                print::error(format_args!("weir: {line}"));
+            }
+        }
+        Ok(code)
+    }
 }
 
 /// One error of the command if no replica answered.

@@ -9,11 +9,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use serde::Serialize;
 
-use super::admin::{AdminFlags, block_on};
+use super::admin::{Asked, block_on};
 use super::print;
-use super::replicas::{Answered, Replica, check_any, failures};
+use super::replicas::{Answered, Merged, check_any, failures};
 use crate::desk::admin::query::MAX_COUNT;
 use crate::desk::admin::top::{self as api, RANKINGS, WINDOWS};
 use crate::limits::rules::compile::OneLine;
@@ -47,11 +46,8 @@ pub(super) struct Top {
     /// Print one table also on a terminal
     #[arg(long)]
     once: bool,
-    /// Format of the output: text for people, json for programs, once
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
     #[command(flatten)]
-    admin: AdminFlags,
+    asked: Asked,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -69,33 +65,13 @@ enum Window {
     Hour,
 }
 
-/// The answers of all replicas, as JSON.
-#[derive(Debug, Serialize)]
-struct Report {
-    replicas: Vec<Replica>,
-    #[serde(flatten)]
-    top: api::Top,
-}
-
 pub(super) fn run(top: &Top) -> anyhow::Result<ExitCode> {
-    if top.format == print::Format::Text && !top.once && io::stdout().is_terminal() {
+    if top.asked.format == print::Format::Text && !top.once && io::stdout().is_terminal() {
         return block_on(watch(top));
     }
     let answers = block_on(top.ask())?;
     check_any(&answers)?;
-    let report = top.report(&answers);
-    match top.format {
-        print::Format::Json => {
-            print::out(print::json(&report)?)?;
-        }
-        print::Format::Text => {
-            print::out(text(&report))?;
-            for line in failures(&report.replicas) {
-                print::error(format_args!("weir: {line}"));
-            }
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    top.report(&answers).print(&top.asked, text)
 }
 
 /// Shows the table until a key or a signal ends it.
@@ -151,24 +127,25 @@ impl Top {
         ];
         query.extend(self.domain.as_deref().map(|domain| ("domain", domain)));
         query.extend(self.limit.as_deref().map(|limit| ("limit", limit)));
-        self.admin.ask("top", &query).await
+        self.asked.service.ask("top", &query).await
     }
 
-    fn report(&self, answers: &[Answered<api::Top>]) -> Report {
+    fn report(&self, answers: &[Answered<api::Top>]) -> Merged<api::Top> {
         let tops: Vec<_> = answers
             .iter()
             .filter_map(|answered| answered.answer.as_ref().ok())
             .collect();
         let top = merge::merge(&tops, self.ranking().1, self.count as usize);
-        Report {
+        Merged {
             replicas: answers.iter().map(Answered::replica).collect(),
-            top,
+            answer: top,
         }
     }
 }
 
 /// The table.
-fn text(Report { replicas, top }: &Report) -> String {
+fn text(merged: &Merged<api::Top>) -> String {
+    let (replicas, top) = (&merged.replicas, &merged.answer);
     let answered = replicas
         .iter()
         .filter(|replica| replica.error.is_none())
@@ -208,19 +185,5 @@ fn text(Report { replicas, top }: &Report) -> String {
     let rows: Vec<_> = std::iter::once(head)
         .chain(top.subjects.iter().map(row))
         .collect();
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths = [0, 1, 2, 3, 4].map(width);
-    for [hits, hits_error, refused, error, limit, subject] in &rows {
-        let [first, second, third, fourth, fifth] = widths;
-        text += &format!(
-            "{hits:>first$}  {hits_error:>second$}  {refused:>third$}  {error:>fourth$}  \
-             {limit:fifth$}  {subject}\n"
-        );
-    }
-    text
+    text + &print::table(&rows, 4)
 }

@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Args;
-use serde::Serialize;
 
-use super::admin::{AdminFlags, block_on};
+use super::admin::{Asked, block_on};
 use super::print;
-use super::replicas::{Answered, Replica, check_any, failures};
+use super::replicas::{Answered, Merged, check_any};
 use crate::core::time::people;
 use crate::desk::admin::unmatched::{Descriptor, Domain, Unmatched};
 use crate::limits::rules::compile::OneLine;
@@ -24,19 +23,8 @@ pub(super) struct UnmatchedArgs {
     /// Only this domain
     #[arg(long, short, value_name = "TEXT")]
     domain: Option<String>,
-    /// Format of the output: text for people, json for programs
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
     #[command(flatten)]
-    admin: AdminFlags,
-}
-
-/// The answers of all replicas, as JSON.
-#[derive(Debug, Serialize)]
-struct Report {
-    replicas: Vec<Replica>,
-    #[serde(flatten)]
-    unmatched: Unmatched,
+    asked: Asked,
 }
 
 pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
@@ -46,28 +34,18 @@ pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
         .map(|domain| ("domain", domain))
         .into_iter()
         .collect();
-    let answers: Vec<Answered<Unmatched>> = block_on(unmatched.admin.ask("unmatched", &query))?;
+    let asked = &unmatched.asked;
+    let answers: Vec<Answered<Unmatched>> = block_on(asked.service.ask("unmatched", &query))?;
     check_any(&answers)?;
-    let report = Report {
+    let merged = Merged {
         replicas: answers.iter().map(Answered::replica).collect(),
-        unmatched: merge(
+        answer: merge(
             answers
                 .into_iter()
                 .filter_map(|answered| answered.answer.ok()),
         ),
     };
-    match unmatched.format {
-        print::Format::Json => {
-            print::out(print::json(&report)?)?;
-        }
-        print::Format::Text => {
-            print::out(text(&report.unmatched))?;
-            for line in failures(&report.replicas) {
-                print::error(format_args!("weir: {line}"));
-            }
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    merged.print(asked, |merged| text(&merged.answer))
 }
 
 /// Equal descriptors are one, with the latest time.

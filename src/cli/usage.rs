@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use super::admin::{self, AdminFlags, Services};
+use super::admin::{self, Asked, Services};
 use super::{UsageError, entries, print};
 use crate::core::time::people::{instant, span};
 use crate::desk::admin::usage::{Series, Top, Usage};
@@ -60,63 +60,54 @@ pub(super) struct UsageCommand {
     /// Usage of the trial of the limit: what it would have refused
     #[arg(long)]
     trial: bool,
-    /// Format of the output: text for people, json for programs
-    #[arg(long, default_value = "text", value_name = "text|json")]
-    format: print::Format,
     #[command(flatten)]
-    admin: AdminFlags,
+    asked: Asked,
 }
 
 pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
-    let services = command.admin.services()?;
-    let text = match command.top {
-        Some(count) => {
-            let top = admin::block_on(top(command, &services, count as usize))?;
-            if command.format == print::Format::Json {
-                print::json(&top)?
-            } else {
-                table(&top)
-            }
-        }
-        None => {
-            let mut query = subject(
-                (command.domain.as_deref(), &command.entries),
-                (command.subject.as_deref(), command.limit.as_deref()),
-            )?;
-            query.extend(command.trial.then(|| ("trial", "true".to_owned())));
-            query.extend(command.since.as_ref().map(|since| ("since", since.clone())));
-            let usage: Usage = admin::block_on(services.get("usage", &borrowed(&query)))?;
-            if command.format == print::Format::Json {
-                print::json(&usage)?
-            } else {
-                report(&usage)
-            }
-        }
-    };
-    print::out(text)?;
-    Ok(ExitCode::SUCCESS)
+    let services = command.asked.services()?;
+    if let Some(count) = command.top {
+        let top = admin::block_on(top(command, &services, count as usize))?;
+        return command.asked.print(&top, table);
+    }
+    let mut query = subject(&Named {
+        domain: command.domain.as_deref(),
+        entries: &command.entries,
+        subject: command.subject.as_deref(),
+        limit: command.limit.as_deref(),
+    })?;
+    query.extend(command.trial.then(|| ("trial", "true".to_owned())));
+    query.extend(command.since.as_ref().map(|since| ("since", since.clone())));
+    let usage: Usage = admin::block_on(services.get("usage", &borrowed(&query)))?;
+    command.asked.print(&usage, report)
 }
 
-/// The parameters that name a subject: domain and entries, or the name of a subject and perhaps its
-/// limit.
-pub(super) fn subject(
-    (domain, arguments): (Option<&str>, &[OsString]),
-    (name, limit): (Option<&str>, Option<&str>),
-) -> Result<Vec<(&'static str, String)>, UsageError> {
-    if let Some(name) = name {
+/// The subject that the arguments name: domain and entries, or the name of a subject and perhaps
+/// its limit.
+pub(super) struct Named<'a> {
+    pub(super) domain: Option<&'a str>,
+    pub(super) entries: &'a [OsString],
+    pub(super) subject: Option<&'a str>,
+    pub(super) limit: Option<&'a str>,
+}
+
+/// The parameters of a call about it.
+pub(super) fn subject(named: &Named<'_>) -> Result<Vec<(&'static str, String)>, UsageError> {
+    let domain = named.domain.unwrap_or_default();
+    if let Some(name) = named.subject {
         let named = [
             Some(("subject", name.to_owned())),
-            limit.map(|limit| ("limit", limit.to_owned())),
+            named.limit.map(|limit| ("limit", limit.to_owned())),
         ];
         return Ok(named.into_iter().flatten().collect());
     }
-    let descriptors = entries::written_descriptors(arguments)?;
+    let descriptors = entries::written_descriptors(named.entries)?;
     let [descriptor] = &descriptors[..] else {
         return Err(UsageError(
             "usage is that of one descriptor; write its entries without `,`".to_owned(),
         ));
     };
-    let mut query = vec![("domain", domain.unwrap_or_default().to_owned())];
+    let mut query = vec![("domain", domain.to_owned())];
     for entry in &descriptor.entries {
         if entry.key.contains(&b'=') || str::from_utf8(&entry.value).is_err() {
             // Only a name can say it.
@@ -124,10 +115,7 @@ pub(super) fn subject(
                 .entries
                 .iter()
                 .map(|entry| (&entry.key[..], &entry.value[..]));
-            return Ok(vec![(
-                "subject",
-                key::name_of(domain.unwrap_or_default().as_bytes(), entries),
-            )]);
+            return Ok(vec![("subject", key::name_of(domain.as_bytes(), entries))]);
         }
         query.push((
             "entry",

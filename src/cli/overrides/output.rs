@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::Listed;
+use crate::cli::print;
 use crate::core::ask::written::shell_word;
 use crate::core::time::people;
 use crate::desk::admin::overrides::{Ordered, Removed, Reset};
@@ -98,79 +99,66 @@ pub(super) fn record(one: &Value) -> serde_json::Result<Record> {
 }
 
 pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
-    let last = if ended {
-        ["ENDED", "ENDED BY"]
-    } else {
-        ["UNTIL", ""]
-    };
-    let head = [
-        "ID", "ORDER", "DOMAIN", "ENTRIES", last[0], last[1], "MADE", "BY", "REASON",
-    ]
-    .map(str::to_owned);
-    let row = |one: &Value| {
-        let Ok(one) = record(one) else {
-            return std::array::from_fn(|column| {
-                if column == 0 {
-                    one.to_string()
-                } else {
-                    String::new()
-                }
-            });
-        };
-        let [until, by] = match &one.ended {
-            Some(Ended { at, by }) => [instant(at), by.clone()],
-            None => [
-                one.until.as_deref().map_or_else(String::new, instant),
-                String::new(),
-            ],
-        };
-        let made = one.created_at.as_deref().map_or_else(String::new, instant);
-        let order = order(&one);
-        [
-            one.id,
-            order,
-            one.domain,
-            entries(&one.entries),
-            until,
-            by,
-            made,
-            one.by,
-            one.reason,
-        ]
-    };
-    if overrides.is_empty() && ended {
-        return "no overrides ended within the last week\n".to_owned();
-    }
     if overrides.is_empty() {
-        return "no overrides are in force; `weir overrides --ended` lists those of the last week\n".to_owned();
+        return if ended {
+            "no overrides ended within the last week\n"
+        } else {
+            "no overrides are in force; `weir overrides --ended` lists those of the last week\n"
+        }
+        .to_owned();
     }
-    let rows: Vec<[String; 9]> = std::iter::once(head)
-        .chain(overrides.iter().map(row))
-        .collect();
-    let shown: Vec<usize> = (0..9)
-        .filter(|&column| !rows[0][column].is_empty())
-        .collect();
-    let cell = |row: &[String; 9], column: usize| OneLine(or_dash(&row[column])).to_string();
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| cell(row, column).chars().count())
-            .max()
-            .unwrap_or(0)
+    let rows = overrides.iter().map(row);
+    if ended {
+        let head = [
+            "ID", "ORDER", "DOMAIN", "ENTRIES", "ENDED", "ENDED BY", "MADE", "BY", "REASON",
+        ];
+        return table(head, rows);
+    }
+    let head = [
+        "ID", "ORDER", "DOMAIN", "ENTRIES", "UNTIL", "MADE", "BY", "REASON",
+    ];
+    let without_end = |[id, order, domain, entries, until, _, made, by, reason]: [String; 9]| {
+        [id, order, domain, entries, until, made, by, reason]
     };
-    let widths: Vec<_> = shown
-        .iter()
-        .map(|&column| (column, width(column)))
+    table(head, rows.map(without_end))
+}
+
+fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let shown = |row: [String; N]| row.map(|cell| OneLine(or_dash(&cell)).to_string());
+    let rows: Vec<_> = std::iter::once(head.map(str::to_owned))
+        .chain(rows.map(shown))
         .collect();
-    let line = |row: &[String; 9]| {
-        widths
-            .iter()
-            .map(|&(column, width)| format!("{:width$}", cell(row, column)))
-            .collect::<Vec<_>>()
-            .join("  ")
+    print::table(&rows, 0)
+}
+
+/// The cells of an override: its id, what it orders and for which descriptors, until when, by whom
+/// it was ended, when, by whom and why it was made.
+fn row(one: &Value) -> [String; 9] {
+    let Ok(one) = record(one) else {
+        let mut cells = [const { String::new() }; 9];
+        cells[0] = one.to_string();
+        return cells;
     };
-    rows.iter()
-        .map(|row| line(row).trim_end().to_owned() + "\n")
-        .collect()
+    let [until, by] = match &one.ended {
+        Some(Ended { at, by }) => [instant(at), by.clone()],
+        None => [
+            one.until.as_deref().map_or_else(String::new, instant),
+            String::new(),
+        ],
+    };
+    let made = one.created_at.as_deref().map_or_else(String::new, instant);
+    let order = order(&one);
+    [
+        one.id,
+        order,
+        one.domain,
+        entries(&one.entries),
+        until,
+        by,
+        made,
+        one.by,
+        one.reason,
+    ]
 }
 
 /// An instant of a record.

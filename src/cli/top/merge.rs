@@ -11,6 +11,29 @@ use crate::observe::subjects::Ranking;
 /// Limit, domain, entries and exact name of a subject.
 type Name<'t> = (&'t str, &'t str, &'t [Entry], Option<&'t str>);
 
+fn name(subject: &Subject) -> Name<'_> {
+    (
+        &subject.limit,
+        &subject.domain,
+        &subject.entries,
+        subject.subject.as_deref(),
+    )
+}
+
+/// Adds what a replica says of a subject that it was absent of so far.
+fn add(known: &mut Subject, subject: &Subject, top: &Top) {
+    known.hits = known.hits.saturating_add(subject.hits);
+    known.refused = known.refused.saturating_add(subject.refused);
+    known.hits_error = known
+        .hits_error
+        .saturating_sub(top.hits_at_most)
+        .saturating_add(subject.hits_error);
+    known.refused_error = known
+        .refused_error
+        .saturating_sub(top.refused_at_most)
+        .saturating_add(subject.refused_error);
+}
+
 /// The ranking of all replicas, with at most `count` subjects. One that a replica does not name had
 /// something there all the same: at most what that replica says of subjects that it does not name.
 pub(super) fn merge(tops: &[&Top], by: Ranking, count: usize) -> Top {
@@ -23,12 +46,6 @@ pub(super) fn merge(tops: &[&Top], by: Ranking, count: usize) -> Top {
     let mut merged: HashMap<Name<'_>, Subject> = HashMap::new();
     for top in tops {
         for subject in &top.subjects {
-            let name = (
-                &*subject.limit,
-                &*subject.domain,
-                &*subject.entries,
-                subject.subject.as_deref(),
-            );
             // So far it is absent everywhere.
             let (hits_error, refused_error) = (hits_at_most, refused_at_most);
             let absent = || Subject {
@@ -38,33 +55,14 @@ pub(super) fn merge(tops: &[&Top], by: Ranking, count: usize) -> Top {
                 refused_error,
                 ..subject.clone()
             };
-            let known = merged.entry(name).or_insert_with(absent);
-            known.hits = known.hits.saturating_add(subject.hits);
-            known.refused = known.refused.saturating_add(subject.refused);
-            known.hits_error = known
-                .hits_error
-                .saturating_sub(top.hits_at_most)
-                .saturating_add(subject.hits_error);
-            known.refused_error = known
-                .refused_error
-                .saturating_sub(top.refused_at_most)
-                .saturating_add(subject.refused_error);
+            let known = merged.entry(name(subject)).or_insert_with(absent);
+            add(known, subject, top);
         }
     }
     let mut subjects: Vec<_> = merged.into_values().collect();
-    let name = |subject: &Subject| {
-        (
-            subject.limit.clone(),
-            subject.domain.clone(),
-            subject.entries.clone(),
-            subject.subject.clone(),
-        )
-    };
     subjects.sort_by(|one, other| {
-        other
-            .weight(by)
-            .cmp(&one.weight(by))
-            .then_with(|| name(one).cmp(&name(other)))
+        let heavier = other.weight(by).cmp(&one.weight(by));
+        heavier.then_with(|| name(one).cmp(&name(other)))
     });
     let error_at_most = if by == Ranking::Hits {
         hits_at_most
