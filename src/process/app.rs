@@ -36,6 +36,7 @@ use crate::net::background;
 use crate::net::bounds::{Unfinished, connections_after_raise};
 use crate::net::http;
 use crate::net::http::guard::Guard;
+use crate::observe::exporters::prometheus;
 use crate::observe::health::{Health, Status};
 use crate::observe::metrics::{Core, Metrics, families};
 use crate::observe::subjects::Subjects;
@@ -121,7 +122,6 @@ async fn run(
     logs: &telemetry::Logs,
     traces: Option<&Traces>,
 ) -> Result<(), StartError> {
-    let started_at = admin::status::now();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         workers = settings.workers,
@@ -130,63 +130,177 @@ async fn run(
     log_memory(&settings);
     let options = connections(settings.server);
     log_warnings(&settings);
-    let control = Core(settings.workers);
-    let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
-    let live = Arc::new(Live::new(Arc::clone(&metrics)));
-    let subjects = Subjects::new(settings.workers + 1);
-    let limits = limits::Source::load(&settings, &live, &metrics)?;
-    let stores = Stores::new(&settings, &metrics);
-    let overrides = overrides(&settings, &live, &stores, &metrics);
-    let conditions = conditions(&settings, &live, &stores);
-    let health = Health::default();
-    health.report(conditions.status());
-    let dropped = logs.dropped();
-    metrics.register(Box::new(move || {
-        vec![families::LOG_LINES_DROPPED.count(&[], dropped())]
-    }));
-    if let Some(traces) = traces {
-        metrics.register(Box::new(traces.counts()));
-    }
+    let (shared, limits) = Shared::load(&settings, logs, traces)?;
+    let conditions = conditions(&settings, &shared.live, &shared.stores);
+    shared.health.report(conditions.status());
+    let listeners = Listeners::open(&settings)?;
+    let grpc_health = GrpcHealth::new();
+    let new_rls = shared.new_rls(rls::Options {
+        tracer: traces.map(Traces::tracer),
+        ..settings.rls.clone()
+    });
+    let budget = Budget::new(settings.memory.0.unfinished);
+    let services = shared.services(new_rls.clone(), grpc_health.clone(), budget.clone());
+    let workers = Arc::new(Workers::start(settings.workers, options, services)?);
+    let debug = open_debug(&settings);
 
-    let grpc = opened(
-        "grpc",
-        &settings.grpc,
-        Listener::open(&settings.grpc),
-        ToString::to_string,
-    )?;
-    let address = |listener: &TcpListener| {
+    let (stop, stopping) = watch::channel(false);
+    let rls = Arc::new(new_rls(Core(settings.workers)));
+    let pages = shared.pages(budget.unfinished.clone(), Arc::clone(&rls));
+    let entrance = entrance(&settings, &workers, &budget, &shared.metrics)?;
+    shared.start_overrides().await;
+    let metrics = &shared.metrics;
+    let accepting = server::accept(
+        listeners.grpc,
+        entrance,
+        options,
+        Arc::clone(metrics),
+        stopping.clone(),
+    );
+    let accepting = tokio::spawn(accepting);
+    let start_statsd = |options| exporters::start_statsd(options, Arc::clone(metrics));
+    let statsd = settings.statsd.clone().map(start_statsd).transpose()?;
+    if let Some((at, options)) = listeners.prometheus {
+        let (metrics, stopping) = (Arc::clone(metrics), stopping.clone());
+        tokio::spawn(exporters::serve_prometheus(at, options, metrics, stopping));
+    }
+    if let Some(at) = debug {
+        let pages = shared.debug_pages(&settings, ip_of(&at), rls);
+        tokio::spawn(http::serve(at, pages, stopping.clone()));
+    }
+    shared.start_background(limits, conditions);
+    let publishing = tokio::spawn(publish_health(shared.health.clone(), grpc_health.clone()));
+    let pages = tokio::spawn(http::serve(listeners.http, pages, stopping.clone()));
+
+    drain_on_signal(&settings, &shared.health).await;
+    stop.send_replace(true);
+    publishing.abort();
+    let drained = async {
+        // Also removes a unix socket.
+        let _ = accepting.await;
+        end_health_watches(grpc_health).await;
+        let workers = tokio::task::spawn_blocking(move || workers.drain(SHUTDOWN_GRACE));
+        let _ = tokio::join!(workers, tokio::time::timeout(SHUTDOWN_GRACE, pages));
+        // No worker adds to it now.
+        shared.stores.write_usage().await;
+        // The requests in flight are counted too.
+        exporters::stop_statsd(statsd).await;
+    };
+    tokio::select! {
+        () = drained => tracing::info!("weir stopped"),
+        _ = shutdown_signal() => tracing::warn!("second signal: requests in flight are cut off"),
+    }
+    Ok(())
+}
+
+/// The listeners without which a process does not start.
+struct Listeners {
+    grpc: Listener,
+    http: TcpListener,
+    prometheus: Option<(TcpListener, prometheus::Options)>,
+}
+
+impl Listeners {
+    fn open(settings: &Settings) -> Result<Self, StartError> {
+        let grpc = Listener::open(&settings.grpc);
+        let prometheus = settings.prometheus.clone().map(|port| {
+            let PrometheusPort { address, options } = port;
+            Ok::<_, StartError>((open("prometheus", address)?, options))
+        });
+        Ok(Self {
+            grpc: opened("grpc", &settings.grpc, grpc, ToString::to_string)?,
+            http: open("http", settings.http)?,
+            prometheus: prometheus.transpose()?,
+        })
+    }
+}
+
+/// A process whose debug port is in use serves all the same, as envoyproxy/ratelimit does.
+fn open_debug(settings: &Settings) -> Option<TcpListener> {
+    open("debug", settings.debug?)
+        .inspect_err(|error| tracing::error!("{error}, or set DEBUG_PORT"))
+        .ok()
+}
+
+/// A listener of TCP, by its name.
+fn open(name: &'static str, at: server::TcpAddress) -> Result<TcpListener, StartError> {
+    opened(name, &at, server::listen(at), |listener| {
         listener
             .local_addr()
             .map_or_else(|error| error.to_string(), |address| address.to_string())
-    };
-    let http = opened(
-        "http",
-        &settings.http,
-        server::listen(settings.http),
-        address,
-    )?;
-    let prometheus = |PrometheusPort {
-                          address: at,
-                          options,
-                      }| {
-        Ok::<_, StartError>((
-            opened("prometheus", &at, server::listen(at), address)?,
-            options,
-        ))
-    };
-    let prometheus = settings.prometheus.clone().map(prometheus).transpose()?;
-    let grpc_health = GrpcHealth::new();
-    let new_rls = {
-        let (live, metrics, subjects, stores) = (
-            Arc::clone(&live),
-            Arc::clone(&metrics),
-            Arc::clone(&subjects),
-            stores.clone(),
-        );
-        let options = rls::Options {
-            tracer: traces.map(Traces::tracer),
-            ..settings.rls.clone()
+    })
+}
+
+/// What the listeners share.
+struct Shared {
+    live: Arc<Live>,
+    metrics: Arc<Metrics>,
+    subjects: Arc<Subjects>,
+    stores: Stores,
+    overrides: Arc<Registry>,
+    health: Health,
+    started_at: jiff::Timestamp,
+}
+
+impl Shared {
+    /// Loads the limits, and makes what decides by them. The limits have yet to be followed.
+    fn load(
+        settings: &Settings,
+        logs: &telemetry::Logs,
+        traces: Option<&Traces>,
+    ) -> Result<(Self, limits::Source), StartError> {
+        let started_at = admin::status::now();
+        let metrics = Metrics::with_options(settings.workers + 1, settings.metrics);
+        let live = Arc::new(Live::new(Arc::clone(&metrics)));
+        let subjects = Subjects::new(settings.workers + 1);
+        let limits = limits::Source::load(settings, &live, &metrics)?;
+        let stores = Stores::new(settings, &metrics);
+        let overrides = overrides(settings, &live, &stores, &metrics);
+        let dropped = logs.dropped();
+        metrics.register(Box::new(move || {
+            vec![families::LOG_LINES_DROPPED.count(&[], dropped())]
+        }));
+        if let Some(traces) = traces {
+            metrics.register(Box::new(traces.counts()));
+        }
+        let shared = Self {
+            live,
+            metrics,
+            subjects,
+            stores,
+            overrides,
+            health: Health::default(),
+            started_at,
         };
+        Ok((shared, limits))
+    }
+
+    /// Maintains the stores, and reads the overrides before anything is decided.
+    #[expect(clippy::disallowed_methods, reason = "tasks of the control thread")]
+    async fn start_overrides(&self) {
+        // It finds the servers of Redis, which the first reading of the overrides needs.
+        tokio::spawn(self.stores.clone().maintain());
+        self.overrides.start().await;
+        tokio::spawn(Arc::clone(&self.overrides).follow());
+    }
+
+    /// Starts what goes on beside the listeners.
+    #[expect(clippy::disallowed_methods, reason = "tasks of the control thread")]
+    fn start_background(&self, limits: limits::Source, conditions: Conditions) {
+        let metrics = &self.metrics;
+        tokio::spawn(server::log_resets(Arc::clone(metrics)));
+        tokio::spawn(limits.follow(Arc::clone(&self.live), Arc::clone(metrics)));
+        tokio::spawn(log_outages(self.stores.clone(), Arc::clone(metrics)));
+        if conditions.may_change() {
+            tokio::spawn(conditions.report(self.health.clone()));
+        }
+        tokio::spawn(Arc::clone(&self.subjects).maintain());
+    }
+
+    /// Makes the request path of a thread.
+    fn new_rls(&self, options: rls::Options) -> impl Fn(Core) -> Rls + Clone + use<> {
+        let (live, metrics) = (Arc::clone(&self.live), Arc::clone(&self.metrics));
+        let (subjects, stores) = (Arc::clone(&self.subjects), self.stores.clone());
         move |core| {
             Rls::new(
                 Arc::clone(&live),
@@ -197,15 +311,16 @@ async fn run(
                 options.clone(),
             )
         }
-    };
-    let budget = Budget::new(settings.memory.0.unfinished);
-    let services = {
-        let (new_rls, grpc_health, budget, metrics) = (
-            new_rls.clone(),
-            grpc_health.clone(),
-            budget.clone(),
-            Arc::clone(&metrics),
-        );
+    }
+
+    /// Makes what a worker serves.
+    fn services<F: Fn(Core) -> Rls + Clone>(
+        &self,
+        new_rls: F,
+        grpc_health: GrpcHealth,
+        budget: Budget,
+    ) -> impl Fn(usize) -> Services<Rls> + Clone + use<F> {
+        let metrics = Arc::clone(&self.metrics);
         move |worker| {
             Services::new(
                 new_rls(Core(worker)),
@@ -214,100 +329,42 @@ async fn run(
                 Arc::clone(&metrics),
             )
         }
-    };
-    let workers = Arc::new(Workers::start(settings.workers, options, services)?);
-
-    // A process whose debug port is in use serves all the same, as envoyproxy/ratelimit does.
-    let debug = settings.debug.and_then(|at| {
-        opened("debug", &at, server::listen(at), address)
-            .inspect_err(|error| tracing::error!("{error}, or set DEBUG_PORT"))
-            .ok()
-    });
-
-    let (stop, stopping) = watch::channel(false);
-    let rls = Arc::new(new_rls(control));
-    let pages = pages(
-        &metrics,
-        &health,
-        budget.unfinished.clone(),
-        Arc::clone(&rls),
-    );
-    let entrance = entrance(&settings, &workers, &budget, &metrics)?;
-    // It finds the servers of Redis, which the first reading of the overrides needs.
-    tokio::spawn(stores.clone().maintain());
-    overrides.start().await;
-    tokio::spawn(Arc::clone(&overrides).follow());
-    let accepting = tokio::spawn(server::accept(
-        grpc,
-        entrance,
-        options,
-        Arc::clone(&metrics),
-        stopping.clone(),
-    ));
-    tokio::spawn(server::log_resets(Arc::clone(&metrics)));
-    tokio::spawn(limits.follow(Arc::clone(&live), Arc::clone(&metrics)));
-    let statsd = settings
-        .statsd
-        .clone()
-        .map(|options| exporters::start_statsd(options, Arc::clone(&metrics)))
-        .transpose()?;
-    if let Some((listener, options)) = prometheus {
-        tokio::spawn(exporters::serve_prometheus(
-            listener,
-            options,
-            Arc::clone(&metrics),
-            stopping.clone(),
-        ));
     }
-    if let Some(listener) = debug {
+
+    /// The pages of the HTTP port, whose `/json` takes the request path of `rls`.
+    fn pages(&self, unfinished: Unfinished, rls: Arc<Rls>) -> Pages {
+        let decide = move |frame: Bytes| {
+            let rls = Arc::clone(&rls);
+            async move {
+                rls.answer(&frame, None, &TraceSpan::default())
+                    .await
+                    .map(Framed::message)
+            }
+        };
+        let metrics = Arc::clone(&self.metrics);
+        Pages::new(metrics, self.health.clone(), unfinished, decide)
+    }
+
+    /// The pages of the debug port at an address, with the admin API.
+    fn debug_pages(&self, settings: &Settings, ip: IpAddr, rls: Arc<Rls>) -> debug::Pages {
+        let deployments = self.stores.deployments().into_iter();
         let parts = admin::Parts {
-            live: Arc::clone(&live),
-            metrics: Arc::clone(&metrics),
-            subjects: Arc::clone(&subjects),
-            health: health.clone(),
-            rls: Arc::clone(&rls),
-            usage: stores.usage(),
-            overrides: Arc::clone(&overrides),
-            deployments: stores
-                .deployments()
-                .into_iter()
+            live: Arc::clone(&self.live),
+            metrics: Arc::clone(&self.metrics),
+            subjects: Arc::clone(&self.subjects),
+            health: self.health.clone(),
+            rls,
+            usage: self.stores.usage(),
+            overrides: Arc::clone(&self.overrides),
+            deployments: deployments
                 .map(|(name, deployment)| (name.label(), deployment))
                 .collect(),
-            started_at,
+            started_at: self.started_at,
         };
-        let ip = ip_of(&listener);
         let api = Api::new(parts, Access::new(ip, settings.admin_tokens.clone()));
-        let pages = debug::Pages::new(Guard::new(ip), Arc::clone(&live), Arc::clone(&metrics))
-            .with_api(api);
-        tokio::spawn(http::serve(listener, pages, stopping.clone()));
+        let (live, metrics) = (Arc::clone(&self.live), Arc::clone(&self.metrics));
+        debug::Pages::new(Guard::new(ip), live, metrics).with_api(api)
     }
-    tokio::spawn(log_outages(stores.clone(), Arc::clone(&metrics)));
-    if conditions.may_change() {
-        tokio::spawn(conditions.report(health.clone()));
-    }
-    tokio::spawn(Arc::clone(&subjects).maintain());
-    let publishing = tokio::spawn(publish_health(health.clone(), grpc_health.clone()));
-    let pages = tokio::spawn(http::serve(http, pages, stopping.clone()));
-
-    drain_on_signal(&settings, &health).await;
-    stop.send_replace(true);
-    publishing.abort();
-    let drained = async {
-        // Also removes a unix socket.
-        let _ = accepting.await;
-        end_health_watches(grpc_health).await;
-        let workers = tokio::task::spawn_blocking(move || workers.drain(SHUTDOWN_GRACE));
-        let _ = tokio::join!(workers, tokio::time::timeout(SHUTDOWN_GRACE, pages));
-        // No worker adds to it now.
-        stores.write_usage().await;
-        // The requests in flight are counted too.
-        exporters::stop_statsd(statsd).await;
-    };
-    tokio::select! {
-        () = drained => tracing::info!("weir stopped"),
-        _ = shutdown_signal() => tracing::warn!("second signal: requests in flight are cut off"),
-    }
-    Ok(())
 }
 
 /// Where accepted connections go: to the workers at once, or through their handshakes.
@@ -364,19 +421,6 @@ fn conditions(settings: &Settings, live: &Arc<Live>, stores: &Stores) -> Conditi
             Vec::new()
         },
     }
-}
-
-/// The pages of the HTTP port, whose `/json` takes the request path of `rls`.
-fn pages(metrics: &Arc<Metrics>, health: &Health, unfinished: Unfinished, rls: Arc<Rls>) -> Pages {
-    let decide = move |frame: Bytes| {
-        let rls = Arc::clone(&rls);
-        async move {
-            rls.answer(&frame, None, &TraceSpan::default())
-                .await
-                .map(Framed::message)
-        }
-    };
-    Pages::new(Arc::clone(metrics), health.clone(), unfinished, decide)
 }
 
 /// The options of the gRPC listener, with no more connections than there are file descriptors for.

@@ -168,54 +168,21 @@ impl Settings {
             ..XdsOptions::default()
         };
         let xds = flags.xds.options(rules, shares.resources, &mut warnings)?;
-        if flags.cache_key_prefix.contains(['{', '}']) {
-            return Err(SettingError(
-                "CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them \
-                 out"
-                .to_owned(),
-            ));
-        }
-        let workers = flags
-            .workers
-            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        if !(1..=1_024).contains(&workers) {
-            return Err(SettingError(format!(
-                "WORKERS: {workers} is out of range; write 1 to 1024"
-            )));
-        }
-        let (files, answers) = (flags.files, flags.answers);
-        if !(0.0..=f32::MAX).contains(&answers.near_limit_ratio) {
-            return Err(SettingError(format!(
-                "NEAR_LIMIT_RATIO: {} is out of range; write 0 to 1",
-                answers.near_limit_ratio
-            )));
-        }
-        if !["", "text", "json"]
-            .iter()
-            .any(|known| flags.log_format.eq_ignore_ascii_case(known))
-        {
-            warnings.push("LOG_FORMAT is neither text nor json: the log is text".to_owned());
-        }
-        if answers.near_limit_ratio > 1.0 {
-            warnings.push(format!(
-                "NEAR_LIMIT_RATIO={}: no hits count as near their limit in metrics; write 0 to 1",
-                answers.near_limit_ratio
-            ));
-        }
+        check_key_prefix(&flags.cache_key_prefix)?;
+        let workers = workers(flags.workers)?;
+        let near_limit_ratio = near_limit_ratio(flags.answers.near_limit_ratio, &mut warnings)?;
+        let log_format = checked_log_format(&flags.log_format, &mut warnings);
         let prometheus = flags.exporters.prometheus(&mut warnings)?;
         let statsd = flags.exporters.statsd(environment, &mut warnings)?;
-        let logged_values = flags.logs.values(&mut warnings)?;
-        let respond = flags
-            .responses
-            .options(answers.shadow_mode, &mut warnings)?;
-        let certificates = match flags.listeners.tls(&mut warnings)? {
-            None => None,
-            Some(options) => Some(
-                server::Certificates::read(options)
-                    .map_err(|error| SettingError(error.to_string()))?,
-            ),
+        let rls = rls_options(&flags, &mut warnings)?;
+        let certificates = certificates(&flags.listeners, &mut warnings)?;
+        let server = server_options(&flags, shares.connections, certificates.is_some());
+        let outage = failure_policies::Options {
+            replicas: flags.outage.replicas.clone(),
+            max_keys: flags.outage.local_max_keys as usize,
+            max_bytes: memory.max_bytes,
         };
-        let is_tls = certificates.is_some();
+        let files = flags.files;
         Ok(Self {
             grpc: flags.listeners.grpc()?,
             certificates,
@@ -233,38 +200,17 @@ impl Settings {
                 ..Default::default()
             },
             denials: flags.outage.denials(&mut warnings),
-            outage: failure_policies::Options {
-                replicas: flags.outage.replicas.clone(),
-                max_keys: flags.outage.local_max_keys as usize,
-                max_bytes: memory.max_bytes,
-            },
-            rls: rls::Options {
-                plan: plan::Options {
-                    key_prefix: flags.cache_key_prefix,
-                    on_store_failure: flags.outage.on_store_failure,
-                    calendar_months: files.read.counting.use_calendar_month_rate_limit,
-                    quota_mode: answers.quota_mode,
-                },
-                respond,
-                logged: flags.log_decisions,
-                refusals: flags.logs.refusals(&logged_values),
-                logged_values,
-                tracer: None,
-            },
-            server: server::Options {
-                sheds_load: flags.load_shedding_enabled,
-                max_connection_age: answers.grpc_max_connection_age,
-                max_connection_age_grace: answers.grpc_max_connection_age_grace,
-                ..server::Options::default().within(shares.connections, is_tls)
-            },
+            outage,
+            rls,
+            server,
             memory: (shares, limit_source),
             workers,
             traces: flags.tracing.options()?,
             metrics: metrics::Options {
-                near_limit_ratio: answers.near_limit_ratio,
-                omits_unused_limits: answers.metrics_omit_unused_limits,
+                near_limit_ratio,
+                omits_unused_limits: flags.answers.metrics_omit_unused_limits,
             },
-            log_format: log_format(&flags.log_format),
+            log_format,
             prometheus,
             statsd,
             debug: flags.debug.address()?,
@@ -275,6 +221,92 @@ impl Settings {
             warnings,
             given: Given::default(),
         })
+    }
+}
+
+fn check_key_prefix(prefix: &str) -> Result<(), SettingError> {
+    if prefix.contains(['{', '}']) {
+        return Err(SettingError(
+            "CACHE_KEY_PREFIX: braces change the slot of keys in a Redis Cluster; leave them out"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// The format of log lines; one that is not known has a warning.
+fn checked_log_format(text: &str, warnings: &mut Vec<String>) -> Format {
+    let known = ["", "text", "json"];
+    if !known.iter().any(|known| text.eq_ignore_ascii_case(known)) {
+        warnings.push("LOG_FORMAT is neither text nor json: the log is text".to_owned());
+    }
+    log_format(text)
+}
+
+/// The number of threads that answer requests, in range.
+fn workers(given: Option<usize>) -> Result<usize, SettingError> {
+    let workers =
+        given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    if (1..=1_024).contains(&workers) {
+        return Ok(workers);
+    }
+    Err(SettingError(format!(
+        "WORKERS: {workers} is out of range; write 1 to 1024"
+    )))
+}
+
+/// The ratio in range; above 1 it has a warning.
+fn near_limit_ratio(ratio: f32, warnings: &mut Vec<String>) -> Result<f32, SettingError> {
+    if !(0.0..=f32::MAX).contains(&ratio) {
+        return Err(SettingError(format!(
+            "NEAR_LIMIT_RATIO: {ratio} is out of range; write 0 to 1"
+        )));
+    }
+    if ratio > 1.0 {
+        warnings.push(format!(
+            "NEAR_LIMIT_RATIO={ratio}: no hits count as near their limit in metrics; write 0 to 1"
+        ));
+    }
+    Ok(ratio)
+}
+
+fn certificates(
+    listeners: &ListenerFlags,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Arc<server::Certificates>>, SettingError> {
+    let read = |options| {
+        server::Certificates::read(options).map_err(|error| SettingError(error.to_string()))
+    };
+    listeners.tls(warnings)?.map(read).transpose()
+}
+
+fn rls_options(flags: &Flags, warnings: &mut Vec<String>) -> Result<rls::Options, SettingError> {
+    let logged_values = flags.logs.values(warnings)?;
+    Ok(rls::Options {
+        plan: plan::Options {
+            key_prefix: flags.cache_key_prefix.clone(),
+            on_store_failure: flags.outage.on_store_failure,
+            calendar_months: flags.files.read.counting.use_calendar_month_rate_limit,
+            quota_mode: flags.answers.quota_mode,
+        },
+        respond: flags
+            .responses
+            .clone()
+            .options(flags.answers.shadow_mode, warnings)?,
+        logged: flags.log_decisions.clone(),
+        refusals: flags.logs.refusals(&logged_values),
+        logged_values,
+        tracer: None,
+    })
+}
+
+/// Bounds of the gRPC listener, whose connections have so many bytes.
+fn server_options(flags: &Flags, connections: u64, is_tls: bool) -> server::Options {
+    server::Options {
+        sheds_load: flags.load_shedding_enabled,
+        max_connection_age: flags.answers.grpc_max_connection_age,
+        max_connection_age_grace: flags.answers.grpc_max_connection_age_grace,
+        ..server::Options::default().within(connections, is_tls)
     }
 }
 

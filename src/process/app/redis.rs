@@ -93,14 +93,14 @@ fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &m
 
 fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
     let (redis, address) = (name.label(), &*server.address);
-    let breaker_state = match server.state {
+    let state = match server.state {
         State::Closed => 0.0,
         State::Open => 1.0,
         State::Ramp { .. } => 2.0,
     };
     let (status, report, counts) = (&server.status, &server.status.report, server.counts);
     let values = [
-        (&families::REDIS_BREAKER_STATE, Some(breaker_state)),
+        (&families::REDIS_BREAKER_STATE, Some(state)),
         (&families::REDIS_UP, Some(f64::from(u8::from(status.is_up)))),
         (
             &families::REDIS_ROUND_TRIP,
@@ -142,17 +142,7 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
         sum: sum.as_secs_f64(),
     };
     samples.push(families::REDIS_BATCH_DURATION.histogram(&[redis, address], observations));
-    let transitions = server.transitions;
-    for (to, reason, count) in [
-        ("open", "outage", transitions.opened_by_outage),
-        ("open", "config", transitions.opened_by_config),
-        ("open", "slowness", transitions.opened_by_slowness),
-        ("ramp", "probe", transitions.ramped),
-        ("closed", "ramp", transitions.closed),
-    ] {
-        samples
-            .push(families::REDIS_BREAKER_TRANSITIONS.count(&[redis, address, to, reason], count));
-    }
+    breaker_samples(redis, server, samples);
     samples.extend(
         report
             .version
@@ -165,4 +155,20 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
             .iter()
             .map(|diagnostic| families::REDIS_ADVICE.count(&[redis, address, diagnostic.name], 1)),
     );
+}
+
+/// How often the circuit of a server was opened and closed.
+fn breaker_samples(redis: &str, server: &Server, samples: &mut Vec<Sample>) {
+    let address = &*server.address;
+    let transitions = server.transitions;
+    for (to, reason, count) in [
+        ("open", "outage", transitions.opened_by_outage),
+        ("open", "config", transitions.opened_by_config),
+        ("open", "slowness", transitions.opened_by_slowness),
+        ("ramp", "probe", transitions.ramped),
+        ("closed", "ramp", transitions.closed),
+    ] {
+        samples
+            .push(families::REDIS_BREAKER_TRANSITIONS.count(&[redis, address, to, reason], count));
+    }
 }

@@ -357,24 +357,35 @@ mod tests {
         }
     }
 
+    /// What switches TLS on.
+    const TLS: [&str; 3] = [
+        "--grpc-server-use-tls",
+        "--grpc-server-tls-cert=/cert",
+        "--grpc-server-tls-key=/key",
+    ];
+
+    /// The options of TLS of these arguments, and the warnings.
+    fn with(
+        base: &[&str],
+        more: &[&str],
+    ) -> Result<(Option<server::TlsOptions>, Vec<String>), String> {
+        let mut warnings = Vec::new();
+        let tls = listeners(&[base, more].concat()).tls(&mut warnings);
+        tls.map(|tls| (tls, warnings))
+            .map_err(|error| error.to_string())
+    }
+
     #[test]
     fn settings_of_tls_belong_together() {
-        let pair = ["--grpc-server-tls-cert=/cert", "--grpc-server-tls-key=/key"];
-        let on = [&["--grpc-server-use-tls"][..], &pair].concat();
-        let with = |base: &[&str], more: &[&str]| {
-            let mut warnings = Vec::new();
-            let tls = listeners(&[base, more].concat()).tls(&mut warnings);
-            tls.map(|tls| (tls, warnings))
-                .map_err(|error| error.to_string())
-        };
-        let (tls, warnings) = with(&on, &[]).expect("settings");
+        let pair = &TLS[1..];
+        let (tls, warnings) = with(&TLS, &[]).expect("settings");
         let tls = tls.expect("TLS");
         assert_eq!(
             (tls.client_authorities, tls.client_name, warnings.len()),
             (None, None, 0)
         );
         let (tls, _) = with(
-            &on,
+            &TLS,
             &[
                 "--grpc-client-tls-cacert=/ca",
                 "--grpc-client-tls-san=spiffe://a/b",
@@ -388,32 +399,36 @@ mod tests {
         );
         assert_eq!(tls.client_name, SubjectName::parse("spiffe://a/b"));
         // Envoy Gateway sets it, and envoyproxy/ratelimit does not read it.
-        let (tls, warnings) = with(&on, &["--grpc-server-tls-ca-cert=/ca"]).expect("settings");
+        let (tls, warnings) = with(&TLS, &["--grpc-server-tls-ca-cert=/ca"]).expect("settings");
         assert_eq!(tls.expect("TLS").client_authorities, None);
         assert!(
             warnings[0].contains("GRPC_CLIENT_TLS_CACERT=/ca"),
             "{warnings:?}"
         );
-        let (tls, warnings) = with(&pair, &[]).expect("settings");
+        let (tls, warnings) = with(pair, &[]).expect("settings");
         assert_eq!((tls, warnings.len()), (None, 1), "TLS is off");
+    }
+
+    #[test]
+    fn settings_of_tls_that_lack_others_are_errors() {
         for (base, more, hint) in [
             (
-                &on[..1],
+                &TLS[..1],
                 &[][..],
                 "needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY",
             ),
             (
-                &on[..2],
+                &TLS[..2],
                 &[],
                 "GRPC_SERVER_TLS_CERT needs GRPC_SERVER_TLS_KEY",
             ),
             (
-                &on[..],
+                &TLS[..],
                 &["--grpc-client-tls-san=a"],
                 "needs GRPC_CLIENT_TLS_CACERT",
             ),
             (
-                &on,
+                &TLS,
                 &[
                     "--grpc-client-tls-cacert=/ca",
                     "--grpc-client-tls-san=no name",

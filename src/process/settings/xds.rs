@@ -320,9 +320,9 @@ impl XdsFlags {
         })
     }
 
-    /// One warning that names the settings which matter with a control plane only.
-    fn warn_of_no_effect(&self, warnings: &mut Vec<String>) {
-        let set: Vec<_> = [
+    /// The settings of the control plane's server and of this node, and whether each is set.
+    fn of_server(&self) -> [(&'static str, bool); 10] {
+        [
             (
                 "CONFIG_GRPC_XDS_SERVER_URL",
                 self.config_grpc_xds_server_url != DEFAULT_SERVER,
@@ -365,6 +365,12 @@ impl XdsFlags {
                 "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
                 self.config_grpc_xds_client_tls_key.is_some(),
             ),
+        ]
+    }
+
+    /// The settings of what is done with its limits and of its connection, and whether each is set.
+    fn of_client(&self) -> [(&'static str, bool); 8] {
+        [
             (
                 "CONFIG_GRPC_XDS_CACHE_FILE",
                 self.config_grpc_xds_cache_file.is_some(),
@@ -395,10 +401,16 @@ impl XdsFlags {
                 self.xds_client_max_msg_size_in_bytes != 0,
             ),
         ]
-        .into_iter()
-        .filter(|(_, is_set)| *is_set)
-        .map(|(name, _)| name)
-        .collect();
+    }
+
+    /// One warning that names the settings which matter with a control plane only.
+    fn warn_of_no_effect(&self, warnings: &mut Vec<String>) {
+        let set: Vec<_> = [&self.of_server()[..], &self.of_client()]
+            .concat()
+            .into_iter()
+            .filter(|(_, is_set)| *is_set)
+            .map(|(name, _)| name)
+            .collect();
         if !set.is_empty() {
             warnings.push(format!(
                 "no effect without CONFIG_TYPE=GRPC_XDS_SOTW, because limits come from files: {}",

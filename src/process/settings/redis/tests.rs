@@ -110,70 +110,42 @@ fn every_type_of_redis_is_parsed() {
 #[test]
 fn errors_name_the_setting() {
     for (arguments, start) in [
-        (&["--redis-url", "a"][..], "REDIS_URL: "),
-        (&[], "BACKEND_TYPE=redis needs REDIS_URL"),
-        (&["--redis-type", "cluster"], "REDIS_TYPE needs REDIS_URL"),
+        ("--redis-url a", "REDIS_URL: "),
+        ("", "BACKEND_TYPE=redis needs REDIS_URL"),
+        ("--redis-type cluster", "REDIS_TYPE needs REDIS_URL"),
+        ("--redis-type s3cret --redis-url a:1", "REDIS_TYPE: "),
         (
-            &["--redis-type", "s3cret", "--redis-url", "a:1"],
-            "REDIS_TYPE: ",
-        ),
-        (
-            &["--redis-socket-type", "s3cret", "--redis-url", "a:1"],
+            "--redis-socket-type s3cret --redis-url a:1",
             "REDIS_SOCKET_TYPE: ",
         ),
         (
-            &[
-                "--redis-url",
-                "a:1",
-                "--redis-auth",
-                "s3cret",
-                "--redis-auth-file",
-                "/f",
-            ],
+            "--redis-url a:1 --redis-auth s3cret --redis-auth-file /f",
             "REDIS_AUTH_FILE: ",
         ),
         (
-            &["--redis-url", "a:1", "--redis-auth-file", "/no/such/file"],
+            "--redis-url a:1 --redis-auth-file /no/such/file",
             "REDIS_AUTH_FILE: ",
         ),
+        ("--redis-url /run/redis.sock --redis-tls", "REDIS_TLS: "),
         (
-            &["--redis-url", "/run/redis.sock", "--redis-tls"],
-            "REDIS_TLS: ",
-        ),
-        (
-            &[
-                "--redis-url",
-                "rediss://a:1",
-                "--redis-tls-cacert",
-                "/no/such/file",
-            ],
+            "--redis-url rediss://a:1 --redis-tls-cacert /no/such/file",
             "REDIS_TLS_CACERT: ",
         ),
         (
-            &[
-                "--redis-url",
-                "rediss://a:1",
-                "--redis-tls-client-key",
-                "/no/such/file",
-            ],
+            "--redis-url rediss://a:1 --redis-tls-client-key /no/such/file",
             "REDIS_TLS_CLIENT_KEY needs ",
         ),
         (
-            &["--redis-url", "a:1", "--redis-persecond"],
+            "--redis-url a:1 --redis-persecond",
             "REDIS_PERSECOND needs REDIS_PERSECOND_URL",
         ),
         (
-            &[
-                "--redis-url",
-                "a:1",
-                "--redis-persecond",
-                "--redis-persecond-url",
-                "s3cret",
-            ],
+            "--redis-url a:1 --redis-persecond --redis-persecond-url s3cret",
             "REDIS_PERSECOND_URL: ",
         ),
     ] {
-        let error = parse_flags(arguments)
+        let arguments: Vec<_> = arguments.split_whitespace().collect();
+        let error = parse_flags(&arguments)
             .0
             .expect_err("an invalid setting")
             .to_string();
