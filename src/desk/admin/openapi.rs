@@ -25,7 +25,7 @@ mod tests {
 
     use super::*;
     use crate::desk::admin::access::Need;
-    use crate::desk::admin::routes::ROUTES;
+    use crate::desk::admin::routes::{BASE, ROUTES};
 
     #[test]
     fn every_call_is_described_and_nothing_else() {
@@ -46,7 +46,7 @@ mod tests {
         let routes = ROUTES.iter().map(|(method, path, need, _)| {
             (
                 method.to_string(),
-                (*path).to_owned(),
+                format!("{BASE}{path}"),
                 *need == Need::Change,
             )
         });

@@ -1,8 +1,6 @@
 //! `/api/v1/overrides` and `/api/v1/reset`: what operators order for some descriptors, and counters
 //! that start from zero.
 
-use std::sync::Arc;
-
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -204,25 +202,7 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
         created_at: memory::now(),
         ..record.read()?
     };
-    let rules = parts
-        .live
-        .load()
-        .map(|snapshot| Arc::clone(&snapshot.rules))
-        .unwrap_or_default();
-    let reached = {
-        let one = one.clone();
-        // There may be many limits to compare with.
-        tokio::task::spawn_blocking(move || {
-            if force {
-                Ok(())
-            } else {
-                is_known(&rules, &one)
-            }
-            .and_then(|()| reached(&rules, &one))
-        })
-        .await
-    };
-    let mut reached = reached.map_err(|error| Failure::unavailable(&error.to_string()))??;
+    let mut reached = reached_now(parts, &one, force).await?;
     if parts.overrides.is_for_this_process_only() {
         reached.warnings.push(
             "it is kept in this process only: it ends with the process, and other replicas do not \
@@ -250,6 +230,21 @@ pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
             warnings,
         },
     ))
+}
+
+/// Compares an override with the limits in force, of which there may be many.
+async fn reached_now(parts: &Parts, one: &Override, force: bool) -> Result<Reached, Failure> {
+    let rules = known::rules(parts);
+    let one = one.clone();
+    let reached = tokio::task::spawn_blocking(move || {
+        if !force {
+            is_known(&rules, &one)?;
+        }
+        reached(&rules, &one)
+    });
+    reached
+        .await
+        .map_err(|error| Failure::unavailable(&error.to_string()))?
 }
 
 /// DELETE: ends an override.

@@ -3,7 +3,7 @@
 
 use hyper::Method;
 
-use super::access::Need;
+use super::access::Need::{self, Change, Read};
 
 /// What a call asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,71 +24,32 @@ pub(super) enum Operation {
     Reset,
 }
 
-/// Methods, path and operation of a call.
+/// Method, path below [`BASE`] and operation of a call.
 type Route = (Method, &'static str, Need, Operation);
+
+/// Where all paths begin.
+pub(super) const BASE: &str = "/api/v1/";
 
 /// All calls.
 pub(super) static ROUTES: [Route; 14] = [
-    (
-        Method::GET,
-        "/api/v1/openapi.json",
-        Need::Read,
-        Operation::OpenApi,
-    ),
-    (Method::GET, "/api/v1/status", Need::Read, Operation::Status),
-    (Method::GET, "/api/v1/limits", Need::Read, Operation::Limits),
-    (
-        Method::GET,
-        "/api/v1/decisions",
-        Need::Read,
-        Operation::Decisions,
-    ),
-    (
-        Method::POST,
-        "/api/v1/explain",
-        Need::Read,
-        Operation::Explain,
-    ),
-    (Method::GET, "/api/v1/usage", Need::Read, Operation::Usage),
-    (
-        Method::GET,
-        "/api/v1/usage/top",
-        Need::Read,
-        Operation::UsageTop,
-    ),
-    (Method::GET, "/api/v1/count", Need::Read, Operation::Count),
-    (Method::GET, "/api/v1/top", Need::Read, Operation::Top),
-    (
-        Method::GET,
-        "/api/v1/unmatched",
-        Need::Read,
-        Operation::Unmatched,
-    ),
-    (
-        Method::GET,
-        "/api/v1/overrides",
-        Need::Read,
-        Operation::Overrides,
-    ),
-    (
-        Method::POST,
-        "/api/v1/overrides",
-        Need::Change,
-        Operation::SetOverride,
-    ),
-    (
-        Method::DELETE,
-        "/api/v1/overrides/{id}",
-        Need::Change,
-        Operation::RemoveOverride(String::new()),
-    ),
-    (
-        Method::POST,
-        "/api/v1/reset",
-        Need::Change,
-        Operation::Reset,
-    ),
+    (Method::GET, "openapi.json", Read, Operation::OpenApi),
+    (Method::GET, "status", Read, Operation::Status),
+    (Method::GET, "limits", Read, Operation::Limits),
+    (Method::GET, "decisions", Read, Operation::Decisions),
+    (Method::POST, "explain", Read, Operation::Explain),
+    (Method::GET, "usage", Read, Operation::Usage),
+    (Method::GET, "usage/top", Read, Operation::UsageTop),
+    (Method::GET, "count", Read, Operation::Count),
+    (Method::GET, "top", Read, Operation::Top),
+    (Method::GET, "unmatched", Read, Operation::Unmatched),
+    (Method::GET, "overrides", Read, Operation::Overrides),
+    (Method::POST, "overrides", Change, Operation::SetOverride),
+    (Method::DELETE, "overrides/{id}", Change, REMOVE),
+    (Method::POST, "reset", Change, Operation::Reset),
 ];
+
+/// Of any override.
+const REMOVE: Operation = Operation::RemoveOverride(String::new());
 
 /// The last part of the path of a call about one thing.
 const ID: &str = "{id}";
@@ -98,6 +59,7 @@ const ID: &str = "{id}";
 /// # Errors
 /// The methods of the path, if the request has another one; `None`: there is no such path.
 pub(super) fn find(method: &Method, path: &str) -> Result<(Operation, Need), Option<&'static str>> {
+    let path = path.strip_prefix(BASE).ok_or(None)?;
     let mut allowed = None;
     for (known, pattern, need, operation) in &ROUTES {
         let Some(id) = matched(pattern, path) else {

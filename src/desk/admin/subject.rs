@@ -62,6 +62,23 @@ impl Found {
     }
 }
 
+/// The parameters `entry` as keys and values.
+fn pairs(texts: &[&str]) -> Result<Vec<(String, String)>, Failure> {
+    if texts.is_empty() || texts.len() > MAX_ENTRIES {
+        return Err(Failure::bad_request(&format!(
+            "entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to {MAX_ENTRIES}"
+        )));
+    }
+    let pair = |text: &&str| {
+        let (key, value) = text.split_once('=')?;
+        Some((key.to_owned(), value.to_owned()))
+    };
+    let pairs: Option<_> = texts.iter().map(pair).collect();
+    pairs.ok_or_else(|| {
+        Failure::bad_request("entry: write key=value, with = as %3D; a key with = needs subject")
+    })
+}
+
 /// The subject of the parameters `subject`, or `domain` and `entry`.
 pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
     let texts: Vec<&str> = query.all("entry").take(MAX_ENTRIES + 1).collect();
@@ -85,23 +102,7 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
             ));
         }
         (None, Some(domain)) => {
-            if texts.is_empty() || texts.len() > MAX_ENTRIES {
-                let what = format!(
-                    "entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to \
-                     {MAX_ENTRIES}"
-                );
-                return Err(Failure::bad_request(&what));
-            }
-            let pair = |text: &&'_ str| {
-                let (key, value) = text.split_once('=')?;
-                Some((key.to_owned(), value.to_owned()))
-            };
-            let pairs: Option<Vec<_>> = texts.iter().map(pair).collect();
-            let pairs = pairs.ok_or_else(|| {
-                Failure::bad_request(
-                    "entry: write key=value, with = as %3D; a key with = needs subject",
-                )
-            })?;
+            let pairs = pairs(&texts)?;
             let entries: Vec<_> = pairs
                 .iter()
                 .map(|(key, value)| (key.as_bytes(), value.as_bytes()))
@@ -110,11 +111,8 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
                 .rls
                 .plan(&ask_of(domain.as_bytes(), &entries))
                 .ok_or_else(no_limits)?;
-            (
-                plan,
-                domain.to_owned(),
-                pairs.into_iter().map(Entry::from).collect(),
-            )
+            let entries = pairs.into_iter().map(Entry::from).collect();
+            (plan, domain.to_owned(), entries)
         }
     };
     let is_trial = query.is("trial")?;
@@ -123,35 +121,27 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
         .as_ref()
         .and_then(|trials| trials.of_slot(0))
         .filter(|_| is_trial);
-    match &plan.slots[0].fate {
-        Fate::Checked(_) | Fate::Unlimited if is_trial => match tried {
-            Some(check) => Ok(Found {
-                plan,
-                check,
-                entries,
-                is_trial,
-            }),
-            None => Err(Failure::not_found(
+    let check = match &plan.slots[0].fate {
+        Fate::Checked(_) | Fate::Unlimited if is_trial => tried.ok_or_else(|| {
+            Failure::not_found(
                 "the limit of the subject has no trial; write 'trial' in its rate_limit",
-            )),
-        },
-        Fate::Checked(checked) => Ok(Found {
-            check: checked.check,
-            plan,
-            entries,
-            is_trial,
-        }),
-        Fate::Unlimited => Err(unlimited()),
+            )
+        })?,
+        Fate::Checked(checked) => checked.check,
+        Fate::Unlimited => return Err(unlimited()),
         // The plan was made without overrides.
         Fate::Free | Fate::Exempt | Fate::Blocked(_) => {
-            known::entries(
-                &plan.rules,
-                &domain,
-                entries.iter().map(|entry| (&*entry.key, &*entry.value)),
-            )?;
-            Err(no_limit())
+            let shown = entries.iter().map(|entry| (&*entry.key, &*entry.value));
+            known::entries(&plan.rules, &domain, shown)?;
+            return Err(no_limit());
         }
-    }
+    };
+    Ok(Found {
+        plan,
+        check,
+        entries,
+        is_trial,
+    })
 }
 
 /// Reads the exact name of a subject.

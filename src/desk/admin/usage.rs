@@ -11,8 +11,9 @@ use tokio::time::Instant;
 use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
-use super::{Parts, known, subject};
-use crate::core::algorithm::Algorithm;
+use super::subject::{self, Found};
+use super::{Parts, known};
+use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::time::people::timestamp;
 use crate::core::time::{Micros, Span, parse_duration};
 use crate::core::usage::{self, Hits, Order, Page, Record, Tracking};
@@ -362,64 +363,90 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
         .ok_or_else(|| Failure::bad_request("since: write an interval, such as 90s"))?;
     let over = duration("since", over)?;
     let deadline = Instant::now() + TIMEOUT;
-    let checks = found.checks();
-    let answer =
-        |source: &str, hits, refused, at_least, is_cut: bool, (from, to): (Micros, Micros)| Count {
-            limit: limit.path(),
-            trial: found.is_trial,
-            domain: limit.domain.to_string(),
-            entries: found.entries.clone(),
-            subject: found.name(),
-            source: source.to_owned(),
-            hits,
-            refused,
-            from: timestamp(from),
-            to: timestamp(to),
-            exact: at_least == hits && !is_cut,
-            at_least,
-        };
-    if checks.tracking(found.check).is_some() {
-        let (now, record) = parts
-            .usage
-            .record(checks, found.check, deadline)
-            .await
-            .map_err(|error| failed(&error))?;
-        let Some(record) = record else {
-            let from = Micros(now.0.saturating_sub(over.micros()));
-            return Ok(answer("usage", 0, Some(0), 0, false, (from, now)));
-        };
-        if let Some(count) = record.count(now, over) {
-            let (hits, at_least) = (count.hits, count.at_least.asked);
-            return Ok(answer(
-                "usage",
-                hits.asked,
-                Some(hits.refused),
-                at_least,
-                count.is_cut,
-                (count.from, count.to),
-            ));
+    let by_record = by_record(parts, &found, over, deadline).await?;
+    let counted = match (by_record, &found.checks()[found.check].algorithm) {
+        (Some(counted), _) => counted,
+        (None, Algorithm::SlidingWindowBuckets(buckets)) => {
+            by_buckets(parts, &found, buckets, over, deadline).await?
         }
-    }
-    let Algorithm::SlidingWindowBuckets(buckets) = &checks[found.check].algorithm else {
-        return Err(match checks.tracking(found.check) {
-            Some(tracking) => Failure::bad_request(&format!(
-                "since: {over} is longer than the {} that the buckets of {} ({}) cover; write \
-                 less, or raise its usage_buckets or usage_interval",
-                tracking.settings.span(),
-                limit.path(),
-                limit.origin,
-            )),
-            None => Failure::bad_request(&format!(
-                "the limit {} ({}) knows no hits of an interval; add 'track_usage: true' to it, or \
-                 'algorithm: sliding_window_buckets'",
-                limit.path(),
-                limit.origin,
-            )),
-        });
+        (None, _) => return Err(uncounted(&found, limit, over)),
     };
-    let span = Span::from_micros(buckets.interval.saturating_mul(buckets.buckets.into()));
+    Ok(Count {
+        limit: limit.path(),
+        trial: found.is_trial,
+        domain: limit.domain.to_string(),
+        entries: found.entries.clone(),
+        subject: found.name(),
+        source: counted.source.to_owned(),
+        hits: counted.hits,
+        refused: counted.refused,
+        from: timestamp(counted.from),
+        to: timestamp(counted.to),
+        exact: counted.at_least == counted.hits && !counted.is_cut,
+        at_least: counted.at_least,
+    })
+}
+
+/// The hits of an interval, as a [`Count`] has them.
+struct Counted {
+    source: &'static str,
+    hits: u64,
+    refused: Option<u64>,
+    at_least: u64,
+    /// A bucket is full, and there may have been more.
+    is_cut: bool,
+    from: Micros,
+    to: Micros,
+}
+
+/// By the usage record of the subject; `None`: its limit records no usage, or for less time.
+async fn by_record(
+    parts: &Parts,
+    found: &Found,
+    over: Span,
+    deadline: Instant,
+) -> Result<Option<Counted>, Failure> {
+    let checks = found.checks();
+    if checks.tracking(found.check).is_none() {
+        return Ok(None);
+    }
+    let record = parts.usage.record(checks, found.check, deadline).await;
+    let (now, record) = record.map_err(|error| failed(&error))?;
+    let none = Counted {
+        source: "usage",
+        hits: 0,
+        refused: Some(0),
+        at_least: 0,
+        is_cut: false,
+        from: Micros(now.0.saturating_sub(over.micros())),
+        to: now,
+    };
+    let Some(record) = record else {
+        return Ok(Some(none));
+    };
+    Ok(record.count(now, over).map(|count| Counted {
+        hits: count.hits.asked,
+        refused: Some(count.hits.refused),
+        at_least: count.at_least.asked,
+        is_cut: count.is_cut,
+        from: count.from,
+        to: count.to,
+        ..none
+    }))
+}
+
+/// By the buckets that the limit itself counts in.
+async fn by_buckets(
+    parts: &Parts,
+    found: &Found,
+    buckets: &SlidingWindowBuckets,
+    over: Span,
+    deadline: Instant,
+) -> Result<Counted, Failure> {
+    let limit = found.limit()?;
+    let span = buckets.interval.saturating_mul(buckets.buckets.into());
     // The oldest bucket counts whole, so that the interval may begin anywhere in it.
-    let longest = Span::from_micros(span.micros().saturating_sub(buckets.interval));
+    let longest = Span::from_micros(span.saturating_sub(buckets.interval));
     if over > longest {
         return Err(Failure::bad_request(&format!(
             "since: {over} is longer than the {longest} that the buckets of {} ({}) cover; write \
@@ -428,11 +455,11 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
             limit.origin,
         )));
     }
-    let (now, state) = parts
+    let ring = parts
         .usage
-        .ring(checks, found.check, deadline)
-        .await
-        .map_err(|error| failed(&error))?;
+        .ring(found.checks(), found.check, deadline)
+        .await;
+    let (now, state) = ring.map_err(|error| failed(&error))?;
     let hits = buckets.count_over(state.as_ref(), now, over);
     // The part of the oldest bucket that is within the interval.
     let from = now.0.saturating_sub(over.micros()) + 1;
@@ -443,14 +470,31 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
     } else {
         hits
     };
-    Ok(answer(
-        "buckets",
+    Ok(Counted {
+        source: "buckets",
         hits,
-        None,
+        refused: None,
         at_least,
-        false,
-        (Micros(begin), now),
-    ))
+        is_cut: false,
+        from: Micros(begin),
+        to: now,
+    })
+}
+
+/// Why the hits of an interval are not known.
+fn uncounted(found: &Found, limit: &Limit, over: Span) -> Failure {
+    let (path, origin) = (limit.path(), &limit.origin);
+    Failure::bad_request(&match found.checks().tracking(found.check) {
+        Some(tracking) => format!(
+            "since: {over} is longer than the {} that the buckets of {path} ({origin}) cover; \
+             write less, or raise its usage_buckets or usage_interval",
+            tracking.settings.span(),
+        ),
+        None => format!(
+            "the limit {path} ({origin}) knows no hits of an interval; add 'track_usage: true' to \
+             it, or 'algorithm: sliding_window_buckets'"
+        ),
+    })
 }
 
 /// The limit that the parameters `domain` and `limit` name, or the only one with usage.
