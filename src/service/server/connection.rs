@@ -176,39 +176,16 @@ pub(super) async fn serve<T: ShouldRateLimit>(
 ) {
     let options = worker.options;
     let NewConnection { stream, tls, open } = connection;
-    let Ok(stream) = attach(stream) else {
-        return;
-    };
     let lateness = Lateness::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
-    let socket = Socket::new(stream, Arc::clone(&lateness));
-    let mut transport = match tls {
-        None => Either::Left(socket),
-        Some(session) => match Box::pin(session.resume(socket)).await {
-            Ok(stream) => Either::Right(Box::new(stream)),
-            Err(_) => return,
-        },
-    };
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a
     // shutdown does not wait for it.
-    let read = tokio::select! {
-        read = timeout(options.preface_timeout, read_preface(&mut transport, &worker.complaints)) => read,
+    let begun = tokio::select! {
+        begun = begin_http2(stream, tls, &lateness, &worker) => begun,
         _ = draining(&mut phase) => return,
         () = open.must_end() => return,
     };
-    let Ok(Ok(true)) = read else { return };
-    let Services {
-        budget, metrics, ..
-    } = &*worker.services;
-    let transport = TimedWrites::new(transport, budget.taken_within);
-    let wire = Wire::new(
-        transport,
-        PREFACE,
-        budget.unfinished.clone(),
-        Arc::clone(metrics),
-    );
-    let Ok(mut http2) = http2(options).handshake(wire).await else {
-        return;
-    };
+    let Some(mut http2) = begun else { return };
+    let metrics = &worker.services.metrics;
 
     // Timers run in tasks of their own: the task that serves is woken often, and would poll them
     // each time.
@@ -249,6 +226,36 @@ pub(super) async fn serve<T: ShouldRateLimit>(
         Poll::Pending
     })
     .await;
+}
+
+/// HTTP/2 on a connection, when its client has sent the preface. `None`: it does not speak HTTP/2,
+/// or is gone.
+async fn begin_http2<T>(
+    stream: Detached,
+    tls: Option<Session>,
+    lateness: &Arc<Lateness>,
+    worker: &WorkerState<T>,
+) -> Option<Http2> {
+    let socket = Socket::new(attach(stream).ok()?, Arc::clone(lateness));
+    let mut transport = match tls {
+        None => Either::Left(socket),
+        Some(session) => Either::Right(Box::new(Box::pin(session.resume(socket)).await.ok()?)),
+    };
+    let preface = read_preface(&mut transport, &worker.complaints);
+    let within = worker.options.preface_timeout;
+    if !matches!(timeout(within, preface).await, Ok(Ok(true))) {
+        return None;
+    }
+    let Services {
+        budget, metrics, ..
+    } = &*worker.services;
+    let wire = Wire::new(
+        TimedWrites::new(transport, budget.taken_within),
+        PREFACE,
+        budget.unfinished.clone(),
+        Arc::clone(metrics),
+    );
+    http2(worker.options).handshake(wire).await.ok()
 }
 
 /// Accepts all requests that were read in this turn before it serves any: their answers then leave
