@@ -489,69 +489,97 @@ fn both_rankings_show_one_subject_alike() {
     );
 }
 
+/// All hits and the refused ones of each user.
+type Exact = std::collections::HashMap<String, [u64; 2]>;
+
+/// What a thread asks: users by Zipf's law, or evenly.
+fn ask_at_random(subjects: &Subjects, rules: &Arc<Rules>, thread: u64, is_zipf: bool) -> Exact {
+    const SUBJECTS: f64 = 1e6;
+    const REQUESTS: u64 = 60_000;
+    let mut random = thread + 1;
+    let mut next = move || {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (random >> 11) as f64 / (1_u64 << 53) as f64
+    };
+    let mut exact = Exact::new();
+    for _ in 0..REQUESTS {
+        let user = if is_zipf {
+            SUBJECTS.powf(next())
+        } else {
+            SUBJECTS * next()
+        };
+        let user = (user as u64).to_string();
+        let (hits, is_refused) = (1 + (next() * 3.0) as u64, next() < 0.3);
+        let mut ask = Ask::default();
+        ask.domain = b"shop";
+        ask.push(Entry {
+            key: b"user",
+            value: user.as_bytes(),
+        });
+        let mut descriptor = Descriptor::default();
+        descriptor.hits_addend = Some(hits);
+        ask.close(descriptor);
+        let plan = Plan::new(rules, &ask, &Options::default());
+        let decisions = smallvec![Decision::Store(verdict(!is_refused))];
+        observe(subjects, Core(thread as usize), &ask, &plan, &decisions);
+        drop(ask);
+        let [all, refused] = exact.entry(user).or_default();
+        (*all, *refused) = (*all + hits, *refused + if is_refused { hits } else { 0 });
+    }
+    exact
+}
+
+/// Whether a ranking has nobody's numbers wrong by more than it says.
+fn check_errors(top: &Heaviest, exact: &Exact) {
+    let shown: std::collections::HashMap<&str, &Ranked> = top
+        .subjects
+        .iter()
+        .map(|one| (&*one.subject.entries[0].1, one))
+        .collect();
+    for (user, &[hits, refused]) in exact {
+        let Some(one) = shown.get(&**user) else {
+            assert!(
+                hits <= top.hits_at_most && refused <= top.refused_at_most,
+                "{user}: {hits}, {refused}"
+            );
+            continue;
+        };
+        assert!(
+            one.hits <= hits && hits <= one.hits + one.hits_error,
+            "{hits}: {one:?}"
+        );
+        assert!(
+            one.refused <= refused && refused <= one.refused + one.refused_error,
+            "{refused}: {one:?}"
+        );
+        assert!(one.refused <= one.hits, "{one:?}");
+    }
+}
+
 /// An exact count beside it, of a million subjects: by Zipf's law, and evenly.
 #[test]
 fn the_true_counts_of_a_million_subjects_are_within_the_errors() {
-    const SUBJECTS: f64 = 1e6;
     const THREADS: u64 = 4;
-    const REQUESTS: u64 = 60_000;
     for is_zipf in [true, false] {
         let (subjects, rules) = (Subjects::new(THREADS as usize), rules(LIMITS));
-        let mut exact: std::collections::HashMap<String, [u64; 2]> =
-            std::collections::HashMap::new();
+        let mut exact = Exact::new();
         std::thread::scope(|scope| {
             let counting = |thread: u64| {
                 let (subjects, rules) = (&subjects, &rules);
-                scope.spawn(move || {
-                    let mut random = thread + 1;
-                    let mut next = move || {
-                        random = random
-                            .wrapping_mul(6_364_136_223_846_793_005)
-                            .wrapping_add(1_442_695_040_888_963_407);
-                        (random >> 11) as f64 / (1_u64 << 53) as f64
-                    };
-                    let mut counted = Vec::new();
-                    for _ in 0..REQUESTS {
-                        let user = (if is_zipf {
-                            SUBJECTS.powf(next())
-                        } else {
-                            SUBJECTS * next()
-                        } as u64)
-                            .to_string();
-                        let (hits, is_refused) = (1 + (next() * 3.0) as u64, next() < 0.3);
-                        let mut ask = Ask::default();
-                        ask.domain = b"shop";
-                        ask.push(Entry {
-                            key: b"user",
-                            value: user.as_bytes(),
-                        });
-                        let mut descriptor = Descriptor::default();
-                        descriptor.hits_addend = Some(hits);
-                        ask.close(descriptor);
-                        let plan = Plan::new(rules, &ask, &Options::default());
-                        observe(
-                            subjects,
-                            Core(thread as usize),
-                            &ask,
-                            &plan,
-                            &smallvec![Decision::Store(verdict(!is_refused))],
-                        );
-                        drop(ask);
-                        counted.push((user, hits, is_refused));
-                    }
-                    counted
-                })
+                scope.spawn(move || ask_at_random(subjects, rules, thread, is_zipf))
             };
             let threads: Vec<_> = (0..THREADS).map(counting).collect();
             while threads.iter().any(|thread| !thread.is_finished()) {
                 subjects.rotate();
             }
-            for (user, hits, is_refused) in threads
+            for (user, [hits, refused]) in threads
                 .into_iter()
                 .flat_map(|thread| thread.join().expect("no panic"))
             {
-                let [all, refused] = exact.entry(user).or_default();
-                (*all, *refused) = (*all + hits, *refused + if is_refused { hits } else { 0 });
+                let [all, of_refused] = exact.entry(user).or_default();
+                (*all, *of_refused) = (*all + hits, *of_refused + refused);
             }
         });
         for (by, window) in [
@@ -567,29 +595,7 @@ fn the_true_counts_of_a_million_subjects_are_within_the_errors() {
                 limit: None,
             });
             assert!(top.seconds < 60, "no pane was dropped");
-            let shown: std::collections::HashMap<&str, &Ranked> = top
-                .subjects
-                .iter()
-                .map(|one| (&*one.subject.entries[0].1, one))
-                .collect();
-            for (user, &[hits, refused]) in &exact {
-                let Some(one) = shown.get(&**user) else {
-                    assert!(
-                        hits <= top.hits_at_most && refused <= top.refused_at_most,
-                        "{user}: {hits}, {refused}"
-                    );
-                    continue;
-                };
-                assert!(
-                    one.hits <= hits && hits <= one.hits + one.hits_error,
-                    "{hits}: {one:?}"
-                );
-                assert!(
-                    one.refused <= refused && refused <= one.refused + one.refused_error,
-                    "{refused}: {one:?}"
-                );
-                assert!(one.refused <= one.hits, "{one:?}");
-            }
+            check_errors(&top, &exact);
             if let (true, Some(first)) = (is_zipf, top.subjects.first()) {
                 println!(
                     "{by:?} {window:?}: {first:?}; not listed: {} hits, {} refused",

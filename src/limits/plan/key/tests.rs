@@ -256,131 +256,132 @@ fn keys_read_well_and_stay_short() {
     assert!(key(&meaning(&vec![0xff; 1 << 20])).len() < 128);
 }
 
+/// The tag of an algorithm with so many hits in so many of a unit.
+fn tag(limit: u64, unit: Unit, unit_multiplier: u32, options: &Options) -> String {
+    let rate = Rate {
+        requests_per_unit: limit,
+        unit,
+        unit_multiplier,
+    };
+    let algorithm = Algorithm::try_new(&rate, options).expect("good options");
+    let mut out = Vec::new();
+    write_tag(&mut out, &algorithm);
+    String::from_utf8(out).expect("ASCII")
+}
+
 #[test]
 fn tags_tell_algorithms_and_windows() {
-    let tag_of = |kind, limit, unit, unit_multiplier, burst| {
-        let rate = Rate {
-            requests_per_unit: limit,
-            unit,
-            unit_multiplier,
-        };
-        let algorithm = Algorithm::try_new(
-            &rate,
-            &Options {
-                kind,
-                burst,
-                ..Options::default()
-            },
-        )
-        .expect("good options");
-        let mut out = Vec::new();
-        write_tag(&mut out, &algorithm);
-        String::from_utf8(out).expect("ASCII")
-    };
-    assert_eq!(
-        tag_of(AlgorithmKind::FixedWindow, 5, Unit::Minute, 1, None),
-        "fw60"
-    );
-    assert_eq!(
-        tag_of(AlgorithmKind::SlidingWindowLog, 5, Unit::Minute, 1, None),
-        "sl60"
-    );
-    assert_eq!(
-        tag_of(
+    const MANY: u64 = u32::MAX as u64;
+    for (kind, limit, unit, multiplier, burst, expected) in [
+        (AlgorithmKind::FixedWindow, 5, Unit::Minute, 1, None, "fw60"),
+        (
+            AlgorithmKind::SlidingWindowLog,
+            5,
+            Unit::Minute,
+            1,
+            None,
+            "sl60",
+        ),
+        (
             AlgorithmKind::SlidingWindowCounter,
             5,
             Unit::Minute,
             1,
-            None
+            None,
+            "sc60",
         ),
-        "sc60"
-    );
-    assert_eq!(
-        tag_of(
+        (
             AlgorithmKind::SlidingWindowCounter,
-            u32::MAX.into(),
+            MANY,
             Unit::Day,
             1,
-            None
+            None,
+            "sc86400",
         ),
-        "sc86400"
-    );
-    assert_eq!(
-        tag_of(
+        (
             AlgorithmKind::SlidingWindowBuckets,
             5,
             Unit::Minute,
             1,
-            None
+            None,
+            "sb60.1000000x61",
         ),
-        "sb60.1000000x61"
-    );
-    assert_eq!(
-        tag_of(AlgorithmKind::TokenBucket, 5, Unit::Minute, 1, Some(10)),
-        "tb60"
-    );
-    assert_eq!(
-        tag_of(
+        (
             AlgorithmKind::TokenBucket,
-            u32::MAX.into(),
+            5,
+            Unit::Minute,
+            1,
+            Some(10),
+            "tb60",
+        ),
+        (
+            AlgorithmKind::TokenBucket,
+            MANY,
             Unit::Year,
             100,
-            Some(10)
+            Some(10),
+            "tb3153600000",
         ),
-        "tb3153600000"
-    );
-    assert_eq!(
-        tag_of(AlgorithmKind::LeakyBucket, 5, Unit::Second, 30, None),
-        "lb30"
-    );
-    // Calendar months, and the 30 days of a replica that does not follow the calendar.
-    assert_eq!(
-        tag_of(AlgorithmKind::FixedWindow, 5, Unit::Month, 1, None),
-        "fw2592000"
-    );
-    let rate = Rate {
-        requests_per_unit: 5,
-        unit: Unit::Month,
-        unit_multiplier: 3,
-    };
-    let of_calendar = |kind| {
-        let mut out = Vec::new();
+        (
+            AlgorithmKind::LeakyBucket,
+            5,
+            Unit::Second,
+            30,
+            None,
+            "lb30",
+        ),
+        // The 30 days of a replica that does not follow the calendar.
+        (
+            AlgorithmKind::FixedWindow,
+            5,
+            Unit::Month,
+            1,
+            None,
+            "fw2592000",
+        ),
+        // A tick of ten seconds, of which the window is no whole number.
+        (
+            AlgorithmKind::LeakyBucket,
+            MANY,
+            Unit::Second,
+            2_000_001,
+            None,
+            "lb2000001",
+        ),
+    ] {
+        let options = Options {
+            kind,
+            burst,
+            ..Options::default()
+        };
+        assert_eq!(tag(limit, unit, multiplier, &options), expected);
+    }
+}
+
+#[test]
+fn tags_tell_calendars_and_zones() {
+    let of_months = |kind| {
         let options = Options {
             kind,
             calendar_months: true,
             ..Options::default()
         };
-        write_tag(
-            &mut out,
-            &Algorithm::try_new(&rate, &options).expect("good options"),
-        );
-        String::from_utf8(out).expect("ASCII")
+        tag(5, Unit::Month, 3, &options)
     };
-    assert_eq!(of_calendar(AlgorithmKind::FixedWindow), "fwm3");
+    assert_eq!(of_months(AlgorithmKind::FixedWindow), "fwm3");
     assert_eq!(
-        of_calendar(AlgorithmKind::TokenBucket),
+        of_months(AlgorithmKind::TokenBucket),
         "tb7776000",
         "other algorithms have no windows that begin at a boundary"
     );
     let calendar = |unit, zone, anchor: &str| {
-        let (timezone, anchor) = (Zone::named(zone), anchor.parse().ok());
         let options = Options {
             period: Some(PeriodKind::Calendar),
-            timezone,
-            anchor,
+            timezone: Zone::named(zone),
+            anchor: anchor.parse().ok(),
             ..Options::default()
         };
-        let rate = Rate {
-            requests_per_unit: 5,
-            unit,
-            unit_multiplier: 1,
-        };
-        let mut out = Vec::new();
-        write_tag(
-            &mut out,
-            &Algorithm::try_new(&rate, &options).expect("good options"),
-        );
-        String::from_utf8(out).expect("ASCII")
+        tag(5, unit, 1, &options)
     };
     assert_eq!(
         calendar(Unit::Month, "Europe/Berlin", "2026-03-31"),
@@ -394,16 +395,5 @@ fn tags_tell_algorithms_and_windows() {
     assert_eq!(
         [Unit::Month, Unit::Year].map(|unit| calendar(unit, "UTC", "")),
         ["fwm1", "fwm12"]
-    );
-    // A tick of ten seconds, of which the window is no whole number.
-    assert_eq!(
-        tag_of(
-            AlgorithmKind::LeakyBucket,
-            u32::MAX.into(),
-            Unit::Second,
-            2_000_001,
-            None
-        ),
-        "lb2000001"
     );
 }
