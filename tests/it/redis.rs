@@ -123,7 +123,7 @@ impl ScriptCall<'_> {
     }
 
     pub fn len(&self) -> usize {
-        self.with(|call| call.len())
+        self.with(|call| call.checks.len())
     }
 
     pub fn read(

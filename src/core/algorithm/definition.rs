@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::{
-    Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Options, Spec, State, TABLE, Terms,
+    Algorithm, AlgorithmKind, Debt, LARGEST_COUNT, OptionError, Spec, State, TABLE, Terms,
     dispatch, ticks,
 };
 use crate::core::time::{Micros, Period, Span, Tick};

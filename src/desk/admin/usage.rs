@@ -15,12 +15,12 @@ use super::subject::{self, Found};
 use super::{Parts, known};
 use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::time::people::timestamp;
-use crate::core::time::{Micros, Span, parse_duration};
+use crate::core::time::{Micros, Span, Unit, parse_duration};
 use crate::core::usage::{self, Hits, Order, Page, Record, Tracking};
 use crate::core::verdict::StoreError;
 use crate::limits::plan::key;
-use crate::limits::rules::Rules;
 use crate::limits::rules::limit::{Amount, Limit};
+use crate::limits::rules::{Commit, Rules};
 use crate::store::redis::error as redis_error;
 
 /// The time for the store.
@@ -276,6 +276,18 @@ fn periods(series: &usage::Series, amount: &Amount, first_seen: Micros) -> Vec<P
     periods.into_iter().map(|(_, period)| period).collect()
 }
 
+/// Whether the checks of this limit, or of its trial, are on the Redis for seconds. Of a table whose
+/// rows have several units, the main Redis has the subjects of the longer ones.
+fn is_per_second(limit: &Limit, commit: Commit, is_trial: bool) -> bool {
+    let is_of_second = |amount: &Amount| amount.rate.unit == Unit::Second;
+    let mut amounts = limit.amounts().peekable();
+    let are_of_seconds = match &limit.trial {
+        Some(trial) if is_trial => is_of_second(&trial.amount),
+        _ => amounts.peek().is_some() && amounts.all(is_of_second),
+    };
+    commit == Commit::Each && are_of_seconds
+}
+
 /// The subjects of a limit.
 pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     // The name before.
@@ -311,20 +323,12 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         .commit(limit.domain.as_bytes())
         .filter(|_| !is_trial)
         .unwrap_or_default();
-    // Of a table whose rows have several units, the main Redis has the subjects of the longer ones.
-    let is_of_second = |amount: &Amount| amount.rate.unit == crate::core::time::Unit::Second;
-    let mut amounts = limit.amounts().peekable();
-    let are_of_seconds = match &limit.trial {
-        Some(trial) if is_trial => is_of_second(&trial.amount),
-        _ => amounts.peek().is_some() && amounts.all(is_of_second),
-    };
-    let is_per_second = commit == crate::limits::rules::Commit::Each && are_of_seconds;
     let deadline = Instant::now() + TIMEOUT;
     let top = parts
         .usage
         .top(
             tracking,
-            is_per_second,
+            is_per_second(limit, commit, is_trial),
             order,
             Page { offset, count },
             deadline,

@@ -417,19 +417,21 @@ fn the_first_expiry_of_a_chain_is_known() {
     assert_eq!(expiry(&[CertificateDer::from(vec![1, 2, 3])]), None);
 }
 
+const PEER: Peer = Peer {
+    name: "Redis",
+    address: "URL",
+    authorities: "CACERT",
+    other_name: Some("set SKIP=true"),
+    identity: "CERT and KEY",
+    without_tls: "write tls://",
+};
+
+fn hint_of(error: Error) -> Hint {
+    hint(&io::Error::new(io::ErrorKind::InvalidData, error), &PEER).expect("an error of TLS")
+}
+
 #[test]
-fn hints_name_the_setting_to_change() {
-    const PEER: Peer = Peer {
-        name: "Redis",
-        address: "URL",
-        authorities: "CACERT",
-        other_name: Some("set SKIP=true"),
-        identity: "CERT and KEY",
-        without_tls: "write tls://",
-    };
-    let hint = |error: Error| {
-        hint(&io::Error::new(io::ErrorKind::InvalidData, error), &PEER).expect("an error of TLS")
-    };
+fn hints_about_certificates_name_the_setting_to_change() {
     let host = ServerName::try_from("redis.example").expect("a name");
     let not_valid = |presented: &[&str]| CertificateError::NotValidForNameContext {
         expected: host.clone(),
@@ -454,7 +456,7 @@ fn hints_name_the_setting_to_change() {
         let Hint {
             is_about_certificates,
             text,
-        } = hint(Error::InvalidCertificate(error));
+        } = hint_of(Error::InvalidCertificate(error));
         for part in parts {
             assert!(
                 is_about_certificates && text.contains(part),
@@ -462,6 +464,10 @@ fn hints_name_the_setting_to_change() {
             );
         }
     }
+}
+
+#[test]
+fn hints_about_connections_name_the_setting_to_change() {
     for (error, is_about_certificates, text) in [
         (
             Error::AlertReceived(AlertDescription::CertificateRequired),
@@ -490,8 +496,8 @@ fn hints_name_the_setting_to_change() {
             is_about_certificates,
             text: text.to_owned(),
         };
-        assert_eq!(hint(error), expected);
+        assert_eq!(hint_of(error), expected);
     }
     let refused: io::Error = io::ErrorKind::ConnectionRefused.into();
-    assert_eq!(super::hint(&refused, &PEER), None);
+    assert_eq!(hint(&refused, &PEER), None);
 }

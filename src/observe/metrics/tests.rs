@@ -142,6 +142,31 @@ fn value(text: &str, series: &str) -> Option<f64> {
     value
 }
 
+/// Each of these samples has this value.
+fn expect_each<S: AsRef<str>>(text: &str, samples: impl IntoIterator<Item = (S, f64)>) {
+    for (series, value) in samples {
+        expect(text, series.as_ref(), Some(value));
+    }
+}
+
+fn plain_and_shadow() -> (Modes, Modes) {
+    let shadow = Modes {
+        shadow: true,
+        quota: false,
+    };
+    (Modes::default(), shadow)
+}
+
+/// A sample of the metrics of envoyproxy/ratelimit for the limit with one level.
+fn stat(name: &str) -> String {
+    format!("ratelimit_service_rate_limit_{name}{ONE_LEVEL}")
+}
+
+/// The decisions of the limit `user` with this outcome.
+fn decisions(outcome: &str) -> String {
+    format!("weir_decisions_total{{domain=\"shop\",limit=\"user\",outcome=\"{outcome}\"}}")
+}
+
 #[track_caller]
 fn expect(text: &str, series: &str, expected: Option<f64>) {
     assert_eq!(value(text, series), expected, "{series} in {text}");
@@ -226,88 +251,54 @@ fn hits_and_outcomes_are_counted_by_limit() {
             limit(1, &[("vip", None)], None),
         ],
     );
-    let (plain, shadow) = (
-        Modes::default(),
-        Modes {
-            shadow: true,
-            quota: false,
-        },
-    );
-    let limited = || checked(Some(0), None);
-    observe(&tallies, limited(), 3, plain, Ok(verdict(true, 9)));
-    observe(&tallies, limited(), 3, plain, Ok(verdict(false, 12)));
-    observe(&tallies, limited(), 5, shadow, Ok(verdict(false, 17)));
-    observe(
-        &tallies,
-        limited(),
-        2,
-        plain,
-        Err(StoreError::Unknown("lost")),
-    );
-    observe(&tallies, limited(), -4, plain, Ok(verdict(true, 13)));
-    observe(&tallies, limited(), 0, plain, Ok(verdict(false, 13)));
-    observe(
-        &tallies,
-        slot(Some(1), Fate::Unlimited),
-        1,
-        plain,
-        Ok(verdict(true, 1)),
-    );
-    observe(
-        &tallies,
-        slot(None, Fate::Free),
-        1,
-        plain,
-        Ok(verdict(true, 1)),
-    );
+    let (plain, shadow) = plain_and_shadow();
+    for (hits, modes, answer) in [
+        (3, plain, Ok(verdict(true, 9))),
+        (3, plain, Ok(verdict(false, 12))),
+        (5, shadow, Ok(verdict(false, 17))),
+        (2, plain, Err(StoreError::Unknown("lost"))),
+        (-4, plain, Ok(verdict(true, 13))),
+        (0, plain, Ok(verdict(false, 13))),
+    ] {
+        observe(&tallies, checked(Some(0), None), hits, modes, answer);
+    }
+    for unchecked in [slot(Some(1), Fate::Unlimited), slot(None, Fate::Free)] {
+        observe(&tallies, unchecked, 1, plain, Ok(verdict(true, 1)));
+    }
     let text = metrics.encode();
-    for (stat, hits) in [
+    let hits = [
         ("total_hits", 13.0),
         ("within_limit", 3.0),
         ("near_limit", 2.0),
         ("over_limit", 7.0),
         ("shadow_mode", 5.0),
-    ] {
-        expect(
-            &text,
-            &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}"),
-            Some(hits),
-        );
-    }
-    for (outcome, count) in [
+    ];
+    expect_each(&text, hits.map(|(name, hits)| (stat(name), hits)));
+    let counts = [
         ("ok", 2.0),
         ("over_limit", 2.0),
         ("shadow_over_limit", 1.0),
         ("error", 1.0),
-    ] {
-        let series =
-            format!("weir_decisions_total{{domain=\"shop\",limit=\"user\",outcome=\"{outcome}\"}}");
-        expect(&text, &series, Some(count));
-    }
-    expect(
+    ];
+    expect_each(
         &text,
-        "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}",
-        Some(1.0),
+        counts.map(|(outcome, count)| (decisions(outcome), count)),
     );
-    expect(
+    expect_each(
         &text,
-        "weir_negative_hits_total{domain=\"shop\",limit=\"user\"}",
-        Some(4.0),
-    );
-    expect(
-        &text,
-        "weir_store_errors_total{kind=\"unknown\"}",
-        Some(1.0),
-    );
-    expect(
-        &text,
-        "weir_free_descriptors_total{domain=\"shop\"}",
-        Some(1.0),
-    );
-    expect(
-        &text,
-        "weir_free_descriptors_total{domain=\"blog\"}",
-        Some(0.0),
+        [
+            (
+                "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}",
+                1.0,
+            ),
+            (
+                "weir_negative_hits_total{domain=\"shop\",limit=\"user\"}",
+                4.0,
+            ),
+            ("weir_store_errors_total{kind=\"unknown\"}", 1.0),
+            ("weir_free_descriptors_total{domain=\"shop\"}", 1.0),
+            ("weir_free_descriptors_total{domain=\"blog\"}", 0.0),
+        ],
     );
 }
 
@@ -315,13 +306,7 @@ fn hits_and_outcomes_are_counted_by_limit() {
 fn decisions_without_the_store_are_counted_by_their_source() {
     let metrics = Metrics::new(1, 0.8);
     let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN))]);
-    let (plain, shadow) = (
-        Modes::default(),
-        Modes {
-            shadow: true,
-            quota: false,
-        },
-    );
+    let (plain, shadow) = plain_and_shadow();
     let (over, error) = (verdict(false, 5), StoreError::NotExecuted("connect"));
     for (hits, modes, decision) in [
         (3, plain, Decision::DenialCache(over)),
@@ -339,47 +324,39 @@ fn decisions_without_the_store_are_counted_by_their_source() {
         observe_decision(&tallies, checked(Some(0), None), hits, modes, decision);
     }
     let text = metrics.encode();
-    for (stat, hits) in [
+    let hits = [
         ("total_hits", 737.0),
         ("within_limit", 10.0),
         ("near_limit", 0.0),
         ("over_limit", 27.0),
         ("shadow_mode", 4.0),
-    ] {
-        expect(
-            &text,
-            &format!("ratelimit_service_rate_limit_{stat}{ONE_LEVEL}"),
-            Some(hits),
-        );
-    }
+    ];
+    expect_each(&text, hits.map(|(name, hits)| (stat(name), hits)));
     expect(
         &text,
         &format!("weir_denial_cache_refused_hits_total{ONE_LEVEL}"),
         Some(7.0),
     );
-    for (outcome, count) in [
+    let counts = [
         ("ok", 1.0),
         ("over_limit", 2.0),
         ("shadow_over_limit", 1.0),
         ("error", 1.0),
         ("outage_allowed", 1.0),
         ("outage_denied", 1.0),
-    ] {
-        let series =
-            format!("weir_decisions_total{{domain=\"shop\",limit=\"user\",outcome=\"{outcome}\"}}");
-        expect(&text, &series, Some(count));
-    }
+    ];
+    expect_each(
+        &text,
+        counts.map(|(outcome, count)| (decisions(outcome), count)),
+    );
     for (policy, count) in [
         ("error", 1.0),
         ("allow", 1.0),
         ("deny", 1.0),
         ("local", 2.0),
     ] {
-        expect(
-            &text,
-            &format!("weir_outage_answers_total{{policy=\"{policy}\"}}"),
-            Some(count),
-        );
+        let series = format!("weir_outage_answers_total{{policy=\"{policy}\"}}");
+        expect(&text, &series, Some(count));
     }
     expect(&text, "weir_denial_cache_answers_total", Some(2.0));
     expect(
@@ -491,20 +468,10 @@ fn the_name_of_a_limit_is_a_label_of_weirs_own_metrics() {
     ];
     let tallies = tallies_of(&metrics, &limits);
     for (id, hits) in [(0, 1), (1, 2), (2, 4), (3, 8)] {
-        observe(
-            &tallies,
-            checked(Some(id), None),
-            hits,
-            Modes::default(),
-            Ok(verdict(true, 1)),
-        );
-        observe(
-            &tallies,
-            checked(Some(id), None),
-            -hits,
-            Modes::default(),
-            Ok(verdict(true, 1)),
-        );
+        for hits in [hits, -hits] {
+            let slot = checked(Some(id), None);
+            observe(&tallies, slot, hits, Modes::default(), Ok(verdict(true, 1)));
+        }
     }
     let text = metrics.encode();
     for (labels, hits) in [

@@ -139,21 +139,19 @@ fn expect_all_or_none(
     (group.verdicts.to_vec(), group.changes)
 }
 
-/// Runs a batch on the pure steps.
-fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generator) -> Expected {
-    let keys: Vec<Vec<u8>> = checks
-        .iter()
-        .map(|check| stored_state::key(&checks, check, when.now))
-        .collect();
-    let at = Arrival {
-        now: when.now,
-        max_hold: when.max_hold,
-    };
+/// Deletes some of the states that equal a missing one, and returns their keys.
+fn forget(
+    checks: &Checks,
+    keys: &[Vec<u8>],
+    at: Arrival,
+    model: &mut Model,
+    generator: &mut Generator,
+) -> Vec<Vec<u8>> {
     let mut deleted = Vec::new();
     for (key, (index, check)) in keys.iter().zip(checks.indexed()) {
         let Some(known) = model
             .get(key)
-            .filter(|known| known.may_be_missing(check, when.now))
+            .filter(|known| known.may_be_missing(check, at.now))
         else {
             continue;
         };
@@ -171,6 +169,20 @@ fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generat
             deleted.push(key.clone());
         }
     }
+    deleted
+}
+
+/// Runs a batch on the pure steps.
+fn expect(checks: Checks, when: When, model: &mut Model, generator: &mut Generator) -> Expected {
+    let keys: Vec<Vec<u8>> = checks
+        .iter()
+        .map(|check| stored_state::key(&checks, check, when.now))
+        .collect();
+    let at = Arrival {
+        now: when.now,
+        max_hold: when.max_hold,
+    };
+    let deleted = forget(&checks, &keys, at, model, generator);
     let mut changes = Changes::new();
     let (verdicts, kept) = match checks.commit {
         Commit::Each => {

@@ -96,8 +96,8 @@ fn assert_errors(errors: impl IntoIterator<Item = (u64, Options, &'static str, &
     }
 }
 
-const fn secs(secs: u64) -> Option<Span> {
-    Some(Span::from_secs(secs))
+const fn secs(secs: u64) -> Span {
+    Span::from_secs(secs)
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn an_error_names_the_option_and_a_valid_value() {
             5,
             Options {
                 kind: AlgorithmKind::LeakyBucket,
-                max_delay: secs(3_153_600_001),
+                max_delay: Some(secs(3_153_600_001)),
                 ..Options::default()
             },
             "max_delay",
@@ -209,7 +209,7 @@ fn errors_of_buckets_name_a_valid_value() {
         (
             5,
             Options {
-                bucket_interval: secs(0),
+                bucket_interval: Some(secs(0)),
                 ..buckets()
             },
             "bucket_interval",
@@ -218,7 +218,7 @@ fn errors_of_buckets_name_a_valid_value() {
         (
             5,
             Options {
-                bucket_interval: secs(61),
+                bucket_interval: Some(secs(61)),
                 ..buckets()
             },
             "bucket_interval",
@@ -227,8 +227,8 @@ fn errors_of_buckets_name_a_valid_value() {
         (
             5,
             Options {
-                bucket_interval: secs(5),
-                bucket_span: secs(64),
+                bucket_interval: Some(secs(5)),
+                bucket_span: Some(secs(64)),
                 ..buckets()
             },
             "bucket_span",
@@ -237,8 +237,8 @@ fn errors_of_buckets_name_a_valid_value() {
         (
             5,
             Options {
-                bucket_interval: secs(5),
-                subject_expiry: secs(64),
+                bucket_interval: Some(secs(5)),
+                subject_expiry: Some(secs(64)),
                 ..buckets()
             },
             "subject_expiry",
@@ -262,8 +262,8 @@ fn errors_of_too_many_buckets_name_a_valid_value() {
         (
             5,
             Options {
-                bucket_interval: secs(1),
-                bucket_span: secs(1_001),
+                bucket_interval: Some(secs(1)),
+                bucket_span: Some(secs(1_001)),
                 ..buckets()
             },
             "bucket_interval",
@@ -272,7 +272,7 @@ fn errors_of_too_many_buckets_name_a_valid_value() {
         (
             5,
             Options {
-                bucket_span: secs(1_001),
+                bucket_span: Some(secs(1_001)),
                 ..buckets()
             },
             "bucket_span",
@@ -281,8 +281,8 @@ fn errors_of_too_many_buckets_name_a_valid_value() {
         (
             5,
             Options {
-                bucket_interval: secs(1),
-                bucket_span: secs(99_999),
+                bucket_interval: Some(secs(1)),
+                bucket_span: Some(secs(99_999)),
                 ..buckets()
             },
             "bucket_span",
@@ -298,16 +298,15 @@ fn the_values_that_remedies_name_are_valid() {
         unit: Unit::Minute,
         unit_multiplier: 1,
     };
-    let secs = |secs| Some(Span::from_secs(secs));
     for options in [
         Options {
-            bucket_interval: secs(60),
+            bucket_interval: Some(secs(60)),
             ..buckets()
         },
         Options {
-            bucket_interval: secs(5),
-            bucket_span: secs(65),
-            subject_expiry: secs(65),
+            bucket_interval: Some(secs(5)),
+            bucket_span: Some(secs(65)),
+            subject_expiry: Some(secs(65)),
             ..buckets()
         },
         Options {
@@ -316,16 +315,16 @@ fn the_values_that_remedies_name_are_valid() {
         },
         Options {
             bucket_interval: Some(Span::from_micros(1_001_000)),
-            bucket_span: secs(1_001),
+            bucket_span: Some(secs(1_001)),
             ..buckets()
         },
         Options {
-            bucket_span: secs(1_000),
+            bucket_span: Some(secs(1_000)),
             ..buckets()
         },
         Options {
             kind: AlgorithmKind::LeakyBucket,
-            max_delay: secs(3_153_600_000),
+            max_delay: Some(secs(3_153_600_000)),
             ..Options::default()
         },
     ] {

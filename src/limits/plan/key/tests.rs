@@ -271,80 +271,32 @@ fn tag(limit: u64, unit: Unit, unit_multiplier: u32, options: &Options) -> Strin
 
 #[test]
 fn tags_tell_algorithms_and_windows() {
+    use AlgorithmKind::{
+        FixedWindow, LeakyBucket, SlidingWindowBuckets, SlidingWindowCounter, SlidingWindowLog,
+        TokenBucket,
+    };
     const MANY: u64 = u32::MAX as u64;
-    for (kind, limit, unit, multiplier, burst, expected) in [
-        (AlgorithmKind::FixedWindow, 5, Unit::Minute, 1, None, "fw60"),
+    let minute = (5, Unit::Minute, 1);
+    for (kind, (limit, unit, multiplier), burst, expected) in [
+        (FixedWindow, minute, None, "fw60"),
+        (SlidingWindowLog, minute, None, "sl60"),
+        (SlidingWindowCounter, minute, None, "sc60"),
+        (SlidingWindowCounter, (MANY, Unit::Day, 1), None, "sc86400"),
+        (SlidingWindowBuckets, minute, None, "sb60.1000000x61"),
+        (TokenBucket, minute, Some(10), "tb60"),
         (
-            AlgorithmKind::SlidingWindowLog,
-            5,
-            Unit::Minute,
-            1,
-            None,
-            "sl60",
-        ),
-        (
-            AlgorithmKind::SlidingWindowCounter,
-            5,
-            Unit::Minute,
-            1,
-            None,
-            "sc60",
-        ),
-        (
-            AlgorithmKind::SlidingWindowCounter,
-            MANY,
-            Unit::Day,
-            1,
-            None,
-            "sc86400",
-        ),
-        (
-            AlgorithmKind::SlidingWindowBuckets,
-            5,
-            Unit::Minute,
-            1,
-            None,
-            "sb60.1000000x61",
-        ),
-        (
-            AlgorithmKind::TokenBucket,
-            5,
-            Unit::Minute,
-            1,
-            Some(10),
-            "tb60",
-        ),
-        (
-            AlgorithmKind::TokenBucket,
-            MANY,
-            Unit::Year,
-            100,
+            TokenBucket,
+            (MANY, Unit::Year, 100),
             Some(10),
             "tb3153600000",
         ),
-        (
-            AlgorithmKind::LeakyBucket,
-            5,
-            Unit::Second,
-            30,
-            None,
-            "lb30",
-        ),
+        (LeakyBucket, (5, Unit::Second, 30), None, "lb30"),
         // The 30 days of a replica that does not follow the calendar.
-        (
-            AlgorithmKind::FixedWindow,
-            5,
-            Unit::Month,
-            1,
-            None,
-            "fw2592000",
-        ),
+        (FixedWindow, (5, Unit::Month, 1), None, "fw2592000"),
         // A tick of ten seconds, of which the window is no whole number.
         (
-            AlgorithmKind::LeakyBucket,
-            MANY,
-            Unit::Second,
-            2_000_001,
+            LeakyBucket,
+            (MANY, Unit::Second, 2_000_001),
             None,
             "lb2000001",
         ),

@@ -806,17 +806,16 @@ mod tests {
                 max_debt,
                 ..options
             };
-            assert_eq!(
-                settled_options(
-                    &PartialLimit {
-                        algorithm: Some(kind),
-                        ..PartialLimit::default()
-                    },
-                    &[full()]
-                ),
-                expected
-            );
+            let own = PartialLimit {
+                algorithm: Some(kind),
+                ..PartialLimit::default()
+            };
+            assert_eq!(settled_options(&own, &[full()]), expected);
         }
+    }
+
+    #[test]
+    fn a_limit_without_options_has_those_of_the_defaults_algorithm() {
         assert_eq!(
             settled_options(&PartialLimit::default(), &[full()]),
             Options {

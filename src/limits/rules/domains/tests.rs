@@ -769,9 +769,7 @@ domains:
     );
 }
 
-#[test]
-fn entries_of_an_overlay_that_match_nothing_are_warned_of_once_and_every_change_applies() {
-    let file = "
+const OVERLAY_WITH_ENTRIES_THAT_MATCH_NOTHING: &str = "
 domains:
 - domain: a
   descriptors:
@@ -790,7 +788,13 @@ domains:
   descriptors:
   - key: x
 ";
-    let (mut domains, settings) = (Domains::default(), with_overlay(file));
+
+#[test]
+fn entries_of_an_overlay_that_match_nothing_are_warned_of_once_and_every_change_applies() {
+    let (mut domains, settings) = (
+        Domains::default(),
+        with_overlay(OVERLAY_WITH_ENTRIES_THAT_MATCH_NOTHING),
+    );
     let with_group = || {
         resource(
             "a",
@@ -824,7 +828,10 @@ domains:
     // of what is refused.
     assert_eq!(
         domains
-            .apply(vec![with_group(), one("b", 1)], &with_overlay(file))
+            .apply(
+                vec![with_group(), one("b", 1)],
+                &with_overlay(OVERLAY_WITH_ENTRIES_THAT_MATCH_NOTHING)
+            )
             .compiled,
         0
     );

@@ -65,8 +65,8 @@ impl Tested {
         )
     }
 
-    fn apply(&mut self, packed: Vec<Bytes>) -> Applied {
-        let mut applied = self.0.apply(&packed);
+    fn apply(&mut self, packed: &[Bytes]) -> Applied {
+        let mut applied = self.0.apply(packed);
         if let Some(rules) = applied.rules.take() {
             self.1 = rules;
         }
@@ -100,10 +100,10 @@ fn is_refused(applied: &Applied) -> bool {
 fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     let mut tested = Tested::new();
     assert!(!is_refused(
-        &tested.apply(all(&[users("a", 1), users("b", 1)]))
+        &tested.apply(&all(&[users("a", 1), users("b", 1)]))
     ));
     assert!(tested.0.take_changed() && !tested.0.take_changed());
-    let applied = tested.apply(all(&[users("a", 2), wrong("b"), wrong("c")]));
+    let applied = tested.apply(&all(&[users("a", 2), wrong("b"), wrong("c")]));
     assert!(is_refused(&applied));
     assert_eq!((applied.kept, applied.absent), (1, 1));
     assert_eq!(
@@ -129,20 +129,20 @@ fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
 #[test]
 fn a_domain_that_moves_to_another_resource_while_it_is_wrong_keeps_its_limits() {
     let mut tested = Tested::new();
-    tested.apply(all(&[users("a", 1)]));
+    tested.apply(&all(&[users("a", 1)]));
     let moved = xds::RateLimitConfig {
         name: "moved".to_owned(),
         ..wrong("a")
     };
-    assert!(is_refused(&tested.apply(all(&[moved]))));
+    assert!(is_refused(&tested.apply(&all(&[moved]))));
     assert_eq!((tested.amount("a"), tested.in_force()), (1, vec!["r-a"]));
 }
 
 #[test]
 fn the_same_refused_content_is_not_compiled_again_and_has_the_same_outcome() {
     let mut tested = Tested::new();
-    let first = tested.apply(all(&[users("a", 1), wrong("b")]));
-    let second = tested.apply(all(&[wrong("b"), users("a", 1)]));
+    let first = tested.apply(&all(&[users("a", 1), wrong("b")]));
+    let second = tested.apply(&all(&[wrong("b"), users("a", 1)]));
     assert!(!first.is_known && second.is_known);
     assert_eq!(first.outcome, second.outcome);
 }
@@ -151,13 +151,13 @@ fn the_same_refused_content_is_not_compiled_again_and_has_the_same_outcome() {
 fn two_different_resources_of_one_name_refuse_it_whatever_their_order() {
     for order in [[1, 2], [2, 1]] {
         let mut tested = Tested::new();
-        tested.apply(all(&[users("a", 9)]));
-        let applied = tested.apply(all(&order.map(|amount| users("a", amount))));
+        tested.apply(&all(&[users("a", 9)]));
+        let applied = tested.apply(&all(&order.map(|amount| users("a", amount))));
         assert!(is_refused(&applied) && tested.amount("a") == 9, "{order:?}");
     }
     let mut tested = Tested::new();
     assert!(
-        !is_refused(&tested.apply(all(&[users("a", 1), users("a", 1)]))),
+        !is_refused(&tested.apply(&all(&[users("a", 1), users("a", 1)]))),
         "the same one twice"
     );
 }
@@ -165,7 +165,7 @@ fn two_different_resources_of_one_name_refuse_it_whatever_their_order() {
 #[test]
 fn longer_times_to_live_change_nothing() {
     let mut tested = Tested::new();
-    tested.apply(all(&[users("a", 1), users("b", 2)]));
+    tested.apply(&all(&[users("a", 1), users("b", 2)]));
     let wrapper = xds::Resource {
         name: "r-a".into(),
         ..Default::default()
@@ -178,13 +178,13 @@ fn longer_times_to_live_change_nothing() {
     }
     .encode_to_vec()
     .into();
-    let applied = tested.apply(vec![prolonged.clone()]);
+    let applied = tested.apply(std::slice::from_ref(&prolonged));
     assert_eq!(
         (applied.outcome, tested.amount("b")),
         (Outcome::Accepted, 2),
         "it need not name all resources"
     );
-    tested.apply(vec![prolonged, any(&users("c", 3))]);
+    tested.apply(&[prolonged, any(&users("c", 3))]);
     assert_eq!(
         [tested.amount("a"), tested.amount("b"), tested.amount("c")],
         [1, 0, 3]
@@ -199,7 +199,7 @@ fn more_bytes_than_the_bound_refuse_what_exceeds_them() {
     );
     let mut large = users("z", 1);
     large.descriptors[0].key = "k".repeat(300);
-    let applied = tested.apply(all(&[users("a", 1), large]));
+    let applied = tested.apply(&all(&[users("a", 1), large]));
     assert!(
         applied.problems.iter().any(|problem| problem
             .to_string()
@@ -221,7 +221,7 @@ fn what_would_take_too_much_memory_is_refused_by_name_and_charges_nothing() {
         ),
         Rules::default(),
     );
-    tested.apply(all(&[users("a", 1), users("m", 1)]));
+    tested.apply(&all(&[users("a", 1), users("m", 1)]));
     let many = |name: &str| {
         let head = xds::RateLimitConfig {
             name: format!("r-{name}"),
@@ -233,7 +233,7 @@ fn what_would_take_too_much_memory_is_refused_by_name_and_charges_nothing() {
         let many: Bytes = [head, [0x1a, 0].repeat(10_000)].concat().into();
         resources::pack(&many).encode_to_vec().into()
     };
-    let applied = tested.apply(vec![
+    let applied = tested.apply(&[
         any(&users("a", 2)),
         many("m"),
         many("n"),
@@ -272,7 +272,7 @@ fn domains_that_keep_old_resources_are_charged_for_them() {
             name: "x".to_owned() + &old.to_string(),
             ..wrong(&format!("d{old:02}"))
         });
-        tested.apply(all(&moved
+        tested.apply(&all(&moved
             .chain([users(&format!("d{number:02}"), 1)])
             .collect::<Vec<_>>()));
     }
@@ -290,14 +290,14 @@ fn a_resource_that_is_wanted_again_is_charged_once() {
         Configuration::new(XdsOptions::default(), bounds),
         Rules::default(),
     );
-    tested.apply(all(&[users("a", 1)]));
+    tested.apply(&all(&[users("a", 1)]));
     let moved = xds::RateLimitConfig {
         name: "moved".to_owned(),
         ..wrong("a")
     };
-    assert!(is_refused(&tested.apply(all(&[moved]))));
+    assert!(is_refused(&tested.apply(&all(&[moved]))));
     assert!(
-        !is_refused(&tested.apply(all(&[users("a", 1), users("b", 1)]))),
+        !is_refused(&tested.apply(&all(&[users("a", 1), users("b", 1)]))),
         "both fit"
     );
     assert_eq!(tested.in_force(), ["r-a", "r-b"]);
@@ -306,7 +306,7 @@ fn a_resource_that_is_wanted_again_is_charged_once() {
 #[test]
 fn elements_without_a_name_leave_few_texts() {
     let broken = Bytes::from_static(b"\xff");
-    let applied = Tested::new().apply(vec![broken; 5_000]);
+    let applied = Tested::new().apply(&vec![broken; 5_000]);
     let Outcome::Refused { message, .. } = applied.outcome else {
         panic!("a refusal")
     };
@@ -319,7 +319,7 @@ fn elements_without_a_name_leave_few_texts() {
 #[test]
 fn more_resources_than_the_bound_refuse_the_response() {
     let mut tested = Tested::new();
-    tested.apply(all(&[users("a", 1)]));
-    let applied = tested.apply(vec![any(&users("b", 1)); MAX_RESOURCES + 1]);
+    tested.apply(&all(&[users("a", 1)]));
+    let applied = tested.apply(&vec![any(&users("b", 1)); MAX_RESOURCES + 1]);
     assert!(is_refused(&applied) && tested.amount("a") == 1 && tested.amount("b") == 0);
 }

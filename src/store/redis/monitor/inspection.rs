@@ -314,7 +314,9 @@ impl Inspector {
     ) -> Result<(Duration, MissingAccess), &'static str> {
         const COMMANDS: [&str; 3] = ["MULTI", "TIME", "EXEC"];
         let out = connection.outgoing();
-        COMMANDS.iter().for_each(|name| out.push([name.as_bytes()]));
+        for name in COMMANDS {
+            out.push([name.as_bytes()]);
+        }
         let began = Instant::now();
         let replies = connection.query(began + REPLY_TIMEOUT).await;
         let replies = replies.map_err(error::name)?;

@@ -69,14 +69,9 @@ fn lists_of_servers_are_parsed() {
     };
     let (a, b) = (tcp("a", 1), tcp("::1", 2));
     let both = [a.clone(), b.clone()];
+    let all = sentinel(&both);
     let table = [
-        (
-            "sentinel",
-            "my-master.1,a:1,[::1]:2",
-            sentinel(&both),
-            0,
-            false,
-        ),
+        ("sentinel", "my-master.1,a:1,[::1]:2", all, 0, false),
         (
             "Sentinel",
             " my-master.1 , a:1 ",
