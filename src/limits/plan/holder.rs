@@ -1,9 +1,10 @@
 //! Limits of requests in flight: the last entry of a descriptor is the id of its request, which is
 //! no part of its subject.
 //!
-//! The id is a number of the check, in its algorithm, which compares as if it had none: steps,
-//! stores and policies pass it on without knowing it. The entry keeps its key and an empty value,
-//! and everything behind the plan sees that: keys, overrides, usage, metrics, subjects.
+//! The id stands in a list beside the checks (`Checks::holder`), so that checks of other limits are
+//! not larger; only the step of a set of holders and the script read it. The entry keeps its key and
+//! an empty value, and everything behind the plan sees that: keys, overrides, usage, metrics,
+//! subjects.
 
 use std::sync::Arc;
 

@@ -99,8 +99,10 @@ fn a_store_is_full_in_bytes_too() {
             most < MAX && size.bytes > MAX * 4 / 5 && size.evicted > 0,
             "{name}: {most} bytes, {size:?}"
         );
+        // Keys are hashed with a random secret, so that shards fill unevenly: 8 of 72 runs held 74.4
+        // to 74.8 % of the bound, the others more.
         assert!(
-            (MAX * 3 / 4..MAX).contains(&(held.bytes_current as usize)),
+            (MAX * 7 / 10..MAX).contains(&(held.bytes_current as usize)),
             "{name}: {held:?}, {size:?}"
         );
         for _ in 0..memory.shards() {
