@@ -18,7 +18,7 @@ pub mod domains;
 pub mod limit;
 pub mod resource;
 pub mod shown_name;
-mod source;
+pub(crate) mod source;
 pub mod table;
 pub(crate) mod tree;
 

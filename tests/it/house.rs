@@ -13,7 +13,7 @@ const WINGS: &[(&str, &[&[&str]])] = &[
     (
         "core",
         &[
-            &["time", "digest"],
+            &["digest", "lock", "time"],
             &["ask"],
             &["verdict"],
             &["algorithm"],

@@ -3,7 +3,6 @@
 
 use hashbrown::HashMap;
 use proptest::prelude::*;
-use serde_yaml::Value as Yaml;
 
 use super::descriptors::{Descriptors, Protocol, descriptors};
 use super::source::Source;
@@ -12,6 +11,7 @@ use super::*;
 use crate::core::ask::Entry;
 use crate::limits::rules::Lookup;
 use crate::limits::rules::compile::Problem;
+use crate::limits::rules::source::any::{Value as Yaml, read};
 
 fn compiled(text: &str) -> (Rules, Vec<SourceText>) {
     let files = vec![SourceText {
@@ -37,11 +37,6 @@ fn generate(text: &str, from: &[&str], protocol: Protocol) -> Result<Descriptors
         |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>();
     let sources = Sources::try_new(&given, &[]).map_err(shown)?;
     descriptors(&outline(&files, "d"), &sources, protocol).map_err(shown)
-}
-
-/// An action as its reader sees it.
-fn read(action: &str) -> Yaml {
-    serde_yaml::from_str(action).unwrap_or_else(|error| panic!("{action}: {error}"))
 }
 
 fn field<'y>(yaml: &'y Yaml, name: &str) -> Option<&'y Yaml> {

@@ -49,9 +49,23 @@ const KEYS_AND_MORE: f64 = 1.25;
 /// Limits of memory are multiples of this, in bytes.
 const MEMORY_STEP: u64 = 64 << 20;
 
+/// What this load needs.
+pub(super) fn report(load: &Size) -> Report {
+    let mut report = Report::new(load);
+    let threads = weir(load, &mut report);
+    if load.redis != RedisKind::None {
+        report.begin_redis();
+        redis(load, threads, &mut report);
+    }
+    report
+        .bounds
+        .sort_by(|one, other| one.1.total_cmp(&other.1));
+    report
+}
+
 /// Adds what the load needs of Weir to its report, and returns the number of threads that ask
 /// Redis.
-pub(super) fn weir(load: &Size, report: &mut Report) -> f64 {
+fn weir(load: &Size, report: &mut Report) -> f64 {
     let micros = request_micros(load);
     let busy = load.requests() * micros / 1e6;
     let threads = (busy / TARGET).ceil().max(1.0);
@@ -176,7 +190,7 @@ fn memory_limit(connections: f64, store: f64) -> f64 {
 }
 
 /// Adds what the load needs of Redis, which has a connection of each of so many threads.
-pub(super) fn redis(load: &Size, threads: f64, report: &mut Report) {
+fn redis(load: &Size, threads: f64, report: &mut Report) {
     let (batch, capacity) = capacity(load, threads);
     let (copies, why_keys) = match load.algorithm {
         AlgorithmKind::FixedWindow => {

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::amount::grouped;
-use super::{RedisKind, Size, plan};
+use super::{RedisKind, Size};
 
 /// Columns of the text, beside which assumptions stand.
 const NAME_WIDTH: usize = 31;
@@ -63,23 +63,19 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// A report on this load without figures.
     pub(super) fn new(load: &Size) -> Self {
-        let (figures, bounds) = (Vec::new(), Vec::new());
-        let mut report = Self {
+        Self {
             load: load.clone(),
             section: "weir",
-            figures,
-            bounds,
-        };
-        let threads = plan::weir(load, &mut report);
-        if load.redis != RedisKind::None {
-            report.section = "redis";
-            plan::redis(load, threads, &mut report);
+            figures: Vec::new(),
+            bounds: Vec::new(),
         }
-        report
-            .bounds
-            .sort_by(|one, other| one.1.total_cmp(&other.1));
-        report
+    }
+
+    /// What is added from here on is about Redis.
+    pub(super) fn begin_redis(&mut self) {
+        self.section = "redis";
     }
 
     pub(super) fn add(&mut self, key: &'static str, amount: Amount, assumption: impl Into<String>) {

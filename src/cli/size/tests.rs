@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::measured::{self, BATCHES, MEMORY_MICROS, ROWS};
-use super::report::Report;
 use super::*;
 
 const LOAD: Size = Size {
@@ -129,7 +128,7 @@ fn the_table_is_that_of_the_benches() {
 
 /// The value of a figure of the answer.
 fn value(load: &Size, key: &str) -> f64 {
-    let figures = Report::new(load).figures;
+    let figures = plan::report(load).figures;
     let mut found = figures.iter().filter(|figure| figure.key == key);
     found
         .next()
@@ -167,7 +166,7 @@ fn a_thread_carries_what_was_measured() {
 #[test]
 fn a_redis_that_is_too_small_says_so() {
     let first = |load: &Size| {
-        let (resource, reached_at) = Report::new(load).bounds[0];
+        let (resource, reached_at) = plan::report(load).bounds[0];
         (resource, reached_at < load.rate)
     };
     let small = Size {
@@ -193,7 +192,7 @@ fn a_redis_that_is_too_small_says_so() {
 #[test]
 fn threads_without_a_connection_are_found() {
     let has_idle = |envoys| {
-        let report = Report::new(&Size {
+        let report = plan::report(&Size {
             rate: 400_000.0,
             envoys,
             ..LOAD
@@ -267,7 +266,7 @@ proptest! {
         let carried = (of("replicas") - spare) * of("workers") * thread * plan::TARGET;
         prop_assert!(carried >= load.rate * 0.999, "{carried} of {}", load.rate);
         prop_assert!(of("cores") <= of("replicas") * of("workers") + 1e-3);
-        let report = Report::new(&load);
+        let report = plan::report(&load);
         prop_assert!(report.bounds.is_sorted_by(|one, next| one.1 <= next.1));
         let text = report.text() + &print::json(&report).expect("JSON");
         prop_assert!(!text.contains("NaN") && !text.contains("inf") && !text.contains("null"), "{text}");

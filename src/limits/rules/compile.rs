@@ -17,6 +17,7 @@ mod options;
 pub mod outline;
 pub(crate) mod overlay;
 mod partial;
+mod pending_table;
 pub(crate) mod plans;
 pub(crate) mod problem;
 mod rate;

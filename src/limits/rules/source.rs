@@ -275,3 +275,14 @@ fn resolve(text: &str, plain: bool, tag: Tag) -> Scalar {
         Tag::Implied | Tag::Text | Tag::Binary => Scalar::Text,
     }
 }
+
+/// A text of YAML as any value, for tests of what is printed.
+#[cfg(test)]
+pub(crate) mod any {
+    pub(crate) use serde_yaml::Value;
+
+    /// Reads a text that is YAML.
+    pub(crate) fn read(text: &str) -> Value {
+        serde_yaml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+}

@@ -4,11 +4,12 @@ use super::fields::{self, Fields, Section};
 use super::matching::{self, Match};
 use super::overlay::{Added, Switches};
 use super::partial::PartialLimit;
+use super::pending_table::PendingTable;
 use super::problem::Problems;
 use super::rate::{self, RateLimit};
 use super::settle::PendingLimit;
 use super::siblings::Siblings;
-use super::table::{self, PendingTable};
+use super::table;
 use super::{Compiler, Domain, suspicion};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{

@@ -11,25 +11,12 @@ use std::sync::Arc;
 use super::Compiler;
 use super::data;
 use super::fields::{self, Fields};
-use super::problem::{Location, Problems, quoted};
+use super::pending_table::PendingTable;
+use super::problem::{Problems, quoted};
 use super::settle::{Settling, Stack, fill};
 use crate::limits::rules::limit::{Level, Limit, LimitId, LimitTable, Matching};
 use crate::limits::rules::source::Node;
 use rows::UsedPlan;
-
-/// The table that a descriptor names.
-pub(super) struct PendingTable {
-    /// The name of the file that names it.
-    from: Box<str>,
-    /// Its name there.
-    name: Box<str>,
-    /// The index of the entry whose value picks the row.
-    level: usize,
-    /// There is a `rate_limit` too, for values without a row.
-    pub(super) has_default: bool,
-    /// Where it is named.
-    at: Location,
-}
 
 /// Reads which table a descriptor names; `None` without one, and an error, which is reported, where
 /// it cannot have it.
