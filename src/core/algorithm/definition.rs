@@ -36,6 +36,7 @@ pub struct Step {
 
 impl Step {
     /// Nothing has to be written.
+    #[inline]
     pub(super) const fn unchanged(verdict: Verdict, state: Option<State>) -> Self {
         Self {
             verdict,
@@ -45,6 +46,7 @@ impl Step {
     }
 
     /// This state has to be written, and kept for so long.
+    #[inline]
     pub(super) const fn changed(verdict: Verdict, state: State, keep_for: Span) -> Self {
         Self {
             verdict,

@@ -34,7 +34,7 @@ pub struct Descriptor {
     pub detailed_metric: bool,
     /// As in a file.
     pub quota_mode: bool,
-    /// As in a file, except that its field `weir` is for nobody.
+    /// As in a file, except that its field `weir` has no effect.
     pub metadata: Option<Metadata>,
 }
 

@@ -141,7 +141,7 @@ impl PartialLimit {
         Self::read(problems, &fields).filter(|_| !fields.has_misplaced())
     }
 
-    /// The same, from outside of the files of limits, where it has no place.
+    /// The same, from outside of the files of limits, where it cannot stand.
     pub(super) fn moved_outside(self, source: Source) -> Self {
         Self {
             trial: self.trial.map(|trial| {

@@ -535,7 +535,7 @@ fn problems_name_the_resource_and_the_path_of_keys() {
     );
 }
 
-/// Options come from the overlay. Metadata in their place is for nobody, and is said once.
+/// Options come from the overlay. Metadata in their place has no effect, and one warning.
 #[test]
 fn options_in_metadata_have_no_effect_and_are_warned_of_once() {
     let with = |options: serde_json::Value| Descriptor {

@@ -85,7 +85,7 @@ impl Request {
         (request, receiver)
     }
 
-    /// A request for all of these checks to which nobody awaits a reply: for probes and tests.
+    /// A request for all of these checks whose reply is not awaited: for probes and tests.
     #[must_use]
     pub fn unawaited(checks: Checks, budget: Budget) -> Self {
         let picked = checks.indices();
