@@ -531,7 +531,7 @@ fn ask_at_random(subjects: &Subjects, rules: &Arc<Rules>, thread: u64, is_zipf: 
     exact
 }
 
-/// Whether a ranking has nobody's numbers wrong by more than it says.
+/// Whether a ranking has no number wrong by more than it says.
 fn check_errors(top: &Heaviest, exact: &Exact) {
     let shown: std::collections::HashMap<&str, &Ranked> = top
         .subjects
