@@ -64,6 +64,9 @@ def render():
 FREE = ("settings", "autoscaling.behavior", "limits.files", "resources", "securityContext", "podSecurityContext", "redis.bundled.resources", "tls.certManager.privateKey",
         "metrics.dashboards.labels")
 
+# Values of which one text is allowed, and is the default: files of values may write it.
+FIXED = ("controlPlane.type",)
+
 
 def unused_values():
     """Each value of values.yaml is set by a case, which without it renders something else or nothing."""
@@ -88,7 +91,7 @@ def unused_values():
         changes = any(template(changed)[1] != rendered(values).text for values, changed in cases)
         return [] if changes else [f"{path} changes nothing"]
 
-    return sum(THREADS.map(one, leaves(schemas.documents((CHART / "values.yaml").read_text())[0])), [])
+    return sum(THREADS.map(one, (path for path in leaves(schemas.documents((CHART / "values.yaml").read_text())[0]) if path not in FIXED)), [])
 
 
 def refuse():
