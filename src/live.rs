@@ -13,11 +13,12 @@ pub mod overrides;
 mod replaced;
 pub mod xds;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
 
+use crate::core::lock;
 use crate::limits::overrides::{InForce, Overrides};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
@@ -199,11 +200,6 @@ fn free(old: &mut Vec<Arc<Snapshot>>, current: Option<&Arc<Snapshot>>) {
             old.remove(index);
         }
     }
-}
-
-/// Ignores poisoning: the values behind these locks are replaced as a whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -32,6 +32,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::core::algorithm::Algorithm;
+use crate::core::lock;
 use crate::core::time::Span;
 use crate::core::verdict::{StoreError, Verdict, Wait};
 use crate::limits::plan::{Check, CheckIndex, Checks};
@@ -325,11 +326,6 @@ fn bypasses(algorithm: &Algorithm) -> bool {
     algorithm.may_delay()
         || algorithm.has_holders()
         || (algorithm.counts_denied() && !matches!(algorithm, Algorithm::FixedWindow(_)))
-}
-
-/// Ignores poisoning: entries are written as a whole.
-fn lock(set: &Mutex<Set>) -> MutexGuard<'_, Set> {
-    set.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for DenialCache {

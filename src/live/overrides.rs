@@ -15,7 +15,7 @@ mod shared;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -24,6 +24,7 @@ pub use self::kept::Keeping;
 use self::kept::{Change, Kept, Mark, Reading, keep_ended};
 use self::place::Place;
 use super::Live;
+use crate::core::lock;
 use crate::core::time::{Micros, Span};
 use crate::limits::overrides::{Kind, Override, Overrides, Record};
 use crate::observe::metrics::{Sample, families};
@@ -473,6 +474,6 @@ impl Registry {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 }

@@ -20,7 +20,7 @@ mod trials;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use tonic::Code;
@@ -31,6 +31,7 @@ pub use http2::{ConnectionError, Ended, Http2};
 pub use process::PolicyAnswers;
 pub use tallies::Tallies;
 
+use crate::core::lock;
 use crate::limits::rules::Rules;
 use dynamic::Dynamic;
 use exposition::Exposition;
@@ -222,10 +223,7 @@ impl Metrics {
 
     /// Adds the samples of `source` to every scrape.
     pub fn register(&self, source: Source) {
-        self.sources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(source);
+        lock(&self.sources).push(source);
     }
 
     /// All metrics in Prometheus's text format, version 0.0.4.
@@ -249,16 +247,12 @@ impl Metrics {
         self.gather_free(&mut samples);
         self.gather_rest(&mut samples);
         self.http2.gather(&mut samples);
-        for (domain, &count) in &*self
-            .unknown_domains
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-        {
+        for (domain, &count) in &*lock(&self.unknown_domains) {
             samples.push(families::DOMAIN_NOT_FOUND.count(&[domain], count));
         }
         // So that the family is there before the first such request.
         samples.push(families::DOMAIN_NOT_FOUND.count(&[dynamic::OTHER], 0));
-        for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
+        for source in &*lock(&self.sources) {
             samples.extend(source());
         }
         samples
@@ -296,10 +290,7 @@ impl Metrics {
     }
 
     fn domain_not_found(&self, domain: &[u8]) {
-        let mut domains = self
-            .unknown_domains
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut domains = lock(&self.unknown_domains);
         let name = dynamic::cut(String::from_utf8_lossy(domain).into_owned());
         let known = domains.len() < MAX_UNKNOWN_DOMAINS || domains.contains_key(&name);
         *domains
@@ -312,11 +303,11 @@ impl Metrics {
     }
 
     fn free(&self) -> MutexGuard<'_, Arc<tallies::FreeByDomain>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.free)
     }
 
     fn series(&self) -> MutexGuard<'_, tallies::Register> {
-        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.series)
     }
 }
 

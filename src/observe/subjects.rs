@@ -24,10 +24,11 @@ mod windows;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::core::ask::Ask;
+use crate::core::lock;
 use crate::limits::plan::{By, Outcome, Outcomes, Plan};
 use crate::observe::metrics::Core;
 use fingerprint::Fingerprints;
@@ -251,11 +252,6 @@ impl Part {
             }
         }
     }
-}
-
-/// Ignores poisoning: counts may then be wrong by one request.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Subjects {

@@ -10,11 +10,12 @@
 //! restart.
 
 use crate::core::digest::sha256;
+use crate::core::lock;
 use std::fmt;
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
@@ -236,7 +237,7 @@ impl Access {
     }
 
     fn log_wrong_token(&self) {
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = lock(&self.warnings);
         if warnings.admit(Instant::now()).is_some() {
             tracing::warn!(
                 "a call of the admin API had a token that ADMIN_TOKEN_FILE does not have"

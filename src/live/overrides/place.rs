@@ -1,12 +1,13 @@
 //! Where overrides are kept, and how they are read and changed there.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tokio::time::Instant;
 
 use super::file::File;
 use super::kept::{Change, Keeping, Kept, Mark, Reading, keep_ended};
 use super::shared::Shared;
+use crate::core::lock;
 use crate::limits::overrides::Record;
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Place {
     ) -> Result<Option<Reading>, String> {
         match self {
             Self::Process(all) => {
-                let (version, all, ended) = &*all.lock().unwrap_or_else(PoisonError::into_inner);
+                let (version, all, ended) = &*lock(all);
                 let current = Mark(version.to_be_bytes().to_vec());
                 let reading = || Reading {
                     mark: current.clone(),
@@ -69,8 +70,7 @@ impl Place {
     ) -> Result<(), String> {
         match self {
             Self::Process(all) => {
-                let (version, all, ended_before) =
-                    &mut *all.lock().unwrap_or_else(PoisonError::into_inner);
+                let (version, all, ended_before) = &mut *lock(all);
                 *version += 1;
                 let past = change.past(ended);
                 all.retain(|kept| past.iter().all(|record| *record.id != *kept.one.id));

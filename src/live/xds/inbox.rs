@@ -1,6 +1,7 @@
 //! What passes from the thread of the connection to the thread that compiles: the newest update,
 //! so that each configuration is compiled once.
 
+use crate::core::lock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -88,7 +89,7 @@ impl Inbox {
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         // Whole values are written, so that a panic leaves none half written.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -33,14 +33,11 @@ pub(super) struct Digest([u8; 32]);
 impl Digest {
     /// The digest of these parts in order. ("a", "b") and ("ab", "") differ.
     pub(super) fn of<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> Self {
-        let mut all = Vec::new();
-        for part in parts {
-            all.extend([
-                Cow::Owned((part.len() as u64).to_le_bytes().to_vec()),
-                Cow::Borrowed(part),
-            ]);
-        }
-        Self(sha256_of_all(all))
+        let with_length = |part: &'p [u8]| {
+            let length = (part.len() as u64).to_le_bytes();
+            [Cow::Owned(length.to_vec()), Cow::Borrowed(part)]
+        };
+        Self(sha256_of_all(parts.into_iter().flat_map(with_length)))
     }
 }
 

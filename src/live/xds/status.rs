@@ -1,8 +1,9 @@
 //! How the connection to the control plane stands, for metrics and operators.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
+use crate::core::lock;
 use crate::observe::metrics::families::{self, Sample};
 
 /// The longest version that is shown, in bytes.
@@ -155,7 +156,7 @@ impl Status {
 
     fn figures(&self) -> MutexGuard<'_, Figures> {
         // Whole values are written, so that a panic leaves none half written.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -5,8 +5,9 @@
 //! refusing the newest would do: a client that leaves messages unfinished would take the memory
 //! from all others, while a well-behaved client finishes its own within milliseconds.
 
+use crate::core::lock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -92,7 +93,7 @@ impl Unfinished {
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         // A panic leaves nothing half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -5,11 +5,12 @@
 //! bound is reached, a new series is counted as `other` of its domain. They are behind locks, which
 //! only requests for such limits take.
 
+use crate::core::lock;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use super::counts::{Counts, add_up};
 
@@ -156,11 +157,6 @@ impl Dynamic {
     fn shard(&self, labels: &Labels) -> MutexGuard<'_, Shard> {
         lock(&self.shards[self.hasher.hash_one(labels) as usize % SHARDS])
     }
-}
-
-/// A poisoned lock is used on: counts are whole numbers, and a panic leaves none half written.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -9,13 +9,14 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, SystemTime};
 
 use hashbrown::HashMap;
 
 use super::fingerprint::Fingerprints;
 use crate::core::ask::{Ask, Entry};
+use crate::core::lock;
 use crate::limits::plan::{Fate, Plan, key};
 use crate::limits::rules::Lookup;
 
@@ -185,7 +186,7 @@ impl Unmatched {
 
     /// All samples, or those of one domain. The domain that was seen last comes first.
     pub(super) fn by_domain(&self, only: Option<&str>) -> Vec<UnmatchedDomain> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock(&self.kept);
         let only = only.map(|only| cut(only.as_bytes(), LONGEST_TEXT));
         let mut shown: Vec<_> = kept
             .domains

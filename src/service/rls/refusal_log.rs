@@ -6,13 +6,14 @@
 //! most refusals of a busy limit end there.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use hashbrown::HashMap;
 
 use super::log_text::{self, LoggedValues, by, cut, shown};
 use crate::core::ask::Ask;
+use crate::core::lock;
 use crate::limits::plan::{By, Outcomes};
 use crate::limits::rules::limit::{Limit, LimitId};
 use crate::observe::subjects::REQUEST_LIMIT;
@@ -116,9 +117,7 @@ impl RefusalLog {
 
     fn take(&self, limit: Option<LimitId>, generation: u64, second: u64) -> Option<u64> {
         let shard = limit.map_or(0, |id| (id.domain.wrapping_add(id.limit)) as usize % SHARDS);
-        let mut limits = self.shards[shard]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut limits = lock(&self.shards[shard]);
         // A reload gives the numbers of limits to others.
         if limits.generation != generation {
             *limits = Limits {

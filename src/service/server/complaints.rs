@@ -5,11 +5,12 @@
 //! tries again and again: each kind of complaint is logged once a minute at most, with the number
 //! of those before.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use tokio::time::Instant;
 
 use super::stream::Client;
+use crate::core::lock;
 use crate::net::throttle::Throttle;
 
 /// Why a client cannot be served.
@@ -88,7 +89,7 @@ impl Complaints {
     /// The complaints that were not logged since the last line. `None`: this one is not logged
     /// either.
     fn count(&self, complaint: Complaint) -> Option<u64> {
-        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = lock(&self.0);
         kinds[complaint as usize].admit(Instant::now())
     }
 }

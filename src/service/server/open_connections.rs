@@ -5,9 +5,10 @@
 //! Last calls are looked up when a connection has to end, and counted in seconds, so that a call
 //! costs one store.
 
+use crate::core::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
@@ -125,9 +126,7 @@ impl OpenConnections {
     }
 
     fn by_last_call(&self) -> MutexGuard<'_, BTreeMap<(u64, u64), Arc<Activity>>> {
-        self.by_last_call
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.by_last_call)
     }
 }
 

@@ -16,9 +16,10 @@
 //! were taken out of the stream: that answered more, but could not see traced calls, inferred the
 //! age of calls from the last activity of the connection, and refused calls of sporadic neighbours.
 
+use crate::core::lock;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -67,7 +68,7 @@ impl Overload {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Weak<Lateness>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     /// Lets the connections that wait read, each time when the worker has nothing else to do.
@@ -252,7 +253,7 @@ impl Lateness {
     }
 
     fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waker)
     }
 
     fn wake(&self) {

@@ -15,6 +15,7 @@ use super::Options;
 use super::complaints::Complaints;
 use super::connection::{self, NewConnection, Phase, WorkerState};
 use super::dispatch::Services;
+use crate::core::lock;
 use crate::service::rls::ShouldRateLimit;
 
 /// Accepted connections that wait for their worker at most.
@@ -99,12 +100,7 @@ impl Workers {
     /// threads. Blocks.
     pub fn drain(&self, grace: Duration) {
         self.phase.send_replace(Phase::Draining { grace });
-        let threads = std::mem::take(
-            &mut *self
-                .threads
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a worker ended in a panic");

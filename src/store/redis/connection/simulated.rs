@@ -3,6 +3,7 @@
 //! It lets the simulation run real connections against a Redis in the same process. It must not
 //! fail or delay by itself: the simulated server injects the faults.
 
+use crate::core::lock;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -60,7 +61,7 @@ impl SimulatedStream {
     /// # Errors
     /// `WouldBlock` if there is nothing to read.
     pub(super) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = lock(&self.0);
         let mut read = ReadBuf::new(bytes);
         match Pin::new(&mut *stream).poll_read(&mut Context::from_waker(Waker::noop()), &mut read) {
             Poll::Ready(result) => result.map(|()| read.filled().len()),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use fastrand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -16,6 +16,7 @@ use tokio::time::{Duration, Instant, sleep, sleep_until};
 use super::counters::{FakeCounters, Session};
 use super::faults::{Condition, Fault, Scenario, ServerEvent};
 use super::wire::{self, Command, RespReply};
+use crate::core::lock;
 use crate::core::time::Micros;
 use crate::store::redis::connection::simulated::SimulatedStream;
 
@@ -88,7 +89,7 @@ impl FakeServer {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, ServerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(super) fn apply_event(&self, event: ServerEvent) {

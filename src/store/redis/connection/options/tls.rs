@@ -6,11 +6,12 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::time::{Duration, Instant};
 use tokio_rustls::rustls::ClientConfig;
 
+use crate::core::lock;
 use crate::net::tls::{self, ClientOptions, Identity, PemFile};
 pub use crate::net::tls::{NameCheck, TlsError};
 
@@ -92,7 +93,7 @@ impl Tls {
 
     /// The current configuration, for a new connection.
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.0.config.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.0.config))
     }
 
     /// Reads the files again on Tokio's pool of blocking threads, at most once in two seconds.
@@ -115,7 +116,7 @@ impl TlsState {
         }
         match tls::client_config(&self.options) {
             Ok(config) => {
-                *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+                *lock(&self.config) = Arc::new(config);
             }
             Err(error) => {
                 tracing::warn!("Weir keeps the current certificates for TLS to Redis: {error}");
