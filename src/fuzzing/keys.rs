@@ -107,6 +107,9 @@ pub(super) fn check(input: &[u8]) {
         keys[0] == checked_key(&changed),
         "{one:?} {changed:?}"
     );
+    // A limit can be changed without forgetting: an amount that all algorithms can have.
+    let amount = 1 + u64::from(input.byte()) * 100;
+    assert_eq!(keys[0], key_of(&one, amount), "{one:?} of {amount}");
     let beside = Counter {
         is_trial: !one.is_trial,
         ..one.clone()
@@ -114,7 +117,7 @@ pub(super) fn check(input: &[u8]) {
     assert_ne!(keys[0], checked_key(&beside), "{one:?} and its trial");
     let records = [&one, &beside].map(|counter| {
         let mut record = Vec::new();
-        key::write_usage(&key_of(counter), &mut record);
+        key::write_usage(&key_of(counter, 1), &mut record);
         record
     });
     assert_ne!(
@@ -125,7 +128,7 @@ pub(super) fn check(input: &[u8]) {
 
 /// The key of a counter, which is known to be readable and short.
 fn checked_key(counter: &Counter) -> Vec<u8> {
-    let key = key_of(counter);
+    let key = key_of(counter, 1);
     let (domain, entries, tag) =
         parse(&key).unwrap_or_else(|| panic!("unreadable: {}", key.escape_ascii()));
     assert_eq!(domain, expected(None, &counter.domain));
@@ -146,6 +149,10 @@ fn checked_key(counter: &Counter) -> Vec<u8> {
         "{}",
         key.escape_ascii()
     );
+    for brace in *b"{}" {
+        let count = key.iter().filter(|&&byte| byte == brace).count();
+        assert_eq!(count, 1, "one hash tag: {}", key.escape_ascii());
+    }
     let parts = 1 + 2 * entries.len();
     assert!(
         key.len() <= PREFIX.len() + parts * (MAX_PART_BYTES + 1) + MAX_REST_BYTES,
@@ -168,7 +175,8 @@ fn expected(mark: Option<bool>, text: &[u8]) -> Part {
     }
 }
 
-fn key_of(counter: &Counter) -> Vec<u8> {
+/// The key of a counter whose limit has this amount.
+fn key_of(counter: &Counter, requests_per_unit: u64) -> Vec<u8> {
     let entries: Vec<_> = counter
         .entries
         .iter()
@@ -191,6 +199,7 @@ fn key_of(counter: &Counter) -> Vec<u8> {
         ..Level::default()
     };
     let levels: Vec<_> = counter.entries.iter().map(level).collect();
+    let algorithm = algorithm(counter, requests_per_unit);
     let mut key = Vec::new();
     key::write(
         &mut key,
@@ -198,16 +207,16 @@ fn key_of(counter: &Counter) -> Vec<u8> {
         &counter.domain,
         &entries,
         &levels,
-        Some(&algorithm(counter)),
+        Some(&algorithm),
     );
     if counter.is_trial {
         let real = std::mem::take(&mut key);
-        key::write_trial(&mut key, &real, &algorithm(counter));
+        key::write_trial(&mut key, &real, &algorithm);
     }
     key
 }
 
-fn algorithm(counter: &Counter) -> Algorithm {
+fn algorithm(counter: &Counter, requests_per_unit: u64) -> Algorithm {
     let Counter {
         kind,
         window,
@@ -217,7 +226,7 @@ fn algorithm(counter: &Counter) -> Algorithm {
     let (unit, unit_multiplier) = (Unit::Second, window.secs_rounded_up() as u32);
     let (mut rate, mut options) = (
         Rate {
-            requests_per_unit: 1,
+            requests_per_unit,
             unit,
             unit_multiplier,
         },

@@ -1,7 +1,6 @@
 use std::future::poll_fn;
 
 use futures_util::FutureExt;
-use proptest::prelude::*;
 
 use super::frames::{CONTINUATION, END_HEADERS, FRAME_HEADER_BYTES, HEADERS};
 use super::*;
@@ -94,37 +93,6 @@ fn cut(mut bytes: &[u8], lengths: &[usize]) -> Vec<Vec<u8>> {
         bytes = rest;
     }
     chunks
-}
-
-proptest! {
-    /// Whatever the frames and however they arrive: what is read is what was sent up to the last
-    /// block that is complete, and nothing stays held.
-    #[test]
-    fn bytes_pass_unchanged_up_to_an_unfinished_block(
-        frames in prop::collection::vec((prop::collection::vec(0..600_usize, 1..5), any::<bool>()), 0..12),
-        (unfinished, cuts, at_a_time) in (any::<bool>(), prop::collection::vec(1..700_usize, 1..5), 1..2_000_usize),
-    ) {
-        let sent: Vec<_> = frames.iter().map(|(lengths, is_block)| {
-            if *is_block { block(1, lengths) } else { frame(DATA, 0, 1, &vec![1; lengths[0]]) }
-        }).collect();
-        let sent = sent.concat();
-        let last = if unfinished { frame(HEADERS, 0, 3, &[7; 100]) } else { Vec::new() };
-        let budget = Unfinished::new(BUDGET_BYTES);
-        let mut wire = wire(cut(&[sent.clone(), last.clone()].concat(), &cuts), &budget);
-        let read = read(&mut wire, at_a_time).expect("within the budget");
-        prop_assert!(read.starts_with(&sent));
-        // Of an unfinished frame, h2 may have a part of the header: nothing that it decodes.
-        prop_assert!(read.len() < sent.len() + FRAME_HEADER_BYTES);
-        prop_assert_eq!(budget.unused_bytes() < BUDGET_BYTES, unfinished);
-        // The end of the block arrives.
-        if unfinished {
-            let end = frame(CONTINUATION, END_HEADERS, 3, &[7; 50]);
-            wire.socket.0 = cut(&end, &cuts);
-            let rest = super::tests::read(&mut wire, at_a_time).expect("within the budget");
-            prop_assert_eq!([&read[sent.len()..], &rest].concat(), [last, end].concat());
-        }
-        prop_assert_eq!(budget.unused_bytes(), BUDGET_BYTES);
-    }
 }
 
 /// What violates the protocol goes on to h2, which closes the connection. Nothing may stay held, or

@@ -259,9 +259,6 @@ impl ReplyBuffer {
 
 #[cfg(test)]
 mod tests {
-    use bb8_redis::redis::{Value, parse_redis_value};
-    use proptest::prelude::*;
-
     use super::*;
 
     /// Receives `bytes` in pieces of `piece_size`. Returns the number of parsed replies.
@@ -365,59 +362,5 @@ mod tests {
         ]));
         received.clear();
         assert!(!received.has_unparsed() && received.tokens().next().is_none());
-    }
-
-    fn any_value() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Nil),
-            Just(Value::Okay),
-            any::<i64>().prop_map(Value::Int),
-            prop::collection::vec(any::<u8>(), 0..9).prop_map(Value::BulkString),
-            "[A-Z]{3,6}".prop_map(Value::SimpleString),
-        ];
-        leaf.prop_recursive(3, 20, 5, |inner| {
-            prop::collection::vec(inner, 0..5).prop_map(Value::Array)
-        })
-    }
-
-    fn write(value: &Value, out: &mut Vec<u8>) {
-        match value {
-            Value::Nil => out.extend(b"$-1\r\n"),
-            Value::Okay => out.extend(b"+OK\r\n"),
-            Value::Int(number) => out.extend(format!(":{number}\r\n").bytes()),
-            Value::SimpleString(text) => out.extend(format!("+{text}\r\n").bytes()),
-            Value::BulkString(text) => {
-                out.extend(format!("${}\r\n", text.len()).bytes());
-                out.extend(text);
-                out.extend(b"\r\n");
-            }
-            Value::Array(values) => {
-                out.extend(format!("*{}\r\n", values.len()).bytes());
-                for value in values {
-                    write(value, out);
-                }
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn replies_end_where_the_redis_crate_ends_them(values in prop::collection::vec(any_value(), 1..4), piece_size in 1_usize..40) {
-            let mut text = Vec::new();
-            for value in &values {
-                write(value, &mut text);
-            }
-            let mut received = ReplyBuffer::default();
-            prop_assert_eq!(receive(&mut received, &text, piece_size), Ok(values.len()));
-            prop_assert_eq!(received.tokens().bytes(), &text[..]);
-            // Each value alone, too.
-            for value in &values {
-                let mut one = Vec::new();
-                write(value, &mut one);
-                prop_assert_eq!(&parse_redis_value(&one).expect("a good reply"), value);
-                prop_assert_eq!(receive(&mut ReplyBuffer::default(), &one, piece_size), Ok(1));
-            }
-        }
     }
 }
