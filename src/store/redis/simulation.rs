@@ -291,7 +291,15 @@ impl Simulation {
     }
 
     fn verify(&self, outcomes: &[RequestOutcome], clock_moves: bool, totals: &mut Totals) {
-        let state = self.server.state();
+        let mut state = self.server.state();
+        for outcome in outcomes {
+            outcome.find_counted(&mut state.counters);
+        }
+        let open: Vec<_> = outcomes
+            .iter()
+            .flat_map(RequestOutcome::perhaps_counted)
+            .collect();
+        state.counters.verify_rests(&open);
         for outcome in outcomes {
             outcome.verify(&state.counters, clock_moves, &mut totals.answers);
         }
@@ -408,11 +416,13 @@ async fn outage(seed: u64, totals: &mut Totals) {
 
 /// More requests than the server can execute, all with the same timeout.
 async fn overload(seed: u64, totals: &mut Totals) {
-    const PER_ARGUMENT: Duration = Duration::from_micros(20);
+    const PER_ARGUMENT: Duration = Duration::from_micros(10);
+    // INCRBY and EXPIRE.
+    const ARGUMENTS: u32 = 6;
     const LASTS: Duration = Duration::from_millis(900);
     // From here on the server's queue does not grow any more.
     const MEASURED_FROM: Duration = Duration::from_millis(300);
-    let max_requests = (LASTS - MEASURED_FROM).div_duration_f64(3 * PER_ARGUMENT) as usize;
+    let max_requests = (LASTS - MEASURED_FROM).div_duration_f64(ARGUMENTS * PER_ARGUMENT) as usize;
     let mut random = Rng::with_seed(seed);
     let events = vec![
         (

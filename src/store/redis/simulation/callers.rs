@@ -9,7 +9,7 @@ use fastrand::Rng;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
 
 use super::super::Redis;
-use super::counters::{Execution, FakeCounters, WRONG_TYPE_PREFIX};
+use super::counters::{Execution, FakeCounters, SHARED_KEY_PREFIX, WRONG_TYPE_PREFIX};
 use crate::core::algorithm::{Algorithm, Debt, FixedWindow, TokenBucket};
 use crate::core::time::{Period, Span};
 use crate::core::verdict::{Answers, StoreError, Verdict};
@@ -130,10 +130,12 @@ impl RequestGenerator {
             window: Period::Even(WINDOW),
             count_denied: self.random.u32(..4) > 0,
         });
+        let hits = self.next();
         let check = RequestedCheck {
-            name: "{plain}".to_owned(),
+            // A counter of its own, so that no INCRBY counts others too.
+            name: format!("own{{{hits}}}"),
             algorithm,
-            hits: self.next(),
+            hits,
         };
         Request::new(vec![check], start, timeout)
     }
@@ -164,14 +166,15 @@ impl RequestGenerator {
             ),
             _ => (fixed(true), next),
         };
-        let kind = if matches!(algorithm, Algorithm::TokenBucket(_)) {
-            "bucket"
-        } else {
-            "window"
+        // A counter that gives back is one of the script alone: those of INCRBY only grow.
+        let kind = match algorithm {
+            Algorithm::TokenBucket(_) => "{bucket",
+            _ if hits < 0 || (next % 2 == 0 && !algorithm.counts_denied()) => "{returned",
+            _ => SHARED_KEY_PREFIX,
         };
         let name = match self.random.u32(..30) {
-            0 => format!("{WRONG_TYPE_PREFIX}{{{kind}}}"),
-            number => format!("{{{kind}|{}}}", number % 4),
+            0 => format!("{WRONG_TYPE_PREFIX}{kind}}}"),
+            number => format!("{kind}|{}}}", number % 4),
         };
         RequestedCheck {
             name,
@@ -259,6 +262,33 @@ impl RequestOutcome {
 
     pub(super) fn errors(&self) -> impl Iterator<Item = StoreError> {
         self.picked().filter_map(|(_, answer)| answer.err())
+    }
+
+    /// Has the checks found that one INCRBY counted, perhaps with others.
+    pub(super) fn find_counted(&self, counters: &mut FakeCounters) {
+        for (index, answer) in self.picked() {
+            let RequestedCheck { name, hits, .. } = &self.request.requested[index.0];
+            if let Ok(verdict) = answer
+                && *hits > 0
+                && !counters.executed.contains_key(hits)
+            {
+                counters.find(name, *hits, verdict.used as i64, self.began..=self.ended);
+            }
+        }
+    }
+
+    /// The names and hits of checks that may be counted although no answer says so.
+    pub(super) fn perhaps_counted(&self) -> impl Iterator<Item = (&str, i64, Instant)> {
+        let is_open = |index: &&CheckIndex| {
+            let answers = self.answers.as_ref();
+            answers.is_none_or(|answers| {
+                matches!(answers.checks[index.0], Err(StoreError::Unknown(_)))
+            })
+        };
+        let open = self.request.picked.iter().filter(is_open);
+        open.map(|index| &self.request.requested[index.0])
+            .filter(|check| check.hits > 0)
+            .map(|check| (check.name.as_str(), check.hits, self.began))
     }
 
     /// Asserts that the answers agree with what the server executed.

@@ -1,13 +1,15 @@
 //! The database of the fake server: its counters, the few commands that Weir sends, and a record of
 //! every check that was executed.
 //!
-//! Every check has a number of hits that no other check has, by which the record identifies it. The
-//! script is not interpreted but imitated: fixed windows are decided as in `lua/fixed_window.lua`;
+//! Every check has a number of hits that no other check has, by which the record identifies it. One
+//! `INCRBY` may count several checks: those of which the count was answered are found by it, and the
+//! rest has to be the sum of others. The script is not interpreted but imitated: fixed windows are decided as in `lua/fixed_window.lua`;
 //! for other algorithms the check is recorded, and the state is always empty.
 //!
 //! Nothing here knows what the store answered: the comparison is in `callers`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use tokio::time::Instant;
 
@@ -18,6 +20,9 @@ use crate::core::time::Micros;
 
 /// Keys with this prefix hold a value that is not a counter.
 pub(super) const WRONG_TYPE_PREFIX: &str = "wrongtype";
+
+/// Of keys with this prefix one INCRBY may count several checks.
+pub(super) const SHARED_KEY_PREFIX: &str = "{window";
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
@@ -32,6 +37,17 @@ pub(super) struct Execution {
     pub(super) at: Instant,
 }
 
+/// An INCRBY that was executed, of one check or of several.
+#[derive(Debug)]
+struct Increment {
+    key: Vec<u8>,
+    before: i64,
+    after: i64,
+    at: Instant,
+    /// Its part of which no check is known.
+    rest: i64,
+}
+
 /// The counters, and the record of what happened to them.
 #[derive(Debug)]
 pub(super) struct FakeCounters {
@@ -40,6 +56,7 @@ pub(super) struct FakeCounters {
     pub(super) history: BTreeMap<Vec<u8>, Vec<(Instant, i64)>>,
     /// Executed checks by their hits.
     pub(super) executed: BTreeMap<i64, Vec<Execution>>,
+    increments: Vec<Increment>,
     /// The hits of received checks, executed or not, and when the server read them.
     pub(super) received: BTreeMap<i64, Instant>,
     /// Whether the script is in the cache.
@@ -77,6 +94,7 @@ impl FakeCounters {
             values: BTreeMap::new(),
             history: BTreeMap::new(),
             executed: BTreeMap::new(),
+            increments: Vec::new(),
             received: BTreeMap::new(),
             knows_script: false,
             password,
@@ -215,8 +233,19 @@ impl FakeCounters {
                 .map_or(RespReply::Null, RespReply::bulk_string),
             "INCRBY" => {
                 let (key, hits) = (&command[1], whole(&command[2]));
-                let after = self.values.get(key).unwrap_or(&0) + hits;
-                self.count(hits, key, after, None);
+                let before = self.values.get(key).copied().unwrap_or(0);
+                let after = before + hits;
+                if key.starts_with(SHARED_KEY_PREFIX.as_bytes()) {
+                    self.increments.push(Increment {
+                        key: key.clone(),
+                        before,
+                        after,
+                        at: Instant::now(),
+                        rest: hits,
+                    });
+                } else {
+                    self.count(hits, key, after, None);
+                }
                 self.put(key, after);
                 RespReply::Integer(after)
             }
@@ -347,6 +376,48 @@ impl FakeCounters {
             .entry(key.to_vec())
             .or_default()
             .push((Instant::now(), value));
+    }
+
+    /// Records the check of these hits that an INCRBY counted: it took them from `used - hits` to
+    /// `used`, in this time.
+    pub(super) fn find(&mut self, name: &str, hits: i64, used: i64, time: RangeInclusive<Instant>) {
+        let found = self.increments.iter_mut().find(|increment| {
+            increment.key.starts_with(name.as_bytes())
+                && increment.before <= used - hits
+                && used <= increment.after
+                && time.contains(&increment.at)
+                && hits <= increment.rest
+        });
+        if let Some(Increment { key, at, rest, .. }) = found {
+            *rest -= hits;
+            let (key, at) = (key.clone(), *at);
+            self.executed.entry(hits).or_default().push(Execution {
+                key,
+                used,
+                allowed: None,
+                at,
+            });
+        }
+    }
+
+    /// Asserts that what increments counted besides the checks that [`FakeCounters::find`] found is
+    /// the sum of some of `others`: names, hits, and when they were asked for.
+    pub(super) fn verify_rests(&self, others: &[(&str, i64, Instant)]) {
+        for Increment { key, at, rest, .. } in &self.increments {
+            let mut sums = BTreeSet::from([0]);
+            for (_, hits, _) in others
+                .iter()
+                .filter(|(name, _, began)| key.starts_with(name.as_bytes()) && began <= at)
+            {
+                let more: Vec<_> = sums.iter().map(|sum| sum + hits).collect();
+                sums.extend(more.into_iter().filter(|sum| sum <= rest));
+            }
+            assert!(
+                sums.contains(rest),
+                "{rest} hits of no check were counted at {at:?} under {}",
+                key.escape_ascii()
+            );
+        }
     }
 
     /// Records an executed check.

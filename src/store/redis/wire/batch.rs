@@ -5,7 +5,8 @@
 //! a hit on one whose counter is known to expire, are plain commands (`TIME`, `GET` or `INCRBY`). A
 //! hit on another such window goes in a transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE`,
 //! `EXEC`), with the looks of its request at the same window. All other checks go in a call of the
-//! script. A single server gets at most one group of each encoding. A node of a cluster gets one
+//! script. Hits of a batch on one counter are one `INCRBY` of their sum: its reply gives each of them
+//! the position that a row of `INCRBY`s would give it. A single server gets at most one group of each encoding. A node of a cluster gets one
 //! transaction and one call per slot, because neither may use keys of two slots. Every request gets
 //! its own answers, whatever became of the others in the batch.
 
@@ -60,8 +61,19 @@ struct CommandGroup {
     encoding: Encoding,
     slot: Slot,
     is_asking: bool,
-    /// In the order of the requests, so that the checks of one request stand together.
+    /// Those of a call in the order of the requests, so that the checks of one request stand
+    /// together; others by counter, so that hits on one counter do.
     checks: Vec<CheckPosition>,
+}
+
+/// A command on a counter: one look, or one INCRBY for hits that follow each other on it.
+struct CounterCommand<'b> {
+    counter: CounterKey<'b>,
+    /// The checks that it answers: all of them are hits, or it is one look.
+    answers: &'b [CheckPosition],
+    /// The sum of their hits.
+    hits: i64,
+    fixed: &'b FixedWindow,
 }
 
 /// How a group of checks is written.
@@ -154,7 +166,29 @@ impl<'r> Batch<'r> {
                 }
             }
         }
+        batch.gather_counters();
         batch
+    }
+
+    /// Orders the checks of plain commands and transactions by their counters. Checks of one counter
+    /// keep their order.
+    fn gather_counters(&mut self) {
+        let requests = &self.requests;
+        let key = |at: &CheckPosition| {
+            let Request { checks, .. } = requests[at.request];
+            (
+                checks.key(requests[at.request].check(at.pick)),
+                at.request,
+                at.pick,
+            )
+        };
+        for group in &mut self.groups {
+            if group.checks.len() > 1 && !matches!(group.encoding, Encoding::Script(_)) {
+                group
+                    .checks
+                    .sort_unstable_by(|one, other| key(one).cmp(&key(other)));
+            }
+        }
     }
 
     /// One reply per request in which every answer is an error, for [`Batch::read`] to fill.
@@ -268,26 +302,25 @@ impl<'r> Batch<'r> {
     }
 
     /// Encodes the hits and looks of plain commands or of a transaction. In a transaction `EXPIRE`
-    /// follows each hit.
+    /// follows each counter's hits.
     fn write_counts(&self, group: &CommandGroup, out: &mut CommandBuffer) {
         let mut key = Vec::with_capacity(KEY_CAPACITY);
-        for (checks, check, fixed) in self.counted_checks(group) {
+        for command in self.counter_commands(group) {
+            let (checks, check) = self.check(command.answers[0]);
             write_key(checks, check, self.now.time, &mut key);
-            if check.hits == 0 {
+            if command.hits == 0 {
                 out.push([b"GET", &key]);
                 continue;
             }
             out.push([
                 b"INCRBY",
                 &key,
-                itoa::Buffer::new()
-                    .format(FixedWindow::clamp(check.hits))
-                    .as_bytes(),
+                itoa::Buffer::new().format(command.hits).as_bytes(),
             ]);
             if group.encoding == Encoding::Transaction {
                 // A key that holds no counter gets a TTL all the same: under Weir's prefix it can
                 // only be there by accident.
-                self.write_expiry(&key, fixed, out);
+                self.write_expiry(&key, command.fixed, out);
             }
         }
     }
@@ -300,33 +333,28 @@ impl<'r> Batch<'r> {
         ]);
     }
 
-    /// Records in `known_ttls` which counters have a TTL by now. Returns the plain hits whose
-    /// counters have none: Redis had lost them, and INCRBY created them again. Such a counter shows
-    /// by its count, which is the hits of that one check.
+    /// Records in `known_ttls` which counters have a TTL by now. Returns a plain hit of each counter
+    /// that has none: Redis had lost it, and INCRBY created it again. Such a counter shows by the
+    /// count of its first hit, which is the hits of that one check.
     pub(crate) fn learn(
         &self,
         replies: &[Reply],
         known_ttls: &mut KnownTtls,
     ) -> SmallVec<[CheckPosition; 1]> {
         let mut without_ttl = SmallVec::new();
-        for group in self.groups.iter().filter(|group| {
-            group.encoding == Encoding::Transaction || group.encoding == Encoding::Plain
-        }) {
-            for (&at, (checks, check, fixed)) in group
-                .checks
-                .iter()
-                .zip(self.counted_checks(group))
-                .filter(|(_, (_, check, _))| check.hits > 0)
+        for group in &self.groups {
+            for command in self
+                .counter_commands(group)
+                .filter(|command| command.hits > 0)
             {
-                let counter = self.counter(checks, check, fixed);
-                match replies[at.request].answers[at.pick] {
+                let (first, counter) = (command.answers[0], command.counter);
+                let own_hits = FixedWindow::clamp(self.check(first).1.hits).unsigned_abs();
+                match replies[first.request].answers[first.pick] {
                     Err(_) => known_ttls.forget(counter),
                     Ok(_) if group.encoding == Encoding::Transaction => known_ttls.learn(counter),
-                    Ok(verdict)
-                        if verdict.used == FixedWindow::clamp(check.hits).unsigned_abs() =>
-                    {
+                    Ok(verdict) if verdict.used == own_hits => {
                         known_ttls.forget(counter);
-                        without_ttl.push(at);
+                        without_ttl.push(first);
                     }
                     Ok(_) => {}
                 }
@@ -374,14 +402,30 @@ impl<'r> Batch<'r> {
         (&request.checks, request.check(at.pick))
     }
 
-    /// The checks of plain commands or of a transaction.
-    fn counted_checks<'b>(
+    /// The commands on counters of plain commands or of a transaction; none of a call.
+    fn counter_commands<'b>(
         &'b self,
         group: &'b CommandGroup,
-    ) -> impl Iterator<Item = (&'b Checks, &'b Check, &'b FixedWindow)> {
-        group.checks.iter().filter_map(|&at| {
-            let (checks, check) = self.check(at);
-            Some((checks, check, window_without_script(checks, check)?))
+    ) -> impl Iterator<Item = CounterCommand<'b>> {
+        let is_one_command = |one: &CheckPosition, other: &CheckPosition| {
+            let ((checks, check), (others, other)) = (self.check(*one), self.check(*other));
+            check.hits > 0 && other.hits > 0 && checks.key(check) == others.key(other)
+        };
+        // Sums do not overflow: a batch has some hundred checks at most, of 2^53 hits at most.
+        let hits = |at: &CheckPosition| FixedWindow::clamp(self.check(*at).1.hits);
+        let checks = match group.encoding {
+            Encoding::Plain | Encoding::Transaction => group.checks.as_slice(),
+            Encoding::Script(_) => &[],
+        };
+        checks.chunk_by(is_one_command).filter_map(move |answers| {
+            let (checks, check) = self.check(answers[0]);
+            let fixed = window_without_script(checks, check)?;
+            Some(CounterCommand {
+                counter: self.counter(checks, check, fixed),
+                answers,
+                hits: answers.iter().map(hits).sum(),
+                fixed,
+            })
         })
     }
 

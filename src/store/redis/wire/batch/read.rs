@@ -9,11 +9,12 @@
 
 use smallvec::SmallVec;
 
-use super::{Batch, CheckPosition, CommandGroup, Encoding, Reply};
+use super::{
+    Batch, CheckPosition, CommandGroup, CounterCommand, Encoding, Reply, window_without_script,
+};
 use crate::core::algorithm::FixedWindow;
 use crate::core::time::Micros;
-use crate::core::verdict::{StoreError, Verdict};
-use crate::limits::plan::Check;
+use crate::core::verdict::StoreError;
 use crate::store::memory;
 use crate::store::redis::error;
 use crate::store::redis::wire::call::Notes;
@@ -121,16 +122,16 @@ impl Batch<'_> {
     ) {
         // Behind the replies to ASKING, MULTI and TIME.
         let mut tokens = tokens.skip(2 + usize::from(group.is_asking));
-        let mut own_redirect = |at: CheckPosition| {
-            let commands = tokens.by_ref().take(self.commands(at));
-            commands.fold(None, |found: Option<Redirect>, token| {
-                found.or_else(|| server_error(token).and_then(Redirect::read))
-            })
-        };
-        let mut redirects: SmallVec<[Option<Redirect>; 4]> = match group.encoding {
-            Encoding::Transaction => group.checks.iter().map(|&at| own_redirect(at)).collect(),
-            Encoding::Plain | Encoding::Script(_) => SmallVec::new(),
-        };
+        let mut redirects: SmallVec<[Option<Redirect>; 4]> = SmallVec::new();
+        if group.encoding == Encoding::Transaction {
+            for command in self.counter_commands(group) {
+                let own = tokens.by_ref().take(command.in_transaction());
+                let own = own.fold(None, |found: Option<Redirect>, token| {
+                    found.or_else(|| server_error(token).and_then(Redirect::read))
+                });
+                redirects.extend(command.answers.iter().map(|_| own.clone()));
+            }
+        }
         if redirects.iter().all(Option::is_none) {
             redirects = SmallVec::from_elem(Some(redirect.clone()), group.checks.len());
         }
@@ -178,16 +179,12 @@ impl Batch<'_> {
         }
     }
 
-    /// The number of commands between MULTI and EXEC: TIME, and for each check GET, or INCRBY and
-    /// EXPIRE.
+    /// The number of commands between MULTI and EXEC: TIME, and those on counters.
     fn queued(&self, group: &CommandGroup) -> usize {
-        let commands = group.checks.iter().map(|&at| self.commands(at));
-        1 + commands.sum::<usize>()
-    }
-
-    /// The number of commands of one check in a transaction.
-    fn commands(&self, at: CheckPosition) -> usize {
-        if self.check(at).1.hits == 0 { 1 } else { 2 }
+        let commands = self.counter_commands(group);
+        1 + commands
+            .map(|command| command.in_transaction())
+            .sum::<usize>()
     }
 
     fn read_transaction(
@@ -201,14 +198,15 @@ impl Batch<'_> {
             .filter(|token| *token == Token::Array(2))
             .and_then(|_| time(tokens))
             .ok_or(PROTOCOL_ERROR)?;
-        for ((_, check, fixed), answer) in self.counted_checks(group).zip(answers) {
-            let counted = counted_value(check, value(tokens)?);
-            if check.hits != 0 {
+        let mut answers = answers.iter_mut();
+        for command in self.counter_commands(group) {
+            let reply = value(tokens)?;
+            if command.hits != 0 {
                 // The reply to EXPIRE is not needed: INCRBY before it made sure that the key
                 // exists.
                 value(tokens)?;
             }
-            *answer = counted.map(|count| self.judge(fixed, check, count, now));
+            self.judge(&command, reply, Ok(now), &mut answers);
         }
         Ok(now)
     }
@@ -226,24 +224,52 @@ impl Batch<'_> {
             Some(Token::Error(line)) => Err(StoreError::Unknown(error::classify_line(line).name)),
             _ => return Err(PROTOCOL_ERROR),
         };
-        for (index, ((_, check, fixed), answer)) in
-            self.counted_checks(group).zip(answers).enumerate()
-        {
+        let (mut answers, mut index) = (answers.iter_mut(), 0);
+        for command in self.counter_commands(group) {
             let reply = value(tokens)?;
+            let behind = index + command.answers.len();
             if let (true, Some(redirect)) = (
                 self.options.by_slot,
                 server_error(reply).and_then(Redirect::read),
             ) {
-                redirects.push((index, redirect));
+                redirects.extend((index..behind).map(|index| (index, redirect.clone())));
             }
-            *answer = counted_value(check, reply)
-                .and_then(|count| now.map(|now| self.judge(fixed, check, count, now)));
+            self.judge(&command, reply, now, &mut answers);
+            index = behind;
         }
         Ok(now.unwrap_or_default())
     }
 
-    fn judge(&self, fixed: &FixedWindow, check: &Check, count: u64, now: Micros) -> Verdict {
-        fixed.judge(fixed.number(self.now.time), count, now, check.hits)
+    /// Answers the checks of a command. Each hit gets its own position: what a row of INCRBYs would
+    /// have answered.
+    fn judge<'a>(
+        &self,
+        command: &CounterCommand<'_>,
+        reply: Token<'_>,
+        now: Result<Micros, StoreError>,
+        answers: &mut impl Iterator<Item = &'a mut Answer>,
+    ) {
+        let mut position =
+            counter_value(command, reply).map(|after| after.saturating_sub(command.hits));
+        for (&at, answer) in command.answers.iter().zip(answers) {
+            let (checks, check) = self.check(at);
+            position = position.map(|before| before + FixedWindow::clamp(check.hits));
+            // Limits of different amounts may share a counter.
+            if let Some(fixed) = window_without_script(checks, check) {
+                let judge =
+                    |count, now| fixed.judge(command.counter.window, count, now, check.hits);
+                *answer = position
+                    .and_then(count)
+                    .and_then(|count| now.map(|now| judge(count, now)));
+            }
+        }
+    }
+}
+
+impl CounterCommand<'_> {
+    /// The number of commands in a transaction: GET, or INCRBY and EXPIRE.
+    const fn in_transaction(&self) -> usize {
+        if self.hits == 0 { 1 } else { 2 }
     }
 }
 
@@ -257,17 +283,16 @@ fn value<'r>(tokens: &mut Parser<'r>) -> Result<Token<'r>, StoreError> {
 
 /// The value of a counter, from the reply to its INCRBY or GET. An INCRBY that would overflow 64
 /// bits means that the counter is at its maximum.
-fn counted_value(check: &Check, reply: Token<'_>) -> Result<u64, StoreError> {
+fn counter_value(command: &CounterCommand<'_>, reply: Token<'_>) -> Result<i64, StoreError> {
     match reply {
-        Token::Null if check.hits == 0 => Ok(0),
+        Token::Null if command.hits == 0 => Ok(0),
         Token::Error(line) => match error::classify_line(line) {
-            kind if kind.name == error::OVERFLOW => Ok(i64::MAX.unsigned_abs()),
+            kind if kind.name == error::OVERFLOW => Ok(i64::MAX),
             kind => Err(kind.error()),
         },
         value => value
             .integer()
-            .ok_or(StoreError::Data(error::NOT_AN_INTEGER))
-            .and_then(count),
+            .ok_or(StoreError::Data(error::NOT_AN_INTEGER)),
     }
 }
 

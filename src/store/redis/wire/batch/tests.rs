@@ -1,10 +1,15 @@
 //! Tests of batches: the commands that they encode, and what they read from replies that are
 //! written here as text.
 
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::*;
+use crate::core::algorithm::LARGEST_COUNT;
 use crate::core::time::{Micros, Period, Span};
+use crate::core::verdict::Verdict;
 use crate::limits::plan::{CheckIndex, Modes};
 use crate::store::Budget;
 use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
@@ -235,7 +240,10 @@ fn requests_share_a_batch_and_each_gets_its_own_answers() {
     let all = [
         request(checks(&[1, 0])),
         request(checks(&[-1])),
-        request(checks(&[2])),
+        request(Checks::of([(
+            &b"other"[..],
+            checks(&[2])[CheckIndex(0)].clone(),
+        )])),
     ];
     let batch = batch(&all, 0);
     let mut replies = batch.unanswered();
@@ -665,5 +673,293 @@ fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
             expected,
             "a call for {requests}"
         );
+    }
+}
+
+/// A check of so many hits on a key, whose limit is `limit`.
+fn on(key: &[u8], limit: u64, hits: i64) -> (&[u8], Check) {
+    let fixed = FixedWindow {
+        limit,
+        window: Period::Even(Span::from_secs(60)),
+        count_denied: true,
+    };
+    (
+        key,
+        Check::new(Algorithm::FixedWindow(fixed), hits, Modes::default()),
+    )
+}
+
+#[test]
+fn hits_on_one_counter_are_one_command_and_each_has_its_own_position() {
+    let all = [
+        request(Checks::of([on(b"a", 10, 2), on(b"b", 10, 1)])),
+        request(Checks::of([on(b"a", 5, 3)])),
+        // The same counter twice, and with the larger amount of an override.
+        request(Checks::of([on(b"a", 10, 4), on(b"a", 1_000, 5)])),
+    ];
+    let batch = batch(&all, 0);
+    let mut out = CommandBuffer::default();
+    batch.write(&mut out);
+    assert_eq!(out.commands(), 3 + 2 * 2, "MULTI, TIME, two counters, EXEC");
+    let mut replies = batch.unanswered();
+    let exec = format!("+OK{}|*5 {TIME} :16 :1 :1 :1", "|+QUEUED".repeat(5));
+    batch.read(Parser::of(&wire(&exec)), &mut replies);
+    let verdicts: Vec<Vec<_>> = replies
+        .iter()
+        .map(|reply| {
+            let verdicts = reply.answers.iter().map(|answer| answer.expect("counted"));
+            verdicts.map(|one| (one.allowed, one.used)).collect()
+        })
+        .collect();
+    assert_eq!(
+        verdicts,
+        [
+            vec![(true, 4), (true, 1)],
+            vec![(false, 7)],
+            vec![(false, 11), (true, 16)]
+        ],
+        "2 hits were there before"
+    );
+    let mut known_ttls = KnownTtls::default();
+    assert!(batch.learn(&replies, &mut known_ttls).is_empty());
+    // Now plain, and Redis has lost `a`: it has the hits of this batch alone.
+    let now = ClockReading {
+        time: NOW,
+        at: Instant::now(),
+    };
+    let plain = Batch::new(&all, batch.options, now, &mut known_ttls);
+    out.clear();
+    plain.write(&mut out);
+    assert_eq!(out.commands(), 3, "TIME and two counters");
+    let mut replies = plain.unanswered();
+    plain.read(Parser::of(&wire(&format!("{TIME}|:14|:9"))), &mut replies);
+    assert_eq!(replies[0].answers[0].map(|verdict| verdict.used), Ok(2));
+    let lost = plain.learn(&replies, &mut known_ttls);
+    assert_eq!(lost.len(), 1, "one EXPIRE for the counter");
+}
+
+#[test]
+fn an_error_of_a_merged_command_is_the_error_of_all_its_hits() {
+    let hits = [1, 2, 4];
+    let all = hits.map(|hits| request(Checks::of([on(b"a", 10, hits)])));
+    let mut known_ttls = KnownTtls::default();
+    exchanged(
+        &all[..1],
+        NOW,
+        &format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1"),
+        &mut known_ttls,
+    );
+    let data = |name| Err(StoreError::Data(name));
+    for (reply, expected) in [
+        ("-WRONGTYPE no", [data("wrongtype"); 3]),
+        ("-OOM no", [Err(StoreError::NotExecuted("oom")); 3]),
+        ("$-1", [data("not_an_integer"); 3]),
+        // A counter that was below zero: each position by itself.
+        (":4", [data("range"), Ok(0), Ok(4)]),
+        (":-9223372036854775808", [data("range"); 3]),
+        // At the end of 64 bits nothing was counted, and all are over their limits.
+        (
+            "-ERR increment or decrement would overflow",
+            [Ok(LARGEST_COUNT); 3],
+        ),
+    ] {
+        let mut known = KnownTtls::default();
+        std::mem::swap(&mut known, &mut known_ttls);
+        let (commands, answers, ..) = exchanged(&all, NOW, &format!("{TIME}|{reply}"), &mut known);
+        assert_eq!((commands, &answers[..]), (2, &expected[..]), "{reply}");
+        // Errors forget the counter.
+        let whole = format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1");
+        exchanged(&all[..1], NOW, &whole, &mut known);
+        known_ttls = known;
+    }
+}
+
+#[test]
+fn a_look_among_hits_keeps_its_place() {
+    let all = [
+        request(Checks::of([on(b"a", 10, 2), on(b"a", 10, 0)])),
+        request(Checks::of([on(b"a", 10, 3)])),
+        request(Checks::of([on(b"a", 10, 4)])),
+    ];
+    let batch = batch(&all, 0);
+    let mut out = CommandBuffer::default();
+    batch.write(&mut out);
+    assert_eq!(
+        out.commands(),
+        3 + 2 + 1 + 2,
+        "two INCRBYs with EXPIRE, and GET between"
+    );
+    let mut replies = batch.unanswered();
+    let exec = format!("+OK{}|*6 {TIME} :2 :1 $1 2 :9 :1", "|+QUEUED".repeat(6));
+    batch.read(Parser::of(&wire(&exec)), &mut replies);
+    let used: Vec<_> = replies
+        .iter()
+        .flat_map(|reply| &reply.answers)
+        .map(|answer| answer.map(|verdict| verdict.used))
+        .collect();
+    assert_eq!(used, [Ok(2), Ok(2), Ok(5), Ok(9)]);
+}
+
+#[test]
+fn a_redirect_of_a_merged_command_is_that_of_all_its_hits() {
+    let all = [1, 2].map(|hits| request(Checks::of([on(b"a", 10, hits), on(b"b", 10, 1)])));
+    let batch_options = BatchOptions {
+        by_slot: true,
+        fixed_windows_by_script: false,
+        expiry_jitter_secs: 0,
+    };
+    let now = ClockReading {
+        time: NOW,
+        at: Instant::now(),
+    };
+    let mut known_ttls = KnownTtls::default();
+    for key in [b"a", b"b"] {
+        let window = NOW.0 / 60_000_000;
+        known_ttls.learn(CounterKey { key, window });
+    }
+    for known in [true, false] {
+        let unknown = &mut KnownTtls::default();
+        let known_ttls = if known { &mut known_ttls } else { unknown };
+        let batch = Batch::new(&all, batch_options, now, known_ttls);
+        let mut replies = batch.unanswered();
+        let text = if known {
+            format!("{TIME}|-MOVED 15495 h:7|:2")
+        } else {
+            format!(
+                "+OK|+QUEUED|-MOVED 15495 h:7|-MOVED 15495 h:7|-EXECABORT x|+OK|+QUEUED|+QUEUED\
+                 |+QUEUED|*3 {TIME} :2 :1"
+            )
+        };
+        batch.read(Parser::of(&wire(&text)), &mut replies);
+        for (reply, of_b) in replies.iter().zip([1, 2]) {
+            assert_eq!(
+                reply.answers[0],
+                Err(StoreError::NotExecuted("moved")),
+                "{known} {replies:?}"
+            );
+            assert_eq!(reply.answers[1].map(|verdict| verdict.used), Ok(of_b));
+            let moved: Vec<_> = reply.redirects.iter().map(|(index, _)| *index).collect();
+            assert_eq!(moved, [CheckIndex(0)], "{known}");
+        }
+    }
+}
+
+/// What a server with these counters replies to commands. `None` is a key that holds no counter.
+fn executed(commands: &CommandBuffer, counters: &mut BTreeMap<String, Option<i64>>) -> Vec<u8> {
+    let text = String::from_utf8(commands.bytes().to_vec()).expect("keys of ASCII");
+    let mut words = text
+        .split("\r\n")
+        .filter(|word| !word.starts_with(['*', '$']));
+    let (mut replies, mut queued) = (Vec::new(), None::<Vec<Vec<u8>>>);
+    while let Some(name) = words.next().filter(|name| !name.is_empty()) {
+        let mut argument = || words.next().expect("an argument").to_owned();
+        let reply = match name {
+            "MULTI" => {
+                queued = Some(Vec::new());
+                replies.extend(wire("+OK"));
+                continue;
+            }
+            "EXEC" => {
+                let all = queued.take().expect("MULTI");
+                [wire(&format!("*{}", all.len())), all.concat()].concat()
+            }
+            "TIME" => wire(TIME),
+            "EXPIRE" => {
+                let _key_and_seconds = (argument(), argument());
+                wire(":1")
+            }
+            "GET" => match counters.get(&argument()) {
+                None => wire("$-1"),
+                Some(None) => wire("-WRONGTYPE no counter"),
+                Some(Some(value)) => wire(&format!("${} {value}", value.to_string().len())),
+            },
+            _ => {
+                let (key, hits) = (argument(), argument().parse().expect("hits"));
+                let counter = counters.entry(key).or_insert(Some(0));
+                let after = counter.map(|value: i64| value.checked_add(hits));
+                match after {
+                    None => wire("-WRONGTYPE no counter"),
+                    Some(None) => wire("-ERR increment or decrement would overflow"),
+                    Some(Some(after)) => {
+                        *counter = Some(after);
+                        wire(&format!(":{after}"))
+                    }
+                }
+            }
+        };
+        match &mut queued {
+            Some(queued) => {
+                queued.push(reply);
+                replies.extend(wire("+QUEUED"));
+            }
+            None => replies.extend(reply),
+        }
+    }
+    replies
+}
+
+/// Sends these requests in one batch to a server with these counters.
+fn answered(
+    requests: &[Request],
+    known_ttls: &mut KnownTtls,
+    counters: &mut BTreeMap<String, Option<i64>>,
+) -> Vec<Result<(bool, u64), StoreError>> {
+    let now = ClockReading {
+        time: NOW,
+        at: Instant::now(),
+    };
+    let batch_options = BatchOptions {
+        by_slot: false,
+        fixed_windows_by_script: false,
+        expiry_jitter_secs: 0,
+    };
+    let batch = Batch::new(requests, batch_options, now, known_ttls);
+    let mut out = CommandBuffer::default();
+    batch.write(&mut out);
+    let mut replies = batch.unanswered();
+    batch.read(Parser::of(&executed(&out, counters)), &mut replies);
+    let answers = replies.iter().flat_map(|reply| &reply.answers);
+    let shown = |verdict: Verdict| (verdict.allowed, verdict.remaining);
+    answers.map(|answer| answer.map(shown)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// In one batch, checks are answered as one by one.
+    #[test]
+    fn merged_hits_are_answered_as_a_row_of_single_ones(
+        asked in prop::collection::vec(prop::collection::vec((0..4_usize, 0..6_i64, 1..30_u64), 1..4), 1..12),
+        counted in prop::collection::vec(prop_oneof![
+            4 => (0..30_i64).prop_map(Some),
+            1 => Just(None),
+            1 => (-9..0_i64).prop_map(Some),
+            1 => Just(Some(i64::MAX - 7)),
+            1 => Just(Some(i64::MIN)),
+        ], 4),
+        are_known in any::<bool>(),
+    ) {
+        let window = NOW.0 / 60_000_000;
+        let names = ["a", "b", "c", "d"];
+        let mut known_ttls = KnownTtls::default();
+        for key in names.map(str::as_bytes).into_iter().filter(|_| are_known) {
+            known_ttls.learn(CounterKey { key, window });
+        }
+        // A look at a counter that is not known goes apart from the hits of other requests.
+        let least = i64::from(!are_known);
+        let check = |&(key, hits, limit): &(usize, i64, u64)| on(names[key].as_bytes(), limit, hits.max(least));
+        let requests: Vec<_> = asked.iter().map(|checks| request(Checks::of(checks.iter().map(check)))).collect();
+        let mut together: BTreeMap<_, _> = names.iter().zip(counted).map(|(name, value)| (format!("{name}:{window}"), value)).collect();
+        let mut apart = together.clone();
+        let answers = answered(&requests, &mut known_ttls, &mut together);
+        let mut one_by_one = Vec::new();
+        for one in asked.iter().flatten() {
+            one_by_one.extend(answered(&[request(Checks::of([check(one)]))], &mut known_ttls, &mut apart));
+        }
+        prop_assert_eq!(answers, one_by_one);
+        // Where a sum does not fit into 64 bits, none of it is counted.
+        together.retain(|_, value| value.is_none_or(|value| value < i64::MAX - 7));
+        apart.retain(|_, value| value.is_none_or(|value| value < i64::MAX - 7));
+        prop_assert_eq!(together, apart);
     }
 }
