@@ -96,9 +96,10 @@ pub(super) struct Node {
 pub(super) enum Content {
     Scalar {
         text: Box<str>,
-        /// Without quotes, so that it may be a number, a bool or null.
+        /// Without quotes and without a tag.
         plain: bool,
-        tag: Tag,
+        /// As its text, its quotes and its tag decide.
+        value_type: ValueType,
     },
     Sequence(Vec<Rc<Node>>),
     /// Merge keys are resolved, and of a key that was repeated only the last one is there.
@@ -107,19 +108,6 @@ pub(super) enum Content {
 
 /// A key and its value.
 pub(super) type Pair = (Rc<Node>, Rc<Node>);
-
-/// The tag of a scalar, where it has one that changes its meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tag {
-    /// None: the style and the text decide.
-    Implied,
-    /// Text whatever it looks like: `!!str`, and all tags that YAML does not define.
-    Text,
-    /// A number, bool or null, even in quotes: `!!int`, `!!bool`, `!!float`, `!!null`.
-    Resolved,
-    /// `!!binary`: text in base64.
-    Binary,
-}
 
 /// The type of a node, for messages and decisions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -155,22 +143,25 @@ impl ValueType {
     }
 }
 
+impl From<Scalar> for ValueType {
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::Null => Self::Nothing,
+            Scalar::Bool(_) => Self::Bool,
+            Scalar::Int(_) => Self::Int,
+            Scalar::Huge(_) => Self::Huge,
+            Scalar::Float(_) => Self::Float,
+            Scalar::Text => Self::Text,
+        }
+    }
+}
+
 impl Node {
     pub(super) fn value_type(&self) -> ValueType {
         match &self.content {
             Content::Sequence(_) => ValueType::Sequence,
             Content::Mapping(_) => ValueType::Mapping,
-            Content::Scalar {
-                tag: Tag::Binary, ..
-            } => ValueType::Binary,
-            Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
-                Scalar::Null => ValueType::Nothing,
-                Scalar::Bool(_) => ValueType::Bool,
-                Scalar::Int(_) => ValueType::Int,
-                Scalar::Huge(_) => ValueType::Huge,
-                Scalar::Float(_) => ValueType::Float,
-                Scalar::Text => ValueType::Text,
-            },
+            Content::Scalar { value_type, .. } => *value_type,
         }
     }
 
@@ -184,12 +175,13 @@ impl Node {
 
     /// Reads the node as a `T`; `None` if it is something else.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
-        serde_yaml::from_value(self.value()).ok()
+        serde_yaml::from_value(self.value().ok()?).ok()
     }
 
     /// Whether it is a number that a leading zero makes octal.
     pub(super) fn is_octal_by_zero(&self) -> bool {
-        matches!(&self.content, Content::Scalar { text, plain: true, tag: Tag::Implied | Tag::Resolved } if scalar::is_octal_by_zero(text))
+        matches!(self.value_type(), ValueType::Int | ValueType::Huge)
+            && self.text().is_some_and(scalar::is_octal_by_zero)
     }
 
     /// Reads a map as a JSON object. Keys that are not text become text, as they stand in the file.
@@ -197,83 +189,66 @@ impl Node {
     /// # Errors
     /// What JSON cannot hold, with its position.
     pub(super) fn metadata(&self) -> Result<Metadata, Note> {
-        self.require_json()?;
-        self.read::<Metadata>().ok_or_else(|| {
+        serde_yaml::from_value(self.value()?).map_err(|_| {
             let what = format!("'metadata' is {}, not a map", self.value_type().name());
             Note::new(self.at, what, "write keys and values below it")
         })
     }
 
-    fn require_json(&self) -> Result<(), Note> {
-        match &self.content {
+    /// The value of YAML, if JSON can hold it.
+    fn value(&self) -> Result<Value, Note> {
+        Ok(match &self.content {
             Content::Scalar {
-                tag: Tag::Binary, ..
+                value_type: ValueType::Binary,
+                ..
             } => {
                 let what = "binary data cannot be returned as metadata";
-                Err(Note::new(
-                    self.at,
-                    what,
-                    "write it as text, without !!binary",
-                ))
+                let remedy = "write it as text, without !!binary";
+                return Err(Note::new(self.at, what, remedy));
             }
-            Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
+            Content::Scalar {
+                text,
+                value_type: ValueType::Text,
+                ..
+            } => Value::from(&**text),
+            Content::Scalar { text, .. } => match scalar::resolve(text) {
+                Scalar::Null => Value::Null,
+                Scalar::Bool(bool) => bool.into(),
+                Scalar::Int(int) => int.into(),
+                Scalar::Huge(huge) => huge.into(),
                 Scalar::Float(float) if !float.is_finite() => {
                     let text = shown(text);
                     let what =
                         format!("{text} cannot be returned as metadata: JSON has no such number");
                     let remedy = format!("write \"{text}\" for the text, or a finite number");
-                    Err(Note::new(self.at, what, remedy))
+                    return Err(Note::new(self.at, what, remedy));
                 }
-                _ => Ok(()),
-            },
-            Content::Sequence(items) => items.iter().try_for_each(|item| item.require_json()),
-            Content::Mapping(entries) => entries.iter().try_for_each(|(key, value)| {
-                if key.text().is_none() || key.value_type() == ValueType::Binary {
-                    let what = format!("a key of metadata is {}", key.value_type().name());
-                    return Err(Note::new(key.at, what, "write it as text"));
-                }
-                value.require_json()
-            }),
-        }
-    }
-
-    fn value(&self) -> Value {
-        match &self.content {
-            Content::Scalar { text, plain, tag } => match resolve(text, *plain, *tag) {
-                Scalar::Null => Value::Null,
-                Scalar::Bool(bool) => Value::Bool(bool),
-                Scalar::Int(int) => Value::Number(int.into()),
-                Scalar::Huge(huge) => Value::Number(huge.into()),
-                Scalar::Float(float) => Value::Number(float.into()),
-                Scalar::Text => Value::String(text.to_string()),
+                Scalar::Float(float) => float.into(),
+                Scalar::Text => Value::from(&**text),
             },
             Content::Sequence(items) => {
-                Value::Sequence(items.iter().map(|item| item.value()).collect())
+                let items = items.iter().map(|item| item.value());
+                Value::Sequence(items.collect::<Result<_, _>>()?)
             }
             Content::Mapping(entries) => {
-                let name = |key: &Node| Value::String(key.text().unwrap_or_default().to_owned());
-                Value::Mapping(
-                    entries
-                        .iter()
-                        .map(|(key, value)| (name(key), value.value()))
-                        .collect(),
-                )
+                let entry = |(key, value): &Pair| match key.text() {
+                    Some(name) if key.value_type() != ValueType::Binary => {
+                        Ok((Value::from(name), value.value()?))
+                    }
+                    _ => {
+                        let what = format!("a key of metadata is {}", key.value_type().name());
+                        Err(Note::new(key.at, what, "write it as text"))
+                    }
+                };
+                Value::Mapping(entries.iter().map(entry).collect::<Result<_, _>>()?)
             }
-        }
+        })
     }
 }
 
 /// A file of 16 MiB has no line or column beyond 32 bits.
 fn narrow(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
-}
-
-fn resolve(text: &str, plain: bool, tag: Tag) -> Scalar {
-    match tag {
-        Tag::Implied if plain => scalar::resolve(text),
-        Tag::Resolved => scalar::resolve(text),
-        Tag::Implied | Tag::Text | Tag::Binary => Scalar::Text,
-    }
 }
 
 /// A text of YAML as any value, for tests of what is printed.

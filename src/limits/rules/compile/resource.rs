@@ -296,7 +296,7 @@ impl Converter<'_> {
                 let unit = unit.map_or_else(|| policy.unit.to_string(), |unit| unit.name().into());
                 entries.push((self.key("unit"), Node::of_text(at, &unit)));
             }
-            let requests = Node::of_plain(at, policy.requests_per_unit.to_string());
+            let requests = Node::of_plain(at, &policy.requests_per_unit.to_string());
             entries.push((self.key("requests_per_unit"), requests));
         }
         if !policy.name.is_empty() {
@@ -324,10 +324,10 @@ impl Converter<'_> {
         }
         match value {
             Value::Null => Node::of_plain(at, "null"),
-            Value::Bool(bool) => Node::of_plain(at, bool.to_string()),
+            Value::Bool(bool) => Node::of_plain(at, &bool.to_string()),
             Value::Number(number) => Node::of_plain(
                 at,
-                whole(number).map_or_else(|| number.to_string(), |whole| whole.to_string()),
+                &whole(number).map_or_else(|| number.to_string(), |whole| whole.to_string()),
             ),
             Value::String(text) => Node::of_text(at, text),
             Value::Array(items) => {

@@ -3,31 +3,26 @@
 
 use std::rc::Rc;
 
-use super::{Content, Node, Pair, Position, Tag};
+use super::{Content, Node, Pair, Position, ValueType, scalar};
 
 impl Node {
     /// Text, whatever it looks like.
     pub(in crate::limits::rules) fn of_text(at: Position, text: &str) -> Rc<Self> {
-        Self::of(
-            at,
-            Content::Scalar {
-                text: text.into(),
-                plain: false,
-                tag: Tag::Text,
-            },
-        )
+        Self::of_scalar(at, text, ValueType::Text)
     }
 
     /// What the text means without quotes: a number, a bool or null.
-    pub(in crate::limits::rules) fn of_plain(at: Position, text: impl Into<Box<str>>) -> Rc<Self> {
-        Self::of(
-            at,
-            Content::Scalar {
-                text: text.into(),
-                plain: true,
-                tag: Tag::Implied,
-            },
-        )
+    pub(in crate::limits::rules) fn of_plain(at: Position, text: &str) -> Rc<Self> {
+        Self::of_scalar(at, text, scalar::resolve(text).into())
+    }
+
+    fn of_scalar(at: Position, text: &str, value_type: ValueType) -> Rc<Self> {
+        let content = Content::Scalar {
+            text: text.into(),
+            plain: false,
+            value_type,
+        };
+        Self::of(at, content)
     }
 
     /// A list.

@@ -4,14 +4,13 @@
 //! nesting and not the stack. The tree is at most [`DEEPEST`] levels deep, which makes recursion
 //! over it safe everywhere else.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag as RawTag};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
 use super::{
-    Content, Document, Node, Note, Pair, Position, Tag, ValueType, narrow, quoted, quotes,
+    Content, Document, Node, Note, Pair, Position, ValueType, narrow, quoted, quotes, scalar,
 };
 
 /// Bytes of one file. A limit of a hundred bytes each would still be 160,000 limits.
@@ -138,10 +137,11 @@ impl Builder {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.count_node(at)?;
+                let is_plain = style == ScalarStyle::Plain;
                 let content = Content::Scalar {
+                    value_type: type_of(&text, is_plain, tag.as_deref()),
                     text: text.into(),
-                    plain: style == ScalarStyle::Plain,
-                    tag: tag_of(tag.as_ref()),
+                    plain: is_plain && tag.is_none(),
                 };
                 let node = Node {
                     at,
@@ -305,7 +305,7 @@ impl Builder {
 
 /// `<<` without quotes.
 fn is_merge(key: &Node) -> bool {
-    matches!(&key.content, Content::Scalar { text, plain: true, tag: Tag::Implied } if &**text == "<<")
+    matches!(&key.content, Content::Scalar { text, plain: true, .. } if &**text == "<<")
 }
 
 /// The maps that a merge key names, the strongest first.
@@ -331,12 +331,13 @@ fn merge_sources(value: &Rc<Node>) -> Result<Vec<Rc<Node>>, Note> {
     }
 }
 
-fn tag_of(tag: Option<&Cow<'_, RawTag>>) -> Tag {
+/// The type of a scalar. A tag that YAML does not define makes it text, as `!!str` does.
+fn type_of(text: &str, is_plain: bool, tag: Option<&Tag>) -> ValueType {
     match tag.map(|tag| (tag.is_yaml_core_schema(), tag.suffix.as_str())) {
-        None => Tag::Implied,
-        Some((true, "int" | "bool" | "float" | "null")) => Tag::Resolved,
-        Some((true, "binary")) => Tag::Binary,
-        Some(_) => Tag::Text,
+        None if is_plain => scalar::resolve(text).into(),
+        Some((true, "int" | "bool" | "float" | "null")) => scalar::resolve(text).into(),
+        Some((true, "binary")) => ValueType::Binary,
+        None | Some(_) => ValueType::Text,
     }
 }
 
