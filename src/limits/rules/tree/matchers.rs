@@ -17,9 +17,9 @@
 use core::net::IpAddr;
 
 use hashbrown::HashMap;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use prefix_trie::PrefixMap;
-use smallvec::SmallVec;
+use ipnet::IpNet;
+use prefix_trie::joint::JointPrefixMap;
+use smallvec::{SmallVec, smallvec};
 
 use super::BranchIndex;
 use super::regexes::{Regexes, TooLarge};
@@ -38,82 +38,22 @@ pub(super) struct OfKey {
     values: HashMap<Box<[u8]>, Owners>,
     /// An address is looked up by its canonical text too.
     has_addresses: bool,
-    v4: Networks<Ipv4Net>,
-    v6: Networks<Ipv6Net>,
+    networks: JointPrefixMap<IpNet, Owners>,
     regexes: Regexes,
     /// How each branch is written.
     written: Vec<(BranchIndex, Box<str>)>,
 }
 
 /// The branches that name a value or a network: the first of the files counts.
-#[derive(Debug)]
-struct Owners {
-    first: BranchIndex,
-    later: Vec<BranchIndex>,
-}
+type Owners = SmallVec<[BranchIndex; 1]>;
 
-/// A trie of networks.
-struct Networks<N>(PrefixMap<N, Owners>);
-
-impl<N: prefix_trie::Prefix> Default for Networks<N> {
-    fn default() -> Self {
-        Self(PrefixMap::new())
+/// Adds a branch, and returns the first that was there.
+fn add(owners: &mut Owners, branch: BranchIndex) -> Option<BranchIndex> {
+    let first = owners.first().copied();
+    if !owners.contains(&branch) {
+        owners.push(branch);
     }
-}
-
-impl<N: prefix_trie::Prefix> std::fmt::Debug for Networks<N> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "{} networks", self.0.len())
-    }
-}
-
-impl<N: prefix_trie::Prefix> Networks<N> {
-    /// The branch of the network with the longest prefix.
-    fn find(&self, address: &N) -> Option<BranchIndex> {
-        self.0.get_lpm(address).map(|(_, owners)| owners.first)
-    }
-
-    /// One branch of each network that has all of this one, which may be an address.
-    fn all(&self, network: &N) -> SmallVec<[BranchIndex; 2]> {
-        self.0
-            .cover(network)
-            .map(|(_, owners)| owners.first)
-            .collect()
-    }
-
-    /// Whether a network of the branch has the address.
-    fn has(&self, address: &N, branch: BranchIndex) -> bool {
-        self.0.cover(address).any(|(_, owners)| owners.has(branch))
-    }
-
-    fn add(&mut self, network: N, branch: BranchIndex) -> Option<BranchIndex> {
-        if let Some(owners) = self.0.get_mut(&network) {
-            return Some(owners.add(branch));
-        }
-        self.0.insert(network, Owners::new(branch));
-        None
-    }
-}
-
-impl Owners {
-    const fn new(first: BranchIndex) -> Self {
-        Self {
-            first,
-            later: Vec::new(),
-        }
-    }
-
-    /// Adds one, and returns the first.
-    fn add(&mut self, branch: BranchIndex) -> BranchIndex {
-        if !self.has(branch) {
-            self.later.push(branch);
-        }
-        self.first
-    }
-
-    fn has(&self, branch: BranchIndex) -> bool {
-        self.first == branch || self.later.contains(&branch)
-    }
+    first
 }
 
 impl Matchers {
@@ -151,18 +91,13 @@ impl OfKey {
     /// Adds a value of a set; an address by its canonical text. Returns the branch that has it
     /// already.
     pub(super) fn add_value(&mut self, value: &str, branch: BranchIndex) -> Option<BranchIndex> {
-        let Some(address) = address::read(value.as_bytes()) else {
-            return self.add_text(value.as_bytes(), branch);
-        };
-        self.has_addresses = true;
-        self.add_text(Text::new(address).bytes(), branch)
-    }
-
-    fn add_text(&mut self, value: &[u8], branch: BranchIndex) -> Option<BranchIndex> {
+        let address = address::canonical(value.as_bytes());
+        self.has_addresses |= address.is_some();
+        let value = address.as_ref().map_or(value.as_bytes(), Text::bytes);
         if let Some(owners) = self.values.get_mut(value) {
-            return Some(owners.add(branch));
+            return add(owners, branch);
         }
-        self.values.insert(value.into(), Owners::new(branch));
+        self.values.insert(value.into(), smallvec![branch]);
         None
     }
 
@@ -173,10 +108,7 @@ impl OfKey {
         branch: BranchIndex,
     ) -> Option<BranchIndex> {
         self.has_addresses = true;
-        match network {
-            IpNet::V4(network) => self.v4.add(network, branch),
-            IpNet::V6(network) => self.v6.add(network, branch),
-        }
+        add(self.networks.entry(network).or_default(), branch)
     }
 
     pub(super) fn add_regex(&mut self, regex: &str, branch: BranchIndex) {
@@ -195,36 +127,34 @@ impl OfKey {
         value: &[u8],
         exact: impl FnOnce(&[u8]) -> Option<BranchIndex>,
     ) -> Option<BranchIndex> {
-        let set = |value: &[u8]| self.values.get(value).map(|owners| owners.first);
-        let address = if self.has_addresses {
-            address::read(value)
-        } else {
-            None
-        };
-        let Some(address) = address else {
+        let set = |value: &[u8]| self.values.get(value)?.first().copied();
+        let Some(address) = self.address(value) else {
             return set(value);
         };
         let text = Text::new(address);
         let canonical = text.bytes();
-        exact(canonical)
-            .or_else(|| set(canonical))
-            .or_else(|| self.network(address))
+        exact(canonical).or_else(|| set(canonical)).or_else(|| {
+            let (_, owners) = self.networks.get_lpm(&address.into())?;
+            owners.first().copied()
+        })
     }
 
-    fn network(&self, address: IpAddr) -> Option<BranchIndex> {
-        match address {
-            IpAddr::V4(address) => self.v4.find(&address.into()),
-            IpAddr::V6(address) => self.v6.find(&address.into()),
+    /// The address that a value is, if the key knows addresses.
+    fn address(&self, value: &[u8]) -> Option<IpAddr> {
+        if self.has_addresses {
+            address::read(value)
+        } else {
+            None
         }
     }
 
     /// One branch of each network that has the value: an address or a network.
     pub(super) fn networks(&self, value: &[u8]) -> SmallVec<[BranchIndex; 2]> {
-        match address::read_network(value) {
-            Some(IpNet::V4(network)) => self.v4.all(&network),
-            Some(IpNet::V6(network)) => self.v6.all(&network),
-            None => SmallVec::new(),
-        }
+        let Some(network) = address::read_network(value) else {
+            return SmallVec::new();
+        };
+        let all = self.networks.cover_values(&network);
+        all.filter_map(|owners| owners.first().copied()).collect()
     }
 
     /// The first regular expression that matches the whole value.
@@ -234,30 +164,17 @@ impl OfKey {
 
     /// How a branch matches a value, whatever else does. Slow, for people who ask.
     pub(super) fn how(&self, branch: BranchIndex, value: &[u8]) -> Option<How> {
-        let address = if self.has_addresses {
-            address::read(value)
+        let address = self.address(value);
+        let text = address.map(Text::new);
+        let text = text.as_ref().map_or(value, Text::bytes);
+        let has = |owners: &Owners| owners.contains(&branch);
+        let in_network = |address: IpAddr| self.networks.cover_values(&address.into()).any(has);
+        if self.values.get(text).is_some_and(has) {
+            Some(How::Set)
+        } else if address.is_some_and(in_network) {
+            Some(How::Network)
         } else {
-            None
-        };
-        let in_set = |value: &[u8]| {
-            self.values
-                .get(value)
-                .is_some_and(|owners| owners.has(branch))
-        };
-        if address.map_or_else(
-            || in_set(value),
-            |address| in_set(Text::new(address).bytes()),
-        ) {
-            return Some(How::Set);
+            self.regexes.has(branch, value).then_some(How::Pattern)
         }
-        let in_network = match address {
-            Some(IpAddr::V4(address)) => self.v4.has(&address.into(), branch),
-            Some(IpAddr::V6(address)) => self.v6.has(&address.into(), branch),
-            None => false,
-        };
-        if in_network {
-            return Some(How::Network);
-        }
-        self.regexes.has(branch, value).then_some(How::Pattern)
     }
 }
