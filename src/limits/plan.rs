@@ -150,7 +150,7 @@ impl Plan {
             });
         }
         let mut checks = Checks {
-            commit: domain.map(Domain::commit).unwrap_or_default(),
+            commit: domain.map(|domain| domain.commit).unwrap_or_default(),
             ..Checks::default()
         };
         let mut matching = Matcher {
@@ -294,7 +294,7 @@ impl Matcher<'_, '_> {
         let hits = self.ask.hits(asked.descriptor);
         let overrides = self.overrides.as_ref()?.for_hits(hits);
         Some(
-            match overrides.find(self.ask.domain, asked.entries, amount)? {
+            match overrides.find(self.ask.domain, asked.entries, amount)?.1 {
                 Applied::Block { ends_in } => Fate::Blocked(Block {
                     shown: amount.map(|amount| amount.shown),
                     ends_in,
@@ -384,7 +384,7 @@ impl Matcher<'_, '_> {
         let hits = ask.hits_or(descriptor, amount.default_cost.map_or(1, NonZeroU64::get));
         let check = self.checks.add(key, limit, amount, hits, options);
         if limit.is_none()
-            && let Some(of_domain) = self.domain.and_then(Domain::on_store_failure)
+            && let Some(of_domain) = self.domain.and_then(|domain| domain.on_store_failure)
         {
             self.checks.list[check.0].on_store_failure = of_domain;
         }

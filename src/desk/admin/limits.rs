@@ -59,9 +59,9 @@ pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
 /// All limits by domain, or those of one domain, in the order of the names.
 pub(crate) fn in_order<'r>(rules: &'r Rules, domain: Option<&str>) -> Vec<(&'r str, &'r [Limit])> {
     let domains = rules
-        .by_number()
+        .by_number
         .iter()
-        .map(|domain| (domain.name(), domain.limits()));
+        .map(|domain| (&*domain.name, &*domain.limits));
     let mut all: Vec<_> = domains
         .filter(|(name, _)| !name.is_empty() && domain.is_none_or(|domain| domain == *name))
         .collect();

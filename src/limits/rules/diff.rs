@@ -160,10 +160,10 @@ impl fmt::Display for Changed {
 /// The limits of the domains that the other rules do not share.
 fn limits_beyond<'r>(rules: &'r Rules, other: &Rules) -> Vec<&'r Limit> {
     rules
-        .by_number()
+        .by_number
         .iter()
         .filter(|domain| !other.shares(domain))
-        .flat_map(|domain| domain.limits())
+        .flat_map(|domain| &domain.limits)
         .collect()
 }
 

@@ -123,7 +123,7 @@ impl DomainSeries {
     /// The series of a domain. A limit with the labels and the name of a limit in `known` goes on
     /// with its counters.
     fn new(domain: &Arc<Domain>, known: Option<&Self>, cores: usize) -> Self {
-        let limits = domain.limits();
+        let limits = &domain.limits;
         let mut by_id: HashMap<SeriesId, LimitSeries> = HashMap::with_capacity(limits.len());
         let (mut by_limit, mut trials) = (Vec::with_capacity(limits.len()), HashMap::new());
         for limit in limits {
@@ -180,17 +180,17 @@ impl Metrics {
         let mut register = self.series();
         let mut known = std::mem::take(&mut *register);
         let (mut series, mut trials) = (
-            Vec::with_capacity(rules.by_number().len()),
-            Vec::with_capacity(rules.by_number().len()),
+            Vec::with_capacity(rules.by_number.len()),
+            Vec::with_capacity(rules.by_number.len()),
         );
-        for domain in rules.by_number() {
-            let next = match known.remove(domain.name()) {
+        for domain in &rules.by_number {
+            let next = match known.remove(&*domain.name) {
                 Some(same) if Arc::ptr_eq(&same.domain, domain) => same,
                 before => Arc::new(DomainSeries::new(domain, before.as_deref(), self.cores)),
             };
             series.push(Arc::clone(&next.by_limit));
             trials.push(Arc::clone(&next.trials));
-            register.insert(domain.name().into(), next);
+            register.insert(domain.name.clone(), next);
         }
         Tallies {
             series: series.into(),
@@ -604,9 +604,9 @@ mod tests {
         let (rules, second) = tallies(vec![resource("b", 1), resource("c", 2), resource("d", 1)]);
         let number = |domain: &str| {
             rules
-                .by_number()
+                .by_number
                 .iter()
-                .position(|known| known.name() == domain)
+                .position(|known| *known.name == *domain)
                 .expect("it is there")
         };
         let (same, other) = (number("b"), number("c"));

@@ -212,7 +212,7 @@ fn one_change_among_a_thousand_domains_compiles_one_and_shares_the_others() {
     );
     assert_eq!(
         after
-            .by_number()
+            .by_number
             .iter()
             .filter(|domain| before.shares(domain))
             .count(),
@@ -681,7 +681,9 @@ domains:
         (
             rules.limits().map(summary).collect::<Vec<_>>(),
             rules.commit(b"dd"),
-            rules.on_store_failure(b"dd"),
+            rules
+                .domain(b"dd")
+                .and_then(|domain| domain.on_store_failure),
             texts(&applied.warnings),
         )
     };
