@@ -117,7 +117,7 @@ impl Live {
     /// Puts overrides in force, beside the rules as they are.
     pub fn replace_overrides(&self, overrides: Overrides) {
         let overrides = Some(overrides)
-            .filter(|overrides| !overrides.list().is_empty())
+            .filter(|overrides| !overrides.list.is_empty())
             .map(Arc::new);
         let mut old = lock(&self.old);
         lock(&self.overrides).clone_from(&overrides);

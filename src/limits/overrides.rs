@@ -45,6 +45,7 @@ use smallvec::SmallVec;
 
 use crate::core::ask::Entry;
 use crate::core::ask::written::Text;
+use crate::core::digest;
 use crate::core::time::{Micros, Rate, Span};
 use crate::limits::rules::address;
 use crate::limits::rules::limit::Amount;
@@ -144,21 +145,9 @@ impl Override {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// The time to its end; `None`: it has none.
-    #[must_use]
-    pub fn ends_in(&self, now: Micros) -> Option<Span> {
-        self.until.map(|until| until.since(now))
-    }
-
     /// What it orders, and for which descriptors. One that orders the same takes its place.
     fn identity(&self) -> (usize, &str, &[Pattern]) {
         (self.kind.index(), &self.domain, &self.entries)
-    }
-
-    /// Whether it matches more than one descriptor.
-    #[must_use]
-    pub fn has_wildcards(&self) -> bool {
-        self.entries.iter().any(Pattern::has_wildcards)
     }
 
     /// Whether a look-up has to try it: a hash finds exact entries, and keys with any value.
@@ -176,7 +165,7 @@ impl fmt::Display for Pattern {
             Value::Any => Ok(()),
             Value::Text(text) => write!(out, "={}", text.shown()),
             Value::Network(network) => write!(out, "={network}"),
-            Value::Digest(digest) => write!(out, "#{}", record::digits(digest)),
+            Value::Digest(digest) => write!(out, "#{}", digest::hex(digest)),
         }
     }
 }
@@ -188,12 +177,11 @@ impl Pattern {
 
     /// The wildcards in its texts.
     fn wildcards(&self) -> usize {
-        self.key.wildcards()
-            + if let Value::Text(text) = &self.value {
-                text.wildcards()
-            } else {
-                0
-            }
+        let of_value = match &self.value {
+            Value::Text(text) => text.wildcards(),
+            _ => 0,
+        };
+        self.key.wildcards() + of_value
     }
 
     /// How much is no wildcard, in bits.
@@ -210,17 +198,10 @@ impl Pattern {
     /// The same with the canonical text of an address, and with a network in the place of its text.
     #[must_use]
     pub fn canonical(self) -> Self {
-        let text = if let Value::Text(text) = &self.value {
-            text.as_literal()
-        } else {
-            None
+        let Some((_, text)) = self.exact() else {
+            return self;
         };
-        let network = self
-            .key
-            .as_literal()
-            .and(text)
-            .and_then(|text| address::read_network(text.as_bytes()));
-        let value = match network {
+        let value = match address::read_network(text.as_bytes()) {
             None => return self,
             Some(network) if network.prefix_len() == network.max_prefix_len() => {
                 Value::Text(Text::literal(&network.addr().to_string()))
@@ -250,10 +231,11 @@ type Ranks = SmallVec<[Rank; 2]>;
 /// Overrides, compiled.
 #[derive(Debug, Default)]
 pub struct Overrides {
-    /// In the order in which they apply.
-    list: Vec<Override>,
+    /// All of them, in the order in which they apply.
+    pub list: Vec<Override>,
     by_domain: HashMap<Box<[u8]>, Tree<Ranks>>,
-    left_out: usize,
+    /// How many were not compiled, because there are too many.
+    pub left_out: usize,
 }
 
 /// Overrides at one instant.
@@ -341,18 +323,6 @@ impl Overrides {
         Ok(())
     }
 
-    /// How many were not compiled, because there are too many.
-    #[must_use]
-    pub const fn left_out(&self) -> usize {
-        self.left_out
-    }
-
-    /// All of them, in the order in which they apply.
-    #[must_use]
-    pub fn list(&self) -> &[Override] {
-        &self.list
-    }
-
     /// Those in force at `now`.
     #[must_use]
     pub const fn at(&self, now: Micros) -> InForce<'_> {
@@ -376,21 +346,9 @@ impl<'o> InForce<'o> {
     }
 
     /// The override that applies to a descriptor, whose limit has this amount (`None`: it has no
-    /// limit, or it is unlimited). A raise comes with the raised amount.
+    /// limit, or it is unlimited), and what it makes of it. A raise comes with the raised amount.
     #[must_use]
     pub fn find(
-        &self,
-        domain: &[u8],
-        entries: &[Entry<'_>],
-        amount: Option<&Amount>,
-    ) -> Option<Applied> {
-        self.which(domain, entries, amount)
-            .map(|(_, applied)| applied)
-    }
-
-    /// As [`InForce::find`], with the override itself.
-    #[must_use]
-    pub fn which(
         &self,
         domain: &[u8],
         entries: &[Entry<'_>],
@@ -408,7 +366,7 @@ impl<'o> InForce<'o> {
             let applied = match one.kind {
                 Kind::Block | Kind::Exempt if self.raises_only => return None,
                 Kind::Block => Applied::Block {
-                    ends_in: one.ends_in(self.now),
+                    ends_in: one.until.map(|until| until.since(self.now)),
                 },
                 Kind::Exempt => Applied::Exempt,
                 Kind::Raise(to) => Applied::Raise(raised(amount?, &to).ok()?),

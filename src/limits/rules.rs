@@ -37,20 +37,25 @@ pub use tree::trace;
 #[derive(Debug, Default)]
 pub struct Rules {
     by_name: HashMap<Box<[u8]>, Arc<Domain>>,
-    /// By [`LimitId::domain`]. A number without a domain has an empty one.
-    by_number: Vec<Arc<Domain>>,
-    limits: usize,
+    /// By [`LimitId::domain`]. A number without a domain has one without a name. Rules that follow
+    /// each other share what did not change.
+    pub by_number: Vec<Arc<Domain>>,
 }
 
 /// The limits of one domain, and the settings of all its requests.
 #[derive(Debug, Default)]
 pub struct Domain {
-    name: Box<str>,
+    /// The name that Envoy sends.
+    pub name: Box<str>,
     tree: Tree,
-    /// By [`LimitId::limit`].
-    limits: Vec<Limit>,
-    commit: Commit,
-    on_store_failure: Option<OnStoreFailure>,
+    /// By [`LimitId::limit`]: those of descriptors in the order of the files, then those of plans
+    /// in tables.
+    pub limits: Vec<Limit>,
+    /// Whether a refused request counts in its other checks.
+    pub commit: Commit,
+    /// The default failure policy, which also holds for limits that requests bring along; `None`:
+    /// the process's default holds.
+    pub on_store_failure: Option<OnStoreFailure>,
 }
 
 /// Whether a refused request counts in its other checks.
@@ -102,10 +107,8 @@ impl Rules {
             if rules.by_number.len() <= number {
                 rules.by_number.resize_with(number + 1, Arc::default);
             }
-            rules.limits += domain.limits.len();
-            rules
-                .by_name
-                .insert(domain.name.as_bytes().into(), Arc::clone(&domain));
+            let name = domain.name.as_bytes().into();
+            rules.by_name.insert(name, Arc::clone(&domain));
             rules.by_number[number] = domain;
         }
         rules
@@ -127,16 +130,7 @@ impl Rules {
     /// The domain's `commit`; `None` if no file defines the domain.
     #[must_use]
     pub fn commit(&self, domain: &[u8]) -> Option<Commit> {
-        self.by_name.get(domain).map(|domain| domain.commit)
-    }
-
-    /// The domain's default failure policy, which also holds for limits that requests bring along;
-    /// `None`: the process's default holds.
-    #[must_use]
-    pub fn on_store_failure(&self, domain: &[u8]) -> Option<OnStoreFailure> {
-        self.by_name
-            .get(domain)
-            .and_then(|domain| domain.on_store_failure)
+        Some(self.domain(domain)?.commit)
     }
 
     /// Finds the limit of a descriptor.
@@ -147,8 +141,7 @@ impl Rules {
     /// envoyproxy/ratelimit, except that key and value are compared as a pair.
     #[must_use]
     pub fn find(&self, domain: &[u8], entries: &[Entry<'_>]) -> Lookup<'_> {
-        self.by_name
-            .get(domain)
+        self.domain(domain)
             .map_or(Lookup::UnknownDomain, |domain| domain.find(entries))
     }
 
@@ -171,9 +164,7 @@ impl Rules {
     /// if no file defines the domain.
     #[must_use]
     pub fn tracer(&self, domain: &[u8]) -> Option<trace::Tracer<'_>> {
-        self.by_name
-            .get(domain)
-            .map(|domain| trace::Tracer::new(&domain.tree))
+        Some(trace::Tracer::new(&self.domain(domain)?.tree))
     }
 
     /// The limit of that id.
@@ -189,20 +180,16 @@ impl Rules {
 
     /// The number of limits.
     #[must_use]
-    pub const fn limit_count(&self) -> usize {
-        self.limits
+    pub fn limit_count(&self) -> usize {
+        self.by_number
+            .iter()
+            .map(|domain| domain.limits.len())
+            .sum()
     }
 
     /// The names of all domains, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
         self.by_name.keys().map(AsRef::as_ref)
-    }
-
-    /// The domains by [`LimitId::domain`]. A number without a domain has one without a name. Rules
-    /// that follow each other share what did not change.
-    #[must_use]
-    pub fn by_number(&self) -> &[Arc<Domain>] {
-        &self.by_number
     }
 
     /// Whether `domain` is one of these, and not only one of the same name.
@@ -226,21 +213,6 @@ impl Domain {
             None => Lookup::Limit(limit.into()),
             Some(table) => self.find_row(limit, table, entries),
         }
-    }
-
-    pub(crate) const fn commit(&self) -> Commit {
-        self.commit
-    }
-
-    /// The default failure policy.
-    pub(crate) const fn on_store_failure(&self) -> Option<OnStoreFailure> {
-        self.on_store_failure
-    }
-
-    /// The name that Envoy sends.
-    #[must_use]
-    pub const fn name(&self) -> &str {
-        &self.name
     }
 
     /// The limit of a descriptor whose branch has a table. Apart, so that look-ups without one stay
@@ -270,11 +242,5 @@ impl Domain {
             None if table.has_default => Lookup::Limit(limit.into()),
             None => Lookup::NoLimit,
         }
-    }
-
-    /// Its limits: those of descriptors in the order of the files, then those of plans in tables.
-    #[must_use]
-    pub fn limits(&self) -> &[Limit] {
-        &self.limits
     }
 }

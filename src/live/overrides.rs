@@ -25,7 +25,7 @@ use self::kept::{Change, Kept, Mark, Reading, keep_ended};
 use self::place::Place;
 use super::Live;
 use crate::core::lock;
-use crate::core::time::{Micros, Span};
+use crate::core::time::Span;
 use crate::limits::overrides::{Kind, Override, Overrides, Record};
 use crate::observe::metrics::{Sample, families};
 use crate::store::memory;
@@ -33,9 +33,6 @@ use crate::store::memory;
 /// The time between two readings. With a round trip it keeps what is promised: in force everywhere
 /// within a second.
 pub const POLL: Duration = Duration::from_millis(500);
-
-/// The longest wait for one reading or one change.
-const DEADLINE: Duration = Duration::from_secs(2);
 
 /// How long the start waits for the first reading. Redis in the same data centre answers within a
 /// tenth of it.
@@ -151,7 +148,7 @@ impl Registry {
     pub fn list(&self) -> Vec<Override> {
         let now = memory::now();
         self.live.overrides().map_or_else(Vec::new, |all| {
-            all.list()
+            all.list
                 .iter()
                 .filter(|one| !one.has_ended(now))
                 .cloned()
@@ -195,12 +192,12 @@ impl Registry {
             .admit(&one, now)
             .map_err(|error| ChangeError::Invalid(error.0))?;
         let before = current
-            .list()
+            .list
             .iter()
             .find(|other| other.id == one.id && !other.has_ended(now))
             .cloned();
-        self.change(Change::Set(Box::new(Record::from(&one))))
-            .await?;
+        let record = Record::from(&one);
+        self.change(Change::Set(Box::new(record))).await?;
         self.changes.set.fetch_add(1, Ordering::Relaxed);
         audit::set(&one, before.as_ref());
         Ok(before)
@@ -214,19 +211,10 @@ impl Registry {
         let _gate = self.gate.lock().await;
         self.read().await.map_err(ChangeError::Unavailable)?;
         let unknown = || ChangeError::Unknown(id.escape_debug().to_string());
-        let one = self
-            .known()
-            .all
-            .iter()
-            .find(|kept| *kept.one.id == *id)
-            .map(|kept| kept.one.clone())
-            .ok_or_else(unknown)?;
-        self.change(Change::Remove(Box::new(Record::ended(
-            &one,
-            memory::now(),
-            by,
-        ))))
-        .await?;
+        let find = |known: &Known| known.all.iter().find(|kept| *kept.one.id == *id).cloned();
+        let one = find(&self.known()).ok_or_else(unknown)?.one;
+        let ended = Record::ended(&one, memory::now(), by);
+        self.change(Change::Remove(Box::new(ended))).await?;
         self.changes.removed.fetch_add(1, Ordering::Relaxed);
         audit::removed(&one, by);
         Ok(one)
@@ -239,14 +227,13 @@ impl Registry {
     }
 
     async fn change(&self, change: Change) -> Result<(), ChangeError> {
-        let again = if let Change::Set(record) = &change {
-            record.id.as_str()
-        } else {
-            ""
+        let again = match &change {
+            Change::Set(record) => record.id.as_str(),
+            _ => "",
         };
-        let ended = self.ended_before(memory::now(), again);
+        let ended = self.ended_before(again);
         self.place
-            .change(&change, &ended, Instant::now() + DEADLINE)
+            .change(&change, &ended)
             .await
             .map_err(ChangeError::Unavailable)?;
         // It was made. If it cannot be read back now, the next reading puts it in force.
@@ -259,14 +246,8 @@ impl Registry {
         let _gate = self.gate.lock().await;
         let result = self.read().await;
         if result.is_ok() && fastrand::u32(..SWEEP_ODDS) == 0 {
-            let ended = self.ended_before(memory::now(), "");
-            if !ended.is_empty()
-                && self
-                    .place
-                    .change(&Change::Sweep, &ended, Instant::now() + DEADLINE)
-                    .await
-                    .is_ok()
-            {
+            let ended = self.ended_before("");
+            if !ended.is_empty() && self.place.change(&Change::Sweep, &ended).await.is_ok() {
                 let _ = self.read().await;
             }
         }
@@ -277,19 +258,12 @@ impl Registry {
         // Before a new reading takes them out.
         self.log_ended();
         let mark = self.known().mark.clone();
-        let mut read = self
-            .place
-            .read(mark.as_ref(), Instant::now() + DEADLINE)
-            .await;
+        let mut read = self.place.read(mark.as_ref()).await;
         if let Ok(Some(reading)) = &read
             && self.place.has_lost(&reading.mark)
         {
             read = match self.restore().await {
-                Ok(true) => {
-                    self.place
-                        .read(mark.as_ref(), Instant::now() + DEADLINE)
-                        .await
-                }
+                Ok(true) => self.place.read(mark.as_ref()).await,
                 Ok(false) => read,
                 Err(error) => Err(format!(
                     "Redis has lost them, and they cannot be written again: {error}"
@@ -336,9 +310,7 @@ impl Registry {
             return Ok(false);
         }
         let count = all.len();
-        self.place
-            .change(&Change::Restore(all), &[], Instant::now() + DEADLINE)
-            .await?;
+        self.place.change(&Change::Restore(all), &[]).await?;
         tracing::warn!(
             count,
             "overrides: Redis has lost them; this process has written those that it knows"
@@ -347,20 +319,14 @@ impl Registry {
     }
 
     fn take(&self, known: &mut Known, reading: Reading) {
-        let Reading {
-            mark,
-            all,
-            unreadable,
-            ended,
-        } = reading;
-        known.past = ended;
-        known.unreadable = unreadable.len();
-        known.mark = Some(mark);
-        known.all = all;
+        known.past = reading.ended;
+        known.unreadable = reading.unreadable.len();
+        known.mark = Some(reading.mark);
+        known.all = reading.all;
         let ids: HashSet<_> = known.all.iter().map(|kept| kept.one.id.clone()).collect();
         known.ended.retain(|id| ids.contains(id));
         self.put_in_force(known);
-        for (id, error) in unreadable.iter().take(MAX_LOGGED) {
+        for (id, error) in reading.unreadable.iter().take(MAX_LOGGED) {
             tracing::warn!(id = %id.escape_debug(), error = %error.escape_debug(), "overrides: one \
                 cannot be read, and is not in force");
         }
@@ -376,13 +342,13 @@ impl Registry {
                 .map(|kept| kept.one.clone())
                 .collect(),
         );
-        if overrides.left_out() > 0 {
+        if overrides.left_out > 0 {
             tracing::error!(
-                left_out = overrides.left_out(),
+                left_out = overrides.left_out,
                 "overrides: there are too many; the oldest are not in force"
             );
         }
-        tracing::debug!(in_force = overrides.list().len(), "overrides: in force");
+        tracing::debug!(in_force = overrides.list.len(), "overrides: in force");
         self.live.replace_overrides(overrides);
     }
 
@@ -399,7 +365,7 @@ impl Registry {
                 if self
                     .live
                     .overrides()
-                    .is_some_and(|all| all.list().iter().any(|other| other.id == one.id))
+                    .is_some_and(|all| all.list.iter().any(|other| other.id == one.id))
                 {
                     self.changes.ended.fetch_add(1, Ordering::Relaxed);
                     audit::ended(one);
@@ -413,26 +379,18 @@ impl Registry {
 
     /// Those that ended so long ago that all replicas know. Also the one of this id, which is about
     /// to be replaced.
-    fn ended_before(&self, now: Micros, again: &str) -> Vec<Kept> {
-        let has_ended =
-            |one: &Override, kept_for| one.until.is_some_and(|until| until + kept_for <= now);
+    fn ended_before(&self, again: &str) -> Vec<Kept> {
+        let now = memory::now();
         let is_old = |Kept { one, .. }: &&Kept| {
-            has_ended(
-                one,
-                if *one.id == *again {
-                    Span::ZERO
-                } else {
-                    KEPT_AFTER_END
-                },
-            )
+            let kept_for = match *one.id == *again {
+                true => Span::ZERO,
+                false => KEPT_AFTER_END,
+            };
+            one.until.is_some_and(|until| until + kept_for <= now)
         };
-        self.known()
-            .all
-            .iter()
-            .filter(is_old)
-            .take(MAX_SWEPT)
-            .cloned()
-            .collect()
+        let known = self.known();
+        let old = known.all.iter().filter(is_old).take(MAX_SWEPT);
+        old.cloned().collect()
     }
 
     /// The metrics.
@@ -440,7 +398,7 @@ impl Registry {
     pub fn samples(&self) -> Vec<Sample> {
         let mut counts = [0; Kind::NAMES.len()];
         let (now, all) = (memory::now(), self.live.overrides().unwrap_or_default());
-        for one in all.list().iter().filter(|one| !one.has_ended(now)) {
+        for one in all.list.iter().filter(|one| !one.has_ended(now)) {
             counts[one.kind.index()] += 1;
         }
         let mut samples: Vec<_> = Kind::NAMES

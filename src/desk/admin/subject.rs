@@ -190,7 +190,7 @@ pub(super) fn override_of<'o>(
         Lookup::Limit(limit) => limit.amount(),
         Lookup::NoLimit | Lookup::UnknownDomain => None,
     };
-    overrides.which(domain, entries, amount)
+    overrides.find(domain, entries, amount)
 }
 
 /// What finds the kind of the override that decides a subject, by its exact name. One that shares

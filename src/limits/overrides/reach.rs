@@ -5,9 +5,9 @@ use super::{Kind, Override, Pattern, Value, raised};
 use crate::core::ask::Entry;
 use crate::core::digest::sha256;
 use crate::core::time::Rate;
+use crate::limits::rules::Rules;
 use crate::limits::rules::address;
 use crate::limits::rules::limit::{Amount, Level, Limit, LimitInForce};
-use crate::limits::rules::{Lookup, Rules};
 
 /// Why a raise does not fit a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,19 +42,30 @@ impl<'r> Reach<'r> {
     #[must_use]
     pub fn new(rules: &'r Rules, one: &Override) -> Self {
         let mut reach = Self {
-            unknown_domain: rules.commit(one.domain.as_bytes()).is_none(),
+            unknown_domain: rules.domain(one.domain.as_bytes()).is_none(),
             ..Self::default()
         };
-        if one.entries.iter().any(|entry| entry.exact().is_none()) {
-            for limit in rules
-                .limits()
-                .filter(|limit| limit.domain == one.domain && overlaps(&one.entries, &limit.levels))
-            {
-                // Rows of a limit may have different amounts, of which some fit.
-                reach.add(limit.into(), limit.amounts(), one.kind);
+        let exact = |pattern| {
+            let (key, value) = Pattern::exact(pattern)?;
+            Some(Entry {
+                key: key.as_bytes(),
+                value: value.as_bytes(),
+            })
+        };
+        let entries: Option<Vec<Entry<'_>>> = one.entries.iter().map(exact).collect();
+        match entries {
+            Some(entries) => {
+                if let Some(limit) = rules.find(one.domain.as_bytes(), &entries).limit() {
+                    reach.add(limit, limit.amount().into_iter(), one.kind);
+                }
             }
-        } else if let Some(limit) = exact(rules, one) {
-            reach.add(limit, limit.amount().into_iter(), one.kind);
+            None => {
+                let of_domain = rules.limits().filter(|limit| limit.domain == one.domain);
+                for limit in of_domain.filter(|limit| overlaps(&one.entries, &limit.levels)) {
+                    // Rows of a limit may have different amounts, of which some fit.
+                    reach.add(limit.into(), limit.amounts(), one.kind);
+                }
+            }
         }
         reach
     }
@@ -72,32 +83,15 @@ impl<'r> Reach<'r> {
                 self.unlimited += 1;
                 return;
             };
-            fits = if first.is_ok() || all.any(|other| other.is_ok()) {
-                Ok(())
-            } else {
-                first
-            };
+            if first.is_err() && !all.any(|other| other.is_ok()) {
+                fits = first;
+            }
         }
         match fits {
             Ok(()) if self.limits.len() < Self::MOST => self.limits.push(limit),
             Err(unfit) if self.unfit.len() < Self::MOST => self.unfit.push((limit.limit, unfit)),
             _ => {}
         }
-    }
-}
-
-fn exact<'r>(rules: &'r Rules, one: &Override) -> Option<LimitInForce<'r>> {
-    let exact: Option<Vec<_>> = one.entries.iter().map(Pattern::exact).collect();
-    let entries: Vec<_> = exact?
-        .into_iter()
-        .map(|(key, value)| Entry {
-            key: key.as_bytes(),
-            value: value.as_bytes(),
-        })
-        .collect();
-    match rules.find(one.domain.as_bytes(), &entries) {
-        Lookup::Limit(limit) => Some(limit),
-        Lookup::NoLimit | Lookup::UnknownDomain => None,
     }
 }
 

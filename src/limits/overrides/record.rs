@@ -167,21 +167,16 @@ impl Record {
         }
         one_line("reason", &self.reason, MAX_REASON)?;
         one_line("by", &self.by, MAX_NAME)?;
-        let created_at = self
-            .created_at
-            .as_deref()
-            .map(parse_instant)
-            .transpose()?
-            .unwrap_or_default();
+        let instant = |text: &Option<String>| text.as_deref().map(parse_instant).transpose();
         Ok(Override {
             id: id(kind, &self.domain, &entries),
             kind,
             domain: self.domain.as_str().into(),
             entries,
-            until: self.until.as_deref().map(parse_instant).transpose()?,
+            until: instant(&self.until)?,
             reason: self.reason.as_str().into(),
             by: self.by.as_str().into(),
-            created_at,
+            created_at: instant(&self.created_at)?.unwrap_or_default(),
         })
     }
 
@@ -243,7 +238,7 @@ impl EntryRecord {
             Value::Any => (None, None),
             Value::Text(text) => (Some(text.to_string()), None),
             Value::Network(network) => (Some(network.to_string()), None),
-            Value::Digest(digest) => (None, Some(digits(digest))),
+            Value::Digest(digest) => (None, Some(digest::hex(digest))),
         };
         Self {
             key: pattern.key.to_string(),
@@ -264,13 +259,10 @@ impl EntryRecord {
     /// The same for a value of any bytes.
     #[must_use]
     pub fn exact_bytes(key: &str, value: &[u8]) -> Self {
-        let digest = || {
-            Self::new(&Pattern {
-                key: Text::literal(key),
-                value: Value::Digest(digest::sha256(value)),
-            })
-        };
-        str::from_utf8(value).map_or_else(|_| digest(), |value| Self::exact(key, value))
+        match str::from_utf8(value) {
+            Ok(value) => Self::exact(key, value),
+            Err(_) => Self::of_digest(key, &digest::hex(&digest::sha256(value))),
+        }
     }
 
     /// The entry that matches the value with this SHA-256, in hexadecimal digits.
@@ -339,17 +331,15 @@ impl RateRecord {
     /// # Errors
     /// The unit is unknown, or the window is impossible.
     pub fn read(&self) -> Result<Rate, Invalid> {
-        let (requests_per_unit, unit) = (
-            self.requests_per_unit,
-            self.unit.as_deref().unwrap_or_default(),
-        );
-        if (&self.unit, self.unit_multiplier) == (&None, None) {
+        let requests_per_unit = self.requests_per_unit;
+        if self.unit.is_none() && self.unit_multiplier.is_none() {
             return Ok(Rate {
                 requests_per_unit,
                 unit: Unit::None,
                 unit_multiplier: 1,
             });
         }
+        let unit = self.unit.as_deref().unwrap_or_default();
         let Some(unit) = Unit::named(unit) else {
             let units: Vec<_> = Unit::NAMED.iter().map(|(name, _)| *name).collect();
             return invalid(format!(
@@ -371,11 +361,6 @@ impl RateRecord {
         }
         Ok(rate)
     }
-}
-
-/// A digest in hexadecimal digits.
-pub(super) fn digits(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn read_digits(digits: &str) -> Result<[u8; 32], Invalid> {

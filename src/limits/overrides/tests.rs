@@ -57,7 +57,7 @@ fn find(overrides: &Overrides, now: u64, path: &[(&str, &str)]) -> Option<&'stat
     overrides
         .at(Micros(now))
         .find(b"d", &entries, Some(&per_minute(10)))
-        .map(|applied| match applied {
+        .map(|(_, applied)| match applied {
             Applied::Block { .. } => "block",
             Applied::Exempt => "exempt",
             Applied::Raise(_) => "raise",
@@ -161,7 +161,7 @@ fn an_override_ends_at_its_instant_and_uncovers_what_is_below_it() {
     }];
     let block = overrides.at(Micros(50)).find(b"d", &entries, None);
     assert_eq!(
-        block,
+        block.map(|(_, applied)| applied),
         Some(Applied::Block {
             ends_in: Some(Span::from_micros(150))
         })
@@ -292,7 +292,8 @@ fn a_raise_that_does_not_fit_is_passed_over_for_one_that_does() {
     assert_eq!(
         overrides
             .at(Micros(0))
-            .find(b"d", &entries, Some(&per_minute(10))),
+            .find(b"d", &entries, Some(&per_minute(10)))
+            .map(|(_, applied)| applied),
         Some(Applied::Raise(per_minute(70)))
     );
     assert_eq!(
@@ -607,14 +608,12 @@ fn a_value_may_be_known_by_its_digest() {
     );
     assert_eq!(find(&overrides, 0, &[("other", "42")]), None);
     let found = |value: &[u8]| {
-        overrides.at(Micros(0)).find(
-            b"d",
-            &[Entry {
-                key: b"user",
-                value,
-            }],
-            None,
-        )
+        let entries = [Entry {
+            key: b"user",
+            value,
+        }];
+        let applied = overrides.at(Micros(0)).find(b"d", &entries, None);
+        applied.map(|(_, applied)| applied)
     };
     assert_eq!(
         (found(b"\xff"), found(b"\xfe")),
@@ -703,7 +702,7 @@ fn ids_differ_where_anything_but_the_order_differs() {
     };
     assert_eq!(again.id, ids[2]);
     let overrides = Overrides::new(vec![made("block", &[("a", None)]), again.clone()]);
-    assert_eq!(overrides.list(), std::slice::from_ref(&again), "the newest");
+    assert_eq!(overrides.list, std::slice::from_ref(&again), "the newest");
     // Whatever else has the same id, in a store that others write to, and wherever it stands.
     let other = Override {
         id: again.id.clone(),
@@ -716,10 +715,10 @@ fn ids_differ_where_anything_but_the_order_differs() {
         again.clone(),
     ]);
     assert!(
-        overrides.list().len() == 2
+        overrides.list.len() == 2
             && [other, again]
                 .iter()
-                .all(|one| overrides.list().contains(one)),
+                .all(|one| overrides.list.contains(one)),
         "{overrides:?}"
     );
 }
@@ -735,9 +734,9 @@ fn there_are_bounds() {
         ..made("block", &[("user", Some(&format!("{number}*")))])
     };
     let full = Overrides::new((0..11_000).map(exact).collect());
-    assert_eq!((full.list().len(), full.left_out()), (MAX_OVERRIDES, 1_000));
+    assert_eq!((full.list.len(), full.left_out), (MAX_OVERRIDES, 1_000));
     assert!(
-        full.list().iter().all(|one| one.created_at.0 >= 1_000),
+        full.list.iter().all(|one| one.created_at.0 >= 1_000),
         "the oldest are left out"
     );
     assert!(
@@ -750,7 +749,7 @@ fn there_are_bounds() {
     );
     let patterns = Overrides::new((0..1_200).map(pattern).collect());
     assert_eq!(
-        (patterns.list().len(), patterns.left_out()),
+        (patterns.list.len(), patterns.left_out),
         (MAX_PATTERNS, 200)
     );
     assert!(
@@ -857,7 +856,7 @@ proptest! {
                         }
                 })
         };
-        let expected = compiled.list().iter().find(is_matched).map(|one| one.kind.name());
+        let expected = compiled.list.iter().find(is_matched).map(|one| one.kind.name());
         prop_assert_eq!(find(&compiled, now, &path), expected);
     }
 
@@ -871,7 +870,7 @@ proptest! {
         let others = [other, value.replace('*', &star), value.replace('\\', &star), format!("{value}{star}")];
         for entry in [EntryRecord::exact("user", &value), EntryRecord { key: key.to_owned(), value: Some(written.to_owned()), value_sha256: None }] {
             let overrides = overrides(entry);
-            prop_assert!(!overrides.list()[0].has_wildcards() && find(&overrides, 0, &[("user", &value)]) == Some("block"));
+            prop_assert!(!overrides.list[0].entries.iter().any(Pattern::has_wildcards) && find(&overrides, 0, &[("user", &value)]) == Some("block"));
             for other in others.iter().filter(|other| **other != value) {
                 prop_assert_eq!(find(&overrides, 0, &[("user", other)]), None, "{} blocks {}", written, other);
             }

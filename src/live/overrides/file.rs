@@ -61,10 +61,9 @@ impl File {
     pub(super) async fn change(&self, change: &Change, ended: &[Kept]) -> Result<(), String> {
         let path = self.path.clone();
         let past = change.past(ended);
-        let added = if let Change::Set(record) = change {
-            Some((**record).clone())
-        } else {
-            None
+        let added = match change {
+            Change::Set(record) => Some((**record).clone()),
+            _ => None,
         };
         let write = move || {
             let (mut all, mut ended) = elements(&path)?;

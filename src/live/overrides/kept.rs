@@ -63,10 +63,9 @@ impl Change {
     /// The records of those that have ended with it, each once. `ended` are those that ended by
     /// themselves.
     pub(super) fn past(&self, ended: &[Kept]) -> Vec<Record> {
-        let removed = if let Self::Remove(record) = self {
-            Some(&**record)
-        } else {
-            None
+        let removed = match self {
+            Self::Remove(record) => Some(&**record),
+            _ => None,
         };
         let by_themselves = ended
             .iter()
@@ -99,16 +98,19 @@ pub(super) fn keep_ended(all: &mut Vec<Record>, more: impl IntoIterator<Item = R
     all.drain(..all.len().saturating_sub(MAX_ENDED));
 }
 
+/// What is wrong with a record that is too long.
+pub(super) fn too_long() -> String {
+    let most = MAX_RECORD_BYTES >> 10;
+    format!("it is longer than {most} KiB; shorten it")
+}
+
 /// The longest id that a person may give an override.
 const MAX_ID_BYTES: usize = 64;
 
 /// Reads one record. `id` is the name under which it is kept, where it has one.
 pub(super) fn read_record(id: Option<&str>, text: &str) -> Result<Kept, String> {
     if text.len() > MAX_RECORD_BYTES {
-        return Err(format!(
-            "it is longer than {} KiB; shorten it",
-            MAX_RECORD_BYTES >> 10
-        ));
+        return Err(too_long());
     }
     let record: Record = serde_json::from_str(text)
         .map_err(|error| format!("it is no override in JSON: {error}"))?;

@@ -1,6 +1,7 @@
 //! Where overrides are kept, and how they are read and changed there.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -9,6 +10,9 @@ use super::kept::{Change, Keeping, Kept, Mark, Reading, keep_ended};
 use super::shared::Shared;
 use crate::core::lock;
 use crate::limits::overrides::Record;
+
+/// The longest wait for one reading or one change.
+const DEADLINE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) enum Place {
@@ -35,11 +39,7 @@ impl Place {
     ///
     /// # Errors
     /// Why they cannot be read, and how to mend it.
-    pub(super) async fn read(
-        &self,
-        mark: Option<&Mark>,
-        deadline: Instant,
-    ) -> Result<Option<Reading>, String> {
+    pub(super) async fn read(&self, mark: Option<&Mark>) -> Result<Option<Reading>, String> {
         match self {
             Self::Process(all) => {
                 let (version, all, ended) = &*lock(all);
@@ -53,7 +53,7 @@ impl Place {
                 Ok((mark != Some(&current)).then(reading))
             }
             Self::File(file) => file.read(mark).await,
-            Self::Redis(shared) => shared.read(mark, deadline).await,
+            Self::Redis(shared) => shared.read(mark, Instant::now() + DEADLINE).await,
         }
     }
 
@@ -62,12 +62,7 @@ impl Place {
     ///
     /// # Errors
     /// Why it was not made, or may not have been, and what to do.
-    pub(super) async fn change(
-        &self,
-        change: &Change,
-        ended: &[Kept],
-        deadline: Instant,
-    ) -> Result<(), String> {
+    pub(super) async fn change(&self, change: &Change, ended: &[Kept]) -> Result<(), String> {
         match self {
             Self::Process(all) => {
                 let (version, all, ended_before) = &mut *lock(all);
@@ -86,7 +81,11 @@ impl Place {
                 Ok(())
             }
             Self::File(file) => file.change(change, ended).await,
-            Self::Redis(shared) => shared.change(change, ended, deadline).await,
+            Self::Redis(shared) => {
+                shared
+                    .change(change, ended, Instant::now() + DEADLINE)
+                    .await
+            }
         }
     }
 }

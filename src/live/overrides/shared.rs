@@ -17,7 +17,9 @@ use bb8_redis::redis::Value;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::kept::{Change, ENDED_KEPT, Kept, MAX_ENDED, Mark, Reading, oldest_end, read_record};
+use super::kept::{
+    Change, ENDED_KEPT, Kept, MAX_ENDED, Mark, Reading, oldest_end, read_record, too_long,
+};
 use crate::core::verdict::StoreError;
 use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Record, instant};
 use crate::store::redis::Direct;
@@ -184,25 +186,20 @@ impl Shared {
             .map(|field| [&b"HSTRLEN"[..], key, *field])
             .collect();
         let lengths: Vec<&[&[u8]]> = lengths.iter().map(|command| &command[..]).collect();
-        let lengths = if lengths.is_empty() {
-            Vec::new()
-        } else {
-            self.query(deadline, &lengths).await?
-        };
+        if lengths.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lengths = self.query(deadline, &lengths).await?;
         let mut all = Vec::new();
         let mut group: Vec<&[u8]> = Vec::new();
         let mut group_bytes = 0;
         for (&field, length) in fields.iter().zip(&lengths) {
-            let length = match length {
-                Value::Int(length) => usize::try_from(*length).unwrap_or(usize::MAX),
-                _ => return Err(no_reply()),
+            let Value::Int(length) = length else {
+                return Err(no_reply());
             };
+            let length = usize::try_from(*length).unwrap_or(usize::MAX);
             if length > MAX_RECORD_BYTES {
-                let most = format!(
-                    "it is longer than {} KiB; shorten it",
-                    MAX_RECORD_BYTES >> 10
-                );
-                all.push((String::from_utf8_lossy(field).into_owned(), Err(most)));
+                all.push((String::from_utf8_lossy(field).into_owned(), Err(too_long())));
                 continue;
             }
             if group.len() == MAX_FIELDS || group_bytes + length > MAX_BYTES {
