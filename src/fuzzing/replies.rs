@@ -102,7 +102,7 @@ fn check_reply(reply: &[u8]) {
             None
         }
     }) {
-        assert!(!error::classify_line(line).name.is_empty());
+        assert!(!error::name(error::classify_line(line)).is_empty());
         assert!(Redirect::read(line).is_none_or(|redirect| usize::from(redirect.slot) < SLOTS));
     }
     let Some(ours) = value(&mut tokens, 0) else {

@@ -96,7 +96,7 @@ impl Direct {
             Some(idle) => idle,
             None => match timeout_at(deadline, node.connect()).await {
                 Ok(Ok(connected)) => connected,
-                Ok(Err(error)) => return Err(StoreError::NotExecuted(error.name)),
+                Ok(Err(failure)) => return Err(StoreError::NotExecuted(failure.error)),
                 Err(_) => return Err(StoreError::NotExecuted(error::CONNECT_TIMEOUT)),
             },
         };

@@ -72,22 +72,10 @@ pub(crate) const RANGE: &str = "range";
 /// An INCRBY would overflow 64 bits. The batch turns this error into a verdict: over the limit.
 pub(crate) const OVERFLOW: &str = "overflow";
 
-const MISSING_PERMISSION: &str = "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, \
-    EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, EVALSHA and EVAL on the keys of \
-    Weir";
-
-const CLUSTER_NODE: &str = "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is \
-    set, the slot moved again before Weir could follow";
-
-const REFUSED_LOGIN: &str =
-    "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL";
-
-const NO_DATABASE: &str = "Redis has no database of that number: check the end of REDIS_URL";
-
 /// An error that the table does not know.
 pub(crate) const SERVER_ERROR: &str = "server_error";
 
-/// Why a server cannot be used, for the log.
+/// Why a server cannot be used, or why an attempt to connect failed, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The name of the error, as in metrics.
@@ -103,42 +91,10 @@ impl Failure {
         Self { error, cause: None }
     }
 
-    /// What the error means, and the remedy.
-    #[must_use]
-    pub fn meaning(&self) -> &'static str {
-        meaning(self.error)
-    }
-}
-
-impl From<&ConnectError> for Failure {
-    fn from(error: &ConnectError) -> Self {
-        Self {
-            error: error.name,
-            cause: error.cause.as_deref().map(Arc::from),
-        }
-    }
-}
-
-/// Why an attempt to connect failed.
-#[derive(Debug)]
-pub(crate) struct ConnectError {
-    /// The name of the error in the table.
-    pub(crate) name: &'static str,
-    /// For the log: the message of the operating system or of TLS, or a hint by Weir; never text of
-    /// the server.
-    pub(crate) cause: Option<String>,
-}
-
-impl ConnectError {
-    /// An error without a further cause.
-    pub(crate) const fn new(name: &'static str) -> Self {
-        Self { name, cause: None }
-    }
-
     /// An error with its cause.
-    pub(crate) fn because(name: &'static str, cause: impl Into<String>) -> Self {
+    pub(crate) fn because(error: &'static str, cause: impl Into<Arc<str>>) -> Self {
         let cause = Some(cause.into());
-        Self { name, cause }
+        Self { error, cause }
     }
 
     /// The same error, with the address of the one of several servers in its cause.
@@ -146,358 +102,230 @@ impl ConnectError {
         let cause = self
             .cause
             .map_or_else(|| server.to_string(), |cause| format!("{server}: {cause}"));
-        Self {
-            cause: Some(cause),
-            ..self
-        }
+        Self::because(self.error, cause)
+    }
+
+    /// What the error means, and the remedy.
+    #[must_use]
+    pub fn meaning(&self) -> &'static str {
+        meaning(self.error)
     }
 }
 
-impl From<StoreError> for ConnectError {
+impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self::new(name(error))
     }
 }
 
-/// One row of the table.
-#[derive(Debug)]
-pub(crate) struct ErrorKind {
-    /// The first word of the server's error line; empty for errors that Weir notices itself.
-    code: &'static str,
-    /// A part of the rest of the line; empty for any text.
-    text: &'static str,
-    /// The label value in metrics.
-    pub(crate) name: &'static str,
-    /// Whether the command ran.
-    outcome: fn(&'static str) -> StoreError,
-    /// The connection is closed, because a new one may reach a server that works.
-    breaks_connection: bool,
-    /// An operator has to change a setting of Weir or of Redis.
-    is_config: bool,
-    /// For the log: the cause and the remedy.
-    meaning: &'static str,
-}
-
-const fn kind(
-    code: &'static str,
-    text: &'static str,
-    name: &'static str,
-    outcome: fn(&'static str) -> StoreError,
-    meaning: &'static str,
-) -> ErrorKind {
-    ErrorKind {
-        code,
-        text,
-        name,
-        outcome,
-        breaks_connection: false,
-        is_config: false,
-        meaning,
-    }
-}
-
-/// Error replies of a server with this code.
-const fn reply(
-    code: &'static str,
-    name: &'static str,
-    outcome: fn(&'static str) -> StoreError,
-    meaning: &'static str,
-) -> ErrorKind {
-    kind(code, "", name, outcome, meaning)
-}
-
-/// Error replies with the code ERR and this text.
-const fn err(
-    text: &'static str,
-    name: &'static str,
-    outcome: fn(&'static str) -> StoreError,
-    meaning: &'static str,
-) -> ErrorKind {
-    kind("ERR", text, name, outcome, meaning)
-}
-
-/// An error that Weir notices itself: no server sends an empty code.
-const fn own(
-    name: &'static str,
-    outcome: fn(&'static str) -> StoreError,
-    meaning: &'static str,
-) -> ErrorKind {
-    kind("", name, name, outcome, meaning)
-}
-
-const fn breaking(mut kind: ErrorKind) -> ErrorKind {
-    kind.breaks_connection = true;
-    kind
-}
-
-const fn config(mut kind: ErrorKind) -> ErrorKind {
-    kind.is_config = true;
-    kind
-}
-
 use StoreError::{Data, NotExecuted, Unknown};
 
-/// The first row that matches counts.
-static KINDS: [ErrorKind; 45] = [
-    // Error replies of a server.
-    reply(
-        "NOSCRIPT",
+/// Whether a command ran, of a named error.
+type Outcome = fn(&'static str) -> StoreError;
+
+/// Error lines of a server: their code, and the rest or a part of it; the name of the error, and
+/// whether the command ran. The first row that matches counts.
+static REPLIES: [(&str, &str, Outcome); 30] = [
+    ("NOSCRIPT", NO_SCRIPT, NotExecuted),
+    ("LOADING", "loading", NotExecuted),
+    ("BUSY", "busy", NotExecuted),
+    ("OOM", "oom", NotExecuted),
+    ("MISCONF", "misconf", NotExecuted),
+    ("NOREPLICAS", "noreplicas", NotExecuted),
+    ("READONLY", READONLY, NotExecuted),
+    ("MASTERDOWN", "masterdown", NotExecuted),
+    ("NOAUTH", AUTH, NotExecuted),
+    ("WRONGPASS", AUTH, NotExecuted),
+    ("ERR AUTH <password>", AUTH, NotExecuted),
+    ("ERR invalid password", AUTH, NotExecuted),
+    ("NOPERM", NO_PERMISSION, NotExecuted),
+    // Raised inside a script, which may have written before with a command that is permitted.
+    ("ERR executing the script can't", NO_PERMISSION, Unknown),
+    // The same since Redis 7.2.
+    ("ERR ACL failure in script", NO_PERMISSION, Unknown),
+    ("ERR unknown command", UNSUPPORTED, NotExecuted),
+    ("ERR cluster support disabled", "no_cluster", NotExecuted),
+    ("DENIED", "denied", NotExecuted),
+    ("ERR max number of clients", "maxclients", NotExecuted),
+    ("ERR DB index", DATABASE, NotExecuted),
+    ("MOVED", MOVED, NotExecuted),
+    ("ASK", ASK, NotExecuted),
+    ("CROSSSLOT", "crossslot", NotExecuted),
+    ("CLUSTERDOWN", CLUSTER_DOWN, NotExecuted),
+    ("TRYAGAIN", TRY_AGAIN, NotExecuted),
+    ("LATE", LATE, NotExecuted),
+    ("EXECABORT", EXEC_ABORT, NotExecuted),
+    ("WRONGTYPE", "wrongtype", Data),
+    ("ERR not an integer", NOT_AN_INTEGER, Data),
+    ("ERR would overflow", OVERFLOW, Data),
+];
+
+/// What each error means and what to do about it, for the log.
+static MEANINGS: [(&str, &str); 38] = [
+    (
         NO_SCRIPT,
-        NotExecuted,
         "Redis did not know the script although its text was sent",
     ),
-    reply(
-        "LOADING",
+    (
         "loading",
-        NotExecuted,
         "Redis is loading its data set, and will answer when it is loaded",
     ),
-    reply(
-        "BUSY",
+    (
         "busy",
-        NotExecuted,
         "a slow script blocks Redis: find the client that runs it",
     ),
-    reply(
-        "OOM",
+    (
         "oom",
-        NotExecuted,
         "Redis is out of memory (maxmemory) and may not evict keys: raise maxmemory",
     ),
-    reply(
-        "MISCONF",
+    (
         "misconf",
-        NotExecuted,
         "Redis refuses writes because it cannot save to disk: read its log",
     ),
-    reply(
-        "NOREPLICAS",
+    (
         "noreplicas",
-        NotExecuted,
         "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)",
     ),
-    breaking(reply(
-        "READONLY",
-        READONLY,
-        NotExecuted,
-        "this Redis is a replica: connect to the primary",
-    )),
-    breaking(reply(
-        "MASTERDOWN",
+    (READONLY, "this Redis is a replica: connect to the primary"),
+    (
         "masterdown",
-        NotExecuted,
         "this Redis is a replica without a link to its primary: connect to the primary",
-    )),
-    config(breaking(reply("NOAUTH", AUTH, NotExecuted, REFUSED_LOGIN))),
-    config(breaking(reply(
-        "WRONGPASS",
+    ),
+    (
         AUTH,
-        NotExecuted,
-        REFUSED_LOGIN,
-    ))),
-    config(breaking(err(
-        "AUTH <password>",
-        AUTH,
-        NotExecuted,
-        REFUSED_LOGIN,
-    ))),
-    config(err("invalid password", AUTH, NotExecuted, REFUSED_LOGIN)),
-    config(reply(
-        "NOPERM",
+        "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL",
+    ),
+    (
         NO_PERMISSION,
-        NotExecuted,
-        MISSING_PERMISSION,
-    )),
-    // Raised inside a script, which may have written before with a command that is permitted.
-    config(err(
-        "executing the script can't",
-        NO_PERMISSION,
-        Unknown,
-        MISSING_PERMISSION,
-    )),
-    // The same since Redis 7.2.
-    config(err(
-        "ACL failure in script",
-        NO_PERMISSION,
-        Unknown,
-        MISSING_PERMISSION,
-    )),
-    config(err(
-        "unknown command",
+        "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, EVALSHA and EVAL on the keys of Weir",
+    ),
+    (
         UNSUPPORTED,
-        NotExecuted,
         "the server does not know MULTI, TIME or EVALSHA, which Weir needs",
-    )),
-    config(err(
-        "cluster support disabled",
+    ),
+    (
         "no_cluster",
-        NotExecuted,
         "this Redis is no cluster: set REDIS_TYPE=single",
-    )),
-    config(reply(
-        "DENIED",
+    ),
+    (
         "denied",
-        NotExecuted,
         "Redis is in protected mode: set a password in Redis, or bind it to a network interface",
-    )),
-    err(
-        "max number of clients",
+    ),
+    (
         "maxclients",
-        NotExecuted,
         "Redis accepts no more connections: raise its maxclients",
     ),
-    config(err("DB index", DATABASE, NotExecuted, NO_DATABASE)),
-    reply("MOVED", MOVED, NotExecuted, CLUSTER_NODE),
-    reply("ASK", ASK, NotExecuted, CLUSTER_NODE),
-    reply("CROSSSLOT", "crossslot", NotExecuted, CLUSTER_NODE),
-    reply(
-        "CLUSTERDOWN",
+    (
+        DATABASE,
+        "Redis has no database of that number: check the end of REDIS_URL",
+    ),
+    (
+        MOVED,
+        "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow",
+    ),
+    (
+        ASK,
+        "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow",
+    ),
+    (
+        "crossslot",
+        "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow",
+    ),
+    (
         CLUSTER_DOWN,
-        NotExecuted,
         "the Redis cluster is down, or no node owns the slot",
     ),
-    reply(
-        "TRYAGAIN",
-        TRY_AGAIN,
-        NotExecuted,
-        "the Redis cluster is migrating a slot",
-    ),
-    reply(
-        "LATE",
+    (TRY_AGAIN, "the Redis cluster is migrating a slot"),
+    (
         LATE,
-        NotExecuted,
         "Redis ran a script after its caller's deadline; nothing was counted",
     ),
-    reply(
-        "EXECABORT",
-        EXEC_ABORT,
-        NotExecuted,
-        "Redis discarded a transaction",
-    ),
-    reply(
-        "WRONGTYPE",
+    (EXEC_ABORT, "Redis discarded a transaction"),
+    (
         "wrongtype",
-        Data,
-        "the value of a counter's key is not a counter: another program writes under the same \
-         prefix",
+        "the value of a counter's key is not a counter: another program writes under the same prefix",
     ),
-    err(
-        "not an integer",
+    (
         NOT_AN_INTEGER,
-        Data,
-        "the value of a counter's key is not a counter: another program writes under the same \
-         prefix",
+        "the value of a counter's key is not a counter: another program writes under the same prefix",
     ),
-    err(
-        "would overflow",
+    (
         OVERFLOW,
-        Data,
         "a counter has the largest value that Redis can count to",
     ),
-    // Errors that Weir notices itself.
-    own(TIMEOUT, Unknown, "Redis did not answer in time"),
-    own(
+    (TIMEOUT, "Redis did not answer in time"),
+    (
         DNS,
-        NotExecuted,
-        "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS \
-         server that this machine uses",
+        "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS server that this machine uses",
     ),
-    own(
+    (
         CONNECT,
-        NotExecuted,
         "no connection to Redis: check that it runs and that REDIS_URL is right",
     ),
-    own(
+    (
         CONNECT_TIMEOUT,
-        NotExecuted,
         "no connection to Redis in time: Redis hangs, or the network drops packets",
     ),
-    own(IO, Unknown, "a connection to Redis broke"),
-    own(
-        IDLE_CLOSED,
-        NotExecuted,
-        "Redis closed a connection that was idle",
-    ),
-    breaking(own(
+    (IO, "a connection to Redis broke"),
+    (IDLE_CLOSED, "Redis closed a connection that was idle"),
+    (
         PROTOCOL,
-        Unknown,
-        "a reply does not follow the Redis protocol: check what listens at the address of \
-         REDIS_URL",
-    )),
-    config(own(AUTH, NotExecuted, REFUSED_LOGIN)),
-    own(
+        "a reply does not follow the Redis protocol: check what listens at the address of REDIS_URL",
+    ),
+    (
         NO_PRIMARY,
-        NotExecuted,
         "no Sentinel or cluster node has named the primaries: check REDIS_URL and REDIS_TYPE",
     ),
-    own(
+    (
         QUEUE_FULL,
-        NotExecuted,
         "more requests wait for Redis than it can answer in time: it is too slow for this load",
     ),
-    own(
+    (
         RANGE,
-        Data,
         "a counter is below zero: another program writes under the same prefix",
     ),
-    config(own(
+    (
         TLS_CERTIFICATE,
-        NotExecuted,
-        "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and \
-         dates of Redis's certificate",
-    )),
-    config(own(
+        "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and dates of Redis's certificate",
+    ),
+    (
         TLS,
-        NotExecuted,
         "TLS to Redis fails: check REDIS_TLS, and that the port of REDIS_URL speaks TLS",
-    )),
-    config(own(DATABASE, NotExecuted, NO_DATABASE)),
-    // Any other error, and those of future versions.
-    kind(
-        "",
-        "",
+    ),
+    (
         SERVER_ERROR,
-        Unknown,
         "Redis answered with an error that Weir does not know",
     ),
 ];
 
-impl ErrorKind {
-    /// The error of the checks that it concerns.
-    pub(crate) fn error(&self) -> StoreError {
-        (self.outcome)(self.name)
-    }
-}
-
-/// The kind of an error reply.
-pub(crate) fn classify(error: &ServerError) -> &'static ErrorKind {
+/// The error of an error reply.
+pub(crate) fn classify(error: &ServerError) -> StoreError {
     find(error.code(), error.details().unwrap_or_default())
 }
 
-/// The kind of an error line: its code, a space, its text.
-pub(crate) fn classify_line(line: &[u8]) -> &'static ErrorKind {
+/// The error of an error line: its code, a space, its text.
+pub(crate) fn classify_line(line: &[u8]) -> StoreError {
     let line = String::from_utf8_lossy(line.strip_prefix(b"-").unwrap_or(line));
     let (code, text) = line.split_once(' ').unwrap_or((&line, ""));
     find(code, text)
 }
 
-fn find(code: &str, text: &str) -> &'static ErrorKind {
+fn find(code: &str, text: &str) -> StoreError {
     // Redis 7 names the error because of which it discarded the transaction.
     if let ("EXECABORT", Some((_, cause))) = (code, text.split_once("because of: ")) {
         return classify_line(cause.as_bytes());
     }
-    let last = &KINDS[KINDS.len() - 1];
-    KINDS
-        .iter()
-        .find(|kind| kind.code == code && !code.is_empty() && text.contains(kind.text))
-        .unwrap_or(last)
+    let matches = |line: &str| {
+        let (own_code, part) = line.split_once(' ').unwrap_or((line, ""));
+        code == own_code && text.contains(part)
+    };
+    let row = REPLIES.iter().find(|(line, ..)| matches(line));
+    row.map_or(Unknown(SERVER_ERROR), |&(_, name, outcome)| outcome(name))
 }
 
 /// Whether a connection that returned this error has to be closed.
 pub(crate) fn breaks_connection(error: StoreError) -> bool {
-    KINDS
-        .iter()
-        .any(|kind| kind.breaks_connection && kind.name == name(error))
+    matches!(name(error), READONLY | "masterdown" | AUTH | PROTOCOL)
 }
 
 /// The kind of failure that the circuit breaker of the server counts for this error. `None` for
@@ -537,7 +365,16 @@ pub(crate) fn is_retryable(error: StoreError) -> bool {
 
 /// Whether an operator has to change a setting before errors of this name end.
 fn is_config(name: &str) -> bool {
-    KINDS.iter().any(|kind| kind.is_config && kind.name == name)
+    matches!(
+        name,
+        AUTH | NO_PERMISSION
+            | UNSUPPORTED
+            | DATABASE
+            | TLS
+            | TLS_CERTIFICATE
+            | "no_cluster"
+            | "denied"
+    )
 }
 
 /// The name of an error: its label value in metrics.
@@ -548,10 +385,8 @@ pub(crate) fn name(error: StoreError) -> &'static str {
 
 /// The cause and the remedy of errors of this name, for the log.
 pub(crate) fn meaning(name: &str) -> &'static str {
-    KINDS
-        .iter()
-        .find(|kind| kind.name == name)
-        .map_or("", |kind| kind.meaning)
+    let row = MEANINGS.iter().find(|(error, _)| *error == name);
+    row.map_or("", |(_, meaning)| meaning)
 }
 
 /// What the caller of a request that failed with this error may read: no address, no setting and no
@@ -598,11 +433,11 @@ impl ErrorCounters {
     }
 
     /// Counts a failed attempt to connect.
-    pub(crate) fn record_failed_connect(&self, error: &ConnectError) {
+    pub(crate) fn record_failed_connect(&self, failure: &Failure) {
         let mut counters = lock(&self.0);
-        let counter = counters.entry(error.name).or_default();
+        let counter = counters.entry(failure.error).or_default();
         counter.count += 1;
-        counter.cause = error.cause.as_deref().map(Arc::from);
+        counter.cause.clone_from(&failure.cause);
     }
 
     /// All counts since the start, by name.
@@ -746,18 +581,18 @@ mod tests {
             else {
                 panic!("{line}")
             };
-            assert_eq!(classify(&error).error(), expected, "{line}");
-            assert_eq!(classify_line(line.as_bytes()).error(), expected, "{line}");
+            assert_eq!(classify(&error), expected, "{line}");
+            assert_eq!(classify_line(line.as_bytes()), expected, "{line}");
         }
     }
 
     #[test]
     fn every_kind_has_a_name_and_a_meaning() {
-        for kind in &KINDS {
-            assert!(
-                !kind.name.is_empty() && !meaning(kind.name).is_empty(),
-                "{kind:?}"
-            );
+        for (name, meaning) in MEANINGS {
+            assert!(!name.is_empty() && !meaning.is_empty(), "{name}");
+        }
+        for (line, name, _) in REPLIES {
+            assert!(!meaning(name).is_empty(), "{line}");
         }
         for (name, breaks) in [
             ("readonly", true),
@@ -772,13 +607,12 @@ mod tests {
 
     #[test]
     fn errors_that_an_operator_has_to_mend_are_marked() {
-        let mut marked: Vec<_> = KINDS
+        let mut marked: Vec<_> = MEANINGS
             .iter()
-            .map(|kind| kind.name)
+            .map(|(name, _)| *name)
             .filter(|name| is_config(name))
             .collect();
         marked.sort_unstable();
-        marked.dedup();
         assert_eq!(
             marked,
             [
@@ -792,10 +626,6 @@ mod tests {
                 "unsupported"
             ]
         );
-        // All rows of a name agree.
-        for kind in &KINDS {
-            assert_eq!(kind.is_config, is_config(kind.name), "{kind:?}");
-        }
     }
 
     #[test]
@@ -805,10 +635,7 @@ mod tests {
             error_counters.record(IO);
         }
         for cause in ["first", "second"] {
-            error_counters.record_failed_connect(&ConnectError {
-                name: CONNECT,
-                cause: Some(cause.to_owned()),
-            });
+            error_counters.record_failed_connect(&Failure::because(CONNECT, cause));
         }
         assert_eq!(error_counters.counts(), [(CONNECT, 2), (IO, 1_000)]);
         let connect = Failure {

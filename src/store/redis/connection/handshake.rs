@@ -13,7 +13,7 @@ use super::options::{Address, Login, Options, Password, Secret, Tls};
 use super::socket::{self, Socket};
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
-use crate::store::redis::error::{self, ConnectError};
+use crate::store::redis::error::{self, Failure};
 use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::values::time;
 
@@ -65,12 +65,12 @@ pub(crate) async fn open(
     address: &Address,
     options: &Options,
     purpose: Purpose,
-) -> Result<Opened, ConnectError> {
+) -> Result<Opened, Failure> {
     let deadline = Instant::now() + options.connect_timeout;
     let opened = handshake(address, options, purpose, deadline).await;
-    opened.inspect_err(|error| {
+    opened.inspect_err(|failure| {
         // The certificate files may have been replaced. The next attempt uses the new ones.
-        if let error::TLS | error::TLS_CERTIFICATE | error::IO = error.name {
+        if let error::TLS | error::TLS_CERTIFICATE | error::IO = failure.error {
             options.tls.iter().for_each(Tls::reload);
         }
     })
@@ -81,12 +81,12 @@ async fn handshake(
     options: &Options,
     purpose: Purpose,
     deadline: Instant,
-) -> Result<Opened, ConnectError> {
-    let late = |_| ConnectError::new(error::CONNECT_TIMEOUT);
+) -> Result<Opened, Failure> {
+    let late = |_| Failure::new(error::CONNECT_TIMEOUT);
     let login = purpose.login(options);
     let credentials = timeout_at(deadline, login.read()).await.map_err(late)?;
     let credentials =
-        credentials.map_err(|error| ConnectError::because(error::AUTH, error.to_string()))?;
+        credentials.map_err(|error| Failure::because(error::AUTH, error.to_string()))?;
     let socket = Socket::connect(address, options.tls.as_ref(), deadline).await?;
     let mut connection = Connection::new(socket);
     let steps = write_steps(connection.outgoing(), options, purpose, credentials);
@@ -96,20 +96,20 @@ async fn handshake(
     if let Err(error) = answered.map(drop) {
         // A server that has too many clients sends an error reply and closes the connection.
         return Err(match first_error(&steps, connection.replies()) {
-            Some((name, _)) => ConnectError::new(name),
+            Some((name, _)) => Failure::new(name),
             None => explain_failure(&mut connection, error::name(error), options),
         });
     }
     if let Some((name, reply)) = first_error(&steps, connection.replies()) {
-        let cause = (name == error::AUTH).then(|| refused_login(login, reply));
-        return Err(ConnectError { name, cause });
+        let cause = (name == error::AUTH).then(|| refused_login(login, reply).into());
+        return Err(Failure { error: name, cause });
     }
     let time = match connection.replies().last() {
         Some(Value::Array(values)) => values.first().and_then(time),
         _ if !purpose.counts() => Some(Micros::default()),
         _ => None,
     };
-    let time = time.ok_or(ConnectError::new(error::PROTOCOL))?;
+    let time = time.ok_or(Failure::new(error::PROTOCOL))?;
     Ok(Opened { connection, time })
 }
 
@@ -155,15 +155,15 @@ pub(crate) fn explain_failure(
     connection: &mut Connection,
     name: &'static str,
     options: &Options,
-) -> ConnectError {
+) -> Failure {
     match (name, connection.take_cause()) {
         (error::PROTOCOL, _) if connection.received().starts_with(&socket::TLS_ALERT) => {
-            ConnectError::because(error::TLS, socket::SPEAKS_TLS)
+            Failure::because(error::TLS, socket::SPEAKS_TLS)
         }
         (error::IO, cause) => {
-            let closed = || ConnectError::because(name, "Redis closed the connection");
+            let closed = || Failure::because(name, "Redis closed the connection");
             let explained = cause.map_or_else(closed, |cause| socket::connect_error(name, &cause));
-            if explained.name != error::IO {
+            if explained.error != error::IO {
                 return explained;
             }
             let hint = if options.tls.is_some() {
@@ -172,15 +172,15 @@ pub(crate) fn explain_failure(
                 socket::MAY_SPEAK_TLS
             };
             let cause = explained.cause.unwrap_or_default();
-            ConnectError::because(name, format!("{cause} before it replied; {hint}"))
+            Failure::because(name, format!("{cause} before it replied; {hint}"))
         }
         // Without a password the handshake may send nothing that needs one.
         (error::AUTH, _) if options.login.password.is_none() => {
-            ConnectError::because(name, refused_login(&options.login, &Value::Nil))
+            Failure::because(name, refused_login(&options.login, &Value::Nil))
         }
-        (name, cause) => ConnectError {
-            name,
-            cause: cause.map(|cause| cause.to_string()),
+        (error, cause) => Failure {
+            error,
+            cause: cause.map(|cause| cause.to_string().into()),
         },
     }
 }
@@ -242,7 +242,8 @@ fn step_error(step: &'static str, reply: &Value) -> Option<&'static str> {
     let Value::ServerError(error) = reply else {
         return None;
     };
-    let kind = error::classify(error);
-    let is_unknown = matches!(kind.error(), StoreError::Unknown(_));
-    Some(if is_unknown { step } else { kind.name })
+    Some(match error::classify(error) {
+        StoreError::Unknown(_) => step,
+        error => error::name(error),
+    })
 }

@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use super::options::{Address, REDIS, Tls};
 use crate::net::dial::{self, Dial, DialError, TcpOptions};
 use crate::net::tls;
-use crate::store::redis::error::{self, ConnectError};
+use crate::store::redis::error::{self, Failure};
 
 /// Far above the default `STORE_TIMEOUT`, so that requests fail by their own deadlines before the
 /// kernel closes the connection.
@@ -69,7 +69,7 @@ impl Socket {
         address: &Address,
         tls: Option<&Tls>,
         deadline: Instant,
-    ) -> Result<Self, ConnectError> {
+    ) -> Result<Self, Failure> {
         #[cfg(test)]
         if let Some(connecting) = super::simulated::connect() {
             return match timeout_at(deadline, connecting).await {
@@ -96,13 +96,8 @@ impl Socket {
             Err(DialError::HandshakeTimeout)
                 if speaks_plaintext(&dial, deadline + PLAINTEXT_TEST).await =>
             {
-                Err(ConnectError {
-                    name: error::TLS,
-                    cause: Some(format!(
-                        "the port does not speak TLS: {}",
-                        REDIS.without_tls
-                    )),
-                })
+                let cause = format!("the port does not speak TLS: {}", REDIS.without_tls);
+                Err(Failure::because(error::TLS, cause))
             }
             Err(error) => Err(dial_error(error)),
         }
@@ -194,35 +189,27 @@ fn try_read_byte(stream: &mut TlsStream<TcpStream>) -> Poll<io::Result<usize>> {
     polled.map_ok(|()| read.filled().len())
 }
 
-fn dial_error(error: DialError) -> ConnectError {
-    let (name, cause) = match error {
+fn dial_error(error: DialError) -> Failure {
+    match error {
         DialError::Connect(cause) | DialError::Handshake(cause) => {
-            return connect_error(error::CONNECT, &cause);
+            connect_error(error::CONNECT, &cause)
         }
-        DialError::Name { host, cause } => (error::DNS, Some(format!("{host}: {cause}"))),
-        DialError::Timeout => (error::CONNECT_TIMEOUT, None),
-        DialError::HandshakeTimeout => (error::CONNECT_TIMEOUT, Some(NO_HANDSHAKE.to_owned())),
-        DialError::CertificateName(_) => (error::TLS, Some(error.explain(&REDIS))),
-    };
-    ConnectError { name, cause }
+        DialError::Name { host, cause } => Failure::because(error::DNS, format!("{host}: {cause}")),
+        DialError::Timeout => Failure::new(error::CONNECT_TIMEOUT),
+        DialError::HandshakeTimeout => Failure::because(error::CONNECT_TIMEOUT, NO_HANDSHAKE),
+        DialError::CertificateName(_) => Failure::because(error::TLS, error.explain(&REDIS)),
+    }
 }
 
 /// The name and the cause of an I/O error of a connection; an error that is not from TLS gets
 /// `name`.
-pub(crate) fn connect_error(name: &'static str, error: &io::Error) -> ConnectError {
+pub(crate) fn connect_error(name: &'static str, error: &io::Error) -> Failure {
     match tls::hint(error, &REDIS) {
-        None => ConnectError {
-            name,
-            cause: Some(error.to_string()),
-        },
-        Some(hint) => ConnectError {
-            name: if hint.is_about_certificates {
-                error::TLS_CERTIFICATE
-            } else {
-                error::TLS
-            },
-            cause: Some(hint.text),
-        },
+        None => Failure::because(name, error.to_string()),
+        Some(hint) if hint.is_about_certificates => {
+            Failure::because(error::TLS_CERTIFICATE, hint.text)
+        }
+        Some(hint) => Failure::because(error::TLS, hint.text),
     }
 }
 
@@ -240,7 +227,7 @@ mod tests {
                 error::CONNECT,
                 &io::Error::new(io::ErrorKind::InvalidData, tls),
             )
-            .name
+            .error
         };
         let certificates = [
             Error::InvalidCertificate(CertificateError::UnknownIssuer),
@@ -260,7 +247,7 @@ mod tests {
         }
         let plain = connect_error(error::CONNECT, &io::ErrorKind::ConnectionRefused.into());
         assert_eq!(
-            (plain.name, plain.cause.as_deref()),
+            (plain.error, plain.cause.as_deref()),
             ("connect", Some("connection refused"))
         );
     }

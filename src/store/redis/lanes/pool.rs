@@ -17,7 +17,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::core::lock;
 use crate::store::redis::connection::exchange::Connection;
-use crate::store::redis::error::{self, ConnectError};
+use crate::store::redis::error::{self, Failure};
 use crate::store::redis::topology::node::{Location, Node};
 
 /// A lane waits at most this long for a connection; attempts to connect end much sooner.
@@ -216,7 +216,7 @@ impl Drop for TrackedConnection {
 #[derive(Debug)]
 pub(super) enum PoolError {
     /// An attempt to connect failed.
-    ConnectFailed(ConnectError),
+    ConnectFailed(Failure),
     /// The server closed an idle connection.
     ClosedByServer,
     /// The connection is broken, or the server has moved to another address.
@@ -237,10 +237,10 @@ impl bb8::ManageConnection for Connector {
                     node: Arc::clone(&self.node),
                 })
             }
-            Err(error) => {
-                *lock(&self.last_failure.name) = error.name;
+            Err(failure) => {
+                *lock(&self.last_failure.name) = failure.error;
                 self.last_failure.failed.notify_waiters();
-                Err(PoolError::ConnectFailed(error))
+                Err(PoolError::ConnectFailed(failure))
             }
         }
     }

@@ -258,25 +258,23 @@ impl Inspector {
                     },
                     // The server answers but the user lacks a right. After the login, the handshake
                     // sends only SELECT.
-                    Err(error) if error.name == error::NO_PERMISSION => {
+                    Err(failure) if failure.error == error::NO_PERMISSION => {
                         self.facts.missing = MissingAccess {
                             denied: vec!["SELECT"],
                             ..MissingAccess::default()
                         };
                         return Ok(None);
                     }
-                    Err(error) => return Err(Failure::from(&error)),
+                    Err(failure) => return Err(failure),
                 }
             }
         };
         let measured = self.measure_round_trip(&mut probe.connection).await;
         let (round_trip, missing) = measured.map_err(|name| match name {
             // The handshake may have sent nothing.
-            name if is_new => Failure::from(&handshake::explain_failure(
-                &mut probe.connection,
-                name,
-                node.options(),
-            )),
+            name if is_new => {
+                handshake::explain_failure(&mut probe.connection, name, node.options())
+            }
             name => Failure::new(name),
         })?;
         // An inspection that does not check the rights keeps the result of the latest one that did.

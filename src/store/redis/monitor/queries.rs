@@ -169,7 +169,7 @@ pub(super) fn check_access(name: &'static str, reply: &Value) -> Result<(), Comm
         return Ok(());
     };
     let mut missing = MissingAccess::default();
-    match error::classify(error).name {
+    match error::name(error::classify(error)) {
         // An error about a command says "to run the 'get' command". Any other NOPERM is about keys.
         error::NO_PERMISSION
             if error

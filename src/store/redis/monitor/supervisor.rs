@@ -126,7 +126,7 @@ async fn probe(
 ) -> Result<Option<Connection>, &'static str> {
     let mut connection = match connection.take_if(Connection::is_usable) {
         Some(connection) => connection,
-        None => node.connect().await.map_err(|error| error.name)?.0,
+        None => node.connect().await.map_err(|failure| failure.error)?.0,
     };
     let counted = count_hit(node, &mut connection, key, batch_options).await;
     counted.map_err(error::name)?;

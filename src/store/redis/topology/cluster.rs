@@ -15,7 +15,7 @@ use super::deployment::Deployment;
 use crate::core::breaker::State;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
-use crate::store::redis::error::{self, ConnectError};
+use crate::store::redis::error::{self, Failure};
 use crate::store::redis::wire::hash_slot::Slot;
 use crate::store::redis::wire::values::integer;
 
@@ -78,10 +78,7 @@ type SlotRanges = Vec<(RangeInclusive<Slot>, Address)>;
 ///
 /// # Errors
 /// The last error, if no node gave a usable reply.
-async fn query_nodes(
-    deployment: &Deployment,
-    seeds: &[Address],
-) -> Result<SlotRanges, ConnectError> {
+async fn query_nodes(deployment: &Deployment, seeds: &[Address]) -> Result<SlotRanges, Failure> {
     let map = deployment.map();
     let (mut candidates, mut others) = (Vec::new(), Vec::new());
     for node in &map.nodes {
@@ -102,14 +99,14 @@ async fn query_nodes(
             candidates.push(address.clone());
         }
     }
-    let mut error = ConnectError::new(error::NO_PRIMARY);
+    let mut error = Failure::new(error::NO_PRIMARY);
     let mut best: Option<SlotRanges> = None;
     let (mut usable_replies, mut most) = (0, 0);
     for address in &candidates {
         match query_node(deployment, address).await {
             // A node that was reset and has not joined the cluster again has no slots.
             Ok(ranges) if ranges.is_empty() => {
-                error = ConnectError::new(error::CLUSTER_DOWN).of(address);
+                error = Failure::new(error::CLUSTER_DOWN).of(address);
             }
             Ok(ranges) => {
                 usable_replies += 1;
@@ -135,10 +132,7 @@ fn slot_count(ranges: &SlotRanges) -> usize {
 ///
 /// # Errors
 /// The error of the handshake or of the reply; `protocol` if the reply is not one to CLUSTER SLOTS.
-async fn query_node(
-    deployment: &Deployment,
-    address: &Address,
-) -> Result<SlotRanges, ConnectError> {
+async fn query_node(deployment: &Deployment, address: &Address) -> Result<SlotRanges, Failure> {
     let options = deployment.options();
     let opened = handshake::open(address, options, Purpose::QueryCluster).await?;
     let mut connection = opened.connection;
@@ -146,15 +140,14 @@ async fn query_node(
     out.push([b"CLUSTER", b"SLOTS"]);
     let deadline = Instant::now() + options.connect_timeout;
     let reply = connection.query(deadline).await?;
-    let failed = ConnectError::new;
     match reply {
-        [Value::ServerError(error)] => Err(failed(error::classify(error).name)),
+        [Value::ServerError(error)] => Err(error::classify(error).into()),
         [Value::Array(rows)] => {
             let ranges: Option<SlotRanges> =
                 rows.iter().map(|row| read_range(row, address)).collect();
-            ranges.ok_or(failed(error::PROTOCOL))
+            ranges.ok_or(Failure::new(error::PROTOCOL))
         }
-        _ => Err(failed(error::PROTOCOL)),
+        _ => Err(Failure::new(error::PROTOCOL)),
     }
 }
 

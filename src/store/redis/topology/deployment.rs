@@ -23,7 +23,7 @@ use crate::core::breaker::{State, Transitions};
 use crate::core::lock;
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
-use crate::store::redis::error::{ConnectError, ErrorCounters, Failure};
+use crate::store::redis::error::{ErrorCounters, Failure};
 use crate::store::redis::usage::queue::{UsageCounts, UsageQueue};
 use crate::store::redis::wire::batch::BatchOptions;
 use crate::store::redis::wire::hash_slot::Slot;
@@ -173,9 +173,9 @@ impl Deployment {
     }
 
     /// Counts a failed attempt to find the servers.
-    pub(crate) fn record_failed_discovery(&self, error: &ConnectError) {
-        self.error_counters.record_failed_connect(error);
-        *lock(&self.failed_discovery) = Some(Failure::from(error));
+    pub(crate) fn record_failed_discovery(&self, failure: &Failure) {
+        self.error_counters.record_failed_connect(failure);
+        *lock(&self.failed_discovery) = Some(failure.clone());
     }
 
     /// What the servers are sought by while none is known: the name of the primary for its

@@ -23,7 +23,7 @@ use crate::store::Budget;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
-use crate::store::redis::error::{self, ConnectError, ErrorCounters, Failure};
+use crate::store::redis::error::{self, ErrorCounters, Failure};
 use crate::store::redis::rtt::RttEstimator;
 use crate::store::redis::wire::request::{Reply, Request};
 
@@ -238,15 +238,15 @@ impl Node {
     /// # Errors
     /// `no_primary` if no address is known in time, `readonly` if the server moved meanwhile, else
     /// the error of the handshake.
-    pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), ConnectError> {
+    pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), Failure> {
         let location = self.wait_for_location().await;
-        let location = location.ok_or(ConnectError::new(error::NO_PRIMARY))?;
+        let location = location.ok_or(Failure::new(error::NO_PRIMARY))?;
         let opened = handshake::open(&location.address, &self.options, self.purpose).await;
-        let opened =
-            opened.inspect_err(|error| lock(&self.circuit).failed_connect = Some(error.into()))?;
+        let opened = opened
+            .inspect_err(|failure| lock(&self.circuit).failed_connect = Some(failure.clone()))?;
         if !self.is_at(&location) {
             // The connection leads to the old primary.
-            return Err(ConnectError::new(error::READONLY));
+            return Err(Failure::new(error::READONLY));
         }
         let at = Instant::now();
         // After a connection broke, another machine with another clock may have the address.

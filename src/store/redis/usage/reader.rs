@@ -118,7 +118,7 @@ impl UsageClient {
                 )
             }
             (Value::ServerError(error), _) | (_, Value::ServerError(error)) => {
-                return Err(error::classify(error).error());
+                return Err(error::classify(error));
             }
             _ => return Err(StoreError::Unknown(error::PROTOCOL)),
         };
@@ -200,7 +200,7 @@ impl UsageClient {
 fn bytes(reply: &Value) -> Result<Option<&[u8]>, StoreError> {
     match reply {
         Value::BulkString(bytes) => Ok(Some(bytes)),
-        Value::ServerError(error) => match error::classify(error).error() {
+        Value::ServerError(error) => match error::classify(error) {
             StoreError::Data(_) => Ok(None),
             error => Err(error),
         },

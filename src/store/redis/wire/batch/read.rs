@@ -221,7 +221,9 @@ impl Batch<'_> {
     ) -> Result<Micros, StoreError> {
         let now = match tokens.next() {
             Some(Token::Array(2)) => Ok(time(tokens).ok_or(PROTOCOL_ERROR)?),
-            Some(Token::Error(line)) => Err(StoreError::Unknown(error::classify_line(line).name)),
+            Some(Token::Error(line)) => {
+                Err(StoreError::Unknown(error::name(error::classify_line(line))))
+            }
             _ => return Err(PROTOCOL_ERROR),
         };
         let (mut answers, mut index) = (answers.iter_mut(), 0);
@@ -287,8 +289,8 @@ fn counter_value(command: &CounterCommand<'_>, reply: Token<'_>) -> Result<i64, 
     match reply {
         Token::Null if command.hits == 0 => Ok(0),
         Token::Error(line) => match error::classify_line(line) {
-            kind if kind.name == error::OVERFLOW => Ok(i64::MAX),
-            kind => Err(kind.error()),
+            StoreError::Data(error::OVERFLOW) => Ok(i64::MAX),
+            error => Err(error),
         },
         value => value
             .integer()
@@ -333,7 +335,7 @@ fn executed<'r>(tokens: &mut Parser<'r>, queued: usize) -> Result<(), GroupError
         Some(Token::Error(line)) => {
             let cause = cause.unwrap_or(line);
             Err(GroupError {
-                error: StoreError::NotExecuted(error::classify_line(cause).name),
+                error: StoreError::NotExecuted(error::name(error::classify_line(cause))),
                 cause: Some(cause),
             })
         }

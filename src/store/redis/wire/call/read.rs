@@ -87,7 +87,7 @@ impl Call<'_> {
         notes: &mut Notes,
     ) -> Result<Micros, StoreError> {
         if let Value::ServerError(error) = reply {
-            return Err(error::classify(error).error());
+            return Err(error::classify(error));
         }
         self.read_tokens(&mut tokens(reply).into_iter(), answers, notes)
     }
@@ -117,7 +117,7 @@ impl Call<'_> {
             *answer = match read_row(&check.algorithm, row) {
                 Some(CheckRow::Failed(line)) => Err(lines
                     .get(line.wrapping_sub(1))
-                    .map_or(PROTOCOL_ERROR, |line| error::classify_line(line).error())),
+                    .map_or(PROTOCOL_ERROR, |line| error::classify_line(line))),
                 Some(row) => {
                     if let &CheckRow::Decided {
                         reset: reset @ 1.., ..
@@ -248,7 +248,7 @@ impl Call<'_> {
     ) -> Result<ReplyParts<'r>, StoreError> {
         let values = match tokens.next() {
             Some(Token::Array(values)) if values >= HEADER_VALUES => values,
-            Some(Token::Error(line)) => return Err(error::classify_line(line).error()),
+            Some(Token::Error(line)) => return Err(error::classify_line(line)),
             _ => return Err(PROTOCOL_ERROR),
         };
         let now = time(tokens).ok_or(PROTOCOL_ERROR)?;
