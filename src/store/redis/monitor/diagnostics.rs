@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 
+use super::queries::{Config, MissingAccess, REQUIRED_FOR_USAGE};
 use crate::store::redis::topology::status::{Diagnostic, Report, Urgency};
 
 /// The oldest version that Weir supports.
@@ -22,44 +23,6 @@ const MEMORY_END_PERCENT: u64 = 75;
 
 /// The diagnostic `clock_offset` begins above this difference of two clocks.
 const MAX_CLOCK_OFFSET_MICROS: u64 = 1_000_000;
-
-/// The commands of the lists of subjects, for limits with `track_usage`.
-pub(crate) const USAGE_COMMANDS: [&str; 5] = ["ZADD", "ZREMRANGEBYRANK", "ZRANGE", "ZREM", "ZCARD"];
-
-/// The settings of a server, as CONFIG GET reports them; `None` for one that the server does not
-/// report.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Config {
-    /// Whether `save` has a schedule.
-    pub(crate) takes_snapshots: Option<bool>,
-    /// `stop-writes-on-bgsave-error`.
-    pub(crate) stops_writes: Option<bool>,
-    /// `cluster-require-full-coverage`.
-    pub(crate) requires_full_coverage: Option<bool>,
-}
-
-/// The commands and keys that requests need and that the server refuses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MissingAccess {
-    /// Commands that the user has no right to.
-    pub(crate) denied: Vec<&'static str>,
-    /// Whether the user has no right to Weir's keys.
-    pub(crate) keys: bool,
-    /// Commands that the server does not know.
-    pub(crate) unknown: Vec<&'static str>,
-}
-
-impl MissingAccess {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.denied.is_empty() && self.unknown.is_empty() && !self.keys
-    }
-
-    pub(crate) fn extend(&mut self, other: Self) {
-        self.denied.extend(other.denied);
-        self.unknown.extend(other.unknown);
-        self.keys |= other.keys;
-    }
-}
 
 /// What the inspections of a server found out.
 #[derive(Clone, Debug, Default)]
@@ -199,7 +162,7 @@ fn rights(missing: &MissingAccess) -> Option<Diagnostic> {
         let effect = if missing
             .denied
             .iter()
-            .all(|name| USAGE_COMMANDS.contains(name))
+            .all(|name| REQUIRED_FOR_USAGE.iter().any(|query| query[0] == *name))
         {
             "the lists of subjects of limits with track_usage (weir usage --top) lack subjects or \
              cannot be read"

@@ -14,10 +14,9 @@ use bb8_redis::redis::Value;
 use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep};
 
-use super::diagnostics::{self, Facts, MissingAccess};
+use super::diagnostics::{self, Facts};
 use super::queries::{
-    CommandError, FULL_COVERAGE, Query, SAVE, STOPS_WRITES, check_access, read_config,
-    required_commands,
+    self, FULL_COVERAGE, INFO, KEY, MissingAccess, Query, SAVE, STOPS_WRITES, read_config,
 };
 use crate::core::breaker::Why;
 use crate::core::verdict::StoreError;
@@ -321,13 +320,12 @@ impl Inspector {
         let round_trip = began.elapsed();
         let mut missing = MissingAccess::default();
         for (name, reply) in COMMANDS.into_iter().zip(replies) {
-            match check_access(name, reply) {
-                Ok(()) => {}
-                Err(CommandError::NoAccess(refused)) => missing.extend(refused),
+            match missing.note(name, reply) {
+                None => {}
                 // After a refused command, the following ones fail too, with other errors.
-                Err(CommandError::Other(_)) if !missing.is_empty() => {}
-                Err(CommandError::Other(error::SERVER_ERROR)) => missing.unknown.push(name),
-                Err(CommandError::Other(other)) => return Err(other),
+                Some(_) if !missing.is_empty() => {}
+                Some(error::SERVER_ERROR) => missing.unknown.push(name),
+                Some(other) => return Err(other),
             }
         }
         // The time is in the reply to EXEC. A server without transactions sends it in the reply to
@@ -356,36 +354,36 @@ impl Inspector {
         checks_access: bool,
     ) -> Result<(), StoreError> {
         let key = map.key_of(node, |number| deployment.options().probe_key(number));
-        let mut queries = vec![Query::Info, SAVE, STOPS_WRITES];
+        let mut queries = vec![INFO, SAVE, STOPS_WRITES];
         if deployment.is_cluster() {
             queries.push(FULL_COVERAGE);
         }
         queries.retain(|query| !probe.refused.contains(query));
+        let mut required = Vec::new();
         if checks_access {
             let has_usage = deployment.usage_queue().is_used();
-            let required = required_commands(&deployment.options().topology, has_usage);
-            let sent = required.filter(|command| key.is_some() || !command.has_key);
-            queries.extend(sent.map(Query::Required));
+            required.extend(queries::required(&deployment.options().topology, has_usage));
+            required.retain(|query| key.is_some() || !query.contains(&KEY));
         }
         let out = probe.connection.outgoing();
-        for query in &queries {
-            query.write(key.as_deref().unwrap_or_default(), out);
+        for query in queries.iter().chain(&required) {
+            queries::write(query, key.as_deref().unwrap_or_default(), out);
         }
         let deadline = Instant::now() + REPLY_TIMEOUT;
-        let replies = probe.connection.query(deadline).await?;
-        for (query, reply) in queries.iter().zip(replies) {
-            match (query, reply) {
-                (Query::Required(command), reply) => match check_access(command.name, reply) {
-                    Err(CommandError::NoAccess(missing)) => self.facts.missing.extend(missing),
-                    Ok(()) | Err(CommandError::Other(_)) => {}
-                },
-                (query, Value::ServerError(_)) => probe.refused.push(*query),
-                (Query::Info, Value::BulkString(text)) => {
+        let mut replies = probe.connection.query(deadline).await?.iter();
+        for (query, reply) in queries.into_iter().zip(&mut replies) {
+            match reply {
+                Value::ServerError(_) => probe.refused.push(query),
+                Value::BulkString(text) if query == INFO => {
                     let text = String::from_utf8_lossy(text);
                     self.facts.report = Report::read(&text, deployment.options().database);
                 }
-                (query, reply) => read_config(&mut self.facts.config, *query, reply),
+                reply => read_config(&mut self.facts.config, query, reply),
             }
+        }
+        for (query, reply) in required.iter().zip(replies) {
+            // Other errors say nothing about the access.
+            let _ = self.facts.missing.note(query[0], reply);
         }
         Ok(())
     }
