@@ -167,7 +167,7 @@ pub async fn watch(
                 .collect(),
             errors: deployments
                 .iter()
-                .flat_map(|deployment| deployment.failures())
+                .flat_map(|deployment| deployment.error_counters.failures())
                 .collect(),
             answers: answers(),
         };

@@ -40,6 +40,7 @@ mod topology;
 pub(crate) mod usage;
 pub(crate) mod wire;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use smallvec::SmallVec;
@@ -64,7 +65,7 @@ pub use self::topology::round_trips::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCoun
 pub use self::topology::status::{Diagnostic, Report, ServerStatus};
 pub use self::usage::{MOST_LISTED_AT_ONCE, UsageClient, UsageCounts, WRITES_PER_SECOND};
 pub use self::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
-use self::wire::hash_slot::{Redirect, Slot};
+use self::wire::hash_slot::Redirect;
 use self::wire::request::Reply;
 pub use self::wire::request::{CheckPosition, Request, TRACKED_WEIGHT};
 use super::Budget;
@@ -108,39 +109,8 @@ struct NodeGroup {
     picked: CheckIndices,
 }
 
-/// How the server of a check is found. Source: Redis Cluster specification, "MOVED Redirection" and
-/// "ASK redirection".
-#[derive(Clone, Debug)]
-enum Route {
-    /// The slot map names the owner of the key.
-    ByKey,
-    /// The slot now belongs to the server at this address.
-    Moved { slot: Slot, to: Address },
-    /// The slot is migrating to the server at this address, which accepts a command for the key
-    /// only after ASKING.
-    Ask { to: Address },
-}
-
-/// A check and its route.
-type RoutedCheck = (CheckIndex, Route);
-
-impl Route {
-    /// The route that a redirect of the server at `node` gives. An empty host in the redirect means
-    /// the host of that server.
-    fn new(redirect: &Redirect, node: Option<&Address>) -> Self {
-        let host = match node {
-            Some(Address::Tcp { host, .. }) if redirect.host.is_empty() => host,
-            _ => &redirect.host,
-        };
-        let (host, port, slot) = (host.clone(), redirect.port, redirect.slot);
-        let to = Address::Tcp { host, port };
-        if redirect.is_ask {
-            Self::Ask { to }
-        } else {
-            Self::Moved { slot, to }
-        }
-    }
-}
+/// A check, and the redirect that names its server; without one, the slot map does.
+type RoutedCheck = (CheckIndex, Option<Redirect>);
 
 impl Redis {
     /// A store with its own deployment and its own supervisor, which is a task of the calling
@@ -185,7 +155,7 @@ impl Redis {
         for (index, tracking) in refused {
             let (check, lanes) = (&checks[index], self.worker_lanes(checks, index));
             let hits = check.hits.unsigned_abs();
-            let queue = lanes.deployment.usage_queue();
+            let queue = &lanes.deployment.usage;
             queue.note_refused(checks.key(check), tracking, hits);
         }
     }
@@ -217,7 +187,7 @@ impl WorkerLanes {
         let map = self.deployment.map();
         lanes.retain(|lanes| map.nodes.iter().any(|node| node.id == lanes.node().id));
         let options = self.deployment.batch_options();
-        let new = Lanes::new(node, options, self.deployment.usage_queue());
+        let new = Lanes::new(node, options, &self.deployment.usage);
         lanes.push(new.clone());
         new
     }
@@ -233,12 +203,12 @@ impl WorkerLanes {
     ) -> SmallVec<[PendingReply; 1]> {
         let map = self.deployment.map_by(budget.deadline).await;
         let mut groups: SmallVec<[NodeGroup; 1]> = SmallVec::new();
-        for (index, route) in picked {
-            let (node, is_asking) = match route {
-                Route::Ask { to } => (self.deployment.node_at(to), true),
-                Route::Moved { slot, to } => (self.deployment.moved(*slot, to), false),
-                Route::ByKey => match map.owner(checks.key(&checks[*index])) {
-                    Ok(node) => (Arc::clone(node), false),
+        for (index, redirect) in picked {
+            let is_asking = redirect.as_ref().is_some_and(|redirect| redirect.is_ask);
+            let node = match redirect {
+                Some(redirect) => self.deployment.redirected(redirect),
+                None => match map.owner(checks.key(&checks[*index])) {
+                    Ok(node) => Arc::clone(node),
                     Err(name) => {
                         answers.checks[index.0] = Err(StoreError::NotExecuted(name));
                         continue;
@@ -308,10 +278,8 @@ impl PendingReply {
             if answer.is_err_and(error::is_retryable) {
                 let mut redirects = reply.redirects.iter();
                 let redirect = redirects.find(|(redirected, _)| *redirected == index);
-                let location = self.node.location();
-                let address = location.as_ref().map(|location| &location.address);
-                let route = |(_, redirect): &(_, Redirect)| Route::new(redirect, address);
-                again.push((index, redirect.map_or(Route::ByKey, route)));
+                let redirect = redirect.map(|(_, redirect)| redirect.clone());
+                again.push((index, redirect.map(|redirect| self.node.complete(redirect))));
             }
         }
         again
@@ -330,7 +298,7 @@ impl Redis {
         if picked.is_empty() {
             return answers;
         }
-        let routed = picked.iter().map(|&index| (index, Route::ByKey)).collect();
+        let routed = picked.iter().map(|&index| (index, None)).collect();
         self.send_with_retry(checks, budget, routed, &mut answers)
             .await;
         // Consecutive checks with the same error count as one.
@@ -339,9 +307,9 @@ impl Redis {
         for (index, error) in picked.iter().filter_map(error_of) {
             if last != Some(error) {
                 let deployment = &self.worker_lanes(checks, index).deployment;
-                deployment.error_counters().record(error::name(error));
+                deployment.error_counters.record(error::name(error));
                 if matches!(error, StoreError::Unknown(_)) {
-                    deployment.record_unknown_outcome();
+                    deployment.unknown_outcomes.fetch_add(1, Ordering::Relaxed);
                 }
                 last = Some(error);
             }
@@ -377,7 +345,7 @@ impl Redis {
                 return;
             }
             let first = self.worker_lanes(checks, picked[0].0);
-            first.deployment.record_retry();
+            first.deployment.retries.fetch_add(1, Ordering::Relaxed);
             let is_migrating = |&(index, _): &RoutedCheck| {
                 answers.checks[index.0] == Err(StoreError::NotExecuted(error::TRY_AGAIN))
             };

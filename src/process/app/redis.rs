@@ -4,6 +4,7 @@
 //! one and makes samples for the other. It sends nothing to Redis.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::core::breaker::State;
 use crate::observe::metrics::Sample;
@@ -82,11 +83,14 @@ fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &m
             .into_iter()
             .map(|(error, count)| families::REDIS_ERRORS.count(&[error], count)),
     );
+    samples.push(families::REDIS_UNKNOWN_OUTCOMES.count(
+        &[name.label()],
+        deployment.unknown_outcomes.load(Ordering::Relaxed),
+    ));
     samples.push(
-        families::REDIS_UNKNOWN_OUTCOMES.count(&[name.label()], deployment.unknown_outcomes()),
+        families::REDIS_RETRIES.count(&[name.label()], deployment.retries.load(Ordering::Relaxed)),
     );
-    samples.push(families::REDIS_RETRIES.count(&[name.label()], deployment.retries()));
-    let usage = deployment.usage_counts();
+    let usage = deployment.usage.counts();
     samples.push(families::USAGE_INDEX_DROPPED.count(&[name.label()], usage.dropped));
     samples.push(families::USAGE_HITS_LOST.count(&[name.label()], usage.lost_hits));
 }

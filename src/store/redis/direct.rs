@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex};
 use bb8_redis::redis::Value;
 use tokio::time::{Instant, timeout_at};
 
-use super::Route;
 use super::connection::exchange::Connection;
 use super::error;
 use super::topology::deployment::Deployment;
@@ -72,15 +71,12 @@ impl Direct {
         let Some(redirect) = redirect(&replies) else {
             return Ok(replies);
         };
-        let address = owner.location().map(|location| location.address.clone());
-        match Route::new(&redirect, address.as_ref()) {
-            Route::Moved { slot, to } => {
-                let owner = self.deployment.moved(slot, &to);
-                self.query_node(&owner, deadline, &mut write).await
-            }
-            // ASKING is for one command. A slot has migrated soon.
-            Route::Ask { .. } | Route::ByKey => Err(StoreError::NotExecuted(error::TRY_AGAIN)),
+        // ASKING is for one command. A slot has migrated soon.
+        if redirect.is_ask {
+            return Err(StoreError::NotExecuted(error::TRY_AGAIN));
         }
+        let owner = self.deployment.redirected(&owner.complete(redirect));
+        self.query_node(&owner, deadline, &mut write).await
     }
 
     async fn query_node(

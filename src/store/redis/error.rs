@@ -442,8 +442,10 @@ impl ErrorCounters {
 
     /// All counts since the start, by name.
     pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
-        let count = |(&name, counter): (&&'static str, &ErrorCounter)| (name, counter.count);
-        lock(&self.0).iter().map(count).collect()
+        let failures = self.failures().into_iter();
+        failures
+            .map(|(failure, count)| (failure.error, count))
+            .collect()
     }
 
     /// All counts since the start, each with the cause of the latest such error.

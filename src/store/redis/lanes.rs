@@ -244,7 +244,7 @@ impl Inner {
             let available = budget.deadline.saturating_duration_since(*since);
             self.node.rtt.is_slow_for(available)
         };
-        let lanes = self.node.options().pool_size.get();
+        let lanes = self.node.options.pool_size.get();
         if under_way >= SATURATING_CHECKS && queue.waiting.front().is_some_and(is_slow) {
             // All batches may be overdue then, which is no reason for more than one further lane.
             lanes.min(self.base_lanes() + self.overdue_batches(queue, now).min(1))
@@ -283,7 +283,7 @@ impl Inner {
     async fn exchange(&self, connection: &mut Connection, taken: &mut Vec<Request>) {
         // Every handshake sets the clock, so that it can be read here, unless it shows a time
         // before 1970 or the server has just moved.
-        let Some(now) = self.node.clock().reading() else {
+        let Some(now) = self.node.clock.reading() else {
             connection.give_up();
             return self.refuse(taken.drain(..), error::PROTOCOL);
         };
@@ -298,7 +298,7 @@ impl Inner {
                 self.send(connection, &again, deadline, &mut replies).await;
             }
             // The reply that refused them as late has renewed the estimate of the clock.
-            let now = || self.node.clock().reading();
+            let now = || self.node.clock.reading();
             if let Some(again) = batch.calls_that_were_not_late(&replies, now) {
                 self.send(connection, &again, deadline, &mut replies).await;
             }
@@ -335,7 +335,7 @@ impl Inner {
             // The answers are sent, and no request waits for this. If the connection breaks here,
             // the counter keeps no TTL until another connection counts on it, and stays for ever if
             // none does.
-            let deadline = Instant::now() + self.node.options().connect_timeout;
+            let deadline = Instant::now() + self.node.options.connect_timeout;
             let _ = connection.exchange(deadline).await;
         }
     }
@@ -359,7 +359,7 @@ impl Inner {
                 self.node.counters.answered(replies.len());
                 let times = replies.iter().map(|reply| reply.now);
                 if let Some(now @ Micros(1..)) = times.max() {
-                    self.node.clock().observe(now, Instant::now());
+                    self.node.clock.observe(now, Instant::now());
                 }
                 let mut answers = replies.iter().flat_map(|reply| &reply.answers);
                 if answers.any(|answer| answer.is_err_and(error::breaks_connection)) {

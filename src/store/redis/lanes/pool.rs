@@ -76,7 +76,7 @@ impl Pool {
             last_failure: Arc::clone(&last_failure),
         };
         let connections = bb8::Pool::builder()
-            .max_size(node.options().pool_size.get())
+            .max_size(node.options.pool_size.get())
             .min_idle(None)
             // Costs no round trip here: it only checks whether the server has closed the
             // connection.
@@ -136,7 +136,7 @@ impl Pool {
                             Replacement::Ready(Box::new(connection), location)
                         }
                         Err(error) => {
-                            node.error_counters().record_failed_connect(&error);
+                            node.error_counters.record_failed_connect(&error);
                             Replacement::NotBefore(Instant::now() + REPLACEMENT_RETRY_INTERVAL)
                         }
                     };
@@ -269,9 +269,9 @@ impl bb8::ErrorSink<PoolError> for ErrorSink {
     fn sink(&self, error: PoolError) {
         match error {
             PoolError::ConnectFailed(error) => {
-                self.0.error_counters().record_failed_connect(&error);
+                self.0.error_counters.record_failed_connect(&error);
             }
-            PoolError::ClosedByServer => self.0.error_counters().record(error::IDLE_CLOSED),
+            PoolError::ClosedByServer => self.0.error_counters.record(error::IDLE_CLOSED),
             PoolError::NotReusable => {}
         }
     }

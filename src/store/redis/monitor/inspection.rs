@@ -58,7 +58,7 @@ pub(crate) async fn inspect_all(deployment: &Deployment) {
     loop {
         let map = deployment.map();
         // No rules are known here: what was tracked shows that a limit has usage.
-        let has_usage = deployment.usage_queue().is_used();
+        let has_usage = deployment.usage.is_used();
         let mut due = Vec::new();
         let mut others = HashMap::new();
         for node in &map.nodes {
@@ -248,7 +248,7 @@ impl Inspector {
             Some(probe) => probe,
             None => {
                 let address = &self.location.address;
-                match handshake::open(address, node.options(), Purpose::Inspect).await {
+                match handshake::open(address, &node.options, Purpose::Inspect).await {
                     Ok(opened) => ProbeConnection {
                         connection: opened.connection,
                         refused: Vec::new(),
@@ -272,12 +272,12 @@ impl Inspector {
         let (round_trip, missing) = measured.map_err(|name| match name {
             // The handshake may have sent nothing.
             name if is_new => {
-                handshake::explain_failure(&mut probe.connection, name, node.options())
+                handshake::explain_failure(&mut probe.connection, name, &node.options)
             }
             name => Failure::new(name),
         })?;
         // An inspection that does not check the rights keeps the result of the latest one that did.
-        let has_usage = deployment.usage_queue().is_used();
+        let has_usage = deployment.usage.is_used();
         let is_checked = probe.checked_access && (probe.checked_usage || !has_usage);
         let checks_access = !is_checked || !missing.is_empty() || !self.facts.missing.is_empty();
         // Without EXEC the connection stays within the transaction and queues all further commands.
@@ -353,7 +353,7 @@ impl Inspector {
         probe: &mut ProbeConnection,
         checks_access: bool,
     ) -> Result<(), StoreError> {
-        let key = map.key_of(node, |number| deployment.options().probe_key(number));
+        let key = map.key_of(node, |number| deployment.options.probe_key(number));
         let mut queries = vec![INFO, SAVE, STOPS_WRITES];
         if deployment.is_cluster() {
             queries.push(FULL_COVERAGE);
@@ -361,8 +361,8 @@ impl Inspector {
         queries.retain(|query| !probe.refused.contains(query));
         let mut required = Vec::new();
         if checks_access {
-            let has_usage = deployment.usage_queue().is_used();
-            required.extend(queries::required(&deployment.options().topology, has_usage));
+            let has_usage = deployment.usage.is_used();
+            required.extend(queries::required(&deployment.options.topology, has_usage));
             required.retain(|query| key.is_some() || !query.contains(&KEY));
         }
         let out = probe.connection.outgoing();
@@ -376,7 +376,7 @@ impl Inspector {
                 Value::ServerError(_) => probe.refused.push(query),
                 Value::BulkString(text) if query == INFO => {
                     let text = String::from_utf8_lossy(text);
-                    self.facts.report = Report::read(&text, deployment.options().database);
+                    self.facts.report = Report::read(&text, deployment.options.database);
                 }
                 reply => read_config(&mut self.facts.config, query, reply),
             }

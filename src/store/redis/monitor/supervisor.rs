@@ -38,7 +38,7 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// inspects all of them. Never returns. A process runs one for each deployment.
 pub async fn supervise(deployment: Arc<Deployment>) {
     let discover = async {
-        match &deployment.options().topology {
+        match &deployment.options.topology {
             Topology::Single(_) => {}
             Topology::Sentinel { master, sentinels } => {
                 sentinel::follow(&deployment, master, sentinels).await;
@@ -100,14 +100,14 @@ async fn probe_and_record(
     node: Arc<Node>,
     connection: Option<Connection>,
 ) -> (u64, Option<Connection>) {
-    let key = map.key_of(&node, |number| deployment.options().probe_key(number));
+    let key = map.key_of(&node, |number| deployment.options.probe_key(number));
     let result = match key {
         Some(key) => probe(&node, connection, &key, deployment.batch_options()).await,
         // The node owns no slot any more, so that no request goes there.
         None => Ok(None),
     };
     if let Err(name) = result {
-        deployment.error_counters().record(name);
+        deployment.error_counters.record(name);
     }
     node.record_probe(result.as_ref().map(drop).map_err(|name| *name));
     (node.id, result.ok().flatten())
@@ -148,11 +148,11 @@ async fn count_hit(
         // The script may need a second round trip, with its text. The transaction alone shows
         // whether requests get answers in time.
         let budget = if by_script {
-            node.options().connect_timeout
+            node.options.connect_timeout
         } else {
             node.budget()
         };
-        let now = node.clock().reading();
+        let now = node.clock.reading();
         let now = now.ok_or(StoreError::NotExecuted(error::PROTOCOL))?;
         let deadline = now.at + budget;
         let request = probe_request(key, deadline);

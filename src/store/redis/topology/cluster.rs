@@ -133,7 +133,7 @@ fn slot_count(ranges: &SlotRanges) -> usize {
 /// # Errors
 /// The error of the handshake or of the reply; `protocol` if the reply is not one to CLUSTER SLOTS.
 async fn query_node(deployment: &Deployment, address: &Address) -> Result<SlotRanges, Failure> {
-    let options = deployment.options();
+    let options = &deployment.options;
     let opened = handshake::open(address, options, Purpose::QueryCluster).await?;
     let mut connection = opened.connection;
     let out = connection.outgoing();

@@ -6,7 +6,6 @@
 //! changes rarely. Nothing here queries a server: `cluster` and `sentinel` do, and report the
 //! addresses.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -24,14 +23,15 @@ use crate::core::lock;
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
 use crate::store::redis::error::{ErrorCounters, Failure};
-use crate::store::redis::usage::queue::{UsageCounts, UsageQueue};
+use crate::store::redis::usage::queue::UsageQueue;
 use crate::store::redis::wire::batch::BatchOptions;
-use crate::store::redis::wire::hash_slot::Slot;
+use crate::store::redis::wire::hash_slot::{Redirect, Slot};
 
 /// The state of one deployment that all runtimes of a process share.
+#[derive(Debug)]
 pub struct Deployment {
-    options: Arc<Options>,
-    error_counters: Arc<ErrorCounters>,
+    pub(crate) options: Arc<Options>,
+    pub(crate) error_counters: Arc<ErrorCounters>,
     map: ArcSwap<SlotMap>,
     /// Notifies the requests that wait for the first map, when it is there or its discovery failed.
     discovered: Notify,
@@ -41,13 +41,13 @@ pub struct Deployment {
     /// Wakes the supervisor when a circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
     /// Of requests, since the start.
-    unknown_outcomes: AtomicU64,
+    pub(crate) unknown_outcomes: AtomicU64,
     /// Of requests, since the start.
-    retries: AtomicU64,
+    pub(crate) retries: AtomicU64,
     /// Why the latest attempt to find the servers failed.
     failed_discovery: Mutex<Option<Failure>>,
     /// What a writer of usage has to write.
-    usage: Arc<UsageQueue>,
+    pub(crate) usage: Arc<UsageQueue>,
 }
 
 /// A server that cannot be used.
@@ -165,13 +165,6 @@ impl Deployment {
         all
     }
 
-    /// All errors since the start, each with its number and the cause of the latest one, for the
-    /// log.
-    #[must_use]
-    pub fn failures(&self) -> Vec<(Failure, u64)> {
-        self.error_counters.failures()
-    }
-
     /// Counts a failed attempt to find the servers.
     pub(crate) fn record_failed_discovery(&self, failure: &Failure) {
         self.error_counters.record_failed_connect(failure);
@@ -206,45 +199,6 @@ impl Deployment {
     pub fn is_usable(&self) -> bool {
         let is_usable = |node: &Arc<Node>| node.is_available() && node.latest_status.load().is_up;
         self.map.load().nodes.iter().any(is_usable)
-    }
-
-    /// How often a request may or may not have been counted, because the reply was lost or late.
-    #[must_use]
-    pub fn unknown_outcomes(&self) -> u64 {
-        self.unknown_outcomes.load(Ordering::Relaxed)
-    }
-
-    /// How many requests sent some of their checks a second time, after these certainly did not
-    /// run.
-    #[must_use]
-    pub fn retries(&self) -> u64 {
-        self.retries.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn record_unknown_outcome(&self) {
-        self.unknown_outcomes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn record_retry(&self) {
-        self.retries.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// What was not written of the usage of subjects.
-    #[must_use]
-    pub fn usage_counts(&self) -> UsageCounts {
-        self.usage.counts()
-    }
-
-    pub(crate) fn usage_queue(&self) -> &Arc<UsageQueue> {
-        &self.usage
-    }
-
-    pub(crate) fn options(&self) -> &Arc<Options> {
-        &self.options
-    }
-
-    pub(crate) fn error_counters(&self) -> &ErrorCounters {
-        &self.error_counters
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -294,29 +248,28 @@ impl Deployment {
         self.finish_discovery();
     }
 
-    /// Records that a slot has moved to the server at `address`, as MOVED says, and requests a new
-    /// map. Returns that server.
-    pub(crate) fn moved(&self, slot: Slot, address: &Address) -> Arc<Node> {
-        self.map_invalidated.notify_one();
+    /// The server that a redirect names. After MOVED it owns the slot, and a new map is requested;
+    /// ASK changes no owner, and a server that is new owns no slot.
+    pub(crate) fn redirected(&self, redirect: &Redirect) -> Arc<Node> {
+        let (address, slot) = (&redirect.address(), redirect.slot);
         let map = self.map.load();
-        let owner = map.slot_owner(slot);
-        if let Some(owner) = owner.filter(|owner| owner.has_address(address)) {
-            return Arc::clone(owner);
+        let known = if redirect.is_ask {
+            map.find(address).map(|index| map.node(index))
+        } else {
+            self.map_invalidated.notify_one();
+            let owner = map.slot_owner(slot);
+            owner.filter(|owner| owner.has_address(address))
+        };
+        if let Some(node) = known {
+            return Arc::clone(node);
         }
         self.change(|map, old| {
-            let owner = self.index_in(map, old, address);
-            map.assign(slot..=slot, owner);
-            owner
+            let index = self.index_in(map, old, address);
+            if !redirect.is_ask {
+                map.assign(slot..=slot, index);
+            }
+            index
         })
-    }
-
-    /// The server at an address, as ASK names it. A server that is new owns no slot.
-    pub(crate) fn node_at(&self, address: &Address) -> Arc<Node> {
-        let map = self.map.load();
-        match map.find(address) {
-            Some(index) => Arc::clone(map.node(index)),
-            None => self.change(|map, old| self.index_in(map, old, address)),
-        }
     }
 
     /// Replaces the map by a changed copy, and repeats the change if another thread replaced the
@@ -350,14 +303,5 @@ impl Deployment {
             &self.error_counters,
             &self.circuit_opened,
         )
-    }
-}
-
-impl fmt::Debug for Deployment {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Deployment")
-            .field("options", &self.options)
-            .field("error_counters", &self.error_counters)
-            .finish_non_exhaustive()
     }
 }

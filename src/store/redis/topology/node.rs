@@ -25,6 +25,7 @@ use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
 use crate::store::redis::error::{self, ErrorCounters, Failure};
 use crate::store::redis::rtt::RttEstimator;
+use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::request::{Reply, Request};
 
 /// A request with less time than this says nothing about a server: its timeout is no failure, and
@@ -40,12 +41,12 @@ const MAX_PROBE_BUDGET: Duration = Duration::from_millis(100);
 pub(crate) struct Node {
     /// Unique in the process.
     pub(crate) id: u64,
-    options: Arc<Options>,
+    pub(crate) options: Arc<Options>,
     purpose: Purpose,
     location: ArcSwapOption<Location>,
     /// Notifies those that wait for the first address.
     located: Notify,
-    clock: Clock,
+    pub(crate) clock: Clock,
     /// The origin of the breaker's times.
     created_at: Instant,
     circuit: Mutex<Circuit>,
@@ -53,7 +54,7 @@ pub(crate) struct Node {
     is_closed: AtomicBool,
     /// Wakes the supervisor when the circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
-    error_counters: Arc<ErrorCounters>,
+    pub(crate) error_counters: Arc<ErrorCounters>,
     connections: OpenConnections,
     pub(crate) counters: Counters,
     pub(crate) round_trips: RoundTrips,
@@ -186,18 +187,6 @@ impl Node {
         })
     }
 
-    pub(crate) fn options(&self) -> &Arc<Options> {
-        &self.options
-    }
-
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    pub(crate) fn error_counters(&self) -> &ErrorCounters {
-        &self.error_counters
-    }
-
     /// The server's location; `None` before it is known.
     pub(crate) fn location(&self) -> Option<Arc<Location>> {
         self.location.load_full()
@@ -224,6 +213,18 @@ impl Node {
     pub(crate) fn has_address(&self, address: &Address) -> bool {
         let location = self.location.load();
         location.as_ref().is_some_and(|now| now.address == *address)
+    }
+
+    /// A redirect of this node with its host: an empty one means that of the node.
+    pub(crate) fn complete(&self, mut redirect: Redirect) -> Redirect {
+        let location = self.location.load();
+        let address = location.as_ref().map(|location| &location.address);
+        if let Some(Address::Tcp { host, .. }) = address
+            && redirect.host.is_empty()
+        {
+            redirect.host.clone_from(host);
+        }
+        redirect
     }
 
     /// Whether the server has not moved since it was at `location`.

@@ -120,7 +120,7 @@ impl SentinelClient<'_> {
     /// # Errors
     /// Why the Sentinel cannot be followed any more.
     async fn follow_until_error(&self) -> Result<(), Failure> {
-        let options = self.deployment.options();
+        let options = &self.deployment.options;
         let open = || handshake::open(self.address, options, Purpose::QuerySentinel);
         let (mut queries, mut subscription) = (open().await?.connection, open().await?.connection);
         let out = subscription.outgoing();
@@ -163,7 +163,7 @@ impl SentinelClient<'_> {
         out.push([b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", master]);
         out.push([b"SENTINEL", b"MASTER", master]);
         let replies = connection
-            .query(Instant::now() + self.deployment.options().connect_timeout)
+            .query(Instant::now() + self.deployment.options.connect_timeout)
             .await;
         match replies? {
             // This Sentinel does not know the name. Another one may.

@@ -70,7 +70,7 @@ impl UsageClient {
         let deadline = Instant::now() + TIMEOUT;
         let by_slot = self.deployment.is_cluster();
         let mut groups: HashMap<u16, Refused> = HashMap::new();
-        for (record, (tracking, hits)) in self.deployment.usage_queue().take_refused() {
+        for (record, (tracking, hits)) in self.deployment.usage.take_refused() {
             let slot = if by_slot { hash_slot::of(&record) } else { 0 };
             let group = groups.entry(slot).or_default();
             group.push((record, tracking, hits));
@@ -86,7 +86,7 @@ impl UsageClient {
             .for_each_concurrent(AT_A_TIME, |refused| self.add_refused(refused, deadline))
             .await;
         let (mut limits, mut index): (HashMap<_, Subjects>, _) = (HashMap::new(), Vec::new());
-        for (record, tracking, summary) in self.deployment.usage_queue().take_summaries(most) {
+        for (record, tracking, summary) in self.deployment.usage.take_summaries(most) {
             key::write_index(&self.prefix, &tracking, Order::Total, &mut index);
             let subjects = limits.entry_ref(&index).or_default();
             subjects.push((record, tracking, summary));
@@ -101,7 +101,7 @@ impl UsageClient {
     /// Adds hits that the denial cache refused to records of one slot. Those that certainly were
     /// not added wait for the next time.
     async fn add_refused(&self, refused: Refused, deadline: Instant) {
-        let queue = self.deployment.usage_queue();
+        let queue = &self.deployment.usage;
         let hits = refused
             .iter()
             .map(|(key, tracking, hits)| RefusedHits {
@@ -202,7 +202,7 @@ impl UsageClient {
             .await
             .map_or(true, |replies| replies.iter().any(is_error))
         {
-            let queue = self.deployment.usage_queue();
+            let queue = &self.deployment.usage;
             queue.drop_subjects(subjects.len() as u64);
         }
     }

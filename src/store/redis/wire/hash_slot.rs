@@ -7,6 +7,8 @@
 //! Source: Redis Cluster specification, "Key distribution model", "Hash tags", "MOVED Redirection"
 //! and "ASK redirection".
 
+use crate::net::dial::Address;
+
 /// The number of a hash slot, from 0 to 16,383.
 pub(crate) type Slot = u16;
 
@@ -65,6 +67,14 @@ pub(crate) struct Redirect {
 }
 
 impl Redirect {
+    /// The address of the server.
+    pub(crate) fn address(&self) -> Address {
+        Address::Tcp {
+            host: self.host.clone(),
+            port: self.port,
+        }
+    }
+
     /// Reads the error lines `MOVED slot host:port` and `ASK slot host:port`. `None` for any other
     /// error.
     pub(crate) fn read(line: &[u8]) -> Option<Self> {
