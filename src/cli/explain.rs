@@ -127,16 +127,17 @@ fn message(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     }
     if let Some(name) = &explain.subject {
         let subject = Subject::read(name).map_err(|error| UsageError(error.to_string()))?;
-        let (domain, entries) = subject
+        let ask = subject
             .one_of()
             .map_err(|why| UsageError(format!("subject: {why}")))?;
-        let domain = String::from_utf8(domain.to_vec())
+        let domain = String::from_utf8(ask.domain.to_vec())
             .map_err(|_| UsageError("subject: its domain is no UTF-8".to_owned()))?;
-        let entries = entries
-            .into_iter()
-            .map(|(key, value)| Entry {
-                key: key.to_vec(),
-                value: value.to_vec(),
+        let entries = ask
+            .first()
+            .iter()
+            .map(|entry| Entry {
+                key: entry.key.to_vec(),
+                value: entry.value.to_vec(),
             })
             .collect();
         let descriptors = vec![RateLimitDescriptor {

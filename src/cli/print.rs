@@ -8,8 +8,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::core::ask::written::shell_word;
-use crate::desk::admin::entry::Entry;
-use crate::limits::plan::key::Subject;
+use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::rules::compile::Problem;
 use crate::observe::telemetry;
 
@@ -54,15 +53,15 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<String> {
 
 /// A row of a list on one line, as words that a command takes: its entries or, where these do not
 /// say all of it, the name of its subject.
-pub(super) fn row(entries: &[Entry], subject: Option<&str>) -> String {
+pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
     let Some((name, subject)) = subject.and_then(|name| Some((name, Subject::read(name).ok()?)))
     else {
         return words(entries);
     };
     match subject.exact() {
-        Ok((_, exact))
-            if exact.iter().all(|(key, value)| {
-                str::from_utf8(key).is_ok() && str::from_utf8(value).is_ok()
+        Ok(exact)
+            if exact.first().iter().all(|entry| {
+                str::from_utf8(entry.key).is_ok() && str::from_utf8(entry.value).is_ok()
             }) =>
         {
             words(entries)
@@ -71,7 +70,7 @@ pub(super) fn row(entries: &[Entry], subject: Option<&str>) -> String {
     }
 }
 
-fn words(entries: &[Entry]) -> String {
+fn words(entries: &[EntryText]) -> String {
     entries
         .iter()
         .map(|entry| shell_word(&entry.written()).into_owned())

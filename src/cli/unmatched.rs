@@ -12,7 +12,7 @@ use super::admin::{Asked, block_on};
 use super::print;
 use super::replicas::{Answered, Merged, check_any};
 use crate::core::time::people;
-use crate::desk::admin::unmatched::{Descriptor, Domain, Unmatched};
+use crate::desk::admin::unmatched::{Unmatched, UnmatchedDescriptor, UnmatchedDomain};
 use crate::limits::rules::compile::OneLine;
 
 #[derive(Args, Debug)]
@@ -50,7 +50,7 @@ pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
 
 /// Equal descriptors are one, with the latest time.
 fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
-    let mut domains: Vec<Domain> = Vec::new();
+    let mut domains: Vec<UnmatchedDomain> = Vec::new();
     for domain in answers.flat_map(|answer| answer.domains) {
         let Some(known) = domains
             .iter_mut()
@@ -59,13 +59,13 @@ fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
             domains.push(domain);
             continue;
         };
-        known.known |= domain.known;
+        known.is_known |= domain.is_known;
         let mut latest: BTreeMap<_, _> = known
             .descriptors
             .drain(..)
             .map(|one| ((one.entries, one.subject), one.seen_at))
             .collect();
-        for Descriptor {
+        for UnmatchedDescriptor {
             entries,
             subject,
             seen_at,
@@ -76,7 +76,7 @@ fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
         }
         known.descriptors = latest
             .into_iter()
-            .map(|((entries, subject), seen_at)| Descriptor {
+            .map(|((entries, subject), seen_at)| UnmatchedDescriptor {
                 entries,
                 subject,
                 seen_at,
@@ -86,7 +86,7 @@ fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
             .descriptors
             .sort_by_key(|descriptor| std::cmp::Reverse(descriptor.seen_at));
     }
-    let latest = |domain: &Domain| {
+    let latest = |domain: &UnmatchedDomain| {
         domain
             .descriptors
             .first()
@@ -102,13 +102,13 @@ fn text(unmatched: &Unmatched) -> String {
     }
     let mut text = String::new();
     for domain in &unmatched.domains {
-        let unknown = if domain.known {
+        let unknown = if domain.is_known {
             ""
         } else {
             ": no file defines this domain"
         };
         text += &format!("{}{unknown}\n", OneLine(&domain.domain));
-        for Descriptor {
+        for UnmatchedDescriptor {
             entries,
             subject,
             seen_at,
@@ -129,20 +129,20 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::desk::admin::entry::Entry;
+    use crate::limits::plan::key::EntryText;
 
-    fn domain(name: &str, known: bool, descriptors: &[(&str, i64)]) -> Domain {
-        let descriptor = |&(value, seen): &(&str, i64)| Descriptor {
-            entries: vec![Entry {
+    fn domain(name: &str, is_known: bool, descriptors: &[(&str, i64)]) -> UnmatchedDomain {
+        let descriptor = |&(value, seen): &(&str, i64)| UnmatchedDescriptor {
+            entries: vec![EntryText {
                 key: "user".to_owned(),
                 value: value.to_owned(),
             }],
             subject: None,
             seen_at: Timestamp::from_second(1_800_000_000 + seen).expect("an instant"),
         };
-        Domain {
+        UnmatchedDomain {
             domain: name.to_owned(),
-            known,
+            is_known,
             descriptors: descriptors.iter().map(descriptor).collect(),
         }
     }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use super::admin::{self, Asked, Services};
 use super::{UsageError, entries, print};
+use crate::core::ask::Entry;
 use crate::core::time::people::{instant, span};
 use crate::desk::admin::usage::{Series, Top, Usage};
 use crate::limits::plan::key;
@@ -111,10 +112,10 @@ pub(super) fn subject(named: &Named<'_>) -> Result<Vec<(&'static str, String)>, 
     for entry in &descriptor.entries {
         if entry.key.contains(&b'=') || str::from_utf8(&entry.value).is_err() {
             // Only a name can say it.
-            let entries = descriptor
-                .entries
-                .iter()
-                .map(|entry| (&entry.key[..], &entry.value[..]));
+            let entries = descriptor.entries.iter().map(|entry| Entry {
+                key: &entry.key,
+                value: &entry.value,
+            });
             return Ok(vec![("subject", key::name_of(domain.as_bytes(), entries))]);
         }
         query.push((

@@ -87,6 +87,14 @@ impl<'a> Ask<'a> {
         })
     }
 
+    /// The entries of the first descriptor.
+    #[must_use]
+    pub fn first(&self) -> &[Entry<'a>] {
+        self.descriptors()
+            .next()
+            .map_or(&[], |(_, entries)| entries)
+    }
+
     /// Makes each descriptor look, whatever it asked for.
     pub fn look(&mut self) {
         for descriptor in &mut self.descriptors {

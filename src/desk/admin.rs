@@ -9,7 +9,6 @@
 
 pub mod access;
 pub mod decisions;
-pub mod entry;
 pub mod explain;
 mod known;
 pub mod limits;
@@ -126,7 +125,7 @@ impl Api {
     /// Answers one request below [`Api::PREFIX`].
     pub async fn answer(&self, request: Request<Incoming>) -> Page {
         let found = routes::find(request.method(), request.uri().path());
-        let (operation, need) = match found {
+        let found = match found {
             Ok(found) => found,
             Err(None) => {
                 return Failure::not_found("no such call; /api/v1/openapi.json lists them").into();
@@ -138,10 +137,11 @@ impl Api {
                 );
             }
         };
-        let caller = match self.access.caller(request.headers(), need).await {
+        let caller = match self.access.caller(request.headers(), found.need).await {
             Ok(caller) => caller,
             Err(failure) => return failure.into(),
         };
+        let (operation, id) = (found.operation, found.id.to_owned());
         let charge = self.unanswered.charge(0);
         let answer = charge.unless_oldest(async {
             let (head, body) = request.into_parts();
@@ -153,6 +153,7 @@ impl Api {
             let _permit = self.permits.acquire().await;
             let call = Call {
                 query: Query::new(head.uri.query().unwrap_or_default()),
+                id,
                 body,
                 caller,
             };
@@ -187,7 +188,7 @@ impl Api {
             Operation::Unmatched => blocking(move || unmatched::report(&parts, &call.query)).await,
             Operation::Overrides => blocking(move || overrides::list(&parts, &call.query)).await,
             Operation::SetOverride => overrides::set(&parts, &call).await,
-            Operation::RemoveOverride(id) => overrides::remove(&parts, &id, &call).await,
+            Operation::RemoveOverride => overrides::remove(&parts, &call).await,
             Operation::Reset => overrides::reset(&parts, &call).await,
             Operation::Explain => explain::running(&parts, call).await,
         }
@@ -199,6 +200,8 @@ impl Api {
 pub(crate) struct Call {
     /// Its parameters.
     pub(crate) query: Query,
+    /// What it is about, by its path; may be empty.
+    pub(crate) id: String,
     /// Its body; empty for GET.
     pub(crate) body: Vec<u8>,
     /// Who calls.
@@ -206,6 +209,11 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// The name of the caller's token; empty without one.
+    pub(crate) fn by(&self) -> &str {
+        self.caller.0.as_deref().unwrap_or_default()
+    }
+
     /// The body, read as JSON.
     ///
     /// # Errors

@@ -2,14 +2,12 @@
 //! loopback unless a setting says otherwise.
 //!
 //! Pages show no secret and change nothing: changes are calls of the admin API, which need a token.
-//! A part of the process that has something to show adds a page ([`Pages::add`]). One guard stands
-//! before all of them. The texts are made on threads of lower priority and shared among their
-//! readers, as the metrics are.
+//! One guard stands before all of them. The texts are made on threads of lower priority and shared
+//! among their readers, as the metrics are.
 
 mod limits;
 mod stats;
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
@@ -49,84 +47,40 @@ pub struct View {
 pub struct Pages {
     guard: Guard,
     metrics: Arc<Metrics>,
-    api: Option<Api>,
-    entries: Vec<Entry>,
+    api: Api,
+    limits: SharedTexts<View>,
+    stats: SharedTexts<View>,
 }
 
-struct Entry {
-    path: &'static str,
-    what: &'static str,
-    texts: SharedTexts<View>,
-}
+/// The list of pages, in the form of envoyproxy/ratelimit.
+const LIST: &str = "/: this list
+/rlconfig: limits in force, and where each is written; ?format=json, ?domain=NAME
+/stats: counters under the names of envoyproxy/ratelimit; ?format=json
+/admin: the admin page, for a browser
+/api/v1/: the admin API; /api/v1/openapi.json describes it
+
+Weir has no pprof: it profiles programs in Go. Use perf.
+Metrics for Prometheus are at /metrics on the HTTP port.
+";
 
 impl std::fmt::Debug for Pages {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_list()
-            .entries(self.entries.iter().map(|entry| entry.path))
-            .finish()
+        out.debug_struct("Pages").finish_non_exhaustive()
     }
 }
 
 impl Pages {
-    /// The limits in force, and the counters.
+    /// The limits in force, the counters, and the admin API with its page.
     #[must_use]
-    pub fn new(guard: Guard, live: Arc<Live>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(guard: Guard, live: Arc<Live>, metrics: Arc<Metrics>, api: Api) -> Self {
         let counted = Arc::clone(&metrics);
         Self {
             guard,
             metrics,
-            api: None,
-            entries: Vec::new(),
+            api,
+            limits: SharedTexts::new(move |view| limits::page(&live, view, MAX_PAGE_BYTES)),
+            stats: SharedTexts::new(move |view| stats::page(&counted, view, MAX_PAGE_BYTES)),
         }
-        .add(
-            "/rlconfig",
-            "limits in force, and where each is written; ?format=json, ?domain=NAME",
-            move |view| limits::page(&live, view, MAX_PAGE_BYTES),
-        )
-        .add(
-            "/stats",
-            "counters under the names of envoyproxy/ratelimit; ?format=json",
-            move |view| stats::page(&counted, view, MAX_PAGE_BYTES),
-        )
-    }
-
-    /// Adds the admin API.
-    #[must_use]
-    pub fn with_api(mut self, api: Api) -> Self {
-        self.api = Some(api);
-        self
-    }
-
-    /// Adds a page: its path, a line for the list of pages, and how its text is made. The text has
-    /// a bound, and holds no secret.
-    #[must_use]
-    pub fn add(
-        mut self,
-        path: &'static str,
-        what: &'static str,
-        make: impl Fn(&View) -> String + Send + Sync + 'static,
-    ) -> Self {
-        self.entries.push(Entry {
-            path,
-            what,
-            texts: SharedTexts::new(make),
-        });
-        self
-    }
-
-    /// The list of pages, in the form of envoyproxy/ratelimit.
-    fn list(&self) -> String {
-        let mut list = "/: this list\n".to_owned();
-        for Entry { path, what, .. } in &self.entries {
-            // Writing to a string does not fail.
-            let _ = writeln!(list, "{path}: {what}");
-        }
-        if self.api.is_some() {
-            list += "/admin: the admin page, for a browser\n/api/v1/: the admin API; \
-                /api/v1/openapi.json describes it\n";
-        }
-        list + "\nWeir has no pprof: it profiles programs in Go. Use perf.\nMetrics for Prometheus \
-            are at /metrics on the HTTP port.\n"
     }
 }
 
@@ -144,21 +98,18 @@ impl Site for Pages {
                 failed(StatusCode::FORBIDDEN, why)
             };
         }
-        if let Some(api) = self.api.as_ref().filter(|_| path.starts_with(Api::PREFIX)) {
-            return api.answer(request).await;
+        if path.starts_with(Api::PREFIX) {
+            // Apart, because it is large.
+            return Box::pin(self.api.answer(request)).await;
         }
-        if let Some(page) = self
-            .api
-            .as_ref()
-            .and_then(|_| admin::page::answer(request.method(), path))
-        {
+        if let Some(page) = admin::page::answer(request.method(), path) {
             return page;
         }
-        if path == "/" {
-            return text(StatusCode::OK, self.list());
-        }
-        let Some(entry) = self.entries.iter().find(|entry| entry.path == path) else {
-            return text(StatusCode::NOT_FOUND, "no such page; / lists them\n");
+        let texts = match path {
+            "/" => return text(StatusCode::OK, LIST),
+            "/rlconfig" => &self.limits,
+            "/stats" => &self.stats,
+            _ => return text(StatusCode::NOT_FOUND, "no such page; / lists them\n"),
         };
         let view = match View::try_new(request.uri().query().unwrap_or_default()) {
             Ok(view) => view,
@@ -168,7 +119,7 @@ impl Site for Pages {
             Format::Text => "text/plain; charset=utf-8",
             Format::Json => "application/json",
         };
-        entry.texts.page(&request, view, content_type).await
+        texts.page(&request, view, content_type).await
     }
 }
 
@@ -220,20 +171,13 @@ mod tests {
 
     #[test]
     fn the_list_has_every_page() {
-        let metrics = Metrics::new(1, 0.8);
-        let pages = Pages::new(
-            Guard::ANY_NAME,
-            Arc::new(Live::new(Arc::clone(&metrics))),
-            metrics,
-        )
-        .add("/more", "something else", |_| String::new());
-        let list = pages.list();
         for line in [
             "/rlconfig: limits in force",
             "/stats: counters",
-            "/more: something else",
+            "/admin: the admin page",
+            "/api/v1/: the admin API",
         ] {
-            assert!(list.lines().any(|shown| shown.starts_with(line)), "{list}");
+            assert!(LIST.lines().any(|shown| shown.starts_with(line)), "{LIST}");
         }
     }
 }

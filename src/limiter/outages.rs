@@ -320,7 +320,16 @@ impl OutageLog {
             Some((ended, calm)) if is_soon(ended) => (calm * 2).min(summary_interval),
             _ => calm,
         };
-        Outage::new(began, self.calm_answers, began + first_summary, calm)
+        Outage {
+            began,
+            before: self.calm_answers,
+            failing: Vec::new(),
+            named: Vec::new(),
+            lines: 0,
+            next_summary: began + first_summary,
+            calm_since: None,
+            calm,
+        }
     }
 
     fn is_failing(&self) -> bool {
@@ -375,19 +384,6 @@ impl OutageLog {
 }
 
 impl Outage {
-    fn new(began: Instant, before: PolicyAnswers, next_summary: Instant, calm: Duration) -> Self {
-        Self {
-            began,
-            before,
-            failing: Vec::new(),
-            named: Vec::new(),
-            lines: 0,
-            next_summary,
-            calm_since: None,
-            calm,
-        }
-    }
-
     fn observe(
         &mut self,
         now: Instant,

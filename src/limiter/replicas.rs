@@ -17,8 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use recent::Recent;
-pub use recent::{Event, Options as RecentOptions};
+use recent::{Event, Recent};
 use resolve::{ResolveError, Resolver};
 pub use source::{DnsName, Source};
 
@@ -26,101 +25,85 @@ pub use source::{DnsName, Source};
 /// would not end before the next one is due.
 pub(crate) const LOOKUP_WITHIN: Duration = Duration::from_secs(5);
 
-/// The number of replicas in force; clones share it.
+/// The number of replicas in force, and how many times their name was resolved since the start;
+/// clones share both.
 #[derive(Clone, Debug)]
-pub struct ReplicaCount(Arc<AtomicU32>);
+pub struct ReplicaCount(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    count: AtomicU32,
+    answered: AtomicU64,
+    failed: AtomicU64,
+}
 
 impl ReplicaCount {
     /// Of this many replicas.
     #[must_use]
     pub fn new(count: NonZeroU32) -> Self {
-        Self(Arc::new(AtomicU32::new(count.get())))
+        Self(Arc::new(Shared {
+            count: count.get().into(),
+            answered: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }))
     }
 
     /// The number now.
     #[must_use]
     pub fn get(&self) -> NonZeroU32 {
-        NonZeroU32::new(self.0.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
+        NonZeroU32::new(self.0.count.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
     }
 
-    fn set(&self, count: NonZeroU32) {
-        self.0.store(count.get(), Ordering::Relaxed);
-    }
-}
-
-/// How many times the name was resolved since the start; clones share the counts.
-#[derive(Clone, Debug, Default)]
-pub struct Lookups(Arc<LookupCounts>);
-
-#[derive(Debug, Default)]
-struct LookupCounts {
-    answered: AtomicU64,
-    failed: AtomicU64,
-}
-
-impl Lookups {
     /// Lookups that found addresses.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.0.answered.load(Ordering::Relaxed)
     }
 
-    /// All others.
+    /// All other lookups.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.0.failed.load(Ordering::Relaxed)
     }
-
-    fn count(&self, is_answered: bool) {
-        let counter = if is_answered {
-            &self.0.answered
-        } else {
-            &self.0.failed
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
-/// The rhythm of lookups.
+/// The rhythm of lookups, and how answers become the number in force.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The time from the end of a lookup to the next one, varied by a tenth so that replicas do not
     /// ask together. Two small queries in this time are no load, and a replica that starts is known
     /// soon.
     pub interval: Duration,
-    /// The time that a lookup may take.
-    pub timeout: Duration,
-    /// How answers become the number in force.
-    pub recent: RecentOptions,
+    /// How long all answers have to be lower until the number in force is.
+    pub hold: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             interval: Duration::from_secs(5),
-            timeout: LOOKUP_WITHIN,
-            recent: RecentOptions::default(),
+            hold: Duration::from_secs(30),
         }
     }
 }
 
-/// Resolves `name` at intervals, and keeps `count` at the number of replicas; never ends.
-pub async fn follow(name: DnsName, count: ReplicaCount, lookups: Lookups, options: Options) {
+/// Resolves `name` at intervals, and keeps the number of replicas at what it finds; never ends.
+pub async fn follow(name: DnsName, replicas: ReplicaCount, options: Options) {
     let mut resolver = Resolver::new(name.clone());
-    let mut recent = Recent::new(options.recent);
+    let mut recent = Recent::new(options.hold);
     loop {
-        let answer = timeout(options.timeout, resolver.addresses())
+        let answer = timeout(LOOKUP_WITHIN, resolver.addresses())
             .await
             .unwrap_or(Err(ResolveError::Timeout));
-        lookups.count(answer.is_ok());
-        let event = recent.observe(
-            Instant::now(),
-            answer
-                .as_ref()
-                .map(|&addresses| addresses)
-                .map_err(ToString::to_string),
-        );
-        count.set(recent.count());
+        let Shared {
+            count,
+            answered,
+            failed,
+        } = &*replicas.0;
+        let lookups = if answer.is_ok() { answered } else { failed };
+        lookups.fetch_add(1, Ordering::Relaxed);
+        let event = recent.observe(Instant::now(), answer.map_err(|error| error.to_string()));
+        count.store(recent.count().get(), Ordering::Relaxed);
         if let Some(event) = event {
             log(&name, &event);
         }

@@ -16,7 +16,7 @@ mod subject;
 mod trials;
 
 pub use all_or_none::AllOrNone;
-pub use checks::{BlockedKey, Changes, Check, CheckIndex, CheckIndices, Checks, Modes};
+pub use checks::{Changes, Check, CheckIndex, CheckIndices, Checks, Modes};
 pub use explain::Explanation;
 pub use outcome::{By, Outcome, Outcomes};
 pub(crate) use subject::{NoPlan, ask as ask_of};
@@ -89,8 +89,9 @@ pub struct Block {
     pub ends_in: Option<Span>,
     /// The hits that it asks for.
     pub hits: i64,
-    /// The key of the counter that it would have, in [`Plan::checks`].
-    pub key: BlockedKey,
+    /// Where the key of the counter that it would have is, among those of [`Plan::checks`]. Keys
+    /// have less than 4 GiB, because a request has, and slots are as small as they can be.
+    pub key: Range<u32>,
 }
 
 /// A descriptor that a store decides.
@@ -327,9 +328,10 @@ impl Matcher<'_, '_> {
     /// Writes the key of a counter that is not asked for, so that a blocked subject is the one that
     /// it was before.
     #[cold]
-    fn add_blocked_key(&mut self, asked: Asked<'_>, amount: Option<&Amount>) -> BlockedKey {
+    fn add_blocked_key(&mut self, asked: Asked<'_>, amount: Option<&Amount>) -> Range<u32> {
         self.checks.is_blocked = true;
-        BlockedKey::new(self.add_key(asked, amount.map(|amount| &amount.algorithm)))
+        let Range { start, end } = self.add_key(asked, amount.map(|amount| &amount.algorithm));
+        start as u32..end as u32
     }
 
     /// Writes the key of a counter, and returns where.

@@ -363,7 +363,7 @@ impl Shared {
         };
         let api = Api::new(parts, Access::new(ip, settings.admin_tokens.clone()));
         let (live, metrics) = (Arc::clone(&self.live), Arc::clone(&self.metrics));
-        debug::Pages::new(Guard::new(ip), live, metrics).with_api(api)
+        debug::Pages::new(Guard::new(ip), live, metrics, api)
     }
 }
 

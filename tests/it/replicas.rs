@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use weir::core::proto::rate_limit_response::Code;
-use weir::limiter::replicas::{Lookups, Options, RecentOptions, ReplicaCount, Source, follow};
+use weir::limiter::replicas::{Options, ReplicaCount, Source, follow};
 
 use crate::support::dns::{DnsServer, Fault, Zone};
 use crate::support::wait::eventually_async;
@@ -129,26 +129,18 @@ async fn without_a_name_there_are_no_lookups() {
 }
 
 /// Follows a name of `dns` quickly, and holds a number for `hold`.
-fn followed(
-    dns: &DnsServer,
-    hold: Duration,
-) -> (ReplicaCount, Lookups, tokio::task::JoinHandle<()>) {
+fn followed(dns: &DnsServer, hold: Duration) -> (ReplicaCount, tokio::task::JoinHandle<()>) {
     let Ok(Source::Dns(name)) = Source::try_new(&format!("dns://{}/weir.test", dns.address()))
     else {
         panic!("a name")
     };
-    let (count, lookups) = (ReplicaCount::new(NonZeroU32::MIN), Lookups::default());
-    let recent = RecentOptions {
-        hold,
-        ..RecentOptions::default()
-    };
+    let count = ReplicaCount::new(NonZeroU32::MIN);
     let options = Options {
         interval: Duration::from_millis(10),
-        recent,
-        ..Options::default()
+        hold,
     };
-    let task = tokio::spawn(follow(name, count.clone(), lookups.clone(), options));
-    (count, lookups, task)
+    let task = tokio::spawn(follow(name, count.clone(), options));
+    (count, task)
 }
 
 /// Waits until the number of replicas is this.
@@ -168,7 +160,7 @@ async fn the_larger_number_of_addresses_counts_and_long_answers_come_by_tcp() {
         v6: 3,
         ..Zone::default()
     });
-    let (count, _, task) = followed(&dns, Duration::ZERO);
+    let (count, task) = followed(&dns, Duration::ZERO);
     wait_for(&count, 3).await;
     dns.set(Zone {
         v4: 5,
@@ -227,7 +219,7 @@ async fn a_smaller_number_counts_when_it_has_lasted_and_failures_change_nothing(
         v4: 4,
         ..Zone::default()
     });
-    let (count, lookups, task) = followed(&dns, HOLD);
+    let (count, task) = followed(&dns, HOLD);
     wait_for(&count, 4).await;
     let began = Instant::now();
     dns.set(Zone {
@@ -237,20 +229,20 @@ async fn a_smaller_number_counts_when_it_has_lasted_and_failures_change_nothing(
     wait_for(&count, 2).await;
     assert!(began.elapsed() >= HOLD, "after {:?}", began.elapsed());
     for fault in [Fault::ServerFailure, Fault::NoSuchName, Fault::Silence] {
-        let failed = lookups.failed();
+        let failed = count.failed();
         dns.set(Zone {
             v4: 1,
             fault: Some(fault),
             ..Zone::default()
         });
-        let counted = eventually_async(|| (lookups.failed() > failed).then_some(())).await;
+        let counted = eventually_async(|| (count.failed() > failed).then_some(())).await;
         assert!(counted.is_some(), "{fault:?} is no answer");
         assert_eq!(count.get().get(), 2, "{fault:?}");
     }
-    let failed = lookups.failed();
+    let failed = count.failed();
     dns.set(Zone::default());
     assert!(
-        eventually_async(|| (lookups.failed() > failed + 1).then_some(()))
+        eventually_async(|| (count.failed() > failed + 1).then_some(()))
             .await
             .is_some(),
         "a name without addresses is no answer"

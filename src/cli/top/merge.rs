@@ -4,12 +4,12 @@
 
 use std::collections::HashMap;
 
-use crate::desk::admin::entry::Entry;
 use crate::desk::admin::top::{Subject, Top};
+use crate::limits::plan::key::EntryText;
 use crate::observe::subjects::Ranking;
 
 /// Limit, domain, entries and exact name of a subject.
-type Name<'t> = (&'t str, &'t str, &'t [Entry], Option<&'t str>);
+type Name<'t> = (&'t str, &'t str, &'t [EntryText], Option<&'t str>);
 
 fn name(subject: &Subject) -> Name<'_> {
     (
@@ -102,7 +102,7 @@ mod tests {
         [hits, hits_error]: [u64; 2],
         [refused, refused_error]: [u64; 2],
     ) -> Subject {
-        let entries = vec![Entry {
+        let entries = vec![EntryText {
             key: "user".to_owned(),
             value: user.to_owned(),
         }];

@@ -18,7 +18,7 @@ use crate::core::ask::{Ask, Entry};
 use crate::core::time::people;
 use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
-use crate::limits::plan::{By, Check, Explanation, Fate, Outcomes, Plan, Slot, ask_of, key};
+use crate::limits::plan::{By, Check, Explanation, Fate, Outcomes, Plan, Slot, key};
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{LimitInForce, Scale};
 use crate::limits::rules::trace::{self, End, How, Named, Trace, WhyNot};
@@ -203,12 +203,9 @@ impl Asked {
             Self::Message(message) => {
                 decode(message).map_err(|error| Failure::bad_request(&error.to_string()))?
             }
-            Self::Subject(subject) => {
-                let (domain, entries) = subject
-                    .one_of()
-                    .map_err(|why| Failure::bad_request(&format!("subject: {why}")))?;
-                ask_of(domain, &entries)
-            }
+            Self::Subject(subject) => subject
+                .one_of()
+                .map_err(|why| Failure::bad_request(&format!("subject: {why}")))?,
         };
         ask.look();
         Ok(ask)
@@ -364,25 +361,25 @@ impl Descriptor {
         explanation: &Explanation<'_>,
     ) -> Self {
         let slot = &plan.slots[index];
-        let named = entries.iter().map(|entry| (entry.key, entry.value));
-        let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
+        let written: Vec<_> = entries.iter().map(ToString::to_string).collect();
         let traced = explanation.trace.iter();
         let levels = traced
-            .flat_map(|trace| trace.levels.iter().zip(&entries))
+            .flat_map(|trace| trace.levels.iter().zip(&written))
             .map(Level::new)
             .collect();
         let counter = match &slot.fate {
             Fate::Checked(checked) => Some(plan.checks.key(&plan.checks[checked.check])),
             _ => None,
         };
-        let (outcome, reason) = outcome(plan, slot, explanation, &entries);
+        let (outcome, reason) = outcome(plan, slot, explanation, &written);
         Self {
-            subject: counter.map_or_else(|| key::name_of(domain, named), key::name),
+            subject: counter
+                .map_or_else(|| key::name_of(domain, entries.iter().copied()), key::name),
             outcome: outcome.to_owned(),
             reason,
             refused_now: false,
             overridden: None,
-            entries,
+            entries: written,
             levels,
             limit: plan.limit(slot).map(|limit| Shown::new(&plan.rules, limit)),
             counter: counter.map(|counter| String::from_utf8_lossy(counter).into_owned()),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::query::Query;
+use super::query::{Query, next};
 use super::reply::Failure;
 use super::{Parts, known};
 use crate::core::time::Unit;
@@ -25,7 +25,7 @@ pub struct Limits {
 }
 
 pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
-    let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
+    let page = query.page(USUAL_COUNT)?;
     let none = Rules::default();
     let snapshot = parts.live.load();
     let rules = snapshot.as_ref().map_or(&none, |snapshot| &snapshot.rules);
@@ -43,16 +43,15 @@ pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
         .flat_map(|(_, limits)| limits);
     let (mut total, mut limits) = (0, Vec::new());
     for limit in of_domains.filter(is_sought) {
-        if total >= offset && limits.len() < count {
+        if total >= page.offset && limits.len() < page.count {
             limits.push(object(rules, limit));
         }
         total += 1;
     }
-    let behind = offset.saturating_add(count);
     Ok(Limits {
         limits,
         total,
-        next: (behind < total).then(|| behind.to_string()),
+        next: next(page, total),
     })
 }
 

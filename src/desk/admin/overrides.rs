@@ -4,8 +4,7 @@
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::entry::Entry;
-use super::query::Query;
+use super::query::{Query, next};
 use super::reply::{Failure, json, with_status};
 use super::{Call, Parts, known, subject};
 use crate::core::ask::Ask;
@@ -15,8 +14,8 @@ use crate::core::verdict::StoreError;
 use crate::limits::overrides::{
     EntryRecord, Invalid, Kind, Override, RateRecord, Reach, Record, Unfit, raised,
 };
-use crate::limits::plan::key::{self, Subject};
-use crate::limits::plan::{CheckIndex, Fate, Plan, ask_of};
+use crate::limits::plan::key::{self, EntryText, Subject};
+use crate::limits::plan::{CheckIndex, Checks, Fate, Plan, ask_of};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{Limit, LimitInForce, OnStoreFailure};
@@ -149,7 +148,7 @@ impl From<Invalid> for Failure {
 
 /// GET: the overrides in force, or those that ended lately, of all domains or of one.
 pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
-    let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
+    let page = query.page(USUAL_COUNT)?;
     let domain = query.get("domain");
     let all = match query.is("ended")? {
         true => parts.overrides.list_ended(),
@@ -159,110 +158,65 @@ pub(super) fn list(parts: &Parts, query: &Query) -> Result<Overrides, Failure> {
         .into_iter()
         .filter(|one| domain.is_none_or(|domain| one.domain == domain))
         .collect();
-    let behind = offset.saturating_add(count);
     if all.is_empty() {
         known::domain(&known::rules(parts), domain)?;
     }
-    let next = (behind < all.len()).then(|| behind.to_string());
     Ok(Overrides {
-        overrides: all.into_iter().skip(offset).take(count).collect(),
-        next,
+        next: next(page, all.len()),
+        overrides: all.into_iter().skip(page.offset).take(page.count).collect(),
     })
 }
 
 /// POST: sets an override.
 pub(super) async fn set(parts: &Parts, call: &Call) -> Result<Page, Failure> {
-    let Order {
-        kind,
-        domain,
-        entries,
-        subject,
-        to,
-        until,
-        reason,
-        force,
-    } = call.body()?;
-    let (domain, entries) = match &subject {
-        Some(name) if is_alone(&domain, &entries)? => subject::order_of(&subject::read(name)?)?,
-        _ => (domain, entries),
-    };
-    let by = call.caller.0.as_deref().unwrap_or_default().to_owned();
+    let mut order: Order = call.body()?;
+    if let Some(name) = &order.subject {
+        is_alone(&order.domain, &order.entries)?;
+        (order.domain, order.entries) = subject::order_of(&subject::read(name)?)?;
+    }
     let record = Record {
-        id: String::new(),
-        kind,
-        domain,
-        entries,
-        to,
-        until,
-        reason,
-        by,
+        kind: order.kind,
+        domain: order.domain,
+        entries: order.entries,
+        to: order.to,
+        until: order.until,
+        reason: order.reason,
+        by: call.by().to_owned(),
         ..Record::default()
     };
     let one = Override {
         created_at: memory::now(),
         ..record.read()?
     };
-    let mut reached = reached_now(parts, &one, force).await?;
+    // There may be many limits.
+    let (rules, ordered) = (known::rules(parts), one.clone());
+    let ordered = tokio::task::spawn_blocking(move || {
+        if !order.force {
+            is_known(&rules, &ordered)?;
+        }
+        reached(&rules, &ordered)
+    });
+    let mut ordered = ordered
+        .await
+        .map_err(|error| Failure::unavailable(&error.to_string()))??;
     if parts.overrides.is_for_this_process_only() {
-        reached.warnings.push(
+        ordered.warnings.push(
             "it is kept in this process only: it ends with the process, and other replicas do not \
              know it; set OVERRIDES_FILE, or keep counters in Redis"
                 .to_owned(),
         );
     }
-    let replaced = parts
-        .overrides
-        .set(one.clone())
-        .await?
-        .map(|before| Record::from(&before));
-    let Reached {
-        limits,
-        keeps_count,
-        warnings,
-    } = reached;
-    Ok(with_status(
-        StatusCode::CREATED,
-        &Ordered {
-            r#override: Record::from(&one),
-            limits,
-            keeps_count,
-            replaced,
-            warnings,
-        },
-    ))
-}
-
-/// Compares an override with the limits in force, of which there may be many.
-async fn reached_now(parts: &Parts, one: &Override, force: bool) -> Result<Reached, Failure> {
-    let rules = known::rules(parts);
-    let one = one.clone();
-    let reached = tokio::task::spawn_blocking(move || {
-        if !force {
-            is_known(&rules, &one)?;
-        }
-        reached(&rules, &one)
-    });
-    reached
-        .await
-        .map_err(|error| Failure::unavailable(&error.to_string()))?
+    let before = parts.overrides.set(one).await?;
+    ordered.replaced = before.as_ref().map(Record::from);
+    Ok(with_status(StatusCode::CREATED, &ordered))
 }
 
 /// DELETE: ends an override.
-pub(super) async fn remove(parts: &Parts, id: &str, call: &Call) -> Result<Page, Failure> {
-    let removed = parts
-        .overrides
-        .remove(id, call.caller.0.as_deref().unwrap_or_default())
-        .await?;
+pub(super) async fn remove(parts: &Parts, call: &Call) -> Result<Page, Failure> {
+    let removed = parts.overrides.remove(&call.id, call.by()).await?;
     Ok(json(&Removed {
         removed: Record::from(&removed),
     }))
-}
-
-/// What an override means for the limits in force.
-struct Reached {
-    limits: Vec<String>,
-    keeps_count: bool,
-    warnings: Vec<String>,
 }
 
 /// Checks the names of an override.
@@ -281,7 +235,8 @@ fn is_known(rules: &Rules, one: &Override) -> Result<(), Failure> {
     })
 }
 
-fn reached(rules: &Rules, one: &Override) -> Result<Reached, Failure> {
+/// What an override means for the limits in force.
+fn reached(rules: &Rules, one: &Override) -> Result<Ordered, Failure> {
     let reach = Reach::new(rules, one);
     if let (Kind::Raise(_), true) = (one.kind, reach.limits.is_empty()) {
         if let Some((limit, unfit)) = reach.unfit.first() {
@@ -324,9 +279,11 @@ fn reached(rules: &Rules, one: &Override) -> Result<Reached, Failure> {
         .limits
         .iter()
         .all(|limit| keeps_counter(*limit, one.kind));
-    Ok(Reached {
+    Ok(Ordered {
+        r#override: Record::from(one),
         limits: paths(&reach.limits),
         keeps_count,
+        replaced: None,
         warnings,
     })
 }
@@ -387,10 +344,10 @@ fn keeps_counter(limit: LimitInForce<'_>, kind: Kind) -> bool {
     raised(amount, &to).is_ok_and(|raised| suffix(&raised.algorithm) == suffix(&amount.algorithm))
 }
 
-/// Whether a subject stands in the place of domain and entries.
-fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<bool, Failure> {
+/// Checks that a subject stands in the place of domain and entries.
+fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<(), Failure> {
     if domain.is_empty() && entries.is_empty() {
-        return Ok(true);
+        return Ok(());
     }
     Err(Failure::bad_request(
         "subject: it has the domain and the entries; leave out domain and entries",
@@ -399,20 +356,15 @@ fn is_alone(domain: &str, entries: &[EntryRecord]) -> Result<bool, Failure> {
 
 /// POST: resets the counter of one descriptor.
 pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
-    let ResetOrder {
-        domain,
-        entries,
-        subject,
-        limit,
-    } = call.body()?;
-    if let Some(name) = subject {
-        is_alone(&domain, &entries)?;
-        return reset_subject(parts, call, &subject::read(&name)?, limit.as_deref()).await;
+    let order: ResetOrder = call.body()?;
+    if let Some(name) = &order.subject {
+        is_alone(&order.domain, &order.entries)?;
+        return reset_subject(parts, call, &subject::read(name)?, order.limit.as_deref()).await;
     }
     let record = Record {
         kind: Kind::NAMES[0].to_owned(),
-        domain,
-        entries,
+        domain: order.domain,
+        entries: order.entries,
         ..Record::default()
     };
     // The bounds are those of overrides. The values are as they were written: a limit without
@@ -437,6 +389,13 @@ pub(super) async fn reset(parts: &Parts, call: &Call) -> Result<Page, Failure> {
     reset_ask(parts, call, &ask).await
 }
 
+/// A counter that an operator resets: its plan, and its descriptor as people read it.
+struct Target<'p> {
+    plan: &'p Plan,
+    domain: String,
+    entries: Vec<String>,
+}
+
 /// Resets the counter of a named subject. One whose texts are all known is a descriptor.
 async fn reset_subject(
     parts: &Parts,
@@ -444,8 +403,8 @@ async fn reset_subject(
     subject: &Subject,
     limit: Option<&str>,
 ) -> Result<Page, Failure> {
-    if let Ok((domain, entries)) = subject.exact() {
-        return reset_ask(parts, call, &ask_of(domain, &entries)).await;
+    if let Ok(ask) = subject.exact() {
+        return reset_ask(parts, call, &ask).await;
     }
     let plan = subject::plan_of(parts, subject, limit)?;
     let existed = if plan.checks.is_empty() {
@@ -453,125 +412,107 @@ async fn reset_subject(
     } else {
         Some(parts.rls.reset_counter(&plan, CheckIndex(0)).await)
     };
-    let text = subject::entries_of(subject)
-        .iter()
-        .map(Entry::written)
-        .collect::<Vec<_>>()
-        .join(" ");
-    was_reset(
-        parts,
-        call,
-        &plan,
-        existed,
-        (&subject.domain.shown(), &text),
-    )
-    .await
+    let target = Target {
+        plan: &plan,
+        domain: subject.domain.shown(),
+        entries: subject::entries_of(subject)
+            .iter()
+            .map(EntryText::written)
+            .collect(),
+    };
+    target.was_reset(parts, call, existed).await
 }
 
 async fn reset_ask(parts: &Parts, call: &Call, ask: &Ask<'_>) -> Result<Page, Failure> {
     let (plan, existed) = parts.rls.reset(ask).await.ok_or_else(subject::no_limits)?;
-    let text = ask
-        .descriptors()
-        .flat_map(|(_, entries)| entries)
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(" ");
-    let domain = OneLine(&String::from_utf8_lossy(ask.domain)).to_string();
+    let domain = String::from_utf8_lossy(ask.domain);
+    let target = Target {
+        plan: &plan,
+        domain: OneLine(&domain).to_string(),
+        entries: ask.first().iter().map(ToString::to_string).collect(),
+    };
     if existed.is_none() && plan.trials.is_none() {
-        let texts = |entry: &crate::core::ask::Entry<'_>| {
-            Some((
-                String::from_utf8(entry.key.to_vec()).ok()?,
-                String::from_utf8(entry.value.to_vec()).ok()?,
-            ))
+        let texts = ask.first().iter().filter_map(|entry| {
+            let key = str::from_utf8(entry.key).ok()?;
+            Some((key, str::from_utf8(entry.value).ok()?))
+        });
+        known::entries(&plan.rules, &domain, texts)?;
+        let words: Vec<_> = target
+            .entries
+            .iter()
+            .map(|entry| shell_word(entry))
+            .collect();
+        return Err(target.counts_nothing(&words.join(" ")));
+    }
+    target.was_reset(parts, call, existed).await
+}
+
+impl Target<'_> {
+    /// Resets the trial too. Returns the answer, and writes the line of the audit. `existed` is
+    /// `None` where only the trial counts.
+    async fn was_reset(
+        &self,
+        parts: &Parts,
+        call: &Call,
+        existed: Option<Result<bool, StoreError>>,
+    ) -> Result<Page, Failure> {
+        let (plan, entries) = (self.plan, self.entries.join(" "));
+        let slot = &plan.slots[0];
+        let (Fate::Checked(_) | Fate::Unlimited, Some(found)) = (&slot.fate, plan.limit(slot))
+        else {
+            return Err(self.counts_nothing(&entries));
         };
-        let texts: Vec<_> = ask
-            .descriptors()
-            .flat_map(|(_, entries)| entries)
-            .filter_map(texts)
-            .collect();
-        known::entries(
-            &plan.rules,
-            &String::from_utf8_lossy(ask.domain),
-            texts.iter().map(|(key, value)| (&**key, &**value)),
-        )?;
-        let words: Vec<_> = ask
-            .descriptors()
-            .flat_map(|(_, entries)| entries)
-            .map(|entry| shell_word(&entry.to_string()).into_owned())
-            .collect();
-        return Err(nothing_counts(&plan, &domain, (&text, &words.join(" "))));
-    }
-    was_reset(parts, call, &plan, existed, (&domain, &text)).await
-}
-
-/// Resets the trial too. Returns the answer, and writes the line of the audit. `named` are domain
-/// and entries; `existed` is `None` where only the trial counts.
-async fn was_reset(
-    parts: &Parts,
-    call: &Call,
-    plan: &Plan,
-    existed: Option<Result<bool, StoreError>>,
-    named: (&str, &str),
-) -> Result<Page, Failure> {
-    let failed = |error| {
-        Failure::unavailable(&format!(
-            "the store did not reset the counter: {error}; try again"
-        ))
-    };
-    let slot = &plan.slots[0];
-    let (Fate::Checked(_) | Fate::Unlimited, Some(found)) = (&slot.fate, plan.limit(slot)) else {
-        return Err(nothing_counts(plan, named.0, (named.1, named.1)));
-    };
-    let limit = found.limit;
-    let counter = |key: &[u8], existed| ResetCounter {
-        limit: path(limit),
-        counter: String::from_utf8_lossy(key).into_owned(),
-        subject: key::name(key),
-        existed,
-    };
-    let mut reset = Vec::new();
-    if let (Some(existed), Some(check)) = (existed, plan.checks.iter().next()) {
-        reset.push(counter(plan.checks.key(check), existed.map_err(failed)?));
-    }
-    if let (Some(existed), Some(trials)) = (parts.rls.reset_trial(plan).await, &plan.trials) {
-        reset.extend(
-            trials
-                .iter()
-                .next()
-                .map(|(_, check, _)| (trials.checks.key(check), existed))
-                .map(|(key, existed)| existed.map(|existed| counter(key, existed)).map_err(failed))
-                .transpose()?,
-        );
-    }
-    let by = call.caller.0.as_deref().unwrap_or_default();
-    parts.overrides.record_reset(
-        named.0,
-        named.1,
-        &path(limit),
-        reset.iter().any(|counter| counter.existed),
-        by,
-    );
-    Ok(json(&Reset {
-        reset,
-        warnings: reset_warnings(parts, plan, limit),
-    }))
-}
-
-fn nothing_counts(plan: &Plan, domain: &str, (entries, words): (&str, &str)) -> Failure {
-    let slot = &plan.slots[0];
-    Failure::not_found(&match (&slot.fate, plan.limit(slot)) {
-        (Fate::Unlimited, Some(found)) => format!(
-            "the limit {} is unlimited: it counts nothing",
-            path(found.limit)
-        ),
-        _ => {
-            let word = shell_word(domain);
-            format!(
-                "no limit applies to {entries} in the domain {domain}; `weir explain --domain \
-                 {word} {words}` says why"
-            )
+        let limit = path(found.limit);
+        let counter = |checks: &Checks, existed: Result<bool, StoreError>| {
+            let existed = existed.map_err(|error| {
+                Failure::unavailable(&format!(
+                    "the store did not reset the counter: {error}; try again"
+                ))
+            })?;
+            Ok::<_, Failure>(checks.iter().next().map(|check| ResetCounter {
+                limit: limit.clone(),
+                counter: String::from_utf8_lossy(checks.key(check)).into_owned(),
+                subject: key::name(checks.key(check)),
+                existed,
+            }))
+        };
+        let mut reset = Vec::new();
+        if let Some(existed) = existed {
+            reset.extend(counter(&plan.checks, existed)?);
         }
-    })
+        if let (Some(existed), Some(trials)) = (parts.rls.reset_trial(plan).await, &plan.trials) {
+            reset.extend(counter(&trials.checks, existed)?);
+        }
+        let existed = reset.iter().any(|counter| counter.existed);
+        parts
+            .overrides
+            .record_reset(&self.domain, &entries, &limit, existed, call.by());
+        Ok(json(&Reset {
+            reset,
+            warnings: reset_warnings(parts, plan, found.limit),
+        }))
+    }
+
+    fn counts_nothing(&self, words: &str) -> Failure {
+        let Self {
+            plan,
+            domain,
+            entries,
+        } = self;
+        let slot = &plan.slots[0];
+        Failure::not_found(&match (&slot.fate, plan.limit(slot)) {
+            (Fate::Unlimited, Some(found)) => format!(
+                "the limit {} is unlimited: it counts nothing",
+                path(found.limit)
+            ),
+            _ => format!(
+                "no limit applies to {} in the domain {domain}; `weir explain --domain {} {words}` \
+                 says why",
+                entries.join(" "),
+                shell_word(domain)
+            ),
+        })
+    }
 }
 
 fn reset_warnings(parts: &Parts, plan: &Plan, limit: &Limit) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! The parameters of calls.
 
 use super::reply::Failure;
+use crate::core::usage::Page;
 
 /// Elements of one answer at most; `cursor` leads to the next ones.
 pub const MAX_COUNT: usize = 1_000;
@@ -34,6 +35,21 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
+    /// The elements of the answer: `count` of them, or as many as usual, behind those that `cursor`
+    /// leaves out.
+    ///
+    /// # Errors
+    /// 400: see [`Query::count`], or the cursor did not come from an answer.
+    pub fn page(&self, usual: usize) -> Result<Page, Failure> {
+        let offset = self.get("cursor").unwrap_or("0").parse();
+        Ok(Page {
+            count: self.count(usual)?,
+            offset: offset.map_err(|_| {
+                Failure::bad_request("cursor: write the `next` of the answer before")
+            })?,
+        })
+    }
+
     /// `count`: the most elements of the answer, from 1 to [`MAX_COUNT`].
     ///
     /// # Errors
@@ -60,18 +76,13 @@ impl Query {
             .parse()
             .map_err(|_| Failure::bad_request(&format!("{name}: write true, or leave it out")))
     }
+}
 
-    /// `cursor`, where it is the number of elements to leave out.
-    ///
-    /// # Errors
-    /// 400: it did not come from an answer.
-    pub fn offset(&self) -> Result<usize, Failure> {
-        let Some(text) = self.get("cursor") else {
-            return Ok(0);
-        };
-        text.parse()
-            .map_err(|_| Failure::bad_request("cursor: write the `next` of the answer before"))
-    }
+/// The cursor of what comes behind a page, of so many elements in all; `None` after the last.
+#[must_use]
+pub fn next(Page { offset, count }: Page, total: usize) -> Option<String> {
+    let behind = offset.saturating_add(count);
+    (behind < total).then(|| behind.to_string())
 }
 
 #[cfg(test)]
@@ -83,12 +94,18 @@ mod tests {
         let query = Query::new("entry=user%3D42&domain=&entry=a+b%26c&count=7&cursor=20");
         assert_eq!(query.all("entry").collect::<Vec<_>>(), ["user=42", "a b&c"]);
         assert_eq!((query.get("domain"), query.get("none")), (None, None));
-        assert_eq!((query.count(5), query.offset()), (Ok(7), Ok(20)));
+        assert_eq!(
+            query.page(5),
+            Ok(Page {
+                count: 7,
+                offset: 20
+            })
+        );
         assert_eq!(Query::default().count(5), Ok(5));
         for wrong in ["count=0", "count=1001", "count=-1", "count=x"] {
             assert!(Query::new(wrong).count(5).is_err(), "{wrong}");
         }
-        assert!(Query::new("cursor=x").offset().is_err());
+        assert!(Query::new("cursor=x").page(5).is_err());
         assert_eq!(
             (
                 Query::default().is("trial"),

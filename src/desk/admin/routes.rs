@@ -6,7 +6,7 @@ use hyper::Method;
 use super::access::Need::{self, Change, Read};
 
 /// What a call asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     OpenApi,
     Status,
@@ -20,7 +20,7 @@ pub(super) enum Operation {
     Unmatched,
     Overrides,
     SetOverride,
-    RemoveOverride(String),
+    RemoveOverride,
     Reset,
 }
 
@@ -44,33 +44,44 @@ pub(super) static ROUTES: [Route; 14] = [
     (Method::GET, "unmatched", Read, Operation::Unmatched),
     (Method::GET, "overrides", Read, Operation::Overrides),
     (Method::POST, "overrides", Change, Operation::SetOverride),
-    (Method::DELETE, "overrides/{id}", Change, REMOVE),
+    (
+        Method::DELETE,
+        "overrides/{id}",
+        Change,
+        Operation::RemoveOverride,
+    ),
     (Method::POST, "reset", Change, Operation::Reset),
 ];
 
-/// Of any override.
-const REMOVE: Operation = Operation::RemoveOverride(String::new());
-
 /// The last part of the path of a call about one thing.
 const ID: &str = "{id}";
+
+/// What a request asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found<'p> {
+    pub(super) operation: Operation,
+    pub(super) need: Need,
+    /// The last part of the path of a call about one thing; else empty.
+    pub(super) id: &'p str,
+}
 
 /// The operation of a request.
 ///
 /// # Errors
 /// The methods of the path, if the request has another one; `None`: there is no such path.
-pub(super) fn find(method: &Method, path: &str) -> Result<(Operation, Need), Option<&'static str>> {
+pub(super) fn find<'p>(method: &Method, path: &'p str) -> Result<Found<'p>, Option<&'static str>> {
     let path = path.strip_prefix(BASE).ok_or(None)?;
     let mut allowed = None;
-    for (known, pattern, need, operation) in &ROUTES {
+    for &(ref known, pattern, need, operation) in &ROUTES {
         let Some(id) = matched(pattern, path) else {
             continue;
         };
         if known == method {
-            let operation = match operation {
-                Operation::RemoveOverride(_) => Operation::RemoveOverride(id.to_owned()),
-                other => other.clone(),
-            };
-            return Ok((operation, *need));
+            return Ok(Found {
+                operation,
+                need,
+                id,
+            });
         }
         allowed = Some(match (allowed, known) {
             (Some(_), _) => "GET, POST",
@@ -98,18 +109,36 @@ mod tests {
 
     #[test]
     fn a_call_is_found_by_its_method_and_path() {
-        assert_eq!(
-            find(&Method::GET, "/api/v1/overrides"),
-            Ok((Operation::Overrides, Need::Read))
-        );
-        assert_eq!(
-            find(&Method::POST, "/api/v1/overrides"),
-            Ok((Operation::SetOverride, Need::Change))
-        );
-        assert_eq!(
-            find(&Method::DELETE, "/api/v1/overrides/a1"),
-            Ok((Operation::RemoveOverride("a1".to_owned()), Need::Change))
-        );
+        for (method, path, operation, need, id) in [
+            (
+                Method::GET,
+                "/api/v1/overrides",
+                Operation::Overrides,
+                Read,
+                "",
+            ),
+            (
+                Method::POST,
+                "/api/v1/overrides",
+                Operation::SetOverride,
+                Change,
+                "",
+            ),
+            (
+                Method::DELETE,
+                "/api/v1/overrides/a1",
+                Operation::RemoveOverride,
+                Change,
+                "a1",
+            ),
+        ] {
+            let found = Found {
+                operation,
+                need,
+                id,
+            };
+            assert_eq!(find(&method, path), Ok(found));
+        }
         assert_eq!(
             find(&Method::DELETE, "/api/v1/overrides"),
             Err(Some("GET, POST"))

@@ -1,13 +1,13 @@
 //! Which subject a call is about: its domain and entries, or its exact name, which answers have as
 //! `subject`.
 
-use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, known};
 use crate::core::ask;
 use crate::limits::overrides::{Applied, EntryRecord, InForce, Override};
-use crate::limits::plan::{CheckIndex, Checks, Fate, NoPlan, Plan, ask_of, key};
+use crate::limits::plan::key::{self, EntryText};
+use crate::limits::plan::{CheckIndex, Checks, Fate, NoPlan, Plan, ask_of};
 use crate::limits::rules::limit::{Amount, Limit};
 use crate::limits::rules::{Lookup, Rules};
 
@@ -22,7 +22,7 @@ pub(super) struct Found {
     plan: Plan,
     pub(super) check: CheckIndex,
     /// As they are shown.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<EntryText>,
     /// It is asked what the trial of the limit counts.
     pub(super) is_trial: bool,
 }
@@ -62,19 +62,22 @@ impl Found {
     }
 }
 
-/// The parameters `entry` as keys and values.
-fn pairs(texts: &[&str]) -> Result<Vec<(String, String)>, Failure> {
+/// The parameters `entry`.
+fn written(texts: &[&str]) -> Result<Vec<EntryText>, Failure> {
     if texts.is_empty() || texts.len() > MAX_ENTRIES {
         return Err(Failure::bad_request(&format!(
             "entry: write the entries of the descriptor, as entry=key%3Dvalue, 1 to {MAX_ENTRIES}"
         )));
     }
-    let pair = |text: &&str| {
+    let entry = |text: &&str| {
         let (key, value) = text.split_once('=')?;
-        Some((key.to_owned(), value.to_owned()))
+        Some(EntryText {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        })
     };
-    let pairs: Option<_> = texts.iter().map(pair).collect();
-    pairs.ok_or_else(|| {
+    let entries: Option<_> = texts.iter().map(entry).collect();
+    entries.ok_or_else(|| {
         Failure::bad_request("entry: write key=value, with = as %3D; a key with = needs subject")
     })
 }
@@ -102,17 +105,13 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
             ));
         }
         (None, Some(domain)) => {
-            let pairs = pairs(&texts)?;
-            let entries: Vec<_> = pairs
+            let entries = written(&texts)?;
+            let bytes: Vec<_> = entries
                 .iter()
-                .map(|(key, value)| (key.as_bytes(), value.as_bytes()))
+                .map(|entry| (entry.key.as_bytes(), entry.value.as_bytes()))
                 .collect();
-            let plan = parts
-                .rls
-                .plan(&ask_of(domain.as_bytes(), &entries))
-                .ok_or_else(no_limits)?;
-            let entries = pairs.into_iter().map(Entry::from).collect();
-            (plan, domain.to_owned(), entries)
+            let plan = parts.rls.plan(&ask_of(domain.as_bytes(), &bytes));
+            (plan.ok_or_else(no_limits)?, domain.to_owned(), entries)
         }
     };
     let is_trial = query.is("trial")?;
@@ -202,22 +201,19 @@ pub(super) fn override_kinds(parts: &Parts) -> impl Fn(&str) -> Option<String> {
         let subject = key::Subject::read(name)
             .ok()
             .filter(|subject| !subject.is_shared())?;
-        let (domain, entries) = subject.one_of().ok()?;
-        let entries: Vec<_> = entries
-            .iter()
-            .map(|(key, value)| ask::Entry { key, value })
-            .collect();
-        let (one, _) = override_of(&snapshot.rules, snapshot.overrides()?, domain, &entries)?;
+        let ask = subject.one_of().ok()?;
+        let overrides = snapshot.overrides()?;
+        let (one, _) = override_of(&snapshot.rules, overrides, ask.domain, ask.first())?;
         Some(one.kind.name().to_owned())
     }
 }
 
 /// The entries of a subject, as lists show them.
-pub(super) fn entries_of(subject: &key::Subject) -> Vec<Entry> {
+pub(super) fn entries_of(subject: &key::Subject) -> Vec<EntryText> {
     subject
         .entries
         .iter()
-        .map(|entry| Entry {
+        .map(|entry| EntryText {
             key: entry.key.shown(),
             value: entry.value.shown(),
         })

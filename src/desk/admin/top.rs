@@ -3,12 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::Entry;
 use super::query::Query;
 use super::reply::Failure;
 use super::{Parts, known, subject};
+use crate::limits::plan::key::EntryText;
 use crate::limits::rules::limit::Limit;
-use crate::observe::subjects::{self, Heaviest, NO_LIMIT, REQUEST_LIMIT, Ranked, Ranking, Recent};
+use crate::observe::subjects::{self, NO_LIMIT, REQUEST_LIMIT, Ranked, Ranking, Recent};
 
 /// Subjects in an answer that asks for no number.
 const USUAL_COUNT: usize = 20;
@@ -51,7 +51,7 @@ pub struct Subject {
     /// Its domain.
     pub domain: String,
     /// Keys and values; where values share a counter, the pattern.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<EntryText>,
     /// Its exact name, which calls take in place of domain and entries; `None` if it is too long to
     /// be kept.
     pub subject: Option<String>,
@@ -132,64 +132,34 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
             found = heaviest(Some(path));
         }
     }
-    let Heaviest {
-        seconds,
-        total,
-        error_at_most,
-        hits_at_most,
-        refused_at_most,
-        subjects,
-        ..
-    } = found;
     let kind = subject::override_kinds(parts);
     let subject = |ranked: Ranked| {
-        let mut subject = Subject::from(ranked);
+        let of = ranked.subject;
+        let mut subject = Subject {
+            limit: of.limit,
+            domain: of.domain,
+            entries: of.entries,
+            overridden: of.name.as_deref().and_then(&kind),
+            subject: of.name,
+            hits: ranked.hits,
+            hits_error: ranked.hits_error,
+            refused: ranked.refused,
+            refused_error: ranked.refused_error,
+            ..Subject::default()
+        };
         subject.take_old_names(ranking);
-        subject.overridden = subject.subject.as_deref().and_then(&kind);
         subject
     };
-    let subjects = subjects.into_iter().map(subject).collect();
     Ok(Top {
         window: window.to_owned(),
         by: by.to_owned(),
-        seconds,
-        total,
-        error_at_most,
-        hits_at_most,
-        refused_at_most,
-        subjects,
+        seconds: found.seconds,
+        total: found.total,
+        error_at_most: found.error_at_most,
+        hits_at_most: found.hits_at_most,
+        refused_at_most: found.refused_at_most,
+        subjects: found.subjects.into_iter().map(subject).collect(),
     })
-}
-
-impl From<Ranked> for Subject {
-    fn from(
-        Ranked {
-            subject,
-            hits,
-            hits_error,
-            refused,
-            refused_error,
-        }: Ranked,
-    ) -> Self {
-        let subjects::Subject {
-            limit,
-            domain,
-            entries,
-            name,
-        } = subject;
-        let entries = entries.into_iter().map(Entry::from).collect();
-        Self {
-            limit,
-            domain,
-            entries,
-            subject: name,
-            hits,
-            hits_error,
-            refused,
-            refused_error,
-            ..Self::default()
-        }
-    }
 }
 
 /// The value of a parameter by its name; the first without the parameter.

@@ -8,17 +8,16 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::entry::Entry;
-use super::query::Query;
+use super::query::{Query, next};
 use super::reply::Failure;
 use super::subject::{self, Found};
 use super::{Parts, known};
 use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::time::people::timestamp;
 use crate::core::time::{Micros, Span, Unit, parse_duration};
-use crate::core::usage::{self, Hits, Order, Page, Record, Tracking};
+use crate::core::usage::{self, Hits, Order, Record, Tracking};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::key;
+use crate::limits::plan::key::{self, EntryText};
 use crate::limits::rules::limit::{Amount, Limit};
 use crate::limits::rules::{Commit, Rules};
 use crate::store::redis::error as redis_error;
@@ -45,7 +44,7 @@ pub struct Usage {
     /// Its domain.
     pub domain: String,
     /// The subject.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<EntryText>,
     /// Its exact name, which calls take in place of domain and entries.
     pub subject: String,
     /// Hits as they were asked, since it was first seen.
@@ -129,7 +128,7 @@ pub struct Top {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Subject {
     /// What it is.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<EntryText>,
     /// Its exact name, which calls take in place of domain and entries.
     pub subject: String,
     /// Hits as they were asked.
@@ -156,7 +155,7 @@ pub struct Count {
     /// Its domain.
     pub domain: String,
     /// The subject.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<EntryText>,
     /// Its exact name, which calls take in place of domain and entries.
     pub subject: String,
     /// `usage`: hits as they were asked. `buckets`: those that count against the limit.
@@ -299,7 +298,7 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
             "by: write hits, refused, last-seen or first-seen",
         ));
     };
-    let (count, offset) = (query.count(USUAL_COUNT)?, query.offset()?);
+    let page = query.page(USUAL_COUNT)?;
     let snapshot = parts
         .live
         .load()
@@ -330,22 +329,25 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
             tracking,
             is_per_second(limit, commit, is_trial),
             order,
-            Page { offset, count },
+            page,
             deadline,
         )
         .await
         .map_err(|error| failed(&error))?;
     let kind = subject::override_kinds(parts);
-    let subject = |(subject, record): &(Vec<u8>, Record)| Subject {
-        entries: key::entries(subject).into_iter().map(Entry::from).collect(),
-        subject: key::name(subject),
-        overridden: kind(&key::name(subject)),
-        hits: record.total.asked,
-        refused: record.total.refused,
-        first_seen: timestamp(record.first_seen),
-        last_seen: timestamp(record.last_seen),
+    let subject = |(subject, record): &(Vec<u8>, Record)| {
+        let name = key::name(subject);
+        let read = key::Subject::read(&name);
+        Subject {
+            entries: read.map_or_else(|_| Vec::new(), |subject| subject::entries_of(&subject)),
+            overridden: kind(&name),
+            subject: name,
+            hits: record.total.asked,
+            refused: record.total.refused,
+            first_seen: timestamp(record.first_seen),
+            last_seen: timestamp(record.last_seen),
+        }
     };
-    let behind = offset.saturating_add(count);
     Ok(Top {
         limit: limit.path(),
         trial: is_trial,
@@ -353,7 +355,7 @@ pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         by: name.to_owned(),
         total: top.total,
         subjects: top.subjects.iter().map(subject).collect(),
-        next: (behind < top.total).then(|| behind.to_string()),
+        next: next(page, top.total),
     })
 }
 
@@ -368,39 +370,29 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
     let over = duration("since", over)?;
     let deadline = Instant::now() + TIMEOUT;
     let by_record = by_record(parts, &found, over, deadline).await?;
-    let counted = match (by_record, &found.checks()[found.check].algorithm) {
-        (Some(counted), _) => counted,
+    let (source, counted) = match (by_record, &found.checks()[found.check].algorithm) {
+        (Some(counted), _) => ("usage", counted),
         (None, Algorithm::SlidingWindowBuckets(buckets)) => {
-            by_buckets(parts, &found, buckets, over, deadline).await?
+            let counted = by_buckets(parts, &found, buckets, over, deadline).await?;
+            ("buckets", counted)
         }
         (None, _) => return Err(uncounted(&found, limit, over)),
     };
+    let (hits, at_least) = (counted.hits.asked, counted.at_least.asked);
     Ok(Count {
         limit: limit.path(),
         trial: found.is_trial,
         domain: limit.domain.to_string(),
         entries: found.entries.clone(),
         subject: found.name(),
-        source: counted.source.to_owned(),
-        hits: counted.hits,
-        refused: counted.refused,
+        source: source.to_owned(),
+        hits,
+        refused: (source == "usage").then_some(counted.hits.refused),
         from: timestamp(counted.from),
         to: timestamp(counted.to),
-        exact: counted.at_least == counted.hits && !counted.is_cut,
-        at_least: counted.at_least,
+        exact: at_least == hits && !counted.is_cut,
+        at_least,
     })
-}
-
-/// The hits of an interval, as a [`Count`] has them.
-struct Counted {
-    source: &'static str,
-    hits: u64,
-    refused: Option<u64>,
-    at_least: u64,
-    /// A bucket is full, and there may have been more.
-    is_cut: bool,
-    from: Micros,
-    to: Micros,
 }
 
 /// By the usage record of the subject; `None`: its limit records no usage, or for less time.
@@ -409,34 +401,21 @@ async fn by_record(
     found: &Found,
     over: Span,
     deadline: Instant,
-) -> Result<Option<Counted>, Failure> {
+) -> Result<Option<usage::Count>, Failure> {
     let checks = found.checks();
     if checks.tracking(found.check).is_none() {
         return Ok(None);
     }
     let record = parts.usage.record(checks, found.check, deadline).await;
     let (now, record) = record.map_err(|error| failed(&error))?;
-    let none = Counted {
-        source: "usage",
-        hits: 0,
-        refused: Some(0),
-        at_least: 0,
+    let none = usage::Count {
+        hits: Hits::default(),
+        at_least: Hits::default(),
         is_cut: false,
         from: Micros(now.0.saturating_sub(over.micros())),
         to: now,
     };
-    let Some(record) = record else {
-        return Ok(Some(none));
-    };
-    Ok(record.count(now, over).map(|count| Counted {
-        hits: count.hits.asked,
-        refused: Some(count.hits.refused),
-        at_least: count.at_least.asked,
-        is_cut: count.is_cut,
-        from: count.from,
-        to: count.to,
-        ..none
-    }))
+    Ok(record.map_or(Some(none), |record| record.count(now, over)))
 }
 
 /// By the buckets that the limit itself counts in.
@@ -446,7 +425,7 @@ async fn by_buckets(
     buckets: &SlidingWindowBuckets,
     over: Span,
     deadline: Instant,
-) -> Result<Counted, Failure> {
+) -> Result<usage::Count, Failure> {
     let limit = found.limit()?;
     let span = buckets.interval.saturating_mul(buckets.buckets.into());
     // The oldest bucket counts whole, so that the interval may begin anywhere in it.
@@ -474,11 +453,13 @@ async fn by_buckets(
     } else {
         hits
     };
-    Ok(Counted {
-        source: "buckets",
-        hits,
-        refused: None,
-        at_least,
+    let of = |asked: u64| Hits {
+        asked,
+        ..Hits::default()
+    };
+    Ok(usage::Count {
+        hits: of(hits),
+        at_least: of(at_least),
         is_cut: false,
         from: Micros(begin),
         to: now,

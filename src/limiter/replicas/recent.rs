@@ -3,7 +3,7 @@
 //!
 //! Too few replicas admit more than a limit, too many less. A Service loses a replica's address
 //! during each rollout and each failed probe, so that the number in force is the largest of the
-//! last [`Options::hold`]. The time is an argument.
+//! last `hold`. The time is an argument.
 //!
 //! An answer without addresses is no answer: this process is a replica itself. With
 //! `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION` an outage of Redis takes all pods out of the headless
@@ -20,28 +20,13 @@ use crate::net::throttle::Throttle;
 /// with more, the number in force only stays high for longer.
 pub(crate) const MAX_STEPS: usize = 32;
 
-/// How answers become the number in force.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// How long all answers have to be lower until the number in force is.
-    pub hold: Duration,
-    /// The shortest time between two reports of failures, so that a server that fails each few
-    /// seconds does not fill the log.
-    pub report_interval: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            hold: Duration::from_secs(30),
-            report_interval: Duration::from_secs(60),
-        }
-    }
-}
+/// The shortest time between two reports of failures, so that a server that fails each few seconds
+/// does not fill the log.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What is worth a line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub(super) enum Event {
     /// The first answer, or another number is in force.
     Changed {
         /// The number before; `None` at the first answer.
@@ -68,7 +53,8 @@ pub enum Event {
 /// The answers of the last time.
 #[derive(Debug)]
 pub(super) struct Recent {
-    options: Options,
+    /// How long all answers have to be lower until the number in force is.
+    hold: Duration,
     /// Numbers with the time from which on no answer was larger: the first is in force, and each is
     /// smaller than the one before.
     steps: VecDeque<(Instant, NonZeroU32)>,
@@ -78,12 +64,12 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    pub(super) fn new(options: Options) -> Self {
+    pub(super) fn new(hold: Duration) -> Self {
         Self {
-            options,
+            hold,
             steps: VecDeque::new(),
             is_failing: false,
-            reports: Throttle::new(options.report_interval),
+            reports: Throttle::new(REPORT_INTERVAL),
         }
     }
 
@@ -121,7 +107,7 @@ impl Recent {
         while self
             .steps
             .get(1)
-            .is_some_and(|&(since, _)| now.duration_since(since) >= self.options.hold)
+            .is_some_and(|&(since, _)| now.duration_since(since) >= self.hold)
         {
             self.steps.pop_front();
         }
@@ -150,6 +136,8 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
+    const HOLD: Duration = Duration::from_secs(30);
+
     use proptest::prelude::*;
 
     use super::*;
@@ -160,7 +148,7 @@ mod tests {
 
     /// Takes answers at seconds (0 stands for none), and gives the number in force after each.
     fn in_force(answers: &[(u64, u32)]) -> Vec<u32> {
-        let (mut recent, begin) = (Recent::new(Options::default()), Instant::now());
+        let (mut recent, begin) = (Recent::new(HOLD), Instant::now());
         let observe = |&(secs, answer): &(u64, u32)| {
             let answer = NonZeroU32::new(answer).ok_or_else(|| "no answer".to_owned());
             recent.observe(begin + Duration::from_secs(secs), answer);
@@ -217,7 +205,7 @@ mod tests {
 
     #[test]
     fn changes_failures_and_recoveries_are_reported_once() {
-        let (mut recent, begin) = (Recent::new(Options::default()), Instant::now());
+        let (mut recent, begin) = (Recent::new(HOLD), Instant::now());
         let mut at = |secs, answer: u32| {
             recent.observe(
                 begin + Duration::from_secs(secs),
@@ -276,7 +264,7 @@ mod tests {
         #[test]
         fn memory_is_bounded(mut answers in prop::collection::vec(1_u32..100_000, 1..500)) {
             answers.sort_unstable_by(|one, other| other.cmp(one));
-            let (mut recent, begin) = (Recent::new(Options::default()), Instant::now());
+            let (mut recent, begin) = (Recent::new(HOLD), Instant::now());
             for (millis, &answer) in answers.iter().enumerate() {
                 recent.observe(begin + Duration::from_millis(millis as u64), Ok(number(answer)));
                 prop_assert!(recent.steps.len() <= MAX_STEPS);

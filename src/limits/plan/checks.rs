@@ -55,24 +55,6 @@ pub(super) struct Holding {
 /// What checks of a request took or gave back of limits of requests in flight.
 pub type Changes = SmallVec<[(CheckIndex, Change); 2]>;
 
-/// The key of a descriptor that an override blocks: no store is asked about it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockedKey {
-    // Half as large as a range, so that slots are as large as they were. Keys have less than 4 GiB,
-    // because a request has.
-    start: u32,
-    end: u32,
-}
-
-impl BlockedKey {
-    pub(super) const fn new(Range { start, end }: Range<usize>) -> Self {
-        Self {
-            start: start as u32,
-            end: end as u32,
-        }
-    }
-}
-
 /// One thing to decide.
 #[derive(Clone, Debug)]
 pub struct Check {
@@ -274,7 +256,7 @@ impl Checks {
     /// The key of a descriptor that an override blocks. It has no algorithm at its end where no
     /// limit applies.
     #[must_use]
-    pub fn blocked_key(&self, BlockedKey { start, end }: BlockedKey) -> &[u8] {
+    pub fn blocked_key(&self, &Range { start, end }: &Range<u32>) -> &[u8] {
         self.keys
             .get(start as usize..end as usize)
             .unwrap_or_default()

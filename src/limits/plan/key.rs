@@ -13,6 +13,7 @@
 mod read;
 pub(crate) mod subject;
 
+pub use read::EntryText;
 pub(crate) use read::{Parts, read};
 pub(crate) use subject::{Part, Subject, SubjectEntry, name, name_of};
 
@@ -109,50 +110,6 @@ pub(crate) fn write_record(prefix: &str, tracking: &Tracking, subject: &[u8], ou
 
 const fn trial_tag(tracking: &Tracking) -> &'static [u8] {
     if tracking.is_trial { TRIAL } else { b"" }
-}
-
-/// The entries of a subject as texts, without its domain. A long key or value is known by its
-/// digest only.
-pub(crate) fn entries(subject: &[u8]) -> Vec<(String, String)> {
-    let parts = subject.split(|&byte| byte == b'|').skip(1);
-    parts
-        .map(|part| {
-            let is_mark = |byte: &u8| [VALUE, PATTERN, DIGEST].contains(byte);
-            // A key that is a digest begins with its mark.
-            let end = part
-                .iter()
-                .skip(1)
-                .position(is_mark)
-                .map_or(part.len(), |index| index + 1);
-            let (key, value) = part.split_at(end);
-            (
-                text(key),
-                text(
-                    value
-                        .strip_prefix(&[VALUE])
-                        .or_else(|| value.strip_prefix(&[PATTERN]))
-                        .unwrap_or(value),
-                ),
-            )
-        })
-        .collect()
-}
-
-/// A part as it was before it was escaped.
-fn text(part: &[u8]) -> String {
-    if let Some(digest) = part.strip_prefix(&[DIGEST]) {
-        return format!("sha256:{}", String::from_utf8_lossy(digest));
-    }
-    let mut bytes = Vec::with_capacity(part.len());
-    let mut rest = part;
-    while let Some((&first, behind)) = rest.split_first() {
-        let escaped = (first == b'%').then(|| behind.get(..2)).flatten();
-        let byte = escaped
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-        bytes.push(byte.unwrap_or(first));
-        rest = if byte.is_some() { &behind[2..] } else { behind };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A counter key up to the end of its hash tag. The parts inside have no braces.

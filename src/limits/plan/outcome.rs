@@ -93,7 +93,7 @@ impl Plan {
                 Fate::Unlimited => Outcome::of(limit, By::Unlimited, u32::MAX),
                 Fate::Exempt => Outcome::of(limit, By::Exempt, u32::MAX),
                 Fate::Blocked(block) => Outcome {
-                    counter: Some(checks.blocked_key(block.key)),
+                    counter: Some(checks.blocked_key(&block.key)),
                     refuses: true,
                     // Beside a limit without a reset time, Envoy would tell the client to come
                     // back at once.

@@ -37,8 +37,8 @@ impl Plan {
         limit: Option<&str>,
         options: &Options,
     ) -> Result<Self, NoPlan> {
-        if let Ok((domain, entries)) = subject.exact() {
-            return Ok(Self::new(rules, &ask(domain, &entries), options));
+        if let Ok(ask) = subject.exact() {
+            return Ok(Self::new(rules, &ask, options));
         }
         let limits: Vec<&Limit> = rules
             .limits()

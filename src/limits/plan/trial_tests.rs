@@ -201,7 +201,14 @@ fn a_subject_that_is_known_by_its_digest_has_the_trial_of_its_limit() {
     let rules = rules(FILE);
     let long = "v".repeat(200);
     for (key, checks) in [("a", 1), ("u", 0)] {
-        let name = key::name_of(b"d", [(key.as_bytes(), long.as_bytes())].into_iter());
+        let name = key::name_of(
+            b"d",
+            [Entry {
+                key: key.as_bytes(),
+                value: long.as_bytes(),
+            }]
+            .into_iter(),
+        );
         let subject = key::Subject::read(&name).expect("a name");
         let plan = Plan::of_subject(&rules, &subject, None, &Options::default()).expect("a plan");
         let mut whole = Ask::default();

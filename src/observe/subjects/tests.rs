@@ -108,7 +108,7 @@ fn lines(heaviest: &Heaviest) -> Vec<String> {
         let entries: Vec<_> = subject
             .entries
             .iter()
-            .map(|(key, value)| format!("{key}={value}"))
+            .map(|entry| format!("{}={}", entry.key, entry.value))
             .collect();
         format!(
             "{} {} {hits} {refused} {hits_error}",
@@ -323,7 +323,7 @@ fn limits_of_requests_and_long_texts_are_shown_too() {
     assert!(texts.len() <= text::MAX_BYTES && head + tail == texts.len());
     let subject = text::read(&texts[..head], &texts[head..]);
     assert_eq!((&*subject.limit, &*subject.domain), (REQUEST_LIMIT, "shop"));
-    let (key, value) = &subject.entries[0];
+    let crate::limits::plan::key::EntryText { key, value } = &subject.entries[0];
     let (start, digest) = value.split_once('…').expect("a mark");
     assert!(
         key == "user" && start.chars().all(|c| c == '{') && start.len() > 50,
@@ -440,7 +440,10 @@ fn endless_new_values_take_no_memory_and_a_ranking_of_them_is_bounded() {
         let top = top.expect("a ranking");
         assert_eq!(top.total, 66_000 - 8_800, "the first ten minutes are over");
         let heaviest = &top.subjects[0];
-        assert_eq!(heaviest.subject.entries[0].1, format!("{:0>120}", u32::MAX));
+        assert_eq!(
+            heaviest.subject.entries[0].value,
+            format!("{:0>120}", u32::MAX)
+        );
         assert!(
             heaviest.hits <= 5_200 && 5_200 <= heaviest.hits + heaviest.hits_error,
             "{heaviest:?}"
@@ -477,7 +480,7 @@ fn both_rankings_show_one_subject_alike() {
             .top(by)
             .subjects
             .into_iter()
-            .find(|ranked| ranked.subject.entries[0].1 == "ann")
+            .find(|ranked| ranked.subject.entries[0].value == "ann")
             .expect("ann")
     };
     let ann = entry(Ranking::Hits);
@@ -536,7 +539,7 @@ fn check_errors(top: &Heaviest, exact: &Exact) {
     let shown: std::collections::HashMap<&str, &Ranked> = top
         .subjects
         .iter()
-        .map(|one| (&*one.subject.entries[0].1, one))
+        .map(|one| (&*one.subject.entries[0].value, one))
         .collect();
     for (user, &[hits, refused]) in exact {
         let Some(one) = shown.get(&**user) else {

@@ -44,7 +44,7 @@ pub struct Subject {
     pub domain: String,
     /// Keys and values of the descriptor that the counter belongs to. Where values share a counter,
     /// the pattern; where a value is long, its digest.
-    pub entries: Vec<(String, String)>,
+    pub entries: Vec<key::EntryText>,
     /// The exact name; `None` if the key was cut.
     pub name: Option<String>,
 }
@@ -156,7 +156,7 @@ pub(super) fn read(path: &[u8], key: &[u8]) -> Subject {
         mut entries,
     } = key::read(key);
     let name = (!is_cut).then(|| key::name(key));
-    if is_cut && let Some((_, value)) = entries.last_mut() {
+    if is_cut && let Some(key::EntryText { value, .. }) = entries.last_mut() {
         value.push_str(MARK);
         value.push_str("sha256:");
         value.push_str(&String::from_utf8_lossy(digest));

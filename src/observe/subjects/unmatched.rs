@@ -10,14 +10,17 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use hashbrown::HashMap;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::fingerprint::Fingerprints;
 use crate::core::ask::{Ask, Entry};
 use crate::core::lock;
-use crate::limits::plan::{Fate, Plan, key};
+use crate::limits::plan::key::{self, EntryText};
+use crate::limits::plan::{Fate, Plan};
 use crate::limits::rules::Lookup;
 
 /// Domains that are kept at most, of those that the rules know and of those that they do not know.
@@ -107,25 +110,27 @@ struct Sample {
 }
 
 /// A domain with descriptors that no limit matched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnmatchedDomain {
     /// Its name, cut if it is long.
     pub domain: String,
     /// Whether the rules knew it when it was seen last.
+    #[serde(rename = "known")]
     pub is_known: bool,
     /// The newest first.
     pub descriptors: Vec<UnmatchedDescriptor>,
 }
 
 /// A descriptor that no limit matched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnmatchedDescriptor {
     /// Keys and values. Long ones are cut, and `…` stands for what was left out.
-    pub entries: Vec<(String, String)>,
-    /// The name of its subject; `None` if something was cut.
-    pub name: Option<String>,
+    pub entries: Vec<EntryText>,
+    /// The exact name of its subject, which calls take in place of domain and entries; `None` if
+    /// something was cut.
+    pub subject: Option<String>,
     /// When it was seen last, to about a second.
-    pub seen_at: SystemTime,
+    pub seen_at: Timestamp,
 }
 
 impl Unmatched {
@@ -264,12 +269,15 @@ impl Samples {
     fn shown(&self, domain: &[u8]) -> UnmatchedDomain {
         let descriptor = |sample: &Sample| UnmatchedDescriptor {
             entries: entries(&sample.texts)
-                .map(|(key, value)| (text(key), text(value)))
+                .map(|entry| EntryText {
+                    key: text(entry.key),
+                    value: text(entry.value),
+                })
                 .collect(),
-            name: sample
+            subject: sample
                 .is_whole
                 .then(|| key::name_of(domain, entries(&sample.texts))),
-            seen_at: SystemTime::UNIX_EPOCH + Duration::from_secs(sample.seen),
+            seen_at: Timestamp::from_second(sample.seen.cast_signed()).unwrap_or_default(),
         };
         let descriptors = self.descriptors.iter().rev().map(descriptor).collect();
         UnmatchedDomain {
@@ -326,7 +334,7 @@ fn write(texts: &mut Vec<u8>, entries: &[Entry<'_>]) -> bool {
 }
 
 /// The keys and values that [`write`] wrote.
-fn entries(texts: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+fn entries(texts: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     let mut rest = texts;
     let mut next = move || {
         let (&length, after) = rest.split_first()?;
@@ -334,7 +342,12 @@ fn entries(texts: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         rest = after;
         Some(text)
     };
-    std::iter::from_fn(move || Some((next()?, next().unwrap_or_default())))
+    std::iter::from_fn(move || {
+        Some(Entry {
+            key: next()?,
+            value: next().unwrap_or_default(),
+        })
+    })
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -343,6 +356,8 @@ fn text(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::core::ask::Descriptor;
 
@@ -373,7 +388,7 @@ mod tests {
                 shown
                     .descriptors
                     .iter()
-                    .map(|one| one.entries[0].1.clone())
+                    .map(|one| one.entries[0].value.clone())
                     .collect()
             })
             .unwrap_or_default()
@@ -393,9 +408,9 @@ mod tests {
         let seen: Vec<_> = shown[0]
             .descriptors
             .iter()
-            .map(|one| (one.entries[0].1.as_str(), one.seen_at))
+            .map(|one| (one.entries[0].value.as_str(), one.seen_at))
             .collect();
-        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let at = |seconds| Timestamp::from_second(seconds).expect("an instant");
         assert_eq!(seen, [("ann", at(3)), ("bob", at(2))]);
     }
 
@@ -479,15 +494,18 @@ mod tests {
         let entries = &shown.descriptors[0].entries;
         assert_eq!(
             entries[0],
-            ("key".to_owned(), format!("{}…", "é".repeat(62)))
+            EntryText {
+                key: "key".to_owned(),
+                value: format!("{}…", "é".repeat(62)),
+            }
         );
         assert_eq!(
-            (entries.len(), &*entries[MAX_ENTRIES].0),
+            (entries.len(), &*entries[MAX_ENTRIES].key),
             (MAX_ENTRIES + 1, "…")
         );
         let bytes: usize = entries
             .iter()
-            .map(|(key, value)| key.len() + value.len())
+            .map(|entry| entry.key.len() + entry.value.len())
             .sum();
         assert!(
             bytes <= MAX_DESCRIPTOR_BYTES + 2 * (MAX_ENTRIES + 1) * MARK.len(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::redis::{self as redis_metrics, DeploymentName};
-use crate::limiter::replicas::{self, Lookups, Source};
+use crate::limiter::replicas::{self, Source};
 use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
 use crate::limits::plan;
 use crate::live::overrides::Keeping;
@@ -28,7 +28,6 @@ pub(super) struct Stores {
     denials: Option<DenialCache>,
     outage: FailurePolicies,
     replicas: Source,
-    lookups: Lookups,
     limiter: limiter::Options,
     /// `CACHE_KEY_PREFIX`.
     key_prefix: String,
@@ -53,13 +52,10 @@ impl Stores {
             SharedStore::Memory(_) => None,
             SharedStore::Redis { .. } => DenialCache::new(settings.denials),
         };
-        let (replicas, lookups) = (settings.outage.replicas.clone(), Lookups::default());
+        let replicas = settings.outage.replicas.clone();
         if let SharedStore::Redis { .. } = &store {
-            let (outage, lookups) = (
-                outage.clone(),
-                matches!(replicas, Source::Dns(_)).then(|| lookups.clone()),
-            );
-            metrics.register(Box::new(move || local_samples(&outage, lookups.as_ref())));
+            let (outage, has_lookups) = (outage.clone(), matches!(replicas, Source::Dns(_)));
+            metrics.register(Box::new(move || local_samples(&outage, has_lookups)));
         }
         if let Some(denials) = denials.clone() {
             metrics.register(Box::new(move || denial_samples(&denials)));
@@ -70,7 +66,6 @@ impl Stores {
             denials,
             outage,
             replicas,
-            lookups,
             limiter: settings.limiter,
             key_prefix,
         }
@@ -157,7 +152,6 @@ impl Stores {
                         replicas::follow(
                             name,
                             self.outage.replicas().clone(),
-                            self.lookups,
                             replicas::Options::default(),
                         )
                         .await;
@@ -252,20 +246,21 @@ fn memory_samples(memory: &Memory) -> Vec<Sample> {
     ]
 }
 
-fn local_samples(policies: &FailurePolicies, lookups: Option<&Lookups>) -> Vec<Sample> {
-    let size = policies.local().size();
+fn local_samples(policies: &FailurePolicies, has_lookups: bool) -> Vec<Sample> {
+    let (size, replicas) = (policies.local().size(), policies.replicas());
     let mut samples = vec![
         families::LOCAL_KEYS.count(&[], size.keys as u64),
         families::LOCAL_EVICTED.count(&[], size.evicted),
-        families::REPLICAS.count(&[], policies.replicas().get().get().into()),
+        families::REPLICAS.count(&[], replicas.get().get().into()),
     ];
-    samples.extend(lookups.into_iter().flat_map(|lookups| {
-        let results = [
-            ("answered", lookups.answered()),
-            ("failed", lookups.failed()),
-        ];
-        results.map(|(result, count)| families::REPLICAS_LOOKUPS.count(&[result], count))
-    }));
+    if has_lookups {
+        for (result, count) in [
+            ("answered", replicas.answered()),
+            ("failed", replicas.failed()),
+        ] {
+            samples.push(families::REPLICAS_LOOKUPS.count(&[result], count));
+        }
+    }
     samples
 }
 

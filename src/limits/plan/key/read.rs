@@ -1,6 +1,27 @@
 //! Reads a counter key again, for people: its domain, and the entries of its path.
 
+use serde::{Deserialize, Serialize};
+
 use super::{DIGEST, PATTERN, VALUE};
+use crate::core::ask::written;
+
+/// An entry of a descriptor as text, as lists and answers show it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EntryText {
+    /// The key.
+    pub key: String,
+    /// The value as it was sent, whatever it contains. One of more than 128 bytes is `sha256:` with
+    /// its digest, where Weir knows it by that only.
+    pub value: String,
+}
+
+impl EntryText {
+    /// `key=value` as operators write it in commands, which then mean this value and no other.
+    #[must_use]
+    pub fn written(&self) -> String {
+        written::entry(self.key.as_bytes(), self.value.as_bytes())
+    }
+}
 
 /// What a key names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,7 +30,7 @@ pub(crate) struct Parts {
     pub domain: String,
     /// Keys and values; for a shared counter the pattern. What the key has a digest of reads
     /// `sha256:` and the digest.
-    pub entries: Vec<(String, String)>,
+    pub entries: Vec<EntryText>,
 }
 
 /// The characters of a digest in a key.
@@ -29,7 +50,7 @@ pub(crate) fn read(key: &[u8]) -> Parts {
     }
 }
 
-fn entry(part: &[u8]) -> (String, String) {
+fn entry(part: &[u8]) -> EntryText {
     // A long key is a digest itself, behind the same mark as that of a value.
     let is_digest = part.first() == Some(&DIGEST);
     let from = if is_digest {
@@ -46,7 +67,10 @@ fn entry(part: &[u8]) -> (String, String) {
         [VALUE | PATTERN, rest @ ..] => rest,
         digest => digest,
     };
-    (text(key), text(value))
+    EntryText {
+        key: text(key),
+        value: text(value),
+    }
 }
 
 /// A part without its escapes.
@@ -117,10 +141,13 @@ mod tests {
         key
     }
 
-    fn owned(entries: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn owned(entries: &[(&str, &str)]) -> Vec<EntryText> {
         entries
             .iter()
-            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+            .map(|&(key, value)| EntryText {
+                key: key.to_owned(),
+                value: value.to_owned(),
+            })
             .collect()
     }
 
@@ -146,16 +173,16 @@ mod tests {
             text.strip_prefix("sha256:")
                 .is_some_and(|digits| digits.len() == DIGEST_CHARS)
         };
-        let [(first, v), (k, second), (third, fourth)] = entries.as_slice() else {
+        let [one, two, three] = entries.as_slice() else {
             panic!("{entries:?}")
         };
         assert!(
-            [&domain, first, second, third, fourth]
+            [&domain, &one.key, &two.value, &three.key, &three.value]
                 .into_iter()
                 .all(|text| is_digest(text)),
             "{entries:?}"
         );
-        assert_eq!((v.as_str(), k.as_str()), ("v", "k"));
+        assert_eq!((one.value.as_str(), two.key.as_str()), ("v", "k"));
         assert_eq!(
             read(b"w1{d|k=%zz%f").entries,
             owned(&[("k", "%zz%f")]),

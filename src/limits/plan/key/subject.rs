@@ -12,6 +12,7 @@ use std::fmt::Write;
 
 use super::{DIGEST, PATTERN, VALUE, is_reserved, write_part};
 use crate::core::ask::written::is_visible;
+use crate::core::ask::{Ask, Descriptor, Entry};
 
 /// Entries of a descriptor at most, as in a request.
 const MAX_ENTRIES: usize = 64;
@@ -51,9 +52,6 @@ pub(crate) enum Part {
     Digest(String),
 }
 
-/// A domain, and keys and values.
-pub(crate) type Texts<'s> = (&'s [u8], Vec<(&'s [u8], &'s [u8])>);
-
 /// Why a text is no name of a subject.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("subject: {0}; copy the `subject` of an answer, such as shop|user=42")]
@@ -82,13 +80,10 @@ pub(crate) fn name(key: &[u8]) -> String {
 }
 
 /// The name of the subject of these entries, where no limit shares its counter.
-pub(crate) fn name_of<'e>(
-    domain: &[u8],
-    entries: impl Iterator<Item = (&'e [u8], &'e [u8])>,
-) -> String {
-    let entry = |(key, value): (&[u8], &[u8])| SubjectEntry {
-        key: Part::Text(key.to_vec()),
-        value: Part::Text(value.to_vec()),
+pub(crate) fn name_of<'e>(domain: &[u8], entries: impl Iterator<Item = Entry<'e>>) -> String {
+    let entry = |entry: Entry<'_>| SubjectEntry {
+        key: Part::Text(entry.key.to_vec()),
+        value: Part::Text(entry.value.to_vec()),
         is_shared: false,
     };
     let subject = Subject {
@@ -141,11 +136,11 @@ impl Subject {
         tag
     }
 
-    /// Its domain, and keys and values of its descriptor.
+    /// Its only descriptor.
     ///
     /// # Errors
     /// It is that of several values, or a text is known by its digest only: why.
-    pub(crate) fn exact(&self) -> Result<Texts<'_>, &'static str> {
+    pub(crate) fn exact(&self) -> Result<Ask<'_>, &'static str> {
         if self.is_shared() {
             return Err(
                 "the counter is that of all values that match its pattern; write the entries of \
@@ -165,11 +160,12 @@ impl Subject {
     ///
     /// # Errors
     /// A text is known by its digest only.
-    pub(crate) fn one_of(&self) -> Result<Texts<'_>, &'static str> {
+    pub(crate) fn one_of(&self) -> Result<Ask<'_>, &'static str> {
         let Part::Text(domain) = &self.domain else {
             return Err(DIGEST_ONLY);
         };
-        let mut entries = Vec::with_capacity(self.entries.len());
+        let mut ask = Ask::default();
+        ask.domain = domain;
         for SubjectEntry {
             key,
             value,
@@ -184,9 +180,10 @@ impl Subject {
             } else {
                 value
             };
-            entries.push((key.as_slice(), value));
+            ask.push(Entry { key, value });
         }
-        Ok((domain, entries))
+        ask.close(Descriptor::default());
+        Ok(ask)
     }
 }
 
@@ -315,7 +312,6 @@ mod tests {
 
     use super::*;
     use crate::core::algorithm::{Algorithm, Options};
-    use crate::core::ask::Entry;
     use crate::core::time::{Rate, Unit};
     use crate::limits::rules::limit::Level;
 
@@ -425,7 +421,8 @@ mod tests {
             prop_assert_eq!(subject.tag(), super::super::subject(&key));
             prop_assert!(name.chars().all(|letter| is_visible(letter) && letter != ' '), "{}", name);
             if let Ok(exact) = subject.exact() {
-                prop_assert_eq!(exact, (&*domain, entries));
+                let found: Vec<_> = exact.first().iter().map(|entry| (entry.key, entry.value)).collect();
+                prop_assert_eq!((exact.domain, found), (&*domain, entries));
             }
         }
 
