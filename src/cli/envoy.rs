@@ -6,14 +6,12 @@
 //! Descriptors are in the filter itself by default, where no `rate_limits` of a route replace them.
 
 mod descriptors;
-mod gateway;
 mod matches;
 mod output;
 mod source;
 mod sources;
 mod yaml;
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,15 +19,14 @@ use clap::Args;
 
 use super::{UnusableFiles, UsageError, check, print};
 use crate::core::algorithm::Algorithm;
-use crate::core::time::Span;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::outline::{WrittenPair, outline, read_pairs};
 use crate::limits::rules::compile::{self, OneLine, SourceText};
+use crate::limits::rules::limit::Amount;
 use crate::live::files;
 use crate::process::settings::ReadFlags;
 use descriptors::{Descriptors, Protocol};
-use gateway::Listener;
-use output::{Asking, Attach, Context, Mesh};
+use output::{Asking, Attach, GatewayListener, Mesh};
 use source::{Kind, Source};
 use sources::{KeySource, Sources};
 
@@ -37,8 +34,9 @@ use sources::{KeySource, Sources};
 /// is short for a busy machine.
 const TIMEOUT_MS: u64 = 100;
 
-/// The name of the service in `deploy/kubernetes`.
-const SERVICE_IN_KUBERNETES: &str = "ratelimit.default.svc.cluster.local:8081";
+/// The name of the service in `deploy/kubernetes`, and its port for gRPC, there and elsewhere.
+const HOST_IN_KUBERNETES: &str = "ratelimit.default.svc.cluster.local";
+const USUAL_PORT: u16 = 8081;
 
 #[derive(Args, Debug)]
 #[command(
@@ -84,27 +82,8 @@ pub(super) struct Envoy {
     /// Refuse requests that Weir does not answer; without it they pass
     #[arg(long)]
     failure_mode_deny: bool,
-    /// Istio: namespace of the EnvoyFilter
-    #[arg(long, default_value = "istio-system", help_heading = "Istio")]
-    namespace: String,
-    /// Istio: label of the workloads
-    #[arg(long, default_value = "istio=ingressgateway", value_name = "LABEL=VALUE", value_parser = label, help_heading = "Istio")]
-    selector: (String, String),
-    /// Istio: kind of the proxies
-    #[arg(
-        long,
-        default_value = "gateway",
-        value_name = "gateway|sidecar",
-        help_heading = "Istio"
-    )]
-    context: Context,
-    /// Istio: name of the virtual host or the route, with --attach virtual-host or route [default:
-    /// all]
-    #[arg(long, value_name = "NAME", help_heading = "Istio")]
-    target_name: Option<String>,
-    /// Istio: port of the listener [default: all]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Istio")]
-    listener_port: Option<u16>,
+    #[command(flatten)]
+    mesh: Mesh,
     /// Envoy Gateway: listener of a Gateway
     #[arg(
         long,
@@ -112,7 +91,7 @@ pub(super) struct Envoy {
         value_name = "NAMESPACE/GATEWAY/LISTENER",
         help_heading = "Envoy Gateway"
     )]
-    listener: Listener,
+    listener: GatewayListener,
     #[command(flatten)]
     read: ReadFlags,
 }
@@ -129,48 +108,26 @@ enum Target {
 }
 
 fn sources_help() -> String {
-    let width = source::NAMES
-        .iter()
-        .map(|(name, hint, _)| name.len() + hint.len())
-        .max()
-        .unwrap_or(0);
-    let line = |(name, hint, what): &(&str, &str, &str)| {
-        format!("  {:<width$}  {what}\n", [*name, *hint].concat())
-    };
-    let sources: String = source::NAMES.iter().map(line).collect();
     format!(
-        "Sources:\n{sources}\nBehind header, query and metadata, ` or VALUE` is what Envoy sends \
+        "{}\nBehind header, query and metadata, ` or VALUE` is what Envoy sends \
          where a request has none: 'user=header:x-user or anonymous'.\nWithout it, the limits of \
          the key do not apply to such requests.\n\n\
          Example: weir envoy --domain demo --from remote_address=remote-address --from \
-         user=header:x-user limits.yaml"
+         user=header:x-user limits.yaml",
+        source::SOURCES
     )
 }
 
 fn host_and_port(text: &str) -> Result<(String, u16), String> {
-    let parts = text
-        .rsplit_once(':')
-        .and_then(|(host, port)| Some((host, port.parse::<u16>().ok().filter(|port| *port > 0)?)));
-    let host = |host: &str| {
-        host.strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'))
-            .unwrap_or(host)
-            .to_owned()
-    };
-    let is_name = |host: &str| !host.is_empty() && !host.contains(['/', '@', ' ', '|']);
-    parts
-        .filter(|(host, _)| is_name(host))
-        .map(|(name, port)| (host(name), port))
-        .ok_or_else(|| "write HOST:PORT, such as ratelimit:8081".to_owned())
-}
-
-fn label(text: &str) -> Result<(String, String), String> {
-    let parts = text
-        .split_once('=')
-        .filter(|(name, value)| !name.is_empty() && !value.is_empty());
-    parts
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .ok_or_else(|| "write LABEL=VALUE, such as app=shop".to_owned())
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    let is_name = !host.is_empty() && !host.contains(['/', '@', ' ', '|']);
+    let in_brackets = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    match port.parse() {
+        Ok(port @ 1..) if is_name => Ok((in_brackets.unwrap_or(host).to_owned(), port)),
+        _ => Err("write HOST:PORT, such as ratelimit:8081".to_owned()),
+    }
 }
 
 pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
@@ -196,11 +153,8 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
         ))
         .into());
     }
-    let is_released = descriptors
-        .all
-        .iter()
-        .any(|descriptor| descriptor.is_released);
-    if is_released && !matches!(envoy.attach, Attach::Filter | Attach::Route) {
+    let tells_end = matches!(envoy.attach, Attach::Filter | Attach::Route);
+    if descriptors.are_released() && !tells_end {
         let what = "a limit of the domain counts requests in flight, whose end Envoy tells with \
             --attach filter or --attach route only";
         return Err(UsageError(what.to_owned()).into());
@@ -268,74 +222,50 @@ fn text(
         )
         .into());
     }
-    let default = if envoy.target == Target::Envoy {
-        "127.0.0.1:8081"
-    } else {
-        SERVICE_IN_KUBERNETES
+    let (host, port) = match (&envoy.service, envoy.target) {
+        (Some(service), _) => service.clone(),
+        (None, Target::Envoy) => ("127.0.0.1".to_owned(), USUAL_PORT),
+        (None, _) => (HOST_IN_KUBERNETES.to_owned(), USUAL_PORT),
     };
-    let service = envoy
-        .service
-        .clone()
-        .map_or_else(|| host_and_port(default).map_err(UsageError), Ok)?;
     let asking = Asking {
         domain,
+        target: envoy.target,
         attach: envoy.attach,
         timeout: timeout(envoy, rules, domain)?,
         failure_mode_deny: envoy.failure_mode_deny,
-        host: &service.0,
-        port: service.1,
+        host,
+        port,
+        descriptors,
     };
     let mut text = String::new();
     for line in notes(envoy, domain, sources, descriptors) {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "# {}", OneLine(&line));
+        text += &format!("# {}\n", OneLine(&line));
     }
+    let name = name_of_resource(domain);
     match envoy.target {
         Target::Envoy => {
-            for (place, piece) in asking.envoy(descriptors) {
-                let _ = write!(text, "\n# {place}:\n{piece}\n");
+            for (place, piece) in asking.envoy() {
+                text += &format!("\n# {place}:\n{piece}\n");
             }
         }
-        Target::Istio => {
-            let (label, value) = &envoy.selector;
-            let mesh = Mesh {
-                name: name_of_resource(domain),
-                namespace: &envoy.namespace,
-                selector: (label, value),
-                context: envoy.context,
-                target: envoy.target_name.as_deref(),
-                port: envoy.listener_port,
-            };
-            text += &mesh.envoy_filter(&asking, descriptors);
-            text.push('\n');
-        }
-        Target::EnvoyGateway => {
-            let name = name_of_resource(domain);
-            text += &envoy
-                .listener
-                .envoy_patch_policy(&name, &asking, descriptors);
-            text.push('\n');
-        }
+        Target::Istio => text += &(envoy.mesh.envoy_filter(&name, &asking) + "\n"),
+        Target::EnvoyGateway => text += &(envoy.listener.envoy_patch_policy(&name, &asking) + "\n"),
     }
     Ok(text)
 }
 
 /// The timeout as Envoy writes it. A request that a shaper delays has to wait for it.
 fn timeout(envoy: &Envoy, rules: &Rules, domain: &str) -> Result<String, UsageError> {
-    let delay = |algorithm: &Algorithm| match algorithm {
-        Algorithm::LeakyBucket(bucket) => Some(bucket.tick.span(bucket.max_delay)),
-        _ => None,
+    let delay_ms = |amount: &Amount| match &amount.algorithm {
+        Algorithm::LeakyBucket(bucket) => {
+            let longest = bucket.tick.span(bucket.max_delay);
+            longest.micros().div_ceil(1_000)
+        }
+        _ => 0,
     };
     let limits = rules.limits().filter(|limit| *limit.domain == *domain);
-    let longest = limits
-        .flat_map(|limit| {
-            limit
-                .amounts()
-                .filter_map(|amount| delay(&amount.algorithm))
-        })
-        .max()
-        .unwrap_or(Span::from_micros(0));
-    let longest_ms = longest.micros().div_ceil(1_000);
+    let delays = limits.flat_map(|limit| limit.amounts().map(delay_ms));
+    let longest_ms = delays.max().unwrap_or(0);
     let ms = envoy
         .timeout_ms
         .unwrap_or(longest_ms.saturating_add(TIMEOUT_MS));
@@ -374,11 +304,7 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
             source.text, source.text
         ));
     }
-    if descriptors
-        .all
-        .iter()
-        .any(|descriptor| descriptor.is_released)
-    {
+    if descriptors.are_released() {
         notes.push(
             "The last entry of a limit of requests in flight is the id of the request. It must not \
              be one that clients choose: before this filter, header_mutation writes %STREAM_ID% \
@@ -436,22 +362,11 @@ fn note_on_paths(envoy: &Envoy, sent: &[(&String, &Source)]) -> Option<String> {
 
 /// A name for Kubernetes: RFC 1123, section 2.1, in lower case.
 fn name_of_resource(domain: &str) -> String {
-    let letters: String = domain
-        .chars()
-        .map(|letter| {
-            if letter.is_ascii_alphanumeric() {
-                letter.to_ascii_lowercase()
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    let name = format!("weir-{}", letters.trim_matches('-'));
-    name.chars()
-        .take(63)
-        .collect::<String>()
-        .trim_end_matches('-')
-        .to_owned()
+    let is_other = |letter: char| !letter.is_ascii_alphanumeric();
+    let letters = domain.to_ascii_lowercase().replace(is_other, "-");
+    let mut name = format!("weir-{}", letters.trim_matches('-'));
+    name.truncate(63);
+    name.trim_end_matches('-').to_owned()
 }
 
 #[cfg(test)]

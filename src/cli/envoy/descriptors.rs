@@ -64,6 +64,13 @@ pub(super) struct Descriptors {
     pub(super) keys: Vec<String>,
 }
 
+impl Descriptors {
+    /// Whether one of them is sent again when a request has ended.
+    pub(super) fn are_released(&self) -> bool {
+        self.all.iter().any(|own| own.is_released)
+    }
+}
+
 /// Makes the descriptors of a domain.
 ///
 /// # Errors

@@ -166,10 +166,10 @@ impl Values {
                 vec![action("query_parameter", key, value, "", &[parameter])]
             }
             Kind::AddressMatch => {
-                let Some((address, bits)) = network(value) else {
+                let Some(network) = network(value) else {
                     return Vec::new();
                 };
-                let address = scalar(&address.to_string());
+                let (address, bits) = (scalar(&network.addr().to_string()), network.prefix_len());
                 vec![format!(
                     "\
 remote_address_match:

@@ -1,10 +1,20 @@
-//! The pieces of configuration around the descriptors: for Envoy's own files, and for Istio.
+//! The pieces of configuration around the descriptors: for Envoy's own files, for Istio, and for
+//! Envoy Gateway. `templates` has what is the same in all of them.
 
+use std::str::FromStr;
+
+use clap::Args;
+
+use super::Target;
 use super::descriptors::Descriptors;
-use super::yaml::{indented, list, scalar};
+use super::yaml::{fill, indented, list, scalar};
 
 /// Envoy's name of the HTTP filter, by which routes configure it.
-pub(super) const HTTP_FILTER: &str = "envoy.filters.http.ratelimit";
+const HTTP_FILTER: &str = "envoy.filters.http.ratelimit";
+
+/// The filter's name in Envoy Gateway, which configures its own rate limits by the usual name,
+/// route by route, and would replace these.
+const FILTER_OF_GATEWAY: &str = "weir";
 
 /// Where the descriptors are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -19,168 +29,168 @@ pub(super) enum Attach {
     Tcp,
 }
 
-/// What both kinds of files need.
+/// What all kinds of files need.
 #[derive(Debug)]
 pub(super) struct Asking<'a> {
     pub(super) domain: &'a str,
+    pub(super) target: Target,
     pub(super) attach: Attach,
     /// As Envoy writes a duration.
     pub(super) timeout: String,
     pub(super) failure_mode_deny: bool,
-    pub(super) host: &'a str,
+    pub(super) host: String,
     pub(super) port: u16,
+    pub(super) descriptors: &'a Descriptors,
 }
-
-/// The cluster that the filter asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Grpc {
-    /// That of [`Asking::cluster`].
-    Cluster,
-    /// That which Istio makes of the Service.
-    Istio,
-}
-
-/// One piece: where it belongs, and its lines.
-pub(super) type Piece = (&'static str, String);
 
 impl Asking<'_> {
-    /// The pieces of a configuration file of Envoy.
-    pub(super) fn envoy(&self, descriptors: &Descriptors) -> Vec<Piece> {
-        let filter = list(&[self.filter(HTTP_FILTER, descriptors, Grpc::Cluster)], 2);
-        let in_manager = (
-            "in http_filters of the HTTP connection manager, before the router",
-            format!("http_filters:\n  {filter}"),
-        );
-        let cluster = format!("clusters:\n  {}", list(&[self.cluster()], 2));
-        let cluster = ("in the list of clusters", cluster);
-        match self.attach {
-            Attach::Filter => vec![in_manager, cluster],
-            Attach::Tcp => {
-                let place = "in the filters of the listener, before the TCP proxy";
-                vec![(place, format!("filters:\n  {filter}")), cluster]
-            }
-            Attach::VirtualHost => {
-                let piece = ("in the virtual host", rate_limits(descriptors));
-                vec![piece, in_manager, cluster]
-            }
-            Attach::Route => {
-                let piece = ("in the route, beside `match`", per_route(descriptors));
-                vec![piece, in_manager, cluster]
-            }
-        }
+    /// The pieces of a configuration file of Envoy: where each belongs, and its lines.
+    pub(super) fn envoy(&self) -> Vec<(&'static str, String)> {
+        let filter = list(&[self.filter(HTTP_FILTER)], 2);
+        let mut pieces = match self.attach {
+            Attach::Filter | Attach::Tcp => Vec::new(),
+            Attach::VirtualHost => vec![("in the virtual host", self.rate_limits())],
+            Attach::Route => vec![("in the route, beside `match`", self.per_route())],
+        };
+        pieces.push(if self.attach == Attach::Tcp {
+            let place = "in the filters of the listener, before the TCP proxy";
+            (place, format!("filters:\n  {filter}"))
+        } else {
+            let place = "in http_filters of the HTTP connection manager, before the router";
+            (place, format!("http_filters:\n  {filter}"))
+        });
+        let cluster = list(&[self.cluster()], 2);
+        pieces.push(("in the list of clusters", format!("clusters:\n  {cluster}")));
+        pieces
     }
 
     /// The filter that asks Weir, under this name if it is one for HTTP.
-    pub(super) fn filter(&self, name: &str, descriptors: &Descriptors, grpc: Grpc) -> String {
-        let authority = match grpc {
-            Grpc::Cluster => "cluster_name: weir".to_owned(),
+    fn filter(&self, name: &str) -> String {
+        let (host, domain) = (&*self.host, scalar(self.domain));
+        // The cluster that Istio makes of the Service, or that of `cluster`.
+        let (cluster, authority) = if self.target == Target::Istio {
             // Without `authority` Envoy sends the name of the cluster, in which `|` is no letter of
             // an authority.
-            Grpc::Istio => format!(
-                "cluster_name: {}\n        authority: {}",
-                scalar(&format!("outbound|{}||{}", self.port, self.host)),
-                scalar(self.host)
-            ),
-        };
-        let is_tcp = self.attach == Attach::Tcp;
-        let domain = scalar(self.domain);
-        let (protocol, name) = if is_tcp {
-            ("network", "envoy.filters.network.ratelimit")
+            let cluster = scalar(&format!("outbound|{}||{host}", self.port));
+            (cluster, format!("authority: {}", scalar(host)))
         } else {
-            ("http", name)
+            ("weir".to_owned(), String::new())
         };
-        let filter = format!(
-            "\
-name: {name}
-typed_config:
-  \"@type\": type.googleapis.com/envoy.extensions.filters.{protocol}.ratelimit.v3.RateLimit
-  {}domain: {domain}
-  timeout: {}
-  failure_mode_deny: {}
-  {}rate_limit_service:
-    transport_api_version: V3
-    grpc_service:
-      envoy_grpc:
-        {authority}",
-            if is_tcp {
-                format!("stat_prefix: {domain}\n  ")
-            } else {
-                String::new()
-            },
-            scalar(&self.timeout),
-            self.failure_mode_deny,
-            if is_tcp {
-                ""
-            } else {
-                "enable_x_ratelimit_headers: DRAFT_VERSION_03\n  "
-            },
-        );
-        let sent = match self.attach {
-            Attach::Tcp => commented(descriptors, "descriptors", "entries"),
-            Attach::Filter => rate_limits(descriptors),
-            Attach::VirtualHost | Attach::Route => return filter,
+        let (protocol, name, stat_prefix, headers) = if self.attach == Attach::Tcp {
+            let prefix = format!("stat_prefix: {domain}");
+            ("network", "envoy.filters.network.ratelimit", prefix, "")
+        } else {
+            let headers = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
+            ("http", name, String::new(), headers)
         };
-        format!("{filter}\n  {}", indented(&sent, 2))
+        let descriptors = match self.attach {
+            Attach::Tcp => self.commented("descriptors", "entries"),
+            Attach::Filter => self.rate_limits(),
+            Attach::VirtualHost | Attach::Route => String::new(),
+        };
+        fill(
+            include_str!("templates/filter.yaml"),
+            &[
+                ("name", name),
+                ("protocol", protocol),
+                ("stat_prefix", &stat_prefix),
+                ("domain", &domain),
+                ("timeout", &scalar(&self.timeout)),
+                ("failure_mode_deny", &self.failure_mode_deny.to_string()),
+                ("headers", headers),
+                ("cluster", &cluster),
+                ("authority", &authority),
+                ("descriptors", &descriptors),
+            ],
+        )
     }
 
     /// The cluster of Weir. gRPC is HTTP/2.
-    pub(super) fn cluster(&self) -> String {
+    fn cluster(&self) -> String {
         // Envoy balances calls over all addresses of the name, as a headless Service has them.
-        let kind = if self.host.parse::<std::net::IpAddr>().is_ok() {
-            "STATIC"
-        } else {
-            "STRICT_DNS"
+        let kind = match self.host.parse::<std::net::IpAddr>() {
+            Ok(_) => "STATIC",
+            Err(_) => "STRICT_DNS",
         };
-        format!(
-            "\
-name: weir
-type: {kind}
-connect_timeout: \"0.25s\"
-typed_extension_protocol_options:
-  envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
-    \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
-    explicit_http_config:
-      http2_protocol_options: {{}}
-load_assignment:
-  cluster_name: weir
-  endpoints:
-    - lb_endpoints:
-        - endpoint:
-            address:
-              socket_address:
-                address: {}
-                port_value: {}",
-            scalar(self.host),
-            self.port
-        )
+        let (host, port) = (scalar(&self.host), self.port.to_string());
+        let blocks = [("type", kind), ("host", &host), ("port", &port)];
+        fill(include_str!("templates/cluster.yaml"), &blocks)
+    }
+
+    /// The filter's configuration of a route.
+    fn per_route(&self) -> String {
+        let rate_limits = self.rate_limits();
+        let blocks = [("rate_limits", &*rate_limits)];
+        fill(include_str!("templates/route.yaml"), &blocks)
+    }
+
+    fn rate_limits(&self) -> String {
+        self.commented("rate_limits", "actions")
+    }
+
+    /// The descriptors in a field, each below the limits that it finds.
+    fn commented(&self, field: &str, of_each: &str) -> String {
+        let mut text = format!("{field}:");
+        for own in &self.descriptors.all {
+            for line in own.comments() {
+                text += &format!("\n  # {line}");
+            }
+            let item = format!("{of_each}:\n  {}", list(&own.actions, 2));
+            text += &format!("\n  - {}", indented(&item, 4));
+            if own.is_released {
+                text += &format!(
+                    "\n  # the same when the request has ended\n  - {}\n    hits_addend:\n      \
+                     number: 1\n      is_negative_hits: true\n    apply_on_stream_done: true",
+                    indented(&item, 4)
+                );
+            }
+        }
+        text
     }
 }
 
-/// Which workloads an EnvoyFilter changes.
-#[derive(Debug)]
-pub(super) struct Mesh<'a> {
-    pub(super) name: String,
-    pub(super) namespace: &'a str,
-    /// Name and value of a label.
-    pub(super) selector: (&'a str, &'a str),
-    pub(super) context: Context,
-    /// The virtual host or the route that gets the descriptors.
-    pub(super) target: Option<&'a str>,
-    /// The port of the listener, for TCP.
-    pub(super) port: Option<u16>,
+/// Which workloads an EnvoyFilter of Istio changes.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Istio")]
+pub(super) struct Mesh {
+    /// Istio: namespace of the EnvoyFilter
+    #[arg(long, default_value = "istio-system")]
+    namespace: String,
+    /// Istio: label of the workloads
+    #[arg(long, default_value = "istio=ingressgateway", value_name = "LABEL=VALUE", value_parser = label)]
+    selector: (String, String),
+    /// Istio: kind of the proxies
+    #[arg(long, default_value = "gateway", value_name = "gateway|sidecar")]
+    context: Proxies,
+    /// Istio: name of the virtual host or the route, with --attach virtual-host or route [default:
+    /// all]
+    #[arg(long, value_name = "NAME")]
+    target_name: Option<String>,
+    /// Istio: port of the listener [default: all]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    listener_port: Option<u16>,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let parts = text
+        .split_once('=')
+        .filter(|(name, value)| !name.is_empty() && !value.is_empty());
+    parts
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .ok_or_else(|| "write LABEL=VALUE, such as app=shop".to_owned())
 }
 
 /// The proxies that an EnvoyFilter changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Context {
+enum Proxies {
     /// Gateways
     Gateway,
     /// Sidecars, for requests that come in
     Sidecar,
 }
 
-impl Context {
-    const fn name(self) -> &'static str {
+impl Proxies {
+    const fn context(self) -> &'static str {
         match self {
             Self::Gateway => "GATEWAY",
             Self::Sidecar => "SIDECAR_INBOUND",
@@ -188,135 +198,111 @@ impl Context {
     }
 }
 
-impl Mesh<'_> {
-    /// The EnvoyFilter.
-    pub(super) fn envoy_filter(&self, asking: &Asking<'_>, descriptors: &Descriptors) -> String {
-        let mut patches = vec![self.insert(asking, descriptors)];
+impl Mesh {
+    /// The EnvoyFilter of this name.
+    pub(super) fn envoy_filter(&self, name: &str, asking: &Asking<'_>) -> String {
+        let mut patches = vec![self.insert(asking)];
+        // The patch of virtual hosts or routes: of that with the name, or of all.
+        let target = self.target_name.as_deref().map(scalar);
         match asking.attach {
             Attach::Filter | Attach::Tcp => {}
             Attach::VirtualHost => {
-                let host = |name: &str| format!("name: {name}");
-                patches.push(self.merge("VIRTUAL_HOST", host, &rate_limits(descriptors)));
+                let matched = target.map(|name| format!("name: {name}"));
+                patches.push(self.merge("VIRTUAL_HOST", matched, &asking.rate_limits()));
             }
             Attach::Route => {
-                let route = |name: &str| format!("route:\n  name: {name}");
-                patches.push(self.merge("HTTP_ROUTE", route, &per_route(descriptors)));
+                let matched = target.map(|name| format!("route:\n  name: {name}"));
+                patches.push(self.merge("HTTP_ROUTE", matched, &asking.per_route()));
             }
         }
-        let (label, value) = self.selector;
-        format!(
-            "\
-apiVersion: networking.istio.io/v1alpha3
-kind: EnvoyFilter
-metadata:
-  name: {}
-  namespace: {}
-spec:
-  workloadSelector:
-    labels:
-      {}: {}
-  configPatches:
-    {}",
-            scalar(&self.name),
-            scalar(self.namespace),
-            scalar(label),
-            scalar(value),
-            list(&patches, 4)
+        let (label, value) = &self.selector;
+        fill(
+            include_str!("templates/envoy_filter.yaml"),
+            &[
+                ("name", &scalar(name)),
+                ("namespace", &scalar(&self.namespace)),
+                ("label", &format!("{}: {}", scalar(label), scalar(value))),
+                ("patches", &list(&patches, 0)),
+            ],
         )
     }
 
     /// The patch that adds the filter before the one that ends the chain.
-    fn insert(&self, asking: &Asking<'_>, descriptors: &Descriptors) -> String {
-        let (apply_to, last) = if asking.attach == Attach::Tcp {
+    fn insert(&self, asking: &Asking<'_>) -> String {
+        let (apply_to, before) = if asking.attach == Attach::Tcp {
             ("NETWORK_FILTER", "name: envoy.filters.network.tcp_proxy")
         } else {
-            (
-                "HTTP_FILTER",
-                "\
-name: envoy.filters.network.http_connection_manager
-subFilter:
-  name: envoy.filters.http.router",
-            )
+            let before = "name: envoy.filters.network.http_connection_manager\nsubFilter:\n  \
+                name: envoy.filters.http.router";
+            ("HTTP_FILTER", before)
         };
-        let port = self.port.map(|port| format!("portNumber: {port}\n    "));
-        format!(
-            "\
-applyTo: {apply_to}
-match:
-  context: {}
-  listener:
-    {}filterChain:
-      filter:
-        {}
-patch:
-  operation: INSERT_BEFORE
-  value:
-    {}",
-            self.context.name(),
-            port.unwrap_or_default(),
-            indented(last, 8),
-            indented(&asking.filter(HTTP_FILTER, descriptors, Grpc::Istio), 4)
+        let port = self.listener_port;
+        let port = port.map_or_else(String::new, |port| format!("portNumber: {port}"));
+        fill(
+            include_str!("templates/insert_patch.yaml"),
+            &[
+                ("apply_to", apply_to),
+                ("context", self.context.context()),
+                ("port", &port),
+                ("before", before),
+                ("filter", &asking.filter(HTTP_FILTER)),
+            ],
         )
     }
 
-    /// A patch of virtual hosts or routes: of that with the name, or of all.
-    fn merge(&self, apply_to: &str, by_name: impl FnOnce(&str) -> String, value: &str) -> String {
-        let matched = self.target.map_or_else(String::new, |name| {
-            let vhost = indented(&by_name(&scalar(name)), 6);
-            format!("\n  routeConfiguration:\n    vhost:\n      {vhost}")
+    fn merge(&self, apply_to: &str, matched: Option<String>, value: &str) -> String {
+        let matched = matched.map_or_else(String::new, |matched| {
+            let matched = indented(&matched, 4);
+            format!("routeConfiguration:\n  vhost:\n    {matched}")
         });
-        format!(
-            "\
-applyTo: {apply_to}
-match:
-  context: {}{matched}
-patch:
-  operation: MERGE
-  value:
-    {}",
-            self.context.name(),
-            indented(value, 4)
+        fill(
+            include_str!("templates/merge_patch.yaml"),
+            &[
+                ("apply_to", apply_to),
+                ("context", self.context.context()),
+                ("matched", &matched),
+                ("value", value),
+            ],
         )
     }
 }
 
-/// The filter's configuration of a route.
-fn per_route(descriptors: &Descriptors) -> String {
-    format!(
-        "\
-typed_per_filter_config:
-  {HTTP_FILTER}:
-    \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
-    {}",
-        indented(&rate_limits(descriptors), 4)
-    )
-}
+/// A listener of a Gateway of Envoy Gateway: the namespace, the Gateway and the listener in it.
+#[derive(Clone, Debug)]
+pub(super) struct GatewayListener([String; 3]);
 
-fn rate_limits(descriptors: &Descriptors) -> String {
-    commented(descriptors, "rate_limits", "actions")
-}
+impl FromStr for GatewayListener {
+    type Err = &'static str;
 
-/// The descriptors in a field, each below the limits that it finds.
-fn commented(descriptors: &Descriptors, field: &str, of_each: &str) -> String {
-    let mut text = format!("{field}:");
-    let mut add = |comments: &[String], item: &str| {
-        for line in comments {
-            text += &format!("\n  # {line}");
-        }
-        text += &format!("\n  - {}", indented(item, 4));
-    };
-    for own in &descriptors.all {
-        let item = format!("{of_each}:\n  {}", list(&own.actions, 2));
-        add(&own.comments(), &item);
-        if own.is_released {
-            let back = "\
-hits_addend:
-  number: 1
-  is_negative_hits: true
-apply_on_stream_done: true";
-            let comment = ["the same when the request has ended".to_owned()];
-            add(&comment, &format!("{item}\n{back}"));
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let parts: Vec<_> = text.split('/').map(str::to_owned).collect();
+        let is_named = parts.iter().all(|part| !part.is_empty());
+        match parts.try_into() {
+            Ok(parts) if is_named => Ok(Self(parts)),
+            _ => Err("write NAMESPACE/GATEWAY/LISTENER, such as default/eg/http"),
         }
     }
-    text
+}
+
+impl GatewayListener {
+    /// The EnvoyPatchPolicy of this name: the Envoys of Envoy Gateway ask a Weir with the limits of
+    /// files. A BackendTrafficPolicy cannot say most of a limit (algorithms, windows, patterns),
+    /// and its limits come by xDS in place of files.
+    pub(super) fn envoy_patch_policy(&self, name: &str, asking: &Asking<'_>) -> String {
+        let [namespace, gateway, _] = &self.0;
+        // Envoy Gateway gives listeners of Envoy this name, unless Gateways are merged. The filter
+        // stands behind filters that verify clients, as the router is the last one.
+        let listener = self.0.join("/");
+        fill(
+            include_str!("templates/envoy_patch_policy.yaml"),
+            &[
+                ("name", &scalar(name)),
+                ("namespace", &scalar(namespace)),
+                ("gateway", &scalar(gateway)),
+                ("listener", &scalar(&listener)),
+                ("filter", &asking.filter(FILTER_OF_GATEWAY)),
+                ("cluster", &asking.cluster()),
+            ],
+        )
+    }
 }

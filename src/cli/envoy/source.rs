@@ -9,95 +9,46 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use ipnet::IpNet;
+
 use super::yaml::{list, scalar};
 
 /// All sources: the name, what stands behind it, and what Envoy sends.
-pub(super) const NAMES: [(&str, &str, &str); 24] = [
-    ("header", ":NAME", "the value of a request header"),
-    ("method", "", "the method of the request"),
-    ("authority", "", "the host of the request"),
-    ("scheme", "", "http or https"),
-    ("path", "", "the path without its query"),
-    ("path-and-query", "", "the path with its query"),
-    ("query", ":NAME", "the value of a query parameter"),
-    (
-        "remote-address",
-        "",
-        "the address of the client, as Envoy trusts it",
-    ),
-    (
-        "masked-remote-address",
-        ":V4[,V6]",
-        "its network, such as 10.1.2.0/24 with `:24,64`",
-    ),
-    (
-        "generic-key",
-        "[:VALUE,...]",
-        "these values, or those of the file, in every request",
-    ),
-    (
-        "source-cluster",
-        "",
-        "Envoy's own cluster (--service-cluster)",
-    ),
-    (
-        "destination-cluster",
-        "",
-        "the cluster that the request is routed to",
-    ),
-    (
-        "metadata",
-        ":FILTER/KEY/...",
-        "a text in the dynamic metadata of a filter",
-    ),
-    (
-        "route-metadata",
-        ":FILTER/KEY/...",
-        "a text in the metadata of the route",
-    ),
-    (
-        "cluster-metadata",
-        ":FILTER/KEY/...",
-        "a text in the metadata of the cluster",
-    ),
-    (
-        "jwt",
-        ":CLAIM",
-        "a claim that the filter jwt_authn has verified (payload_in_metadata: payload)",
-    ),
-    (
-        "header-match",
-        ":NAME",
-        "a value of the file, if the header has it",
-    ),
-    ("path-match", "", "a value of the file, if the path has it"),
-    (
-        "query-match",
-        ":NAME",
-        "a value of the file, if the query parameter has it",
-    ),
-    (
-        "address-match",
-        "",
-        "a block of addresses of the file, if the client is in it",
-    ),
-    (
-        "server-name",
-        "",
-        "TCP: the name that the client asks for with TLS (SNI)",
-    ),
-    (
-        "peer-subject",
-        "",
-        "TCP: the subject of the client certificate",
-    ),
-    ("peer-uri", "", "TCP: the URI of the client certificate"),
-    (
-        "local-port",
-        "",
-        "TCP: the port that the client connects to",
-    ),
-];
+pub(super) const SOURCES: &str = "\
+Sources:
+  header:NAME                      the value of a request header
+  method                           the method of the request
+  authority                        the host of the request
+  scheme                           http or https
+  path                             the path without its query
+  path-and-query                   the path with its query
+  query:NAME                       the value of a query parameter
+  remote-address                   the address of the client, as Envoy trusts it
+  masked-remote-address:V4[,V6]    its network, such as 10.1.2.0/24 with `:24,64`
+  generic-key[:VALUE,...]          these values, or those of the file, in every request
+  source-cluster                   Envoy's own cluster (--service-cluster)
+  destination-cluster              the cluster that the request is routed to
+  metadata:FILTER/KEY/...          a text in the dynamic metadata of a filter
+  route-metadata:FILTER/KEY/...    a text in the metadata of the route
+  cluster-metadata:FILTER/KEY/...  a text in the metadata of the cluster
+  jwt:CLAIM                        a claim that the filter jwt_authn has verified (payload_in_metadata: payload)
+  header-match:NAME                a value of the file, if the header has it
+  path-match                       a value of the file, if the path has it
+  query-match:NAME                 a value of the file, if the query parameter has it
+  address-match                    a block of addresses of the file, if the client is in it
+  server-name                      TCP: the name that the client asks for with TLS (SNI)
+  peer-subject                     TCP: the subject of the client certificate
+  peer-uri                         TCP: the URI of the client certificate
+  local-port                       TCP: the port that the client connects to
+";
+
+/// The name of each source, and what stands behind it.
+fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SOURCES.lines().skip(1).map(|line| {
+        let form = line.split_whitespace().next().unwrap_or_default();
+        form.split_at(form.find([':', '[']).unwrap_or(form.len()))
+    })
+}
 
 /// Between a source and the value that is sent where the source has none.
 const DEFAULT: &str = " or ";
@@ -151,22 +102,18 @@ impl FromStr for Source {
             .split_once(':')
             .map_or((source, None), |(name, argument)| (name, Some(argument)));
         let kind = kind(name, argument)?;
-        if default.is_some()
-            && !matches!(
-                kind,
-                Kind::Header(_) | Kind::Query(_) | Kind::Metadata { .. }
-            )
-        {
+        let may_lack = matches!(
+            kind,
+            Kind::Header(_) | Kind::Query(_) | Kind::Metadata { .. }
+        );
+        if default.is_some() && !may_lack {
             return Err(format!(
                 "`{source}` has no `or`: only header, query and metadata can be missing in a \
                  request"
             ));
         }
         if default == Some("") {
-            return Err(format!(
-                "a value is missing behind `{}`",
-                DEFAULT.trim_end()
-            ));
+            return Err("a value is missing behind ` or`".to_owned());
         }
         Ok(Self {
             kind,
@@ -177,23 +124,22 @@ impl FromStr for Source {
 }
 
 fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
-    let Some((_, hint, _)) = NAMES.iter().find(|(known, ..)| *known == name) else {
-        let nearest = NAMES
-            .iter()
-            .map(|(known, ..)| (strsim::damerau_levenshtein(known, name), *known))
+    let Some((_, hint)) = names().find(|(known, _)| *known == name) else {
+        let nearest = names()
+            .map(|(known, _)| (strsim::damerau_levenshtein(known, name), known))
             .min();
-        let near = nearest
-            .filter(|(distance, near)| *distance <= near.len() / 3)
-            .map(|(_, near)| format!("; did you mean `{near}`?"));
-        let all = || {
-            format!(
-                "; write one of {}",
-                NAMES
-                    .map(|(known, hint, _)| format!("{known}{hint}"))
-                    .join(", ")
-            )
+        let remedy = match nearest {
+            Some((distance, near)) if distance <= near.len() / 3 => {
+                format!("did you mean `{near}`?")
+            }
+            _ => {
+                let all: Vec<_> = names()
+                    .map(|(known, hint)| [known, hint].concat())
+                    .collect();
+                format!("write one of {}", all.join(", "))
+            }
         };
-        return Err(format!("`{name}` is no source{}", near.unwrap_or_else(all)));
+        return Err(format!("`{name}` is no source; {remedy}"));
     };
     let needed = || {
         argument
@@ -213,7 +159,10 @@ fn kind(name: &str, argument: Option<&str>) -> Result<Kind, String> {
         "path" => Kind::Path,
         "query" => Kind::Query(needed()?.to_owned()),
         "remote-address" => Kind::RemoteAddress,
-        "masked-remote-address" => masked(argument)?,
+        "masked-remote-address" => masked(argument).ok_or(
+            "write masked-remote-address:V4,V6 with the bits of the networks, such as \
+             `masked-remote-address:24,64`",
+        )?,
         "generic-key" => Kind::GenericKey(match argument {
             None => Vec::new(),
             Some(_) => needed()?.split(',').map(str::to_owned).collect(),
@@ -259,28 +208,13 @@ fn header(name: &str) -> Result<String, String> {
         .map_err(|_| format!("`{name}` is no name of a header"))
 }
 
-fn masked(argument: Option<&str>) -> Result<Kind, String> {
-    let wrong = || {
-        "write masked-remote-address:V4,V6 with the bits of the networks, such as \
-         `masked-remote-address:24,64`"
-            .to_owned()
+fn masked(argument: Option<&str>) -> Option<Kind> {
+    let (v4, v6) = match argument?.split_once(',') {
+        Some((v4, v6)) => (v4, v6.parse().ok()?),
+        None => (argument?, 128),
     };
-    let (v4, v6) = argument
-        .ok_or_else(wrong)?
-        .split_once(',')
-        .map_or((argument, None), |(v4, v6)| (Some(v4), Some(v6)));
-    let bits = |text: Option<&str>, most: u8| match text {
-        None => Ok(most),
-        Some(text) => text
-            .parse::<u8>()
-            .ok()
-            .filter(|bits| *bits <= most)
-            .ok_or_else(wrong),
-    };
-    Ok(Kind::MaskedRemoteAddress {
-        v4: bits(v4, 32)?,
-        v6: bits(v6, 128)?,
-    })
+    let v4 = v4.parse().ok()?;
+    (v4 <= 32 && v6 <= 128).then_some(Kind::MaskedRemoteAddress { v4, v6 })
 }
 
 fn metadata(of: &'static str, text: &str) -> Result<Kind, String> {
@@ -379,14 +313,7 @@ metadata:
                     default.unwrap_or_default()
                 )
             }
-            Self::GenericKey(_)
-            | Self::HeaderMatch(_)
-            | Self::PathMatch
-            | Self::QueryMatch(_)
-            | Self::AddressMatch
-            | Self::Connection(_) => {
-                unreachable!("it sends no value of a request")
-            }
+            _ => unreachable!("it sends no value of a request"),
         }
     }
 
@@ -401,70 +328,48 @@ metadata:
 
     /// Why Envoy never sends this value, which a file writes; `None` if it may.
     pub(super) fn never_sends(&self, value: &str) -> Option<String> {
-        let is_pattern = value.contains('*');
-        match self {
-            Self::Path | Self::PathMatch if value.contains(['?', '#']) => Some(
+        let header = match self {
+            Self::Header(name) => name,
+            _ => "",
+        };
+        let is_path = matches!(self, Self::Path | Self::PathMatch);
+        let why = match self {
+            _ if is_path && value.contains(['?', '#']) => {
                 "the path is sent without `?` and what follows it; write the path alone, or use \
                  path-and-query"
-                    .to_owned(),
-            ),
-            Self::Path | Self::PathMatch if !value.starts_with(['/', '*']) => {
-                Some("a path begins with `/`".to_owned())
             }
-            Self::Header(name) if name == ":path" && !value.starts_with(['/', '*']) => {
-                Some("a path begins with `/`".to_owned())
+            _ if (is_path || header == ":path") && !value.starts_with(['/', '*']) => {
+                "a path begins with `/`"
             }
-            Self::Header(name)
-                if name == ":method" && value.chars().any(|letter| letter.is_ascii_lowercase()) =>
-            {
-                Some(format!(
-                    "methods are in capital letters; write {}",
-                    value.to_ascii_uppercase()
-                ))
+            _ if header == ":method" && value.contains(|c: char| c.is_ascii_lowercase()) => {
+                let method = value.to_ascii_uppercase();
+                return Some(format!("methods are in capital letters; write {method}"));
             }
-            Self::RemoteAddress if !is_pattern => match value.parse::<IpAddr>() {
-                Ok(address) if address.to_string() == value => None,
-                Ok(address) => Some(format!("Envoy writes this address as {address}")),
-                Err(_) => Some(
+            Self::AddressMatch if network(value).is_none() => "write a network, such as 10.0.0.0/8",
+            Self::RemoteAddress if !value.contains('*') => match value.parse::<IpAddr>() {
+                Ok(address) if address.to_string() == value => return None,
+                Ok(address) => return Some(format!("Envoy writes this address as {address}")),
+                Err(_) => {
                     "it is no address; use masked-remote-address or address-match for a network"
-                        .to_owned(),
-                ),
+                }
             },
-            Self::MaskedRemoteAddress { v4, v6 } if !is_pattern => {
-                masked_never_sends(value, *v4, *v6)
-            }
-            Self::AddressMatch => network(value).map_or(
-                Some("write a network, such as 10.0.0.0/8".to_owned()),
-                |_| None,
-            ),
-            _ => None,
-        }
+            Self::MaskedRemoteAddress { v4, v6 } if !value.contains('*') => match network(value) {
+                Some(network) => {
+                    let bits = if network.addr().is_ipv4() { *v4 } else { *v6 };
+                    let sent = IpNet::new(network.addr(), bits).ok()?.trunc().to_string();
+                    return (sent != value).then(|| format!("for this address Envoy sends {sent}"));
+                }
+                None => "it is no network such as 10.1.2.0/24",
+            },
+            _ => return None,
+        };
+        Some(why.to_owned())
     }
 }
 
 /// An address and the length of its network.
-pub(super) fn network(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, bits) = text.split_once('/')?;
-    let (address, bits) = (address.parse::<IpAddr>().ok()?, bits.parse::<u8>().ok()?);
-    (bits <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, bits))
-}
-
-fn masked_never_sends(value: &str, v4: u8, v6: u8) -> Option<String> {
-    let Some((address, bits)) = network(value) else {
-        return Some("it is no network such as 10.1.2.0/24".to_owned());
-    };
-    let (own, masked) = match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(v4)).unwrap_or(0);
-            (v4, IpAddr::V4((address.to_bits() & mask).into()))
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(v6)).unwrap_or(0);
-            (v6, IpAddr::V6((address.to_bits() & mask).into()))
-        }
-    };
-    let sent = format!("{masked}/{own}");
-    (bits != own || sent != value).then(|| format!("for this address Envoy sends {sent}"))
+pub(super) fn network(text: &str) -> Option<IpNet> {
+    text.parse().ok()
 }
 
 #[cfg(test)]
@@ -477,7 +382,7 @@ mod tests {
 
     #[test]
     fn each_name_of_the_table_is_a_source() {
-        for (name, hint, _) in NAMES {
+        for (name, hint) in names() {
             let text = match hint {
                 "" | "[:VALUE,...]" => name.to_owned(),
                 ":V4[,V6]" => format!("{name}:24,64"),

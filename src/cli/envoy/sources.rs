@@ -2,9 +2,9 @@
 
 use std::str::FromStr;
 
-use super::source::Source;
+use super::source::{Kind, Source};
+use crate::limits::rules::compile::Problem;
 use crate::limits::rules::compile::outline::{Outline, WrittenAt, WrittenPair};
-use crate::limits::rules::compile::{Problem, Severity};
 
 /// `KEY=SOURCE`.
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ impl FromStr for KeySource {
 /// The sources of all keys.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    /// In the order in which they were given; with their position, if a file gives them.
-    all: Vec<(String, Source, Option<WrittenAt>)>,
+    /// In the order in which they were given.
+    all: Vec<(String, Source, WrittenAt)>,
 }
 
 impl Sources {
@@ -44,21 +44,21 @@ impl Sources {
         let mut problems = Vec::new();
         let mut sources = Self::default();
         for KeySource { key, source } in given {
+            let at = WrittenAt {
+                file: "--from".into(),
+                line: 0,
+                column: 0,
+            };
             if sources.get(key).is_some() {
-                problems.push(on_command_line(
-                    format!("the key '{key}' has two sources"),
-                    "say one",
-                ));
+                problems.push(at.error(format!("the key '{key}' has two sources"), "say one"));
             }
-            sources.all.push((key.clone(), source.clone(), None));
+            sources.all.push((key.clone(), source.clone(), at));
         }
         for WrittenPair { key, text, at } in file {
             match text.parse::<Source>() {
                 // The command line wins over the file, as with settings.
                 Ok(_) if given.iter().any(|from| *from.key == **key) => {}
-                Ok(source) => sources
-                    .all
-                    .push((key.to_string(), source, Some(at.clone()))),
+                Ok(source) => sources.all.push((key.to_string(), source, at.clone())),
                 Err(error) => {
                     problems.push(at.error(format!("the source of '{key}' cannot be used"), error));
                 }
@@ -91,32 +91,20 @@ impl Sources {
         collect(outline, &mut keys);
         let mut problems = Vec::new();
         for (key, source, at) in &self.all {
-            let error = |what: String, remedy: String| match at {
-                Some(at) => at.error(what, remedy),
-                None => on_command_line(what, &remedy),
-            };
             if !keys.contains(&key.as_str()) {
-                let remedy = format!(
-                    "remove its source, or write one of the keys {}",
-                    keys.join(", ")
-                );
-                problems.push(error(
-                    format!("no limit of the domain has the key '{key}'"),
-                    remedy,
-                ));
-            } else if let super::source::Kind::GenericKey(values) = &source.kind {
-                for value in values
-                    .iter()
-                    .filter(|value| !outline.iter().any(|own| own.has_value(key, value)))
-                {
-                    let remedy =
-                        "remove the value, or write a descriptor for it in the files of the limits"
-                            .to_owned();
-                    problems.push(error(
+                let what = format!("no limit of the domain has the key '{key}'");
+                let keys = keys.join(", ");
+                let remedy = format!("remove its source, or write one of the keys {keys}");
+                problems.push(at.error(what, remedy));
+            } else if let Kind::GenericKey(values) = &source.kind {
+                let is_known =
+                    |value: &&String| outline.iter().any(|own| own.has_value(key, value));
+                for value in values.iter().filter(|value| !is_known(value)) {
+                    problems.push(at.error(
                         format!(
                             "no limit of the domain has the key '{key}' with the value '{value}'"
                         ),
-                        remedy,
+                        "remove the value, or write a descriptor for it in the files of the limits",
                     ));
                 }
             }
@@ -132,18 +120,5 @@ fn collect<'o>(outline: &'o [Outline], keys: &mut Vec<&'o str>) {
             keys.push(&own.key);
         }
         collect(&own.children, keys);
-    }
-}
-
-fn on_command_line(what: String, remedy: &str) -> Problem {
-    let (file, path, remedy) = ("--from".to_owned(), String::new(), remedy.to_owned());
-    Problem {
-        severity: Severity::Error,
-        file,
-        path,
-        line: 0,
-        column: 0,
-        what,
-        remedy,
     }
 }

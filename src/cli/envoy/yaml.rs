@@ -8,6 +8,26 @@ pub(super) fn indented(block: &str, indent: usize) -> String {
     block.replace('\n', &format!("\n{:indent$}", ""))
 }
 
+/// A template with a block in place of each `{name}`, at most one in a line: all its lines have the
+/// indent of its place. Without a block, a line that has nothing else is left out.
+pub(super) fn fill(template: &str, blocks: &[(&str, &str)]) -> String {
+    let mut lines = Vec::new();
+    for line in template.lines() {
+        let found = blocks.iter().find_map(|(name, block)| {
+            let place = format!("{{{name}}}");
+            Some((line.find(&place)?, place, block))
+        });
+        match found {
+            None => lines.push(line.to_owned()),
+            Some((_, place, block)) if block.is_empty() && line.trim() == place => {}
+            Some((indent, place, block)) => {
+                lines.push(line.replacen(&place, &indented(block, indent), 1));
+            }
+        }
+    }
+    lines.join("\n")
+}
+
 /// A list of blocks for a place with this indent.
 pub(super) fn list(items: &[String], indent: usize) -> String {
     let items = items.iter().map(|item| format!("- {}", indented(item, 2)));
@@ -62,6 +82,15 @@ mod tests {
         assert_eq!(
             format!("- actions:\n    {}", list(&items, 4)),
             "- actions:\n    - remote_address: {}\n    - a:\n        b: c"
+        );
+    }
+
+    #[test]
+    fn a_template_is_filled_once() {
+        let template = "a: {a}\n  {none}\nmap: {}\n  - {b}\n";
+        assert_eq!(
+            fill(template, &[("a", "{b}"), ("none", ""), ("b", "c: 1\nd: 2")]),
+            "a: {b}\nmap: {}\n  - c: 1\n    d: 2"
         );
     }
 
