@@ -68,9 +68,11 @@ enum Command {
     /// Print the configuration with which Envoy sends what limit files limit
     Envoy(Box<envoy::Envoy>),
     /// Refuse the requests of a descriptor, at once and in all replicas
-    Block(overrides::Block),
+    #[command(after_help = overrides::help(overrides::BLOCK))]
+    Block(overrides::Which),
     /// Let the requests of a descriptor pass without a count
-    Exempt(overrides::Exempt),
+    #[command(after_help = overrides::help(overrides::EXEMPT))]
+    Exempt(overrides::Which),
     /// Raise the limit of a descriptor
     Raise(overrides::Raise),
     /// End the block of a descriptor
@@ -132,8 +134,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Unmatched(unmatched) => unmatched::run(&unmatched),
         Command::Hit(hit) => hit::run(hit),
         Command::Envoy(envoy) => envoy::run(&envoy),
-        Command::Block(block) => overrides::block(&block),
-        Command::Exempt(exempt) => overrides::exempt(&exempt),
+        Command::Block(which) => overrides::order(&which, "block", None),
+        Command::Exempt(which) => overrides::order(&which, "exempt", None),
         Command::Raise(raise) => overrides::raise(&raise),
         Command::Unblock(undo) => overrides::undo(&undo, "block"),
         Command::Unexempt(undo) => overrides::undo(&undo, "exempt"),
@@ -163,6 +165,11 @@ fn of_environment(command: &mut clap::Command) -> anyhow::Result<Settings> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UsageError(String);
+
+/// The exit code of a command that did what it was asked for, or not all of it.
+fn success_if(is_success: bool) -> ExitCode {
+    ExitCode::from(u8::from(!is_success))
+}
 
 /// Files that cannot be used, with their problems, and what follows.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,6 @@
 //! The client of the admin API: how commands reach a running service.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::connect::http_client;
-use super::{UsageError, print};
+use super::{UsageError, print, success_if};
 use crate::desk::admin::reply::ErrorBody;
 use crate::desk::admin::status::Status;
 use crate::limits::rules::compile::OneLine;
@@ -42,28 +43,74 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The services that are asked.
+    /// Prints the answer to GET of a call for the reader who asked.
     ///
     /// # Errors
-    /// As [`AdminFlags::services`].
-    pub(super) fn services(&self) -> anyhow::Result<Services> {
-        self.service.services()
-    }
-
-    /// Prints an answer for the reader who asked.
-    ///
-    /// # Errors
-    /// Those of stdout.
-    pub(super) fn print<T: Serialize>(
+    /// Those of [`Services::send`], and of stdout.
+    pub(super) fn show<T: Serialize + DeserializeOwned>(
         &self,
-        answer: &T,
+        call: &str,
         text: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<ExitCode> {
-        print::out(match self.format {
-            print::Format::Text => text(answer),
-            print::Format::Json => print::json(answer)?,
-        })?;
+        let services = self.service.services()?;
+        let answer = print::block_on(services.get(call))?;
+        self.format.print(&answer, text)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Changes something: by one replica where all have their overrides and counters in Redis, else
+    /// by each. Prints what was answered first, and where several replicas are named which made the
+    /// change and which did not.
+    ///
+    /// # Errors
+    /// No replica made the change, or those of stdout.
+    pub(super) fn change<T: Serialize + DeserializeOwned>(
+        &self,
+        method: &Method,
+        call: &str,
+        body: &Bytes,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<ExitCode> {
+        let Services(services) = self.service.services()?;
+        let (mut first, mut by, mut errors) = (None, Vec::new(), Vec::new());
+        print::block_on(async {
+            let is_shared = match &services[..] {
+                [_] => false,
+                _ => {
+                    Services(services.clone())
+                        .get::<Status>("status")
+                        .await?
+                        .store
+                        == "redis"
+                }
+            };
+            for service in &services {
+                match service.call(method, call, body).await {
+                    Ok(answer) => {
+                        first.get_or_insert(answer);
+                        by.push(service.address());
+                        if is_shared {
+                            // One that did not answer knows it by Redis.
+                            errors.clear();
+                            break;
+                        }
+                    }
+                    Err(error) => errors.push(format!("{error:#}")),
+                }
+            }
+            Ok(())
+        })?;
+        let Some(answer) = first else {
+            bail!(errors.join("; "))
+        };
+        self.format.print(&answer, text)?;
+        if services.len() > 1 {
+            print::error(format_args!("weir: changed by {}", by.join(", ")));
+        }
+        for error in &errors {
+            print::error(format_args!("weir: {error}"));
+        }
+        Ok(success_if(errors.is_empty()))
     }
 }
 
@@ -96,8 +143,9 @@ impl AdminFlags {
     /// # Errors
     /// An address or the token cannot be used.
     pub(super) fn services(&self) -> anyhow::Result<Services> {
+        let usual = [DEFAULT.to_owned()];
         let named = if self.admin.is_empty() {
-            &[DEFAULT.to_owned()][..]
+            &usual[..]
         } else {
             &self.admin
         };
@@ -124,124 +172,43 @@ impl AdminFlags {
 #[derive(Clone, Debug)]
 pub(super) struct Services(pub(super) Vec<Service>);
 
-/// What a change did.
-#[derive(Debug)]
-pub(super) struct Changed<T> {
-    /// What was answered first.
-    pub(super) answer: T,
-    /// The replicas that made the change.
-    by: Vec<String>,
-    /// The errors of those that did not.
-    errors: Vec<String>,
-}
-
-impl<T> Changed<T> {
-    /// Says which replicas made a change where several are named, and which did not.
-    pub(super) fn report(&self, services: &Services) -> ExitCode {
-        if services.0.len() > 1 {
-            print::error(format_args!("weir: changed by {}", self.by.join(", ")));
-        }
-        self.errors
-            .iter()
-            .for_each(|error| print::error(format_args!("weir: {error}")));
-        if self.errors.is_empty() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        }
-    }
-}
-
 impl Services {
-    /// The answer of the first that answers to GET of a path below `/api/v1/`, with its query.
+    /// The answer to GET of a call, as [`Services::send`] has it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) async fn get<T: DeserializeOwned>(&self, call: &str) -> anyhow::Result<T> {
+        self.send(&Method::GET, call, &Bytes::new()).await
+    }
+
+    /// The answer of the first that answers to a call: a path below `/api/v1/`, with its query.
     ///
     /// # Errors
     /// None can be reached, or one refuses the call and says why.
-    pub(super) async fn get<T: DeserializeOwned>(
-        &self,
-        call: &str,
-        query: &[(&str, &str)],
-    ) -> anyhow::Result<T> {
-        self.send(Method::GET, &with_query(call, query), &Bytes::new())
-            .await
-    }
-
-    /// The same for any method and body.
-    ///
-    /// # Errors
-    /// As [`Services::get`].
     pub(super) async fn send<T: DeserializeOwned>(
         &self,
-        method: Method,
+        method: &Method,
         call: &str,
         body: &Bytes,
     ) -> anyhow::Result<T> {
         let mut errors = Vec::new();
         for service in &self.0 {
-            match service.exchange(&method, call, body).await {
+            match service.exchange(method, call, body).await {
                 Ok(answer) => return service.read(&answer),
                 Err(error) => errors.push(format!("{error:#}")),
             }
         }
         bail!(errors.join("; "))
     }
-
-    /// Changes something: by one replica where all have their overrides and counters in Redis, else
-    /// by each.
-    ///
-    /// # Errors
-    /// No replica made the change.
-    pub(super) async fn change<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        call: &str,
-        body: &Bytes,
-    ) -> anyhow::Result<Changed<T>> {
-        let is_shared =
-            self.0.len() > 1 && self.get::<Status>("status", &[]).await?.store == "redis";
-        let (mut answers, mut by, mut errors) = (Vec::new(), Vec::new(), Vec::new());
-        for service in &self.0 {
-            match service
-                .exchange(&method, call, body)
-                .await
-                .and_then(|answer| service.read(&answer))
-            {
-                Ok(answer) => {
-                    answers.push(answer);
-                    by.push(service.address().to_owned());
-                    if is_shared {
-                        break;
-                    }
-                }
-                Err(error) => errors.push(format!("{error:#}")),
-            }
-        }
-        match answers.into_iter().next() {
-            // One that did not answer knows it by Redis.
-            Some(answer) => Ok(Changed {
-                answer,
-                by,
-                errors: if is_shared { Vec::new() } else { errors },
-            }),
-            None => bail!(errors.join("; ")),
-        }
-    }
 }
 
-/// The body of a call.
-///
-/// # Errors
-/// A map whose keys are not text.
-pub(super) fn json_body(body: &impl Serialize) -> anyhow::Result<Bytes> {
-    Ok(serde_json::to_vec(body)
-        .context("the request cannot be written as JSON")?
-        .into())
-}
-
-/// A call with its parameters.
-pub(super) fn with_query(call: &str, query: &[(&str, &str)]) -> String {
+/// A call with those of its parameters that have a value.
+pub(super) fn with_query<V: AsRef<str>>(call: &str, query: &[(&str, Option<V>)]) -> String {
+    let given = query
+        .iter()
+        .filter_map(|(name, value)| Some((name, value.as_ref()?)));
     let query = form_urlencoded::Serializer::new(String::new())
-        .extend_pairs(query)
+        .extend_pairs(given)
         .finish();
     let separator = if query.is_empty() { "" } else { "?" };
     format!("{call}{separator}{query}")
@@ -263,12 +230,9 @@ impl Service {
     /// The address or the token cannot be used.
     fn try_new(address: &str, token: Option<&Path>) -> anyhow::Result<Self> {
         if address.starts_with("https://") {
-            return Err(UsageError(
-                "the debug listener has no TLS; write http://HOST:PORT, or forward its port over \
-                 ssh or kubectl"
-                    .to_owned(),
-            )
-            .into());
+            let why = "the debug listener has no TLS; write http://HOST:PORT, or forward its port \
+                over ssh or kubectl";
+            bail!(UsageError(why.to_owned()));
         }
         let authority = address
             .strip_prefix("http://")
@@ -277,15 +241,18 @@ impl Service {
         let base = format!("http://{authority}");
         let has_port = |uri: &http::Uri| uri.port_u16().is_some() && uri.path() == "/";
         let Some(uri) = base.parse().ok().filter(has_port) else {
-            return Err(UsageError(format!(
+            bail!(UsageError(format!(
                 "`{address}` is not the address of a debug listener; write HOST:PORT, such as \
                  127.0.0.1:6070"
-            ))
-            .into());
+            )));
         };
+        let token = token.map(|path| {
+            let unusable = || format!("--admin-token-file: {} cannot be used", path.display());
+            read_token(path).with_context(unusable)
+        });
         Ok(Self {
             client: http_client(&uri, TIMEOUT, MAX_ANSWER_BYTES)?,
-            token: token.map(read_token).transpose()?,
+            token: token.transpose()?,
             base,
         })
     }
@@ -295,20 +262,17 @@ impl Service {
         self.base.trim_start_matches("http://")
     }
 
-    /// The answer to GET of a path below `/api/v1/`, with its query.
+    /// The answer to a call.
     ///
     /// # Errors
     /// The service cannot be reached, or it refuses the call and says why.
-    pub(super) async fn get<T: DeserializeOwned>(
+    pub(super) async fn call<T: DeserializeOwned>(
         &self,
+        method: &Method,
         call: &str,
-        query: &[(&str, &str)],
+        body: &Bytes,
     ) -> anyhow::Result<T> {
-        self.read(
-            &self
-                .exchange(&Method::GET, &with_query(call, query), &Bytes::new())
-                .await?,
-        )
+        self.read(&self.exchange(method, call, body).await?)
     }
 
     /// The status and the body of an answer.
@@ -380,33 +344,16 @@ impl Service {
 
 /// The token in the first line of a file that has one.
 fn read_token(path: &Path) -> anyhow::Result<String> {
-    let unusable = || format!("--admin-token-file: {} cannot be used", path.display());
     let mut text = String::new();
-    let file = std::fs::File::open(path).with_context(unusable)?;
-    std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_TOKEN_BYTES), &mut text)
-        .with_context(unusable)?;
-    let line = text
-        .lines()
-        .map(str::trim)
-        .find(|line| !line.is_empty() && !line.starts_with('#'));
-    let line = line.context("it has no token").with_context(unusable)?;
+    std::fs::File::open(path)?
+        .take(MAX_TOKEN_BYTES)
+        .read_to_string(&mut text)?;
+    let mut lines = text.lines().map(str::trim);
+    let line = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
+    let line = line.context("it has no token")?;
     let token = line.split_once(':').map_or(line, |(_, token)| token);
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(
-            anyhow::anyhow!("a token has printable ASCII characters and no spaces")
-                .context(unusable()),
-        );
+        bail!("a token has printable ASCII characters and no spaces");
     }
     Ok(token.to_owned())
-}
-
-/// Runs a command that asks a service.
-///
-/// # Errors
-/// Those of the command, or the operating system gives no event queue.
-pub(super) fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(command)
 }

@@ -1,14 +1,14 @@
 //! `weir check`: checks limit files without a service.
 
 use std::collections::HashSet;
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
 
-use super::print;
+use super::{print, success_if};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{self, OneLine, Problem, Severity, SourceText};
 use crate::limits::rules::diff::Difference;
@@ -48,10 +48,8 @@ pub(super) struct Check {
 #[derive(Debug, Default)]
 struct Found {
     problems: Vec<Problem>,
-    /// The numbers of limits and domains; `None` if there is an error.
-    counts: Option<(usize, usize)>,
     texts: Vec<SourceText>,
-    /// `None` if there is an error.
+    /// `None` if there is an error, and of an overlay.
     rules: Option<Rules>,
     skipped: Vec<String>,
     difference: Option<Difference>,
@@ -68,122 +66,67 @@ pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode
         .as_ref()
         .and_then(|xds| xds.overlay_file.as_ref())
         .filter(|_| check.path.is_none());
-    let found = match (check.overlay.as_ref().or(overlay_in_force), &check.diff) {
-        (_, Some(old)) => compared(compile(check, path), check, old),
-        (Some(overlay), None) => read_overlay(check, overlay),
-        (None, None) => compile(check, path),
+    let found = match check.overlay.as_ref().or(overlay_in_force) {
+        Some(overlay) if check.diff.is_none() => read_overlay(check, overlay),
+        _ => compile(check, path),
     };
-    print::out(match check.format {
-        print::Format::Text if print::has_colours() => coloured(&found.text()),
-        print::Format::Text => found.text(),
-        print::Format::Json => found.json()?,
-    })?;
-    Ok(if found.counts.is_some() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let mut found = found.unwrap_or_else(|problems| Found {
+        problems,
+        ..Found::default()
+    });
+    if let Some(old) = &check.diff {
+        found.compare(check, old);
+    }
+    let text = |_: &Report<'_>| match print::has_colours() {
+        true => coloured(&found.text()),
+        false => found.text(),
+    };
+    check.format.print(&found.report(), text)?;
+    Ok(success_if(found.summary().ok))
 }
 
 /// Compiles the files.
-fn compile(check: &Check, path: &Path) -> Found {
+fn compile(check: &Check, path: &Path) -> Result<Found, Vec<Problem>> {
     let mut options = check.read.options(path.to_owned(), check.strict);
     options.compile.for_check = true;
-    let read = match read(&options) {
-        Ok(read) => read,
-        Err(problems) => {
-            return Found {
-                problems,
-                ..Found::default()
-            };
-        }
-    };
+    let read = read(&options)?;
     let (problems, rules) = match compile::compile(&read.texts, &options.compile) {
         Ok(compiled) => (compiled.warnings, Some(compiled.rules)),
         Err(problems) => (problems, None),
     };
-    let counts = rules
-        .as_ref()
-        .map(|rules| (rules.limit_count(), rules.domains().count()));
-    Found {
+    Ok(Found {
         problems,
-        counts,
         texts: read.texts,
-        skipped: read.skipped,
         rules,
-        difference: None,
-        entries: None,
-    }
+        skipped: read.skipped,
+        ..Found::default()
+    })
 }
 
-fn read_overlay(check: &Check, path: &Path) -> Found {
+fn read_overlay(check: &Check, path: &Path) -> Result<Found, Vec<Problem>> {
     let mut options = check.read.options(path.to_owned(), check.strict);
     options.compile.for_check = true;
-    let texts = if path.is_dir() {
-        Err(vec![not_a_file(path)])
-    } else {
-        files::read(&options).map(|read| read.texts)
+    let name = path.to_string_lossy();
+    let not_a_file = || {
+        let what = "an overlay is one file".to_owned();
+        vec![Problem::whole(name.to_string(), what, "name the file")]
     };
-    let mut texts = match texts {
-        Ok(texts) => texts,
-        Err(problems) => {
-            return Found {
-                problems,
-                ..Found::default()
-            };
-        }
-    };
-    for text in &mut texts {
-        text.name = path.to_string_lossy().into_owned();
+    if path.is_dir() {
+        return Err(not_a_file());
     }
-    let (problems, entries) = match texts
-        .first()
-        .map(|text| Overlay::read(text.clone(), &options.compile))
-    {
-        Some(Ok(read)) => (read.warnings, Some(read.overlay.entries())),
-        Some(Err(problems)) => (problems, None),
-        None => (vec![not_a_file(path)], None),
+    let mut texts = files::read(&options)?.texts;
+    let text = texts.first_mut().ok_or_else(not_a_file)?;
+    text.name = name.to_string();
+    let (problems, entries) = match Overlay::read(text.clone(), &options.compile) {
+        Ok(read) => (read.warnings, Some(read.overlay.entries())),
+        Err(problems) => (problems, None),
     };
-    Found {
+    Ok(Found {
         problems,
-        counts: entries.map(|_| (0, 0)),
         texts,
         entries,
         ..Found::default()
-    }
-}
-
-fn not_a_file(path: &Path) -> Problem {
-    Problem {
-        severity: Severity::Error,
-        file: path.to_string_lossy().into_owned(),
-        path: String::new(),
-        line: 0,
-        column: 0,
-        what: "an overlay is one file".to_owned(),
-        remedy: "name the file".to_owned(),
-    }
-}
-
-/// The same with the difference from the files in `old`, which only have to be good enough for a
-/// service. Their errors are added to the problems.
-fn compared(mut found: Found, check: &Check, old: &Path) -> Found {
-    let options = check.read.options(old.to_owned(), false);
-    let mut texts = Vec::new();
-    let compiled = read(&options).and_then(|read| {
-        texts = read.texts;
-        compile::compile(&texts, &options.compile)
-    });
-    match (compiled, &found.rules) {
-        (Ok(old), Some(new)) => found.difference = Some(Difference::new(&old.rules, new)),
-        (Ok(_), None) => {}
-        (Err(problems), _) => {
-            found.problems.extend(problems);
-            found.texts.extend(texts);
-            found.counts = None;
-        }
-    }
-    found
+    })
 }
 
 /// Reads limit files. They, and so their problems, have names relative to the current folder, so
@@ -193,34 +136,23 @@ fn compared(mut found: Found, check: &Check, old: &Path) -> Found {
 /// The problems of files that cannot be read.
 pub(super) fn read(options: &files::Options) -> Result<files::Read, Vec<Problem>> {
     let from_here = |name: &mut String| *name = from_here(&options.path, name);
-    match files::read(options) {
-        Ok(mut read) => {
-            read.texts
-                .iter_mut()
-                .map(|text| &mut text.name)
-                .chain(&mut read.skipped)
-                .for_each(from_here);
-            Ok(read)
-        }
-        Err(mut problems) => {
-            problems
-                .iter_mut()
-                .map(|problem| &mut problem.file)
-                .for_each(from_here);
-            Err(problems)
-        }
-    }
+    let mut read = files::read(options).map_err(|mut problems| {
+        let files = problems.iter_mut().map(|problem| &mut problem.file);
+        files.for_each(from_here);
+        problems
+    })?;
+    let names = read.texts.iter_mut().map(|text| &mut text.name);
+    names.chain(&mut read.skipped).for_each(from_here);
+    Ok(read)
 }
 
 /// The path of `name` from the current folder: `name` is in the folder `path`, or is `path` itself.
 fn from_here(path: &Path, name: &str) -> String {
-    let is_in_folder = path.is_dir() && Path::new(name) != path;
-    let named = if is_in_folder {
-        path.join(name)
+    if path.is_dir() && Path::new(name) != path {
+        path.join(name).to_string_lossy().into_owned()
     } else {
-        path.to_owned()
-    };
-    named.to_string_lossy().into_owned()
+        path.to_string_lossy().into_owned()
+    }
 }
 
 /// A line for each limit that differs.
@@ -236,11 +168,26 @@ fn differences(difference: &Difference) -> String {
 }
 
 impl Found {
-    fn errors(&self) -> usize {
-        self.problems
-            .iter()
-            .filter(|problem| problem.severity == Severity::Error)
-            .count()
+    /// Adds the difference from the files in `old`, which only have to be good enough for a
+    /// service. Their errors are added to the problems.
+    fn compare(&mut self, check: &Check, old: &Path) {
+        let options = check.read.options(old.to_owned(), false);
+        let mut texts = Vec::new();
+        let compiled = read(&options).and_then(|read| {
+            texts = read.texts;
+            compile::compile(&texts, &options.compile)
+        });
+        match compiled {
+            Ok(old) => {
+                let new = self.rules.as_ref();
+                self.difference = new.map(|new| Difference::new(&old.rules, new));
+            }
+            Err(problems) => {
+                self.problems.extend(problems);
+                self.texts.extend(texts);
+                self.rules = None;
+            }
+        }
     }
 
     /// Each problem as a compiler prints it, and a summary in the last line.
@@ -253,103 +200,76 @@ impl Found {
             );
         }
         // Problems are in the order of the files.
-        let mut source: Option<(&str, Vec<&str>)> = None;
+        let mut source: (&str, Vec<&str>) = ("", Vec::new());
         for problem in &self.problems {
-            if source
-                .as_ref()
-                .is_none_or(|(name, _)| *name != problem.file)
-            {
+            if source.0 != problem.file {
                 let file = self.texts.iter().find(|text| text.name == problem.file);
-                let lines = file
-                    .and_then(|file| std::str::from_utf8(&file.text).ok())
-                    .map(|text| text.lines().collect());
-                source = Some((&problem.file, lines.unwrap_or_default()));
+                let lines = file.and_then(|file| str::from_utf8(&file.text).ok());
+                source = (&problem.file, lines.unwrap_or_default().lines().collect());
             }
-            let line = problem
-                .line
-                .checked_sub(1)
-                .and_then(|index| source.as_ref()?.1.get(index).copied());
-            let line = line.filter(|line| line.len() <= LONGEST_LINE);
             text += &format!("{problem}\n");
-            text += &line
-                .map(|line| excerpt(line, problem.line, problem.column))
-                .unwrap_or_default();
+            let line = problem.line.checked_sub(1).and_then(|at| source.1.get(at));
+            if let Some(line) = line.filter(|line| line.len() <= LONGEST_LINE) {
+                text += &excerpt(line, problem.line, problem.column);
+            }
         }
-        text += &self
-            .difference
-            .as_ref()
-            .map(differences)
-            .unwrap_or_default();
-        text + &self.summary()
+        if let Some(difference) = &self.difference {
+            text += &differences(difference);
+        }
+        text + &self.last_line()
     }
 
-    /// The last line.
-    fn summary(&self) -> String {
-        let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
-        let warned = counted(warnings, "warning");
-        let Some((limits, domains)) = self.counts else {
-            return format!("{}, {warned}\n", counted(errors, "error"));
+    fn last_line(&self) -> String {
+        let summary = self.summary();
+        let warned = counted(summary.warnings, "warning");
+        let (true, Some(limits), Some(domains)) = (summary.ok, summary.limits, summary.domains)
+        else {
+            return format!("{}, {warned}\n", counted(summary.errors, "error"));
         };
-        let warned = if warnings == 0 {
-            String::new()
-        } else {
-            format!(", {warned}")
+        let mut text = match self.entries {
+            Some(1) => "ok: an overlay of 1 entry".to_owned(),
+            Some(entries) => format!("ok: an overlay of {entries} entries"),
+            None => {
+                let (limits, domains) = (counted(limits, "limit"), counted(domains, "domain"));
+                format!("ok: {limits} in {domains}")
+            }
         };
-        let compared = self.difference.as_ref().map(|difference| {
-            format!(
+        text += &self.rules.as_ref().map_or_else(String::new, tables);
+        if summary.warnings > 0 {
+            text += &format!(", {warned}");
+        }
+        if let Some(difference) = &self.difference {
+            text += &format!(
                 "; {} added, {} removed, {} changed",
                 difference.added.len(),
                 difference.removed.len(),
                 difference.changed.len()
-            )
-        });
-        let tables = self.rules.as_ref().map(tables).unwrap_or_default();
-        let what = match self.entries {
-            Some(1) => "an overlay of 1 entry".to_owned(),
-            Some(entries) => format!("an overlay of {entries} entries"),
-            None => format!(
-                "{} in {}",
-                counted(limits, "limit"),
-                counted(domains, "domain")
-            ),
-        };
-        let compared = compared.unwrap_or_default();
-        format!("ok: {what}{tables}{warned}{compared}\n")
+            );
+        }
+        text + "\n"
     }
 
-    /// One JSON object on one line.
-    fn json(&self) -> anyhow::Result<String> {
-        #[derive(Serialize)]
-        struct Report<'a> {
-            problems: Vec<Entry<'a>>,
-            skipped: &'a [String],
-            #[serde(skip_serializing_if = "Option::is_none")]
-            diff: Option<&'a Difference>,
-            summary: Summary,
+    fn summary(&self) -> Summary {
+        let is_error = |problem: &&Problem| problem.severity == Severity::Error;
+        let errors = self.problems.iter().filter(is_error).count();
+        let counts = match &self.rules {
+            Some(rules) => Some((rules.limit_count(), rules.domains().count())),
+            None => self.entries.map(|_| (0, 0)),
+        };
+        let tables = self.rules.iter().flat_map(Rules::limits);
+        let rows = tables.filter_map(|limit| Some(limit.own_table()?.rows.len()));
+        Summary {
+            ok: counts.is_some(),
+            errors,
+            warnings: self.problems.len() - errors,
+            limits: counts.map(|(limits, _)| limits),
+            domains: counts.map(|(_, domains)| domains),
+            rows: rows.reduce(|sum, rows| sum + rows),
         }
-        #[derive(Serialize)]
-        struct Entry<'a> {
-            file: &'a str,
-            /// Without a line, the problem is the whole file's.
-            line: Option<usize>,
-            column: Option<usize>,
-            severity: &'static str,
-            what: &'a str,
-            remedy: &'a str,
-        }
-        #[derive(Serialize)]
-        struct Summary {
-            ok: bool,
-            errors: usize,
-            warnings: usize,
-            /// Not counted if there is an error.
-            limits: Option<usize>,
-            domains: Option<usize>,
-            /// Of all tables.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            rows: Option<usize>,
-        }
-        let problems = self.problems.iter().map(|problem| Entry {
+    }
+
+    fn report(&self) -> Report<'_> {
+        let problems = self.problems.iter().map(|problem| Reported {
             file: &problem.file,
             line: Some(problem.line).filter(|&line| line > 0),
             column: Some(problem.column).filter(|&column| column > 0),
@@ -357,52 +277,72 @@ impl Found {
             what: &problem.what,
             remedy: &problem.remedy,
         });
-        let (limits, domains) = self.counts.unzip();
-        let tables = self
-            .rules
-            .iter()
-            .flat_map(Rules::limits)
-            .filter_map(|limit| limit.own_table());
-        let rows = tables
-            .map(|table| table.rows.len())
-            .reduce(|sum, rows| sum + rows);
-        let (errors, warnings) = (self.errors(), self.problems.len() - self.errors());
-        let summary = Summary {
-            ok: self.counts.is_some(),
-            errors,
-            warnings,
-            limits,
-            domains,
-            rows,
-        };
-        print::json(&Report {
+        Report {
             problems: problems.collect(),
             skipped: &self.skipped,
             diff: self.difference.as_ref(),
-            summary,
-        })
+            summary: self.summary(),
+        }
     }
+}
+
+/// What is found, for programs.
+#[derive(Serialize)]
+struct Report<'a> {
+    problems: Vec<Reported<'a>>,
+    skipped: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff: Option<&'a Difference>,
+    summary: Summary,
+}
+
+#[derive(Serialize)]
+struct Reported<'a> {
+    file: &'a str,
+    /// Without a line, the problem is the whole file's.
+    line: Option<usize>,
+    column: Option<usize>,
+    severity: &'static str,
+    what: &'a str,
+    remedy: &'a str,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    ok: bool,
+    errors: usize,
+    warnings: usize,
+    /// Not counted if there is an error.
+    limits: Option<usize>,
+    domains: Option<usize>,
+    /// Of all tables.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<usize>,
 }
 
 /// The rows and plans of all tables, if there are some.
 fn tables(rules: &Rules) -> String {
-    let tables = || rules.limits().filter_map(|limit| limit.own_table());
-    let rows: usize = tables().map(|table| table.rows.len()).sum();
+    let tables: Vec<_> = rules
+        .limits()
+        .filter_map(|limit| limit.own_table())
+        .collect();
+    let rows: usize = tables.iter().map(|table| table.rows.len()).sum();
     let plans = rules
         .limits()
-        .filter_map(|limit| Some((&limit.domain, limit.plan.as_deref()?)))
-        .collect::<HashSet<_>>()
-        .len();
-    let of_tables = match tables().count() {
-        0 => String::new(),
-        count => format!(", {} in {}", counted(rows, "row"), counted(count, "table")),
-    };
-    let of_plans = if plans == 0 {
-        String::new()
-    } else {
-        format!(", {}", counted(plans, "plan"))
-    };
-    of_tables + &of_plans
+        .filter_map(|limit| Some((&limit.domain, limit.plan.as_deref()?)));
+    let plans = plans.collect::<HashSet<_>>().len();
+    let mut text = String::new();
+    if !tables.is_empty() {
+        text += &format!(
+            ", {} in {}",
+            counted(rows, "row"),
+            counted(tables.len(), "table")
+        );
+    }
+    if plans > 0 {
+        text += &format!(", {}", counted(plans, "plan"));
+    }
+    text
 }
 
 /// A line of a file with a mark below the column, as compilers print it. Of a long line, the part
@@ -410,61 +350,58 @@ fn tables(rules: &Rules) -> String {
 fn excerpt(line: &str, number: usize, column: usize) -> String {
     let line = line.trim_start_matches('\u{feff}');
     let column = column.saturating_sub(1);
-    let first = if column >= LONGEST_EXCERPT {
-        column - BEFORE_COLUMN
-    } else {
-        0
+    let (first, more) = match column {
+        LONGEST_EXCERPT.. => (column - BEFORE_COLUMN, "..."),
+        _ => (0, ""),
     };
-    let more = if first > 0 { "..." } else { "" };
-    let part = |from: usize, count: usize| {
-        let characters = line.chars().skip(from).take(count);
-        // A tab is as wide as any other character here, so that the mark is below its column.
-        characters
-            .map(|c| if c == '\t' { ' ' } else { c })
-            .collect::<String>()
-    };
-    let before = format!("{more}{}", OneLine(&part(first, column - first)));
-    let behind = part(column, LONGEST_EXCERPT - (column - first));
-    let rest = if line.chars().nth(first + LONGEST_EXCERPT).is_some() {
-        "..."
-    } else {
-        ""
-    };
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = writeln!(text, "{number:>5} | {before}{}{rest}", OneLine(&behind));
-    let _ = writeln!(text, "      | {}^", " ".repeat(before.chars().count()));
-    text
+    // A tab is as wide as any other character here, so that the mark is below its column.
+    let mut characters = line
+        .chars()
+        .map(|c| if c == '\t' { ' ' } else { c })
+        .skip(first);
+    let before: String = characters.by_ref().take(column - first).collect();
+    let behind: String = characters
+        .by_ref()
+        .take(LONGEST_EXCERPT - (column - first))
+        .collect();
+    let rest = characters.next().map_or("", |_| "...");
+    let before = format!("{more}{}", OneLine(&before));
+    let indent = " ".repeat(before.chars().count());
+    format!(
+        "{number:>5} | {before}{}{rest}\n      | {indent}^\n",
+        OneLine(&behind)
+    )
 }
 
 /// The same text with the words that compilers colour in colour. Lines of files begin with a
 /// number, and are left as they are.
 fn coloured(text: &str) -> String {
     let (red, yellow, green, off) = ("\u{1b}[1;31m", "\u{1b}[1;33m", "\u{1b}[1;32m", "\u{1b}[0m");
-    text.lines()
-        .map(|line| {
-            let line = match line {
-                line if line.starts_with("      | ") => {
-                    line.replacen('^', &format!("{green}^{off}"), 1)
-                }
-                line if line.starts_with("ok: ") => {
-                    line.replacen("ok", &format!("{green}ok{off}"), 1)
-                }
-                line if line.starts_with(' ') => line.to_owned(),
-                line => {
-                    let first = |word: &str| line.find(word).unwrap_or(usize::MAX);
-                    match (first(": error: "), first(": warning: ")) {
-                        (usize::MAX, usize::MAX) => line.to_owned(),
-                        (error, warning) if error < warning => {
-                            line.replacen(": error: ", &format!(": {red}error{off}: "), 1)
-                        }
-                        _ => line.replacen(": warning: ", &format!(": {yellow}warning{off}: "), 1),
-                    }
-                }
-            };
-            line + "\n"
-        })
-        .collect()
+    let mut coloured = String::new();
+    for line in text.lines() {
+        let found = if line.starts_with("      | ") {
+            line.find('^').map(|at| (at, "^", green))
+        } else if line.starts_with("ok: ") {
+            Some((0, "ok", green))
+        } else if line.starts_with(' ') {
+            None
+        } else {
+            let error = line.find(": error: ").map(|at| (at + 2, "error", red));
+            let warning = line
+                .find(": warning: ")
+                .map(|at| (at + 2, "warning", yellow));
+            error.into_iter().chain(warning).min()
+        };
+        coloured += &match found {
+            Some((at, word, colour)) => {
+                let behind = &line[at + word.len()..];
+                [&line[..at], colour, word, off, behind].concat()
+            }
+            None => line.to_owned(),
+        };
+        coloured.push('\n');
+    }
+    coloured
 }
 
 fn counted(count: usize, what: &str) -> String {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap_complete::aot;
 
 use super::print;
@@ -11,14 +12,13 @@ use super::print;
 #[command(after_help = "Example for bash, in ~/.bashrc: source <(weir completions bash)")]
 pub(super) struct Completions {
     /// The shell that reads the script
-    shell: Shell,
+    #[arg(value_parser = shells())]
+    shell: aot::Shell,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
+/// Those with which it was tried.
+fn shells() -> impl TypedValueParser<Value = aot::Shell> {
+    PossibleValuesParser::new(["bash", "zsh", "fish"]).try_map(|name| name.parse::<aot::Shell>())
 }
 
 /// `command` is the declaration of all commands.
@@ -26,13 +26,8 @@ pub(super) fn run(
     completions: &Completions,
     mut command: clap::Command,
 ) -> anyhow::Result<ExitCode> {
-    let shell = match completions.shell {
-        Shell::Bash => aot::Shell::Bash,
-        Shell::Zsh => aot::Shell::Zsh,
-        Shell::Fish => aot::Shell::Fish,
-    };
     let mut script = Vec::new();
-    aot::generate(shell, &mut command, "weir", &mut script);
+    aot::generate(completions.shell, &mut command, "weir", &mut script);
     print::out(String::from_utf8(script)?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,14 +1,12 @@
 //! `weir count`: the hits of a subject in a recent interval.
 
-use std::ffi::OsString;
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::admin::{self, Asked};
+use super::admin::{Asked, with_query};
 use super::print;
-use super::usage::{Named, borrowed, subject};
+use super::usage::SubjectArgs;
 use crate::core::time::people::instant;
 use crate::desk::admin::usage::Count;
 use crate::limits::rules::compile::OneLine;
@@ -21,15 +19,8 @@ use crate::limits::rules::compile::OneLine;
     those of the interval."
 )]
 pub(super) struct CountCommand {
-    /// Entries of the subject, in their order
-    #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
-    entries: Vec<OsString>,
-    /// Domain of the limit
-    #[arg(long, short, required_unless_present = "subject")]
-    domain: Option<String>,
-    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
-    subject: Option<String>,
+    #[command(flatten)]
+    of: SubjectArgs,
     /// Full key of the limit, where several may count a subject
     #[arg(long, requires = "subject")]
     limit: Option<String>,
@@ -41,32 +32,19 @@ pub(super) struct CountCommand {
 }
 
 pub(super) fn run(command: &CountCommand) -> anyhow::Result<ExitCode> {
-    let mut query = subject(&Named {
-        domain: command.domain.as_deref(),
-        entries: &command.entries,
-        subject: command.subject.as_deref(),
-        limit: command.limit.as_deref(),
-    })?;
-    query.push(("since", command.since.clone()));
-    let services = command.asked.services()?;
-    let count: Count = admin::block_on(services.get("count", &borrowed(&query)))?;
-    command.asked.print(&count, report)
+    let mut query = command.of.query(command.limit.as_deref())?;
+    query.push(("since", Some(command.since.clone())));
+    command.asked.show(&with_query("count", &query), report)
 }
 
 fn report(count: &Count) -> String {
-    let mut text = format!(
-        "{} of {}\n  hits     {}",
+    let refused = count.refused.map(|refused| format!(", refused {refused}"));
+    let text = format!(
+        "{} of {}\n  hits     {}{}\n  from     {}\n  to       {}\n",
         print::row(&count.entries, Some(&count.subject)),
         OneLine(&count.limit),
-        count.hits
-    );
-    // Writing to a string does not fail.
-    if let Some(refused) = count.refused {
-        let _ = write!(text, ", refused {refused}");
-    }
-    let _ = writeln!(
-        text,
-        "\n  from     {}\n  to       {}",
+        count.hits,
+        refused.unwrap_or_default(),
         instant(count.from),
         instant(count.to)
     );
@@ -86,6 +64,5 @@ fn report(count: &Count) -> String {
     } else {
         ""
     };
-    let _ = writeln!(text, "  exact    {exact}{counted}");
-    text
+    text + &format!("  exact    {exact}{counted}\n")
 }

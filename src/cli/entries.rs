@@ -1,7 +1,7 @@
 //! Descriptors as arguments: `key=value ...`, with a `,` between two descriptors.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
 
 use super::UsageError;
 use crate::core::ask::written::read_exact;
@@ -17,10 +17,8 @@ pub(super) fn written_descriptors(
     arguments: &[OsString],
 ) -> Result<Vec<RateLimitDescriptor>, UsageError> {
     let mut descriptors = descriptors(arguments)?;
-    for Entry { key, value } in descriptors
-        .iter_mut()
-        .flat_map(|descriptor| &mut descriptor.entries)
-    {
+    let entries = descriptors.iter_mut().flat_map(|own| &mut own.entries);
+    for Entry { key, value } in entries {
         (*key, *value) = (read_exact(key), read_exact(value));
     }
     Ok(descriptors)
@@ -31,34 +29,30 @@ pub(super) fn written_descriptors(
 /// # Errors
 /// An argument is no entry, or a descriptor has none.
 pub(super) fn descriptors(arguments: &[OsString]) -> Result<Vec<RateLimitDescriptor>, UsageError> {
-    let mut descriptors = vec![RateLimitDescriptor::default()];
+    arguments
+        .split(|text| text == ",")
+        .map(descriptor)
+        .collect()
+}
+
+fn descriptor(arguments: &[OsString]) -> Result<RateLimitDescriptor, UsageError> {
+    let mut descriptor = RateLimitDescriptor::default();
     for text in arguments {
-        let bytes = text.clone().into_vec();
-        if bytes == b"," {
-            descriptors.push(RateLimitDescriptor::default());
-            continue;
-        }
-        let equals = bytes.iter().position(|&byte| byte == b'=');
-        let equals = equals.ok_or_else(|| {
-            UsageError(format!(
-                "`{}` is not an entry; write key=value",
-                text.to_string_lossy()
-            ))
-        })?;
-        if let Some(descriptor) = descriptors.last_mut() {
-            descriptor.entries.push(Entry {
-                key: bytes[..equals].to_vec(),
-                value: bytes[equals + 1..].to_vec(),
-            });
-        }
+        let bytes = text.as_bytes();
+        let Some(equals) = bytes.iter().position(|&byte| byte == b'=') else {
+            let text = text.to_string_lossy();
+            return Err(UsageError(format!(
+                "`{text}` is not an entry; write key=value"
+            )));
+        };
+        descriptor.entries.push(Entry {
+            key: bytes[..equals].to_vec(),
+            value: bytes[equals + 1..].to_vec(),
+        });
     }
-    if descriptors
-        .iter()
-        .any(|descriptor| descriptor.entries.is_empty())
-    {
-        return Err(UsageError(
-            "a descriptor has no entries; write key=value on both sides of `,`".to_owned(),
-        ));
+    if descriptor.entries.is_empty() {
+        let what = "a descriptor has no entries; write key=value on both sides of `,`";
+        return Err(UsageError(what.to_owned()));
     }
-    Ok(descriptors)
+    Ok(descriptor)
 }

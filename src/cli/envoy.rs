@@ -15,13 +15,14 @@ mod yaml;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Args;
 
 use super::{UnusableFiles, UsageError, check, print};
 use crate::core::algorithm::Algorithm;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::outline::{WrittenPair, outline, read_pairs};
-use crate::limits::rules::compile::{self, OneLine, SourceText};
+use crate::limits::rules::compile::{self, OneLine};
 use crate::limits::rules::limit::Amount;
 use crate::live::files;
 use crate::process::settings::ReadFlags;
@@ -148,16 +149,15 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
     let descriptors = descriptors::descriptors(&outline(&read.texts, &domain), &sources, protocol)
         .map_err(UnusableFiles::for_envoy)?;
     if descriptors.all.is_empty() {
-        return Err(UsageError(format!(
+        bail!(UsageError(format!(
             "no descriptor finds a limit of the domain `{domain}`; name other values of generic-key"
-        ))
-        .into());
+        )));
     }
     let tells_end = matches!(envoy.attach, Attach::Filter | Attach::Route);
     if descriptors.are_released() && !tells_end {
         let what = "a limit of the domain counts requests in flight, whose end Envoy tells with \
             --attach filter or --attach route only";
-        return Err(UsageError(what.to_owned()).into());
+        bail!(UsageError(what.to_owned()));
     }
     print::out(text(envoy, &rules, &domain, &sources, &descriptors)?)?;
     Ok(ExitCode::SUCCESS)
@@ -165,22 +165,19 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
 
 /// The domain that is asked for.
 fn domain(envoy: &Envoy, rules: &Rules) -> Result<String, UsageError> {
-    let mut names: Vec<_> = rules
-        .domains()
-        .map(|name| String::from_utf8_lossy(name).into_owned())
-        .collect();
+    let name = |name| String::from_utf8_lossy(name).into_owned();
+    let mut names: Vec<_> = rules.domains().map(name).collect();
     names.sort_unstable();
-    let all = || names.join(", ");
     match (&envoy.domain, &names[..]) {
         (Some(domain), _) if names.contains(domain) => Ok(domain.clone()),
         (Some(domain), _) => Err(UsageError(format!(
             "no file has the domain `{domain}`; there are {}",
-            all()
+            names.join(", ")
         ))),
         (None, [only]) => Ok(only.clone()),
         (None, _) => Err(UsageError(format!(
             "say which domain: --domain {}",
-            all().replace(", ", " or --domain ")
+            names.join(" or --domain ")
         ))),
     }
 }
@@ -190,21 +187,18 @@ fn pairs(envoy: &Envoy) -> Result<Vec<WrittenPair>, UnusableFiles> {
     let Some(path) = &envoy.sources else {
         return Ok(Vec::new());
     };
-    let file = files::read(&files::Options {
+    let options = files::Options {
         path: path.clone(),
         ..files::Options::default()
-    })
-    .map_err(UnusableFiles::for_envoy)?;
-    let name = |text: SourceText| SourceText {
-        name: path.to_string_lossy().into_owned(),
-        ..text
     };
-    file.texts
-        .into_iter()
-        .next()
-        .map(name)
-        .map_or(Ok(Vec::new()), |file| read_pairs(&file))
-        .map_err(UnusableFiles::for_envoy)
+    let read = files::read(&options).and_then(|read| match read.texts.into_iter().next() {
+        Some(mut file) => {
+            file.name = path.to_string_lossy().into_owned();
+            read_pairs(&file)
+        }
+        None => Ok(Vec::new()),
+    });
+    read.map_err(UnusableFiles::for_envoy)
 }
 
 /// The whole output.
@@ -216,11 +210,8 @@ fn text(
     descriptors: &Descriptors,
 ) -> anyhow::Result<String> {
     if envoy.target == Target::EnvoyGateway && envoy.attach != Attach::Filter {
-        return Err(UsageError(
-            "with --for envoy-gateway the filter gets the descriptors; leave out --attach"
-                .to_owned(),
-        )
-        .into());
+        let what = "with --for envoy-gateway the filter gets the descriptors; leave out --attach";
+        bail!(UsageError(what.to_owned()));
     }
     let (host, port) = match (&envoy.service, envoy.target) {
         (Some(service), _) => service.clone(),
@@ -286,78 +277,57 @@ fn notes(envoy: &Envoy, domain: &str, sources: &Sources, descriptors: &Descripto
         "Written by `weir envoy` for the limits of the domain {domain} in {path}. Write it again \
          when they change."
     )];
-    let sent: Vec<(&String, &Source)> = descriptors
-        .keys
-        .iter()
+    let keys = descriptors.keys.iter();
+    let sent: Vec<_> = keys
         .filter_map(|key| Some((key, sources.get(key)?)))
         .collect();
     let is_http = envoy.attach != Attach::Tcp;
-    notes.extend(note_on_addresses(envoy, &sent));
-    notes.extend(note_on_paths(envoy, &sent));
-    for (key, source) in sent
-        .into_iter()
-        .filter(|(_, source)| is_http && source.kind.may_be_missing() && source.default.is_none())
-    {
-        notes.push(format!(
-            "A request without {} is not limited by {key}; `--from '{key}={} or VALUE'` changes \
-             that.",
-            source.text, source.text
-        ));
+    let sends = |is: fn(&Kind) -> bool| sent.iter().any(|(_, source)| is(&source.kind));
+    // So that the address of the client is the one that Envoy trusts.
+    if is_http && envoy.target == Target::Envoy && sends(Kind::is_address) {
+        let note = "The connection manager needs use_remote_address: true and, behind other \
+            proxies, xff_num_trusted_hops; otherwise clients choose their address.";
+        notes.push(note.to_owned());
     }
-    if descriptors.are_released() {
-        notes.push(
-            "The last entry of a limit of requests in flight is the id of the request. It must not \
-             be one that clients choose: before this filter, header_mutation writes %STREAM_ID% \
-             into a header, as in deploy/envoy/concurrency.yaml."
-                .to_owned(),
-        );
-    }
-    if envoy.target == Target::EnvoyGateway {
-        notes.push("Envoy Gateway needs extensionApis.enableEnvoyPatchPolicy: true.".to_owned());
-    }
-    notes.extend(
-        descriptors
-            .left_out
-            .iter()
-            .map(|limit| format!("Not sent here: {limit}")),
-    );
-    notes
-}
-
-/// What Envoy has to do so that the address of the client is the one that it trusts.
-fn note_on_addresses(envoy: &Envoy, sent: &[(&String, &Source)]) -> Option<String> {
-    let of_address = |(_, source): &(&String, &Source)| {
-        matches!(
-            source.kind,
-            Kind::RemoteAddress | Kind::MaskedRemoteAddress { .. } | Kind::AddressMatch
-        )
-    };
-    let is_needed =
-        envoy.attach != Attach::Tcp && envoy.target == Target::Envoy && sent.iter().any(of_address);
-    is_needed.then(|| {
-        "The connection manager needs use_remote_address: true and, behind other proxies, \
-         xff_num_trusted_hops; otherwise clients choose their address."
-            .to_owned()
-    })
-}
-
-/// What Envoy has to do so that a path has one spelling.
-fn note_on_paths(envoy: &Envoy, sent: &[(&String, &Source)]) -> Option<String> {
-    let of_path = |(_, source): &(&String, &Source)| match &source.kind {
-        Kind::Path | Kind::PathMatch => true,
-        Kind::Header(name) => name == ":path",
-        _ => false,
-    };
+    // So that a path has one spelling. Envoy Gateway does that by itself.
     let setting = match envoy.target {
         Target::Envoy => {
             "The connection manager needs normalize_path: true and merge_slashes: true"
         }
         Target::Istio => "The mesh needs pathNormalization: { normalization: MERGE_SLASHES }",
-        // It does so by itself.
-        Target::EnvoyGateway => return None,
+        Target::EnvoyGateway => "",
     };
-    let is_needed = sent.iter().any(of_path);
-    is_needed.then(|| format!("{setting}; otherwise //login is not /login."))
+    if sends(Kind::is_path) && !setting.is_empty() {
+        notes.push(format!("{setting}; otherwise //login is not /login."));
+    }
+    for (
+        key,
+        Source {
+            kind,
+            default,
+            text,
+        },
+    ) in &sent
+    {
+        if is_http && kind.may_be_missing() && default.is_none() {
+            notes.push(format!(
+                "A request without {text} is not limited by {key}; `--from '{key}={text} or \
+                 VALUE'` changes that."
+            ));
+        }
+    }
+    if descriptors.are_released() {
+        let note = "The last entry of a limit of requests in flight is the id of the request. It \
+            must not be one that clients choose: before this filter, header_mutation writes \
+            %STREAM_ID% into a header, as in deploy/envoy/concurrency.yaml.";
+        notes.push(note.to_owned());
+    }
+    if envoy.target == Target::EnvoyGateway {
+        notes.push("Envoy Gateway needs extensionApis.enableEnvoyPatchPolicy: true.".to_owned());
+    }
+    let left_out = descriptors.left_out.iter();
+    notes.extend(left_out.map(|limit| format!("Not sent here: {limit}")));
+    notes
 }
 
 /// A name for Kubernetes: RFC 1123, section 2.1, in lower case.

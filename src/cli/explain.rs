@@ -14,13 +14,12 @@ use http::Method;
 use prost::Message;
 use serde_json::json;
 
-use super::admin::{self, AdminFlags};
-use super::{UnusableFiles, UsageError, entries, print};
-use crate::core::ask::written::shell_word;
+use super::admin::{AdminFlags, with_query};
+use super::{UnusableFiles, UsageError, entries, print, success_if};
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::core::time::people;
-use crate::desk::admin::explain::{Descriptor, Level, Report, State, Tried, list};
+use crate::desk::admin::explain::{Level, Report, State, list};
 use crate::desk::admin::status::now;
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{self, Plan};
@@ -80,27 +79,16 @@ pub(super) fn run(explain: &Explain) -> anyhow::Result<ExitCode> {
         Some(config) => by_files(explain, config)?,
         None => {
             let (services, body) = (explain.admin.services()?, body(explain)?);
-            let subject = explain.subject.as_deref().map(|name| ("subject", name));
-            let call = admin::with_query("explain", &subject.into_iter().collect::<Vec<_>>());
-            admin::block_on(services.send(Method::POST, &call, &body.into()))?
+            let call = with_query("explain", &[("subject", explain.subject.as_deref())]);
+            print::block_on(services.send(&Method::POST, &call, &body.into()))?
         }
     };
-    print::out(match explain.format {
-        print::Format::Text => text(&report),
-        print::Format::Json => print::json(&report)?,
-    })?;
+    explain.format.print(&report, text)?;
     // As in commands that can say nothing else of an unknown domain.
-    Ok(
-        if report
-            .descriptors
-            .iter()
-            .any(|one| one.outcome == "unknown_domain")
-        {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
-        },
-    )
+    let mut descriptors = report.descriptors.iter();
+    Ok(success_if(
+        descriptors.all(|one| one.outcome != "unknown_domain"),
+    ))
 }
 
 fn by_files(explain: &Explain, config: &Path) -> anyhow::Result<Report> {
@@ -125,39 +113,39 @@ fn message(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if let Some(path) = &explain.json {
         return Ok(json::request(&read(path)?).map_err(UsageError)?.to_vec());
     }
-    if let Some(name) = &explain.subject {
-        let subject = Subject::read(name).map_err(|error| UsageError(error.to_string()))?;
-        let ask = subject
-            .one_of()
-            .map_err(|why| UsageError(format!("subject: {why}")))?;
-        let domain = String::from_utf8(ask.domain.to_vec())
-            .map_err(|_| UsageError("subject: its domain is no UTF-8".to_owned()))?;
-        let entries = ask
-            .first()
-            .iter()
-            .map(|entry| Entry {
-                key: entry.key.to_vec(),
-                value: entry.value.to_vec(),
-            })
-            .collect();
-        let descriptors = vec![RateLimitDescriptor {
-            entries,
-            ..RateLimitDescriptor::default()
-        }];
-        return Ok(RateLimitRequest {
-            domain,
-            descriptors,
-            hits_addend: 0,
+    let (domain, descriptors) = match &explain.subject {
+        Some(name) => {
+            let (domain, descriptor) = exact(name).map_err(UsageError)?;
+            (domain, vec![descriptor])
         }
-        .encode_to_vec());
-    }
-    let descriptors = entries::written_descriptors(&explain.entries)?;
-    Ok(RateLimitRequest {
-        domain: explain.domain.clone().unwrap_or_default(),
+        None => (
+            explain.domain.clone().unwrap_or_default(),
+            entries::written_descriptors(&explain.entries)?,
+        ),
+    };
+    let request = RateLimitRequest {
+        domain,
         descriptors,
         hits_addend: 0,
-    }
-    .encode_to_vec())
+    };
+    Ok(request.encode_to_vec())
+}
+
+/// A request of the subject with this name.
+fn exact(name: &str) -> Result<(String, RateLimitDescriptor), String> {
+    let subject = Subject::read(name).map_err(|error| error.to_string())?;
+    let ask = subject.one_of().map_err(|why| format!("subject: {why}"))?;
+    let domain = String::from_utf8(ask.domain.to_vec())
+        .map_err(|_| "subject: its domain is no UTF-8".to_owned())?;
+    let entries = ask.first().iter().map(|entry| Entry {
+        key: entry.key.to_vec(),
+        value: entry.value.to_vec(),
+    });
+    let descriptor = RateLimitDescriptor {
+        entries: entries.collect(),
+        ..RateLimitDescriptor::default()
+    };
+    Ok((domain, descriptor))
 }
 
 /// The request as JSON. The service says what is wrong with it.
@@ -168,34 +156,28 @@ fn body(explain: &Explain) -> anyhow::Result<Vec<u8>> {
     if explain.subject.is_some() {
         return Ok(Vec::new());
     }
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
+    let text = |bytes: Vec<u8>| {
+        let what = "an entry is not UTF-8; explain it by --config";
+        String::from_utf8(bytes).map_err(|_| UsageError(what.to_owned()))
+    };
     let mut descriptors = Vec::new();
     for descriptor in entries::written_descriptors(&explain.entries)? {
-        let entry = |entry: &crate::core::proto::rate_limit_descriptor::Entry| {
-            Ok(json!({ "key": text(&entry.key)?, "value": text(&entry.value)? }))
-        };
-        let entries: Result<Vec<_>, std::string::FromUtf8Error> =
-            descriptor.entries.iter().map(entry).collect();
-        let entries = entries
-            .map_err(|_| UsageError("an entry is not UTF-8; explain it by --config".to_owned()))?;
+        let mut entries = Vec::new();
+        for Entry { key, value } in descriptor.entries {
+            entries.push(json!({ "key": text(key)?, "value": text(value)? }));
+        }
         descriptors.push(json!({ "entries": entries }));
     }
-    Ok(
-        json!({ "domain": explain.domain, "descriptors": descriptors })
-            .to_string()
-            .into_bytes(),
-    )
+    let request = json!({ "domain": explain.domain, "descriptors": descriptors });
+    Ok(request.to_string().into_bytes())
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let result = if path == Path::new("-") {
-        std::io::stdin()
-            .lock()
-            .take(MAX_JSON_BYTES)
-            .read_to_end(&mut text)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(MAX_JSON_BYTES).read_to_end(&mut text))
+    let result = match path.to_str() {
+        Some("-") => std::io::stdin().take(MAX_JSON_BYTES).read_to_end(&mut text),
+        _ => std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_JSON_BYTES).read_to_end(&mut text)),
     };
     result.with_context(|| format!("{} cannot be read", path.display()))?;
     Ok(text)
@@ -205,87 +187,62 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 fn text(report: &Report) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    for Descriptor {
-        entries,
-        reason,
-        refused_now,
-        levels,
-        limit,
-        counter,
-        live,
-        trial,
-        ..
-    } in &report.descriptors
-    {
-        let words: Vec<_> = entries.iter().map(|entry| shell_word(entry)).collect();
-        let refused = if *refused_now { "REFUSED NOW: " } else { "" };
-        let _ = writeln!(text, "{}: {refused}{reason}", words.join(" "));
-        let width = levels
-            .iter()
-            .map(|level| level.entry.chars().count())
-            .max()
-            .unwrap_or(0);
-        for level in levels {
+    for own in &report.descriptors {
+        let words = print::words(own.entries.iter().cloned());
+        let refused = if own.refused_now { "REFUSED NOW: " } else { "" };
+        let _ = writeln!(text, "{words}: {refused}{}", own.reason);
+        let widths = own.levels.iter().map(|level| level.entry.chars().count());
+        let width = widths.max().unwrap_or(0);
+        for level in &own.levels {
             let _ = writeln!(text, "  {:width$}  {}", level.entry, level_text(level));
         }
-        if let Some(limit) = limit {
+        if let Some(limit) = &own.limit {
             let is_usual = |name: &str, value: &str| {
                 value == "false"
                     || (name, value) == ("commit", "each")
-                    || (name == "trial" && trial.is_some())
+                    || (name == "trial" && own.trial.is_some())
             };
-            let unusual = limit
-                .fields
-                .0
-                .iter()
-                .filter(|(name, value)| !is_usual(name, value));
-            let unusual: Vec<_> = unusual
+            let fields = limit.fields.0.iter();
+            let unusual: Vec<_> = fields
+                .filter(|(name, value)| !is_usual(name, value))
                 .map(|(name, value)| format!("{name} {}", OneLine(value)))
                 .collect();
             let _ = writeln!(text, "  limit    {}", unusual.join(", "));
             let _ = writeln!(text, "  from     {}", limit.from);
         }
-        if let Some(counter) = counter {
+        if let Some(counter) = &own.counter {
             let _ = writeln!(text, "  counter  {}", OneLine(counter));
         }
-        if let Some(live) = live {
+        if let Some(live) = &own.live {
             let _ = writeln!(text, "  now      {}", state_text(live));
         }
-        if let Some(Tried {
-            amount,
-            counter,
-            live,
-        }) = trial
-        {
-            let now = live
+        if let Some(trial) = &own.trial {
+            let now = trial
+                .live
                 .as_ref()
-                .map_or_else(String::new, |live| format!(": {}", state_text(live)));
-            let _ = writeln!(text, "  trial    {}{now}", OneLine(amount));
-            let _ = writeln!(text, "           {}", OneLine(counter));
+                .map(|live| format!(": {}", state_text(live)));
+            let now = now.unwrap_or_default();
+            let _ = writeln!(text, "  trial    {}{now}", OneLine(&trial.amount));
+            let _ = writeln!(text, "           {}", OneLine(&trial.counter));
         }
     }
     text
 }
 
 fn state_text(state: &State) -> String {
-    let counted = match (state.used, state.left, state.resets_in_seconds) {
-        (Some(used), Some(left), Some(reset)) => Some(format!(
-            "{used} used, {left} left, resets in {}",
-            people::ahead(reset, now())
-        )),
-        (Some(used), Some(left), None) => Some(format!("{used} used, {left} left")),
-        _ => None,
+    let error = state.error.as_deref();
+    let (Some(used), Some(left)) = (state.used, state.left) else {
+        let why = error.unwrap_or("the store did not answer");
+        return format!("unknown; {}", OneLine(why));
     };
-    match (counted, &state.error) {
-        (Some(counted), None) if state.this_replica_only => {
-            format!("{counted}; of this replica only")
-        }
-        (Some(counted), None) => counted,
-        (Some(counted), Some(error)) => format!("{counted} in this replica; {}", OneLine(error)),
-        (None, error) => format!(
-            "unknown; {}",
-            OneLine(error.as_deref().unwrap_or("the store did not answer"))
-        ),
+    let mut text = format!("{used} used, {left} left");
+    if let Some(reset) = state.resets_in_seconds {
+        text += &format!(", resets in {}", people::ahead(reset, now()));
+    }
+    match error {
+        Some(error) => text + &format!(" in this replica; {}", OneLine(error)),
+        None if state.this_replica_only => text + "; of this replica only",
+        None => text,
     }
 }
 

@@ -43,52 +43,39 @@ pub(super) struct Health {
 
 pub(super) fn run(health: &Health) -> anyhow::Result<ExitCode> {
     let timeout = Duration::from_millis(health.timeout_ms);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let answer = if health.grpc {
-        let LocalGrpc { address, tls } = health.listeners.grpc_on_this_machine()?;
-        let ask = ask_grpc(&address, tls.as_ref());
-        let answer = runtime.block_on(async { tokio::time::timeout(timeout, ask).await });
-        answer.with_context(|| {
-            format!("no answer from {address} within {} ms", health.timeout_ms)
-        })??
-    } else {
-        let address = health.listeners.http_on_this_machine()?;
-        let answer = runtime
-            .block_on(async { tokio::time::timeout(timeout, ask_http(address, timeout)).await });
-        answer.with_context(|| {
-            format!("no answer from {address} within {} ms", health.timeout_ms)
-        })??
+    let no_answer =
+        |address: &Address| format!("no answer from {address} within {} ms", health.timeout_ms);
+    let answer = print::block_on(async {
+        if health.grpc {
+            let LocalGrpc { address, tls } = health.listeners.grpc_on_this_machine()?;
+            let answer = tokio::time::timeout(timeout, ask_grpc(&address, tls.as_ref())).await;
+            answer.with_context(|| no_answer(&address))?
+        } else {
+            let address = health.listeners.http_on_this_machine()?;
+            let answer = tokio::time::timeout(timeout, ask_http(address, timeout)).await;
+            answer.with_context(|| no_answer(&address.into()))?
+        }
+    })?;
+    let Some(reasons) = answer else {
+        print::out("healthy\n")?;
+        return Ok(ExitCode::SUCCESS);
     };
-    match answer {
-        Answer::Healthy => {
-            print::out("healthy\n")?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Answer::Unhealthy(reasons) => {
-            let lines: String = reasons
-                .lines()
-                .map(|reason| format!("unhealthy: {reason}\n"))
-                .collect();
-            print::out(if lines.is_empty() {
-                "unhealthy\n"
-            } else {
-                &lines
-            })?;
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    let lines = reasons
+        .lines()
+        .map(|reason| format!("unhealthy: {reason}\n"));
+    let lines: String = lines.collect();
+    print::out(if reasons.is_empty() {
+        "unhealthy\n"
+    } else {
+        &lines
+    })?;
+    Ok(ExitCode::FAILURE)
 }
 
-/// What the service says of its health.
-enum Answer {
-    Healthy,
-    /// With the reasons, one per line, if the answer has them.
-    Unhealthy(String),
-}
+/// Why the service is unhealthy, one reason per line, if the answer has them; `None`: it is healthy.
+type Unhealthy = Option<String>;
 
-async fn ask_http(address: SocketAddr, timeout: Duration) -> anyhow::Result<Answer> {
+async fn ask_http(address: SocketAddr, timeout: Duration) -> anyhow::Result<Unhealthy> {
     let uri: Uri = format!("http://{address}/healthcheck").parse()?;
     let client = http_client(&uri, timeout, MAX_ANSWER_BYTES)?;
     let request = Request::get(uri).body(Bytes::new())?;
@@ -102,8 +89,8 @@ async fn ask_http(address: SocketAddr, timeout: Duration) -> anyhow::Result<Answ
         }
     };
     match status {
-        StatusCode::OK => Ok(Answer::Healthy),
-        StatusCode::INTERNAL_SERVER_ERROR => Ok(Answer::Unhealthy(
+        StatusCode::OK => Ok(None),
+        StatusCode::INTERNAL_SERVER_ERROR => Ok(Some(
             String::from_utf8_lossy(&reasons)
                 .chars()
                 .filter(|&c| c == '\n' || !c.is_control())
@@ -116,16 +103,12 @@ async fn ask_http(address: SocketAddr, timeout: Duration) -> anyhow::Result<Answ
     }
 }
 
-async fn ask_grpc(address: &Address, tls: Option<&ClientOptions>) -> anyhow::Result<Answer> {
+async fn ask_grpc(address: &Address, tls: Option<&ClientOptions>) -> anyhow::Result<Unhealthy> {
     let channel = connect(address, tls, None).await?;
     let answer = HealthClient::new(channel)
         .check(HealthCheckRequest::default())
         .await;
     let answer = answer.map_err(|status| super::hit::request_error(address, &status))?;
     let is_healthy = answer.into_inner().status() == ServingStatus::Serving;
-    Ok(if is_healthy {
-        Answer::Healthy
-    } else {
-        Answer::Unhealthy(String::new())
-    })
+    Ok((!is_healthy).then(String::new))
 }

@@ -1,6 +1,5 @@
 //! `weir hit`: sends requests to a running service, and prints its answers.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,13 +11,15 @@ use tonic::Status;
 
 use super::connect::connect;
 use super::{entries, print};
-use crate::core::proto::rate_limit_descriptor::Entry;
+use crate::core::ask::written::entry as entry_text;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::proto::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
+    rate_limit_descriptor,
 };
 use crate::core::time::{Unit, people};
 use crate::desk::admin::status::now;
+use crate::limits::plan::key::EntryText;
 use crate::net::dial::Address;
 use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
@@ -73,10 +74,7 @@ pub(super) struct Hit {
 }
 
 pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(ask(hit))
+    print::block_on(ask(hit))
 }
 
 async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
@@ -91,36 +89,29 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
             .map_err(|status| request_error(&hit.address, &status))?
             .into_inner();
         over = response.overall_code() == Code::OverLimit;
-        let text = match hit.format {
-            print::Format::Text => describe(&request, &response),
-            print::Format::Json => json(&request, &response)?,
-        };
-        if !print::out(text)? {
+        let answer = Answer::new(&request, &response);
+        if !hit
+            .format
+            .print(&answer, |_| describe(&request, &response))?
+        {
             break;
         }
     }
-    Ok(if over {
-        ExitCode::from(OVER_LIMIT)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(ExitCode::from(if over { OVER_LIMIT } else { 0 }))
 }
 
 /// What TLS needs. An option of TLS means TLS.
 fn tls(hit: &Hit) -> anyhow::Result<Option<ClientOptions>> {
     let is_on = hit.tls || hit.cacert.is_some() || hit.cert.is_some() || hit.server_name.is_some();
-    let authorities = hit.cacert.clone().map(|path| PemFile {
-        setting: "--cacert",
-        path,
-    });
+    let setting = "--cacert";
+    let authorities = hit.cacert.clone();
+    let authorities = authorities.map(|path| PemFile { setting, path });
     let identity = Identity::try_new(
         ("--cert", hit.cert.as_deref()),
         ("--key", hit.key.as_deref()),
     )?;
-    let name_check = hit
-        .server_name
-        .clone()
-        .map_or(NameCheck::Strict, NameCheck::Only);
+    let name = hit.server_name.clone();
+    let name_check = name.map_or(NameCheck::Strict, NameCheck::Only);
     Ok(is_on.then_some(ClientOptions {
         authorities,
         identity,
@@ -137,13 +128,11 @@ fn address(text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Address::Unix(path.into()));
     }
-    let port = text
-        .rsplit_once(':')
-        .filter(|(host, _)| !host.is_empty() && !host.contains(['/', '@']));
-    let port = port
-        .filter(|(host, _)| !host.contains(':') || (host.starts_with('[') && host.ends_with(']')));
-    match port.map(|(host, port)| (host, port.parse())) {
-        Some((host, Ok(port @ 1..))) => Ok(Address::Tcp {
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    let in_brackets = host.starts_with('[') && host.ends_with(']');
+    let is_name = !host.is_empty() && !host.contains(['/', '@']);
+    match port.parse() {
+        Ok(port @ 1..) if is_name && (in_brackets || !host.contains(':')) => Ok(Address::Tcp {
             host: host.trim_matches(['[', ']']).to_owned(),
             port,
         }),
@@ -190,29 +179,20 @@ fn describe(request: &RateLimitRequest, response: &RateLimitResponse) -> String 
         .zip(&response.statuses)
         .map(|(descriptor, status)| line(descriptor, status))
         .collect();
-    match &lines[..] {
-        [only] => format!("{overall:<10}  {}\n", only.1),
-        _ => lines
-            .iter()
-            .fold(format!("{overall}\n"), |text, (code, line)| {
-                text + &format!("  {code:<10}  {line}\n")
-            }),
+    if let [(_, only)] = &lines[..] {
+        return format!("{overall:<10}  {only}\n");
     }
+    let mut text = format!("{overall}\n");
+    for (code, line) in lines {
+        text += &format!("  {code:<10}  {line}\n");
+    }
+    text
 }
 
 fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'static str, String) {
-    let entries = descriptor
-        .entries
-        .iter()
-        .map(|entry| {
-            crate::core::ask::Entry {
-                key: &entry.key,
-                value: &entry.value,
-            }
-            .to_string()
-        })
-        .collect::<Vec<_>>()
-        .join(" ");
+    let entry = |entry: &rate_limit_descriptor::Entry| entry_text(&entry.key, &entry.value);
+    let entries: Vec<_> = descriptor.entries.iter().map(entry).collect();
+    let entries = entries.join(" ");
     let limit = match &status.current_limit {
         None if status.limit_remaining == u32::MAX => "unlimited".to_owned(),
         // A limit that refuses is shown, also where a failure policy refuses.
@@ -223,18 +203,14 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
             "no limit (unknown domain, no limit matches, or on_store_failure allowed it)".to_owned()
         }
         Some(limit) => {
-            let unit = u64::try_from(limit.unit)
-                .ok()
-                .and_then(Unit::from_number)
-                .map_or("unknown unit", Unit::name);
-            let per = limit.unit_multiplier.map_or_else(
-                || unit.to_owned(),
-                |multiplier| format!("{multiplier} {unit}s"),
-            );
-            let name = if limit.name.is_empty() {
-                String::new()
-            } else {
-                format!(" ({})", limit.name)
+            let unit = unit_name(limit.unit).unwrap_or("unknown unit");
+            let per = match limit.unit_multiplier {
+                Some(multiplier) => format!("{multiplier} {unit}s"),
+                None => unit.to_owned(),
+            };
+            let name = match &*limit.name {
+                "" => String::new(),
+                name => format!(" ({name})"),
             };
             let reset = status
                 .duration_until_reset
@@ -258,17 +234,6 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
     (code_name(status.code()), format!("{entries}: {limit}"))
 }
 
-/// One JSON object on one line.
-fn json(request: &RateLimitRequest, response: &RateLimitResponse) -> anyhow::Result<String> {
-    let descriptors = request.descriptors.iter().zip(&response.statuses);
-    print::json(&Answer {
-        code: code_name(response.overall_code()),
-        descriptors: descriptors
-            .map(|(descriptor, status)| Descriptor::new(descriptor, status))
-            .collect(),
-    })
-}
-
 /// An answer as JSON.
 #[derive(Serialize)]
 struct Answer<'a> {
@@ -276,9 +241,21 @@ struct Answer<'a> {
     descriptors: Vec<Descriptor<'a>>,
 }
 
+impl<'a> Answer<'a> {
+    fn new(request: &'a RateLimitRequest, response: &'a RateLimitResponse) -> Self {
+        let descriptors = request.descriptors.iter().zip(&response.statuses);
+        Self {
+            code: code_name(response.overall_code()),
+            descriptors: descriptors
+                .map(|(descriptor, status)| Descriptor::new(descriptor, status))
+                .collect(),
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct Descriptor<'a> {
-    entries: Vec<Pair<'a>>,
+    entries: Vec<EntryText>,
     code: &'static str,
     /// A limit matches, and it is `unlimited: true`.
     unlimited: bool,
@@ -292,21 +269,6 @@ struct Descriptor<'a> {
 }
 
 #[derive(Serialize)]
-struct Pair<'a> {
-    key: Cow<'a, str>,
-    value: Cow<'a, str>,
-}
-
-impl<'a> Pair<'a> {
-    fn new(entry: &'a Entry) -> Self {
-        Self {
-            key: String::from_utf8_lossy(&entry.key),
-            value: String::from_utf8_lossy(&entry.value),
-        }
-    }
-}
-
-#[derive(Serialize)]
 struct Limit<'a> {
     name: &'a str,
     requests_per_unit: u32,
@@ -316,13 +278,16 @@ struct Limit<'a> {
 
 impl<'a> Descriptor<'a> {
     fn new(descriptor: &'a RateLimitDescriptor, status: &'a DescriptorStatus) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let entries = descriptor.entries.iter();
+        let entries = entries.map(|entry| EntryText {
+            key: text(&entry.key),
+            value: text(&entry.value),
+        });
         let limit = status.current_limit.as_ref().map(|limit| Limit {
             name: &limit.name,
             requests_per_unit: limit.requests_per_unit,
-            unit: u64::try_from(limit.unit)
-                .ok()
-                .and_then(Unit::from_number)
-                .map(Unit::name),
+            unit: unit_name(limit.unit),
             unit_multiplier: limit.unit_multiplier.unwrap_or(1),
         });
         let left = limit.as_ref().map(|_| status.limit_remaining);
@@ -331,7 +296,7 @@ impl<'a> Descriptor<'a> {
             .as_ref()
             .map(|duration| duration.seconds);
         Self {
-            entries: descriptor.entries.iter().map(Pair::new).collect(),
+            entries: entries.collect(),
             code: code_name(status.code()),
             unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
             left,
@@ -341,6 +306,12 @@ impl<'a> Descriptor<'a> {
             limit,
         }
     }
+}
+
+/// The name of a unit of the protocol.
+fn unit_name(number: i32) -> Option<&'static str> {
+    let unit = Unit::from_number(u64::try_from(number).ok()?)?;
+    Some(unit.name())
 }
 
 fn code_name(code: Code) -> &'static str {

@@ -6,7 +6,7 @@ mod output;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::Method;
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::arguments::{check_values, entries, exact_entries, rate, until};
-use super::UsageError;
-use super::admin::{self, Asked, Changed, Services};
+use super::admin::{Asked, with_query};
+use super::{UsageError, print};
 use crate::core::ask::written::shell_word;
 use crate::desk::admin::overrides as api;
 use crate::desk::admin::status::now;
 use crate::desk::admin::subject::order_of;
-use crate::limits::overrides::{EntryRecord, Pattern, RateRecord};
+use crate::limits::overrides::{EntryRecord, Pattern, RateRecord, Record};
 use crate::limits::plan::key::Subject;
 use crate::limits::rules::compile::OneLine;
 
@@ -37,9 +37,20 @@ const HOW: &str = "An entry is KEY=VALUE, in which each * stands for any text, o
     overrides that match, a block or an exemption comes before a raise, and the more specific one \
     before the other.";
 
+/// The last lines of the help texts of `weir block` and `weir exempt`.
+pub(super) const BLOCK: &str = "Example: weir block --domain demo remote_address=10.0.0.1 --until \
+    2h --reason \"scans our catalogue\"";
+pub(super) const EXEMPT: &str = "Example: weir exempt --domain demo remote_address=10.0.0.1 \
+    --reason \"our own monitoring\"";
+
+/// What stands below the flags of an override, with an example.
+pub(super) fn help(example: &str) -> String {
+    format!("{HOW}\n\n{example}")
+}
+
 /// The descriptors of an override.
 #[derive(Args, Debug)]
-struct Which {
+pub(super) struct Which {
     /// Entries of the descriptors, in their order
     #[arg(required_unless_present = "subject", value_name = "KEY[=VALUE]")]
     entries: Vec<String>,
@@ -69,22 +80,6 @@ struct Which {
     reason: String,
     #[command(flatten)]
     asked: Asked,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = format!("{HOW}\n\nExample: weir block --domain demo remote_address=10.0.0.1 \
-    --until 2h --reason \"scans our catalogue\""))]
-pub(super) struct Block {
-    #[command(flatten)]
-    which: Which,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = format!("{HOW}\n\nExample: weir exempt --domain demo \
-    remote_address=10.0.0.1 --reason \"our own monitoring\""))]
-pub(super) struct Exempt {
-    #[command(flatten)]
-    which: Which,
 }
 
 #[derive(Args, Debug)]
@@ -183,19 +178,12 @@ pub(super) struct Reset {
     asked: Asked,
 }
 
-pub(super) fn block(Block { which }: &Block) -> anyhow::Result<ExitCode> {
-    order(which, "block", None)
-}
-
-pub(super) fn exempt(Exempt { which }: &Exempt) -> anyhow::Result<ExitCode> {
-    order(which, "exempt", None)
-}
-
 pub(super) fn raise(Raise { to, which }: &Raise) -> anyhow::Result<ExitCode> {
     order(which, "raise", Some(to.clone()))
 }
 
-fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<ExitCode> {
+/// Orders an override of this kind.
+pub(super) fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<ExitCode> {
     let (now, zone) = (now(), jiff::tz::TimeZone::system());
     let until = which
         .until
@@ -216,18 +204,16 @@ fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<Ex
         reason: which.reason.clone(),
         force: which.force,
     };
-    let services = which.asked.services()?;
-    let changed: Changed<api::Ordered> =
-        admin::block_on(services.change(Method::POST, "overrides", &admin::json_body(&order)?))?;
-    which.asked.print(&changed.answer, |answer| {
-        output::ordered(answer, until.map(|at| (at, now, &zone)))
-    })?;
-    Ok(changed.report(&services))
+    which.asked.change(
+        &Method::POST,
+        "overrides",
+        &serde_json::to_vec(&order)?.into(),
+        |answer| output::ordered(answer, until.map(|at| (at, now, &zone))),
+    )
 }
 
 /// Ends overrides of this kind: `unblock`, `unexempt` and `unraise`.
 pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
-    let services = undo.asked.services()?;
     let sought = match (&undo.subject, &undo.domain) {
         (Some(name), _) => Some(
             order_of(&Subject::read(name).map_err(|error| UsageError(error.to_string()))?)
@@ -236,22 +222,17 @@ pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
         (None, Some(domain)) => Some((domain.clone(), entries(&undo.which)?)),
         (None, None) => None,
     };
-    let all = admin::block_on(all(
-        &services,
-        sought.as_ref().map(|(domain, _)| domain.as_str()),
-        false,
-    ))?;
+    let domain = sought.as_ref().map(|(domain, _)| &**domain);
+    let all = print::block_on(all(&undo.asked, domain, false))?;
     let mut known = all
         .overrides
         .iter()
         .filter_map(|one| output::record(one).ok());
     let Some((domain, entries)) = sought else {
         return match known.find(|record| undo.which.contains(&record.id) && record.kind != kind) {
-            Some(other) => Err(UsageError(format!(
-                "{} is a {}; write `weir un{1} {0}`",
-                other.id, other.kind
-            ))
-            .into()),
+            Some(Record { id, kind, .. }) => bail!(UsageError(format!(
+                "{id} is a {kind}; write `weir un{kind} {id}`"
+            ))),
             None => remove(&undo.asked, &undo.which),
         };
     };
@@ -278,18 +259,13 @@ pub(super) fn undo(undo: &Undo, kind: &str) -> anyhow::Result<ExitCode> {
 }
 
 fn remove(asked: &Asked, ids: &[String]) -> anyhow::Result<ExitCode> {
-    let services = asked.services()?;
     let mut code = ExitCode::SUCCESS;
     for id in ids {
-        let call = format!(
-            "overrides/{}",
-            form_urlencoded::byte_serialize(id.as_bytes()).collect::<String>()
-        );
-        let removed: Changed<api::Removed> =
-            admin::block_on(services.change(Method::DELETE, &call, &Bytes::new()))?;
-        asked.print(&removed.answer, output::removed)?;
-        if removed.report(&services) != ExitCode::SUCCESS {
-            code = ExitCode::FAILURE;
+        let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
+        let call = format!("overrides/{id}");
+        let removed = asked.change(&Method::DELETE, &call, &Bytes::new(), output::removed)?;
+        if removed != ExitCode::SUCCESS {
+            code = removed;
         }
     }
     Ok(code)
@@ -300,13 +276,11 @@ pub(super) fn overrides(overrides: &Overrides) -> anyhow::Result<ExitCode> {
         return remove(asked, ids);
     }
     let list = &overrides.list;
-    let all = admin::block_on(all(
-        &list.asked.services()?,
-        list.domain.as_deref(),
-        list.ended,
-    ))?;
+    let all = print::block_on(all(&list.asked, list.domain.as_deref(), list.ended))?;
     list.asked
-        .print(&all, |all| output::listed(all, list.ended))
+        .format
+        .print(&all, |all| output::listed(all, list.ended))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Overrides as the service lists them: programs get what it says.
@@ -317,25 +291,25 @@ struct Listed {
 }
 
 /// All overrides in force, or all that ended lately, page by page.
-async fn all(services: &Services, domain: Option<&str>, ended: bool) -> anyhow::Result<Listed> {
+async fn all(asked: &Asked, domain: Option<&str>, ended: bool) -> anyhow::Result<Listed> {
+    let services = asked.service.services()?;
     let mut all = Listed::default();
     loop {
-        let cursor = all.next.take().unwrap_or_default();
-        let mut query = vec![
-            ("count", "1000"),
-            ("cursor", &*cursor),
-            ("domain", domain.unwrap_or_default()),
+        let query = [
+            ("count", Some("1000")),
+            ("cursor", all.next.as_deref()),
+            ("domain", domain),
+            ("ended", ended.then_some("true")),
         ];
-        query.extend(ended.then_some(("ended", "true")));
-        let page: Listed = services.get("overrides", &query).await?;
-        all.overrides.extend(
-            page.overrides
-                .into_iter()
-                .filter(|one| one.get("ended").is_some_and(|at| !at.is_null()) == ended),
-        );
-        all.next = page
-            .next
-            .filter(|_| all.overrides.len() <= crate::limits::overrides::MAX_OVERRIDES);
+        let page: Listed = services.get(&with_query("overrides", &query)).await?;
+        let has_ended = |one: &Value| one.get("ended").is_some_and(|at| !at.is_null());
+        let of_page = page.overrides.into_iter();
+        all.overrides
+            .extend(of_page.filter(|one| has_ended(one) == ended));
+        all.next = page.next;
+        if all.overrides.len() > crate::limits::overrides::MAX_OVERRIDES {
+            all.next = None;
+        }
         if all.next.is_none() {
             return Ok(all);
         }
@@ -349,9 +323,8 @@ pub(super) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         subject: reset.subject.clone(),
         limit: reset.limit.clone(),
     };
-    let services = reset.asked.services()?;
-    let done: Changed<api::Reset> =
-        admin::block_on(services.change(Method::POST, "reset", &admin::json_body(&order)?))?;
-    reset.asked.print(&done.answer, output::reset)?;
-    Ok(done.report(&services))
+    let body = serde_json::to_vec(&order)?;
+    reset
+        .asked
+        .change(&Method::POST, "reset", &body.into(), output::reset)
 }

@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::Context;
 use serde::Serialize;
 
+use crate::core::ask::Entry;
 use crate::core::ask::written::shell_word;
 use crate::limits::plan::key::{EntryText, Subject};
 use crate::limits::rules::compile::Problem;
@@ -24,6 +25,26 @@ pub(super) enum Format {
     Json,
 }
 
+impl Format {
+    /// Prints an answer for these readers. False: further output is useless, as of [`out`].
+    ///
+    /// # Errors
+    /// Those of stdout.
+    pub(super) fn print<T: Serialize>(
+        self,
+        answer: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<bool> {
+        match self {
+            Self::Text => out(text(answer)),
+            Self::Json => {
+                let line = serde_json::to_string(answer);
+                out(line.context("the output cannot be written as JSON")? + "\n")
+            }
+        }
+    }
+}
+
 /// Whether stdout shows colours: it is a terminal, and `NO_COLOR` (<https://no-color.org>) does not
 /// forbid them.
 #[expect(
@@ -32,65 +53,53 @@ pub(super) enum Format {
 )]
 pub(super) fn has_colours() -> bool {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    colours(
-        io::stdout().is_terminal(),
-        set("NO_COLOR").is_some(),
-        set("TERM").is_some_and(|kind| kind != "dumb"),
-    )
-}
-
-fn colours(is_terminal: bool, is_forbidden: bool, terminal_has_them: bool) -> bool {
-    is_terminal && !is_forbidden && terminal_has_them
-}
-
-/// A value as JSON on one line.
-///
-/// # Errors
-/// A map whose keys are not text.
-pub(super) fn json(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(value).context("the output cannot be written as JSON")? + "\n")
+    let is_dumb = set("TERM").is_none_or(|kind| kind == "dumb");
+    io::stdout().is_terminal() && set("NO_COLOR").is_none() && !is_dumb
 }
 
 /// A row of a list on one line, as words that a command takes: its entries or, where these do not
 /// say all of it, the name of its subject.
 pub(super) fn row(entries: &[EntryText], subject: Option<&str>) -> String {
-    let Some((name, subject)) = subject.and_then(|name| Some((name, Subject::read(name).ok()?)))
-    else {
-        return words(entries);
+    let is_text = |entry: &Entry<'_>| {
+        str::from_utf8(entry.key).is_ok() && str::from_utf8(entry.value).is_ok()
     };
-    match subject.exact() {
-        Ok(exact)
-            if exact.first().iter().all(|entry| {
-                str::from_utf8(entry.key).is_ok() && str::from_utf8(entry.value).is_ok()
-            }) =>
+    match subject.map(|name| (name, Subject::read(name))) {
+        Some((name, Ok(subject)))
+            if !subject
+                .exact()
+                .is_ok_and(|ask| ask.first().iter().all(is_text)) =>
         {
-            words(entries)
+            shell_word(&format!("--subject={name}")).into_owned()
         }
-        _ => shell_word(&format!("--subject={name}")).into_owned(),
+        _ => words(entries.iter().map(EntryText::written)),
     }
 }
 
-fn words(entries: &[EntryText]) -> String {
-    entries
-        .iter()
-        .map(|entry| shell_word(&entry.written()).into_owned())
-        .collect::<Vec<_>>()
-        .join(" ")
+/// These, as words that a shell reads.
+pub(super) fn words(all: impl IntoIterator<Item = String>) -> String {
+    let words: Vec<_> = all
+        .into_iter()
+        .map(|word| shell_word(&word).into_owned())
+        .collect();
+    words.join(" ")
 }
 
 /// Rows in columns that are as wide as their widest cell; the first ones have numbers.
-pub(super) fn table<const N: usize>(rows: &[[String; N]], numbers: usize) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
-    let line = |row: &[String; N]| {
-        let cells: [String; N] = std::array::from_fn(|column| {
-            let (cell, width) = (&row[column], widths[column]);
-            if column < numbers {
-                format!("{cell:>width$}")
-            } else {
-                format!("{cell:width$}")
-            }
+pub(super) fn table(rows: &[Vec<String>], numbers: usize) -> String {
+    let mut widths = Vec::new();
+    for row in rows {
+        widths.resize(row.len(), 0);
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, &width))| match column < numbers {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:width$}"),
         });
+        let cells: Vec<_> = cells.collect();
         cells.join("  ").trim_end().to_owned() + "\n"
     };
     rows.iter().map(line).collect()
@@ -131,4 +140,15 @@ pub(super) fn failure(format: telemetry::Format, message: &str, problems: &[Prob
 /// Writes a line to stderr. An error is ignored: it could not be printed either.
 pub(super) fn error(line: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Runs what a command waits for, on this thread.
+///
+/// # Errors
+/// Those of the command, or the operating system gives no event queue.
+pub(super) fn block_on<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(command)
 }

@@ -6,11 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
 use futures_util::future::join_all;
+use http::Method;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
-use super::admin::{AdminFlags, Asked, Service};
+use super::admin::{AdminFlags, Service, Services};
 use super::print;
 use crate::limits::rules::compile::OneLine;
 
@@ -20,31 +22,21 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Replicas that are asked at most.
 const MAX_REPLICAS: usize = 1_000;
 
-/// What one replica answered.
-#[derive(Debug)]
-pub(super) struct Answered<T> {
-    /// `host:port`.
-    pub(super) address: String,
-    /// The answer, or why there is none.
-    pub(super) answer: Result<T, String>,
-}
-
 /// Whether a replica answered, for programs.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct Replica {
     /// `host:port`.
-    pub(super) address: String,
+    address: String,
     /// Why there is no answer.
     pub(super) error: Option<String>,
 }
 
-impl<T> Answered<T> {
-    pub(super) fn replica(&self) -> Replica {
-        Replica {
-            address: self.address.clone(),
-            error: self.answer.as_ref().err().cloned(),
-        }
-    }
+/// The answers of all replicas, or what they say together.
+#[derive(Debug, Serialize)]
+pub(super) struct Merged<T> {
+    pub(super) replicas: Vec<Replica>,
+    #[serde(flatten)]
+    pub(super) answer: T,
 }
 
 impl AdminFlags {
@@ -55,30 +47,31 @@ impl AdminFlags {
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         call: &str,
-        query: &[(&str, &str)],
-    ) -> anyhow::Result<Vec<Answered<T>>> {
-        let mut asked = Vec::new();
-        for found in join_all(
-            self.services()?
-                .0
-                .into_iter()
-                .map(|named| self.resolved(named)),
-        )
-        .await
-        {
-            asked.extend(found?);
+    ) -> anyhow::Result<Merged<Vec<T>>> {
+        let Services(named) = self.services()?;
+        let mut services = Vec::new();
+        for found in join_all(named.into_iter().map(|named| self.resolved(named))).await {
+            services.extend(found?);
         }
         let mut seen = BTreeSet::new();
-        asked.retain(|(address, _)| seen.insert(address.clone()));
-        asked.truncate(MAX_REPLICAS);
-        Ok(join_all(asked.into_iter().map(|(address, service)| async {
+        services.retain(|(address, _)| seen.insert(address.clone()));
+        services.truncate(MAX_REPLICAS);
+        let answers = services.into_iter().map(|(address, service)| async {
             let answer = match service {
-                Ok(service) => one(&service, call, query).await,
+                Ok(service) => one(&service, call).await,
                 Err(error) => Err(error),
             };
-            Answered { address, answer }
-        }))
-        .await)
+            (address, answer)
+        });
+        let mut all = Merged {
+            replicas: Vec::new(),
+            answer: Vec::new(),
+        };
+        for (address, answer) in join_all(answers).await {
+            let error = answer.map(|answer| all.answer.push(answer)).err();
+            all.replicas.push(Replica { address, error });
+        }
+        Ok(all)
     }
 
     /// The services behind a name, each with its own address. A name that cannot be resolved is one
@@ -88,64 +81,49 @@ impl AdminFlags {
         named: Service,
     ) -> anyhow::Result<Vec<(String, Result<Service, String>)>> {
         let host = named.address().to_owned();
-        let resolved = match host
+        let Some((name, Ok(port))) = host
             .rsplit_once(':')
-            .and_then(|(name, port)| Some((name, port.parse::<u16>().ok()?)))
-        {
-            Some((name, port)) if !is_literal(name) && !name.eq_ignore_ascii_case("localhost") => {
-                tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((name.to_owned(), port)))
-                    .await
-            }
-            _ => return Ok(vec![(host, Ok(named))]),
+            .map(|(name, port)| (name, port.parse::<u16>()))
+            .filter(|(name, _)| !is_literal(name))
+        else {
+            return Ok(vec![(host, Ok(named))]);
         };
-        let found = match resolved {
-            Ok(Ok(found)) => of_one_family(found),
-            Ok(Err(error)) => {
-                return Ok(vec![(
-                    host.clone(),
-                    Err(format!("{host}: the name cannot be resolved: {error}")),
-                )]);
+        let found = tokio::time::timeout(TIMEOUT, tokio::net::lookup_host((name, port))).await;
+        let error = match found {
+            Ok(Ok(found)) => {
+                let service = |address: SocketAddr| {
+                    let address = address.to_string();
+                    let service = self.service(&address).context("an address of the name")?;
+                    Ok((address, Ok(service)))
+                };
+                return of_one_family(found).into_iter().map(service).collect();
             }
+            Ok(Err(error)) => format!("{host}: the name cannot be resolved: {error}"),
             Err(_) => {
-                return Ok(vec![(
-                    host.clone(),
-                    Err(format!(
-                        "{host}: the name is not resolved within {} s",
-                        TIMEOUT.as_secs()
-                    )),
-                )]);
+                let seconds = TIMEOUT.as_secs();
+                format!("{host}: the name is not resolved within {seconds} s")
             }
         };
-        let service = |address: SocketAddr| {
-            let service = self
-                .service(&address.to_string())
-                .context("an address of the name");
-            service.map(|service| (address.to_string(), Ok(service)))
-        };
-        found.into_iter().map(service).collect()
+        Ok(vec![(named.address().to_owned(), Err(error))])
     }
 }
 
-async fn one<T: DeserializeOwned>(
-    service: &Service,
-    call: &str,
-    query: &[(&str, &str)],
-) -> Result<T, String> {
-    match tokio::time::timeout(TIMEOUT, service.get(call, query)).await {
+async fn one<T: DeserializeOwned>(service: &Service, call: &str) -> Result<T, String> {
+    let body = Bytes::new();
+    let answer = service.call(&Method::GET, call, &body);
+    match tokio::time::timeout(TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|error| OneLine(&format!("{error:#}")).to_string()),
-        Err(_) => Err(format!(
-            "no answer from {} within {} s",
-            service.address(),
-            TIMEOUT.as_secs()
-        )),
+        Err(_) => {
+            let (address, seconds) = (service.address(), TIMEOUT.as_secs());
+            Err(format!("no answer from {address} within {seconds} s"))
+        }
     }
 }
 
+/// Whether a host is an address or of this machine, so that it stands for one replica.
 fn is_literal(host: &str) -> bool {
-    host.trim_start_matches('[')
-        .trim_end_matches(']')
-        .parse::<IpAddr>()
-        .is_ok()
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
 /// The addresses of IPv4 or those of IPv6, whichever are more: a pod with both is one replica.
@@ -154,12 +132,30 @@ fn of_one_family(found: impl Iterator<Item = SocketAddr>) -> BTreeSet<SocketAddr
     if six.len() > four.len() { six } else { four }
 }
 
-/// What the answers of all replicas say together.
-#[derive(Debug, Serialize)]
-pub(super) struct Merged<T> {
-    pub(super) replicas: Vec<Replica>,
-    #[serde(flatten)]
-    pub(super) answer: T,
+impl<T> Merged<T> {
+    /// The same with what is made of the answer.
+    pub(super) fn map<M>(self, make: impl FnOnce(T) -> M) -> Merged<M> {
+        Merged {
+            replicas: self.replicas,
+            answer: make(self.answer),
+        }
+    }
+
+    /// One error of the command if no replica answered.
+    ///
+    /// # Errors
+    /// What all replicas say.
+    pub(super) fn check_any(&self) -> anyhow::Result<()> {
+        let errors: Vec<_> = self.failures().collect();
+        anyhow::ensure!(errors.len() < self.replicas.len(), errors.join("; "));
+        Ok(())
+    }
+
+    /// A line for each replica that did not answer.
+    pub(super) fn failures(&self) -> impl Iterator<Item = &str> {
+        let errors = self.replicas.iter();
+        errors.filter_map(|replica| replica.error.as_deref())
+    }
 }
 
 impl<T: Serialize> Merged<T> {
@@ -169,39 +165,17 @@ impl<T: Serialize> Merged<T> {
     /// Those of stdout.
     pub(super) fn print(
         &self,
-        asked: &Asked,
+        format: print::Format,
         text: impl FnOnce(&Self) -> String,
     ) -> anyhow::Result<ExitCode> {
-        let code = asked.print(self, text)?;
-        if asked.format == print::Format::Text {
-            for line in failures(&self.replicas) {
+        format.print(self, text)?;
+        if format == print::Format::Text {
+            for line in self.failures() {
                 print::error(format_args!("weir: {line}"));
             }
         }
-        Ok(code)
+        Ok(ExitCode::SUCCESS)
     }
-}
-
-/// One error of the command if no replica answered.
-///
-/// # Errors
-/// What all replicas say.
-pub(super) fn check_any<T>(answers: &[Answered<T>]) -> anyhow::Result<()> {
-    if answers.iter().any(|answered| answered.answer.is_ok()) {
-        return Ok(());
-    }
-    let errors: Vec<_> = answers
-        .iter()
-        .filter_map(|answered| answered.answer.as_ref().err().map(String::as_str))
-        .collect();
-    anyhow::bail!(errors.join("; "))
-}
-
-/// A line for each replica that did not answer.
-pub(super) fn failures(replicas: &[Replica]) -> impl Iterator<Item = &str> {
-    replicas
-        .iter()
-        .filter_map(|replica| replica.error.as_deref())
 }
 
 #[cfg(test)]
@@ -234,8 +208,8 @@ mod tests {
         assert!(
             is_literal("127.0.0.1")
                 && is_literal("[::1]")
+                && is_literal("localhost")
                 && !is_literal("weir")
-                && !is_literal("localhost")
         );
     }
 }

@@ -15,6 +15,7 @@ use clap::{Args, value_parser};
 
 use super::{UsageError, print};
 use crate::core::algorithm::AlgorithmKind;
+use report::Report;
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Amounts: 500, 50k, 2.5M, 1G.\n\n\
@@ -100,10 +101,6 @@ pub(super) fn run(size: &Size) -> anyhow::Result<ExitCode> {
         ))
         .into());
     }
-    let report = plan::report(size);
-    print::out(match size.format {
-        print::Format::Text => report.text(),
-        print::Format::Json => print::json(&report)?,
-    })?;
+    size.format.print(&plan::report(size), Report::text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::admin::{Asked, block_on};
+use super::admin::{Asked, with_query};
 use super::print;
-use super::replicas::{Answered, Merged, check_any, failures};
+use super::replicas::Merged;
 use crate::desk::admin::query::MAX_COUNT;
 use crate::desk::admin::top::{self as api, RANKINGS, WINDOWS};
 use crate::limits::rules::compile::OneLine;
-use crate::observe::subjects::Ranking;
 
 /// The time between two answers on a terminal.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -50,6 +49,7 @@ pub(super) struct Top {
     asked: Asked,
 }
 
+/// In the order of [`RANKINGS`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
     Hits,
@@ -57,6 +57,7 @@ enum By {
     Refused,
 }
 
+/// In the order of [`WINDOWS`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Window {
     #[value(name = "1m", aliases = ["60s", "minute"])]
@@ -67,11 +68,11 @@ enum Window {
 
 pub(super) fn run(top: &Top) -> anyhow::Result<ExitCode> {
     if top.asked.format == print::Format::Text && !top.once && io::stdout().is_terminal() {
-        return block_on(watch(top));
+        return print::block_on(watch(top));
     }
-    let answers = block_on(top.ask())?;
-    check_any(&answers)?;
-    top.report(&answers).print(&top.asked, text)
+    let answers = print::block_on(top.ask())?;
+    answers.check_any()?;
+    top.merge(answers).print(top.asked.format, text)
 }
 
 /// Shows the table until a key or a signal ends it.
@@ -79,12 +80,12 @@ async fn watch(top: &Top) -> anyhow::Result<ExitCode> {
     // An address that cannot be used, and a service that is not there, are errors before the screen
     // changes.
     let mut answers = top.ask().await?;
-    check_any(&answers)?;
+    answers.check_any()?;
     let mut screen = screen::Screen::open()?;
     loop {
-        let report = top.report(&answers);
+        let report = top.merge(answers);
         let mut frame = text(&report);
-        for line in failures(&report.replicas) {
+        for line in report.failures() {
             frame.push_str(line);
             frame.push('\n');
         }
@@ -105,51 +106,30 @@ async fn watch(top: &Top) -> anyhow::Result<ExitCode> {
 }
 
 impl Top {
-    const fn ranking(&self) -> (&'static str, Ranking) {
-        match self.by {
-            By::Hits => RANKINGS[0],
-            By::Refused => RANKINGS[1],
-        }
-    }
-
-    async fn ask(&self) -> anyhow::Result<Vec<Answered<api::Top>>> {
-        let (window, _) = match self.since {
-            Window::Minute => WINDOWS[0],
-            Window::Hour => WINDOWS[1],
-        };
+    async fn ask(&self) -> anyhow::Result<Merged<Vec<api::Top>>> {
         // A subject that is light in one replica may be heavy in all: more are asked for than are
         // shown.
         let count = MAX_COUNT.to_string();
-        let mut query = vec![
-            ("window", window),
-            ("by", self.ranking().0),
-            ("count", &count),
+        let query = [
+            ("window", Some(WINDOWS[self.since as usize].0)),
+            ("by", Some(RANKINGS[self.by as usize].0)),
+            ("count", Some(&*count)),
+            ("domain", self.domain.as_deref()),
+            ("limit", self.limit.as_deref()),
         ];
-        query.extend(self.domain.as_deref().map(|domain| ("domain", domain)));
-        query.extend(self.limit.as_deref().map(|limit| ("limit", limit)));
-        self.asked.service.ask("top", &query).await
+        self.asked.service.ask(&with_query("top", &query)).await
     }
 
-    fn report(&self, answers: &[Answered<api::Top>]) -> Merged<api::Top> {
-        let tops: Vec<_> = answers
-            .iter()
-            .filter_map(|answered| answered.answer.as_ref().ok())
-            .collect();
-        let top = merge::merge(&tops, self.ranking().1, self.count as usize);
-        Merged {
-            replicas: answers.iter().map(Answered::replica).collect(),
-            answer: top,
-        }
+    fn merge(&self, answers: Merged<Vec<api::Top>>) -> Merged<api::Top> {
+        let (_, by) = RANKINGS[self.by as usize];
+        answers.map(|tops| merge::merge(&tops, by, self.count as usize))
     }
 }
 
 /// The table.
 fn text(merged: &Merged<api::Top>) -> String {
     let (replicas, top) = (&merged.replicas, &merged.answer);
-    let answered = replicas
-        .iter()
-        .filter(|replica| replica.error.is_none())
-        .count();
+    let answered = replicas.len() - merged.failures().count();
     let of = match (answered, replicas.len()) {
         (1, 1) => "1 replica".to_owned(),
         (answered, all) if answered == all => format!("{all} replicas"),
@@ -172,7 +152,7 @@ fn text(merged: &Merged<api::Top>) -> String {
         return text;
     }
     let row = |subject: &api::Subject| {
-        [
+        vec![
             subject.hits.to_string(),
             subject.hits_error.to_string(),
             subject.refused.to_string(),
@@ -182,8 +162,7 @@ fn text(merged: &Merged<api::Top>) -> String {
         ]
     };
     let head = ["HITS", "ERROR", "REFUSED", "ERROR", "LIMIT", "SUBJECT"].map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(head)
-        .chain(top.subjects.iter().map(row))
-        .collect();
+    let mut rows = vec![head.to_vec()];
+    rows.extend(top.subjects.iter().map(row));
     text + &print::table(&rows, 4)
 }

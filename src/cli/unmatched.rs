@@ -8,9 +8,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::admin::{Asked, block_on};
+use super::admin::{Asked, with_query};
 use super::print;
-use super::replicas::{Answered, Merged, check_any};
 use crate::core::time::people;
 use crate::desk::admin::unmatched::{Unmatched, UnmatchedDescriptor, UnmatchedDomain};
 use crate::limits::rules::compile::OneLine;
@@ -28,24 +27,12 @@ pub(super) struct UnmatchedArgs {
 }
 
 pub(super) fn run(unmatched: &UnmatchedArgs) -> anyhow::Result<ExitCode> {
-    let query: Vec<_> = unmatched
-        .domain
-        .as_deref()
-        .map(|domain| ("domain", domain))
-        .into_iter()
-        .collect();
     let asked = &unmatched.asked;
-    let answers: Vec<Answered<Unmatched>> = block_on(asked.service.ask("unmatched", &query))?;
-    check_any(&answers)?;
-    let merged = Merged {
-        replicas: answers.iter().map(Answered::replica).collect(),
-        answer: merge(
-            answers
-                .into_iter()
-                .filter_map(|answered| answered.answer.ok()),
-        ),
-    };
-    merged.print(asked, |merged| text(&merged.answer))
+    let call = with_query("unmatched", &[("domain", unmatched.domain.as_deref())]);
+    let answers = print::block_on(asked.service.ask(&call))?;
+    answers.check_any()?;
+    let merged = answers.map(|answers| merge(answers.into_iter()));
+    merged.print(asked.format, |merged| text(&merged.answer))
 }
 
 /// Equal descriptors are one, with the latest time.
@@ -65,14 +52,11 @@ fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
             .drain(..)
             .map(|one| ((one.entries, one.subject), one.seen_at))
             .collect();
-        for UnmatchedDescriptor {
-            entries,
-            subject,
-            seen_at,
-        } in domain.descriptors
-        {
-            let known = latest.entry((entries, subject)).or_insert(seen_at);
-            *known = seen_at.max(*known);
+        for one in domain.descriptors {
+            let known = latest
+                .entry((one.entries, one.subject))
+                .or_insert(one.seen_at);
+            *known = one.seen_at.max(*known);
         }
         known.descriptors = latest
             .into_iter()
@@ -86,12 +70,7 @@ fn merge(answers: impl Iterator<Item = Unmatched>) -> Unmatched {
             .descriptors
             .sort_by_key(|descriptor| std::cmp::Reverse(descriptor.seen_at));
     }
-    let latest = |domain: &UnmatchedDomain| {
-        domain
-            .descriptors
-            .first()
-            .map(|descriptor| descriptor.seen_at)
-    };
+    let latest = |domain: &UnmatchedDomain| Some(domain.descriptors.first()?.seen_at);
     domains.sort_by_key(|domain| std::cmp::Reverse(latest(domain)));
     Unmatched { domains }
 }
@@ -108,17 +87,9 @@ fn text(unmatched: &Unmatched) -> String {
             ": no file defines this domain"
         };
         text += &format!("{}{unknown}\n", OneLine(&domain.domain));
-        for UnmatchedDescriptor {
-            entries,
-            subject,
-            seen_at,
-        } in &domain.descriptors
-        {
-            text += &format!(
-                "  {}  {}\n",
-                people::instant(*seen_at),
-                print::row(entries, subject.as_deref())
-            );
+        for one in &domain.descriptors {
+            let row = print::row(&one.entries, one.subject.as_deref());
+            text += &format!("  {}  {row}\n", people::instant(one.seen_at));
         }
     }
     text

@@ -2,10 +2,9 @@
 //! `track_usage`.
 
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::process::ExitCode;
 
-use super::admin::{self, Asked, Services};
+use super::admin::{Asked, with_query};
 use super::{UsageError, entries, print};
 use crate::core::ask::Entry;
 use crate::core::time::people::{instant, span};
@@ -24,21 +23,31 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// Subjects that one call asks for; further ones take further calls.
 const MOST_PER_CALL: usize = 1_000;
 
+/// The subject of a command, by its domain and entries or by its name.
 #[derive(Args, Debug)]
+pub(super) struct SubjectArgs {
+    /// Entries of the subject, in their order
+    #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
+    entries: Vec<OsString>,
+    /// Domain of the limit
+    #[arg(long, short, required_unless_present = "subject")]
+    domain: Option<String>,
+    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain"])]
+    subject: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(mut_arg("entries", |entries| entries.required_unless_present("top")))]
+#[command(mut_arg("domain", |domain| domain.required_unless_present("top")))]
+#[command(mut_arg("subject", |subject| subject.conflicts_with("top")))]
 #[command(
     after_help = "Examples:\n  weir usage --domain shop user=42 --since 1h\n  weir usage --domain \
         shop --top 20 --by refused"
 )]
 pub(super) struct UsageCommand {
-    /// Entries of the subject, in their order
-    #[arg(required_unless_present_any = ["top", "subject"], value_name = "KEY=VALUE")]
-    entries: Vec<OsString>,
-    /// Domain of the limit
-    #[arg(long, short, required_unless_present_any = ["top", "subject"])]
-    domain: Option<String>,
-    /// Exact name of the subject, in place of a domain and entries: the `subject` of an answer
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["entries", "domain", "top"])]
-    subject: Option<String>,
+    #[command(flatten)]
+    of: SubjectArgs,
     /// How far the series goes back, such as 1h [default: as far as there are buckets]
     #[arg(long, value_name = "DURATION", conflicts_with = "top")]
     since: Option<String>,
@@ -66,135 +75,93 @@ pub(super) struct UsageCommand {
 }
 
 pub(super) fn run(command: &UsageCommand) -> anyhow::Result<ExitCode> {
-    let services = command.asked.services()?;
     if let Some(count) = command.top {
-        let top = admin::block_on(top(command, &services, count as usize))?;
-        return command.asked.print(&top, table);
+        let top = print::block_on(top(command, count as usize))?;
+        command.asked.format.print(&top, table)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    let mut query = subject(&Named {
-        domain: command.domain.as_deref(),
-        entries: &command.entries,
-        subject: command.subject.as_deref(),
-        limit: command.limit.as_deref(),
-    })?;
-    query.extend(command.trial.then(|| ("trial", "true".to_owned())));
-    query.extend(command.since.as_ref().map(|since| ("since", since.clone())));
-    let usage: Usage = admin::block_on(services.get("usage", &borrowed(&query)))?;
-    command.asked.print(&usage, report)
+    let mut query = command.of.query(command.limit.as_deref())?;
+    let trial = command.trial.then(|| "true".to_owned());
+    query.extend([("trial", trial), ("since", command.since.clone())]);
+    command.asked.show(&with_query("usage", &query), report)
 }
 
-/// The subject that the arguments name: domain and entries, or the name of a subject and perhaps
-/// its limit.
-pub(super) struct Named<'a> {
-    pub(super) domain: Option<&'a str>,
-    pub(super) entries: &'a [OsString],
-    pub(super) subject: Option<&'a str>,
-    pub(super) limit: Option<&'a str>,
-}
-
-/// The parameters of a call about it.
-pub(super) fn subject(named: &Named<'_>) -> Result<Vec<(&'static str, String)>, UsageError> {
-    let domain = named.domain.unwrap_or_default();
-    if let Some(name) = named.subject {
-        let named = [
-            Some(("subject", name.to_owned())),
-            named.limit.map(|limit| ("limit", limit.to_owned())),
-        ];
-        return Ok(named.into_iter().flatten().collect());
-    }
-    let descriptors = entries::written_descriptors(named.entries)?;
-    let [descriptor] = &descriptors[..] else {
-        return Err(UsageError(
-            "usage is that of one descriptor; write its entries without `,`".to_owned(),
-        ));
-    };
-    let mut query = vec![("domain", domain.to_owned())];
-    for entry in &descriptor.entries {
-        if entry.key.contains(&b'=') || str::from_utf8(&entry.value).is_err() {
-            // Only a name can say it.
-            let entries = descriptor.entries.iter().map(|entry| Entry {
+impl SubjectArgs {
+    /// The parameters of a call about it, or about what this limit counts of it.
+    pub(super) fn query(
+        &self,
+        limit: Option<&str>,
+    ) -> Result<Vec<(&'static str, Option<String>)>, UsageError> {
+        if let Some(name) = &self.subject {
+            let limit = limit.map(str::to_owned);
+            return Ok(vec![("subject", Some(name.clone())), ("limit", limit)]);
+        }
+        let descriptors = entries::written_descriptors(&self.entries)?;
+        let [descriptor] = &descriptors[..] else {
+            let what = "usage is that of one descriptor; write its entries without `,`";
+            return Err(UsageError(what.to_owned()));
+        };
+        let domain = self.domain.as_deref().unwrap_or_default();
+        let entries = || {
+            let entries = descriptor.entries.iter();
+            entries.map(|entry| Entry {
                 key: &entry.key,
                 value: &entry.value,
-            });
-            return Ok(vec![("subject", key::name_of(domain.as_bytes(), entries))]);
-        }
-        query.push((
-            "entry",
-            String::from_utf8_lossy(&[&entry.key[..], b"=", &entry.value].concat()).into_owned(),
-        ));
-    }
-    Ok(query)
-}
-
-/// The same parameters, as a call takes them.
-pub(super) fn borrowed<'q>(query: &'q [(&'static str, String)]) -> Vec<(&'static str, &'q str)> {
-    query
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect()
-}
-
-async fn top(command: &UsageCommand, services: &Services, count: usize) -> anyhow::Result<Top> {
-    let mut all: Option<Top> = None;
-    loop {
-        let left = count - all.as_ref().map_or(0, |all| all.subjects.len());
-        let mut query = vec![
-            ("by", command.by.clone()),
-            ("count", left.min(MOST_PER_CALL).to_string()),
-        ];
-        query.extend(command.trial.then(|| ("trial", "true".to_owned())));
-        query.extend(
-            command
-                .domain
-                .as_ref()
-                .map(|domain| ("domain", domain.clone())),
-        );
-        query.extend(command.limit.as_ref().map(|limit| ("limit", limit.clone())));
-        query.extend(
-            all.as_ref()
-                .and_then(|all| all.next.clone())
-                .map(|next| ("cursor", next)),
-        );
-        let part: Top = services.get("usage/top", &borrowed(&query)).await?;
-        let is_last = part.next.is_none();
-        let all = match &mut all {
-            Some(all) => {
-                all.subjects.extend(part.subjects);
-                all.next = part.next;
-                all
-            }
-            None => all.insert(part),
+            })
         };
-        if is_last || all.subjects.len() >= count {
-            break;
+        let mut query = vec![("domain", Some(domain.to_owned()))];
+        for Entry { key, value } in entries() {
+            if key.contains(&b'=') || str::from_utf8(value).is_err() {
+                // Only a name can say it.
+                let name = key::name_of(domain.as_bytes(), entries());
+                return Ok(vec![("subject", Some(name))]);
+            }
+            let entry = [key, b"=", value].concat();
+            query.push(("entry", Some(String::from_utf8_lossy(&entry).into_owned())));
         }
+        Ok(query)
     }
-    all.ok_or_else(|| anyhow::anyhow!("the service has no answer"))
+}
+
+/// So many subjects of a limit, call by call.
+async fn top(command: &UsageCommand, count: usize) -> anyhow::Result<Top> {
+    let services = command.asked.service.services()?;
+    let mut subjects = Vec::new();
+    let mut cursor = None;
+    loop {
+        let left = (count - subjects.len()).min(MOST_PER_CALL).to_string();
+        let query = [
+            ("by", Some(&*command.by)),
+            ("count", Some(&*left)),
+            ("trial", command.trial.then_some("true")),
+            ("domain", command.of.domain.as_deref()),
+            ("limit", command.limit.as_deref()),
+            ("cursor", cursor.as_deref()),
+        ];
+        let mut part: Top = services.get(&with_query("usage/top", &query)).await?;
+        subjects.append(&mut part.subjects);
+        if part.next.is_none() || subjects.len() >= count {
+            return Ok(Top { subjects, ..part });
+        }
+        cursor = part.next;
+    }
 }
 
 fn report(usage: &Usage) -> String {
     let row = print::row(&usage.entries, Some(&usage.subject));
-    let mut text = format!(
-        "{row} of {}{}\n",
-        if usage.trial { "the trial of " } else { "" },
-        OneLine(&usage.limit)
-    );
-    // Writing to a string does not fail.
-    let Usage {
-        hits,
-        refused,
-        given_back,
-        ..
-    } = usage;
+    let of = if usage.trial { "the trial of " } else { "" };
+    let mut text = format!("{row} of {of}{}\n", OneLine(&usage.limit));
     let (Some(first), Some(last)) = (usage.first_seen, usage.last_seen) else {
         return text + "  not seen, or not since its record expired\n";
     };
-    let _ = writeln!(
-        text,
-        "  hits        {hits}, refused {refused}, given back {given_back}"
+    text += &format!(
+        "  hits        {}, refused {}, given back {}\n  first seen  {}\n  last seen   {}\n",
+        usage.hits,
+        usage.refused,
+        usage.given_back,
+        instant(first),
+        instant(last)
     );
-    let _ = writeln!(text, "  first seen  {}", instant(first));
-    let _ = writeln!(text, "  last seen   {}", instant(last));
     text += &plot(&usage.series);
     text
 }
@@ -204,33 +171,19 @@ fn plot(series: &Series) -> String {
     let share = series.hits.len().div_ceil(PLOT_COLUMNS).max(1);
     // The last column ends with the present, so that the first one may have fewer buckets.
     let columns = |values: &[u64]| {
-        values
-            .rchunks(share)
-            .rev()
-            .map(|part| part.iter().sum::<u64>())
-            .collect::<Vec<_>>()
+        let parts = values.rchunks(share).rev();
+        parts.map(|part| part.iter().sum()).collect::<Vec<u64>>()
     };
     let (hits, refused) = (columns(&series.hits), columns(&series.refused));
-    let most = hits
-        .iter()
-        .chain(&refused)
-        .copied()
-        .max()
-        .unwrap_or_default();
-    let bars = |values: &[u64]| {
-        values
-            .iter()
-            .map(|&value| bar(value, most))
-            .collect::<String>()
-    };
-    let length = series.interval_seconds * share as f64;
+    let most = hits.iter().chain(&refused).max().copied().unwrap_or(0);
     let mut text = format!(
         "  since       {}, each bar {}, the highest {most}\n",
         instant(series.begin),
-        span(length)
+        span(series.interval_seconds * share as f64)
     );
     for (name, values) in [("hits", &hits), ("refused", &refused)] {
-        let _ = writeln!(text, "  {name:<10}  {}", bars(values));
+        let bars: String = values.iter().map(|&value| bar(value, most)).collect();
+        text += &format!("  {name:<10}  {bars}\n");
     }
     text
 }
@@ -246,22 +199,20 @@ fn bar(value: u64, most: u64) -> char {
 fn table(top: &Top) -> String {
     let of = if top.trial { "the trial of " } else { "" };
     let mut text = format!(
-        "{} of {} subjects of {of}{}, by {}\n",
+        "{} of {} subjects of {of}{}, by {}\n{:>14}  {:>14}  {:<23}  {:<23}  subject\n",
         top.subjects.len(),
         top.total,
         OneLine(&top.limit),
-        top.by
-    );
-    let _ = writeln!(
-        text,
-        "{:>14}  {:>14}  {:<23}  {:<23}  subject",
-        "hits", "refused", "first seen", "last seen"
+        top.by,
+        "hits",
+        "refused",
+        "first seen",
+        "last seen"
     );
     for subject in &top.subjects {
         let (first, last) = (instant(subject.first_seen), instant(subject.last_seen));
-        let _ = writeln!(
-            text,
-            "{:>14}  {:>14}  {first:<23}  {last:<23}  {}",
+        text += &format!(
+            "{:>14}  {:>14}  {first:<23}  {last:<23}  {}\n",
             subject.hits,
             subject.refused,
             print::row(&subject.entries, Some(&subject.subject))

@@ -150,32 +150,35 @@ impl Walk<'_> {
             };
             match &source.kind {
                 Kind::GenericKey(values) if !values.is_empty() => {
-                    if !named.insert(&own.key) {
-                        continue;
-                    }
-                    let same: Vec<&Outline> =
-                        level.iter().filter(|other| other.key == own.key).collect();
-                    let reached: Vec<_> = values
-                        .iter()
-                        .map(|value| (value, find(&same, value)))
-                        .collect();
-                    for other in &same {
-                        if !reached.iter().any(|(_, found)| {
-                            found.is_some_and(|found| std::ptr::eq(found, *other))
-                        }) {
-                            self.leave_out(other, path);
-                        }
-                    }
-                    for (value, found) in reached {
-                        if let Some(found) = found {
-                            self.branch(found, &[self.fixed(&own.key, value)], before, path);
-                        }
+                    if named.insert(&own.key) {
+                        self.named_values(level, &own.key, values, before, path);
                     }
                 }
                 _ => {
                     let elements = self.elements(own, level, &source);
                     self.branch(own, &elements, before, path);
                 }
+            }
+        }
+    }
+
+    /// Adds the lists of the descriptors that values named by the operator find in a level.
+    fn named_values(
+        &mut self,
+        level: &[Outline],
+        key: &str,
+        values: &[String],
+        before: &[Vec<String>],
+        path: &mut Vec<String>,
+    ) {
+        for own in level.iter().filter(|own| *own.key == *key) {
+            if !values.iter().any(|value| leads_to(level, own, value)) {
+                self.leave_out(own, path);
+            }
+        }
+        for value in values {
+            if let Some(found) = find(level, key, value) {
+                self.branch(found, &[self.fixed(key, value)], before, path);
             }
         }
     }
@@ -248,67 +251,65 @@ impl Walk<'_> {
             return None;
         }
         let key = &*own.key;
-        let Some(source) = self.sources.get(key) else {
-            if self.reported.insert(key.to_owned()) {
-                self.problems.push(without_source(own, self.protocol));
-            }
-            return None;
+        let error = |what: String, remedy: &str| Some(own.at.error(what, remedy));
+        let source = self.sources.get(key);
+        let wrong = match (source, self.protocol) {
+            (None, protocol) => Some(without_source(own, protocol)),
+            (Some(Source { kind, text, .. }), Protocol::Http) => match kind.only_key() {
+                _ if matches!(kind, Kind::Connection(_)) => error(
+                    format!("{text} exists for TCP connections only"),
+                    "say another source, or write --attach tcp",
+                ),
+                Some(only) if only != key => error(
+                    format!("Envoy sends {text} under the key '{only}' only"),
+                    &format!("rename the key '{key}' to '{only}'"),
+                ),
+                _ => None,
+            },
+            (Some(Source { kind, text, .. }), Protocol::Tcp) => match kind {
+                Kind::GenericKey(_) => None,
+                _ if kind.of_connection().is_some() => None,
+                _ => error(
+                    format!("a TCP connection has no {text}"),
+                    "say remote-address, server-name, peer-subject, peer-uri, local-port or \
+                     generic-key",
+                ),
+            },
         };
-        let wrong = match self.protocol {
-            Protocol::Http if matches!(source.kind, Kind::Connection(_)) => {
-                Some((format!("{} exists for TCP connections only", source.text), "say another \
-                    source, or write --attach tcp".to_owned()))
-            }
-            Protocol::Http => source.kind.only_key().filter(|only| *only != key).map(|only| {
-                (format!("Envoy sends {} under the key '{only}' only", source.text), format!("rename the key '{key}' to '{only}'"))
-            }),
-            Protocol::Tcp if source.kind.of_connection().is_none() && !matches!(source.kind, Kind::GenericKey(_)) => Some((
-                format!("a TCP connection has no {}", source.text),
-                "say remote-address, server-name, peer-subject, peer-uri, local-port or generic-key".to_owned(),
-            )),
-            Protocol::Tcp => None,
+        let Some(problem) = wrong else {
+            return source.cloned();
         };
-        if let Some((what, remedy)) = wrong {
-            if self.reported.insert(key.to_owned()) {
-                self.problems.push(own.at.error(what, remedy));
-            }
-            return None;
+        if self.reported.insert(key.to_owned()) {
+            self.problems.push(problem);
         }
-        Some(source.clone())
+        None
     }
 
     /// The ways in which Envoy sends the entry of a descriptor of a level.
     fn elements(&mut self, own: &Outline, level: &[Outline], source: &Source) -> Vec<String> {
         let key = &*own.key;
-        match (&source.kind, own.value.as_deref()) {
-            (Kind::GenericKey(_), value) => {
-                match value.filter(|value| !value.contains('*') && !own.is_by_more_than_text()) {
-                    Some(value) => vec![self.fixed(key, value)],
-                    None => {
-                        let what = format!(
-                            "generic-key sends fixed values, and the limit of '{}' is for any",
-                            shown(own)
-                        );
-                        self.problems.push(own.at.error(
-                            what,
-                            format!("name them: --from {key}=generic-key:VALUE,VALUE"),
-                        ));
-                        Vec::new()
-                    }
+        match &source.kind {
+            Kind::GenericKey(_) => match fixed_value(own) {
+                Some(value) => vec![self.fixed(key, value)],
+                None => {
+                    let what = format!(
+                        "generic-key sends fixed values, and the limit of '{}' is for any",
+                        shown(own)
+                    );
+                    let remedy = format!("name them: --from {key}=generic-key:VALUE,VALUE");
+                    self.problems.push(own.at.error(what, remedy));
+                    Vec::new()
                 }
+            },
+            kind if self.protocol == Protocol::Tcp => {
+                let operator = kind.of_connection().into_iter();
+                operator.map(|operator| entry(key, operator)).collect()
             }
-            (kind, _) if self.protocol == Protocol::Tcp => kind
-                .of_connection()
-                .map(|operator| entry(key, operator))
-                .into_iter()
-                .collect(),
-            (kind, _) if kind.sends_value_of_request() => {
+            kind if kind.sends_value_of_request() => {
                 let default = source.default.as_deref();
-                let missing = default.and_then(|default| default_action(key, kind, default));
-                [kind.action(key, default)]
-                    .into_iter()
-                    .chain(missing)
-                    .collect()
+                let mut elements = vec![kind.action(key, default)];
+                elements.extend(default.and_then(|default| default_action(key, kind, default)));
+                elements
             }
             // What Envoy sends for a request is one text in the whole domain: an exact value of
             // another level may lead to this pattern.
@@ -316,15 +317,8 @@ impl Walk<'_> {
                 let Some(values) = self.values.get(key) else {
                     return Vec::new();
                 };
-                let same: Vec<&Outline> =
-                    level.iter().filter(|other| other.key == own.key).collect();
-                let leads_here = |value: &&str| {
-                    own.matches(value)
-                        && find(&same, value).is_some_and(|found| std::ptr::eq(found, own))
-                };
-                values
-                    .all()
-                    .filter(leads_here)
+                let leading_here = values.all().filter(|value| leads_to(level, own, value));
+                leading_here
                     .flat_map(|value| values.actions(key, source, value))
                     .collect()
             }
@@ -346,16 +340,10 @@ impl Walk<'_> {
 
     fn finish(mut self, outline: &[Outline]) -> Result<Descriptors, Vec<Problem>> {
         self.problems.extend(self.sources.unused(outline));
-        let at_once = self
-            .found
-            .all
-            .iter()
-            .filter(|own| own.actions.iter().all(|action| !is_match(action)))
-            .count();
-        if let (true, Some(first)) = (
-            at_once > MOST_AT_ONCE || self.found.all.len() > MOST_LISTS,
-            outline.first(),
-        ) {
+        let all = self.found.all.iter();
+        let is_sent = |own: &&Descriptor| !own.actions.iter().any(|action| is_match(action));
+        let are_too_many = all.len() > MOST_LISTS || all.filter(is_sent).count() > MOST_AT_ONCE;
+        if let (true, Some(first)) = (are_too_many, outline.first()) {
             let what = format!(
                 "Envoy would have to send more than {MOST_AT_ONCE} descriptors for a request, or \
                  try more than {MOST_LISTS}"
@@ -375,21 +363,30 @@ impl Walk<'_> {
     }
 }
 
-/// The branch that Weir takes for a value, in its order of precedence.
-fn find<'o>(same: &[&'o Outline], value: &str) -> Option<&'o Outline> {
+/// The branch of a level that Weir takes for a value, in its order of precedence.
+fn find<'o>(level: &'o [Outline], key: &str, value: &str) -> Option<&'o Outline> {
     // Of equal ones the first.
-    same.iter()
-        .filter(|own| own.matches(value))
+    level
+        .iter()
+        .filter(|own| *own.key == *key && own.matches(value))
         .min_by_key(|own| own.rank(value))
-        .copied()
+}
+
+/// Whether Weir takes this branch of a level for a value.
+fn leads_to(level: &[Outline], own: &Outline, value: &str) -> bool {
+    find(level, &own.key, value).is_some_and(|found| std::ptr::eq(found, own))
+}
+
+/// The value, if it is the only one that matches.
+fn fixed_value(own: &Outline) -> Option<&str> {
+    let value = own.value.as_deref();
+    value.filter(|value| !value.contains('*') && !own.is_by_more_than_text())
 }
 
 /// Whether an action depends on what the request has, so that only some of many lists are sent.
 fn is_match(action: &str) -> bool {
-    action
-        .lines()
-        .next()
-        .is_some_and(|name| name.ends_with("_match:"))
+    let name = action.lines().next();
+    name.is_some_and(|name| name.ends_with("_match:"))
 }
 
 fn entry(key: &str, value: &str) -> String {
@@ -397,20 +394,15 @@ fn entry(key: &str, value: &str) -> String {
 }
 
 fn shown(own: &Outline) -> String {
-    own.value.as_ref().map_or_else(
-        || own.key.to_string(),
-        |value| format!("{}={value}", own.key),
-    )
+    match &own.value {
+        Some(value) => format!("{}={value}", own.key),
+        None => own.key.to_string(),
+    }
 }
 
 fn named(path: &[String], own: &Outline) -> String {
-    OneLine(&format!(
-        "{} ({}:{})",
-        path.join(", "),
-        own.at.file,
-        own.at.line
-    ))
-    .to_string()
+    let (path, at) = (path.join(", "), &own.at);
+    OneLine(&format!("{path} ({}:{})", at.file, at.line)).to_string()
 }
 
 /// A key that Envoy could take from anywhere.
@@ -423,11 +415,7 @@ fn without_source(own: &Outline, protocol: Protocol) -> Problem {
             .at
             .error(what, "write a descriptor for each key that Envoy sends");
     }
-    let fixed = own
-        .value
-        .as_deref()
-        .is_some_and(|value| !value.contains('*'))
-        && !own.is_by_more_than_text();
+    let fixed = fixed_value(own).is_some();
     let likely = match (key, protocol) {
         ("remote_address", _) => "remote-address",
         ("generic_key", _) => "generic-key",

@@ -6,7 +6,7 @@
 //! the patterns before it.
 
 use super::source::{Kind, Source, network};
-use super::yaml::{list, scalar};
+use super::yaml::{fill, list, scalar};
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::compile::outline::Outline;
 
@@ -30,6 +30,103 @@ struct Pattern {
     list: usize,
 }
 
+/// Collects the values of a key; problems are those of values that its source cannot send.
+struct Collector<'c> {
+    key: &'c str,
+    source: &'c Source,
+    all: Values,
+    /// Lists of descriptors so far.
+    lists: usize,
+    problems: &'c mut Vec<Problem>,
+}
+
+impl Collector<'_> {
+    fn add(&mut self, list: &[Outline]) {
+        self.lists += 1;
+        let (key, number) = (self.key, self.lists);
+        for own in list {
+            if *own.key == *key {
+                let source = &self.source.text;
+                match own.value.as_deref() {
+                    Some(value) if own.is_by_more_than_text() => self.error(
+                        own,
+                        format!(
+                            "{source} only sends values that the file writes, and '{value}' \
+                             matches others"
+                        ),
+                        ", such as",
+                    ),
+                    None if own.limits_anything() => self.error(
+                        own,
+                        format!(
+                            "the limit of '{key}' counts each value by itself, and {source} only \
+                             sends values that the file writes"
+                        ),
+                        ", such as",
+                    ),
+                    None => {}
+                    Some(value) if value.contains(ANY) => self.add_pattern(own, value, number),
+                    Some(value) if self.all.exact.iter().any(|known| known == value) => {}
+                    Some(value) => self.all.exact.push(value.to_owned()),
+                }
+            }
+            self.add(&own.children);
+        }
+    }
+
+    fn add_pattern(&mut self, own: &Outline, value: &str, list: usize) {
+        let source = &self.source.text;
+        let prefix = value
+            .strip_suffix(ANY)
+            .filter(|prefix| !prefix.contains(ANY));
+        let (Some(prefix), Kind::HeaderMatch(_) | Kind::PathMatch) = (prefix, &self.source.kind)
+        else {
+            return self.error(own, format!("{source} cannot match '{value}'"), ":");
+        };
+        if own.limits_anything() && !own.share_threshold {
+            let what = format!(
+                "'{value}' counts each value by itself, and {source} sends the pattern for all of \
+                 them"
+            );
+            self.error(own, what, ":");
+            if let Some(problem) = self.problems.last_mut() {
+                problem.remedy += ", or write share_threshold: true";
+            }
+            return;
+        }
+        let mut others = self.all.patterns.iter().filter(|known| known.list != list);
+        if let Some(known) = others.find(|known| known.overlaps(prefix)) {
+            let what = format!(
+                "'{value}' and '{}', in another list of descriptors, may match the same request",
+                known.text
+            );
+            return self.error(own, what, ":");
+        }
+        self.all.patterns.push(Pattern {
+            text: value.to_owned(),
+            prefix: prefix.to_owned(),
+            list,
+        });
+    }
+
+    /// Adds a problem whose remedy is another source.
+    fn error(&mut self, own: &Outline, what: String, before: &str) {
+        let (key, other) = (self.key, value_source(&self.source.kind));
+        let remedy = "say a source that sends what the request has";
+        let problem = own
+            .at
+            .error(what, format!("{remedy}{before} --from {key}={other}"));
+        self.problems.push(problem);
+    }
+}
+
+impl Pattern {
+    /// Whether a value may begin with its prefix and with this one.
+    fn overlaps(&self, prefix: &str) -> bool {
+        self.prefix.starts_with(prefix) || prefix.starts_with(&self.prefix)
+    }
+}
+
 impl Values {
     /// The values of a key; problems are added where this source cannot send what the file limits.
     pub(super) fn collect(
@@ -38,110 +135,15 @@ impl Values {
         descriptors: &[Outline],
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let mut all = Self::default();
-        all.add(key, source, descriptors, &mut 0, problems);
-        all
-    }
-
-    fn add(
-        &mut self,
-        key: &str,
-        source: &Source,
-        list: &[Outline],
-        lists: &mut usize,
-        problems: &mut Vec<Problem>,
-    ) {
-        *lists += 1;
-        let number = *lists;
-        for own in list {
-            if &*own.key == key {
-                match own.value.as_deref() {
-                    Some(value) if own.is_by_more_than_text() => problems.push(own.at.error(
-                        format!(
-                            "{} only sends values that the file writes, and '{value}' matches \
-                             others",
-                            source.text
-                        ),
-                        format!(
-                            "say a source that sends what the request has, such as --from {key}={}",
-                            value_source(&source.kind)
-                        ),
-                    )),
-                    None if own.limits_anything() => problems.push(own.at.error(
-                        format!(
-                            "the limit of '{key}' counts each value by itself, and {} only sends \
-                             values that the file writes",
-                            source.text
-                        ),
-                        format!(
-                            "say a source that sends what the request has, such as --from {key}={}",
-                            value_source(&source.kind)
-                        ),
-                    )),
-                    None => {}
-                    Some(value) if value.contains(ANY) => {
-                        self.add_pattern(source, own, value, number, problems);
-                    }
-                    Some(value) if self.exact.iter().any(|known| known == value) => {}
-                    Some(value) => self.exact.push(value.to_owned()),
-                }
-            }
-            self.add(key, source, &own.children, lists, problems);
-        }
-    }
-
-    fn add_pattern(
-        &mut self,
-        source: &Source,
-        own: &Outline,
-        value: &str,
-        list: usize,
-        problems: &mut Vec<Problem>,
-    ) {
-        let key = &own.key;
-        let other = || {
-            format!(
-                "say a source that sends what the request has: --from {key}={}",
-                value_source(&source.kind)
-            )
+        let mut collector = Collector {
+            key,
+            source,
+            all: Self::default(),
+            lists: 0,
+            problems,
         };
-        let prefix = value
-            .strip_suffix(ANY)
-            .filter(|prefix| !prefix.contains(ANY));
-        let (Some(prefix), Kind::HeaderMatch(_) | Kind::PathMatch) = (prefix, &source.kind) else {
-            let what = format!("{} cannot match '{value}'", source.text);
-            return problems.push(own.at.error(what, other()));
-        };
-        if own.limits_anything() && !own.share_threshold {
-            let what = format!(
-                "'{value}' counts each value by itself, and {} sends the pattern for all of them",
-                source.text
-            );
-            return problems.push(
-                own.at
-                    .error(what, other() + ", or write share_threshold: true"),
-            );
-        }
-        let overlaps = |known: &&Pattern| {
-            known.prefix.starts_with(prefix) || prefix.starts_with(&known.prefix)
-        };
-        if let Some(known) = self
-            .patterns
-            .iter()
-            .filter(|known| known.list != list)
-            .find(overlaps)
-        {
-            let what = format!(
-                "'{value}' and '{}', in another list of descriptors, may match the same request",
-                known.text
-            );
-            return problems.push(own.at.error(what, other()));
-        }
-        self.patterns.push(Pattern {
-            text: value.to_owned(),
-            prefix: prefix.to_owned(),
-            list,
-        });
+        collector.add(descriptors);
+        collector.all
     }
 
     /// All texts that are sent.
@@ -169,19 +171,13 @@ impl Values {
                 let Some(network) = network(value) else {
                     return Vec::new();
                 };
-                let (address, bits) = (scalar(&network.addr().to_string()), network.prefix_len());
-                vec![format!(
-                    "\
-remote_address_match:
-  descriptor_key: {}
-  descriptor_value: {}
-  address_matcher:
-    ranges:
-      - address_prefix: {address}
-        prefix_len: {bits}",
-                    scalar(key),
-                    scalar(value)
-                )]
+                let blocks = [
+                    ("key", &*scalar(key)),
+                    ("value", &scalar(value)),
+                    ("address", &scalar(&network.addr().to_string())),
+                    ("bits", &network.prefix_len().to_string()),
+                ];
+                vec![fill(include_str!("templates/address_action.yaml"), &blocks)]
             }
             Kind::HeaderMatch(name) => by_header(name),
             Kind::PathMatch => by_header(PATH),
@@ -192,41 +188,34 @@ remote_address_match:
     /// Lists of matchers of a header: all of a list have to match, and no request matches two
     /// lists.
     fn matchers(&self, name: &str, value: &str) -> Vec<Vec<String>> {
-        let one_by_one = exact(name, value)
-            .into_iter()
-            .map(|matcher| vec![matcher])
-            .collect();
+        let one_by_one = exact(name, value).map(|matcher| vec![matcher]);
         let Some(prefix) = value.strip_suffix(ANY) else {
-            return one_by_one;
+            return one_by_one.collect();
         };
-        let before = self
-            .patterns
-            .iter()
-            .take_while(|pattern| pattern.text != value);
+        let before = self.patterns.iter();
         let before: Vec<_> = before
-            .filter(|pattern| {
-                pattern.prefix.starts_with(prefix) || prefix.starts_with(&pattern.prefix)
-            })
+            .take_while(|pattern| pattern.text != value)
+            .filter(|pattern| pattern.overlaps(prefix))
             .collect();
         let mut matchers = vec![starting_with(name, prefix)];
         // A value that is the text of a pattern is that pattern's, as an exact one is.
-        let others = self
-            .exact
-            .iter()
-            .chain(self.patterns.iter().map(|pattern| &pattern.text))
-            .filter(|other| *other != value);
-        for other in others.filter(|other| other.starts_with(prefix)) {
-            matchers.extend(exact(name, other).into_iter().map(inverted));
+        for other in self.all().filter(|other| *other != value) {
+            if other.starts_with(prefix) {
+                matchers.extend(exact(name, other).map(inverted));
+            }
         }
-        let others = before
+        for pattern in &before {
+            matchers.push(inverted(starting_with(name, &pattern.prefix)));
+        }
+        let mut lists = vec![matchers];
+        // Its own text is no other's, though a pattern before it takes what begins like that.
+        if before
             .iter()
-            .map(|pattern| inverted(starting_with(name, &pattern.prefix)));
-        matchers.extend(others);
-        let is_taken = before
-            .iter()
-            .any(|pattern| value.starts_with(&pattern.prefix));
-        let own_text = if is_taken { one_by_one } else { Vec::new() };
-        [matchers].into_iter().chain(own_text).collect()
+            .any(|pattern| value.starts_with(&pattern.prefix))
+        {
+            lists.extend(one_by_one);
+        }
+        lists
     }
 }
 
@@ -249,12 +238,11 @@ fn inverted(matcher: String) -> String {
 }
 
 /// The matchers of one value, of which at most one matches: a path has a query, or none.
-fn exact(name: &str, value: &str) -> Vec<String> {
+fn exact(name: &str, value: &str) -> impl Iterator<Item = String> {
     let with_query = (name == PATH).then(|| matcher(name, "prefix", &format!("{value}?")));
     [matcher(name, "exact", value)]
         .into_iter()
         .chain(with_query)
-        .collect()
 }
 
 /// The matcher of all values that begin so. An empty prefix is one that Envoy refuses.

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
-use super::yaml::{list, scalar};
+use super::yaml::{fill, list, scalar};
 
 /// All sources: the name, what stands behind it, and what Envoy sends.
 pub(super) const SOURCES: &str = "\
@@ -263,6 +263,22 @@ impl Kind {
         }
     }
 
+    /// Whether it is the address of the client, or made of it.
+    pub(super) const fn is_address(&self) -> bool {
+        matches!(
+            self,
+            Self::RemoteAddress | Self::MaskedRemoteAddress { .. } | Self::AddressMatch
+        )
+    }
+
+    /// Whether it is a path.
+    pub(super) fn is_path(&self) -> bool {
+        match self {
+            Self::Header(name) => name == ":path",
+            _ => matches!(self, Self::Path | Self::PathMatch),
+        }
+    }
+
     /// The action of a source that sends what the request has.
     pub(super) fn action(&self, key: &str, default: Option<&str>) -> String {
         let key = scalar(key);
@@ -275,43 +291,30 @@ impl Kind {
                 "query_parameters:\n  query_parameter_name: {}\n  descriptor_key: {key}",
                 scalar(name)
             ),
-            Self::Path => format!(
-                "\
-extension:
-  name: envoy.rate_limit_descriptors.expr
-  typed_config:
-    \"@type\": type.googleapis.com/envoy.extensions.rate_limit_descriptors.expr.v3.Descriptor
-    descriptor_key: {key}
-    text: request.url_path"
-            ),
+            Self::Path => {
+                let template = include_str!("templates/path_action.yaml");
+                fill(template, &[("key", &key)])
+            }
             Self::RemoteAddress => "remote_address: {}".to_owned(),
             Self::MaskedRemoteAddress { v4, v6 } => format!(
-                "\
-masked_remote_address:
-  v4_prefix_mask_len: {v4}
-  v6_prefix_mask_len: {v6}"
+                "masked_remote_address:\n  v4_prefix_mask_len: {v4}\n  v6_prefix_mask_len: {v6}"
             ),
             Self::SourceCluster => "source_cluster: {}".to_owned(),
             Self::DestinationCluster => "destination_cluster: {}".to_owned(),
             Self::Metadata { of, filter, path } => {
-                let keys: Vec<_> = path
+                let path: Vec<_> = path
                     .iter()
                     .map(|key| format!("key: {}", scalar(key)))
                     .collect();
-                let default = default.map(|text| format!("\n  default_value: {}", scalar(text)));
-                format!(
-                    "\
-metadata:
-  descriptor_key: {key}
-  source: {of}
-  metadata_key:
-    key: {}
-    path:
-      {}{}",
-                    scalar(filter),
-                    list(&keys, 6),
-                    default.unwrap_or_default()
-                )
+                let default = default.map(|text| format!("default_value: {}", scalar(text)));
+                let blocks = [
+                    ("key", &*key),
+                    ("source", of),
+                    ("filter", &scalar(filter)),
+                    ("path", &list(&path, 0)),
+                    ("default", &default.unwrap_or_default()),
+                ];
+                fill(include_str!("templates/metadata_action.yaml"), &blocks)
             }
             _ => unreachable!("it sends no value of a request"),
         }
@@ -328,20 +331,15 @@ metadata:
 
     /// Why Envoy never sends this value, which a file writes; `None` if it may.
     pub(super) fn never_sends(&self, value: &str) -> Option<String> {
-        let header = match self {
-            Self::Header(name) => name,
-            _ => "",
-        };
-        let is_path = matches!(self, Self::Path | Self::PathMatch);
         let why = match self {
-            _ if is_path && value.contains(['?', '#']) => {
+            Self::Path | Self::PathMatch if value.contains(['?', '#']) => {
                 "the path is sent without `?` and what follows it; write the path alone, or use \
                  path-and-query"
             }
-            _ if (is_path || header == ":path") && !value.starts_with(['/', '*']) => {
-                "a path begins with `/`"
-            }
-            _ if header == ":method" && value.contains(|c: char| c.is_ascii_lowercase()) => {
+            _ if self.is_path() && !value.starts_with(['/', '*']) => "a path begins with `/`",
+            Self::Header(name)
+                if name == ":method" && value.contains(|c: char| c.is_ascii_lowercase()) =>
+            {
                 let method = value.to_ascii_uppercase();
                 return Some(format!("methods are in capital letters; write {method}"));
             }

@@ -10,7 +10,7 @@ use super::sources::{KeySource, Sources};
 use super::*;
 use crate::core::ask::Entry;
 use crate::limits::rules::Lookup;
-use crate::limits::rules::compile::Problem;
+use crate::limits::rules::compile::{Problem, SourceText};
 use crate::limits::rules::source::any::{Value as Yaml, read};
 
 fn compiled(text: &str) -> (Rules, Vec<SourceText>) {

@@ -1,7 +1,5 @@
 //! What these commands print for people.
 
-use std::fmt::Write;
-
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
@@ -9,10 +7,9 @@ use serde_json::Value;
 
 use super::Listed;
 use crate::cli::print;
-use crate::core::ask::written::shell_word;
 use crate::core::time::people;
 use crate::desk::admin::overrides::{Ordered, Removed, Reset};
-use crate::limits::overrides::{Ended, EntryRecord, RateRecord, Record};
+use crate::limits::overrides::{EntryRecord, Record};
 use crate::limits::rules::compile::OneLine;
 
 /// Limits of an answer that are named.
@@ -23,80 +20,84 @@ pub(super) fn ordered(
     answer: &Ordered,
     until: Option<(Timestamp, Timestamp, &TimeZone)>,
 ) -> String {
-    let Ordered {
-        r#override: one,
-        limits,
-        keeps_count,
-        replaced,
-        warnings,
-    } = answer;
+    let (one, limits) = (&answer.r#override, &answer.limits);
     let mut text = format!("{}\n", sentence(one));
-    // Writing to a string does not fail.
     if let Some((until, now, zone)) = until {
         let ahead = people::span(until.duration_since(now).as_secs_f64());
-        let _ = writeln!(
-            text,
-            "  ends    in {ahead}, {}",
-            until.to_zoned(zone.clone()).strftime("%A %F %H:%M %Z")
-        );
+        let until = until.to_zoned(zone.clone()).strftime("%A %F %H:%M %Z");
+        text += &format!("  ends    in {ahead}, {until}\n");
     }
     if !limits.is_empty() {
-        let more = limits.len().saturating_sub(MAX_LIMITS);
-        let more = if more == 0 {
-            String::new()
-        } else {
-            format!(" and {more} more")
+        let named = limits.iter().take(MAX_LIMITS);
+        let named: Vec<_> = named.map(|limit| OneLine(limit).to_string()).collect();
+        let more = match limits.len().saturating_sub(MAX_LIMITS) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
         };
-        let named: Vec<_> = limits
-            .iter()
-            .take(MAX_LIMITS)
-            .map(|limit| OneLine(limit).to_string())
-            .collect();
-        let _ = writeln!(text, "  limits  {}{more}", named.join(", "));
+        text += &format!("  limits  {}{more}\n", named.join(", "));
     }
     if one.kind == "raise" && !limits.is_empty() {
-        let count = if *keeps_count {
-            "kept: hits that were counted still count"
+        text += if answer.keeps_count {
+            "  count   kept: hits that were counted still count\n"
         } else {
-            "starts from zero"
+            "  count   starts from zero\n"
         };
-        let _ = writeln!(text, "  count   {count}");
     }
-    if let Some(replaced) = replaced {
-        let _ = writeln!(text, "  before  {}", sentence(replaced));
+    if let Some(replaced) = &answer.replaced {
+        text += &format!("  before  {}\n", sentence(replaced));
     }
-    let _ = writeln!(text, "  undo    weir un{} {}", one.kind, OneLine(&one.id));
-    add_warnings(&mut text, warnings);
-    text
+    text += &format!("  undo    weir un{} {}\n", one.kind, OneLine(&one.id));
+    text + &warnings(&answer.warnings)
 }
 
 pub(super) fn removed(Removed { removed }: &Removed) -> String {
     format!("removed: {}\n", sentence(removed))
 }
 
-pub(super) fn reset(Reset { reset, warnings }: &Reset) -> String {
+pub(super) fn reset(answer: &Reset) -> String {
     let mut text = String::new();
-    for counter in reset {
+    for counter in &answer.reset {
         let what = if counter.existed {
             "counts from zero"
         } else {
             "had counted nothing"
         };
-        let _ = writeln!(
-            text,
-            "{} {what} (counter {})",
-            OneLine(&counter.limit),
-            OneLine(&counter.counter)
-        );
+        let (limit, counter) = (OneLine(&counter.limit), OneLine(&counter.counter));
+        text += &format!("{limit} {what} (counter {counter})\n");
     }
-    add_warnings(&mut text, warnings);
-    text
+    text + &warnings(&answer.warnings)
 }
 
 /// A record of a list.
 pub(super) fn record(one: &Value) -> serde_json::Result<Record> {
     Record::deserialize(one)
 }
+
+/// A column of the list, and its cell of an override.
+type Column = (&'static str, fn(&Record) -> String);
+
+const BEFORE_END: [Column; 4] = [
+    ("ID", |one| one.id.clone()),
+    ("ORDER", order),
+    ("DOMAIN", |one| one.domain.clone()),
+    ("ENTRIES", |one| entries(&one.entries)),
+];
+const UNTIL: [Column; 1] = [("UNTIL", |one| instant(one.until.as_deref()))];
+const ENDED: [Column; 2] = [
+    ("ENDED", |one| {
+        instant(one.ended.as_ref().map(|ended| &*ended.at))
+    }),
+    ("ENDED BY", |one| {
+        one.ended
+            .as_ref()
+            .map_or_else(String::new, |ended| ended.by.clone())
+    }),
+];
+const BEHIND_END: [Column; 3] = [
+    ("MADE", |one| instant(one.created_at.as_deref())),
+    ("BY", |one| one.by.clone()),
+    ("REASON", |one| one.reason.clone()),
+];
 
 pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
     if overrides.is_empty() {
@@ -107,117 +108,64 @@ pub(super) fn listed(Listed { overrides, .. }: &Listed, ended: bool) -> String {
         }
         .to_owned();
     }
-    let rows = overrides.iter().map(row);
-    if ended {
-        let head = [
-            "ID", "ORDER", "DOMAIN", "ENTRIES", "ENDED", "ENDED BY", "MADE", "BY", "REASON",
-        ];
-        return table(head, rows);
-    }
-    let head = [
-        "ID", "ORDER", "DOMAIN", "ENTRIES", "UNTIL", "MADE", "BY", "REASON",
-    ];
-    let without_end = |[id, order, domain, entries, until, _, made, by, reason]: [String; 9]| {
-        [id, order, domain, entries, until, made, by, reason]
+    let end = if ended { &ENDED[..] } else { &UNTIL };
+    let columns = [&BEFORE_END[..], end, &BEHIND_END].concat();
+    let row = |one: &Value| {
+        let record = record(one);
+        let cell = |(index, column): (usize, &Column)| match (&record, index) {
+            (Ok(record), _) => column.1(record),
+            // One that this version does not understand.
+            (Err(_), 0) => one.to_string(),
+            (Err(_), _) => String::new(),
+        };
+        let cells = columns.iter().enumerate().map(cell);
+        cells
+            .map(|cell| OneLine(if cell.is_empty() { "-" } else { &cell }).to_string())
+            .collect()
     };
-    table(head, rows.map(without_end))
-}
-
-fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let shown = |row: [String; N]| row.map(|cell| OneLine(or_dash(&cell)).to_string());
-    let rows: Vec<_> = std::iter::once(head.map(str::to_owned))
-        .chain(rows.map(shown))
+    let head = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let rows: Vec<Vec<_>> = std::iter::once(head)
+        .chain(overrides.iter().map(row))
         .collect();
     print::table(&rows, 0)
 }
 
-/// The cells of an override: its id, what it orders and for which descriptors, until when, by whom
-/// it was ended, when, by whom and why it was made.
-fn row(one: &Value) -> [String; 9] {
-    let Ok(one) = record(one) else {
-        let mut cells = [const { String::new() }; 9];
-        cells[0] = one.to_string();
-        return cells;
-    };
-    let [until, by] = match &one.ended {
-        Some(Ended { at, by }) => [instant(at), by.clone()],
-        None => [
-            one.until.as_deref().map_or_else(String::new, instant),
-            String::new(),
-        ],
-    };
-    let made = one.created_at.as_deref().map_or_else(String::new, instant);
-    let order = order(&one);
-    [
-        one.id,
-        order,
-        one.domain,
-        entries(&one.entries),
-        until,
-        by,
-        made,
-        one.by,
-        one.reason,
-    ]
-}
-
-/// An instant of a record.
-fn instant(text: &str) -> String {
+/// An instant of a record, if there is one.
+fn instant(text: Option<&str>) -> String {
+    let text = text.unwrap_or_default();
     text.parse()
         .map_or_else(|_| text.to_owned(), people::instant)
 }
 
-fn or_dash(text: &str) -> &str {
-    if text.is_empty() { "-" } else { text }
-}
-
 /// What an override orders, on one line.
 fn sentence(one: &Record) -> String {
-    let until = one.until.as_ref().map_or_else(
-        || "until it is removed".to_owned(),
-        |until| format!("until {}", instant(until)),
-    );
-    OneLine(&format!(
-        "{} {} in {}, {until}",
-        order(one),
-        entries(&one.entries),
-        one.domain
-    ))
-    .to_string()
+    let until = match &one.until {
+        Some(until) => format!("until {}", instant(Some(until))),
+        None => "until it is removed".to_owned(),
+    };
+    let (order, entries) = (order(one), entries(&one.entries));
+    OneLine(&format!("{order} {entries} in {}, {until}", one.domain)).to_string()
 }
 
 fn order(one: &Record) -> String {
-    one.to.as_ref().map_or_else(
-        || one.kind.clone(),
-        |to| format!("{} to {}", one.kind, rate(to)),
-    )
-}
-
-fn rate(to: &RateRecord) -> String {
-    to.read().map_or_else(
-        |_| to.requests_per_unit.to_string(),
-        |rate| rate.to_string(),
-    )
+    let Some(to) = &one.to else {
+        return one.kind.clone();
+    };
+    match to.read() {
+        Ok(rate) => format!("{} to {rate}", one.kind),
+        Err(_) => format!("{} to {}", one.kind, to.requests_per_unit),
+    }
 }
 
 /// As arguments of a command.
 pub(super) fn entries(entries: &[EntryRecord]) -> String {
-    entries
-        .iter()
-        .map(|entry| {
-            shell_word(
-                &entry
-                    .pattern()
-                    .map_or_else(|_| entry.key.clone(), |pattern| pattern.to_string()),
-            )
-            .into_owned()
-        })
-        .collect::<Vec<_>>()
-        .join(" ")
+    print::words(entries.iter().map(|entry| match entry.pattern() {
+        Ok(pattern) => pattern.to_string(),
+        Err(_) => entry.key.clone(),
+    }))
 }
 
-fn add_warnings(text: &mut String, warnings: &[String]) {
-    for warning in warnings {
-        let _ = writeln!(text, "warning: {}", OneLine(warning));
-    }
+fn warnings(warnings: &[String]) -> String {
+    let line = |warning: &String| format!("warning: {}\n", OneLine(warning));
+    warnings.iter().map(line).collect()
 }

@@ -1,7 +1,7 @@
 //! What the reader sees of a plan: figures with the assumption behind each, and what a growing load
 //! uses up first, with what to do then.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -113,25 +113,19 @@ impl Report {
     pub(super) fn text(&self) -> String {
         let mut text = format!("{}\n", title(&self.load));
         let mut section = "";
-        // Writing to a string cannot fail.
         for figure in &self.figures {
-            let Figure {
-                key,
-                amount,
-                assumption,
-                ..
-            } = figure;
             if figure.section != section {
                 section = figure.section;
-                let _ = writeln!(text, "\n{section}");
+                text += &format!("\n{section}\n");
             }
-            let name = key
-                .trim_end_matches("_bytes")
-                .trim_end_matches("_micros")
-                .replace('_', " ");
-            let _ = writeln!(
-                text,
-                "  {name:<NAME_WIDTH$}{amount:<VALUE_WIDTH$}{assumption}"
+            let unit = ["_bytes", "_micros"];
+            let name = unit
+                .iter()
+                .fold(figure.key, |name, unit| name.trim_end_matches(unit));
+            let (name, amount) = (name.replace('_', " "), figure.amount);
+            text += &format!(
+                "  {name:<NAME_WIDTH$}{amount:<VALUE_WIDTH$}{}\n",
+                figure.assumption
             );
         }
         text += "\nWhat a growing load uses up, and at which rate\n";
@@ -143,10 +137,7 @@ impl Report {
                 ""
             };
             let remedy = self.remedy(resource);
-            let _ = writeln!(
-                text,
-                "  {resource:<NAME_WIDTH$}{at:<VALUE_WIDTH$}{mark}{remedy}"
-            );
+            text += &format!("  {resource:<NAME_WIDTH$}{at:<VALUE_WIDTH$}{mark}{remedy}\n");
         }
         text
     }
@@ -157,15 +148,10 @@ impl Serialize for Report {
         let bound = |&(resource, reached_at): &(&'static str, f64)| json!({ "resource": resource, "reached_at": reached_at, "remedy": self.remedy(resource) });
         let bounds: Vec<Value> = self.bounds.iter().map(bound).collect();
         let mut report = json!({ "fits": self.bounds[0].1 >= self.load.rate, "bounds": bounds });
-        for Figure {
-            section,
-            key,
-            amount,
-            assumption,
-        } in &self.figures
-        {
-            report["figures"][section][key] =
-                json!({ "value": amount.value(), "assumption": assumption });
+        for figure in &self.figures {
+            let (value, assumption) = (figure.amount.value(), &figure.assumption);
+            report["figures"][figure.section][figure.key] =
+                json!({ "value": value, "assumption": assumption });
         }
         report.serialize(serializer)
     }

@@ -268,7 +268,7 @@ proptest! {
         prop_assert!(of("cores") <= of("replicas") * of("workers") + 1e-3);
         let report = plan::report(&load);
         prop_assert!(report.bounds.is_sorted_by(|one, next| one.1 <= next.1));
-        let text = report.text() + &print::json(&report).expect("JSON");
+        let text = report.text() + &serde_json::to_string(&report).expect("JSON");
         prop_assert!(!text.contains("NaN") && !text.contains("inf") && !text.contains("null"), "{text}");
     }
 

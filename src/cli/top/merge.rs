@@ -36,7 +36,7 @@ fn add(known: &mut Subject, subject: &Subject, top: &Top) {
 
 /// The ranking of all replicas, with at most `count` subjects. One that a replica does not name had
 /// something there all the same: at most what that replica says of subjects that it does not name.
-pub(super) fn merge(tops: &[&Top], by: Ranking, count: usize) -> Top {
+pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
     let sum = |value: fn(&Top) -> u64| {
         tops.iter()
             .fold(0_u64, |sum, top| sum.saturating_add(value(top)))
@@ -76,12 +76,10 @@ pub(super) fn merge(tops: &[&Top], by: Ranking, count: usize) -> Top {
     for subject in &mut subjects {
         subject.take_old_names(by);
     }
+    let first = |text: fn(&Top) -> &String| tops.first().map(text).cloned().unwrap_or_default();
     Top {
-        window: tops
-            .first()
-            .map(|top| top.window.clone())
-            .unwrap_or_default(),
-        by: tops.first().map(|top| top.by.clone()).unwrap_or_default(),
+        window: first(|top| &top.window),
+        by: first(|top| &top.by),
         seconds: tops.iter().map(|top| top.seconds).max().unwrap_or(0),
         total: sum(|top| top.total),
         error_at_most,
@@ -151,7 +149,7 @@ mod tests {
             ],
         );
         let other = top([3, 2], vec![subject("bob", [9, 3], [1, 1])]);
-        let merged = merge(&[&one, &other], Ranking::Hits, 10);
+        let merged = merge(&[one.clone(), other.clone()], Ranking::Hits, 10);
         let ann = subject("ann", [10, 4], [5, 2]);
         assert_eq!(
             merged.subjects,
@@ -167,7 +165,7 @@ mod tests {
             ),
             (23, 5, 3, 60)
         );
-        let cut = merge(&[&one, &other], Ranking::Refusals, 1);
+        let cut = merge(&[one.clone(), other.clone()], Ranking::Refusals, 1);
         let ann = Subject { error: 2, ..ann };
         assert_eq!(
             (cut.subjects, cut.hits_at_most, cut.refused_at_most),
@@ -206,7 +204,7 @@ mod tests {
         ) {
             let by = if by_hits { Ranking::Hits } else { Ranking::Refusals };
             let tops: Vec<_> = replicas.iter().map(|exact| replica(exact, by, asked)).collect();
-            let merged = merge(&tops.iter().collect::<Vec<_>>(), by, shown);
+            let merged = merge(&tops, by, shown);
             for user in 0..12 {
                 let refused: u64 = replicas.iter().map(|exact| exact[user].1).sum();
                 let hits: u64 = refused + replicas.iter().map(|exact| exact[user].0).sum::<u64>();
