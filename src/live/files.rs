@@ -9,25 +9,23 @@
 //! limiter without limits looks healthy and limits nothing.
 
 mod debounce;
-mod one;
 pub(crate) mod scan;
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Live;
+use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{self, Problem, SourceText, compile};
 use crate::limits::rules::diff::Difference;
 use crate::net::background;
 use crate::observe::metrics::Metrics;
 pub use debounce::Debounce;
-pub use one::OneFile;
-use scan::{Fingerprint, LimitFile, scan};
+use scan::{Fingerprint, LimitFile, Scan, scan};
 
 /// The most attempts to read files that change while they are read, and the pause between two of
 /// them.
@@ -38,8 +36,8 @@ const BETWEEN_READS: Duration = Duration::from_millis(50);
 /// slow disk is polled less often.
 const BUSY_SHARE: u32 = 10;
 
-/// The most problems of one rejected configuration that are logged; `weir check` shows them all.
-const MAX_LOGGED: usize = 50;
+/// The most problems of one rejected configuration that are logged.
+pub(crate) const MAX_LOGGED: usize = 50;
 
 /// Limits in a line about those that a reload added, removed or changed; `weir check --diff` shows
 /// them all.
@@ -71,6 +69,12 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    fn scan(&self) -> Scan {
+        scan(&self.path, self.ignore_dot_files)
+    }
+}
+
 /// The content of all files at one moment.
 #[derive(Debug)]
 pub struct Read {
@@ -79,18 +83,55 @@ pub struct Read {
     /// The names of files in the folder that were not read, because a README and backup files hold
     /// no limits.
     pub skipped: Vec<String>,
-    fingerprint: Fingerprint,
 }
 
-/// The files that were loaded or rejected already, for [`watch`].
-#[derive(Debug)]
-pub struct Watched(Debounce<Fingerprint>);
+impl Read {
+    /// The text of the only file at `path`.
+    pub(super) fn only(mut self, path: &Path) -> Result<SourceText, Vec<Problem>> {
+        let only = self.texts.pop().filter(|_| self.texts.is_empty());
+        let what = "it is a folder with several files";
+        only.ok_or_else(|| {
+            vec![scan::problem(
+                path,
+                what.to_owned(),
+                "write the path of one file",
+            )]
+        })
+    }
+}
 
-/// Why files were not read.
-struct ReadError {
-    problems: Vec<Problem>,
-    /// The files that were rejected; `None` if another attempt with the same files may succeed.
-    rejected: Option<Fingerprint>,
+/// Files that are watched: those of limits, or one that belongs to another source of limits.
+#[derive(Debug)]
+pub struct Watched {
+    options: Options,
+    debounce: Debounce<Fingerprint>,
+}
+
+impl Watched {
+    /// Reads the files for the first time. Files that cannot be read are watched all the same.
+    pub(super) fn open(options: Options) -> (Self, Result<Read, Vec<Problem>>) {
+        let debounce = Debounce::new(None);
+        let mut watched = Self { options, debounce };
+        let read = watched.read();
+        (watched, read)
+    }
+
+    /// Where the files are.
+    pub(super) fn path(&self) -> &Path {
+        &self.options.path
+    }
+
+    /// Polls the files, and reads them if they have changed.
+    pub(super) fn poll(&mut self) -> Option<Result<Read, Vec<Problem>>> {
+        let found = self.options.scan().fingerprint();
+        self.debounce.observe(found).then(|| self.read())
+    }
+
+    fn read(&mut self) -> Result<Read, Vec<Problem>> {
+        let (read, tried) = try_read(&self.options);
+        self.debounce.tried(tried);
+        read
+    }
 }
 
 /// Reads all files as they are at one moment: if one changes while they are read, all are read
@@ -100,68 +141,48 @@ struct ReadError {
 /// A path that does not exist or holds no files; a file that cannot be read, is too large, or keeps
 /// changing.
 pub fn read(options: &Options) -> Result<Read, Vec<Problem>> {
-    try_read(options).map_err(|error| error.problems)
+    try_read(options).0
 }
 
+/// As [`read`], with the files that were read or rejected; `None` if another attempt with the same
+/// files may succeed.
 #[expect(
     clippy::disallowed_methods,
     reason = "runs on a thread of its own, or before the process serves"
 )]
-fn try_read(options: &Options) -> Result<Read, ReadError> {
-    let poll = || scan(&options.path, options.ignore_dot_files);
+fn try_read(options: &Options) -> (Result<Read, Vec<Problem>>, Option<Fingerprint>) {
+    let whole = |what: &str, remedy| vec![scan::problem(&options.path, what.to_owned(), remedy)];
     for attempt in 1..=READS {
-        let found = poll();
+        let found = options.scan();
         let fingerprint = found.fingerprint();
         if !found.problems.is_empty() {
-            return Err(ReadError {
-                problems: found.problems,
-                rejected: Some(fingerprint),
-            });
+            return (Err(found.problems), Some(fingerprint));
         }
         // An empty folder is most often an accident: a wrong path, or a volume that is not mounted.
         if found.files.is_empty() {
             let remedy =
                 "add a configuration file; to limit nothing, one with a domain and no descriptors";
-            let problems = vec![scan::problem(
-                &options.path,
-                "there are no files of limits".to_owned(),
-                remedy,
-            )];
-            return Err(ReadError {
-                problems,
-                rejected: Some(fingerprint),
-            });
+            let problems = whole("there are no files of limits", remedy);
+            return (Err(problems), Some(fingerprint));
         }
         let texts = read_all(&found.files);
-        if poll().fingerprint() == fingerprint {
-            let texts = texts.map_err(|problems| ReadError {
-                problems,
-                rejected: None,
-            })?;
-            let skipped = found
-                .skipped
-                .iter()
+        if options.scan().fingerprint() == fingerprint {
+            let skipped = found.skipped.iter();
+            let skipped = skipped
                 .map(|name| name.to_string_lossy().into_owned())
                 .collect();
-            return Ok(Read {
-                texts,
-                skipped,
-                fingerprint,
-            });
+            return match texts {
+                Ok(texts) => (Ok(Read { texts, skipped }), Some(fingerprint)),
+                Err(problems) => (Err(problems), None),
+            };
         }
         if attempt < READS {
             std::thread::sleep(BETWEEN_READS);
         }
     }
-    let what = "the files keep changing while weir reads them".to_owned();
-    Err(ReadError {
-        problems: vec![scan::problem(
-            &options.path,
-            what,
-            "wait until they are written, and try again",
-        )],
-        rejected: None,
-    })
+    let what = "the files keep changing while weir reads them";
+    let problems = whole(what, "wait until they are written, and try again");
+    (Err(problems), None)
 }
 
 fn read_all(files: &[LimitFile]) -> Result<Vec<SourceText>, Vec<Problem>> {
@@ -192,94 +213,52 @@ fn read_one(file: &LimitFile) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Loads the first rules.
+/// Loads the first rules. Returns what [`watch`] needs, also for files that cannot be used.
 ///
 /// # Errors
-/// All problems of all files, which are counted and kept in `live`, but not logged; and what
-/// [`watch`] needs to watch the folder all the same.
-pub fn load_once(live: &Arc<Live>, options: &Options) -> Result<Watched, (Vec<Problem>, Watched)> {
-    let (loaded, tried) = match try_read(options) {
-        Ok(read) => (
-            put_in_force(live, options, &read.texts, &read.skipped),
-            Some(read.fingerprint),
-        ),
-        Err(error) => (Err(error.problems), error.rejected),
-    };
-    let watched = Watched(Debounce::new(tried));
-    match loaded {
-        Ok(()) => Ok(watched),
-        Err(problems) => {
-            live.reject(problems.clone());
-            Err((problems, watched))
-        }
+/// All problems of all files, which are counted and kept in `live`, but not logged.
+pub fn load_once(live: &Live, options: &Options) -> (Watched, Result<(), Vec<Problem>>) {
+    let (watched, read) = Watched::open(options.clone());
+    let loaded = read.and_then(|read| put_in_force(live, options, &read));
+    if let Err(problems) = &loaded {
+        live.reject(problems.clone());
     }
+    (watched, loaded)
 }
 
 /// Watches the folder and loads changed files, until the future is dropped. Files with a mistake
 /// change nothing: their problems are logged, counted and kept in `live`.
-pub async fn watch(live: Arc<Live>, options: Options, watched: Watched, metrics: Arc<Metrics>) {
-    // Dropping this future drops `_alive`, which ends the thread.
-    let (_alive, ended) = mpsc::sync_channel::<()>(0);
-    let run = move || {
-        background::lower_priority();
-        let mut debounce = watched.0;
-        let mut pause = options.poll;
-        while ended.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let started = Instant::now();
-            let poll = AssertUnwindSafe(|| poll(&live, &options, &mut debounce));
-            if catch_unwind(poll).is_err() {
-                metrics.panicked();
-                tracing::error!(
-                    "weir panicked while it loaded limits; the limits in force stay; this is a bug \
-                     in weir"
-                );
-                debounce.tried(Some(
-                    scan(&options.path, options.ignore_dot_files).fingerprint(),
-                ));
-            }
-            pause = options.poll.max(started.elapsed() * BUSY_SHARE);
+pub async fn watch(live: Arc<Live>, mut watched: Watched, metrics: Arc<Metrics>) {
+    let pause = watched.options.poll;
+    let step = move || {
+        let started = Instant::now();
+        if catch_unwind(AssertUnwindSafe(|| poll(&live, &mut watched))).is_err() {
+            metrics.panicked();
+            tracing::error!(
+                "weir panicked while it loaded limits; the limits in force stay; this is a bug in \
+                 weir"
+            );
+            let tried = watched.options.scan().fingerprint();
+            watched.debounce.tried(Some(tried));
         }
+        pause.max(started.elapsed() * BUSY_SHARE)
     };
-    match std::thread::Builder::new()
-        .name("weir-files".to_owned())
-        .spawn(run)
-    {
-        Ok(_) => std::future::pending().await,
-        Err(error) => {
-            tracing::error!(%error, "cannot start the thread that watches the limits; changes need \
-                a restart");
-        }
-    }
+    let error = background::repeat("weir-files", pause, step).await;
+    tracing::error!(%error, "cannot start the thread that watches the limits; changes need a \
+        restart");
 }
 
 /// Polls once, and loads the files if it is time to.
-fn poll(live: &Live, options: &Options, debounce: &mut Debounce<Fingerprint>) {
+fn poll(live: &Live, watched: &mut Watched) {
     live.free_old();
-    if !debounce.observe(scan(&options.path, options.ignore_dot_files).fingerprint()) {
-        return;
-    }
-    let loaded = match try_read(options) {
-        Ok(read) => {
-            debounce.tried(Some(read.fingerprint));
-            put_in_force(live, options, &read.texts, &read.skipped)
-        }
-        Err(error) => {
-            debounce.tried(error.rejected);
-            Err(error.problems)
-        }
-    };
-    if let Err(problems) = loaded {
-        reject(live, problems);
+    let Some(read) = watched.poll() else { return };
+    if let Err(problems) = read.and_then(|read| put_in_force(live, &watched.options, &read)) {
+        reject(live, &problems);
     }
 }
 
-fn put_in_force(
-    live: &Live,
-    options: &Options,
-    texts: &[SourceText],
-    skipped: &[String],
-) -> Result<(), Vec<Problem>> {
-    let compiled = compile(texts, &options.compile)?;
+fn put_in_force(live: &Live, options: &Options, read: &Read) -> Result<(), Vec<Problem>> {
+    let compiled = compile(&read.texts, &options.compile)?;
     for warning in &compiled.warnings {
         tracing::warn!("{warning}");
     }
@@ -288,111 +267,103 @@ fn put_in_force(
         .load()
         .map(|old| Difference::new(&old.rules, &compiled.rules));
     let snapshot = live.replace(compiled.rules);
-    let domains = snapshot.rules.domains().count();
-    let (files, limits, generation) = (
-        texts.len(),
-        snapshot.rules.limit_count(),
-        snapshot.generation,
-    );
-    let count = |of: fn(&Difference) -> usize| difference.as_ref().map(of);
-    let (added, removed) = (
-        count(|found| found.added.len()),
-        count(|found| found.removed.len()),
-    );
-    let changed = count(|found| found.changed.len());
-    tracing::info!(
-        files,
-        domains,
-        limits,
-        generation,
-        added,
-        removed,
-        changed,
-        "limits loaded"
-    );
-    if let Some(difference) = &difference {
-        log_difference(difference);
-    }
-    if !skipped.is_empty() {
+    let loaded = Loaded {
+        files: Some(read.texts.len()),
+        ..Loaded::default()
+    };
+    loaded.log(&snapshot.rules, snapshot.generation, difference.as_ref());
+    if !read.skipped.is_empty() {
         tracing::info!(
             "files without limits are skipped (pages, backup files): {}",
-            listed(skipped)
+            first(&read.skipped, MAX_LOGGED, ", ", " and", |name| name
+                .escape_debug()
+                .to_string())
         );
     }
     Ok(())
 }
 
-/// Logs what a reload did to limits.
-pub(super) fn log_difference(
-    Difference {
-        added,
-        removed,
-        changed,
-        rows,
-    }: &Difference,
-) {
-    log_limits("added", added);
-    log_limits("removed", removed);
-    log_limits("changed", changed);
-    log_limits("with changed tables", rows);
+/// Where limits came from that are in force now, for the log.
+#[derive(Debug, Default)]
+pub(super) struct Loaded<'l> {
+    /// The number of the files.
+    pub(super) files: Option<usize>,
+    /// The version that the control plane gave them.
+    pub(super) version: Option<&'l str>,
+    /// The loads that one line is about, where there were several.
+    pub(super) loads: Option<u32>,
+}
+
+impl Loaded<'_> {
+    /// Logs that the limits are in force, and what differs from those before.
+    pub(super) fn log(&self, rules: &Rules, generation: u64, difference: Option<&Difference>) {
+        let count = |of: fn(&Difference) -> usize| difference.map(of);
+        tracing::info!(
+            version = self.version,
+            loads = self.loads,
+            files = self.files,
+            domains = rules.domains().count(),
+            limits = rules.limit_count(),
+            generation,
+            added = count(|found| found.added.len()),
+            removed = count(|found| found.removed.len()),
+            changed = count(|found| found.changed.len()),
+            "limits loaded{}",
+            self.version.map_or("", |_| " from the control plane")
+        );
+        if let Some(difference) = difference {
+            log_limits("added", &difference.added);
+            log_limits("removed", &difference.removed);
+            log_limits("changed", &difference.changed);
+            log_limits("with changed tables", &difference.rows);
+        }
+    }
 }
 
 /// Logs the first of the limits that a reload added, removed or changed.
-fn log_limits(how: &str, limits: &[impl fmt::Display]) {
-    if limits.is_empty() {
-        return;
+fn log_limits<T: ToString>(how: &str, limits: &[T]) {
+    if !limits.is_empty() {
+        let shown = first(limits, MAX_LOGGED_LIMITS, "; ", "; and", T::to_string);
+        tracing::info!("limits {how}: {shown}");
     }
-    let shown: Vec<_> = limits
-        .iter()
-        .take(MAX_LOGGED_LIMITS)
-        .map(ToString::to_string)
-        .collect();
-    let more = limits.len().saturating_sub(MAX_LOGGED_LIMITS);
-    let more = if more == 0 {
-        String::new()
-    } else {
-        format!("; and {more} more")
-    };
-    tracing::info!("limits {how}: {}{more}", shown.join("; "));
 }
 
-/// The names for one line of the log.
-fn listed(names: &[String]) -> String {
-    let shown: Vec<_> = names
-        .iter()
-        .take(MAX_LOGGED)
-        .map(|name| name.escape_debug().to_string())
-        .collect();
-    let more = names.len().saturating_sub(MAX_LOGGED);
-    shown.join(", ")
-        + &if more == 0 {
-            String::new()
-        } else {
-            format!(" and {more} more")
-        }
+/// The first `count` of `all`, and how many more there are, for one line of the log.
+fn first<T>(
+    all: &[T],
+    count: usize,
+    between: &str,
+    and: &str,
+    show: impl Fn(&T) -> String,
+) -> String {
+    let shown: Vec<_> = all.iter().take(count).map(show).collect();
+    let mut text = shown.join(between);
+    if let Some(more @ 1..) = all.len().checked_sub(count) {
+        text += &format!("{and} {more} more");
+    }
+    text
 }
 
-fn reject(live: &Live, problems: Vec<Problem>) {
-    if !live.reject(problems) {
+fn reject(live: &Live, problems: &[Problem]) {
+    if !live.reject(problems.to_vec()) {
         return;
     }
-    let Some(rejected) = live.rejected() else {
-        return;
-    };
     let stays = if live.load().is_some() {
         "the limits in force stay"
     } else {
         "there are no limits yet"
     };
-    tracing::error!(
-        problems = rejected.problems.len(),
-        "limits rejected; {stays}"
-    );
-    for problem in rejected.problems.iter().take(MAX_LOGGED) {
+    tracing::error!(problems = problems.len(), "limits rejected; {stays}");
+    log_problems(problems, "; `weir check` shows them all");
+}
+
+/// Logs the first problems of a configuration; `remedy` follows the number of the others.
+pub(super) fn log_problems(problems: &[Problem], remedy: &str) {
+    for problem in problems.iter().take(MAX_LOGGED) {
         tracing::error!("{problem}");
     }
-    if let Some(more @ 1..) = rejected.problems.len().checked_sub(MAX_LOGGED) {
-        tracing::error!("and {more} more; `weir check` shows them all");
+    if let Some(more @ 1..) = problems.len().checked_sub(MAX_LOGGED) {
+        tracing::error!("and {more} more{remedy}");
     }
 }
 

@@ -1,5 +1,9 @@
-//! The priority of threads that no gRPC call waits for: those that compile limits, encode metrics
+//! Threads that no gRPC call waits for, and their priority: those that compile limits, encode metrics
 //! and parse JSON. When there are not enough cores, the threads that serve requests run first.
+
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 /// Lowers the priority of the calling thread: beside a busy worker it gets about a tenth of that
 /// worker's CPU time, and otherwise all that is idle.
@@ -13,6 +17,28 @@ pub fn lower_priority() {
     // differences".
     #[cfg(target_os = "linux")]
     let _ = rustix::process::setpriority_process(None, NICE);
+}
+
+/// Calls `step` again and again on a thread of its own, which is of lower priority, until the future
+/// is dropped. The first call comes after `pause`, and each returns the pause before the next.
+/// Returns only if the operating system gives no thread.
+pub async fn repeat(
+    name: &str,
+    mut pause: Duration,
+    mut step: impl FnMut() -> Duration + Send + 'static,
+) -> io::Error {
+    // Dropping this future drops `_alive`, which ends the thread.
+    let (_alive, ended) = mpsc::sync_channel::<()>(0);
+    let run = move || {
+        lower_priority();
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            pause = step();
+        }
+    };
+    match std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+        Ok(_) => std::future::pending().await,
+        Err(error) => error,
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

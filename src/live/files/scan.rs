@@ -37,6 +37,10 @@ pub(crate) const MAX_TABLE_BYTES: u64 = 128 << 20;
 const SKIPPED_NAME: &[u8] = b"README";
 const SKIPPED_ENDINGS: [&[u8]; 4] = [b".md", b"~", b".bak", b".swp"];
 
+/// The remedies for a folder with more, and for tables with more.
+const ONLY_LIMITS: &str = "set the path to a folder that holds only the limits";
+const FEWER_ROWS: &str = "write fewer rows, or leave out columns that a plan can say";
+
 /// The most bytes of all other files together.
 pub(super) const MAX_TOTAL_BYTES: u64 = 64 << 20;
 
@@ -96,15 +100,13 @@ impl LimitFile {
 
     /// The problem of a file with more.
     pub(super) fn too_long(&self) -> Problem {
-        if self.is_table() {
-            let what = format!("larger than {} MiB", MAX_TABLE_BYTES >> 20);
-            return problem(
-                &self.name,
-                what,
-                "write fewer rows, or leave out columns that a plan can say",
-            );
-        }
-        too_long(&self.name)
+        let remedy = if self.is_table() {
+            FEWER_ROWS
+        } else {
+            "split it into several files"
+        };
+        let what = format!("larger than {} MiB", self.max_bytes() >> 20);
+        problem(&self.name, what, remedy)
     }
 }
 
@@ -225,11 +227,7 @@ impl Walk {
             self.entries += 1;
             if self.entries == MAX_ENTRIES + 1 {
                 let what = format!("more than {MAX_ENTRIES} files and folders");
-                self.problem(
-                    shown,
-                    what,
-                    "set the path to a folder that holds only the limits",
-                );
+                self.problem(shown, what, ONLY_LIMITS);
             }
             if self.entries > MAX_ENTRIES {
                 return;
@@ -317,28 +315,18 @@ impl Walk {
             .map(LimitFile::too_long)
             .collect();
         self.scan.problems.extend(too_long);
-        let sum = |are_tables| {
-            let files = self
-                .scan
-                .files
-                .iter()
-                .filter(|file| file.is_table() == are_tables);
-            files.fold(0_u64, |sum, file| sum.saturating_add(file.version.size))
-        };
-        let (of_limits, of_tables) = (sum(false), sum(true));
-        if of_limits > MAX_TOTAL_BYTES {
-            self.scan.problems.push(too_much(&self.root));
-        }
-        if of_tables > MAX_TABLE_BYTES {
-            let what = format!(
-                "its tables are larger than {} MiB in total",
-                MAX_TABLE_BYTES >> 20
-            );
-            self.scan.problems.push(problem(
-                &self.root,
-                what,
-                "write fewer rows, or leave out columns that a plan can say",
-            ));
+        for (are_tables, of_all, max, remedy) in [
+            (false, "files", MAX_TOTAL_BYTES, ONLY_LIMITS),
+            (true, "tables", MAX_TABLE_BYTES, FEWER_ROWS),
+        ] {
+            let files = self.scan.files.iter();
+            let bytes = files
+                .filter(|file| file.is_table() == are_tables)
+                .fold(0_u64, |sum, file| sum.saturating_add(file.version.size));
+            if bytes > max {
+                let what = format!("its {of_all} are larger than {} MiB in total", max >> 20);
+                self.scan.problems.push(problem(&self.root, what, remedy));
+            }
         }
     }
 }
@@ -353,27 +341,6 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, Metadata)> {
     let real = fs::canonicalize(path)?;
     let metadata = fs::metadata(&real)?;
     Ok((real, metadata))
-}
-
-/// The problem of a file above [`MAX_FILE_BYTES`].
-pub(super) fn too_long(file: &Path) -> Problem {
-    problem(
-        file,
-        format!("larger than {} MiB", MAX_FILE_BYTES >> 20),
-        "split it into several files",
-    )
-}
-
-/// The problem of a folder above [`MAX_TOTAL_BYTES`].
-pub(super) fn too_much(folder: &Path) -> Problem {
-    problem(
-        folder,
-        format!(
-            "its files are larger than {} MiB in total",
-            MAX_TOTAL_BYTES >> 20
-        ),
-        "set the path to a folder that holds only the limits",
-    )
 }
 
 #[cfg(test)]

@@ -41,15 +41,9 @@ fn watching(prepare: impl FnOnce(&Path)) -> Watching {
     let metrics = Metrics::new(1, 0.8);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
     let options = options(folder.path());
-    let watched = load_once(&live, &options)
-        .map_err(|(problems, _)| problems)
-        .unwrap();
-    let runtime = started(watch(
-        Arc::clone(&live),
-        options,
-        watched,
-        Arc::clone(&metrics),
-    ));
+    let (watched, loaded) = load_once(&live, &options);
+    loaded.unwrap();
+    let runtime = started(watch(Arc::clone(&live), watched, Arc::clone(&metrics)));
     Watching {
         folder,
         live,
@@ -212,15 +206,11 @@ fn a_bad_start_is_an_error_that_can_be_mended_while_it_runs() {
     let folder = tempfile::tempdir().unwrap();
     let options = options(&folder.path().join("later"));
     let live = Arc::new(Live::new(Metrics::new(1, 0.8)));
-    let (problems, watched) = load_once(&live, &options).unwrap_err();
+    let (watched, loaded) = load_once(&live, &options);
+    let problems = loaded.unwrap_err();
     assert!(problems[0].to_string().contains("later"), "{problems:?}");
     assert!(live.load().is_none());
-    let _runtime = started(watch(
-        Arc::clone(&live),
-        options.clone(),
-        watched,
-        Metrics::new(1, 0.8),
-    ));
+    let _runtime = started(watch(Arc::clone(&live), watched, Metrics::new(1, 0.8)));
     fs::create_dir(&options.path).unwrap();
     fs::write(options.path.join("a.yaml"), limits("one")).unwrap();
     let start = Instant::now();
@@ -228,6 +218,33 @@ fn a_bad_start_is_an_error_that_can_be_mended_while_it_runs() {
         assert!(start.elapsed() < WAIT);
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn a_changed_file_is_read_once_and_a_folder_is_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("overlay.yaml");
+    let open = |path: &Path| {
+        let (file, read) = Watched::open(Options {
+            path: path.to_owned(),
+            ..Options::default()
+        });
+        (file, read.and_then(|read| read.only(path)))
+    };
+    let (mut file, missing) = open(&path);
+    assert!(missing.is_err() && file.poll().is_none());
+    for text in ["first", "second"] {
+        fs::write(&path, text).expect("written");
+        let read = (0..5)
+            .find_map(|_| file.poll())
+            .expect("it has changed")
+            .and_then(|read| read.only(&path))
+            .expect("readable");
+        assert_eq!(read.text, text.as_bytes());
+        assert!((0..5).all(|_| file.poll().is_none()), "once");
+    }
+    fs::write(folder.path().join("other.yaml"), "x").expect("written");
+    assert!(open(folder.path()).1.is_err());
 }
 
 #[test]

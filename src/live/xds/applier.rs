@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::MIN_COMPILE_INTERVAL;
 use super::cache::Cache;
-use super::configuration::{Applied, Configuration};
-use super::inbox::{Inbox, Update, Wake};
+use super::configuration::{Applied, Bounds, Configuration};
+use super::inbox::{Inbox, Update};
 use super::overlay::OverlayFile;
 use super::protocol::Outcome;
 use super::report::Report;
 use super::resources::Digest;
 use super::status::{Count, Status};
+use super::{MIN_COMPILE_INTERVAL, Options};
 use crate::limits::rules::Rules;
+use crate::limits::rules::compile::Problem;
 use crate::live::Live;
-use crate::net::background;
 use crate::observe::metrics::Metrics;
 
 /// How often the thread looks at the overlay file, frees old rules, and writes what the log still
@@ -54,27 +54,40 @@ pub(super) struct Applier {
 }
 
 impl Applier {
-    pub(super) fn new(
+    /// Reads the overlay file, and puts the saved configuration in force, if there is one. Returns
+    /// the problems of the overlay file too.
+    pub(super) fn open(
         live: Arc<Live>,
         metrics: Arc<Metrics>,
         status: Status,
-        (configuration, overlay): (Configuration, OverlayFile),
-        cache: Option<Cache>,
-    ) -> Self {
-        Self {
+        options: &Options,
+    ) -> (Self, Vec<Problem>) {
+        let (overlay, problems) =
+            OverlayFile::open(options.overlay_file.clone(), options.rules.clone());
+        let bounds = Bounds {
+            max_bytes: options.max_message_bytes,
+            max_memory: options.max_memory,
+        };
+        let cache = options
+            .cache_file
+            .clone()
+            .map(|path| Cache::new(path, options.node.id.clone(), options.max_message_bytes));
+        let mut applier = Self {
             live,
             metrics,
             status,
-            configuration,
+            configuration: Configuration::new(overlay.options().clone(), bounds),
             overlay,
             cache,
             report: Report::default(),
             save_failed: false,
-        }
+        };
+        applier.restore();
+        (applier, problems)
     }
 
     /// Puts the saved configuration in force, if there is one.
-    pub(super) fn restore(&mut self) {
+    fn restore(&mut self) {
         let Some(cache) = &self.cache else { return };
         let path = cache.path().display().to_string();
         match cache.load() {
@@ -97,24 +110,20 @@ impl Applier {
         }
     }
 
-    /// Applies updates until the inbox ends.
-    pub(super) fn run(mut self, inbox: &Inbox, answers: &mpsc::Sender<Answer>) {
-        background::lower_priority();
+    /// Applies updates. Endless.
+    pub(super) async fn run(mut self, inbox: Arc<Inbox>, answers: mpsc::Sender<Answer>) {
         let mut not_before = Instant::now();
         loop {
-            match inbox.wait(not_before, IDLE) {
-                Wake::Ended => return,
-                Wake::Idle => self.idle(),
-                Wake::Update(update) => {
-                    let answer = self.apply(update);
-                    // Measured from the end, so that the thread rests between two large
-                    // configurations.
-                    not_before = Instant::now() + MIN_COMPILE_INTERVAL;
-                    // Without a connection there is no control plane to answer.
-                    let _ = answers.try_send(answer);
-                    self.save();
-                }
-            }
+            let Some(update) = inbox.next(not_before, IDLE).await else {
+                self.idle();
+                continue;
+            };
+            let answer = self.apply(update);
+            // Measured from the end, so that the thread rests between two large configurations.
+            not_before = Instant::now() + MIN_COMPILE_INTERVAL;
+            // Without a connection there is no control plane to answer.
+            let _ = answers.try_send(answer);
+            self.save();
         }
     }
 
@@ -149,10 +158,7 @@ impl Applier {
                 message: "weir panicked while it applied this".to_owned(),
             },
         };
-        match &outcome {
-            Outcome::Accepted => self.status.accepted(&version),
-            Outcome::Refused { .. } => self.status.refused(),
-        }
+        self.status.answered(&outcome, &version);
         Answer {
             stream,
             version,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::protocol::Outcome;
-use super::resources::{self, Digest, Named, Unusable};
+use super::resources::{self, Digest, Wanted};
 use super::weight::weigh;
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
@@ -23,10 +23,6 @@ pub(crate) const MAX_RESOURCES: usize = 100_000;
 /// Problems of a response that a NACK tells the control plane, and elements without a name that are
 /// kept for that.
 const MOST_SHOWN: usize = 100;
-
-/// What the control plane wants under a name: an encoded `RateLimitConfig`, or why it cannot be
-/// unpacked.
-type Wanted = Result<Bytes, String>;
 
 /// The configuration.
 #[derive(Debug)]
@@ -58,7 +54,7 @@ pub(super) struct Bounds {
 }
 
 /// What came of a change.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Applied {
     /// New rules, unless those in force stay.
     pub(super) rules: Option<Rules>,
@@ -137,22 +133,17 @@ impl Configuration {
         let (mut prolonged, mut has_content) = (false, packed.is_empty());
         for packed in packed {
             match resources::unpack(packed) {
-                Ok(Named { name, config: None }) => {
+                Ok((name, None)) => {
                     prolonged = true;
                     if let Some(known) = self.wanted.get(&name) {
                         wanted.insert(name, known.clone());
                     }
                     continue;
                 }
-                Ok(Named {
-                    name,
-                    config: Some(config),
-                }) => insert(&mut wanted, name, Ok(config)),
-                Err(Unusable {
-                    name: Some(name),
-                    what,
-                }) => insert(&mut wanted, name, Err(what)),
-                Err(Unusable { name: None, what }) => self.add_unnamed(what),
+                Ok((name, Some(resource))) => insert(&mut wanted, name, resource),
+                // A response may have a million of them.
+                Err(what) if self.unnamed.len() < MOST_SHOWN => self.unnamed.push(what),
+                Err(_) => {}
             }
             has_content = true;
         }
@@ -174,73 +165,51 @@ impl Configuration {
         self.wanted = wanted;
     }
 
-    /// Notes what is wrong with an element whose name is not known. A response may have a million
-    /// of them.
-    fn add_unnamed(&mut self, what: String) {
-        if self.unnamed.len() < MOST_SHOWN {
-            self.unnamed.push(what);
-        }
-    }
-
     /// Compiles what is wanted.
     fn apply_wanted(&mut self) -> Applied {
         let content = self.digest();
         if let Some((last, outcome)) = &self.last
             && *last == content
         {
-            return Applied::known(outcome.clone());
+            return Applied {
+                outcome: outcome.clone(),
+                is_known: true,
+                ..Applied::default()
+            };
         }
-        let Decoded {
-            resources,
-            mut problems,
-            broken,
-            mut kept,
-            mut absent,
-        } = self.decode();
-        let applied = self.domains.apply(resources, &self.options);
+        let mut applied = Applied::default();
+        let (resources, broken) = self.decode(&mut applied);
+        let compiled = self.domains.apply(resources, &self.options);
+        (applied.rules, applied.warnings) = (compiled.rules, compiled.warnings);
         let mut kept_domains = HashSet::new();
-        for refusal in applied.refused {
-            problems.extend(refusal.problems);
+        for refusal in compiled.refused {
+            applied.problems.extend(refusal.problems);
             if refusal.keeps_old {
-                kept += 1;
+                applied.kept += 1;
                 kept_domains.insert(refusal.domain);
             } else {
-                absent += 1;
+                applied.absent += 1;
             }
         }
         self.put_in_force(&broken, &kept_domains);
-        problems.extend(
-            self.unnamed
-                .iter()
-                .map(|what| problem("without a name", what.clone())),
-        );
-        let outcome = if problems.is_empty() {
-            Outcome::Accepted
-        } else {
-            let message = problems
-                .iter()
-                .take(MOST_SHOWN)
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join("\n");
-            Outcome::Refused { content, message }
-        };
-        self.last = Some((content, outcome.clone()));
-        Applied {
-            rules: applied.rules,
-            outcome,
-            is_known: false,
-            problems,
-            warnings: applied.warnings,
-            kept,
-            absent,
+        let unnamed = self.unnamed.iter();
+        let unnamed = unnamed.map(|what| problem("without a name", what.clone()));
+        applied.problems.extend(unnamed);
+        if !applied.problems.is_empty() {
+            let shown = applied.problems.iter().take(MOST_SHOWN);
+            let shown: Vec<_> = shown.map(ToString::to_string).collect();
+            let message = shown.join("\n");
+            applied.outcome = Outcome::Refused { content, message };
         }
+        self.last = Some((content, applied.outcome.clone()));
+        applied
     }
 
     /// Decodes what is wanted, one resource at a time, and those in force not again. In the place
-    /// of a resource that cannot be decoded stands the one in force.
-    fn decode(&self) -> Decoded {
-        let mut decoded = Decoded::default();
+    /// of a resource that cannot be decoded stands the one in force. Returns the names of those
+    /// too.
+    fn decode(&self, applied: &mut Applied) -> (Vec<Arc<Resource>>, HashSet<String>) {
+        let (mut resources, mut broken) = (Vec::new(), HashSet::new());
         let in_force: HashMap<&str, &Arc<Resource>> = self
             .domains
             .in_force()
@@ -289,21 +258,21 @@ impl Configuration {
                 Ok(Arc::new(resource))
             });
             match usable {
-                Ok(resource) => decoded.resources.push(resource),
+                Ok(resource) => resources.push(resource),
                 Err(what) => {
-                    decoded.problems.push(problem(name, what));
-                    decoded.broken.insert(name.clone());
+                    applied.problems.push(problem(name, what));
+                    broken.insert(name.clone());
                     match old {
                         Some((_, old)) => {
-                            decoded.kept += 1;
-                            decoded.resources.push(Arc::clone(old));
+                            applied.kept += 1;
+                            resources.push(Arc::clone(old));
                         }
-                        None => decoded.absent += 1,
+                        None => applied.absent += 1,
                     }
                 }
             }
         }
-        decoded
+        (resources, broken)
     }
 
     /// Notes what is in force after `broken` resources could not be decoded, and these domains kept
@@ -342,31 +311,6 @@ impl Configuration {
             .flat_map(|(name, wanted)| [name.as_bytes(), content(wanted)]);
         Digest::of(named.chain(self.unnamed.iter().map(String::as_bytes)))
     }
-}
-
-impl Applied {
-    fn known(outcome: Outcome) -> Self {
-        Self {
-            rules: None,
-            outcome,
-            is_known: true,
-            problems: Vec::new(),
-            warnings: Vec::new(),
-            kept: 0,
-            absent: 0,
-        }
-    }
-}
-
-/// What is wanted, decoded.
-#[derive(Default)]
-struct Decoded {
-    resources: Vec<Arc<Resource>>,
-    problems: Vec<Problem>,
-    /// The names of resources that cannot be decoded.
-    broken: HashSet<String>,
-    kept: usize,
-    absent: usize,
 }
 
 fn content(wanted: &Wanted) -> &[u8] {

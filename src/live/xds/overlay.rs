@@ -4,47 +4,35 @@
 //! It is all-or-nothing, as the files of limits are: with a mistake in it, the overlay that was in
 //! force stays.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::limits::rules::compile::{self, Problem, SourceText};
+use crate::limits::rules::compile::{self, Problem};
 use crate::limits::rules::domains::{Overlay, ReadOverlay, XdsOptions};
-use crate::live::files::OneFile;
-
-/// Problems of the file that are logged.
-const MAX_LOGGED: usize = 50;
+use crate::live::files::{self, MAX_LOGGED, Read, Watched};
 
 /// The overlay file, if there is one, and the options with what it says.
 #[derive(Debug)]
 pub(super) struct OverlayFile {
-    file: Option<OneFile>,
+    file: Option<Watched>,
     options: XdsOptions,
 }
 
 impl OverlayFile {
     /// Reads the file for the first time. Its problems leave the options without an overlay.
-    pub(super) fn open(
-        path: Option<std::path::PathBuf>,
-        options: XdsOptions,
-    ) -> (Self, Vec<Problem>) {
+    pub(super) fn open(path: Option<PathBuf>, options: XdsOptions) -> (Self, Vec<Problem>) {
+        let file = None;
+        let mut opened = Self { file, options };
         let Some(path) = path else {
-            return (
-                Self {
-                    file: None,
-                    options,
-                },
-                Vec::new(),
-            );
+            return (opened, Vec::new());
         };
-        let (file, text) = OneFile::open(path);
-        let mut opened = Self {
-            file: Some(file),
-            options,
-        };
-        let problems = text
-            .and_then(|text| opened.take(text))
-            .err()
-            .unwrap_or_default();
-        (opened, problems)
+        let (file, read) = Watched::open(files::Options {
+            path,
+            ..files::Options::default()
+        });
+        opened.file = Some(file);
+        let problems = read.and_then(|read| opened.take(read)).err();
+        (opened, problems.unwrap_or_default())
     }
 
     /// The options with the overlay of now.
@@ -54,17 +42,12 @@ impl OverlayFile {
 
     /// Polls the file. Returns the options if the file has changed, and can be used.
     pub(super) fn poll(&mut self) -> Option<&XdsOptions> {
-        let text = self.file.as_mut()?.poll()?;
-        match text.and_then(|text| self.take(text)) {
+        let read = self.file.as_mut()?.poll()?;
+        match read.and_then(|read| self.take(read)) {
             Ok(()) => {
-                tracing::info!(
-                    entries = self
-                        .options
-                        .overlay
-                        .as_ref()
-                        .map(|overlay| overlay.entries()),
-                    "overlay file loaded"
-                );
+                let overlay = self.options.overlay.as_ref();
+                let entries = overlay.map(|overlay| overlay.entries());
+                tracing::info!(entries, "overlay file loaded");
                 Some(&self.options)
             }
             Err(problems) => {
@@ -80,7 +63,9 @@ impl OverlayFile {
         }
     }
 
-    fn take(&mut self, text: SourceText) -> Result<(), Vec<Problem>> {
+    fn take(&mut self, read: Read) -> Result<(), Vec<Problem>> {
+        let path = self.file.as_ref().map_or(Path::new(""), Watched::path);
+        let text = read.only(path)?;
         let ReadOverlay { overlay, warnings } = Overlay::read(text, &compile::Options::default())?;
         for warning in warnings.iter().take(MAX_LOGGED) {
             tracing::warn!("{warning}");

@@ -29,9 +29,10 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// What came of applying a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// All of it is in force.
+    #[default]
     Accepted,
     /// Some or all of it is not in force.
     Refused {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::limits::rules::Rules;
 use crate::limits::rules::compile::Problem;
 use crate::limits::rules::diff::Difference;
-use crate::live::{Snapshot, files};
+use crate::live::Snapshot;
+use crate::live::files::{Loaded, MAX_LOGGED, log_problems};
 use crate::net::throttle::Throttle;
 
 /// At most one line about loaded limits in this time.
@@ -15,9 +16,6 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Configurations with more limits are not compared with the one before.
 const MAX_COMPARED_LIMITS: usize = 5_000;
-
-/// Problems of a configuration, and warnings about it, that are logged.
-const MAX_LOGGED: usize = 50;
 
 /// What was logged.
 #[derive(Debug)]
@@ -84,32 +82,16 @@ impl Report {
             return;
         };
         self.lines.admit(now);
-        let (domains, limits) = (rules.domains().count(), rules.limit_count());
         // Rules that are not compared are not kept.
         let new = Some(Arc::clone(&rules)).filter(is_compared);
         let old = std::mem::replace(&mut self.reported, new.clone());
         let difference = old.zip(new).map(|(old, new)| Difference::new(&old, &new));
-        let count = |of: fn(&Difference) -> usize| difference.as_ref().map(of);
-        let (added, removed) = (
-            count(|found| found.added.len()),
-            count(|found| found.removed.len()),
-        );
-        let changed = count(|found| found.changed.len());
-        let loads = (loads > 1).then_some(loads);
-        tracing::info!(
-            version,
-            loads,
-            domains,
-            limits,
-            generation,
-            added,
-            removed,
-            changed,
-            "limits loaded from the control plane"
-        );
-        if let Some(difference) = &difference {
-            files::log_difference(difference);
-        }
+        let loaded = Loaded {
+            version: Some(&version),
+            loads: (loads > 1).then_some(loads),
+            ..Loaded::default()
+        };
+        loaded.log(&rules, generation, difference.as_ref());
     }
 
     /// Reports warnings about limits that are in force, except those of the last configuration.
@@ -149,12 +131,7 @@ impl Report {
                 absent,
                 "limits of the control plane refused{none}"
             );
-            for problem in problems.iter().take(MAX_LOGGED) {
-                tracing::error!("{problem}");
-            }
-            if let Some(more @ 1..) = problems.len().checked_sub(MAX_LOGGED) {
-                tracing::error!("and {more} more");
-            }
+            log_problems(&problems, "");
         }
         self.refused = problems;
     }

@@ -70,28 +70,21 @@ struct Wrapper {
     name: Bytes,
 }
 
-/// A resource with its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Named {
-    pub(super) name: String,
-    /// The encoded `RateLimitConfig`; `None` if the server only prolongs its time to live, so that
-    /// its content is the one that it had.
-    pub(super) config: Option<Bytes>,
-}
+/// What the control plane wants under a name: an encoded `RateLimitConfig`, or why it cannot be
+/// unpacked.
+pub(super) type Wanted = Result<Bytes, String>;
 
-/// A resource that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unusable {
-    /// `None` if it is not even known which one it is.
-    pub(super) name: Option<String>,
-    /// What is wrong with it.
-    pub(super) what: String,
-}
+/// A resource with its name. `None` if the server only prolongs its time to live, so that its
+/// content is the one that it had.
+pub(super) type Named = (String, Option<Wanted>);
 
 /// Unpacks an element of a state of the world: an `Any` that is a resource, or a wrapper around
 /// one.
-pub(super) fn unpack(packed: &Bytes) -> Result<Named, Unusable> {
-    let any = decode_any(packed.clone()).map_err(unnamed)?;
+///
+/// # Errors
+/// What is wrong with it, if it is not even known which one it is.
+pub(super) fn unpack(packed: &Bytes) -> Result<Named, String> {
+    let any = decode_any(packed.clone())?;
     if any.type_url == WRAPPER_TYPE.as_bytes() {
         unpack_wrapper(&any.value)
     } else {
@@ -101,41 +94,26 @@ pub(super) fn unpack(packed: &Bytes) -> Result<Named, Unusable> {
 
 /// Unpacks a wrapper, which servers with times to live use. A wrapper inside a wrapper is not
 /// valid.
-fn unpack_wrapper(packed: &Bytes) -> Result<Named, Unusable> {
-    let wrapper = Wrapper::decode(packed.clone()).map_err(|error| unnamed(invalid(&error)))?;
+fn unpack_wrapper(packed: &Bytes) -> Result<Named, String> {
+    let wrapper = Wrapper::decode(packed.clone()).map_err(|error| invalid(&error))?;
     let has_content = !wrapper.resource.is_empty();
     if wrapper.name.is_empty() && has_content {
-        return unpack_plain(decode_any(wrapper.resource).map_err(unnamed)?);
+        return unpack_plain(decode_any(wrapper.resource)?);
     }
-    let name = text(&wrapper.name).map_err(unnamed)?;
-    let config = if has_content {
-        let config = decode_any(wrapper.resource).and_then(config);
-        Some(config.map_err(|what| Unusable {
-            name: Some(name.clone()),
-            what,
-        })?)
-    } else {
-        None
-    };
-    Ok(Named { name, config })
+    let name = text(&wrapper.name)?;
+    let wanted = has_content.then(|| decode_any(wrapper.resource).and_then(config));
+    Ok((name, wanted))
 }
 
-fn unpack_plain(any: Any) -> Result<Named, Unusable> {
-    let config = config(any).map_err(unnamed)?;
-    let head = Head::decode(config.clone()).map_err(|error| unnamed(invalid(&error)))?;
+fn unpack_plain(any: Any) -> Result<Named, String> {
+    let config = config(any)?;
+    let head = Head::decode(config.clone()).map_err(|error| invalid(&error))?;
     let name = if head.name.is_empty() {
         head.domain
     } else {
         head.name
     };
-    Ok(Named {
-        name: text(&name).map_err(unnamed)?,
-        config: Some(config),
-    })
-}
-
-fn unnamed(what: String) -> Unusable {
-    Unusable { name: None, what }
+    Ok((text(&name)?, Some(Ok(config))))
 }
 
 /// The limits of a resource.
@@ -296,13 +274,10 @@ mod tests {
     fn resources_are_unpacked_with_and_without_a_wrapper() {
         let config = encoded(&config());
         let plain: Bytes = pack(&config).encode_to_vec().into();
-        assert_eq!(
-            unpack(&plain),
-            Ok(Named {
-                name: "res".to_owned(),
-                config: Some(config.clone())
-            })
-        );
+        let named = |name: &str, config: Option<&Bytes>| {
+            Ok((name.to_owned(), config.map(|config| Ok(config.clone()))))
+        };
+        assert_eq!(unpack(&plain), named("res", Some(&config)));
         let wrapper = |name: &'static str, resource: &Bytes| {
             xds::Resource {
                 name: name.into(),
@@ -310,12 +285,6 @@ mod tests {
                 ..Default::default()
             }
             .encode_to_vec()
-        };
-        let named = |name: &str, config: Option<&Bytes>| {
-            Ok(Named {
-                name: name.to_owned(),
-                config: config.cloned(),
-            })
         };
         assert_eq!(
             unpack(&any(WRAPPER_TYPE, wrapper("outer", &plain).into())),
@@ -342,7 +311,7 @@ mod tests {
         assert_eq!(
             unpack(&pack(&config).encode_to_vec().into())
                 .expect("valid")
-                .name,
+                .0,
             "dom"
         );
     }
@@ -421,8 +390,8 @@ mod tests {
             .expect("the key");
         broken[at] = 0xff;
         let broken = Bytes::from(broken);
-        let named = unpack(&pack(&broken).encode_to_vec().into()).expect("the name is valid");
-        assert_eq!(named.name, "res");
+        let (name, _) = unpack(&pack(&broken).encode_to_vec().into()).expect("the name is valid");
+        assert_eq!(name, "res");
         let error = decode("res", &broken).expect_err("a key that is not UTF-8");
         assert!(error.contains("key") && error.contains("UTF-8"), "{error}");
 
@@ -435,24 +404,17 @@ mod tests {
             (any(TYPE_URL, Bytes::from_static(b"\x0a\x01\xff")), "UTF-8"),
             (any(TYPE_URL, Bytes::from_static(b"\x0a\x7f")), "not valid"),
         ] {
-            let unusable = unpack(&packed).expect_err(what);
-            assert!(
-                unusable.what.contains(what) && unusable.name.is_none(),
-                "{unusable:?}"
-            );
+            let unnamed = unpack(&packed).expect_err(what);
+            assert!(unnamed.contains(what), "{unnamed:?}");
         }
         let wrapped = xds::Resource {
             name: "outer".into(),
             resource: any("x", Bytes::new()),
             ..Default::default()
         };
-        assert_eq!(
-            unpack_wrapper(&wrapped.encode_to_vec().into())
-                .expect_err("its type")
-                .name
-                .as_deref(),
-            Some("outer")
-        );
+        let (name, wanted) = unpack_wrapper(&wrapped.encode_to_vec().into()).expect("a name");
+        assert_eq!(name, "outer");
+        assert!(wanted.is_some_and(|wanted| wanted.is_err()), "its type");
     }
 
     #[test]
@@ -488,7 +450,6 @@ mod tests {
         assert!(
             unpack(&packed)
                 .expect_err("a wrapper")
-                .what
                 .contains("discovery.v3.Resource")
         );
     }

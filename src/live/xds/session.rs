@@ -1,8 +1,9 @@
-//! One stream to the control plane: it passes responses to the thread that compiles, and answers to
-//! the control plane.
+//! The connection to the control plane, one stream after the other: it passes responses to the thread
+//! that compiles, and answers to the control plane.
 
 use std::pin::Pin;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, Stream as FutureStream, StreamExt};
 use futures_util::{FutureExt, TryFutureExt};
@@ -11,130 +12,176 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request as Call, Status as GrpcStatus};
 
+use super::Options;
 use super::applier::Answer;
-use super::backoff::Ended;
+use super::backoff::{Backoff, Ended};
+use super::connect::connect;
 use super::inbox::{Inbox, Update};
 use super::protocol::{Outcome, RefusalPace, Stream};
 use super::resources::TYPE_URL;
 use super::status::{Count, State, Status};
-use super::{Options, SILENCE};
 use crate::core::proto::xds::{
     AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse,
 };
 use crate::net::dial::causes;
+use crate::net::throttle::Throttle;
 
 /// Requests that the connection has not taken yet. Beyond it the server does not read, although it
 /// sends.
 const MAX_OUTGOING: usize = 256;
+
+/// Silence of a new stream that is worth a line. It is no error: a server has nothing to say while
+/// it has no configuration for the node.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Different failures that are logged in the time of a [`Throttle`].
+const MAX_FAILURES: usize = 5;
 
 /// A header of every stream.
 pub type Header = (AsciiMetadataKey, AsciiMetadataValue);
 
 type Responses = Pin<Box<dyn FutureStream<Item = Result<DiscoveryResponse, GrpcStatus>> + Send>>;
 
-/// What a stream shares with the rest of the client.
-pub(super) struct Context<'c> {
-    pub(super) options: &'c Options,
-    pub(super) status: &'c Status,
-    pub(super) inbox: &'c Inbox,
-    pub(super) answers: &'c mut mpsc::Receiver<Answer>,
-    pub(super) pace: &'c mut RefusalPace,
-    /// The number of the stream.
-    pub(super) number: u64,
+/// The connection to the control plane.
+pub(super) struct Connection {
+    pub(super) options: Options,
+    pub(super) status: Status,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) answers: mpsc::Receiver<Answer>,
+    pub(super) pace: RefusalPace,
 }
 
-/// How a stream ended.
-#[derive(Debug)]
-pub(super) struct End {
-    pub(super) ended: Ended,
-    pub(super) reason: String,
-}
-
-/// Follows a stream to its end.
-pub(super) async fn follow(channel: Channel, context: Context<'_>) -> End {
-    let Context {
-        options,
-        status,
-        pace,
-        ..
-    } = context;
-    let (outgoing, requests) = mpsc::channel(MAX_OUTGOING);
-    let mut responses = open(channel, requests, options);
-    let mut stream = Stream::new(options.node.clone());
-    // The channel is new and has room.
-    let _ = outgoing.try_send(stream.first());
-    status.set(State::Waiting);
-    let mut ended = Ended::Empty;
-    let mut silence = Box::pin(tokio::time::sleep(SILENCE)).fuse();
-    loop {
-        let due = stream.next_due();
-        let wait = async {
-            match due {
-                Some(due) => tokio::time::sleep_until(due.into()).await,
-                None => std::future::pending().await,
+impl Connection {
+    /// Connects, follows the stream to its end, waits, and connects again. Endless.
+    pub(super) async fn run(mut self) {
+        let mut backoff = Backoff::new(self.options.backoff.clone());
+        let (mut failures, mut is_reported) = (Failures::default(), false);
+        for number in 0.. {
+            self.status.set(State::Connecting);
+            let (ended, reason) = match connect(&self.options).await {
+                Ok(channel) => {
+                    self.status.count(Count::Connected);
+                    if !std::mem::replace(&mut is_reported, true) {
+                        let (server, node) = (&self.options.server, &self.options.node.id);
+                        tracing::info!(%server, node, "connected to the control plane");
+                    }
+                    self.follow(channel, number).await
+                }
+                Err(reason) => {
+                    self.status.count(Count::ConnectFailed);
+                    (Ended::NotConnected, reason)
+                }
+            };
+            self.status.set(State::Connecting);
+            if failures.is_new(&reason, Instant::now()) {
+                is_reported = false;
+                let server = &self.options.server;
+                tracing::warn!(%server, "no connection to the control plane: {reason}; the limits \
+                    in force stay, and Weir connects again");
             }
-        };
-        let request = tokio::select! {
-            response = responses.next() => match response {
-                Some(Ok(response)) => {
-                    if take(response, context.inbox, status, context.number) {
-                        ended = Ended::Delivered;
+            tokio::time::sleep(backoff.next(ended, fastrand::f64())).await;
+        }
+    }
+
+    /// Follows the stream of this number to its end. Returns how it ended, and why.
+    async fn follow(&mut self, channel: Channel, number: u64) -> (Ended, String) {
+        let (outgoing, requests) = mpsc::channel(MAX_OUTGOING);
+        let mut responses = open(channel, requests, &self.options);
+        let mut stream = Stream::new(self.options.node.clone());
+        // The channel is new and has room.
+        let _ = outgoing.try_send(stream.first());
+        self.status.set(State::Waiting);
+        let mut ended = Ended::Empty;
+        let mut silence = Box::pin(tokio::time::sleep(SILENCE)).fuse();
+        loop {
+            let due = stream.next_due();
+            let wait = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let request = tokio::select! {
+                response = responses.next() => match response {
+                    Some(Ok(response)) => {
+                        if self.take(response, number) {
+                            ended = Ended::Delivered;
+                        }
+                        None
+                    }
+                    Some(Err(error)) => return (ended, explain(&error, &self.options)),
+                    None => return (ended, "the control plane ended the stream".to_owned()),
+                },
+                Some(answer) = self.answers.recv() => {
+                    if answer.stream != number {
+                        continue;
+                    }
+                    self.status.set(if answer.outcome == Outcome::Accepted { State::Synced } else { State::Nacked });
+                    stream.answer(answer.version, answer.nonce, answer.outcome, &mut self.pace, Instant::now())
+                }
+                () = wait => stream.due(&mut self.pace, Instant::now()),
+                () = &mut silence => {
+                    if ended == Ended::Empty {
+                        self.report_silence();
                     }
                     None
                 }
-                Some(Err(error)) => return End { ended, reason: explain(&error, options) },
-                None => return End { ended, reason: "the control plane ended the stream".to_owned() },
-            },
-            Some(answer) = context.answers.recv() => {
-                if answer.stream != context.number {
-                    continue;
-                }
-                status.set(if answer.outcome == Outcome::Accepted { State::Synced } else { State::Nacked });
-                stream.answer(answer.version, answer.nonce, answer.outcome, pace, Instant::now())
+            };
+            if let Some(request) = request
+                && outgoing.try_send(request).is_err()
+            {
+                let reason = "the control plane does not read what Weir sends".to_owned();
+                return (ended, reason);
             }
-            () = wait => stream.due(pace, Instant::now()),
-            () = &mut silence => {
-                if ended == Ended::Empty {
-                    report_silence(options);
-                }
-                None
-            }
-        };
-        if let Some(request) = request
-            && outgoing.try_send(request).is_err()
-        {
-            let reason = "the control plane does not read what Weir sends".to_owned();
-            return End { ended, reason };
         }
     }
+
+    /// Passes a response on. Returns whether it has the resources that were asked for.
+    fn take(&self, response: DiscoveryResponse, stream: u64) -> bool {
+        if response.type_url != TYPE_URL.as_bytes() {
+            self.status.count(Count::OtherType);
+            return false;
+        }
+        let update = Update {
+            stream,
+            version: response.version_info,
+            nonce: response.nonce,
+            resources: response.resources,
+        };
+        if self.inbox.put(update) {
+            self.status.count(Count::Superseded);
+        }
+        true
+    }
+
+    fn report_silence(&self) {
+        let (node, server) = (&self.options.node.id, &self.options.server);
+        tracing::warn!(
+            %server, node,
+            "the control plane has sent no limits for {} s; it may have none for this node: check \
+             CONFIG_GRPC_XDS_NODE_ID",
+            SILENCE.as_secs()
+        );
+    }
 }
 
-/// Passes a response on. Returns whether it has the resources that were asked for.
-fn take(response: DiscoveryResponse, inbox: &Inbox, status: &Status, stream: u64) -> bool {
-    if response.type_url != TYPE_URL.as_bytes() {
-        status.count(Count::OtherType);
-        return false;
-    }
-    let update = Update {
-        stream,
-        version: response.version_info,
-        nonce: response.nonce,
-        resources: response.resources,
-    };
-    if inbox.put(update) {
-        status.count(Count::Superseded);
-    }
-    true
-}
+/// Failures that were logged lately, each with its lines.
+#[derive(Debug, Default)]
+struct Failures(Vec<(String, Throttle)>);
 
-fn report_silence(options: &Options) {
-    let (node, server) = (&options.node.id, &options.server);
-    tracing::warn!(
-        %server, node,
-        "the control plane has sent no limits for {} s; it may have none for this node: check \
-         CONFIG_GRPC_XDS_NODE_ID",
-        SILENCE.as_secs()
-    );
+impl Failures {
+    /// Whether a failure deserves a line: the same one does once a minute, and so do only a few
+    /// different ones.
+    fn is_new(&mut self, reason: &str, now: Instant) -> bool {
+        self.0.retain(|(_, lines)| !lines.is_due(now));
+        let is_new = self.0.len() < MAX_FAILURES && self.0.iter().all(|(known, _)| known != reason);
+        if is_new {
+            let mut lines = Throttle::default();
+            lines.admit(now);
+            self.0.push((reason.to_owned(), lines));
+        }
+        is_new
+    }
 }
 
 /// Opens a stream. A Go server sends no headers before its first response, so that a call which has
@@ -179,5 +226,25 @@ fn explain(error: &GrpcStatus, options: &Options) -> String {
              which Weir needs ({text})"
         ),
         _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_logged_once_a_minute_and_few_different_ones_are() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        let (begin, mut failures) = (Instant::now(), Failures::default());
+        assert!(failures.is_new("refused", begin));
+        assert!(!failures.is_new("refused", begin + MINUTE / 2));
+        assert!(failures.is_new("timeout", begin + MINUTE / 2));
+        assert!(failures.is_new("refused", begin + MINUTE));
+        let later = begin + MINUTE * 10;
+        let logged = (0..1_000)
+            .filter(|number| failures.is_new(&number.to_string(), later))
+            .count();
+        assert_eq!(logged, MAX_FAILURES);
     }
 }

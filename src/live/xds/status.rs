@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
+use super::protocol::Outcome;
 use crate::core::lock;
 use crate::observe::metrics::families::{self, Sample};
 
@@ -96,28 +97,26 @@ impl Status {
         self.figures().counts[count as usize] += 1;
     }
 
-    /// Notes that a response of this version was accepted as a whole.
+    /// Notes whether a response of this version was accepted as a whole.
     #[expect(
         clippy::disallowed_methods,
         reason = "shown to operators; nothing depends on it"
     )]
-    pub(super) fn accepted(&self, version: &[u8]) {
+    pub(super) fn answered(&self, outcome: &Outcome, version: &[u8]) {
         let mut figures = self.figures();
-        figures.counts[Count::Accepted as usize] += 1;
-        figures.version =
-            String::from_utf8_lossy(&version[..version.len().min(MAX_SHOWN_BYTES)]).into_owned();
-        figures.accepted_at = Some(SystemTime::now());
-    }
-
-    /// Notes that a response was refused, in whole or in part.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "shown to operators; nothing depends on it"
-    )]
-    pub(super) fn refused(&self) {
-        let mut figures = self.figures();
-        figures.counts[Count::Refused as usize] += 1;
-        figures.refused_at = Some(SystemTime::now());
+        let now = Some(SystemTime::now());
+        match outcome {
+            Outcome::Accepted => {
+                figures.counts[Count::Accepted as usize] += 1;
+                let shown = &version[..version.len().min(MAX_SHOWN_BYTES)];
+                figures.version = String::from_utf8_lossy(shown).into_owned();
+                figures.accepted_at = now;
+            }
+            Outcome::Refused { .. } => {
+                figures.counts[Count::Refused as usize] += 1;
+                figures.refused_at = now;
+            }
+        }
     }
 
     /// Notes how many refused domains have their last good limits, and how many have none.
@@ -187,7 +186,7 @@ mod tests {
     #[test]
     fn counts_have_their_own_series() {
         let status = Status::default();
-        status.accepted(b"v1");
+        status.answered(&Outcome::Accepted, b"v1");
         status.count(Count::SaveFailed);
         status.set_refused(2, 1);
         let samples = status.samples();

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use super::StartError;
-use crate::live::{Live, files, xds};
+use crate::live::files::{self, MAX_LOGGED};
+use crate::live::{Live, xds};
 use crate::observe::metrics::Metrics;
 use crate::process::settings::Settings;
 
-/// Problems that are logged at most when the process starts without limits.
-const MAX_LOGGED: usize = 50;
-
 /// Where the limits come from, after the first attempt to load them.
 pub(super) enum Source {
-    Files(files::Options, files::Watched),
+    Files(files::Watched),
     ControlPlane(Box<xds::Client>),
 }
 
@@ -38,28 +36,27 @@ impl Source {
             }
             return Ok(Self::ControlPlane(Box::new(client)));
         }
-        let watched = match files::load_once(live, &settings.files) {
-            Ok(watched) => watched,
-            Err((problems, watched)) if settings.start_without_limits => {
-                for problem in problems.iter().take(MAX_LOGGED) {
-                    tracing::error!("{problem}");
-                }
-                tracing::error!(
-                    problems = problems.len(),
-                    "no limits are loaded: every request is answered with UNAVAILABLE until the \
-                     files can be used"
-                );
-                watched
+        let (watched, loaded) = files::load_once(live, &settings.files);
+        if let Err(problems) = loaded {
+            if !settings.start_without_limits {
+                return Err(StartError::Limits(problems));
             }
-            Err((problems, _)) => return Err(StartError::Limits(problems)),
-        };
-        Ok(Self::Files(settings.files.clone(), watched))
+            for problem in problems.iter().take(MAX_LOGGED) {
+                tracing::error!("{problem}");
+            }
+            tracing::error!(
+                problems = problems.len(),
+                "no limits are loaded: every request is answered with UNAVAILABLE until the files \
+                 can be used"
+            );
+        }
+        Ok(Self::Files(watched))
     }
 
     /// Follows changes until the future is dropped.
     pub(super) async fn follow(self, live: Arc<Live>, metrics: Arc<Metrics>) {
         match self {
-            Self::Files(options, watched) => files::watch(live, options, watched, metrics).await,
+            Self::Files(watched) => files::watch(live, watched, metrics).await,
             Self::ControlPlane(client) => client.follow().await,
         }
     }

@@ -9,8 +9,8 @@
 //! verifies its client anew, with the authorities of today.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -111,29 +111,19 @@ impl Certificates {
         self.current
             .load()
             .log("certificate of the gRPC port loaded");
-        // Dropping this future drops `_alive`, which ends the thread.
-        let (_alive, ended) = mpsc::sync_channel::<()>(0);
-        let run = move || {
-            background::lower_priority();
-            let mut debounce = Debounce::new(Some(self.fingerprint()));
-            while ended.recv_timeout(POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let found = self.fingerprint();
-                if debounce.observe(found) {
-                    self.reload();
-                    debounce.tried(Some(found));
-                }
+        let mut debounce = None;
+        let poll = move || {
+            let found = self.fingerprint();
+            let debounce = debounce.get_or_insert_with(|| Debounce::new(Some(found)));
+            if debounce.observe(found) {
+                self.reload();
+                debounce.tried(Some(found));
             }
+            POLL
         };
-        match std::thread::Builder::new()
-            .name("weir-certificates".to_owned())
-            .spawn(run)
-        {
-            Ok(_) => std::future::pending().await,
-            Err(error) => {
-                tracing::error!(%error, "cannot start the thread that watches the certificates; \
-                    changes need a restart");
-            }
-        }
+        let error = background::repeat("weir-certificates", Duration::ZERO, poll).await;
+        tracing::error!(%error, "cannot start the thread that watches the certificates; changes \
+            need a restart");
     }
 
     fn reload(&self) {
