@@ -93,20 +93,17 @@ impl Pages {
 
     async fn json(&self, body: Incoming) -> Page {
         let charge = self.unanswered.charge(REQUEST_BYTES);
-        let answer = charge.unless_oldest(self.decide_json(body, &charge)).await;
-        answer.unwrap_or_else(|| {
-            failed(
+        match charge.unless_oldest(self.decide_json(body, &charge)).await {
+            Some(Ok(page) | Err(page)) => page,
+            None => failed(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many requests are unanswered, and this one was the oldest",
-            )
-        })
+            ),
+        }
     }
 
-    async fn decide_json(&self, body: Incoming, charge: &Charge) -> Page {
-        let body = match bodies::collect(body, MAX_BODY_BYTES, charge).await {
-            Ok(body) => body,
-            Err(refused) => return refused,
-        };
+    async fn decide_json(&self, body: Incoming, charge: &Charge) -> Result<Page, Page> {
+        let body = bodies::collect(body, MAX_BODY_BYTES, charge).await?;
         let request = {
             let permit = Arc::clone(&self.parsing).acquire_owned().await;
             let parse = move || (json::request(&body), permit).0;
@@ -114,32 +111,18 @@ impl Pages {
                 .await
                 .unwrap_or_else(|error| Err(error.to_string()))
         };
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => {
-                return failed(
-                    StatusCode::BAD_REQUEST,
-                    &format!("the body is not a RateLimitRequest in JSON: {error}"),
-                );
-            }
-        };
-        let decided = match (self.decide)(request).await {
-            Ok(decided) => decided,
-            Err(status) => return failed(status_code(status.code()), status.message()),
-        };
-        match json::response(decided) {
-            Ok((json::Overall::Ok, json)) => response(StatusCode::OK, "application/json", json),
-            Ok((json::Overall::OverLimit, json)) => {
-                response(StatusCode::TOO_MANY_REQUESTS, "application/json", json)
-            }
-            Ok((json::Overall::Unknown, json)) => {
-                response(StatusCode::INTERNAL_SERVER_ERROR, "application/json", json)
-            }
-            Err(error) => failed(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                &format!("the answer cannot be shown as JSON: {error}"),
-            ),
-        }
+        let request = request.map_err(|error| {
+            let message = format!("the body is not a RateLimitRequest in JSON: {error}");
+            failed(StatusCode::BAD_REQUEST, &message)
+        })?;
+        let decided = (self.decide)(request).await;
+        let decided =
+            decided.map_err(|status| failed(status_code(status.code()), status.message()))?;
+        let (status, json) = json::response(decided).map_err(|error| {
+            let message = format!("the answer cannot be shown as JSON: {error}");
+            failed(StatusCode::INTERNAL_SERVER_ERROR, &message)
+        })?;
+        Ok(response(status, "application/json", json))
     }
 }
 

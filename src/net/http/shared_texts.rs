@@ -27,7 +27,6 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_ENCODING, HeaderValue, RETRY_AFTER, VARY};
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::Mutex;
-use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::encoding::{Encoding, preferred};
@@ -67,14 +66,9 @@ struct Reader<K> {
     encoding: Encoding,
 }
 
-/// Why there is no text.
+/// Two texts of other variants are being sent.
 #[derive(Debug)]
-enum NoText {
-    /// Two texts of other variants are being sent.
-    Busy,
-    /// Making it panicked.
-    Panicked(JoinError),
-}
+struct Busy;
 
 impl<K> fmt::Debug for SharedTexts<K> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,29 +103,14 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
         };
         // The answer to HEAD shows the length only if it is known (RFC 9110, 8.6), so that no text
         // is made for it.
-        let body = if request.method() == Method::HEAD {
-            Ok(Bytes::new())
-        } else {
-            self.body(key, encoding).await
-        };
-        let mut page = match body {
-            Ok(body) => response(StatusCode::OK, content_type, body),
-            Err(NoText::Busy) => {
-                let mut busy = failed(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "two other clients are still reading this page; try again",
-                );
-                busy.headers_mut()
-                    .insert(RETRY_AFTER, HeaderValue::from_static("1"));
-                return busy;
+        let mut body = Bytes::new();
+        if request.method() != Method::HEAD {
+            match self.body(key, encoding).await {
+                Ok(text) => body = text,
+                Err(failure) => return failure,
             }
-            Err(NoText::Panicked(error)) => {
-                return failed(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    &format!("the page cannot be shown: {error}"),
-                );
-            }
-        };
+        }
+        let mut page = response(StatusCode::OK, content_type, body);
         page.headers_mut()
             .insert(VARY, HeaderValue::from_static("accept-encoding"));
         if encoding == Encoding::Gzip {
@@ -141,9 +120,19 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
         page
     }
 
-    async fn body(&self, key: K, encoding: Encoding) -> Result<Bytes, NoText> {
+    /// The body, or the answer of a request for which there is none.
+    async fn body(&self, key: K, encoding: Encoding) -> Result<Bytes, Page> {
         let mut texts = Arc::clone(&self.texts).lock_owned().await;
-        let text = match texts.shared(&key, Instant::now())? {
+        let shared = texts.shared(&key, Instant::now()).map_err(|Busy| {
+            let mut busy = failed(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "two other clients are still reading this page; try again",
+            );
+            busy.headers_mut()
+                .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            busy
+        })?;
+        let text = match shared {
             Some(text) if text.has(encoding) => text,
             shared => {
                 let make = Arc::clone(&self.make);
@@ -155,9 +144,10 @@ impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
                     text.encode(encoding);
                     text
                 };
-                tokio::task::spawn_blocking(make)
-                    .await
-                    .map_err(NoText::Panicked)?
+                tokio::task::spawn_blocking(make).await.map_err(|panic| {
+                    let message = format!("the page cannot be shown: {panic}");
+                    failed(StatusCode::INTERNAL_SERVER_ERROR, &message)
+                })?
             }
         };
         Ok(Bytes::from_owner(Reader { text, encoding }))
@@ -212,11 +202,11 @@ impl<K> Default for Texts<K> {
 
 impl<K: Eq> Texts<K> {
     /// The text that a further reader gets; `None` if a new one is to be made.
-    fn shared(&self, key: &K, now: Instant) -> Result<Option<Arc<Text<K>>>, NoText> {
+    fn shared(&self, key: &K, now: Instant) -> Result<Option<Arc<Text<K>>>, Busy> {
         let alive = [self.newer.upgrade(), self.older.upgrade()];
         let both_are_read = alive.iter().all(Option::is_some);
         match alive.into_iter().flatten().find(|text| text.key == *key) {
-            None if both_are_read => Err(NoText::Busy),
+            None if both_are_read => Err(Busy),
             Some(text) if both_are_read || now.saturating_duration_since(text.made) <= MAX_AGE => {
                 Ok(Some(text))
             }
@@ -300,7 +290,7 @@ mod tests {
                     .is_some_and(|shared| Arc::ptr_eq(&shared, expected))
             );
         }
-        assert!(matches!(texts.shared(&"three", now), Err(NoText::Busy)));
+        assert!(matches!(texts.shared(&"three", now), Err(Busy)));
         drop(one);
         assert!(shared(&texts, &"three", now).is_none());
     }

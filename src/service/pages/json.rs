@@ -7,6 +7,7 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use http::StatusCode;
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 
@@ -28,17 +29,6 @@ static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
         response: message("envoy.service.ratelimit.v3.RateLimitResponse"),
     }
 });
-
-/// The overall code of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Overall {
-    /// OK.
-    Ok,
-    /// OVER_LIMIT.
-    OverLimit,
-    /// UNKNOWN, or a code that this version does not know.
-    Unknown,
-}
 
 /// Encodes a `RateLimitRequest` from its JSON.
 ///
@@ -96,25 +86,22 @@ fn objects(json: &[u8]) -> usize {
     count
 }
 
-/// The JSON of an encoded `RateLimitResponse`, and its overall code.
+/// The JSON of an encoded `RateLimitResponse`, and the status of HTTP for its overall code.
 ///
 /// # Errors
 /// The bytes are not such a message, which would be a defect of Weir.
-pub(super) fn response(encoded: Bytes) -> Result<(Overall, Vec<u8>), String> {
+pub(super) fn response(encoded: Bytes) -> Result<(StatusCode, Vec<u8>), String> {
     let message = DynamicMessage::decode(MESSAGES.response.clone(), encoded)
         .map_err(|error| error.to_string())?;
-    let overall = match message
-        .get_field_by_name("overall_code")
-        .and_then(|code| code.as_enum_number())
-    {
-        Some(1) => Overall::Ok,
-        Some(2) => Overall::OverLimit,
-        _ => Overall::Unknown,
+    let overall = message.get_field_by_name("overall_code");
+    let status = match overall.and_then(|code| code.as_enum_number()) {
+        Some(1) => StatusCode::OK,
+        Some(2) => StatusCode::TOO_MANY_REQUESTS,
+        // UNKNOWN, or a code that this version does not know.
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    Ok((
-        overall,
-        serde_json::to_vec(&message).map_err(|error| error.to_string())?,
-    ))
+    let json = serde_json::to_vec(&message).map_err(|error| error.to_string())?;
+    Ok((status, json))
 }
 
 #[cfg(test)]
@@ -183,8 +170,8 @@ mod tests {
         // 0, reset after 58 s.
         let encoded: &[u8] =
             b"\x08\x02\x12\x10\x08\x02\x12\x08\x08\x14\x10\x02\x22\x02\x08\x02\x22\x02\x08\x3a";
-        let (overall, json) = response(Bytes::from_static(encoded)).unwrap();
-        assert_eq!(overall, Overall::OverLimit);
+        let (status, json) = response(Bytes::from_static(encoded)).unwrap();
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
         let expected = serde_json::json!({
             "overallCode": "OVER_LIMIT",
             "statuses": [{
@@ -199,9 +186,12 @@ mod tests {
         );
         assert_eq!(
             response(Bytes::from_static(b"\x08\x01")).unwrap().0,
-            Overall::Ok
+            StatusCode::OK
         );
-        assert_eq!(response(Bytes::new()).unwrap().0, Overall::Unknown);
+        assert_eq!(
+            response(Bytes::new()).unwrap().0,
+            StatusCode::INTERNAL_SERVER_ERROR
+        );
         assert!(response(Bytes::from_static(b"\xff")).is_err());
     }
 
