@@ -5,7 +5,6 @@
 
 mod decision_log;
 pub mod decode;
-mod failure;
 mod log_text;
 mod refusal_log;
 pub mod respond;
@@ -27,9 +26,9 @@ use crate::live::Live;
 use crate::observe::metrics::{Core, ErrorCause, Metrics};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
+use crate::store::redis::error as redis_error;
 pub use decision_log::DecisionFilter;
 use decode::decode_into;
-use failure::Failure;
 use http::HeaderMap;
 pub use log_text::{LoggedValues, MIN_SECRET_BYTES};
 pub use refusal_log::RefusalLog;
@@ -114,10 +113,18 @@ impl Rls {
         span: &TraceSpan,
     ) -> Result<Framed, Status> {
         let mut ask = Ask::default();
-        decode_into(&mut ask, message).map_err(|error| self.failed(error.into()))?;
+        decode_into(&mut ask, message).map_err(|error| {
+            self.failed(
+                ErrorCause::Service,
+                Status::invalid_argument(error.to_string()),
+            )
+        })?;
         spans::asked(span, &ask);
         let live = self.live.load();
-        let live = live.ok_or_else(|| self.failed(Failure::NoRules))?;
+        let live = live.ok_or_else(|| {
+            let status = Status::unavailable("no rate limit configuration loaded");
+            self.failed(ErrorCause::Service, status)
+        })?;
         let plan = Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
         let decisions = match (&plan.trials, self.limiter.decide_at_once(&plan, span)) {
             (_, Some(decisions)) => decisions,
@@ -144,8 +151,11 @@ impl Rls {
         if let Some(refusals) = &self.options.refusals {
             refusals.observe(&ask, &outcomes, live.generation);
         }
-        let reply = respond(&ask, &outcomes, &self.options.respond)
-            .map_err(|error| self.failed(Failure::Store(error)))?;
+        let reply = respond(&ask, &outcomes, &self.options.respond).map_err(|error| {
+            let why = redis_error::for_callers(error);
+            let status = Status::unavailable(format!("{why}; on_store_failure is error"));
+            self.failed(ErrorCause::Store, status)
+        })?;
         spans::decided(span, reply.code);
         if reply.shadowed {
             self.metrics.global_shadow(self.core);
@@ -155,13 +165,9 @@ impl Rls {
 
     /// Counts a request that fails.
     #[cold]
-    fn failed(&self, failure: Failure) -> Status {
-        let cause = match failure {
-            Failure::Store(_) => ErrorCause::Store,
-            Failure::InvalidRequest(_) | Failure::NoRules => ErrorCause::Service,
-        };
+    fn failed(&self, cause: ErrorCause, status: Status) -> Status {
         self.metrics.request_failed(self.core, cause);
-        failure.into()
+        status
     }
 
     /// The plan of an ask whose descriptors look, and what its limits and its trials have left;
@@ -232,8 +238,7 @@ impl Rls {
         let live = self.live.load()?;
         let plan = Plan::new(&live.rules, ask, &self.options.plan);
         let raised = Plan::with_overrides(&live.rules, live.overrides(), ask, &self.options.plan);
-        let first = plan.checks.indices().first().copied();
-        let existed = match first {
+        let existed = match plan.checks.indices().first().copied() {
             Some(index) => Some(
                 self.limiter
                     .reset(&plan.checks, index, &raised.checks)

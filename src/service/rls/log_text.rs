@@ -4,13 +4,14 @@
 //! HMAC-SHA256 is what the `openssl` of an operator computes too.
 
 use std::borrow::Cow;
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::sync::Arc;
 
 use ring::hmac::{self, HMAC_SHA256};
 use ring::rand::SystemRandom;
 
 use crate::core::ask::Entry;
+use crate::core::digest::hex;
 use crate::core::verdict::{Decision, Wait};
 use crate::limits::plan::{By, Outcome};
 
@@ -26,7 +27,7 @@ pub const MIN_SECRET_BYTES: usize = 16;
 
 /// How logs show the values of descriptors. Keys, domains and limits are of the configuration and
 /// always shown.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub enum LoggedValues {
     /// As they are.
     #[default]
@@ -60,28 +61,10 @@ impl LoggedValues {
             Self::Plain => Some(format!("{:?}", cut(value)).into()),
             Self::Hashed(secret) => {
                 let digest = hmac::sign(secret, value);
-                Some(
-                    digest
-                        .as_ref()
-                        .iter()
-                        .take(DIGEST_BYTES)
-                        .map(|byte| format!("{byte:02x}"))
-                        .collect::<String>()
-                        .into(),
-                )
+                Some(hex(&digest.as_ref()[..DIGEST_BYTES]).into())
             }
             Self::Off => None,
         }
-    }
-}
-
-impl fmt::Debug for LoggedValues {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Plain => "Plain",
-            Self::Hashed(_) => "Hashed",
-            Self::Off => "Off",
-        })
     }
 }
 
@@ -205,6 +188,6 @@ mod tests {
         );
         assert_eq!(shown(&entries, &one), shown(&entries, &one.clone()));
         assert_ne!(shown(&entries, &one), shown(&entries, &other));
-        assert_eq!(format!("{one:?}"), "Hashed");
+        assert_eq!(format!("{one:?}"), "Hashed(Key { algorithm: SHA256 })");
     }
 }

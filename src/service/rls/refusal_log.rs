@@ -5,7 +5,6 @@
 //! else. One that is refused takes the lock of a part of the limits, for the length of a look-up;
 //! most refusals of a busy limit end there.
 
-use std::fmt;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -22,6 +21,7 @@ use crate::observe::subjects::REQUEST_LIMIT;
 const SHARDS: usize = 16;
 
 /// The lines of each limit.
+#[derive(Debug)]
 pub struct RefusalLog {
     /// At most, of one limit in a second.
     lines: u32,
@@ -130,15 +130,6 @@ impl RefusalLog {
             .entry(limit)
             .or_default()
             .take(second, self.lines)
-    }
-}
-
-impl fmt::Debug for RefusalLog {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("RefusalLog")
-            .field("lines", &self.lines)
-            .field("values", &self.values)
-            .finish_non_exhaustive()
     }
 }
 

@@ -3,14 +3,13 @@
 
 use super::encode::Extras;
 use super::policies::names;
-use super::problem::{self, Problem};
-use super::{Options, RateLimitHeaders, fields, metadata};
+use super::{Options, RateLimitHeaders, fields, metadata, problem};
 use crate::core::ask::Ask;
 use crate::core::proto::HeaderValue;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::time::Span;
-use crate::core::verdict::{Decision, Wait};
-use crate::limits::plan::{By, Outcomes};
+use crate::core::verdict::Wait;
+use crate::limits::plan::Outcomes;
 
 /// The parts that `options` ask for.
 pub(super) fn extras(
@@ -48,7 +47,7 @@ pub(super) fn extras(
             extras
                 .headers
                 .push(fields::header("content-type", content_type));
-            extras.raw_body = problem::body(problem(outcomes, &violated), &names);
+            extras.raw_body = problem::body(outcomes, &violated, &names);
         }
     }
     if options.dynamic_metadata {
@@ -80,23 +79,4 @@ fn retry_after(outcomes: &Outcomes<'_>) -> Option<HeaderValue> {
     let longest = longest.max(quotas.unwrap_or_default());
     let value = longest.secs_rounded_up().max(1).to_string();
     (longest < Span::MAX).then(|| fields::header("retry-after", value))
-}
-
-/// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts
-/// as one too: its reason is for operators.
-fn problem(outcomes: &Outcomes<'_>, violated: &[usize]) -> Problem {
-    let is_by_policy = |&index: &usize| {
-        matches!(
-            outcomes.each[index].by,
-            By::Check {
-                decision: Decision::PolicyRefuses(_),
-                ..
-            }
-        )
-    };
-    if violated.iter().all(is_by_policy) {
-        Problem::ReducedCapacity
-    } else {
-        Problem::QuotaExceeded
-    }
 }

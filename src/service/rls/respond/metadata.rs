@@ -3,10 +3,9 @@
 //!
 //! Envoy hands it to its other filters and to its access log, and not to clients.
 
-use std::collections::BTreeMap;
-
 use prost_types::value::Kind;
-use prost_types::{ListValue, Struct, Value};
+use prost_types::{Struct, Value};
+use serde_json::{Value as Json, json};
 
 use crate::core::ask::{Ask, Descriptor, Entry};
 use crate::limits::plan::{By, Outcome, Outcomes};
@@ -28,14 +27,13 @@ pub(super) fn dynamic_metadata(
     outcomes: &Outcomes<'_>,
     violated: &[usize],
 ) -> Struct {
-    let mut fields = BTreeMap::from([("domain".to_owned(), text(ask.domain))]);
-    let descriptors = ask
-        .descriptors()
+    let descriptors = ask.descriptors();
+    let descriptors: Vec<Json> = descriptors
         .map(|(descriptor, entries)| describe(descriptor, entries))
         .collect();
-    fields.insert("descriptors".to_owned(), list(descriptors));
+    let mut all = json!({"domain": text(ask.domain), "descriptors": descriptors});
     if ask.hits_addend != 0 {
-        fields.insert("hitsAddend".to_owned(), number(f64::from(ask.hits_addend)));
+        all["hitsAddend"] = ask.hits_addend.into();
     }
     let (mut merged, mut seen, mut left) = (Metadata::new(), Vec::new(), MAX_MERGED_BYTES);
     let applies = |outcome: &&Outcome<'_>| !outcome.refuses && !matches!(outcome.by, By::NoLimit);
@@ -56,10 +54,7 @@ pub(super) fn dynamic_metadata(
         }
     }
     if !merged.is_empty() {
-        fields.insert(
-            "metadata".to_owned(),
-            from_json(&serde_json::Value::Object(merged)),
-        );
+        all["metadata"] = merged.into();
     }
     let beyond: Vec<_> = outcomes
         .each
@@ -68,85 +63,58 @@ pub(super) fn dynamic_metadata(
         .filter_map(|(index, outcome)| beyond_32_bits(index, outcome))
         .collect();
     if !beyond.is_empty() {
-        fields.insert("limits".to_owned(), list(beyond));
+        all["limits"] = beyond.into();
     }
     if !violated.is_empty() {
-        fields.insert(
-            "refusedBy".to_owned(),
-            list(
-                violated
-                    .iter()
-                    .map(|&index| refusal(index, &outcomes.each[index]))
-                    .collect(),
-            ),
-        );
+        let refusals = violated.iter();
+        let refusals = refusals.map(|&index| refusal(index, &outcomes.each[index]));
+        all["refusedBy"] = refusals.collect();
     }
-    Struct { fields }
+    match all {
+        Json::Object(all) => to_struct(all),
+        _ => Struct::default(),
+    }
 }
 
-/// The numbers of a status that the message, which has 32 bits for each, does not show.
-fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Value> {
-    let rate = outcome.shown?;
-    let numbers = [
-        ("requestsPerUnit", rate.requests_per_unit),
-        ("limitRemaining", outcome.remaining),
-    ];
-    if numbers.iter().all(|&(_, shown)| shown <= u32::MAX.into()) {
-        return None;
-    }
-    // Exact: they are below 2^53.
-    let numbers = numbers.map(|(name, shown)| (name.to_owned(), number(shown as f64)));
-    let fields = numbers
-        .into_iter()
-        .chain([("descriptor".to_owned(), number(index as f64))])
-        .collect();
-    Some(Value {
-        kind: Some(Kind::StructValue(Struct { fields })),
-    })
+/// The numbers of a status that the message, which has 32 bits for each, does not show. They are
+/// below 2^53, so that the metadata has them exactly.
+fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Json> {
+    let (limit, remaining) = (outcome.shown?.requests_per_unit, outcome.remaining);
+    (limit.max(remaining) > u32::MAX.into()).then(
+        || json!({"descriptor": index, "requestsPerUnit": limit, "limitRemaining": remaining}),
+    )
 }
 
 /// The index of a descriptor that is refused, and the path and name of its limit. A limit of the
 /// request's own has neither.
-fn refusal(index: usize, outcome: &Outcome<'_>) -> Value {
-    let mut fields = BTreeMap::from([("descriptor".to_owned(), number(index as f64))]);
+fn refusal(index: usize, outcome: &Outcome<'_>) -> Json {
+    let mut refusal = json!({"descriptor": index});
     if let Some(in_force) = outcome.limit {
         let path = in_force.limit.path().into_bytes();
-        fields.insert(
-            "limit".to_owned(),
-            text(&path[..path.len().min(MAX_PATH_BYTES)]),
-        );
+        refusal["limit"] = text(&path[..path.len().min(MAX_PATH_BYTES)]);
         if let Some(plan) = &in_force.limit.plan {
-            fields.insert("plan".to_owned(), text(plan.as_bytes()));
+            refusal["plan"] = text(plan.as_bytes());
         }
         if in_force.name().is_some() {
-            fields.insert("name".to_owned(), text(in_force.shown().as_bytes()));
+            refusal["name"] = text(in_force.shown().as_bytes());
         }
     }
-    Value {
-        kind: Some(Kind::StructValue(Struct { fields })),
-    }
+    refusal
 }
 
-fn describe(descriptor: &Descriptor, entries: &[Entry<'_>]) -> Value {
-    let entries = entries
-        .iter()
-        .map(|entry| text(&[entry.key, b"=", entry.value].concat()))
-        .collect();
-    let mut fields = BTreeMap::from([("entries".to_owned(), list(entries))]);
+fn describe(descriptor: &Descriptor, entries: &[Entry<'_>]) -> Json {
+    let entries = entries.iter();
+    let entries = entries.map(|entry| text(&[entry.key, b"=", entry.value].concat()));
+    let mut described = json!({"entries": entries.collect::<Vec<_>>()});
     if let Some(rate) = &descriptor.limit {
-        let limit = format!(
-            "requests_per_unit:{} unit:{}",
-            rate.requests_per_unit,
-            rate.unit.name().to_ascii_uppercase()
-        );
-        fields.insert("limit".to_owned(), text(limit.as_bytes()));
+        let unit = rate.unit.name().to_ascii_uppercase();
+        let limit = format!("requests_per_unit:{} unit:{unit}", rate.requests_per_unit);
+        described["limit"] = limit.into();
     }
     if let Some(hits) = descriptor.hits_addend {
-        fields.insert("hitsAddend".to_owned(), number(hits as f64));
+        described["hitsAddend"] = hits.into();
     }
-    Value {
-        kind: Some(Kind::StructValue(Struct { fields })),
-    }
+    described
 }
 
 /// Merges objects recursively. Of two other values of one name the first one stays.
@@ -154,7 +122,7 @@ fn merge(into: &mut Metadata, from: &Metadata) {
     for (name, value) in from {
         match (into.get_mut(name), value) {
             (None, value) => drop(into.insert(name.clone(), value.clone())),
-            (Some(serde_json::Value::Object(inner)), serde_json::Value::Object(more)) => {
+            (Some(Json::Object(inner)), Json::Object(more)) => {
                 merge(inner, more);
             }
             (Some(_), _) => {}
@@ -162,40 +130,26 @@ fn merge(into: &mut Metadata, from: &Metadata) {
     }
 }
 
-fn from_json(value: &serde_json::Value) -> Value {
-    let kind = match value {
-        serde_json::Value::Null => Kind::NullValue(0),
-        serde_json::Value::Bool(flag) => Kind::BoolValue(*flag),
-        serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-        serde_json::Value::String(text) => Kind::StringValue(text.clone()),
-        serde_json::Value::Array(values) => return list(values.iter().map(from_json).collect()),
-        serde_json::Value::Object(map) => Kind::StructValue(Struct {
-            fields: map
-                .iter()
-                .map(|(name, value)| (name.clone(), from_json(value)))
-                .collect(),
-        }),
-    };
-    Value { kind: Some(kind) }
+fn to_struct(object: Metadata) -> Struct {
+    let fields = object.into_iter();
+    let fields = fields.map(|(name, value)| (name, to_value(value)));
+    Struct {
+        fields: fields.collect(),
+    }
+}
+
+fn to_value(json: Json) -> Value {
+    match json {
+        Json::Null => Kind::NullValue(0).into(),
+        Json::Bool(flag) => flag.into(),
+        Json::Number(number) => number.as_f64().unwrap_or_default().into(),
+        Json::String(text) => text.into(),
+        Json::Array(values) => values.into_iter().map(to_value).collect::<Vec<_>>().into(),
+        Json::Object(object) => Kind::StructValue(to_struct(object)).into(),
+    }
 }
 
 /// A `Struct` holds UTF-8 only: invalid bytes become U+FFFD.
-fn text(bytes: &[u8]) -> Value {
-    Value {
-        kind: Some(Kind::StringValue(
-            String::from_utf8_lossy(bytes).into_owned(),
-        )),
-    }
-}
-
-fn number(number: f64) -> Value {
-    Value {
-        kind: Some(Kind::NumberValue(number)),
-    }
-}
-
-fn list(values: Vec<Value>) -> Value {
-    Value {
-        kind: Some(Kind::ListValue(ListValue { values })),
-    }
+fn text(bytes: &[u8]) -> Json {
+    String::from_utf8_lossy(bytes).into()
 }

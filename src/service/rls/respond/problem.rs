@@ -8,17 +8,11 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
+use crate::core::verdict::Decision;
+use crate::limits::plan::{By, Outcomes};
+
 /// The media type of the body.
 pub(super) const CONTENT_TYPE: &str = "application/problem+json";
-
-/// Why the request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Problem {
-    /// Limits are used up.
-    QuotaExceeded,
-    /// The store does not answer, and `on_store_failure` is `deny`.
-    ReducedCapacity,
-}
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -32,22 +26,35 @@ struct Body<'a> {
 }
 
 /// The body. The names are those of `RateLimit-Policy`.
-pub(super) fn body(problem: Problem, violated: &[Cow<'_, str>]) -> Vec<u8> {
-    let (r#type, title) = match problem {
-        Problem::QuotaExceeded => (
-            "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            "Request cannot be satisfied as assigned quota has been exceeded",
-        ),
-        Problem::ReducedCapacity => (
+///
+/// A quota is exceeded as soon as a store has counted one of the limits that refuse. A block counts
+/// as one too: its reason is for operators.
+pub(super) fn body(outcomes: &Outcomes<'_>, violated: &[usize], names: &[Cow<'_, str>]) -> Vec<u8> {
+    let is_by_policy = |&index: &usize| {
+        matches!(
+            outcomes.each[index].by,
+            By::Check {
+                decision: Decision::PolicyRefuses(_),
+                ..
+            }
+        )
+    };
+    let (r#type, title) = if violated.iter().all(is_by_policy) {
+        (
             "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
             "Request cannot be satisfied due to temporary server capacity constraints",
-        ),
+        )
+    } else {
+        (
+            "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "Request cannot be satisfied as assigned quota has been exceeded",
+        )
     };
     let body = Body {
         r#type,
         title,
         status: 429,
-        violated_policies: violated,
+        violated_policies: names,
     };
     // Cannot fail: there is no map with keys other than text.
     serde_json::to_vec(&body).unwrap_or_default()
