@@ -23,7 +23,7 @@ use tokio_util::either::Either;
 
 use super::body::{MAX_WAITING_LARGE, STREAM_WINDOW};
 use super::call::{Call, Calls, begin};
-use super::complaints::{Complaint, Complaints};
+use super::complaints::{self, Complaints};
 use super::open_connections::OpenConnection;
 use super::overload::{Lateness, Overload};
 use super::socket::Socket;
@@ -52,14 +52,9 @@ pub(super) struct NewConnection {
     pub(super) open: OpenConnection,
 }
 
-/// The phase of the process, which every connection follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Connections are served.
-    Serving,
-    /// Connections accept no more requests, and finish those in flight within `grace`.
-    Draining { grace: Duration },
-}
+/// Once the process drains, connections accept no more requests, and finish those in flight within
+/// this grace period. Every connection follows it.
+pub(super) type Draining = watch::Receiver<Option<Duration>>;
 
 /// How a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +119,7 @@ const TLS_HANDSHAKE: [u8; 2] = [0x16, 0x03];
 pub(super) struct WorkerState<T> {
     services: Arc<Services<T>>,
     wait_permits: WaitPermits,
-    overload: Arc<Overload>,
+    pub(super) overload: Arc<Overload>,
     complaints: Arc<Complaints>,
     options: Options,
 }
@@ -162,17 +157,12 @@ impl<T> WorkerState<T> {
             options,
         }
     }
-
-    /// Reads the connections that are behind. Endless.
-    pub(super) async fn serve_waiting(&self) {
-        self.overload.serve_waiting().await;
-    }
 }
 
 pub(super) async fn serve<T: ShouldRateLimit>(
     connection: NewConnection,
     worker: Arc<WorkerState<T>>,
-    mut phase: watch::Receiver<Phase>,
+    mut phase: Draining,
 ) {
     let options = worker.options;
     let NewConnection { stream, tls, open } = connection;
@@ -313,7 +303,7 @@ async fn read_preface(stream: &mut Transport, complaints: &Complaints) -> io::Re
     if let Either::Left(socket) = stream
         && start.starts_with(&TLS_HANDSHAKE)
     {
-        complaints.report(Complaint::TlsToPlaintext, socket.client(), "");
+        complaints.report(complaints::TLS_TO_PLAINTEXT, socket.client(), "");
     }
     refuse_protocol(stream, "gRPC (HTTP/2)").await?;
     Ok(false)
@@ -343,7 +333,7 @@ where
 /// or another connection needs the memory of this one, which was idle for longest.
 async fn close_in_time(
     options: Options,
-    mut phase: watch::Receiver<Phase>,
+    mut phase: Draining,
     must_end: impl Future<Output = ()>,
 ) -> Close {
     let age = options
@@ -374,13 +364,7 @@ async fn close_after(grace: Duration) -> Close {
 }
 
 /// Waits until the process drains; returns the grace period for requests in flight.
-pub(super) async fn draining(phase: &mut watch::Receiver<Phase>) -> Duration {
-    match phase
-        .wait_for(|phase| matches!(phase, Phase::Draining { .. }))
-        .await
-        .as_deref()
-    {
-        Ok(Phase::Draining { grace }) => *grace,
-        _ => Duration::ZERO,
-    }
+pub(super) async fn draining(phase: &mut Draining) -> Duration {
+    let grace = phase.wait_for(Option::is_some).await;
+    grace.ok().and_then(|grace| *grace).unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::either::Either;
 use tonic::Status;
 
-use super::connection::{Phase, WorkerState, serve};
+use super::connection::{WorkerState, serve};
 use super::open_connections::OpenConnections;
 use super::wire::tests::frame;
 use super::{Budget, GrpcHealth, NewConnection, Options, Services};
@@ -112,7 +112,7 @@ fn connection(calls: u32) -> u64 {
         .enable_all()
         .build()
         .expect("a runtime");
-    let (_stay, phase) = watch::channel(Phase::Serving);
+    let (_stay, phase) = watch::channel(None);
     let client = std::thread::spawn(move || client(asking, calls));
     let shared = Arc::new(WorkerState::new(
         0,

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::overload::Lateness;
-use super::stream::{Client, Stream, unread};
+use super::stream::{Stream, client, unread};
 
 /// The shortest time between two notes, and the most notes of a connection.
 const NOTE_INTERVAL: Duration = Duration::from_millis(1);
@@ -53,8 +54,8 @@ impl Socket {
         }
     }
 
-    pub(super) fn client(&self) -> Client {
-        Client::of(&self.stream)
+    pub(super) fn client(&self) -> Option<IpAddr> {
+        client(&self.stream)
     }
 
     /// Notes how many bytes have arrived by now.

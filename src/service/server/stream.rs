@@ -3,7 +3,6 @@
 //! A socket belongs to the runtime that it is registered with, so that between threads it travels
 //! as one of the standard library.
 
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -17,33 +16,13 @@ pub(super) type Detached = Either<std::net::TcpStream, StdUnixStream>;
 /// A connected socket on the runtime of the calling thread: TCP, or a unix socket.
 pub(super) type Stream = Either<TcpStream, UnixStream>;
 
-/// The client of a connection, for the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Client {
-    At(IpAddr),
-    /// A process on this machine, or a client that is gone.
-    Unknown,
-}
-
-impl fmt::Display for Client {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            // An IPv4 client of a dual-stack socket.
-            Self::At(address) => address.to_canonical().fmt(out),
-            Self::Unknown => out.write_str("unknown"),
-        }
-    }
-}
-
-impl Client {
-    /// Asks the operating system.
-    pub(super) fn of(stream: &Stream) -> Self {
-        match stream {
-            Either::Left(stream) => stream
-                .peer_addr()
-                .map_or(Self::Unknown, |address| Self::At(address.ip())),
-            Either::Right(_) => Self::Unknown,
-        }
+/// The address of a client, for the log. `None`: a process on this machine, or a client that is
+/// gone.
+pub(super) fn client(stream: &Stream) -> Option<IpAddr> {
+    match stream {
+        // An IPv4 client of a dual-stack socket.
+        Either::Left(stream) => Some(stream.peer_addr().ok()?.ip().to_canonical()),
+        Either::Right(_) => None,
     }
 }
 

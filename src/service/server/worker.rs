@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::Options;
 use super::complaints::Complaints;
-use super::connection::{self, NewConnection, Phase, WorkerState};
+use super::connection::{self, Draining, NewConnection, WorkerState};
 use super::dispatch::Services;
 use crate::core::lock;
 use crate::service::rls::ShouldRateLimit;
@@ -27,7 +27,7 @@ pub struct Workers {
     queues: Vec<mpsc::Sender<NewConnection>>,
     threads: std::sync::Mutex<Vec<JoinHandle<()>>>,
     next: AtomicUsize,
-    phase: watch::Sender<Phase>,
+    draining: watch::Sender<Option<Duration>>,
 }
 
 impl Workers {
@@ -41,18 +41,18 @@ impl Workers {
         T: ShouldRateLimit,
         F: Fn(usize) -> Services<T> + Clone + Send + 'static,
     {
-        let (phase, _) = watch::channel(Phase::Serving);
+        let (draining, _) = watch::channel(None);
         let mut queues = Vec::with_capacity(count);
         let mut threads = Vec::with_capacity(count);
         let complaints = Arc::<Complaints>::default();
         for index in 0..count {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (queue, incoming) = mpsc::channel(MAX_WAITING_CONNECTIONS);
-            let (services, phase) = (services.clone(), phase.subscribe());
+            let (services, draining) = (services.clone(), draining.subscribe());
             let complaints = Arc::clone(&complaints);
             let run = move || {
                 let state = |services| WorkerState::new(index, services, complaints, options);
-                runtime.block_on(async { work(incoming, state(services(index)), phase).await });
+                runtime.block_on(async { work(incoming, state(services(index)), draining).await });
                 // Does not wait for a DNS lookup, which may take longer than Kubernetes gives a pod
                 // to end.
                 runtime.shutdown_background();
@@ -68,7 +68,7 @@ impl Workers {
             queues,
             threads: threads.into(),
             next: AtomicUsize::new(0),
-            phase,
+            draining,
         })
     }
 
@@ -99,7 +99,7 @@ impl Workers {
     /// Asks every connection to end, waits at most `grace` for requests in flight, and ends the
     /// threads. Blocks.
     pub fn drain(&self, grace: Duration) {
-        self.phase.send_replace(Phase::Draining { grace });
+        self.draining.send_replace(Some(grace));
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             if thread.join().is_err() {
@@ -112,18 +112,18 @@ impl Workers {
 async fn work<T: ShouldRateLimit>(
     mut incoming: mpsc::Receiver<NewConnection>,
     state: WorkerState<T>,
-    phase: watch::Receiver<Phase>,
+    draining: Draining,
 ) {
     let state = Arc::new(state);
     let mut connections = JoinSet::new();
     let mut overload = JoinSet::new();
-    let waiting = Arc::clone(&state);
+    let waiting = Arc::clone(&state.overload);
     overload.spawn(async move { waiting.serve_waiting().await });
-    let mut drained = phase.clone();
+    let mut drained = draining.clone();
     let grace = loop {
         tokio::select! {
             Some(connection) = incoming.recv() => {
-                drop(connections.spawn(connection::serve(connection, Arc::clone(&state), phase.clone())));
+                drop(connections.spawn(connection::serve(connection, Arc::clone(&state), draining.clone())));
             }
             Some(_) = connections.join_next() => {}
             grace = connection::draining(&mut drained) => break grace,

@@ -7,6 +7,7 @@
 //! hit as hard as those that attack.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,10 +25,10 @@ use crate::net::background;
 use crate::net::bounds::{Cut, Unfinished};
 use crate::net::tls::is_about_certificates;
 use crate::observe::metrics::{Metrics, families};
-use crate::service::server::complaints::{Complaint, Complaints};
+use crate::service::server::complaints::{self, Complaints};
 use crate::service::server::connection::{NewConnection, refuse_protocol};
 use crate::service::server::open_connections::OpenConnection;
-use crate::service::server::stream::{Client, Stream, attach, detach};
+use crate::service::server::stream::{Stream, attach, client, detach};
 use crate::service::server::worker::Workers;
 
 /// One thread for handshakes stands beside so many workers. It makes about a thousand a second with
@@ -175,12 +176,12 @@ async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
     outcomes.open.fetch_add(1, Ordering::Relaxed);
     let unfinished = Open(&outcomes.open);
     let charge = shared.unfinished.charge(HANDSHAKE_BYTES);
-    let client = Client::of(&stream);
+    let client = client(&stream);
     let handshake = async {
         if is_plaintext(&stream).await? {
             shared
                 .complaints
-                .report(Complaint::PlaintextToTls, client, "");
+                .report(complaints::PLAINTEXT_TO_TLS, client, "");
             refuse_protocol(&mut stream, "gRPC inside TLS").await?;
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -236,7 +237,7 @@ async fn is_plaintext(stream: &Stream) -> io::Result<bool> {
 impl Shared {
     /// Reports why a handshake failed. A client that only disconnects, as a probe of the port does,
     /// is not reported.
-    fn complain(&self, error: &io::Error, client: Client) {
+    fn complain(&self, error: &io::Error, client: Option<IpAddr>) {
         let Some(error) = error
             .get_ref()
             .and_then(|error| error.downcast_ref::<Error>())
@@ -244,21 +245,23 @@ impl Shared {
             return;
         };
         let complaint = match error {
-            Error::InvalidMessage(InvalidMessage::InvalidContentType) => Complaint::PlaintextToTls,
-            Error::NoCertificatesPresented => Complaint::NoClientCertificate,
-            Error::InvalidCertificate(_) => Complaint::ClientCertificate,
+            Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+                complaints::PLAINTEXT_TO_TLS
+            }
+            Error::NoCertificatesPresented => complaints::NO_CLIENT_CERTIFICATE,
+            Error::InvalidCertificate(_) => complaints::CLIENT_CERTIFICATE,
             Error::AlertReceived(
                 AlertDescription::CloseNotify | AlertDescription::UserCanceled,
             ) => return,
             Error::AlertReceived(alert) if is_about_certificates(*alert) => {
-                Complaint::RefusedByClient
+                complaints::REFUSED_BY_CLIENT
             }
-            Error::NoApplicationProtocol => Complaint::NoHttp2,
+            Error::NoApplicationProtocol => complaints::NO_HTTP2,
             Error::PeerIncompatible(
                 PeerIncompatible::SupportedVersionsExtensionRequired
                 | PeerIncompatible::Tls12NotOfferedOrEnabled,
-            ) => Complaint::OldTls,
-            _ => Complaint::OtherHandshake,
+            ) => complaints::OLD_TLS,
+            _ => complaints::OTHER_HANDSHAKE,
         };
         self.complaints
             .report(complaint, client, &error.to_string());
