@@ -425,7 +425,7 @@ const DESK: &[File] = &[
 /// Fields that have a default in place of a constant.
 fn defaults() -> Vec<(&'static str, Vec<Bound>)> {
     let options = server::Options::default();
-    let budget = server::body::Budget::default();
+    let budget = server::body::Budget::new(128 << 20);
     vec![
         (
             "src/service/server.rs",

@@ -26,6 +26,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_util::either::Either;
 use tonic::codegen::Service;
 
 use super::tls::{Peer, hint};
@@ -72,14 +73,6 @@ impl Address {
             host: host.to_owned(),
             port: uri.port_u16().unwrap_or(port),
         })
-    }
-
-    /// The name that the server's certificate has to hold; a unix socket has none of its own.
-    fn certificate_name(&self) -> &str {
-        match self {
-            Self::Tcp { host, .. } => host,
-            Self::Unix(_) => "localhost",
-        }
     }
 }
 
@@ -158,13 +151,7 @@ impl DialError {
 }
 
 /// A connection without TLS.
-#[derive(Debug)]
-pub enum Socket {
-    /// Over TCP.
-    Tcp(TcpStream),
-    /// Over a unix socket.
-    Unix(UnixStream),
-}
+pub type Socket = Either<TcpStream, UnixStream>;
 
 /// A byte stream, encrypted or not.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -189,13 +176,13 @@ impl Dial {
                 let connected = timeout_at(deadline, UnixStream::connect(path)).await;
                 return connected
                     .map_err(|_| DialError::Timeout)?
-                    .map(Socket::Unix)
+                    .map(Either::Right)
                     .map_err(DialError::Connect);
             }
         };
         let addresses = resolve(host, port, deadline).await?;
         let stream = self.tcp.connect(&addresses, deadline).await?;
-        Ok(Socket::Tcp(stream))
+        Ok(Either::Left(stream))
     }
 
     /// Performs the handshake of TLS on an open connection by `deadline`.
@@ -208,7 +195,11 @@ impl Dial {
         tls: &Arc<ClientConfig>,
         deadline: Instant,
     ) -> Result<TlsStream<S>, DialError> {
-        let host = self.address.certificate_name();
+        // The name that the certificate has to hold; a unix socket has none of its own.
+        let host = match &self.address {
+            Address::Tcp { host, .. } => host,
+            Address::Unix(_) => "localhost",
+        };
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| DialError::CertificateName(host.to_owned()))?;
         let connecting = TlsConnector::from(Arc::clone(tls)).connect(name, stream);
@@ -223,12 +214,9 @@ impl Dial {
     /// # Errors
     /// [`DialError`].
     pub async fn connect(&self, deadline: Instant) -> Result<Box<dyn Stream>, DialError> {
-        let stream: Box<dyn Stream> = match self.open(deadline).await? {
-            Socket::Tcp(stream) => Box::new(stream),
-            Socket::Unix(stream) => Box::new(stream),
-        };
+        let stream = self.open(deadline).await?;
         match &self.tls {
-            None => Ok(stream),
+            None => Ok(Box::new(stream)),
             Some(tls) => Ok(Box::new(self.secure(stream, tls, deadline).await?)),
         }
     }

@@ -445,7 +445,7 @@ fn connections(options: server::Options) -> server::Options {
 /// Logs how much memory there is, and for what.
 fn log_memory(settings: &Settings) {
     let (shares, source) = settings.memory;
-    let from = settings.given.name(&source.to_string());
+    let from = settings.given.name(source);
     let [
         limit_mib,
         connections_mib,

@@ -91,7 +91,7 @@ pub struct Settings {
     /// Bounds of the gRPC listener.
     pub server: server::Options,
     /// The memory of the process in parts, and where its limit comes from.
-    pub memory: (Shares, memory_limit::Source),
+    pub memory: (Shares, &'static str),
     /// The number of threads that answer requests.
     pub workers: usize,
     /// How traces are recorded and exported; `None`: not at all.
@@ -152,9 +152,7 @@ impl Settings {
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
         let mut warnings = reference::check(environment);
-        let given = flags
-            .memory_limit
-            .map(|limit| (limit, memory_limit::Source::Setting));
+        let given = flags.memory_limit.map(|limit| (limit, "MEMORY_LIMIT"));
         let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
         let shares = Shares::of(limit);
         let memory = memory_options(&flags, shares.store as usize);

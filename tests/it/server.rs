@@ -96,7 +96,7 @@ struct Server {
 
 impl Server {
     fn start(options: Options) -> Self {
-        Self::start_with(options, Budget::default())
+        Self::start_with(options, Budget::new(128 << 20))
     }
 
     fn start_with(options: Options, budget: Budget) -> Self {
@@ -107,7 +107,7 @@ impl Server {
     fn start_tls(options: Options) -> Self {
         Self::start_in(
             options,
-            Budget::default(),
+            Budget::new(128 << 20),
             Some((Authority::new("first"), Files::new())),
         )
     }
@@ -356,7 +356,7 @@ async fn draining_waits_for_what_is_in_flight() {
 /// Half a message, with the length of a whole one, on a stream that does not end.
 #[tokio::test]
 async fn a_message_that_does_not_arrive_in_time_is_refused() {
-    let mut budget = Budget::default();
+    let mut budget = Budget::new(128 << 20);
     budget.arrives_within = Duration::from_millis(200);
     let server = Server::start_with(Options::default(), budget);
     let channel = tonic::transport::Channel::from_shared(format!("http://{}", server.address))

@@ -14,15 +14,11 @@ pub fn connections_after_raise() -> u64 {
     // More than a million is of no use, and some systems refuse what they say is unlimited.
     let wanted = maximum.unwrap_or(u64::MAX).min(1 << 20);
     let soft = current.unwrap_or(u64::MAX);
-    let is_raised = soft < wanted
-        && setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: Some(wanted),
-                maximum,
-            },
-        )
-        .is_ok();
+    let raised = Rlimit {
+        current: Some(wanted),
+        maximum,
+    };
+    let is_raised = soft < wanted && setrlimit(Resource::Nofile, raised).is_ok();
     connections(if is_raised { wanted } else { soft })
 }
 

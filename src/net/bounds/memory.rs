@@ -8,7 +8,6 @@
 //! messages have half of what is for unfinished things, because they wait and never end for others:
 //! the memory of a call that is being answered is not free when its charge ends.
 
-use std::fmt;
 use std::fs;
 use std::path::{Component, Path};
 
@@ -62,42 +61,18 @@ impl Shares {
     }
 }
 
-/// Where the limit comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// `MEMORY_LIMIT`.
-    Setting,
-    /// A control group, as containers and services have.
-    ControlGroup,
-    /// The memory of the machine: there is no other limit.
-    Machine,
-    /// It is unknown, and the default applies.
-    Unknown,
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Setting => "MEMORY_LIMIT",
-            Self::ControlGroup => "cgroup",
-            Self::Machine => "machine",
-            Self::Unknown => "default",
-        })
-    }
-}
-
 /// The limit where neither the operating system nor a setting says one: as the manifests have.
 pub const DEFAULT_LIMIT: u64 = 512 * MIB;
 
-/// The limit of the control groups that this process is in, or the memory of the machine, whichever
-/// is smaller.
+/// The limit of the control groups that this process is in (`cgroup`), or the memory of the
+/// `machine`, whichever is smaller, and where it comes from; the `default` where neither is known.
 #[must_use]
-pub fn limit_of_this_process() -> (u64, Source) {
+pub fn limit_of_this_process() -> (u64, &'static str) {
     limit_below(Path::new("/"))
 }
 
 /// As the files below this root say.
-fn limit_below(root: &Path) -> (u64, Source) {
+fn limit_below(root: &Path) -> (u64, &'static str) {
     let machine = fs::read_to_string(root.join("proc/meminfo"))
         .ok()
         .and_then(|text| machine_bytes(&text));
@@ -109,11 +84,9 @@ fn limit_below(root: &Path) -> (u64, Source) {
     match (group, machine) {
         // Version 1 says a number of its own where there is no limit, which is more than any
         // machine has.
-        (Some(group), machine) if group < machine.unwrap_or(1 << 60) => {
-            (group, Source::ControlGroup)
-        }
-        (_, Some(machine)) => (machine, Source::Machine),
-        (_, None) => (DEFAULT_LIMIT, Source::Unknown),
+        (Some(group), machine) if group < machine.unwrap_or(1 << 60) => (group, "cgroup"),
+        (_, Some(machine)) => (machine, "machine"),
+        (_, None) => (DEFAULT_LIMIT, "default"),
     }
 }
 
@@ -222,7 +195,7 @@ mod tests {
             ("sys/fs/cgroup/kubepods/pod1/weir/memory.max", "max\n"),
             ("sys/fs/cgroup/memory.max", "max\n"),
         ];
-        assert_eq!(limit_below(root(&files).path()), (8 << 30, Source::Machine));
+        assert_eq!(limit_below(root(&files).path()), (8 << 30, "machine"));
         let parent = root(
             &[
                 &files[..],
@@ -230,25 +203,16 @@ mod tests {
             ]
             .concat(),
         );
-        assert_eq!(
-            limit_below(parent.path()),
-            (256 * MIB, Source::ControlGroup)
-        );
+        assert_eq!(limit_below(parent.path()), (256 * MIB, "cgroup"));
         // A container whose own group is at the root of what it sees.
         let container = root(&[MEMINFO, group, ("sys/fs/cgroup/memory.max", "536870912\n")]);
-        assert_eq!(
-            limit_below(container.path()),
-            (512 * MIB, Source::ControlGroup)
-        );
+        assert_eq!(limit_below(container.path()), (512 * MIB, "cgroup"));
         let outside = root(&[
             MEMINFO,
             ("proc/self/cgroup", "0::/../other\n"),
             ("sys/fs/cgroup/memory.max", "536870912\n"),
         ]);
-        assert_eq!(
-            limit_below(outside.path()),
-            (512 * MIB, Source::ControlGroup)
-        );
+        assert_eq!(limit_below(outside.path()), (512 * MIB, "cgroup"));
     }
 
     #[test]
@@ -265,10 +229,7 @@ mod tests {
                 "134217728\n",
             ),
         ]);
-        assert_eq!(
-            limit_below(limited.path()),
-            (128 * MIB, Source::ControlGroup)
-        );
+        assert_eq!(limit_below(limited.path()), (128 * MIB, "cgroup"));
         let unlimited = root(&[
             MEMINFO,
             group,
@@ -277,7 +238,7 @@ mod tests {
                 "9223372036854771712\n",
             ),
         ]);
-        assert_eq!(limit_below(unlimited.path()), (8 << 30, Source::Machine));
+        assert_eq!(limit_below(unlimited.path()), (8 << 30, "machine"));
     }
 
     #[test]
@@ -285,11 +246,11 @@ mod tests {
         let group = ("proc/self/cgroup", "0::/a\nnonsense\n");
         assert_eq!(
             limit_below(root(&[MEMINFO, group]).path()),
-            (8 << 30, Source::Machine)
+            (8 << 30, "machine")
         );
         assert_eq!(
             limit_below(root(&[group]).path()),
-            (DEFAULT_LIMIT, Source::Unknown)
+            (DEFAULT_LIMIT, "default")
         );
     }
 }

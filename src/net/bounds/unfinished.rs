@@ -7,7 +7,7 @@
 
 use crate::core::lock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -65,7 +65,7 @@ impl Unfinished {
     #[must_use]
     pub fn charge(&self, bytes: usize) -> Charge {
         let ended = Arc::new(Notify::new());
-        let mut ledger = self.ledger();
+        let mut ledger = lock(&self.0);
         let id = ledger.next_id;
         ledger.next_id += 1;
         ledger.charges.insert(
@@ -87,13 +87,8 @@ impl Unfinished {
     /// What is left.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn unused_bytes(&self) -> usize {
-        let ledger = self.ledger();
+        let ledger = lock(&self.0);
         ledger.max_bytes - ledger.bytes
-    }
-
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        // A panic leaves nothing half done.
-        lock(&self.0)
     }
 }
 
@@ -124,12 +119,12 @@ impl Ledger {
 impl Charge {
     /// Charges more.
     pub fn add(&self, bytes: usize) {
-        self.budget.ledger().add(self.id, bytes);
+        lock(&self.budget.0).add(self.id, bytes);
     }
 
     /// Charges so much in all, more or less than before.
     pub fn set(&self, bytes: usize) {
-        let mut ledger = self.budget.ledger();
+        let mut ledger = lock(&self.budget.0);
         if let Some(entry) = ledger.charges.get_mut(&self.id) {
             let before = std::mem::take(&mut entry.bytes);
             ledger.bytes -= before;
@@ -168,7 +163,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.ledger().remove(self.id);
+        lock(&self.budget.0).remove(self.id);
     }
 }
 
@@ -210,9 +205,9 @@ mod tests {
         fourth.add(1);
         assert_eq!([&third, &fourth].map(has_ended), [true, false]);
         drop((first, third));
-        assert_eq!(budget.ledger().bytes, 80);
+        assert_eq!(lock(&budget.0).bytes, 80);
         drop(fourth);
-        let ledger = budget.ledger();
+        let ledger = lock(&budget.0);
         assert_eq!((ledger.bytes, ledger.charges.len()), (0, 0));
     }
 

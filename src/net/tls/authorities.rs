@@ -15,13 +15,11 @@ pub fn authorities(file: Option<&PemFile>) -> Result<RootCertStore, TlsError> {
     };
     let mut roots = RootCertStore::empty();
     for certificate in file.certificates()? {
-        let remedy = || {
-            "write the certificates of the authorities that signed those of the other side"
-                .to_owned()
-        };
+        let remedy =
+            "write the certificates of the authorities that signed those of the other side";
         roots
             .add(certificate)
-            .map_err(|error| file.unusable(error, remedy()))?;
+            .map_err(|error| file.unusable(&error, remedy))?;
     }
     Ok(roots)
 }

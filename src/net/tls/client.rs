@@ -43,11 +43,11 @@ pub fn http2_client_config(options: &ClientOptions) -> Result<Arc<ClientConfig>,
 /// The first file that cannot be used.
 pub fn client_config(options: &ClientOptions) -> Result<ClientConfig, TlsError> {
     let provider = provider();
-    let verifier = ServerVerifier::new(
-        authorities(options.authorities.as_ref())?,
-        options.name_check.clone(),
-        &provider,
-    );
+    let verifier = ServerVerifier {
+        roots: authorities(options.authorities.as_ref())?,
+        name_check: options.name_check.clone(),
+        algorithms: provider.signature_verification_algorithms,
+    };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("ring has the ciphers of TLS 1.2 and 1.3")

@@ -42,25 +42,25 @@ pub fn hint(error: &io::Error, peer: &Peer) -> Option<Hint> {
         without_tls,
         ..
     } = peer;
-    let (is_about_certificates, text) = match error {
-        Error::InvalidCertificate(certificate) => (true, certificate_hint(certificate, peer)),
-        Error::AlertReceived(AlertDescription::CertificateRequired) => (
-            true,
-            format!("{name} wants a client certificate: set {identity}"),
+    let text = match error {
+        Error::InvalidCertificate(certificate) => certificate_hint(certificate, peer),
+        Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            format!("{name} wants a client certificate: set {identity}")
+        }
+        Error::AlertReceived(alert) if is_about_certificates(*alert) => {
+            format!("{name} refuses the client certificate ({alert:?}): check {identity}")
+        }
+        Error::AlertReceived(alert) => format!(
+            "{name} ends the TLS handshake ({alert:?}); it may want a client certificate \
+             ({identity})"
         ),
-        Error::AlertReceived(alert) if is_about_certificates(*alert) => (
-            true,
-            format!("{name} refuses the client certificate ({alert:?}): check {identity}"),
-        ),
-        Error::AlertReceived(alert) => (
-            false,
-            format!(
-                "{name} ends the TLS handshake ({alert:?}); it may want a client certificate \
-                 ({identity})"
-            ),
-        ),
-        Error::InvalidMessage(_) => (false, format!("the port does not speak TLS: {without_tls}")),
-        other => (false, other.to_string()),
+        Error::InvalidMessage(_) => format!("the port does not speak TLS: {without_tls}"),
+        other => other.to_string(),
+    };
+    let is_about_certificates = match error {
+        Error::InvalidCertificate(_) => true,
+        Error::AlertReceived(alert) => is_about_certificates(*alert),
+        _ => false,
     };
     Some(Hint {
         is_about_certificates,

@@ -31,42 +31,19 @@ pub struct PemFile {
     pub path: PathBuf,
 }
 
-/// Why a file of certificates or keys cannot be used: the setting, the file, the reason and the
-/// remedy.
+/// Why files of certificates or keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file cannot be read.
-    #[error("{setting}: {} cannot be read ({error}); write the path of a PEM file that Weir may \
-        read", .path.display())]
-    Unreadable {
-        /// The name of the setting.
-        setting: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-        /// The operating system's error.
-        error: io::Error,
-    },
-    /// The file holds no PEM section of the needed kind.
-    #[error("{setting}: {} holds no {what}; {remedy}", .path.display())]
-    NotPem {
-        /// The name of the setting.
-        setting: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-        /// The needed content.
-        what: &'static str,
-        /// The remedy.
-        remedy: &'static str,
-    },
-    /// The file is PEM, but TLS cannot use its content.
-    #[error("{setting}: {} cannot be used ({error}); {remedy}", .path.display())]
-    Unusable {
+    /// A file cannot be read, holds no PEM section of the needed kind, or TLS cannot use its
+    /// content.
+    #[error("{setting}: {} {why}; {remedy}", .path.display())]
+    File {
         /// The name of the setting.
         setting: &'static str,
         /// The path of the file.
         path: PathBuf,
         /// The reason.
-        error: Box<Error>,
+        why: String,
         /// The remedy.
         remedy: String,
     },
@@ -89,7 +66,10 @@ impl PemFile {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes()?).collect();
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
-            _ => Err(self.not_pem("certificate", "write the path of a PEM file with one")),
+            _ => Err(self.error(
+                "holds no certificate".to_owned(),
+                "write the path of a PEM file with one",
+            )),
         }
     }
 
@@ -103,7 +83,8 @@ impl PemFile {
             } else {
                 "write the path of a PEM file with one"
             };
-            self.not_pem("private key that is not encrypted", remedy)
+            let why = "holds no private key that is not encrypted";
+            self.error(why.to_owned(), remedy)
         })
     }
 
@@ -112,31 +93,26 @@ impl PemFile {
     /// # Errors
     /// The file cannot be read, or is too long.
     pub fn bytes(&self) -> Result<Vec<u8>, TlsError> {
-        let unreadable = |error| TlsError::Unreadable {
-            setting: self.setting,
-            path: self.path.clone(),
-            error,
-        };
-        read(&self.path).map_err(unreadable)
+        read(&self.path).map_err(|error| {
+            self.error(
+                format!("cannot be read ({error})"),
+                "write the path of a PEM file that Weir may read",
+            )
+        })
     }
 
-    fn not_pem(&self, what: &'static str, remedy: &'static str) -> TlsError {
-        TlsError::NotPem {
+    fn error(&self, why: String, remedy: &str) -> TlsError {
+        TlsError::File {
             setting: self.setting,
             path: self.path.clone(),
-            what,
-            remedy,
+            why,
+            remedy: remedy.to_owned(),
         }
     }
 
     /// The error of a file whose content TLS cannot use.
-    pub(crate) fn unusable(&self, error: Error, remedy: String) -> TlsError {
-        TlsError::Unusable {
-            setting: self.setting,
-            path: self.path.clone(),
-            error: Box::new(error),
-            remedy,
-        }
+    pub(crate) fn unusable(&self, error: &Error, remedy: &str) -> TlsError {
+        self.error(format!("cannot be used ({error})"), remedy)
     }
 }
 
@@ -190,20 +166,17 @@ impl Identity {
     pub fn read(&self) -> Result<CertifiedKey, TlsError> {
         let (chain, key) = (self.certificate.certificates()?, self.key.key()?);
         CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
-            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => self.key.unusable(
-                error,
-                format!(
-                    "write the key of the first certificate in {}",
-                    self.certificate.setting
-                ),
-            ),
+            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                let setting = self.certificate.setting;
+                let remedy = format!("write the key of the first certificate in {setting}");
+                self.key.unusable(&error, &remedy)
+            }
             Error::InvalidCertificate(_) => self
                 .certificate
-                .unusable(error, "write a certificate of X.509, version 3".to_owned()),
+                .unusable(&error, "write a certificate of X.509, version 3"),
             error => self.key.unusable(
-                error,
-                "write an RSA key of 2048 bits or more, or one of P-256, P-384 or Ed25519"
-                    .to_owned(),
+                &error,
+                "write an RSA key of 2048 bits or more, or one of P-256, P-384 or Ed25519",
             ),
         })
     }

@@ -228,7 +228,11 @@ fn as_client(
     presented: &CertificateDer<'_>,
     secs: u64,
 ) -> Result<(), Error> {
-    let verifier = ServerVerifier::new(roots(trusted), name_check, &provider());
+    let verifier = ServerVerifier {
+        roots: roots(trusted),
+        name_check,
+        algorithms: provider().signature_verification_algorithms,
+    };
     let host = ServerName::try_from("redis.example").expect("a name");
     verifier
         .verify_server_cert(

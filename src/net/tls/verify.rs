@@ -68,12 +68,9 @@ impl SubjectName {
             Self::Uri(uri) => {
                 let parsed = webpki::EndEntityCert::try_from(certificate)
                     .map_err(|_| CertificateError::BadEncoding)?;
-                let is_valid = parsed.valid_uri_names().any(|name| name == uri);
-                if is_valid {
-                    Ok(())
-                } else {
-                    Err(CertificateError::NotValidForName.into())
-                }
+                let mut names = parsed.valid_uri_names();
+                let valid = names.find(|name| name == uri);
+                Ok(valid.map(drop).ok_or(CertificateError::NotValidForName)?)
             }
         }
     }
@@ -110,23 +107,9 @@ fn or_authority(
 /// Verifies the certificates of servers.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
-    roots: RootCertStore,
-    name_check: NameCheck,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerVerifier {
-    pub(super) fn new(
-        roots: RootCertStore,
-        name_check: NameCheck,
-        provider: &CryptoProvider,
-    ) -> Self {
-        Self {
-            roots,
-            name_check,
-            algorithms: provider.signature_verification_algorithms,
-        }
-    }
+    pub(super) roots: RootCertStore,
+    pub(super) name_check: NameCheck,
+    pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerCertVerifier for ServerVerifier {

@@ -33,10 +33,6 @@ pub(crate) const MAX_SIDE_BYTES: usize = 4 << 10;
 /// Messages up to this size are charged as they arrive. Envoy's are smaller.
 pub(crate) const SMALL_BYTES: usize = 64 << 10;
 
-/// The memory of what clients leave unfinished, in bytes, where nothing else is said: that of the
-/// memory limit in the manifests.
-const UNFINISHED_BYTES: u64 = 128 << 20;
-
 /// Larger messages that wait for that memory, at most. They keep their connection's flow-control
 /// window meanwhile; see `connection`.
 pub(crate) const MAX_WAITING_LARGE: usize = 32;
@@ -69,12 +65,6 @@ pub struct Budget {
     /// Time for all messages of a client to a service that streams; a client opens another stream
     /// when it needs one.
     pub streams_within: Duration,
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self::new(UNFINISHED_BYTES)
-    }
 }
 
 impl Budget {
@@ -126,10 +116,10 @@ impl Budget {
 #[derive(Debug, Default)]
 pub(super) struct Message {
     /// The first piece, as long as it is the only one.
-    first: Bytes,
+    pub(super) first: Bytes,
     /// All pieces, when there are more.
     rest: BytesMut,
-    memory: Option<OwnedSemaphorePermit>,
+    pub(super) memory: Option<OwnedSemaphorePermit>,
 }
 
 impl Message {
@@ -143,15 +133,6 @@ impl Message {
 
     pub(super) fn len(&self) -> usize {
         self.first.len() + self.rest.len()
-    }
-
-    /// Puts another message in the place of this one.
-    pub(super) fn replace(&mut self, bytes: Bytes, memory: Option<OwnedSemaphorePermit>) {
-        *self = Self {
-            first: bytes,
-            rest: BytesMut::new(),
-            memory,
-        };
     }
 
     fn push(&mut self, data: Bytes) {

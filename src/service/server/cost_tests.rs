@@ -105,7 +105,7 @@ fn connection(calls: u32) -> u64 {
     let services = Services::new(
         Nothing,
         GrpcHealth::new(),
-        Budget::default(),
+        Budget::new(128 << 20),
         Metrics::new(1, 0.8),
     );
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -155,7 +155,7 @@ async fn messages_of_health_and_reflection_are_small() {
 
 /// The time limits, made short: of a message, and of a stream of reflection.
 fn short() -> Budget {
-    let mut budget = Budget::default();
+    let mut budget = Budget::new(128 << 20);
     budget.arrives_within = Duration::from_millis(200);
     budget.streams_within = Duration::from_millis(200);
     budget

@@ -25,7 +25,7 @@ use crate::support::{DEMO, Weir, descriptor, request};
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 
 fn short() -> Budget {
-    let mut budget = Budget::default();
+    let mut budget = Budget::new(128 << 20);
     budget.taken_within = Duration::from_millis(300);
     budget
 }

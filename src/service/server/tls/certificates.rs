@@ -69,13 +69,12 @@ impl Certificates {
     /// The first file that cannot be used.
     pub fn read(options: Options) -> Result<Arc<Self>, TlsError> {
         let current = Current::read(&options)?;
-        let (reloaded, refused) = (AtomicU64::new(0), AtomicU64::new(0));
         Ok(Arc::new(Self {
             options,
             current: ArcSwap::from_pointee(current),
-            reloaded,
-            refused,
-            is_last_refused: AtomicBool::new(false),
+            reloaded: AtomicU64::default(),
+            refused: AtomicU64::default(),
+            is_last_refused: AtomicBool::default(),
         }))
     }
 
@@ -95,13 +94,8 @@ impl Certificates {
                 families::CERTIFICATE_RELOADS.count(&["refused"], count(&certificates.refused)),
                 families::CERTIFICATE_LAST_RELOAD_SUCCESSFUL.count(&[], u64::from(is_good)),
             ];
-            samples.extend(
-                certificates
-                    .current
-                    .load()
-                    .expiry
-                    .map(|expiry| families::CERTIFICATE_EXPIRY.count(&[], expiry)),
-            );
+            let expiry = certificates.current.load().expiry;
+            samples.extend(expiry.map(|at| families::CERTIFICATE_EXPIRY.count(&[], at)));
             samples
         }));
     }
@@ -111,17 +105,16 @@ impl Certificates {
         self.current
             .load()
             .log("certificate of the gRPC port loaded");
-        let mut debounce = None;
+        let mut debounce = Debounce::new(Some(self.fingerprint()));
         let poll = move || {
             let found = self.fingerprint();
-            let debounce = debounce.get_or_insert_with(|| Debounce::new(Some(found)));
             if debounce.observe(found) {
                 self.reload();
                 debounce.tried(Some(found));
             }
             POLL
         };
-        let error = background::repeat("weir-certificates", Duration::ZERO, poll).await;
+        let error = background::repeat("weir-certificates", POLL, poll).await;
         tracing::error!(%error, "cannot start the thread that watches the certificates; changes \
             need a restart");
     }
@@ -146,20 +139,10 @@ impl Certificates {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        let Options {
-            identity,
-            client_authorities,
-            ..
-        } = &self.options;
+        let identity = &self.options.identity;
+        let files = [&identity.certificate, &identity.key].into_iter();
         let mut hasher = DefaultHasher::new();
-        for file in [
-            Some(&identity.certificate),
-            Some(&identity.key),
-            client_authorities.as_ref(),
-        ]
-        .into_iter()
-        .flatten()
-        {
+        for file in files.chain(&self.options.client_authorities) {
             match file.bytes() {
                 Ok(bytes) => bytes.hash(&mut hasher),
                 Err(error) => error.to_string().hash(&mut hasher),
@@ -180,21 +163,16 @@ impl Current {
         let builder = match &options.client_authorities {
             None => builder.with_no_client_auth(),
             Some(file) => {
-                let unusable = |error| {
-                    file.unusable(
-                        error,
-                        "write the certificates of the authorities that signed those of the clients"
-                            .to_owned(),
-                    )
-                };
+                let remedy =
+                    "write the certificates of the authorities that signed those of the clients";
                 let verifier = ClientVerifier::try_new(
                     tls::authorities(Some(file))?,
                     options.client_name.clone(),
                     provider,
                 );
-                builder.with_client_cert_verifier(Arc::new(
-                    verifier.map_err(|error| unusable(Error::General(error.to_string())))?,
-                ))
+                let verifier = verifier
+                    .map_err(|error| file.unusable(&Error::General(error.to_string()), remedy))?;
+                builder.with_client_cert_verifier(Arc::new(verifier))
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));

@@ -13,9 +13,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Duration, Instant, timeout_at};
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use super::options::{Address, REDIS, Tls};
-use crate::net::dial::{self, Dial, DialError, TcpOptions};
+use crate::net::dial::{Dial, DialError, TcpOptions};
 use crate::net::tls;
 use crate::store::redis::error::{self, Failure};
 
@@ -84,8 +85,8 @@ impl Socket {
             tcp: TCP,
         };
         let stream = match dial.open(deadline).await.map_err(dial_error)? {
-            dial::Socket::Unix(stream) => return Ok(Self::Unix(stream)),
-            dial::Socket::Tcp(stream) => stream,
+            Either::Right(stream) => return Ok(Self::Unix(stream)),
+            Either::Left(stream) => stream,
         };
         let Some(tls) = tls else {
             return Ok(Self::Tcp(stream));
@@ -167,7 +168,7 @@ impl Socket {
 async fn speaks_plaintext(dial: &Dial, deadline: Instant) -> bool {
     let mut byte = [0];
     let asked = async {
-        let dial::Socket::Tcp(mut stream) = dial.open(deadline).await.ok()? else {
+        let Either::Left(mut stream) = dial.open(deadline).await.ok()? else {
             return None;
         };
         stream.write_all(b"PING\r\n").await.ok()?;
