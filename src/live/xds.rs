@@ -117,27 +117,25 @@ impl Client {
 
     /// Follows the control plane until the future is dropped.
     pub async fn follow(self) {
-        let Self {
-            options,
-            metrics,
-            status,
-            applier,
-        } = self;
         let inbox = Arc::<Inbox>::default();
         let (answers, received) = mpsc::channel(MAX_ANSWERS);
         // Dropping this future drops `_alive`, which ends both threads.
         let (_alive, ended) = watch::channel(());
         let connection = Connection {
-            options,
-            status,
+            options: self.options,
+            status: self.status,
             inbox: Arc::clone(&inbox),
             answers: received,
             pace: RefusalPace::default(),
         };
-        let applied = spawn("weir-limits", ended.clone(), applier.run(inbox, answers));
+        let applied = spawn(
+            "weir-limits",
+            ended.clone(),
+            self.applier.run(inbox, answers),
+        );
         let connected = spawn("weir-xds", ended, connection.run());
         if let Err(error) = applied.and(connected) {
-            metrics.panicked();
+            self.metrics.panicked();
             tracing::error!(%error, "the threads of the control plane's client cannot start; \
                 restart weir");
         }

@@ -68,15 +68,16 @@ impl Applier {
             max_bytes: options.max_message_bytes,
             max_memory: options.max_memory,
         };
-        let cache = options
-            .cache_file
-            .clone()
-            .map(|path| Cache::new(path, options.node.id.clone(), options.max_message_bytes));
+        let cache = options.cache_file.clone().map(|path| Cache {
+            path,
+            node: options.node.id.clone(),
+            max_bytes: options.max_message_bytes,
+        });
         let mut applier = Self {
             live,
             metrics,
             status,
-            configuration: Configuration::new(overlay.options().clone(), bounds),
+            configuration: Configuration::new(overlay.options.clone(), bounds),
             overlay,
             cache,
             report: Report::default(),
@@ -89,7 +90,7 @@ impl Applier {
     /// Puts the saved configuration in force, if there is one.
     fn restore(&mut self) {
         let Some(cache) = &self.cache else { return };
-        let path = cache.path().display().to_string();
+        let path = cache.path.display().to_string();
         match cache.load() {
             Ok(None) => tracing::info!(path, "there are no saved limits yet"),
             Ok(Some(resources)) => {
@@ -141,16 +142,11 @@ impl Applier {
     }
 
     fn apply(&mut self, update: Update) -> Answer {
-        let Update {
-            stream,
-            version,
-            nonce,
-            resources,
-        } = update;
-        let outcome = match self.guarded(|configuration| configuration.apply(&resources)) {
+        let applied = self.guarded(|configuration| configuration.apply(&update.resources));
+        let outcome = match applied {
             Some(applied) => {
                 let outcome = applied.outcome.clone();
-                self.settle(applied, &version, Instant::now());
+                self.settle(applied, &update.version, Instant::now());
                 outcome
             }
             None => Outcome::Refused {
@@ -158,11 +154,11 @@ impl Applier {
                 message: "weir panicked while it applied this".to_owned(),
             },
         };
-        self.status.answered(&outcome, &version);
+        self.status.answered(&outcome, &update.version);
         Answer {
-            stream,
-            version,
-            nonce,
+            stream: update.stream,
+            version: update.version,
+            nonce: update.nonce,
             outcome,
         }
     }
@@ -222,7 +218,7 @@ impl Applier {
         if !self.configuration.take_changed() {
             return;
         }
-        let written = cache.save(self.configuration.in_force());
+        let written = cache.save(&self.configuration.in_force);
         self.status.count(if written.is_ok() {
             Count::Saved
         } else {
@@ -231,7 +227,7 @@ impl Applier {
         if let Err(error) = &written
             && !self.save_failed
         {
-            let path = cache.path().display();
+            let path = cache.path.display();
             tracing::warn!(
                 "CONFIG_GRPC_XDS_CACHE_FILE: {path} cannot be written ({error}); make its folder \
                  writable, or a process that starts while the control plane is away has no limits"

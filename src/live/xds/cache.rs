@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use prost::Message;
@@ -28,10 +28,10 @@ const EXTRA_BYTES: u64 = 16 << 20;
 /// The file.
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
-    path: PathBuf,
-    node: String,
+    pub(super) path: PathBuf,
+    pub(super) node: String,
     /// The most bytes of resources.
-    max_bytes: usize,
+    pub(super) max_bytes: usize,
 }
 
 /// Why a file is not used.
@@ -67,18 +67,6 @@ struct SavedResource {
 }
 
 impl Cache {
-    pub(super) fn new(path: PathBuf, node: String, max_bytes: usize) -> Self {
-        Self {
-            path,
-            node,
-            max_bytes,
-        }
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The saved resources; `None` if there is no file.
     ///
     /// # Errors
@@ -140,6 +128,7 @@ fn digest_of(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use super::*;
 
@@ -148,7 +137,11 @@ mod tests {
     }
 
     fn cache(folder: &Path) -> Cache {
-        Cache::new(folder.join("limits"), "node".to_owned(), 1_000)
+        Cache {
+            path: folder.join("limits"),
+            node: "node".to_owned(),
+            max_bytes: 1_000,
+        }
     }
 
     #[test]
@@ -168,9 +161,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let cache = cache(folder.path());
         cache.save(&resources()).expect("saved");
-        let whole = fs::read(cache.path()).expect("readable");
+        let whole = fs::read(&cache.path).expect("readable");
         for end in 0..whole.len() {
-            fs::write(cache.path(), &whole[..end]).expect("written");
+            fs::write(&cache.path, &whole[..end]).expect("written");
             assert!(
                 matches!(cache.load(), Err(Unusable::Format | Unusable::Digest)),
                 "{end} of {}",
@@ -180,7 +173,7 @@ mod tests {
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 1;
-            fs::write(cache.path(), changed).expect("written");
+            fs::write(&cache.path, changed).expect("written");
             assert!(
                 matches!(cache.load(), Err(Unusable::Format | Unusable::Digest)),
                 "byte {at}"
@@ -200,7 +193,7 @@ mod tests {
         assert!(matches!(other.load(), Err(Unusable::OtherNode(node)) if node == "node"));
         File::options()
             .write(true)
-            .open(own.path())
+            .open(&own.path)
             .and_then(|file| file.set_len(EXTRA_BYTES + 1_001))
             .expect("a hole");
         assert!(matches!(own.load(), Err(Unusable::TooLarge)));

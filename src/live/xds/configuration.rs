@@ -33,8 +33,8 @@ pub(super) struct Configuration {
     wanted: BTreeMap<String, Wanted>,
     /// What is wrong with resources of which not even the name is known.
     unnamed: Vec<String>,
-    /// The encoded resources in force.
-    in_force: BTreeMap<String, Bytes>,
+    /// The encoded resources in force, by name.
+    pub(super) in_force: BTreeMap<String, Bytes>,
     /// The names of resources in force that nothing wants any more: their domains were refused
     /// under other names.
     outdated: BTreeSet<String>,
@@ -86,11 +86,6 @@ impl Configuration {
             has_changed: false,
             last: None,
         }
-    }
-
-    /// The resources in force, by name.
-    pub(super) fn in_force(&self) -> &BTreeMap<String, Bytes> {
-        &self.in_force
     }
 
     /// Whether the resources in force have changed since the last call.

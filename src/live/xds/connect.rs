@@ -55,12 +55,6 @@ pub struct Server {
     pub tls: Option<tls::ClientOptions>,
 }
 
-impl std::fmt::Display for Server {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.address.fmt(out)
-    }
-}
-
 /// Opens a connection. The error says what to change.
 pub(super) async fn connect(options: &Options) -> Result<Channel, String> {
     let Server { address, tls } = &options.server;

@@ -15,7 +15,8 @@ use crate::live::files::{self, MAX_LOGGED, Read, Watched};
 #[derive(Debug)]
 pub(super) struct OverlayFile {
     file: Option<Watched>,
-    options: XdsOptions,
+    /// With the overlay of now.
+    pub(super) options: XdsOptions,
 }
 
 impl OverlayFile {
@@ -33,11 +34,6 @@ impl OverlayFile {
         opened.file = Some(file);
         let problems = read.and_then(|read| opened.take(read)).err();
         (opened, problems.unwrap_or_default())
-    }
-
-    /// The options with the overlay of now.
-    pub(super) fn options(&self) -> &XdsOptions {
-        &self.options
     }
 
     /// Polls the file. Returns the options if the file has changed, and can be used.

@@ -62,7 +62,7 @@ impl Connection {
                 Ok(channel) => {
                     self.status.count(Count::Connected);
                     if !std::mem::replace(&mut is_reported, true) {
-                        let (server, node) = (&self.options.server, &self.options.node.id);
+                        let (server, node) = (&self.options.server.address, &self.options.node.id);
                         tracing::info!(%server, node, "connected to the control plane");
                     }
                     self.follow(channel, number).await
@@ -75,7 +75,7 @@ impl Connection {
             self.status.set(State::Connecting);
             if failures.is_new(&reason, Instant::now()) {
                 is_reported = false;
-                let server = &self.options.server;
+                let server = &self.options.server.address;
                 tracing::warn!(%server, "no connection to the control plane: {reason}; the limits \
                     in force stay, and Weir connects again");
             }
@@ -155,7 +155,7 @@ impl Connection {
     }
 
     fn report_silence(&self) {
-        let (node, server) = (&self.options.node.id, &self.options.server);
+        let (node, server) = (&self.options.node.id, &self.options.server.address);
         tracing::warn!(
             %server, node,
             "the control plane has sent no limits for {} s; it may have none for this node: check \

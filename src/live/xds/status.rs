@@ -1,6 +1,6 @@
 //! How the connection to the control plane stands, for metrics and operators.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use super::protocol::Outcome;
@@ -86,15 +86,15 @@ impl Status {
     /// The state of the connection.
     #[must_use]
     pub fn state(&self) -> State {
-        self.figures().state
+        lock(&self.0).state
     }
 
     pub(super) fn set(&self, state: State) {
-        self.figures().state = state;
+        lock(&self.0).state = state;
     }
 
     pub(super) fn count(&self, count: Count) {
-        self.figures().counts[count as usize] += 1;
+        lock(&self.0).counts[count as usize] += 1;
     }
 
     /// Notes whether a response of this version was accepted as a whole.
@@ -103,7 +103,7 @@ impl Status {
         reason = "shown to operators; nothing depends on it"
     )]
     pub(super) fn answered(&self, outcome: &Outcome, version: &[u8]) {
-        let mut figures = self.figures();
+        let mut figures = lock(&self.0);
         let now = Some(SystemTime::now());
         match outcome {
             Outcome::Accepted => {
@@ -121,13 +121,13 @@ impl Status {
 
     /// Notes how many refused domains have their last good limits, and how many have none.
     pub(super) fn set_refused(&self, kept: usize, absent: usize) {
-        let mut figures = self.figures();
+        let mut figures = lock(&self.0);
         (figures.kept, figures.absent) = (kept, absent);
     }
 
     /// The samples of a scrape.
     pub(super) fn samples(&self) -> Vec<Sample> {
-        let figures = self.figures();
+        let figures = lock(&self.0);
         let secs = |at: SystemTime| {
             at.duration_since(SystemTime::UNIX_EPOCH)
                 .unwrap_or_default()
@@ -151,11 +151,6 @@ impl Status {
                 .map(|(&(family, label), count)| family.count(&[label], count)),
         );
         samples
-    }
-
-    fn figures(&self) -> MutexGuard<'_, Figures> {
-        // Whole values are written, so that a panic leaves none half written.
-        lock(&self.0)
     }
 }
 

@@ -88,7 +88,7 @@ impl Tested {
     }
 
     fn in_force(&self) -> Vec<&str> {
-        self.0.in_force().keys().map(String::as_str).collect()
+        self.0.in_force.keys().map(String::as_str).collect()
     }
 }
 
@@ -112,7 +112,7 @@ fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     );
     assert_eq!(tested.in_force(), ["r-a", "r-b"]);
 
-    let saved = tested.0.in_force().clone();
+    let saved = tested.0.in_force.clone();
     let mut restarted = Configuration::new(XdsOptions::default(), bounds(1 << 20));
     let applied = restarted.restore(saved);
     assert_eq!(applied.outcome, Outcome::Accepted);

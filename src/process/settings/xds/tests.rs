@@ -51,9 +51,9 @@ fn addresses_are_those_of_grpc() {
         ("http://10.0.0.1:18000/", "10.0.0.1:18000"),
     ] {
         let server = options(&["--config-grpc-xds-server-url", text]).server;
-        assert_eq!(server.to_string(), address, "{text}");
+        assert_eq!(server.address.to_string(), address, "{text}");
     }
-    assert_eq!(options(&[]).server.to_string(), DEFAULT_SERVER);
+    assert_eq!(options(&[]).server.address.to_string(), DEFAULT_SERVER);
     for text in [
         "",
         "host",
@@ -78,7 +78,7 @@ fn addresses_are_those_of_grpc() {
 fn a_control_plane_is_asked_only_if_the_type_says_so() {
     for text in ["GRPC_XDS_SOTW", "grpc_xds_sotw"] {
         assert_eq!(
-            options(&["--config-type", text]).server.to_string(),
+            options(&["--config-type", text]).server.address.to_string(),
             DEFAULT_SERVER
         );
     }
