@@ -52,12 +52,6 @@ pub struct Pages {
     decide: Box<dyn Fn(Bytes) -> Answer + Send + Sync>,
 }
 
-impl std::fmt::Debug for Pages {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Pages").finish_non_exhaustive()
-    }
-}
-
 impl Pages {
     /// `decide` answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, on the
     /// request path of gRPC.

@@ -27,6 +27,7 @@ pub(crate) mod wait_permits;
 pub(crate) mod wire;
 mod worker;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ pub use dispatch::{GrpcHealth, Services};
 pub use listen::{Address, Listener, TcpAddress, listen};
 use open_connections::OpenConnections;
 pub use reset_log::log as log_resets;
+use stream::Detached;
 pub use tls::{Certificates, Handshakes, Options as TlsOptions};
 pub use worker::Workers;
 
@@ -131,23 +133,6 @@ impl From<Arc<Workers>> for Entrance {
     }
 }
 
-impl Entrance {
-    /// Waits until it makes sense to accept a connection.
-    async fn ready(&self) {
-        if let Self::Tls(handshakes) = self {
-            handshakes.ready().await;
-        }
-    }
-
-    /// False: all queues are full, and the connection is closed.
-    fn admit(&self, connection: NewConnection) -> bool {
-        match self {
-            Self::Plaintext(workers) => workers.assign(connection),
-            Self::Tls(handshakes) => handshakes.begin(connection),
-        }
-    }
-}
-
 /// Accepts until `stop` becomes true, and hands each connection to the next worker in turn, with
 /// TLS after its handshake.
 pub async fn accept(
@@ -168,7 +153,7 @@ pub async fn accept(
     let mut warnings = Throttle::new(WARNING_INTERVAL);
     loop {
         let accepted = tokio::select! {
-            accepted = async { entrance.ready().await; listener.accept().await } => accepted,
+            accepted = accept_one(&listener, &entrance) => accepted,
             _ = seconds.tick() => {
                 connections.tick();
                 continue;
@@ -183,11 +168,12 @@ pub async fn accept(
                     .as_ref()
                     .is_none_or(|(_, has_ended_another)| *has_ended_another);
                 let is_admitted = opened.is_none_or(|(open, _)| {
-                    entrance.admit(NewConnection {
-                        stream,
-                        tls: None,
-                        open,
-                    })
+                    let tls = None;
+                    let connection = NewConnection { stream, tls, open };
+                    match &entrance {
+                        Entrance::Plaintext(workers) => workers.assign(connection),
+                        Entrance::Tls(handshakes) => handshakes.begin(connection),
+                    }
                 });
                 if is_one_closed || !is_admitted {
                     metrics.connection_refused();
@@ -201,6 +187,14 @@ pub async fn accept(
             }
         }
     }
+}
+
+/// Accepts a connection, once there is space for its handshake.
+async fn accept_one(listener: &Listener, entrance: &Entrance) -> io::Result<Detached> {
+    if let Entrance::Tls(handshakes) = entrance {
+        handshakes.ready().await;
+    }
+    listener.accept().await
 }
 
 #[expect(

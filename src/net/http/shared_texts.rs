@@ -15,7 +15,6 @@
 //! - A page with variants (a format, a domain) has a key for each. While two others are being sent,
 //!   a reader of a third variant is refused.
 
-use std::fmt;
 use std::io::Write;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -70,18 +69,15 @@ struct Reader<K> {
 #[derive(Debug)]
 struct Busy;
 
-impl<K> fmt::Debug for SharedTexts<K> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("SharedTexts").finish_non_exhaustive()
-    }
-}
-
 impl<K: Clone + Eq + Send + Sync + 'static> SharedTexts<K> {
     /// `make` runs on a thread of lower priority, once at a time.
     pub fn new(make: impl Fn(&K) -> String + Send + Sync + 'static) -> Self {
         Self {
             make: Arc::new(make),
-            texts: Arc::default(),
+            texts: Arc::new(Mutex::new(Texts {
+                newer: Weak::new(),
+                older: Weak::new(),
+            })),
         }
     }
 
@@ -191,15 +187,6 @@ impl<K> AsRef<[u8]> for Reader<K> {
     }
 }
 
-impl<K> Default for Texts<K> {
-    fn default() -> Self {
-        Self {
-            newer: Weak::new(),
-            older: Weak::new(),
-        }
-    }
-}
-
 impl<K: Eq> Texts<K> {
     /// The text that a further reader gets; `None` if a new one is to be made.
     fn shared(&self, key: &K, now: Instant) -> Result<Option<Arc<Text<K>>>, Busy> {
@@ -235,13 +222,18 @@ mod tests {
         }
     }
 
+    fn no_texts<K>() -> Texts<K> {
+        let (newer, older) = (Weak::new(), Weak::new());
+        Texts { newer, older }
+    }
+
     fn shared<K: Eq>(texts: &Texts<K>, key: &K, now: Instant) -> Option<Arc<Text<K>>> {
         texts.shared(key, now).expect("not busy")
     }
 
     #[test]
     fn a_text_is_shared_for_a_second_while_it_is_being_sent() {
-        let (mut texts, now) = (Texts::default(), Instant::now());
+        let (mut texts, now) = (no_texts(), Instant::now());
         assert!(shared(&texts, &(), now).is_none());
         let first = texts.add(text((), now));
         assert!(
@@ -254,7 +246,7 @@ mod tests {
 
     #[test]
     fn there_are_two_texts_at_most() {
-        let (mut texts, now) = (Texts::default(), Instant::now());
+        let (mut texts, now) = (no_texts(), Instant::now());
         let minute = Duration::from_secs(60);
         let first = texts.add(text((), now));
         let second = texts.add(text((), now + minute));
@@ -277,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_third_variant_waits_until_one_of_two_is_sent() {
-        let (mut texts, now) = (Texts::default(), Instant::now());
+        let (mut texts, now) = (no_texts(), Instant::now());
         let one = texts.add(text("one", now));
         assert!(
             shared(&texts, &"two", now).is_none(),

@@ -33,7 +33,6 @@ pub struct Options {
 }
 
 /// The page of one listener.
-#[derive(Debug)]
 pub struct Pages {
     metrics: Arc<Metrics>,
     texts: SharedTexts<()>,

@@ -11,24 +11,19 @@ use http::StatusCode;
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 
-/// The published descriptors of request and response.
-struct Messages {
-    request: MessageDescriptor,
-    response: MessageDescriptor,
-}
+use crate::core::proto;
 
-static MESSAGES: LazyLock<Messages> = LazyLock::new(|| {
-    let set = include_bytes!(concat!(env!("OUT_DIR"), "/rls.fds"));
-    let pool = DescriptorPool::decode(set.as_slice()).expect("build.rs encoded the descriptors");
-    let message = |name| {
-        pool.get_message_by_name(name)
-            .expect("build.rs compiled rls.proto")
-    };
-    Messages {
-        request: message("envoy.service.ratelimit.v3.RateLimitRequest"),
-        response: message("envoy.service.ratelimit.v3.RateLimitResponse"),
-    }
+/// The published descriptors.
+static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(proto::DESCRIPTORS).expect("build.rs encoded the descriptors")
 });
+
+/// The descriptor of a message of rate limits.
+fn message(name: &str) -> MessageDescriptor {
+    DESCRIPTORS
+        .get_message_by_name(&format!("envoy.service.ratelimit.v3.{name}"))
+        .expect("build.rs compiled rls.proto")
+}
 
 /// Encodes a `RateLimitRequest` from its JSON.
 ///
@@ -42,8 +37,11 @@ pub(crate) fn request(json: &[u8]) -> Result<Bytes, String> {
     }
     let mut reader = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(true);
-    let message =
-        DynamicMessage::deserialize_with_options(MESSAGES.request.clone(), &mut reader, &options);
+    let message = DynamicMessage::deserialize_with_options(
+        message("RateLimitRequest"),
+        &mut reader,
+        &options,
+    );
     let message = message
         .and_then(|message| reader.end().map(|()| message))
         .map_err(|error| shortened(&error.to_string()))?;
@@ -91,7 +89,7 @@ fn objects(json: &[u8]) -> usize {
 /// # Errors
 /// The bytes are not such a message, which would be a defect of Weir.
 pub(super) fn response(encoded: Bytes) -> Result<(StatusCode, Vec<u8>), String> {
-    let message = DynamicMessage::decode(MESSAGES.response.clone(), encoded)
+    let message = DynamicMessage::decode(message("RateLimitResponse"), encoded)
         .map_err(|error| error.to_string())?;
     let overall = message.get_field_by_name("overall_code");
     let status = match overall.and_then(|code| code.as_enum_number()) {
@@ -198,7 +196,7 @@ mod tests {
     #[test]
     fn the_descriptors_are_the_published_ones() {
         let entry = DynamicMessage::decode(
-            MESSAGES.request.clone(),
+            message("RateLimitRequest"),
             request(br#"{"domain": "d"}"#).unwrap(),
         )
         .unwrap();

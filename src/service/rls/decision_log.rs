@@ -5,6 +5,7 @@
 
 use super::log_text::{self, LoggedValues, by, cut, shown};
 use crate::core::ask::{Ask, Entry};
+use crate::core::verdict::Decision;
 use crate::limits::plan::{By, Outcome, Outcomes, Plan};
 use crate::observe::subjects::REQUEST_LIMIT;
 
@@ -96,8 +97,7 @@ impl DecisionFilter {
         let all = ask.descriptors().zip(&outcomes.each);
         let selected = all.filter(|((_, entries), _)| self.selects(entries));
         for ((descriptor, entries), outcome) in selected.take(MAX_LINES) {
-            let (mut hits, mut remaining) = (ask.hits(descriptor), None);
-            let (mut retry_after, mut error, mut ends_in) = (None, None, None);
+            let (mut hits, mut ends_in, mut decided) = (ask.hits(descriptor), None, None);
             let mut limit = outcome.limit.map(|found| found.limit.path());
             match outcome.by {
                 By::NoLimit => limit = None,
@@ -106,13 +106,12 @@ impl DecisionFilter {
                 By::Check {
                     check, decision, ..
                 } => {
-                    hits = check.hits;
+                    (hits, decided) = (check.hits, Some(decision));
                     limit = limit.or_else(|| Some(REQUEST_LIMIT.to_owned()));
-                    remaining = decision.verdict().map(|_| outcome.remaining);
-                    retry_after = log_text::retry_after(decision);
-                    error = decision.store_error().map(|error| error.to_string());
                 }
             }
+            let verdict = decided.and_then(|decision| decision.verdict());
+            let error = decided.and_then(Decision::store_error);
             tracing::debug!(
                 domain = cut(ask.domain),
                 descriptor = shown(entries, values),
@@ -120,9 +119,9 @@ impl DecisionFilter {
                 limit,
                 code = code(outcome),
                 by = by(outcome),
-                remaining,
-                retry_after,
-                error,
+                remaining = verdict.map(|_| outcome.remaining),
+                retry_after = decided.and_then(log_text::retry_after),
+                error = error.map(|error| error.to_string()),
                 ends_in,
                 "decision{}",
                 what(outcome, plan)

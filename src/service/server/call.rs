@@ -60,13 +60,13 @@ type Answer = Result<Framed, Status>;
 
 /// The calls of one connection. `begin` makes the future of a usual one.
 pub(super) struct Calls<T, B, F> {
-    services: Arc<Services<T>>,
-    wait_permits: WaitPermits,
-    lateness: Arc<Lateness>,
-    begin: B,
-    /// The allocation in which futures are polled for the first time. Most are ready then, so that
+    pub(super) services: Arc<Services<T>>,
+    pub(super) wait_permits: WaitPermits,
+    pub(super) lateness: Arc<Lateness>,
+    pub(super) begin: B,
+    /// The allocation in which futures are polled for the first time; empty before the first. Most are ready then, so that
     /// the next call uses it again.
-    begun: Pin<Box<Option<F>>>,
+    pub(super) begun: Pin<Box<Option<F>>>,
 }
 
 /// The future of a usual call.
@@ -85,21 +85,6 @@ where
     B: Fn(Arc<T>, Bytes, Option<Duration>, TraceSpan) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
-    pub(super) fn new(
-        services: Arc<Services<T>>,
-        wait_permits: WaitPermits,
-        lateness: Arc<Lateness>,
-        begin: B,
-    ) -> Self {
-        Self {
-            services,
-            wait_permits,
-            lateness,
-            begin,
-            begun: Box::pin(None),
-        }
-    }
-
     /// Serves the calls that a turn of the connection has accepted.
     pub(super) fn serve(
         &mut self,

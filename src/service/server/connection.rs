@@ -133,22 +133,20 @@ impl<T> WorkerState<T> {
         options: Options,
     ) -> Self {
         let permits = Arc::new(Semaphore::new(options.max_waiting_calls));
-        let (worker, gauge) = (index.to_string(), Arc::clone(&permits));
-        let waiting = move || {
-            options
-                .max_waiting_calls
-                .saturating_sub(gauge.available_permits())
-        };
-        services.metrics.register(Box::new(move || {
-            vec![families::WAITING_CALLS.count(&[&worker], waiting() as u64)]
-        }));
         let (worker, overload) = (index.to_string(), Arc::<Overload>::default());
-        let gauge = Arc::clone(&overload);
-        let behind = move || {
-            vec![families::CONNECTIONS_BEHIND.count(&[&worker], gauge.connections_behind() as u64)]
-        };
-        services.metrics.register(Box::new(behind));
-        let wait_permits = WaitPermits::new(permits, Arc::clone(&services.metrics));
+        let (free, shown) = (Arc::clone(&permits), Arc::clone(&overload));
+        services.metrics.register(Box::new(move || {
+            let waiting = options
+                .max_waiting_calls
+                .saturating_sub(free.available_permits());
+            let behind = shown.connections_behind();
+            vec![
+                families::WAITING_CALLS.count(&[&worker], waiting as u64),
+                families::CONNECTIONS_BEHIND.count(&[&worker], behind as u64),
+            ]
+        }));
+        let metrics = Arc::clone(&services.metrics);
+        let wait_permits = WaitPermits { permits, metrics };
         Self {
             services: Arc::new(services),
             wait_permits,
@@ -185,18 +183,22 @@ pub(super) async fn serve<T: ShouldRateLimit>(
     }
     close_timers.spawn(close_in_time(options, phase, open.must_end()));
     let mut accepted = Vec::new();
-    let mut calls = Calls::new(
-        Arc::clone(&worker.services),
-        worker.wait_permits.clone(),
-        Arc::clone(&lateness),
+    let mut calls = Calls {
+        services: Arc::clone(&worker.services),
+        wait_permits: worker.wait_permits.clone(),
+        lateness: Arc::clone(&lateness),
         begin,
-    );
+        begun: Box::pin(None),
+    };
     poll_fn(|context| {
         while let Poll::Ready(Some(Ok(close))) = close_timers.poll_join_next(context) {
             match close {
                 Close::Graceful(grace) => {
                     http2.graceful_shutdown();
-                    close_timers.spawn(close_after(grace));
+                    close_timers.spawn(async move {
+                        sleep(grace).await;
+                        Close::Now
+                    });
                 }
                 Close::Now => return Poll::Ready(()),
                 Close::WithoutPong => {
@@ -356,11 +358,6 @@ async fn close_without_pong(mut pings: PingPong) -> Close {
             Err(_) => return Close::WithoutPong,
         }
     }
-}
-
-async fn close_after(grace: Duration) -> Close {
-    sleep(grace).await;
-    Close::Now
 }
 
 /// Waits until the process drains; returns the grace period for requests in flight.

@@ -42,12 +42,6 @@ pub struct Services<T> {
     pub(super) metrics: Arc<Metrics>,
 }
 
-impl<T> std::fmt::Debug for Services<T> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Services").finish_non_exhaustive()
-    }
-}
-
 impl<T: ShouldRateLimit> Services<T> {
     /// Rate limits by `limits`, health and reflection. All workers of a process share one `budget`.
     #[must_use]

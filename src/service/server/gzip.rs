@@ -11,7 +11,6 @@
 
 use std::io::Read;
 
-use bytes::Bytes;
 use flate2::read::GzDecoder;
 use http::header::HeaderMap;
 use http::{HeaderName, HeaderValue};
@@ -115,7 +114,7 @@ pub(super) async fn decompress(
         }
         yield_now().await;
     }
-    message.replace(Bytes::from(decompressed), memory);
+    (message.first, message.memory) = (decompressed.into(), memory);
     Ok(())
 }
 

@@ -8,7 +8,7 @@
 use crate::core::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
@@ -20,7 +20,7 @@ const MAX_LOOKS: usize = 512;
 const LEAVING_PART: usize = 32;
 
 /// All open connections.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OpenConnections {
     max: usize,
     /// Including those that were asked to end.
@@ -54,13 +54,9 @@ pub(super) struct OpenConnection {
 impl OpenConnections {
     /// At most so many.
     pub(super) fn new(max: usize) -> Arc<Self> {
-        let (open, now, next_id) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Self {
             max,
-            open,
-            now,
-            next_id,
-            by_last_call: Mutex::default(),
+            ..Self::default()
         })
     }
 
@@ -77,7 +73,7 @@ impl OpenConnections {
     /// that were asked have not ended yet.
     pub(super) fn open(self: &Arc<Self>) -> Option<(OpenConnection, bool)> {
         let now = self.now.load(Ordering::Relaxed);
-        let mut by_last_call = self.by_last_call();
+        let mut by_last_call = lock(&self.by_last_call);
         let is_full = self.count() >= self.max;
         if is_full
             && (self.count() > self.max + self.max / LEAVING_PART
@@ -124,10 +120,6 @@ impl OpenConnections {
         }
         false
     }
-
-    fn by_last_call(&self) -> MutexGuard<'_, BTreeMap<(u64, u64), Arc<Activity>>> {
-        lock(&self.by_last_call)
-    }
 }
 
 impl OpenConnection {
@@ -147,7 +139,7 @@ impl OpenConnection {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        let mut by_last_call = self.all.by_last_call();
+        let mut by_last_call = lock(&self.all.by_last_call);
         by_last_call.remove(&(self.activity.known.load(Ordering::Relaxed), self.id));
         self.all.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -203,6 +195,6 @@ mod tests {
                     == 1
         );
         drop(open);
-        assert!(all.by_last_call().is_empty() && all.count() == 0);
+        assert!(lock(&all.by_last_call).is_empty() && all.count() == 0);
     }
 }

@@ -19,7 +19,7 @@
 use crate::core::lock;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -67,10 +67,6 @@ impl Overload {
         self.behind.load(Ordering::Relaxed)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<Weak<Lateness>>> {
-        lock(&self.waiting)
-    }
-
     /// Lets the connections that wait read, each time when the worker has nothing else to do.
     /// Endless.
     pub(super) async fn serve_waiting(&self) {
@@ -90,7 +86,7 @@ impl Overload {
 
     async fn serve_until_empty(&self) {
         let (mut admitted, mut noted) = (Instant::now(), Instant::now());
-        while !self.waiting().is_empty() {
+        while !lock(&self.waiting).is_empty() {
             let begin = Instant::now();
             // All other tasks that are ready run first, and the sockets are polled.
             yield_now().await;
@@ -108,7 +104,7 @@ impl Overload {
 
     /// Lets the next connection read that is not closed.
     fn admit_next(&self) {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         if let Some(connection) =
             std::iter::from_fn(|| waiting.pop()).find_map(|connection| connection.upgrade())
         {
@@ -119,7 +115,7 @@ impl Overload {
     /// Wakes the connections that are read next, so that they note what has arrived, and removes
     /// those that are closed.
     fn wake_next(&self) {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         waiting.retain(|connection| connection.strong_count() > 0);
         waiting
             .iter()
@@ -199,14 +195,10 @@ impl Lateness {
 
     /// The calls of this turn, which HTTP/2 has accepted.
     pub(super) fn turn(&self) -> Turn {
-        let arrived = match self.arrived.load(Ordering::Relaxed) {
-            micros if self.worker.is_some() && micros != UNKNOWN => {
-                Some(self.opened + Duration::from_micros(micros))
-            }
-            _ => None,
-        };
+        let micros = self.arrived.load(Ordering::Relaxed);
+        let is_known = self.worker.is_some() && micros != UNKNOWN;
         Turn {
-            arrived,
+            arrived: is_known.then(|| self.opened + Duration::from_micros(micros)),
             calls: 0,
             late: 0,
         }
@@ -244,27 +236,23 @@ impl Lateness {
             // put that off.
             return pin!(yield_now()).poll(context).is_ready();
         };
-        let waits = self.waker().replace(context.waker().clone()).is_some();
+        let waits = lock(&self.waker).replace(context.waker().clone()).is_some();
         if !waits {
-            worker.waiting().push(Arc::downgrade(self));
+            lock(&worker.waiting).push(Arc::downgrade(self));
             worker.joined.notify_one();
         }
         false
     }
 
-    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        lock(&self.waker)
-    }
-
     fn wake(&self) {
-        if let Some(waker) = &*self.waker() {
+        if let Some(waker) = &*lock(&self.waker) {
             waker.wake_by_ref();
         }
     }
 
     fn admit(&self) {
         self.left.store(CATCH_UP_BYTES, Ordering::Relaxed);
-        if let Some(waker) = self.waker().take() {
+        if let Some(waker) = lock(&self.waker).take() {
             waker.wake();
         }
     }

@@ -24,15 +24,11 @@ pub(crate) const BYTES_OF_A_PERMIT: usize = 4 << 10;
 /// The permits of one worker; clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct WaitPermits {
-    permits: Arc<Semaphore>,
-    metrics: Arc<Metrics>,
+    pub(super) permits: Arc<Semaphore>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl WaitPermits {
-    pub(super) fn new(permits: Arc<Semaphore>, metrics: Arc<Metrics>) -> Self {
-        Self { permits, metrics }
-    }
-
     /// Takes the permits of a call that has to wait with a message of so many bytes.
     ///
     /// # Errors

@@ -18,7 +18,6 @@ mod blocks;
 mod frames;
 mod resets;
 
-use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,6 +33,7 @@ use blocks::HeaderBlocks;
 #[cfg(any(test, fuzzing))]
 pub(crate) use blocks::MAX_CONTINUATIONS;
 pub(crate) use blocks::MAX_FRAME_BYTES;
+use frames::FrameWalker;
 use resets::Resets;
 pub(super) use resets::connection_ended;
 
@@ -43,7 +43,6 @@ pub(super) use resets::connection_ended;
 const FIRST_BYTES: usize = 4 << 10;
 
 /// A connection's bytes between its socket and HTTP/2.
-#[derive(Debug)]
 pub(crate) struct Wire<S> {
     socket: S,
     /// What HTTP/2 reads first: the connection preface, which was read from the socket already.
@@ -61,12 +60,6 @@ pub(crate) struct Wire<S> {
 /// What an unfinished block takes of the budget, and the wait until others need it.
 struct Held(Charge, Pin<Box<dyn Future<Output = ()> + Send + Sync>>);
 
-impl fmt::Debug for Held {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
-    }
-}
-
 impl<S> Wire<S> {
     /// The first frame is the next that `socket` reads.
     pub(crate) fn new(
@@ -83,7 +76,11 @@ impl<S> Wire<S> {
             held: BytesMut::new(),
             complete: 0,
             memory: None,
-            resets: Resets::new(metrics),
+            resets: Resets {
+                frames: FrameWalker::default(),
+                code: 0,
+                metrics,
+            },
         }
     }
 

@@ -79,21 +79,16 @@ impl Workers {
 
     /// Hands a connection to the next worker in turn, or to the one after it while a queue is full.
     /// False: all queues are full, and the connection is closed.
-    pub(super) fn assign(&self, connection: NewConnection) -> bool {
+    pub(super) fn assign(&self, mut connection: NewConnection) -> bool {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut connection = Some(connection);
         for offset in 0..self.queues.len() {
-            let Some(unassigned) = connection.take() else {
-                return true;
-            };
-            match self.queues[first.wrapping_add(offset) % self.queues.len()].try_send(unassigned) {
+            let queue = &self.queues[first.wrapping_add(offset) % self.queues.len()];
+            match queue.try_send(connection) {
                 Ok(()) => return true,
-                Err(
-                    mpsc::error::TrySendError::Full(back) | mpsc::error::TrySendError::Closed(back),
-                ) => connection = Some(back),
+                Err(error) => connection = error.into_inner(),
             }
         }
-        connection.is_none()
+        false
     }
 
     /// Asks every connection to end, waits at most `grace` for requests in flight, and ends the

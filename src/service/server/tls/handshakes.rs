@@ -56,7 +56,8 @@ struct Outcomes {
     failed: AtomicU64,
     late: AtomicU64,
     displaced: AtomicU64,
-    open: AtomicUsize,
+    /// A clone for each that is unfinished.
+    open: Arc<()>,
 }
 
 /// What the handshakes of all threads share.
@@ -89,16 +90,14 @@ impl Handshakes {
         metrics: &Arc<Metrics>,
     ) -> io::Result<Self> {
         let threads = workers.count().div_ceil(WORKERS_PER_THREAD).max(1);
-        let outcomes = Outcomes::default();
-        let shared = Shared {
+        let shared = Arc::new(Shared {
             certificates,
             workers,
             unfinished,
-            outcomes,
+            outcomes: Outcomes::default(),
             complaints: Complaints::default(),
             metrics: Arc::clone(metrics),
-        };
-        let shared = Arc::new(shared);
+        });
         let shown = Arc::downgrade(&shared);
         metrics.register(Box::new(move || {
             shown
@@ -158,23 +157,13 @@ async fn serve(mut incoming: mpsc::Receiver<NewConnection>, shared: Arc<Shared>)
     }
 }
 
-/// Counts an unfinished handshake.
-struct Open<'a>(&'a AtomicUsize);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 async fn shake_hands(connection: NewConnection, shared: Arc<Shared>) {
     let NewConnection { stream, open, .. } = connection;
     let Ok(mut stream) = attach(stream) else {
         return;
     };
     let outcomes = &shared.outcomes;
-    outcomes.open.fetch_add(1, Ordering::Relaxed);
-    let unfinished = Open(&outcomes.open);
+    let unfinished = Arc::clone(&outcomes.open);
     let charge = shared.unfinished.charge(HANDSHAKE_BYTES);
     let client = client(&stream);
     let handshake = async {
@@ -278,7 +267,7 @@ impl Outcomes {
             of("failed", &self.failed),
             of("late", &self.late),
             of("displaced", &self.displaced),
-            families::TLS_HANDSHAKES_OPEN.count(&[], self.open.load(Ordering::Relaxed) as u64),
+            families::TLS_HANDSHAKES_OPEN.count(&[], Arc::strong_count(&self.open) as u64 - 1),
         ]
     }
 }

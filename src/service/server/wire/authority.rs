@@ -30,7 +30,8 @@ use smallvec::SmallVec;
 
 use super::frames::{END_HEADERS, FrameWalker, HEADERS, PADDED, PRIORITY};
 use crate::observe::metrics::Metrics;
-use hpack::{Malformed, Names, Seen};
+use hpack::{Names, Seen};
+use huffman::Malformed;
 
 /// Bytes of a HEADERS frame in front of its block, with PRIORITY: the stream that it depends on,
 /// and a weight.
@@ -110,9 +111,5 @@ fn fragment(frame: &FrameWalker, bytes: &[u8]) -> Result<Range<usize>, Malformed
             start += PRIORITY_BYTES;
         }
     }
-    if start <= end {
-        Ok(start..end)
-    } else {
-        Err(Malformed)
-    }
+    (start <= end).then_some(start..end).ok_or(Malformed)
 }

@@ -22,21 +22,13 @@ use crate::observe::metrics::{ConnectionError, Metrics};
 /// The frames of a connection as they are written.
 #[derive(Debug)]
 pub(super) struct Resets {
-    frames: FrameWalker,
+    pub(super) frames: FrameWalker,
     /// The payload of a RST_STREAM frame as far as it was written.
-    code: u32,
-    metrics: Arc<Metrics>,
+    pub(super) code: u32,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Resets {
-    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self {
-            frames: FrameWalker::default(),
-            code: 0,
-            metrics,
-        }
-    }
-
     #[inline]
     pub(super) fn follow(&mut self, bytes: &[u8]) {
         let mut at = 0;

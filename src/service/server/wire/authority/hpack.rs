@@ -32,7 +32,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::huffman;
+use super::huffman::{self, Malformed};
 use crate::core::proto;
 
 /// The most entries of a dynamic table: the smallest have 32 bytes, and all together the 4,096 of
@@ -53,10 +53,6 @@ enum Name {
     Path,
     Other,
 }
-
-/// The decoder of HTTP/2 refuses the block, and closes the connection.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
 
 /// What a header block held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +112,10 @@ impl Names {
         let value = Text::read(block, at)?;
         match name {
             Name::Authority => seen.is_rewritten |= value.rewrite(block)?,
-            Name::Path => seen.is_limit |= value.is(block, proto::METHOD_PATH.as_bytes()),
+            Name::Path => {
+                let path = proto::METHOD_PATH.as_bytes();
+                seen.is_limit |= value.is(block, path, huffman::METHOD_PATH);
+            }
             Name::Other => {}
         }
         Ok(name)
@@ -158,36 +157,30 @@ impl Text {
         let length = integer(block, at, 7)?;
         let bytes = *at..*at + length;
         *at = bytes.end;
-        if bytes.end > block.len() {
-            Err(Malformed)
-        } else {
-            Ok(Self { bytes, is_huffman })
-        }
+        let is_whole = bytes.end <= block.len();
+        is_whole
+            .then_some(Self { bytes, is_huffman })
+            .ok_or(Malformed)
     }
 
     fn name(&self, block: &[u8]) -> Name {
         match self {
-            _ if self.is(block, b":authority") => Name::Authority,
-            _ if self.is(block, b":path") => Name::Path,
+            _ if self.is(block, b":authority", huffman::AUTHORITY) => Name::Authority,
+            _ if self.is(block, b":path", huffman::PATH) => Name::Path,
             _ => Name::Other,
         }
     }
 
-    /// Whether it is this text, which has only letters of [`huffman::symbol`].
-    fn is(&self, block: &[u8], text: &[u8]) -> bool {
-        let bytes = &block[self.bytes.clone()];
-        if self.is_huffman {
-            huffman::is(bytes, text)
-        } else {
-            bytes == text
-        }
+    /// Whether it is this text, raw or in Huffman's code.
+    fn is(&self, block: &[u8], raw: &[u8], in_huffman: &[u8]) -> bool {
+        block[self.bytes.clone()] == *if self.is_huffman { in_huffman } else { raw }
     }
 
     /// Rewrites each `|` to `+`. True: there was one.
     fn rewrite(&self, block: &mut [u8]) -> Result<bool, Malformed> {
         let bytes = &mut block[self.bytes.clone()];
         if self.is_huffman {
-            return huffman::rewrite(bytes).map_err(|_| Malformed);
+            return huffman::rewrite(bytes);
         }
         let mut is_rewritten = false;
         for byte in bytes.iter_mut().filter(|byte| **byte == b'|') {
