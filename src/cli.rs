@@ -60,7 +60,7 @@ enum Command {
     /// Print the hits of a subject in a recent interval
     Count(Box<count::CountCommand>),
     /// Show the heaviest subjects of running services, by hits or by refused hits
-    Top(top::Top),
+    Top(top::TopCommand),
     /// Show the last descriptors for which running services found no limit
     Unmatched(unmatched::UnmatchedArgs),
     /// Send requests to a running service, and print its answers
@@ -82,9 +82,9 @@ enum Command {
     /// End the raise of a descriptor's limit
     Unraise(overrides::Undo),
     /// List what was blocked, exempted and raised, by whom and until when, or undo it
-    Overrides(overrides::Overrides),
+    Overrides(overrides::OverridesArgs),
     /// Let the counter of a descriptor start from zero
-    Reset(overrides::Reset),
+    Reset(overrides::ResetArgs),
     /// Ask a running service on this machine whether it is healthy
     Health(health::Health),
     /// Print what a load needs: replicas, CPU, memory, and servers of Redis
@@ -136,7 +136,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Envoy(envoy) => envoy::run(&envoy),
         Command::Block(which) => overrides::order(&which, "block", None),
         Command::Exempt(which) => overrides::order(&which, "exempt", None),
-        Command::Raise(raise) => overrides::raise(&raise),
+        Command::Raise(raise) => overrides::order(&raise.which, "raise", Some(raise.to)),
         Command::Unblock(undo) => overrides::undo(&undo, "block"),
         Command::Unexempt(undo) => overrides::undo(&undo, "exempt"),
         Command::Unraise(undo) => overrides::undo(&undo, "raise"),

@@ -77,7 +77,7 @@ pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode
     if let Some(old) = &check.diff {
         found.compare(check, old);
     }
-    let text = |_: &Report<'_>| match print::has_colours() {
+    let text = |_: &CheckReport<'_>| match print::has_colours() {
         true => coloured(&found.text()),
         false => found.text(),
     };
@@ -249,7 +249,7 @@ impl Found {
         text + "\n"
     }
 
-    fn summary(&self) -> Summary {
+    fn summary(&self) -> CheckSummary {
         let is_error = |problem: &&Problem| problem.severity == Severity::Error;
         let errors = self.problems.iter().filter(is_error).count();
         let counts = match &self.rules {
@@ -258,7 +258,7 @@ impl Found {
         };
         let tables = self.rules.iter().flat_map(Rules::limits);
         let rows = tables.filter_map(|limit| Some(limit.own_table()?.rows.len()));
-        Summary {
+        CheckSummary {
             ok: counts.is_some(),
             errors,
             warnings: self.problems.len() - errors,
@@ -268,8 +268,8 @@ impl Found {
         }
     }
 
-    fn report(&self) -> Report<'_> {
-        let problems = self.problems.iter().map(|problem| Reported {
+    fn report(&self) -> CheckReport<'_> {
+        let problems = self.problems.iter().map(|problem| ReportedProblem {
             file: &problem.file,
             line: Some(problem.line).filter(|&line| line > 0),
             column: Some(problem.column).filter(|&column| column > 0),
@@ -277,7 +277,7 @@ impl Found {
             what: &problem.what,
             remedy: &problem.remedy,
         });
-        Report {
+        CheckReport {
             problems: problems.collect(),
             skipped: &self.skipped,
             diff: self.difference.as_ref(),
@@ -288,16 +288,16 @@ impl Found {
 
 /// What is found, for programs.
 #[derive(Serialize)]
-struct Report<'a> {
-    problems: Vec<Reported<'a>>,
+struct CheckReport<'a> {
+    problems: Vec<ReportedProblem<'a>>,
     skipped: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     diff: Option<&'a Difference>,
-    summary: Summary,
+    summary: CheckSummary,
 }
 
 #[derive(Serialize)]
-struct Reported<'a> {
+struct ReportedProblem<'a> {
     file: &'a str,
     /// Without a line, the problem is the whole file's.
     line: Option<usize>,
@@ -308,7 +308,7 @@ struct Reported<'a> {
 }
 
 #[derive(Serialize)]
-struct Summary {
+struct CheckSummary {
     ok: bool,
     errors: usize,
     warnings: usize,

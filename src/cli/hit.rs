@@ -89,7 +89,7 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
             .map_err(|status| request_error(&hit.address, &status))?
             .into_inner();
         over = response.overall_code() == Code::OverLimit;
-        let answer = Answer::new(&request, &response);
+        let answer = HitAnswer::new(&request, &response);
         if !hit
             .format
             .print(&answer, |_| describe(&request, &response))?
@@ -236,31 +236,31 @@ fn line(descriptor: &RateLimitDescriptor, status: &DescriptorStatus) -> (&'stati
 
 /// An answer as JSON.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct HitAnswer<'a> {
     code: &'static str,
-    descriptors: Vec<Descriptor<'a>>,
+    descriptors: Vec<DescriptorAnswer<'a>>,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> HitAnswer<'a> {
     fn new(request: &'a RateLimitRequest, response: &'a RateLimitResponse) -> Self {
         let descriptors = request.descriptors.iter().zip(&response.statuses);
         Self {
             code: code_name(response.overall_code()),
             descriptors: descriptors
-                .map(|(descriptor, status)| Descriptor::new(descriptor, status))
+                .map(|(descriptor, status)| DescriptorAnswer::new(descriptor, status))
                 .collect(),
         }
     }
 }
 
 #[derive(Serialize)]
-struct Descriptor<'a> {
+struct DescriptorAnswer<'a> {
     entries: Vec<EntryText>,
     code: &'static str,
     /// A limit matches, and it is `unlimited: true`.
     unlimited: bool,
     /// Without a limit there is nothing left to count.
-    limit: Option<Limit<'a>>,
+    limit: Option<AnsweredLimit<'a>>,
     left: Option<u32>,
     resets_in_seconds: Option<i64>,
     /// The names of these two before.
@@ -269,14 +269,14 @@ struct Descriptor<'a> {
 }
 
 #[derive(Serialize)]
-struct Limit<'a> {
+struct AnsweredLimit<'a> {
     name: &'a str,
     requests_per_unit: u32,
     unit: Option<&'static str>,
     unit_multiplier: u32,
 }
 
-impl<'a> Descriptor<'a> {
+impl<'a> DescriptorAnswer<'a> {
     fn new(descriptor: &'a RateLimitDescriptor, status: &'a DescriptorStatus) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let entries = descriptor.entries.iter();
@@ -284,7 +284,7 @@ impl<'a> Descriptor<'a> {
             key: text(&entry.key),
             value: text(&entry.value),
         });
-        let limit = status.current_limit.as_ref().map(|limit| Limit {
+        let limit = status.current_limit.as_ref().map(|limit| AnsweredLimit {
             name: &limit.name,
             requests_per_unit: limit.requests_per_unit,
             unit: unit_name(limit.unit),

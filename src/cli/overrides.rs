@@ -91,9 +91,9 @@ pub(super) struct Raise {
     /// The amount of the limit: HITS/UNIT or HITS/MULTIPLIER UNITs, such as 500/minute or "20/30
     /// seconds"; HITS alone for requests in flight
     #[arg(long, value_name = "RATE", value_parser = rate)]
-    to: RateRecord,
+    pub(super) to: RateRecord,
     #[command(flatten)]
-    which: Which,
+    pub(super) which: Which,
 }
 
 /// Which overrides are to end.
@@ -121,7 +121,7 @@ pub(super) struct Undo {
     args_conflicts_with_subcommands = true,
     after_help = "Example: weir overrides remove 0a1b2c3d4e5f"
 )]
-pub(super) struct Overrides {
+pub(super) struct OverridesArgs {
     #[command(subcommand)]
     change: Option<OverridesCommand>,
     #[command(flatten)]
@@ -161,7 +161,7 @@ struct Remove {
         backslash. In all replicas the next hit counts from zero, within a second at most.\n\n\
     Example: weir reset --domain demo remote_address=10.0.0.1"
 )]
-pub(super) struct Reset {
+pub(super) struct ResetArgs {
     /// All entries of the descriptor, in their order
     #[arg(required_unless_present = "subject", value_name = "KEY=VALUE")]
     entries: Vec<String>,
@@ -178,18 +178,13 @@ pub(super) struct Reset {
     asked: Asked,
 }
 
-pub(super) fn raise(Raise { to, which }: &Raise) -> anyhow::Result<ExitCode> {
-    order(which, "raise", Some(to.clone()))
-}
-
 /// Orders an override of this kind.
 pub(super) fn order(which: &Which, kind: &str, to: Option<RateRecord>) -> anyhow::Result<ExitCode> {
     let (now, zone) = (now(), jiff::tz::TimeZone::system());
-    let until = which
-        .until
-        .as_deref()
-        .map(|text| until(text, now, &zone))
-        .transpose()?;
+    let until = match &which.until {
+        Some(text) => Some(until(text, now, &zone)?),
+        None => None,
+    };
     let entries = entries(&which.entries)?;
     if !which.all && which.subject.is_none() {
         check_values(&entries, kind)?;
@@ -271,7 +266,7 @@ fn remove(asked: &Asked, ids: &[String]) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-pub(super) fn overrides(overrides: &Overrides) -> anyhow::Result<ExitCode> {
+pub(super) fn overrides(overrides: &OverridesArgs) -> anyhow::Result<ExitCode> {
     if let Some(OverridesCommand::Remove(Remove { ids, asked })) = &overrides.change {
         return remove(asked, ids);
     }
@@ -316,7 +311,7 @@ async fn all(asked: &Asked, domain: Option<&str>, ended: bool) -> anyhow::Result
     }
 }
 
-pub(super) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
+pub(super) fn reset(reset: &ResetArgs) -> anyhow::Result<ExitCode> {
     let order = api::ResetOrder {
         domain: reset.domain.clone().unwrap_or_default(),
         entries: exact_entries(&reset.entries)?,

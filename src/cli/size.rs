@@ -15,7 +15,7 @@ use clap::{Args, value_parser};
 
 use super::{UsageError, print};
 use crate::core::algorithm::AlgorithmKind;
-use report::Report;
+use report::SizeReport;
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Amounts: 500, 50k, 2.5M, 1G.\n\n\
@@ -101,6 +101,6 @@ pub(super) fn run(size: &Size) -> anyhow::Result<ExitCode> {
         ))
         .into());
     }
-    size.format.print(&plan::report(size), Report::text)?;
+    size.format.print(&plan::report(size), SizeReport::text)?;
     Ok(ExitCode::SUCCESS)
 }

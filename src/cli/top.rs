@@ -26,13 +26,13 @@ const INTERVAL: Duration = Duration::from_secs(2);
     The numbers are of a sketch: the true ones are never smaller, and larger by at most the ERROR \
         behind each. On a terminal the table is refreshed every 2 s; q ends it."
 )]
-pub(super) struct Top {
+pub(super) struct TopCommand {
     /// Order of the subjects: all hits, or refused hits
     #[arg(long, default_value = "hits", value_name = "hits|refused")]
     by: By,
     /// Time that is counted: the last 60 to 70 seconds, or minutes
     #[arg(long, alias = "window", default_value = "1m", value_name = "1m|1h")]
-    since: Window,
+    since: TopWindow,
     /// Subjects at most; 1 to 1000
     #[arg(long = "top", alias = "count", default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT as u64))]
     count: u64,
@@ -59,14 +59,14 @@ enum By {
 
 /// In the order of [`WINDOWS`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Window {
+enum TopWindow {
     #[value(name = "1m", aliases = ["60s", "minute"])]
     Minute,
     #[value(name = "1h", aliases = ["60m", "hour"])]
     Hour,
 }
 
-pub(super) fn run(top: &Top) -> anyhow::Result<ExitCode> {
+pub(super) fn run(top: &TopCommand) -> anyhow::Result<ExitCode> {
     if top.asked.format == print::Format::Text && !top.once && io::stdout().is_terminal() {
         return print::block_on(watch(top));
     }
@@ -76,7 +76,7 @@ pub(super) fn run(top: &Top) -> anyhow::Result<ExitCode> {
 }
 
 /// Shows the table until a key or a signal ends it.
-async fn watch(top: &Top) -> anyhow::Result<ExitCode> {
+async fn watch(top: &TopCommand) -> anyhow::Result<ExitCode> {
     // An address that cannot be used, and a service that is not there, are errors before the screen
     // changes.
     let mut answers = top.ask().await?;
@@ -105,7 +105,7 @@ async fn watch(top: &Top) -> anyhow::Result<ExitCode> {
     }
 }
 
-impl Top {
+impl TopCommand {
     async fn ask(&self) -> anyhow::Result<Merged<Vec<api::Top>>> {
         // A subject that is light in one replica may be heavy in all: more are asked for than are
         // shown.

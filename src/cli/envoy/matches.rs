@@ -18,11 +18,11 @@ const ANY: char = '*';
 pub(super) struct Values {
     exact: Vec<String>,
     /// In the order of the files.
-    patterns: Vec<Pattern>,
+    patterns: Vec<ValuePattern>,
 }
 
 #[derive(Debug)]
-struct Pattern {
+struct ValuePattern {
     /// As it is written.
     text: String,
     prefix: String,
@@ -102,7 +102,7 @@ impl Collector<'_> {
             );
             return self.error(own, what, ":");
         }
-        self.all.patterns.push(Pattern {
+        self.all.patterns.push(ValuePattern {
             text: value.to_owned(),
             prefix: prefix.to_owned(),
             list,
@@ -120,7 +120,7 @@ impl Collector<'_> {
     }
 }
 
-impl Pattern {
+impl ValuePattern {
     /// Whether a value may begin with its prefix and with this one.
     fn overlaps(&self, prefix: &str) -> bool {
         self.prefix.starts_with(prefix) || prefix.starts_with(&self.prefix)

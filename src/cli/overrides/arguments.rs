@@ -11,11 +11,10 @@ use crate::limits::overrides::{EntryRecord, Pattern, RateRecord, Value};
 /// Entries as `KEY=VALUE`, or `KEY` for any value.
 pub(super) fn entries(arguments: &[String]) -> Result<Vec<EntryRecord>, UsageError> {
     let entry = |text: &String| {
-        let (key, value) = text
-            .split_once('=')
-            .map_or((&**text, None), |(key, value)| {
-                (key, Some(value.to_owned()))
-            });
+        let (key, value) = match text.split_once('=') {
+            Some((key, value)) => (key, Some(value.to_owned())),
+            None => (&**text, None),
+        };
         if key.is_empty() {
             return Err(UsageError(format!(
                 "`{text}` has no key; write KEY=VALUE, or KEY for any value"
@@ -50,16 +49,15 @@ pub(super) fn check_values(entries: &[EntryRecord], kind: &str) -> Result<(), Us
     }) {
         return Ok(());
     }
-    let keys: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();
-    let keys = keys.join(" and ");
-    let what = match kind {
-        "block" => format!("this blocks every {keys}"),
-        "exempt" => format!("this exempts every {keys}"),
-        _ => format!("this raises the limit of every {keys}"),
+    let keys: Vec<_> = entries.iter().map(|entry| &*entry.key).collect();
+    let does = match kind {
+        "raise" => "raises the limit of".to_owned(),
+        kind => format!("{kind}s"),
     };
     Err(UsageError(format!(
-        "{what}: write a value, as in {}=VALUE, or --all if all are meant",
-        entries.first().map_or("KEY", |one| &one.key)
+        "this {does} every {}: write a value, as in {}=VALUE, or --all if all are meant",
+        keys.join(" and "),
+        keys.first().unwrap_or(&"KEY")
     )))
 }
 

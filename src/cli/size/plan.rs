@@ -6,7 +6,7 @@
 
 use super::measured::{self, BATCHES, Row};
 use super::report::Amount::{Bytes, Cores, Count, Micros};
-use super::report::Report;
+use super::report::SizeReport;
 use super::{RedisKind, Size};
 use crate::core::algorithm::AlgorithmKind;
 use crate::limiter::{denial_cache, failure_policies};
@@ -50,8 +50,8 @@ const KEYS_AND_MORE: f64 = 1.25;
 const MEMORY_STEP: u64 = 64 << 20;
 
 /// What this load needs.
-pub(super) fn report(load: &Size) -> Report {
-    let mut report = Report::new(load);
+pub(super) fn report(load: &Size) -> SizeReport {
+    let mut report = SizeReport::new(load);
     let threads = weir(load, &mut report);
     if load.redis != RedisKind::None {
         report.begin_redis();
@@ -65,7 +65,7 @@ pub(super) fn report(load: &Size) -> Report {
 
 /// Adds what the load needs of Weir to its report, and returns the number of threads that ask
 /// Redis.
-fn weir(load: &Size, report: &mut Report) -> f64 {
+fn weir(load: &Size, report: &mut SizeReport) -> f64 {
     let micros = request_micros(load);
     let busy = load.requests() * micros / 1e6;
     let threads = (busy / TARGET).ceil().max(1.0);
@@ -133,7 +133,7 @@ fn request_micros(load: &Size) -> f64 {
     measured::ALONE_MICROS + one + further * (descriptors - 1.0) + usage
 }
 
-fn memory_of_a_replica(load: &Size, connections: f64, report: &mut Report) {
+fn memory_of_a_replica(load: &Size, connections: f64, report: &mut SizeReport) {
     let counters = load.keys * Row::of(load.algorithm).key_bytes[0];
     let usage = load.with_usage(load.keys * measured::USAGE_MEMORY_BYTES);
     let (name, why, least, store) = match load.redis {
@@ -190,7 +190,7 @@ fn memory_limit(connections: f64, store: f64) -> f64 {
 }
 
 /// Adds what the load needs of Redis, which has a connection of each of so many threads.
-fn redis(load: &Size, threads: f64, report: &mut Report) {
+fn redis(load: &Size, threads: f64, report: &mut SizeReport) {
     let (batch, capacity) = capacity(load, threads);
     let (copies, why_keys) = match load.algorithm {
         AlgorithmKind::FixedWindow => {

@@ -53,7 +53,7 @@ pub(super) struct Figure {
 
 /// A plan, ready to be printed.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct SizeReport {
     load: Size,
     section: &'static str,
     pub(super) figures: Vec<Figure>,
@@ -62,7 +62,7 @@ pub(super) struct Report {
     pub(super) bounds: Vec<(&'static str, f64)>,
 }
 
-impl Report {
+impl SizeReport {
     /// A report on this load without figures.
     pub(super) fn new(load: &Size) -> Self {
         Self {
@@ -143,7 +143,7 @@ impl Report {
     }
 }
 
-impl Serialize for Report {
+impl Serialize for SizeReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let bound = |&(resource, reached_at): &(&'static str, f64)| json!({ "resource": resource, "reached_at": reached_at, "remedy": self.remedy(resource) });
         let bounds: Vec<Value> = self.bounds.iter().map(bound).collect();
