@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use http::Method;
 use prost::Message;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::admin::{AdminFlags, with_query};
 use super::{UnusableFiles, UsageError, entries, print, success_if};
@@ -202,10 +202,18 @@ fn text(report: &Report) -> String {
                     || (name, value) == ("commit", "each")
                     || (name == "trial" && own.trial.is_some())
             };
-            let fields = limit.fields.0.iter();
+            let shown = |value: &Value| {
+                value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned)
+            };
+            let fields = limit
+                .fields
+                .iter()
+                .map(|(name, value)| (name, shown(value)));
             let unusual: Vec<_> = fields
                 .filter(|(name, value)| !is_usual(name, value))
-                .map(|(name, value)| format!("{name} {}", OneLine(value)))
+                .map(|(name, value)| format!("{name} {}", OneLine(&value)))
                 .collect();
             let _ = writeln!(text, "  limit    {}", unusual.join(", "));
             let _ = writeln!(text, "  from     {}", limit.from);

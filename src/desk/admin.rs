@@ -175,15 +175,9 @@ impl Api {
             Operation::Status => Ok(json(&status::report(&parts, &self.access, &call.caller))),
             Operation::Limits => blocking(move || limits::page(&parts, &call.query)).await,
             Operation::Decisions => blocking(move || decisions::report(&parts, &call.query)).await,
-            Operation::Usage => usage::subject(&parts, &call.query)
-                .await
-                .map(|answer| json(&answer)),
-            Operation::UsageTop => usage::top(&parts, &call.query)
-                .await
-                .map(|answer| json(&answer)),
-            Operation::Count => usage::count(&parts, &call.query)
-                .await
-                .map(|answer| json(&answer)),
+            Operation::Usage => Ok(json(&usage::subject(&parts, &call.query).await?)),
+            Operation::UsageTop => Ok(json(&usage::top(&parts, &call.query).await?)),
+            Operation::Count => Ok(json(&usage::count(&parts, &call.query).await?)),
             Operation::Top => blocking(move || top::report(&parts, &call.query)).await,
             Operation::Unmatched => blocking(move || unmatched::report(&parts, &call.query)).await,
             Operation::Overrides => blocking(move || overrides::list(&parts, &call.query)).await,

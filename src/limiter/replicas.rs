@@ -28,10 +28,10 @@ pub(crate) const LOOKUP_WITHIN: Duration = Duration::from_secs(5);
 /// The number of replicas in force, and how many times their name was resolved since the start;
 /// clones share both.
 #[derive(Clone, Debug)]
-pub struct ReplicaCount(Arc<Shared>);
+pub struct ReplicaCount(Arc<ReplicaState>);
 
 #[derive(Debug)]
-struct Shared {
+struct ReplicaState {
     count: AtomicU32,
     answered: AtomicU64,
     failed: AtomicU64,
@@ -41,7 +41,7 @@ impl ReplicaCount {
     /// Of this many replicas.
     #[must_use]
     pub fn new(count: NonZeroU32) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ReplicaState {
             count: count.get().into(),
             answered: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -95,7 +95,7 @@ pub async fn follow(name: DnsName, replicas: ReplicaCount, options: Options) {
         let answer = timeout(LOOKUP_WITHIN, resolver.addresses())
             .await
             .unwrap_or(Err(ResolveError::Timeout));
-        let Shared {
+        let ReplicaState {
             count,
             answered,
             failed,

@@ -9,8 +9,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::reply::Failure;
 use super::{Call, Parts, blocking, known, subject};
@@ -113,13 +114,9 @@ pub struct Shown {
     /// Its amount; `None`: it is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateRecord>,
-    /// Everything that it says, with the names of files.
-    pub fields: Fields,
+    /// Everything that it says, with the names of files. Numbers and booleans are such.
+    pub fields: IndexMap<String, Value>,
 }
-
-/// Names and values in their order; an object in JSON, where numbers and booleans are such.
-#[derive(Debug)]
-pub struct Fields(pub Vec<(String, String)>);
 
 /// What the counter of a check has now.
 #[derive(Debug, Serialize, Deserialize)]
@@ -169,18 +166,10 @@ pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Fail
     blocking(move || {
         let ask = asked.ask()?;
         let mut report = Report::new(&plan, &ask);
-        report.add_states(&plan, &plan.outcomes(&decisions), &tried);
-        if parts.deployments.is_empty() {
-            report
-                .states()
-                .for_each(|state| state.this_replica_only = true);
-        }
-        if let Some(overrides) = parts
-            .live
-            .load()
-            .as_ref()
-            .and_then(|snapshot| snapshot.overrides())
-        {
+        let (outcomes, is_alone) = (plan.outcomes(&decisions), parts.deployments.is_empty());
+        report.add_states(&plan, &outcomes, &tried, is_alone);
+        let snapshot = parts.live.load();
+        if let Some(overrides) = snapshot.as_ref().and_then(|live| live.overrides()) {
             report.name_overrides(&plan, &ask, overrides);
         }
         asked.check(&report)?;
@@ -242,34 +231,36 @@ impl Report {
     /// Explains `plan`, which was made of `ask`.
     #[must_use]
     pub fn new(plan: &Plan, ask: &Ask<'_>) -> Self {
-        let explained = plan.explain(ask);
-        let all = ask.descriptors().zip(&explained).enumerate();
-        let mut descriptors: Vec<Descriptor> = all
-            .map(|(index, ((_, entries), explanation))| {
-                Descriptor::new(plan, index, ask.domain, entries, explanation)
-            })
-            .collect();
         // Once: a request may have thousands of descriptors, and there may be many domains.
         let unknown = plan
             .unknown_domain
             .then(|| unknown_domain(&plan.rules, ask.domain));
-        for descriptor in descriptors
-            .iter_mut()
-            .filter(|descriptor| descriptor.reason.is_empty())
-        {
-            descriptor.reason = unknown.clone().unwrap_or_default();
-        }
+        let all = ask.descriptors().zip(plan.explain(ask)).enumerate();
+        let descriptors = all.map(|(index, ((_, entries), explanation))| {
+            Descriptor::new(
+                plan,
+                index,
+                ask.domain,
+                entries,
+                &explanation,
+                unknown.as_deref(),
+            )
+        });
         Self {
             domain: String::from_utf8_lossy(ask.domain).into_owned(),
-            descriptors,
+            descriptors: descriptors.collect(),
         }
     }
-}
 
-impl Report {
     /// Adds what the counters have now, given what becomes of looks at them, and at those of the
-    /// trials.
-    fn add_states(&mut self, plan: &Plan, outcomes: &Outcomes<'_>, tried: &Decisions) {
+    /// trials. `is_alone`: all counters are in this process.
+    fn add_states(
+        &mut self,
+        plan: &Plan,
+        outcomes: &Outcomes<'_>,
+        tried: &Decisions,
+        is_alone: bool,
+    ) {
         let all = self.descriptors.iter_mut().zip(&outcomes.each);
         for (index, (descriptor, outcome)) in all.enumerate() {
             descriptor.refused_now = outcome.refuses;
@@ -282,26 +273,17 @@ impl Report {
                 let verdict = decision.verdict();
                 descriptor.refused_now |=
                     !check.modes.shadow && verdict.is_some_and(|verdict| verdict.remaining == 0);
-                descriptor.live = Some(State::new(decision, planned.scale, check));
+                descriptor.live = Some(State::new(decision, planned.scale, check, is_alone));
             }
             if let (Some(trial), Some(trials)) = (&mut descriptor.trial, &plan.trials) {
                 trial.live = trials.of_slot(index).and_then(|check| {
                     let amount = &plan.rules.limit(trials.limit(check)).trial.as_ref()?.amount;
                     let decision = tried.get(check.0)?;
-                    Some(State::new(decision, amount.scale, &trials.checks[check]))
+                    let check = &trials.checks[check];
+                    Some(State::new(decision, amount.scale, check, is_alone))
                 });
             }
         }
-    }
-
-    fn states(&mut self) -> impl Iterator<Item = &mut State> {
-        self.descriptors.iter_mut().flat_map(|descriptor| {
-            let of_trial = descriptor
-                .trial
-                .as_mut()
-                .and_then(|trial| trial.live.as_mut());
-            descriptor.live.as_mut().into_iter().chain(of_trial)
-        })
     }
 
     /// Adds to the reason of each descriptor which override decides it.
@@ -359,6 +341,7 @@ impl Descriptor {
         domain: &[u8],
         entries: &[Entry<'_>],
         explanation: &Explanation<'_>,
+        unknown: Option<&str>,
     ) -> Self {
         let slot = &plan.slots[index];
         let written: Vec<_> = entries.iter().map(ToString::to_string).collect();
@@ -371,7 +354,7 @@ impl Descriptor {
             Fate::Checked(checked) => Some(plan.checks.key(&plan.checks[checked.check])),
             _ => None,
         };
-        let (outcome, reason) = outcome(plan, slot, explanation, &written);
+        let (outcome, reason) = outcome(plan, slot, explanation, &written, unknown);
         Self {
             subject: counter
                 .map_or_else(|| key::name_of(domain, entries.iter().copied()), key::name),
@@ -395,12 +378,8 @@ impl Tried {
         let trials = plan.trials.as_ref()?;
         let index = trials.of_slot(slot)?;
         let limit = plan.rules.limit(trials.limit(index));
-        let fields = diff::fields(&plan.rules, limit);
         Some(Self {
-            amount: fields
-                .into_iter()
-                .find(|(name, _)| *name == "trial")
-                .map(|(_, amount)| amount)?,
+            amount: field(&diff::fields(&plan.rules, limit), "trial")?.to_owned(),
             counter: String::from_utf8_lossy(trials.checks.key(&trials.checks[index])).into_owned(),
             live: None,
         })
@@ -408,7 +387,7 @@ impl Tried {
 }
 
 impl State {
-    fn new(decision: &Decision, scale: Scale, check: &Check) -> Self {
+    fn new(decision: &Decision, scale: Scale, check: &Check, is_alone: bool) -> Self {
         let verdict = decision.verdict();
         let left = verdict.map(|verdict| scale.units(verdict.remaining));
         let resets = verdict
@@ -420,7 +399,8 @@ impl State {
             resets_in_seconds: resets,
             remaining: left,
             reset_seconds: resets,
-            this_replica_only: matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
+            this_replica_only: is_alone
+                || matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
             error: decision
                 .store_error()
                 .map(|error| error::for_callers(error).to_owned()),
@@ -434,12 +414,15 @@ fn outcome(
     slot: &Slot,
     explanation: &Explanation<'_>,
     entries: &[String],
+    unknown: Option<&str>,
 ) -> (&'static str, String) {
     let rate =
         |limit: Option<LimitInForce<'_>>| limit.map_or_else(String::new, |limit| rate(plan, limit));
     let limit = plan.limit(slot);
+    if let (Fate::Free, Some(why)) = (&slot.fate, unknown) {
+        return ("unknown_domain", why.to_owned());
+    }
     match (&slot.fate, limit) {
-        (Fate::Free, _) if plan.unknown_domain => ("unknown_domain", String::new()),
         (Fate::Free, None) => {
             let why = why_no_limit(&plan.rules, explanation.trace.as_ref(), entries);
             ("no_limit", format!("not limited: {why}"))
@@ -534,23 +517,22 @@ fn why_no_limit(rules: &Rules, trace: Option<&Trace>, entries: &[String]) -> Str
     }
 }
 
+/// The value of a field of a limit.
+fn field<'f>(fields: &'f [(&str, String)], sought: &str) -> Option<&'f str> {
+    let mut named = fields.iter().filter(|(name, _)| *name == sought);
+    named.next().map(|(_, value)| &**value)
+}
+
 /// The rate, and what says so.
 fn rate(plan: &Plan, limit: LimitInForce<'_>) -> String {
     let fields = diff::fields(&plan.rules, limit);
-    let field = |sought| {
-        fields
-            .iter()
-            .find(|(name, _)| *name == sought)
-            .map(|(_, value)| value.as_str())
-    };
-    let plan = field("plan").map(|plan| format!(", plan {}", one_line(plan)));
-    let row = field("row").map(|row| format!(", row {}", one_line(row)));
-    format!(
-        "{}{}{}",
-        field("rate").unwrap_or_default(),
-        plan.unwrap_or_default(),
-        row.unwrap_or_default()
-    )
+    let mut rate = field(&fields, "rate").unwrap_or_default().to_owned();
+    for name in ["plan", "row"] {
+        if let Some(value) = field(&fields, name) {
+            rate += &format!(", {name} {}", one_line(value));
+        }
+    }
+    rate
 }
 
 impl Level {
@@ -611,56 +593,19 @@ impl Shown {
             path: limit.limit.path(),
             from: one_line(&limit.limit.origin.to_string()),
             rate: limit.amount().map(|amount| RateRecord::new(&amount.shown)),
-            fields: Fields(
-                diff::fields(rules, limit)
-                    .into_iter()
-                    .map(|(name, value)| (name.to_owned(), value))
-                    .collect(),
-            ),
+            fields: diff::fields(rules, limit)
+                .into_iter()
+                .map(|(name, text)| (name.to_owned(), typed(text)))
+                .collect(),
         }
     }
 }
 
-impl Serialize for Fields {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (name, value) in &self.0 {
-            match (value.parse::<u64>(), value.parse::<bool>()) {
-                (Ok(number), _) => map.serialize_entry(name, &number)?,
-                (_, Ok(is)) => map.serialize_entry(name, &is)?,
-                _ => map.serialize_entry(name, value)?,
-            }
-        }
-        map.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> serde::de::Visitor<'de> for InOrder {
-            type Value = Fields;
-
-            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                out.write_str("an object of texts, numbers and booleans")
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> Result<Fields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some((name, value)) = map.next_entry::<_, serde_json::Value>()? {
-                    fields.push((
-                        name,
-                        value
-                            .as_str()
-                            .map_or_else(|| value.to_string(), str::to_owned),
-                    ));
-                }
-                Ok(Fields(fields))
-            }
-        }
-        deserializer.deserialize_map(InOrder)
+/// A number or a boolean, if the text is that of one.
+fn typed(text: String) -> Value {
+    match (text.parse::<u64>(), text.parse::<bool>()) {
+        (Ok(number), _) => number.into(),
+        (_, Ok(is)) => is.into(),
+        _ => text.into(),
     }
 }

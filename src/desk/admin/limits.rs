@@ -26,9 +26,7 @@ pub struct Limits {
 
 pub(super) fn page(parts: &Parts, query: &Query) -> Result<Limits, Failure> {
     let page = query.page(USUAL_COUNT)?;
-    let none = Rules::default();
-    let snapshot = parts.live.load();
-    let rules = snapshot.as_ref().map_or(&none, |snapshot| &snapshot.rules);
+    let rules = &known::rules(parts);
     let search = query.get("search").unwrap_or_default().to_lowercase();
     let has = |text: &str| text.to_lowercase().contains(&search);
     known::domain(rules, query.get("domain"))?;

@@ -58,7 +58,7 @@ const ID: &str = "{id}";
 
 /// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found<'p> {
+pub(super) struct FoundRoute<'p> {
     pub(super) operation: Operation,
     pub(super) need: Need,
     /// The last part of the path of a call about one thing; else empty.
@@ -69,7 +69,10 @@ pub(super) struct Found<'p> {
 ///
 /// # Errors
 /// The methods of the path, if the request has another one; `None`: there is no such path.
-pub(super) fn find<'p>(method: &Method, path: &'p str) -> Result<Found<'p>, Option<&'static str>> {
+pub(super) fn find<'p>(
+    method: &Method,
+    path: &'p str,
+) -> Result<FoundRoute<'p>, Option<&'static str>> {
     let path = path.strip_prefix(BASE).ok_or(None)?;
     let mut allowed = None;
     for &(ref known, pattern, need, operation) in &ROUTES {
@@ -77,7 +80,7 @@ pub(super) fn find<'p>(method: &Method, path: &'p str) -> Result<Found<'p>, Opti
             continue;
         };
         if known == method {
-            return Ok(Found {
+            return Ok(FoundRoute {
                 operation,
                 need,
                 id,
@@ -132,7 +135,7 @@ mod tests {
                 "a1",
             ),
         ] {
-            let found = Found {
+            let found = FoundRoute {
                 operation,
                 need,
                 id,

@@ -1,6 +1,5 @@
 //! `/api/v1/status`: what this process is, and how it is doing.
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
@@ -8,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Parts;
 use super::access::{Access, Caller};
-use crate::store::redis::{Deployment, Server};
 
 /// The answer.
 #[derive(Debug, Serialize, Deserialize)]
@@ -73,15 +71,21 @@ pub fn now() -> Timestamp {
 
 pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status {
     let snapshot = parts.live.load();
+    let rules = snapshot.as_ref().map(|snapshot| &snapshot.rules);
     let reasons = parts.health.problem().unwrap_or_default();
-    let servers = |(name, deployment): &(&'static str, Arc<Deployment>)| {
-        deployment
-            .servers()
-            .into_iter()
-            .filter(|server| !server.address.is_empty())
-            .map(|server| redis_server(name, server))
-            .collect::<Vec<_>>()
-    };
+    let mut redis = Vec::new();
+    for (name, deployment) in &parts.deployments {
+        for server in deployment.servers() {
+            if !server.address.is_empty() {
+                redis.push(RedisServer {
+                    deployment: (*name).to_owned(),
+                    circuit: server.state.name().to_owned(),
+                    up: server.status.is_up,
+                    server: server.address,
+                });
+            }
+        }
+    }
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         replica: rustix::system::uname()
@@ -100,24 +104,11 @@ pub(super) fn report(parts: &Parts, access: &Access, caller: &Caller) -> Status 
         healthy: parts.health.is_ready(),
         reasons: reasons.lines().map(str::to_owned).collect(),
         generation: snapshot.as_ref().map_or(0, |snapshot| snapshot.generation),
-        limits: snapshot
-            .as_ref()
-            .map_or(0, |snapshot| snapshot.rules.limit_count()),
-        domains: snapshot
-            .as_ref()
-            .map_or(0, |snapshot| snapshot.rules.domains().count()),
+        limits: rules.map_or(0, |rules| rules.limit_count()),
+        domains: rules.map_or(0, |rules| rules.domains().count()),
         refused_configuration: parts.live.rejected().is_some(),
-        redis: parts.deployments.iter().flat_map(servers).collect(),
+        redis,
         authorized_as: caller.0.as_deref().map(str::to_owned),
         may_change: access.accepts_changes(),
-    }
-}
-
-fn redis_server(deployment: &str, server: Server) -> RedisServer {
-    RedisServer {
-        deployment: deployment.to_owned(),
-        circuit: server.state.name().to_owned(),
-        up: server.status.is_up,
-        server: server.address,
     }
 }

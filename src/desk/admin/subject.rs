@@ -18,7 +18,7 @@ const MAX_ENTRIES: usize = 64;
 const MAX_NAMED: usize = 10;
 
 /// A subject that a store counts.
-pub(super) struct Found {
+pub(super) struct CountedSubject {
     plan: Plan,
     pub(super) check: CheckIndex,
     /// As they are shown.
@@ -27,7 +27,7 @@ pub(super) struct Found {
     pub(super) is_trial: bool,
 }
 
-impl Found {
+impl CountedSubject {
     /// The limit that counts it.
     pub(super) fn limit(&self) -> Result<&Limit, Failure> {
         let found = self.plan.limit(&self.plan.slots[0]);
@@ -83,7 +83,7 @@ fn written(texts: &[&str]) -> Result<Vec<EntryText>, Failure> {
 }
 
 /// The subject of the parameters `subject`, or `domain` and `entry`.
-pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
+pub(super) fn find(parts: &Parts, query: &Query) -> Result<CountedSubject, Failure> {
     let texts: Vec<&str> = query.all("entry").take(MAX_ENTRIES + 1).collect();
     let (plan, domain, entries) = match (query.get("subject"), query.get("domain")) {
         (Some(name), None) if texts.is_empty() => {
@@ -135,7 +135,7 @@ pub(super) fn find(parts: &Parts, query: &Query) -> Result<Found, Failure> {
             return Err(no_limit());
         }
     };
-    Ok(Found {
+    Ok(CountedSubject {
         plan,
         check,
         entries,

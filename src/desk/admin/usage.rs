@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::query::{Query, next};
 use super::reply::Failure;
-use super::subject::{self, Found};
+use super::subject::{self, CountedSubject};
 use super::{Parts, known};
 use crate::core::algorithm::{Algorithm, SlidingWindowBuckets};
 use crate::core::time::people::timestamp;
@@ -68,7 +68,7 @@ pub struct Usage {
 }
 
 /// The hits of one period of a limit, such as a month.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct PeriodOfUse {
     /// When it begins.
     pub begin: Timestamp,
@@ -236,32 +236,24 @@ fn periods(series: &usage::Series, amount: &Amount, first_seen: Micros) -> Vec<P
         return Vec::new();
     };
     let limit = amount.scale.hits(amount.rate.requests_per_unit);
-    let mut periods: Vec<(u64, PeriodOfUse)> = Vec::new();
+    let mut periods: Vec<PeriodOfUse> = Vec::new();
     for (bucket, begin) in series
         .buckets
         .iter()
         .zip((series.begin.0..).step_by(series.interval.micros() as usize))
     {
         let window = period.window_at(Micros(begin));
-        if periods
-            .last()
-            .is_none_or(|(number, _)| *number != window.number)
-        {
-            let is_whole = series.begin <= window.begin || first_seen >= series.begin;
-            let [begin, end] = [window.begin, window.end].map(timestamp);
-            let new = PeriodOfUse {
+        let [begin, end] = [window.begin, window.end].map(timestamp);
+        if periods.last().is_none_or(|last| last.begin != begin) {
+            periods.push(PeriodOfUse {
                 begin,
                 end,
-                whole: is_whole,
-                hits: 0,
-                refused: 0,
-                given_back: 0,
-                used: 0,
+                whole: series.begin <= window.begin || first_seen >= series.begin,
                 limit,
-            };
-            periods.push((window.number, new));
+                ..PeriodOfUse::default()
+            });
         }
-        let Some((_, last)) = periods.last_mut() else {
+        let Some(last) = periods.last_mut() else {
             continue;
         };
         last.hits += bucket.asked;
@@ -272,7 +264,7 @@ fn periods(series: &usage::Series, amount: &Amount, first_seen: Micros) -> Vec<P
             .saturating_sub(last.refused)
             .saturating_sub(last.given_back);
     }
-    periods.into_iter().map(|(_, period)| period).collect()
+    periods
 }
 
 /// Whether the checks of this limit, or of its trial, are on the Redis for seconds. Of a table whose
@@ -398,7 +390,7 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
 /// By the usage record of the subject; `None`: its limit records no usage, or for less time.
 async fn by_record(
     parts: &Parts,
-    found: &Found,
+    found: &CountedSubject,
     over: Span,
     deadline: Instant,
 ) -> Result<Option<usage::Count>, Failure> {
@@ -421,7 +413,7 @@ async fn by_record(
 /// By the buckets that the limit itself counts in.
 async fn by_buckets(
     parts: &Parts,
-    found: &Found,
+    found: &CountedSubject,
     buckets: &SlidingWindowBuckets,
     over: Span,
     deadline: Instant,
@@ -467,7 +459,7 @@ async fn by_buckets(
 }
 
 /// Why the hits of an interval are not known.
-fn uncounted(found: &Found, limit: &Limit, over: Span) -> Failure {
+fn uncounted(found: &CountedSubject, limit: &Limit, over: Span) -> Failure {
     let (path, origin) = (limit.path(), &limit.origin);
     Failure::bad_request(&match found.checks().tracking(found.check) {
         Some(tracking) => format!(

@@ -1,5 +1,6 @@
 //! Reads a counter key again, for people: its domain, and the entries of its path.
 
+use percent_encoding::percent_decode;
 use serde::{Deserialize, Serialize};
 
 use super::{DIGEST, PATTERN, VALUE};
@@ -78,23 +79,7 @@ fn text(part: &[u8]) -> String {
     if let Some((&DIGEST, digest)) = part.split_first() {
         return format!("sha256:{}", String::from_utf8_lossy(digest));
     }
-    let mut bytes = Vec::with_capacity(part.len());
-    let mut rest = part;
-    while let Some((&byte, after)) = rest.split_first() {
-        let escaped = after
-            .first_chunk::<2>()
-            .filter(|_| byte == b'%')
-            .and_then(|digits| {
-                let digits = str::from_utf8(digits).ok()?;
-                u8::from_str_radix(digits, 16).ok()
-            });
-        bytes.push(escaped.unwrap_or(byte));
-        rest = if escaped.is_some() {
-            &after[2..]
-        } else {
-            after
-        };
-    }
+    let bytes: Vec<u8> = percent_decode(part).collect();
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         shown.push_str(chunk.valid());
