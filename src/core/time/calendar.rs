@@ -313,12 +313,9 @@ impl Calendar {
     /// The first second at which the clocks show the begin of a window or a later time.
     fn begin_secs(self, number: i64) -> i64 {
         let secs = self.time_secs as i32;
-        let time = (
-            (secs / 3_600) as i8,
-            (secs / 60 % 60) as i8,
-            (secs % 60) as i8,
-        );
-        let local = self.first_date(number).at(time.0, time.1, time.2, 0);
+        let [hour, minute, second] =
+            [secs / 3_600, secs / 60 % 60, secs % 60].map(|part| part as i8);
+        let local = self.first_date(number).at(hour, minute, second, 0);
         let rules = self.zone.rules();
         let instant = match rules.to_ambiguous_timestamp(local).offset() {
             AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(local),

@@ -23,14 +23,10 @@ struct Known {
 /// All zones and their other names, in the order of [`order`]. There are about 600, and each has a
 /// few KiB, so that all of them together are bounded.
 static ZONES: LazyLock<Vec<Known>> = LazyLock::new(|| {
-    let names = TimeZoneDatabase::bundled()
+    let mut all: Vec<Known> = TimeZoneDatabase::bundled()
         .available()
-        .map(|name| name.as_str().into())
-        .collect::<Vec<Box<str>>>();
-    let mut all: Vec<Known> = names
-        .into_iter()
         .map(|name| Known {
-            name,
+            name: name.as_str().into(),
             rules: OnceLock::new(),
         })
         .collect();
@@ -40,12 +36,8 @@ static ZONES: LazyLock<Vec<Known>> = LazyLock::new(|| {
 
 /// The order of names in any letter case.
 fn order(left: &str, right: &str) -> std::cmp::Ordering {
-    let lower = |name: &str| {
-        name.bytes()
-            .map(|byte| byte.to_ascii_lowercase())
-            .collect::<Vec<_>>()
-    };
-    lower(left).cmp(&lower(right))
+    let left = left.bytes().map(|byte| byte.to_ascii_lowercase());
+    left.cmp(right.bytes().map(|byte| byte.to_ascii_lowercase()))
 }
 
 impl Zone {

@@ -1,6 +1,7 @@
 //! `/api/v1/decisions`: how often each limit decided what, since the start. Readers that want rates
 //! take the differences of two answers.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -69,19 +70,18 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Decisions, Failure>
             }
         }
     });
-    let mut all: Vec<_> = by_limit
+    report.limits = by_limit
         .into_iter()
-        .map(|((domain, path), outcomes)| (outcomes.values().sum::<u64>(), domain, path, outcomes))
-        .collect();
-    all.sort_unstable_by(|one, other| (other.0, &one.1, &one.2).cmp(&(one.0, &other.1, &other.2)));
-    all.truncate(count);
-    report.limits = all
-        .into_iter()
-        .map(|(_, domain, path, outcomes)| OfLimit {
+        .map(|((domain, path), outcomes)| OfLimit {
             limit: format!("{domain}.{path}"),
             domain,
             outcomes,
         })
         .collect();
+    // Limits with as many decisions stay in the order of their names.
+    report
+        .limits
+        .sort_by_key(|limit| Reverse(limit.outcomes.values().sum::<u64>()));
+    report.limits.truncate(count);
     Ok(report)
 }

@@ -308,16 +308,11 @@ impl Report {
             let until = one.until.map_or_else(String::new, |until| {
                 format!(" until {}", people::instant(people::timestamp(until)))
             });
-            let by = if one.by.is_empty() {
-                String::new()
-            } else {
-                format!(" of {}", one.by)
+            let behind = |mark: &str, text: &str| match text {
+                "" => String::new(),
+                text => format!("{mark}{text}"),
             };
-            let why = if one.reason.is_empty() {
-                String::new()
-            } else {
-                format!(": {}", one.reason)
-            };
+            let (by, why) = (behind(" of ", &one.by), behind(": ", &one.reason));
             let before = match applied {
                 Applied::Raise(amount) => {
                     format!("{}, raised to {}", descriptor.reason, amount.rate)
@@ -474,43 +469,34 @@ fn why_no_limit(rules: &Rules, trace: Option<&Trace>, entries: &[String]) -> Str
     // The last level is the one whose entry failed.
     let failed = || entry(trace.map_or(0, |trace| trace.levels.len().saturating_sub(1)));
     match trace.map(|trace| &trace.end) {
+        Some(End::NoBranch(keys)) if keys.first.is_empty() => format!(
+            "the descriptor goes on with {} where the files have no further level",
+            failed()
+        ),
         Some(End::NoBranch(keys)) => {
             let names: Vec<_> = keys.first.iter().map(|key| one_line(key)).collect();
-            if names.is_empty() {
-                format!(
-                    "the descriptor goes on with {} where the files have no further level",
-                    failed()
-                )
-            } else {
-                format!(
-                    "no branch matches the entry {}; its level has the keys {}",
-                    failed(),
-                    list(&names, keys.more)
-                )
-            }
+            format!(
+                "no branch matches the entry {}; its level has the keys {}",
+                failed(),
+                list(&names, keys.more)
+            )
+        }
+        Some(End::NoLimit(below)) if below.first.is_empty() => {
+            "what it matches has no rate_limit".to_owned()
         }
         Some(End::NoLimit(below)) => {
-            let names: Vec<_> = below
-                .first
-                .iter()
-                .map(|written| one_line(&written.to_string()))
-                .collect();
-            if names.is_empty() {
-                "what it matches has no rate_limit".to_owned()
-            } else {
-                format!(
-                    "what it matches has no rate_limit; the files go on with {}",
-                    list(&names, below.more)
-                )
-            }
+            let written = below.first.iter().map(ToString::to_string);
+            let names: Vec<_> = written.map(|written| one_line(&written)).collect();
+            format!(
+                "what it matches has no rate_limit; the files go on with {}",
+                list(&names, below.more)
+            )
         }
         Some(End::Limit(id)) => {
-            let table = rules
-                .limit(*id)
-                .table
-                .as_ref()
-                .map(|table| (one_line(table.rows.file()), entry(table.level)));
-            let (file, entry) = table.unwrap_or_default();
+            let table = rules.limit(*id).table.as_ref();
+            let (file, entry) = table
+                .map(|table| (one_line(table.rows.file()), entry(table.level)))
+                .unwrap_or_default();
             format!("the table {file} has no row for {entry}, and there is no 'rate_limit'")
         }
         None => String::new(),

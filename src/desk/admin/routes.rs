@@ -86,11 +86,10 @@ pub(super) fn find<'p>(
                 id,
             });
         }
-        allowed = Some(match (allowed, known) {
-            (Some(_), _) => "GET, POST",
-            (None, known) if *known == Method::GET => "GET",
-            (None, known) if *known == Method::DELETE => "DELETE",
-            (None, _) => "POST",
+        // No path has more than two methods.
+        allowed = Some(match allowed {
+            Some(_) => "GET, POST",
+            None => known.as_str(),
         });
     }
     Err(allowed)

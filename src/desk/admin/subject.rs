@@ -164,12 +164,7 @@ pub(super) fn plan_of(
             } else {
                 ""
             };
-            let named = paths
-                .iter()
-                .take(MAX_NAMED)
-                .cloned()
-                .collect::<Vec<_>>()
-                .join(", ");
+            let named = paths[..paths.len().min(MAX_NAMED)].join(", ");
             Failure::bad_request(&format!(
                 "limit: the value is known by its digest only, and these limits may count it: \
                  {named}{more}; write one of them as limit"

@@ -104,18 +104,14 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
         named(query, "by", RANKINGS)?
     };
     let (domain, limit) = (query.get("domain"), query.get("limit"));
-    let count = query.count(USUAL_COUNT)?;
-    let heaviest = |limit: Option<String>| {
-        let domain = domain.map(str::to_owned);
-        parts.subjects.heaviest(&subjects::Query {
-            window: recent,
-            by: ranking,
-            count,
-            domain,
-            limit,
-        })
+    let mut asked = subjects::Query {
+        window: recent,
+        by: ranking,
+        count: query.count(USUAL_COUNT)?,
+        domain: domain.map(str::to_owned),
+        limit: limit.map(str::to_owned),
     };
-    let mut found = heaviest(limit.map(str::to_owned));
+    let mut found = parts.subjects.heaviest(&asked);
     // What is counted is known, also after its limit has been removed.
     if found.subjects.is_empty() {
         let rules = known::rules(parts);
@@ -129,7 +125,8 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
                 .find(is_it)
                 .map(Limit::path)
                 .ok_or_else(|| known::no_limit_named(&rules, domain, limit))?;
-            found = heaviest(Some(path));
+            asked.limit = Some(path);
+            found = parts.subjects.heaviest(&asked);
         }
     }
     let kind = subject::override_kinds(parts);

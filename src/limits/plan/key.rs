@@ -95,17 +95,9 @@ pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: 
 /// Replaces `out` with the key of the record of a subject.
 pub(crate) fn write_record(prefix: &str, tracking: &Tracking, subject: &[u8], out: &mut Vec<u8>) {
     out.clear();
-    for part in [
-        prefix.as_bytes(),
-        VERSION,
-        b"{",
-        subject,
-        b"}",
-        trial_tag(tracking),
-        USAGE,
-    ] {
-        out.extend_from_slice(part);
-    }
+    write_subject(out, prefix, subject);
+    out.extend_from_slice(trial_tag(tracking));
+    out.extend_from_slice(USAGE);
 }
 
 const fn trial_tag(tracking: &Tracking) -> &'static [u8] {

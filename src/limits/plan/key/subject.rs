@@ -123,15 +123,11 @@ impl Subject {
     pub(crate) fn tag(&self) -> Vec<u8> {
         let mut tag = Vec::new();
         self.domain.write(&mut tag, None);
-        for SubjectEntry {
-            key,
-            value,
-            is_shared,
-        } in &self.entries
-        {
+        for entry in &self.entries {
+            let mark = if entry.is_shared { PATTERN } else { VALUE };
             tag.push(b'|');
-            key.write(&mut tag, None);
-            value.write(&mut tag, Some(if *is_shared { PATTERN } else { VALUE }));
+            entry.key.write(&mut tag, None);
+            entry.value.write(&mut tag, Some(mark));
         }
         tag
     }
@@ -166,16 +162,11 @@ impl Subject {
         };
         let mut ask = Ask::default();
         ask.domain = domain;
-        for SubjectEntry {
-            key,
-            value,
-            is_shared,
-        } in &self.entries
-        {
-            let (Part::Text(key), Part::Text(value)) = (key, value) else {
+        for entry in &self.entries {
+            let (Part::Text(key), Part::Text(value)) = (&entry.key, &entry.value) else {
                 return Err(DIGEST_ONLY);
             };
-            let value: &[u8] = if *is_shared {
+            let value: &[u8] = if entry.is_shared {
                 first_address(value).unwrap_or(value)
             } else {
                 value
