@@ -32,7 +32,7 @@ pub use options::{OptionError, OptionField};
 pub use sliding_window_buckets::SlidingWindowBuckets;
 pub use sliding_window_counter::SlidingWindowCounter;
 pub use sliding_window_log::SlidingWindowLog;
-pub use ticks::{LARGEST_COUNT, Units};
+pub use ticks::{Flow, LARGEST_COUNT, Units};
 pub use token_bucket::TokenBucket;
 
 use crate::core::time::{Anchor, PeriodKind, Span, Weekday, Zone};
@@ -43,6 +43,8 @@ use definition::Definition;
 pub struct Spec {
     /// Which algorithm.
     pub kind: AlgorithmKind,
+    /// Makes it of its numbers and options.
+    define: fn(&Terms<'_>) -> Result<Algorithm, OptionError>,
     /// The value of `algorithm` in a configuration file.
     pub name: &'static str,
     /// Names the algorithm in the keys of its counters. Two letters: bytes of known number are
@@ -64,6 +66,7 @@ pub struct Spec {
 pub const TABLE: [Spec; 7] = [
     Spec {
         kind: AlgorithmKind::FixedWindow,
+        define: |terms| Definition::try_new(terms).map(Algorithm::FixedWindow),
         name: "fixed_window",
         key_tag: *b"fw",
         wire_code: b'F',
@@ -82,6 +85,7 @@ pub const TABLE: [Spec; 7] = [
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowLog,
+        define: |terms| Definition::try_new(terms).map(Algorithm::SlidingWindowLog),
         name: "sliding_window_log",
         key_tag: *b"sl",
         wire_code: b'L',
@@ -92,6 +96,7 @@ pub const TABLE: [Spec; 7] = [
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowCounter,
+        define: |terms| Definition::try_new(terms).map(Algorithm::SlidingWindowCounter),
         name: "sliding_window_counter",
         key_tag: *b"sc",
         wire_code: b'C',
@@ -102,6 +107,7 @@ pub const TABLE: [Spec; 7] = [
     },
     Spec {
         kind: AlgorithmKind::SlidingWindowBuckets,
+        define: |terms| Definition::try_new(terms).map(Algorithm::SlidingWindowBuckets),
         name: "sliding_window_buckets",
         key_tag: *b"sb",
         wire_code: b'B',
@@ -120,6 +126,7 @@ pub const TABLE: [Spec; 7] = [
     },
     Spec {
         kind: AlgorithmKind::TokenBucket,
+        define: |terms| Definition::try_new(terms).map(Algorithm::TokenBucket),
         name: "token_bucket",
         key_tag: *b"tb",
         wire_code: b'T',
@@ -130,6 +137,7 @@ pub const TABLE: [Spec; 7] = [
     },
     Spec {
         kind: AlgorithmKind::LeakyBucket,
+        define: |terms| Definition::try_new(terms).map(Algorithm::LeakyBucket),
         name: "leaky_bucket",
         key_tag: *b"lb",
         wire_code: b'Q',
@@ -146,6 +154,7 @@ pub const TABLE: [Spec; 7] = [
     },
     Spec {
         kind: AlgorithmKind::Concurrency,
+        define: |terms| Definition::try_new(terms).map(Algorithm::Concurrency),
         name: "concurrency",
         key_tag: *b"cc",
         wire_code: b'H',
@@ -236,22 +245,6 @@ impl Algorithm {
             Self::LeakyBucket(_) => AlgorithmKind::LeakyBucket,
             Self::Concurrency(_) => AlgorithmKind::Concurrency,
         }
-    }
-
-    fn define(terms: &Terms<'_>) -> Result<Self, OptionError> {
-        Ok(match terms.options.kind {
-            AlgorithmKind::FixedWindow => Self::FixedWindow(Definition::try_new(terms)?),
-            AlgorithmKind::SlidingWindowLog => Self::SlidingWindowLog(Definition::try_new(terms)?),
-            AlgorithmKind::SlidingWindowCounter => {
-                Self::SlidingWindowCounter(Definition::try_new(terms)?)
-            }
-            AlgorithmKind::SlidingWindowBuckets => {
-                Self::SlidingWindowBuckets(Definition::try_new(terms)?)
-            }
-            AlgorithmKind::TokenBucket => Self::TokenBucket(Definition::try_new(terms)?),
-            AlgorithmKind::LeakyBucket => Self::LeakyBucket(Definition::try_new(terms)?),
-            AlgorithmKind::Concurrency => Self::Concurrency(Definition::try_new(terms)?),
-        })
     }
 }
 

@@ -330,8 +330,8 @@ impl Breaker {
 
     /// Why it is not closed, by the last probe; in the ramp, why it was open; `None` if closed.
     /// Slowness is an outage.
-    #[must_use]
-    pub fn why(&self) -> Option<Why> {
+    #[cfg(test)]
+    fn why(&self) -> Option<Why> {
         match self.phase {
             Phase::Closed => None,
             Phase::Open { outage, .. } | Phase::Ramp { outage, .. } => Some(outage.why),

@@ -94,12 +94,6 @@ pub struct Hits {
 }
 
 impl Hits {
-    const NONE: Self = Self {
-        asked: 0,
-        refused: 0,
-        given_back: 0,
-    };
-
     /// The sum of both, of which no number exceeds `most`.
     #[must_use]
     pub fn plus(self, other: Self, most: u64) -> Self {
@@ -118,7 +112,7 @@ impl Hits {
         match hits {
             ..0 => Self {
                 given_back: size,
-                ..Self::NONE
+                ..Self::default()
             },
             _ => Self {
                 asked: size,
@@ -131,7 +125,7 @@ impl Hits {
     /// Whether nothing is to be recorded.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        *self == Self::NONE
+        *self == Self::default()
     }
 }
 
@@ -218,14 +212,14 @@ impl Order {
 impl Record {
     fn new(settings: &Settings, now: Micros) -> Self {
         let mut record = Self {
-            total: Hits::NONE,
+            total: Hits::default(),
             first_seen: now,
             last_seen: now,
             interval: 1,
             buckets: 1,
             base: 0,
             current: 0,
-            open: Hits::NONE,
+            open: Hits::default(),
             cells: Vec::new(),
         };
         record.begin_ring(settings, now);
@@ -237,7 +231,7 @@ impl Record {
         self.buckets = settings.buckets.max(1);
         self.base = now.0 / self.interval;
         self.current = self.base;
-        self.open = Hits::NONE;
+        self.open = Hits::default();
         self.cells = Vec::new();
     }
 
@@ -269,7 +263,7 @@ impl Record {
             return;
         };
         if gap >= u64::from(self.buckets) {
-            (self.base, self.current, self.open) = (number, number, Hits::NONE);
+            (self.base, self.current, self.open) = (number, number, Hits::default());
             self.cells = Vec::new();
             return;
         }
@@ -277,7 +271,7 @@ impl Record {
         self.set(self.current, closed);
         // Those without hits in between have the cells of an earlier lap.
         for empty in self.current + 1..number {
-            self.set(empty, Hits::NONE);
+            self.set(empty, Hits::default());
         }
         self.current = number;
     }
@@ -288,7 +282,7 @@ impl Record {
             if hits.is_none() {
                 return;
             }
-            self.cells.resize(cell + 1, Hits::NONE);
+            self.cells.resize(cell + 1, Hits::default());
         }
         self.cells[cell] = hits;
     }
@@ -308,7 +302,7 @@ impl Record {
                 .get(self.cell(number))
                 .copied()
                 .unwrap_or_default(),
-            _ => Hits::NONE,
+            _ => Hits::default(),
         }
     }
 

@@ -130,7 +130,7 @@ fn show_algorithm(amount: &Amount) -> String {
         Algorithm::TokenBucket(it) => (
             format!(", token_bucket with burst {}", it.burst),
             it.tick,
-            (it.limit, it.window),
+            (it.flow.limit, it.flow.window),
             it.debt,
         ),
         Algorithm::LeakyBucket(it) => (
@@ -139,7 +139,7 @@ fn show_algorithm(amount: &Amount) -> String {
                 ms(it.tick, it.max_delay)
             ),
             it.tick,
-            (it.limit, it.window),
+            (it.flow.limit, it.flow.window),
             it.debt,
         ),
         Algorithm::Concurrency(_) => unreachable!("it returned"),

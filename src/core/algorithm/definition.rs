@@ -166,15 +166,8 @@ impl AlgorithmKind {
 
     /// Those that count hits over a time: all but the last of the table, which counts requests in
     /// flight.
-    pub const OVER_TIME: [(&'static str, Self); TABLE.len() - 1] = {
-        let mut over_time = [("", Self::FixedWindow); TABLE.len() - 1];
-        let mut index = 0;
-        while index < over_time.len() {
-            over_time[index] = Self::NAMED[index];
-            index += 1;
-        }
-        over_time
-    };
+    pub const OVER_TIME: [(&'static str, Self); TABLE.len() - 1] =
+        *Self::NAMED.first_chunk().expect("fewer than all");
 
     /// Its row of the table.
     #[inline]

@@ -17,18 +17,12 @@ use crate::core::verdict::Verdict;
 /// A rate and the longest delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
-    /// Hits per window.
-    pub limit: u64,
-    /// The window.
-    pub period: Span,
-    /// The window in ticks, rounded up; never zero.
-    pub window: u64,
+    /// The drain: hits per window, in the units that a backlog is counted in.
+    pub flow: Flow,
     /// The longest delay in ticks; 0: hits are spaced strictly, and none waits.
     pub max_delay: u64,
     /// The resolution of its times.
     pub tick: Tick,
-    /// What a backlog is counted in.
-    pub units: Units,
     /// Whether a refused hit takes a slot too, and until the queue is how many full limits longer
     /// than what is allowed.
     pub debt: Debt,
@@ -39,53 +33,29 @@ impl LeakyBucket {
     /// however long `max_delay` is.
     #[must_use]
     pub fn new(limit: u64, max_delay: Span, window: Span, debt: Debt) -> Self {
-        let period = window;
         let at = |units: Units| {
-            let tick = units.tick(period);
-            let window = tick.ceil(period);
+            let (tick, flow) = (units.tick(window), Flow::new(limit, window, units));
             let most_waiting = limit.max(u32::MAX.into()) - 1;
-            let longest = (u128::from(most_waiting) * u128::from(window))
+            let longest = (u128::from(most_waiting) * u128::from(flow.window))
                 .checked_div(u128::from(limit))
                 .unwrap_or(0);
             let max_delay = tick
                 .floor(max_delay)
                 .min(u64::try_from(longest).unwrap_or(u64::MAX));
             Self {
-                limit,
-                period,
-                window,
+                flow,
                 max_delay,
                 tick,
-                units,
                 debt,
             }
         };
         at(Units::choose(|units| at(units).is_exact()))
     }
 
-    /// The most hits that an empty queue takes: those whose slots are within `max_delay`.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        if self.limit == 0 {
-            return 0;
-        }
-        (self.room() / self.flow().per_hit()).saturating_add(1)
-    }
-
-    #[inline]
-    fn flow(&self) -> Flow {
-        Flow {
-            limit: self.limit,
-            period: self.period,
-            window: self.window,
-            units: self.units,
-        }
-    }
-
     /// The most hits that are counted in units.
     fn most_hits(&self) -> u64 {
         self.capacity()
-            .saturating_add(self.debt.limits() * self.limit)
+            .saturating_add(self.debt.limits() * self.flow.limit)
             .saturating_add(2)
             .saturating_mul(2)
     }
@@ -98,21 +68,25 @@ impl LeakyBucket {
             units,
         }) = state
         {
-            if units != self.units {
+            if units != self.flow.units {
                 // Rounded so that no time drains twice, and no part of a hit is lost.
                 let amount =
                     |factor: u64, divisor: u64| backlog.div_ceil(divisor).saturating_mul(factor);
-                (last, backlog) = self.units.convert(units, self.period, last, amount);
+                (last, backlog) = self
+                    .flow
+                    .units
+                    .convert(units, self.flow.period, last, amount);
             }
             // An empty queue means the same as no state, whatever the clock does.
-            let Some(clock) = Clock::resume(now, last, self.window).filter(|_| backlog > 0) else {
+            let Some(clock) = Clock::resume(now, last, self.flow.window).filter(|_| backlog > 0)
+            else {
                 return (Clock::fresh(now), 0);
             };
             return (
                 clock,
                 backlog
                     .min(self.longest())
-                    .saturating_sub(self.flow().between(last.min(clock.now), clock.now)),
+                    .saturating_sub(self.flow.between(last.min(clock.now), clock.now)),
             );
         }
         (Clock::fresh(now), 0)
@@ -120,7 +94,7 @@ impl LeakyBucket {
 
     /// The longest backlog at which so many hits are allowed; `None`: they never are.
     fn threshold(&self, hits: i64, max_hold: Span, room: u64, capacity: u64) -> Option<u64> {
-        let unit = self.flow().per_hit();
+        let unit = self.flow.per_hit();
         match u64::try_from(hits) {
             // A look is refused in debt only.
             Err(_) | Ok(0) => Some(room + unit),
@@ -132,7 +106,7 @@ impl LeakyBucket {
 
     /// The hits that count: those that a new hit has to wait for, and the one in service.
     fn used(&self, backlog: u64, room: u64, capacity: u64) -> u64 {
-        let unit = self.flow().per_hit();
+        let unit = self.flow.per_hit();
         match room.checked_sub(backlog) {
             Some(left) => capacity - (left / unit + 1),
             None => capacity + backlog.saturating_sub(room + unit).div_ceil(unit),
@@ -141,12 +115,12 @@ impl LeakyBucket {
 
     /// The units that drain within the longest delay.
     fn room(&self) -> u64 {
-        self.flow().within(self.max_delay)
+        self.flow.within(self.max_delay)
     }
 
     /// The longest backlog, debt included.
     fn longest(&self) -> u64 {
-        self.room() + (1 + self.debt.limits() * self.limit) * self.flow().per_hit()
+        self.room() + (1 + self.debt.limits() * self.flow.limit) * self.flow.per_hit()
     }
 }
 
@@ -165,7 +139,7 @@ impl Definition for LeakyBucket {
 
     fn step(&self, state: Option<State>, Arrival { now, max_hold }: Arrival, hits: i64) -> Step {
         let now = self.tick.at(now);
-        if self.limit == 0 {
+        if self.flow.limit == 0 {
             let nothing = Outcome {
                 allowed: hits <= 0,
                 capacity: 0,
@@ -176,7 +150,7 @@ impl Definition for LeakyBucket {
             return Step::unchanged(nothing.verdict(self.tick, Clock::fresh(now)), state);
         }
         let (clock, backlog) = self.read(state.as_ref(), now);
-        let (flow, unit) = (self.flow(), self.flow().per_hit());
+        let (flow, unit) = (&self.flow, self.flow.per_hit());
         let delay = flow.ticks(clock.now, backlog);
         let (room, capacity) = (self.room(), self.capacity());
         let threshold = self.threshold(hits, max_hold, room, capacity);
@@ -216,35 +190,39 @@ impl Definition for LeakyBucket {
         let state = State::Queue {
             last: clock.now,
             backlog: after,
-            units: self.units,
+            units: self.flow.units,
         };
         Step::changed(verdict, state, self.tick.span(keep_ticks))
     }
 
     fn limit(&mut self) -> &mut u64 {
-        &mut self.limit
+        &mut self.flow.limit
     }
 
     fn with_limit(self, limit: u64) -> Self {
         let max_delay = self.tick.span(self.max_delay);
-        Self::new(limit, max_delay, self.period, self.debt)
+        Self::new(limit, max_delay, self.flow.period, self.debt)
     }
 
     fn is_exact(&self) -> bool {
-        self.flow().is_exact(self.most_hits())
+        self.flow.is_exact(self.most_hits())
     }
 
+    /// The most hits that an empty queue takes: those whose slots are within `max_delay`.
     fn capacity(&self) -> u64 {
-        self.capacity()
+        if self.flow.limit == 0 {
+            return 0;
+        }
+        (self.room() / self.flow.per_hit()).saturating_add(1)
     }
 
     /// Full limits, and the part of a slot by which `max_delay` is longer than whole slots.
     fn most_debt(&self) -> u64 {
-        self.debt.limits() * self.limit + 1
+        self.debt.limits() * self.flow.limit + 1
     }
 
     fn window(&self) -> Period {
-        Period::Even(self.period)
+        Period::Even(self.flow.period)
     }
 
     fn tick(&self) -> Tick {
@@ -265,17 +243,17 @@ impl Definition for LeakyBucket {
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [
-            self.limit,
-            self.window,
+            self.flow.limit,
+            self.flow.window,
             self.room(),
-            self.units.code().into(),
-            self.flow().per_hit(),
+            self.flow.units.code().into(),
+            self.flow.per_hit(),
         ]
     }
 
     /// The units that drain while the caller can be held.
     fn check_parameter(&self, max_hold: Span) -> u64 {
-        self.flow()
+        self.flow
             .within(self.tick.floor(max_hold).min(self.max_delay))
     }
 
@@ -299,7 +277,7 @@ impl Definition for LeakyBucket {
         };
         let number = backlog.checked_mul(Units::CODES)?;
         Some((
-            last.checked_mul(units.tick(self.period).micros())?,
+            last.checked_mul(units.tick(self.flow.period).micros())?,
             number | u64::from(units.code()),
         ))
     }
@@ -307,7 +285,7 @@ impl Definition for LeakyBucket {
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         let units = Units::new((number % Units::CODES) as u8);
         Some(State::Queue {
-            last: micros / units.tick(self.period).micros(),
+            last: micros / units.tick(self.flow.period).micros(),
             backlog: number / Units::CODES,
             units,
         })

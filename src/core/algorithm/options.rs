@@ -98,29 +98,20 @@ impl Options {
     }
 
     fn debt(&self) -> Result<Debt, OptionError> {
-        let Some(limits) = self.max_debt else {
-            return Ok(if self.counts_denied() {
-                Debt::ONE
-            } else {
-                Debt::NONE
-            });
-        };
-        if !self.counts_denied() {
-            let what = "'max_debt' has no meaning where refused hits do not count";
-            return Err(OptionError::new(
-                "max_debt",
-                what,
-                "write 'count_denied: true', or remove 'max_debt'",
-            ));
+        match (self.max_debt, self.counts_denied()) {
+            (None, true) => Ok(Debt::ONE),
+            (None, false) => Ok(Debt::NONE),
+            (Some(limits), true) => Debt::of(limits).ok_or_else(|| {
+                let what = format!("'max_debt' is {limits}, not 1 to {}", Debt::MOST);
+                let remedy = "write how many full limits a key may be in debt";
+                OptionError::new("max_debt", what, remedy)
+            }),
+            (Some(_), false) => {
+                let what = "'max_debt' has no meaning where refused hits do not count";
+                let remedy = "write 'count_denied: true', or remove 'max_debt'";
+                Err(OptionError::new("max_debt", what, remedy))
+            }
         }
-        let what = || format!("'max_debt' is {limits}, not 1 to {}", Debt::MOST);
-        Debt::of(limits).ok_or_else(|| {
-            OptionError::new(
-                "max_debt",
-                what(),
-                "write how many full limits a key may be in debt",
-            )
-        })
     }
 
     /// Neither a unit nor a request may be of no hits.
@@ -246,7 +237,7 @@ impl Algorithm {
         let (limit, burst) = (hits(rate.requests_per_unit), options.burst);
         options.burst = burst.map(hits);
         let define = |limit, options: &Options| {
-            Self::define(&Terms {
+            (options.kind.spec().define)(&Terms {
                 limit,
                 window,
                 options,

@@ -65,21 +65,19 @@ impl SlidingWindowCounter {
     /// The current windows.
     fn read(&self, state: Option<&State>, now: u64) -> (Clock, Windows) {
         let (number, elapsed) = (now / self.window, now % self.window);
+        let windows = |number, elapsed, current, previous| Windows {
+            number,
+            elapsed,
+            current,
+            previous,
+        };
         let Some(&State::Counter {
             window,
             current,
             previous,
         }) = state
         else {
-            return (
-                Clock::fresh(now),
-                Windows {
-                    number,
-                    elapsed,
-                    current: 0,
-                    previous: 0,
-                },
-            );
+            return (Clock::fresh(now), windows(number, elapsed, 0, 0));
         };
         // The state of a larger limit may hold more.
         let most = self.most();
@@ -89,12 +87,7 @@ impl SlidingWindowCounter {
             let start = window * self.window;
             return (
                 Clock::ahead(start, now),
-                Windows {
-                    number: window,
-                    elapsed: 0,
-                    current,
-                    previous,
-                },
+                windows(window, 0, current, previous),
             );
         }
         let (current, previous) = match number.checked_sub(window) {
@@ -104,12 +97,7 @@ impl SlidingWindowCounter {
         };
         (
             Clock::fresh(now),
-            Windows {
-                number,
-                elapsed,
-                current,
-                previous,
-            },
+            windows(number, elapsed, current, previous),
         )
     }
 

@@ -123,8 +123,8 @@ fn window(algorithm: &Algorithm) -> Span {
         Algorithm::SlidingWindowLog(log) => log.tick.span(log.window),
         Algorithm::SlidingWindowCounter(counter) => counter.tick.span(counter.window),
         Algorithm::SlidingWindowBuckets(buckets) => buckets.tick.span(buckets.window),
-        Algorithm::TokenBucket(token) => token.tick.span(token.window),
-        Algorithm::LeakyBucket(leaky) => leaky.tick.span(leaky.window),
+        Algorithm::TokenBucket(token) => token.tick.span(token.flow.window),
+        Algorithm::LeakyBucket(leaky) => leaky.tick.span(leaky.flow.window),
         Algorithm::Concurrency(concurrency) => Span::from_micros(concurrency.max_duration),
     }
 }
@@ -284,7 +284,7 @@ proptest! {
         let capacity = algorithm.capacity();
         prop_assert_eq!(step.verdict.remaining, capacity.saturating_sub(step.verdict.used));
         let debt = match algorithm {
-            Algorithm::LeakyBucket(leaky) => algorithm.debt().limits() * leaky.limit,
+            Algorithm::LeakyBucket(leaky) => algorithm.debt().limits() * leaky.flow.limit,
             Algorithm::FixedWindow(_) => u64::MAX / 2,
             _ => algorithm.debt().limits() * capacity,
         };
@@ -352,8 +352,8 @@ proptest! {
             Algorithm::SlidingWindowBuckets(buckets) => buckets.limit = buckets.limit.saturating_add(more),
             // These must keep to the bounds of their tick.
             Algorithm::SlidingWindowCounter(counter) => counter.limit += u64::from(counter.limit > 100 && counter.limit < u32::MAX.into()),
-            Algorithm::TokenBucket(token) => token.limit = token.limit.max(token.burst.min(more)),
-            Algorithm::LeakyBucket(leaky) => leaky.limit += u64::from(leaky.limit > 100 && leaky.limit < u32::MAX.into() && leaky.max_delay < leaky.window),
+            Algorithm::TokenBucket(token) => token.flow.limit = token.flow.limit.max(token.burst.min(more)),
+            Algorithm::LeakyBucket(leaky) => leaky.flow.limit += u64::from(leaky.flow.limit > 100 && leaky.flow.limit < u32::MAX.into() && leaky.max_delay < leaky.flow.window),
         }
         let (now, hits) = (now + window(&smaller).micros() / 16 * pause, hits(&smaller, then));
         let (by_smaller, by_larger) = (smaller.step(state.clone(), at(now), hits).verdict, larger.step(state, at(now), hits).verdict);
@@ -422,9 +422,9 @@ proptest! {
             }
         });
         let (limit, extra) = match algorithm {
-            Algorithm::TokenBucket(token) => (token.limit, token.burst),
+            Algorithm::TokenBucket(token) => (token.flow.limit, token.burst),
             // Hits that come together leave together, at the first one's slot.
-            Algorithm::LeakyBucket(leaky) => (leaky.limit, leaky.capacity()),
+            Algorithm::LeakyBucket(leaky) => (leaky.flow.limit, leaky.capacity()),
             _ => (algorithm.capacity(), 0),
         };
         let width = window(&algorithm).micros() / tick;

@@ -159,16 +159,29 @@ pub(super) fn product(one: u64, other: u64, divisor: u64) -> u64 {
 /// Where products are split, they come back by the clock: until tick `t`, as many units as have
 /// been whole since the epoch. So nothing is lost to rounding between two steps, and no time is off
 /// by more than one unit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Flow {
-    pub(super) limit: u64,
-    pub(super) period: Span,
-    /// The window in ticks.
-    pub(super) window: u64,
-    pub(super) units: Units,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// Hits per window.
+    pub limit: u64,
+    /// The window.
+    pub period: Span,
+    /// The window in ticks, rounded up; never zero.
+    pub window: u64,
+    /// What amounts are counted in.
+    pub units: Units,
 }
 
 impl Flow {
+    pub(super) fn new(limit: u64, period: Span, units: Units) -> Self {
+        let window = units.tick(period).ceil(period);
+        Self {
+            limit,
+            period,
+            window,
+            units,
+        }
+    }
+
     /// The units of a hit.
     #[inline]
     pub(super) fn per_hit(&self) -> u64 {

@@ -18,18 +18,12 @@ use crate::core::time::{Period, Span, Tick};
 /// A rate of refill and a capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
-    /// Tokens per window.
-    pub limit: u64,
+    /// The refill: tokens per window, in the units that a level is counted in.
+    pub flow: Flow,
     /// The capacity in tokens.
     pub burst: u64,
-    /// The window.
-    pub period: Span,
-    /// The window in ticks, rounded up; never zero.
-    pub window: u64,
     /// The resolution of its times.
     pub tick: Tick,
-    /// What a level is counted in.
-    pub units: Units,
     /// Whether a refused hit is taken as debt, and down to how many full buckets below zero.
     pub debt: Debt,
 }
@@ -40,24 +34,13 @@ impl TokenBucket {
     #[must_use]
     pub fn new(limit: u64, burst: u64, window: Span, debt: Debt) -> Self {
         let burst = if limit == 0 { 0 } else { burst };
-        let at = |units: Units| {
-            let tick = units.tick(window);
-            Self {
-                limit,
-                burst,
-                period: window,
-                window: tick.ceil(window),
-                tick,
-                units,
-                debt,
-            }
+        let at = |units: Units| Self {
+            flow: Flow::new(limit, window, units),
+            burst,
+            tick: units.tick(window),
+            debt,
         };
         at(Units::choose(|units| at(units).is_exact()))
-    }
-
-    /// The most hits that are counted in units.
-    fn most_hits(limit: u64, burst: u64, debt: Debt) -> u64 {
-        (1 + debt.limits()) * (limit.max(burst) + 1)
     }
 
     /// The current level in units, of a bucket that is full with so many.
@@ -69,38 +52,32 @@ impl TokenBucket {
             units,
         }) = state
         {
-            if units != self.units {
+            if units != self.flow.units {
                 // Rounded so that no time refills twice, and no part of a token is added.
                 let amount = |factor: u64, divisor: u64| {
                     level
                         .div_euclid(divisor.cast_signed())
                         .saturating_mul(factor.cast_signed())
                 };
-                (last, level) = self.units.convert(units, self.period, last, amount);
+                (last, level) = self
+                    .flow
+                    .units
+                    .convert(units, self.flow.period, last, amount);
             }
             // A full bucket means the same as no state, whatever the clock does.
-            let Some(clock) = Clock::resume(now, last, self.window).filter(|_| level < full) else {
+            let Some(clock) = Clock::resume(now, last, self.flow.window).filter(|_| level < full)
+            else {
                 return (Clock::fresh(now), full);
             };
             // The state of a larger bucket may hold more.
             let level = level.clamp(-self.deepest(full), full);
             let refill = self
-                .flow()
+                .flow
                 .between(last.min(clock.now), clock.now)
                 .min((full - level).unsigned_abs());
             return (clock, level + refill.cast_signed());
         }
         (Clock::fresh(now), full)
-    }
-
-    #[inline]
-    fn flow(&self) -> Flow {
-        Flow {
-            limit: self.limit,
-            period: self.period,
-            window: self.window,
-            units: self.units,
-        }
     }
 
     /// The units of the deepest debt of a bucket that is full with so many.
@@ -112,9 +89,9 @@ impl TokenBucket {
     /// The ticks from `now` on in which so many units are refilled; 0 for none, and at a rate of 0.
     #[inline]
     fn refill(&self, now: u64, parts: i64) -> u64 {
-        match (self.limit, u64::try_from(parts)) {
+        match (self.flow.limit, u64::try_from(parts)) {
             (0, _) | (_, Err(_)) => 0,
-            (_, Ok(parts)) => self.flow().ticks(now, parts),
+            (_, Ok(parts)) => self.flow.ticks(now, parts),
         }
     }
 }
@@ -139,7 +116,7 @@ impl Definition for TokenBucket {
     }
 
     fn step(&self, state: Option<State>, Arrival { now, .. }: Arrival, hits: i64) -> Step {
-        let per_hit = self.flow().per_hit();
+        let per_hit = self.flow.per_hit();
         let (full, parts) = ((self.burst * per_hit).cast_signed(), per_hit.cast_signed());
         let (clock, level) = self.read(state.as_ref(), self.tick.at(now), full);
         let (allowed, after) = if hits > 0 {
@@ -166,7 +143,7 @@ impl Definition for TokenBucket {
             capacity: self.burst,
             used: (full - after).unsigned_abs().div_ceil(per_hit),
             reset: self.refill(clock.now, full - after),
-            retry: (self.limit > 0 && hits <= self.burst.cast_signed())
+            retry: (self.flow.limit > 0 && hits <= self.burst.cast_signed())
                 .then(|| self.refill(clock.now, hits.max(0) * parts - after)),
         };
         let verdict = outcome.verdict(self.tick, clock);
@@ -174,39 +151,38 @@ impl Definition for TokenBucket {
             return Step::unchanged(verdict, state);
         }
         let lacking = (full - after).unsigned_abs();
-        let keep_ticks = clock.wait(self.flow().keep(lacking, outcome.reset)).max(1);
+        let keep_ticks = clock.wait(self.flow.keep(lacking, outcome.reset)).max(1);
         let state = State::Tokens {
             last: clock.now,
             level: after,
-            units: self.units,
+            units: self.flow.units,
         };
         Step::changed(verdict, state, self.tick.span(keep_ticks))
     }
 
     fn limit(&mut self) -> &mut u64 {
-        &mut self.limit
+        &mut self.flow.limit
     }
 
-    fn share(self, replicas: NonZeroU32) -> Self {
-        Self {
-            limit: self.limit.div_ceil(replicas.get().into()),
-            burst: self.burst.div_ceil(replicas.get().into()),
-            ..self
+    fn share(mut self, replicas: NonZeroU32) -> Self {
+        for amount in [&mut self.flow.limit, &mut self.burst] {
+            *amount = amount.div_ceil(replicas.get().into());
         }
+        self
     }
 
     fn with_limit(self, limit: u64) -> Self {
-        let burst = if self.burst == self.limit {
+        let burst = if self.burst == self.flow.limit {
             limit
         } else {
             self.burst
         };
-        Self::new(limit, burst, self.period, self.debt)
+        Self::new(limit, burst, self.flow.period, self.debt)
     }
 
     fn is_exact(&self) -> bool {
-        self.flow()
-            .is_exact(Self::most_hits(self.limit, self.burst, self.debt))
+        let most = self.flow.limit.max(self.burst) + 1;
+        self.flow.is_exact((1 + self.debt.limits()) * most)
     }
 
     fn capacity(&self) -> u64 {
@@ -214,7 +190,7 @@ impl Definition for TokenBucket {
     }
 
     fn window(&self) -> Period {
-        Period::Even(self.period)
+        Period::Even(self.flow.period)
     }
 
     fn tick(&self) -> Tick {
@@ -231,11 +207,11 @@ impl Definition for TokenBucket {
 
     fn script_parameters(&self) -> [u64; SCRIPT_PARAMETERS - 1] {
         [
-            self.limit,
-            self.window,
+            self.flow.limit,
+            self.flow.window,
             self.burst,
-            self.units.code().into(),
-            self.flow().per_hit(),
+            self.flow.units.code().into(),
+            self.flow.per_hit(),
         ]
     }
 
@@ -256,14 +232,14 @@ impl Definition for TokenBucket {
             .checked_mul(Units::CODES.cast_signed())?
             .cast_unsigned();
         Some((
-            last.checked_mul(units.tick(self.period).micros())?,
+            last.checked_mul(units.tick(self.flow.period).micros())?,
             number | u64::from(units.code()),
         ))
     }
 
     fn unpack(&self, micros: u64, number: u64) -> Option<State> {
         let units = Units::new((number % Units::CODES) as u8);
-        let last = micros / units.tick(self.period).micros();
+        let last = micros / units.tick(self.flow.period).micros();
         Some(State::Tokens {
             last,
             level: number.cast_signed().div_euclid(Units::CODES.cast_signed()),

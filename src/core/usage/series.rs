@@ -59,7 +59,7 @@ impl Record {
             return None;
         }
         let sum = |first: u64| {
-            (first..=last).fold(Hits::NONE, |sum, number| {
+            (first..=last).fold(Hits::default(), |sum, number| {
                 sum.plus(self.bucket(number), MOST_IN_TOTAL)
             })
         };

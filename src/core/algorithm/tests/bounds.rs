@@ -77,7 +77,7 @@ fn most_used(algorithm: &Algorithm) -> u64 {
     let debt = algorithm.debt().limits();
     match algorithm {
         Algorithm::TokenBucket(token) => (1 + debt) * token.burst,
-        Algorithm::LeakyBucket(leaky) => leaky.capacity() + debt * leaky.limit,
+        Algorithm::LeakyBucket(leaky) => leaky.capacity() + debt * leaky.flow.limit,
         // Both windows.
         Algorithm::SlidingWindowCounter(counter) => 2 * (1 + debt) * counter.limit,
         _ => u64::MAX,
@@ -114,7 +114,7 @@ fn check_products(limit: u64, burst: u64, secs: u32, delay: Span) -> Result<(), 
     if let Algorithm::TokenBucket(token) = made(AlgorithmKind::TokenBucket, Span::ZERO) {
         check_token_bucket(&token)?;
         let amount = limit.max(burst);
-        check_tick(token.tick, token.window, token.debt, amount, window)?;
+        check_tick(token.tick, token.flow.window, token.debt, amount, window)?;
     }
     if let Algorithm::SlidingWindowCounter(counter) =
         made(AlgorithmKind::SlidingWindowCounter, Span::ZERO)
@@ -130,7 +130,7 @@ fn check_products(limit: u64, burst: u64, secs: u32, delay: Span) -> Result<(), 
     if let Algorithm::LeakyBucket(leaky) = made(AlgorithmKind::LeakyBucket, delay) {
         check_leaky_bucket(&leaky, delay)?;
         let amount = limit.max(burst);
-        check_tick(leaky.tick, leaky.window, leaky.debt, amount, window)?;
+        check_tick(leaky.tick, leaky.flow.window, leaky.debt, amount, window)?;
     }
     Ok(())
 }
@@ -170,13 +170,13 @@ fn check_tick(
 
 fn check_token_bucket(token: &TokenBucket) -> Result<(), TestCaseError> {
     let window = u128::from(token.script_parameters()[4]);
-    let (rate, burst) = (u128::from(token.limit), u128::from(token.burst));
+    let (rate, burst) = (u128::from(token.flow.limit), u128::from(token.burst));
     check_exact("units of a window", rate * window)?;
     // A level that is far below the bound of the debt may be rounded, because it is clamped to
     // that.
     let debt = u128::from(token.debt.limits());
     check_exact("cost", ((1 + debt) * burst).max(burst + 1) * window)?;
-    let per_tick = if token.units.code() < 7 { rate } else { 0 };
+    let per_tick = if token.flow.units.code() < 7 { rate } else { 0 };
     check_exact("refill", (1 + debt) * burst * window + per_tick)
 }
 
@@ -187,14 +187,15 @@ fn check_leaky_bucket(leaky: &LeakyBucket, delay: Span) -> Result<(), TestCaseEr
     let longest = room + window + debt * window;
     let most_hits = u128::from(leaky.capacity()) + debt + 1;
     check_exact("backlog + hits", longest + most_hits * window)?;
-    let per_tick = if leaky.units.code() < 7 { rate } else { 0 };
+    let per_tick = if leaky.flow.units.code() < 7 { rate } else { 0 };
     check_exact("drain", longest + per_tick)?;
     prop_assert!(leaky.tick.span(leaky.max_delay) <= delay);
     let is_cut = leaky.tick.floor(delay) > leaky.max_delay;
     prop_assert!(
         !is_cut
-            || leaky.limit == 0
-            || leaky.capacity() > leaky.limit.max(u32::MAX.into()) - 2 - leaky.limit / leaky.window,
+            || leaky.flow.limit == 0
+            || leaky.capacity()
+                > leaky.flow.limit.max(u32::MAX.into()) - 2 - leaky.flow.limit / leaky.flow.window,
         "only what would be 2^32 hits, and more than a full limit, is cut"
     );
     Ok(())

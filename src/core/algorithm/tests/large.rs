@@ -31,7 +31,7 @@ fn large(kind: AlgorithmKind) -> impl Strategy<Value = (Algorithm, u64, u64)> {
             algorithm
         };
         let limit = match algorithm {
-            Algorithm::TokenBucket(bucket) => bucket.limit,
+            Algorithm::TokenBucket(bucket) => bucket.flow.limit,
             other => other.capacity(),
         };
         (algorithm, limit, u64::from(secs) * 1_000_000)
@@ -119,9 +119,9 @@ proptest! {
     ) {
         let Algorithm::LeakyBucket(queue) = algorithm else { unreachable!() };
         // Its window may be far longer than what waits.
-        let queue = LeakyBucket::new(queue.limit / 4, Span::from_micros(window / parts * more), Span::from_micros(window), Debt::NONE);
+        let queue = LeakyBucket::new(queue.flow.limit / 4, Span::from_micros(window / parts * more), Span::from_micros(window), Debt::NONE);
         prop_assert!(queue.tick.micros() <= 1_000_000);
-        let (limit, window) = (u128::from(queue.limit), u128::from(window));
+        let (limit, window) = (u128::from(queue.flow.limit), u128::from(window));
         let (mut backlog, mut last, mut result) = (0_u128, START / 10_000_000 * 10_000_000, Ok(()));
         run(&Algorithm::LeakyBucket(queue), &acts, |_, now, hits, step| {
             let now = now / queue.tick.micros() * queue.tick.micros();
