@@ -143,8 +143,28 @@ impl ScriptCall<'_> {
         notes.changes
     }
 
+    /// How long each check's state has to be kept, which the script says behind the rows; `None`
+    /// where it did not change.
     pub fn keep_for(&self, reply: &Value) -> Vec<Option<Span>> {
-        self.with(|call| call.keep_for(reply))
+        let Value::Array(values) = reply else {
+            return Vec::new();
+        };
+        let Some(Value::BulkString(packed)) = values.get(2) else {
+            return Vec::new();
+        };
+        let checks: Vec<_> = self
+            .requests
+            .iter()
+            .flat_map(|request| request.checks.iter())
+            .collect();
+        let row_bytes = |check: &&Check| 8 * check.algorithm.spec().reply_numbers;
+        let rows: usize = checks.iter().map(row_bytes).sum();
+        let kept = |(check, ticks): (&Check, &[u8; 8])| {
+            let ticks = f64::from_le_bytes(*ticks);
+            (ticks >= 0.0).then(|| check.algorithm.tick().span(ticks as u64))
+        };
+        let ticks = packed[rows..].as_chunks().0;
+        checks.into_iter().zip(ticks).map(kept).collect()
     }
 
     pub fn usage(&self, reply: &Value) -> Vec<Option<Summary>> {

@@ -160,144 +160,6 @@ static REPLIES: [(&str, &str, Outcome); 30] = [
     ("ERR would overflow", OVERFLOW, Data),
 ];
 
-/// What each error means and what to do about it, for the log.
-static MEANINGS: [(&str, &str); 38] = [
-    (
-        NO_SCRIPT,
-        "Redis did not know the script although its text was sent",
-    ),
-    (
-        "loading",
-        "Redis is loading its data set, and will answer when it is loaded",
-    ),
-    (
-        "busy",
-        "a slow script blocks Redis: find the client that runs it",
-    ),
-    (
-        "oom",
-        "Redis is out of memory (maxmemory) and may not evict keys: raise maxmemory",
-    ),
-    (
-        "misconf",
-        "Redis refuses writes because it cannot save to disk: read its log",
-    ),
-    (
-        "noreplicas",
-        "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)",
-    ),
-    (READONLY, "this Redis is a replica: connect to the primary"),
-    (
-        "masterdown",
-        "this Redis is a replica without a link to its primary: connect to the primary",
-    ),
-    (
-        AUTH,
-        "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL",
-    ),
-    (
-        NO_PERMISSION,
-        "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, EVALSHA and EVAL on the keys of Weir",
-    ),
-    (
-        UNSUPPORTED,
-        "the server does not know MULTI, TIME or EVALSHA, which Weir needs",
-    ),
-    (
-        "no_cluster",
-        "this Redis is no cluster: set REDIS_TYPE=single",
-    ),
-    (
-        "denied",
-        "Redis is in protected mode: set a password in Redis, or bind it to a network interface",
-    ),
-    (
-        "maxclients",
-        "Redis accepts no more connections: raise its maxclients",
-    ),
-    (
-        DATABASE,
-        "Redis has no database of that number: check the end of REDIS_URL",
-    ),
-    (
-        MOVED,
-        "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow",
-    ),
-    (
-        ASK,
-        "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow",
-    ),
-    (
-        "crossslot",
-        "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow",
-    ),
-    (
-        CLUSTER_DOWN,
-        "the Redis cluster is down, or no node owns the slot",
-    ),
-    (TRY_AGAIN, "the Redis cluster is migrating a slot"),
-    (
-        LATE,
-        "Redis ran a script after its caller's deadline; nothing was counted",
-    ),
-    (EXEC_ABORT, "Redis discarded a transaction"),
-    (
-        "wrongtype",
-        "the value of a counter's key is not a counter: another program writes under the same prefix",
-    ),
-    (
-        NOT_AN_INTEGER,
-        "the value of a counter's key is not a counter: another program writes under the same prefix",
-    ),
-    (
-        OVERFLOW,
-        "a counter has the largest value that Redis can count to",
-    ),
-    (TIMEOUT, "Redis did not answer in time"),
-    (
-        DNS,
-        "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS server that this machine uses",
-    ),
-    (
-        CONNECT,
-        "no connection to Redis: check that it runs and that REDIS_URL is right",
-    ),
-    (
-        CONNECT_TIMEOUT,
-        "no connection to Redis in time: Redis hangs, or the network drops packets",
-    ),
-    (IO, "a connection to Redis broke"),
-    (IDLE_CLOSED, "Redis closed a connection that was idle"),
-    (
-        PROTOCOL,
-        "a reply does not follow the Redis protocol: check what listens at the address of REDIS_URL",
-    ),
-    (
-        NO_PRIMARY,
-        "no Sentinel or cluster node has named the primaries: check REDIS_URL and REDIS_TYPE",
-    ),
-    (
-        QUEUE_FULL,
-        "more requests wait for Redis than it can answer in time: it is too slow for this load",
-    ),
-    (
-        RANGE,
-        "a counter is below zero: another program writes under the same prefix",
-    ),
-    (
-        TLS_CERTIFICATE,
-        "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and dates of Redis's certificate",
-    ),
-    (
-        TLS,
-        "TLS to Redis fails: check REDIS_TLS, and that the port of REDIS_URL speaks TLS",
-    ),
-    (
-        SERVER_ERROR,
-        "Redis answered with an error that Weir does not know",
-    ),
-];
-
 /// The error of an error reply.
 pub(crate) fn classify(error: &ServerError) -> StoreError {
     find(error.code(), error.details().unwrap_or_default())
@@ -385,8 +247,74 @@ pub(crate) fn name(error: StoreError) -> &'static str {
 
 /// The cause and the remedy of errors of this name, for the log.
 pub(crate) fn meaning(name: &str) -> &'static str {
-    let row = MEANINGS.iter().find(|(error, _)| *error == name);
-    row.map_or("", |(_, meaning)| meaning)
+    match name {
+        NO_SCRIPT => "Redis did not know the script although its text was sent",
+        "loading" => "Redis is loading its data set, and will answer when it is loaded",
+        "busy" => "a slow script blocks Redis: find the client that runs it",
+        "oom" => "Redis is out of memory (maxmemory) and may not evict keys: raise maxmemory",
+        "misconf" => "Redis refuses writes because it cannot save to disk: read its log",
+        "noreplicas" => {
+            "Redis refuses writes because too few replicas are in sync (min-replicas-to-write)"
+        }
+        READONLY => "this Redis is a replica: connect to the primary",
+        "masterdown" => {
+            "this Redis is a replica without a link to its primary: connect to the primary"
+        }
+        AUTH => "Redis refuses the login: check REDIS_AUTH, REDIS_AUTH_FILE and REDIS_URL",
+        NO_PERMISSION => {
+            "the Redis user needs the commands MULTI, EXEC, TIME, INCRBY, EXPIRE, GET, MGET, SET, GETRANGE, SETRANGE, STRLEN, PEXPIRE, EVALSHA and EVAL on the keys of Weir"
+        }
+        UNSUPPORTED => "the server does not know MULTI, TIME or EVALSHA, which Weir needs",
+        "no_cluster" => "this Redis is no cluster: set REDIS_TYPE=single",
+        "denied" => {
+            "Redis is in protected mode: set a password in Redis, or bind it to a network interface"
+        }
+        "maxclients" => "Redis accepts no more connections: raise its maxclients",
+        DATABASE => "Redis has no database of that number: check the end of REDIS_URL",
+        MOVED | ASK | "crossslot" => {
+            "this Redis is a node of a cluster: set REDIS_TYPE=cluster; if that is set, the slot moved again before Weir could follow"
+        }
+        CLUSTER_DOWN => "the Redis cluster is down, or no node owns the slot",
+        TRY_AGAIN => "the Redis cluster is migrating a slot",
+        LATE => "Redis ran a script after its caller's deadline; nothing was counted",
+        EXEC_ABORT => "Redis discarded a transaction",
+        "wrongtype" | NOT_AN_INTEGER => {
+            "the value of a counter's key is not a counter: another program writes under the same prefix"
+        }
+        OVERFLOW => "a counter has the largest value that Redis can count to",
+        _ => meaning_of_own(name),
+    }
+}
+
+/// The same of errors that Weir notices itself, and of those that it does not know.
+fn meaning_of_own(name: &str) -> &'static str {
+    match name {
+        TIMEOUT => "Redis did not answer in time",
+        DNS => {
+            "the host name of Redis cannot be resolved: check the name in REDIS_URL, and the DNS server that this machine uses"
+        }
+        CONNECT => "no connection to Redis: check that it runs and that REDIS_URL is right",
+        CONNECT_TIMEOUT => {
+            "no connection to Redis in time: Redis hangs, or the network drops packets"
+        }
+        IO => "a connection to Redis broke",
+        IDLE_CLOSED => "Redis closed a connection that was idle",
+        PROTOCOL => {
+            "a reply does not follow the Redis protocol: check what listens at the address of REDIS_URL"
+        }
+        NO_PRIMARY => {
+            "no Sentinel or cluster node has named the primaries: check REDIS_URL and REDIS_TYPE"
+        }
+        QUEUE_FULL => {
+            "more requests wait for Redis than it can answer in time: it is too slow for this load"
+        }
+        RANGE => "a counter is below zero: another program writes under the same prefix",
+        TLS_CERTIFICATE => {
+            "a certificate is refused: check REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT, and the name and dates of Redis's certificate"
+        }
+        TLS => "TLS to Redis fails: check REDIS_TLS, and that the port of REDIS_URL speaks TLS",
+        _ => "Redis answered with an error that Weir does not know",
+    }
 }
 
 /// What the caller of a request that failed with this error may read: no address, no setting and no
@@ -588,13 +516,31 @@ mod tests {
         }
     }
 
+    /// The names of all errors.
+    fn names() -> impl Iterator<Item = &'static str> {
+        let own = [
+            TIMEOUT,
+            DNS,
+            CONNECT,
+            CONNECT_TIMEOUT,
+            IO,
+            IDLE_CLOSED,
+            PROTOCOL,
+            NO_PRIMARY,
+            QUEUE_FULL,
+            RANGE,
+            TLS_CERTIFICATE,
+            TLS,
+            SERVER_ERROR,
+        ];
+        REPLIES.iter().map(|&(_, name, _)| name).chain(own)
+    }
+
     #[test]
     fn every_kind_has_a_name_and_a_meaning() {
-        for (name, meaning) in MEANINGS {
-            assert!(!name.is_empty() && !meaning.is_empty(), "{name}");
-        }
-        for (line, name, _) in REPLIES {
-            assert!(!meaning(name).is_empty(), "{line}");
+        for name in names().filter(|&name| name != SERVER_ERROR) {
+            assert!(!name.is_empty(), "an error has a name");
+            assert_ne!(meaning(name), meaning(SERVER_ERROR), "{name}");
         }
         for (name, breaks) in [
             ("readonly", true),
@@ -609,12 +555,9 @@ mod tests {
 
     #[test]
     fn errors_that_an_operator_has_to_mend_are_marked() {
-        let mut marked: Vec<_> = MEANINGS
-            .iter()
-            .map(|(name, _)| *name)
-            .filter(|name| is_config(name))
-            .collect();
+        let mut marked: Vec<_> = names().filter(|name| is_config(name)).collect();
         marked.sort_unstable();
+        marked.dedup();
         assert_eq!(
             marked,
             [

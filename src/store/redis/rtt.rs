@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::{Duration, Instant};
 
+use crate::core::time::Span;
 use crate::store::Budget;
 
 /// A server whose minimum is below this is near.
@@ -41,7 +42,7 @@ pub(crate) struct RttEstimator {
 impl RttEstimator {
     /// Adds a sample: how long a batch took to be answered.
     pub(crate) fn record(&self, sample: Duration) {
-        let new = u64::try_from(sample.as_micros()).unwrap_or(u64::MAX);
+        let new = Span::from(sample).micros();
         let or_first = |old: u64, next: u64| if old == 0 { new } else { next };
         let mean = self.mean_micros.load(Ordering::Relaxed);
         self.mean_micros
@@ -58,8 +59,7 @@ impl RttEstimator {
     /// Whether the minimum is below 1 ms: the round trip is short, however busy this process is.
     /// True before the first sample.
     pub(crate) fn is_near(&self) -> bool {
-        self.min_micros.load(Ordering::Relaxed)
-            < u64::try_from(NEAR.as_micros()).unwrap_or(u64::MAX)
+        self.min_micros.load(Ordering::Relaxed) < Span::from(NEAR).micros()
     }
 
     /// Whether less than 2.5 times the mean is left until the deadline: too little to wait for the

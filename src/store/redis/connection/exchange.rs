@@ -33,20 +33,13 @@ pub(crate) struct Connection {
     written: usize,
     /// The I/O error that broke the connection.
     cause: Option<io::Error>,
-    state: State,
+    /// Also while an exchange is under way: a connection that stays like this was left by a caller
+    /// that stopped waiting for the replies.
+    is_broken: bool,
     is_given_up: bool,
     retire_at: Instant,
     /// The counters that got a TTL over this connection.
     known_ttls: KnownTtls,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Ready,
-    /// An exchange has begun. A connection that stays like this was left by a caller that stopped
-    /// waiting for the replies.
-    Busy,
-    Broken,
 }
 
 impl Connection {
@@ -58,7 +51,7 @@ impl Connection {
             replies: Vec::new(),
             written: 0,
             cause: None,
-            state: State::Ready,
+            is_broken: false,
             is_given_up: false,
             // Between 45 s and 60 s, so that connections that were opened together are not replaced
             // together.
@@ -107,7 +100,7 @@ impl Connection {
         if Instant::now() >= deadline {
             return Err(StoreError::NotExecuted(error::TIMEOUT));
         }
-        self.state = State::Busy;
+        self.is_broken = true;
         self.written = 0;
         self.received.clear();
         let result = timeout_at(deadline, self.round_trip())
@@ -115,11 +108,10 @@ impl Connection {
             .unwrap_or(Err(error::TIMEOUT));
         match result {
             Ok(()) => {
-                self.state = State::Ready;
+                self.is_broken = false;
                 Ok(self.received.tokens())
             }
             Err(name) => {
-                self.state = State::Broken;
                 let is_sent = self.written > 0;
                 let outcome = if is_sent {
                     StoreError::Unknown
@@ -148,7 +140,7 @@ impl Connection {
         }
         exchanged?;
         if self.replies.len() < self.outgoing.commands() {
-            self.state = State::Broken;
+            self.is_broken = true;
             return Err(StoreError::Unknown(error::PROTOCOL));
         }
         Ok(&self.replies)
@@ -204,7 +196,7 @@ impl Connection {
             parse_redis_value(self.received.tokens().bytes()).map_err(|_| error::PROTOCOL)
         });
         if message.is_err() {
-            self.state = State::Broken;
+            self.is_broken = true;
         }
         message
     }
@@ -222,13 +214,13 @@ impl Connection {
 
     /// Whether an exchange failed or was not waited for.
     pub(crate) fn is_broken(&self) -> bool {
-        self.state != State::Ready
+        self.is_broken
     }
 
     /// Whether another exchange may use the connection: the last one is complete, and
     /// [`Connection::give_up`] was not called.
     pub(crate) fn is_reusable(&self) -> bool {
-        self.state == State::Ready && !self.is_given_up
+        !self.is_broken && !self.is_given_up
     }
 
     /// Whether another exchange may use the connection, which the server has not closed.

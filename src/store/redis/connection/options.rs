@@ -257,30 +257,27 @@ impl LoginSettings<'_> {
     ) -> Result<Login, OptionsError> {
         let (user, text) = self.auth.split_once(':').unwrap_or(("", self.auth));
         let user = Some(user.to_owned()).filter(|user| !user.is_empty());
-        let login = |username, password| Login { username, password };
+        let new_login = |username, password| Login { username, password };
         if !self.file.is_empty() {
             if !text.is_empty() || password.is_some() {
                 return Err(OptionsError::TwoPasswords(self.file_setting));
             }
-            let login = login(user.or(username), Some(Password::File(self.file.into())));
-            return match login.check() {
-                Ok(()) => Ok(login),
-                Err(error) => Err(OptionsError::PasswordFile(
-                    self.file_setting,
-                    error.to_string(),
-                )),
-            };
+            login::read_file(self.file.as_ref()).map_err(|error| {
+                OptionsError::PasswordFile(self.file_setting, error.to_string())
+            })?;
+            let password = Password::File(self.file.into());
+            return Ok(new_login(user.or(username), Some(password)));
         }
         if !self.auth.is_empty() {
             // `auth` replaces the password in the address together with its user. A user alone in
             // the address is kept.
             let username = user.or(username.filter(|_| password.is_none()));
-            return Ok(login(username, Some(Password::Text(Secret::new(text)))));
+            return Ok(new_login(username, Some(Password::Text(Secret::new(text)))));
         }
         if username.is_some() && password.is_none() {
             return Err(OptionsError::NoPassword);
         }
-        Ok(login(username, password.map(Password::Text)))
+        Ok(new_login(username, password.map(Password::Text)))
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::core::lock;
 use crate::store::redis::connection::exchange::Connection;
-use crate::store::redis::error::{self, Failure};
+use crate::store::redis::error;
 use crate::store::redis::topology::node::{Location, Node};
 
 /// A lane waits at most this long for a connection; attempts to connect end much sooner.
@@ -92,7 +92,6 @@ impl Pool {
             // The connection that was used last is used next, so that connections beyond the need
             // become idle and are closed.
             .queue_strategy(bb8::QueueStrategy::Lifo)
-            .error_sink(Box::new(ErrorSink(Arc::clone(node))))
             .build_unchecked(connector);
         let replacement = Arc::new(Mutex::new(Replacement::NotBefore(Instant::now())));
         Self {
@@ -211,23 +210,12 @@ impl Drop for TrackedConnection {
     }
 }
 
-/// Why the pool has no connection or closed one. For the metrics and the log; no request waits for
-/// it.
-#[derive(Debug)]
-pub(super) enum PoolError {
-    /// An attempt to connect failed.
-    ConnectFailed(Failure),
-    /// The server closed an idle connection.
-    ClosedByServer,
-    /// The connection is broken, or the server has moved to another address.
-    NotReusable,
-}
-
 impl bb8::ManageConnection for Connector {
     type Connection = TrackedConnection;
-    type Error = PoolError;
+    /// Why not, for nothing but debugging: errors are counted here, where they occur.
+    type Error = &'static str;
 
-    async fn connect(&self) -> Result<TrackedConnection, PoolError> {
+    async fn connect(&self) -> Result<TrackedConnection, &'static str> {
         match self.node.connect().await {
             Ok((connection, location)) => {
                 self.node.connection_opened();
@@ -238,45 +226,27 @@ impl bb8::ManageConnection for Connector {
                 })
             }
             Err(failure) => {
+                self.node.error_counters.record_failed_connect(&failure);
                 *lock(&self.last_failure.name) = failure.error;
                 self.last_failure.failed.notify_waiters();
-                Err(PoolError::ConnectFailed(failure))
+                Err(failure.error)
             }
         }
     }
 
-    async fn is_valid(&self, connection: &mut TrackedConnection) -> Result<(), PoolError> {
+    async fn is_valid(&self, connection: &mut TrackedConnection) -> Result<(), &'static str> {
         if !connection.is_reusable() {
-            return Err(PoolError::NotReusable);
+            return Err("not reusable");
         }
         if connection.is_quiet() {
             return Ok(());
         }
         connection.give_up();
-        Err(PoolError::ClosedByServer)
+        self.node.error_counters.record(error::IDLE_CLOSED);
+        Err(error::IDLE_CLOSED)
     }
 
     fn has_broken(&self, connection: &mut TrackedConnection) -> bool {
         !connection.is_reusable()
-    }
-}
-
-/// Receives from bb8 the errors that it reports to no caller.
-#[derive(Clone, Debug)]
-struct ErrorSink(Arc<Node>);
-
-impl bb8::ErrorSink<PoolError> for ErrorSink {
-    fn sink(&self, error: PoolError) {
-        match error {
-            PoolError::ConnectFailed(error) => {
-                self.0.error_counters.record_failed_connect(&error);
-            }
-            PoolError::ClosedByServer => self.0.error_counters.record(error::IDLE_CLOSED),
-            PoolError::NotReusable => {}
-        }
-    }
-
-    fn boxed_clone(&self) -> Box<dyn bb8::ErrorSink<PoolError>> {
-        Box::new(self.clone())
     }
 }

@@ -203,11 +203,10 @@ fn warning(name: &'static str, text: impl Into<Cow<'static, str>>) -> Diagnostic
     }
 }
 
-fn information(name: &'static str, text: impl Into<Cow<'static, str>>) -> Diagnostic {
+fn information(name: &'static str, text: &'static str) -> Diagnostic {
     Diagnostic {
-        name,
         urgency: Urgency::Information,
-        text: text.into(),
+        ..warning(name, text)
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::ops::RangeInclusive;
 
-use bb8_redis::redis::Value;
+use bb8_redis::redis::{Value, from_redis_value_ref};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::deployment::Deployment;
@@ -17,7 +17,6 @@ use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
 use crate::store::redis::error::{self, Failure};
 use crate::store::redis::wire::hash_slot::Slot;
-use crate::store::redis::wire::values::integer;
 
 /// The interval between queries while nothing contradicts the map.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
@@ -163,7 +162,9 @@ fn read_range(row: &Value, queried: &Address) -> Option<(RangeInclusive<Slot>, A
     let [host, port, ..] = primary.as_slice() else {
         return None;
     };
-    let slot = |value| Slot::try_from(integer(value)?).ok();
+    // The redis crate casts integers to smaller types.
+    let number = |value| from_redis_value_ref::<i64>(value).ok();
+    let slot = |value| Slot::try_from(number(value)?).ok();
     let host = match host {
         Value::BulkString(host) if !host.is_empty() && host != b"?" => {
             String::from_utf8(host.clone()).ok()?
@@ -174,7 +175,7 @@ fn read_range(row: &Value, queried: &Address) -> Option<(RangeInclusive<Slot>, A
         },
         _ => return None,
     };
-    let port = u16::try_from(integer(port)?).ok()?;
+    let port = u16::try_from(number(port)?).ok()?;
     Some((slot(first)?..=slot(last)?, Address::Tcp { host, port }))
 }
 

@@ -82,32 +82,29 @@ impl Deployment {
     /// server. Otherwise [`supervise`](crate::store::redis::supervise) finds them.
     #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
-        let (options, error_counters, circuit_opened) = (
-            Arc::new(options),
-            Arc::new(ErrorCounters::default()),
-            Arc::new(Notify::new()),
-        );
-        let node = |address, purpose| {
-            Node::new(address, &options, purpose, &error_counters, &circuit_opened)
-        };
-        let nodes = match &options.topology {
-            Topology::Single(address) => vec![node(Some(address.clone()), Purpose::Count)],
-            Topology::Sentinel { .. } => vec![node(None, Purpose::CountOnPrimary)],
-            Topology::Cluster(_) => Vec::new(),
-        };
-        Arc::new(Self {
-            map: ArcSwap::from_pointee(SlotMap::without_slots(nodes)),
-            options,
-            error_counters,
+        let deployment = Self {
+            map: ArcSwap::default(),
+            options: Arc::new(options),
+            error_counters: Arc::default(),
             discovered: Notify::new(),
             is_discovered: AtomicBool::new(false),
             map_invalidated: Notify::new(),
-            circuit_opened,
+            circuit_opened: Arc::default(),
             unknown_outcomes: AtomicU64::default(),
             retries: AtomicU64::default(),
             failed_discovery: Mutex::default(),
             usage: Arc::default(),
-        })
+        };
+        let node = match &deployment.options.topology {
+            Topology::Single(address) => {
+                Some(deployment.node(Some(address.clone()), Purpose::Count))
+            }
+            Topology::Sentinel { .. } => Some(deployment.node(None, Purpose::CountOnPrimary)),
+            Topology::Cluster(_) => None,
+        };
+        let map = SlotMap::without_slots(node.into_iter().collect());
+        deployment.map.store(Arc::new(map));
+        Arc::new(deployment)
     }
 
     /// How often each error happened, by name. A failed attempt to connect counts once, and so does
@@ -123,9 +120,8 @@ impl Deployment {
     pub fn connections(&self) -> ConnectionCounts {
         let mut sum = ConnectionCounts::default();
         for node in &self.map.load().nodes {
-            let counts = node.connections();
-            sum.opened += counts.opened;
-            sum.open += counts.open;
+            sum.opened += node.connections.opened.load(Ordering::Relaxed);
+            sum.open += node.connections.open.load(Ordering::Relaxed);
         }
         sum
     }
@@ -291,17 +287,13 @@ impl Deployment {
     fn index_in(&self, map: &mut SlotMap, old: &SlotMap, address: &Address) -> NodeIndex {
         map.find(address).unwrap_or_else(|| {
             let known = old.find(address).map(|index| Arc::clone(old.node(index)));
-            map.push(known.unwrap_or_else(|| self.node(address)))
+            let new = || self.node(Some(address.clone()), Purpose::Count);
+            map.push(known.unwrap_or_else(new))
         })
     }
 
-    fn node(&self, address: &Address) -> Arc<Node> {
-        Node::new(
-            Some(address.clone()),
-            &self.options,
-            Purpose::Count,
-            &self.error_counters,
-            &self.circuit_opened,
-        )
+    fn node(&self, address: Option<Address>, purpose: Purpose) -> Arc<Node> {
+        let (errors, opened) = (&self.error_counters, &self.circuit_opened);
+        Node::new(address, &self.options, purpose, errors, opened)
     }
 }

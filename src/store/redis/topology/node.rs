@@ -55,7 +55,7 @@ pub(crate) struct Node {
     /// Wakes the supervisor when the circuit opens.
     pub(crate) circuit_opened: Arc<Notify>,
     pub(crate) error_counters: Arc<ErrorCounters>,
-    connections: OpenConnections,
+    pub(crate) connections: OpenConnections,
     pub(crate) counters: Counters,
     pub(crate) round_trips: RoundTrips,
     /// Written by the monitor.
@@ -96,11 +96,11 @@ struct Circuit {
 
 /// The connections of all threads to the server.
 #[derive(Debug, Default)]
-struct OpenConnections {
+pub(crate) struct OpenConnections {
     /// Since the start.
-    opened: AtomicU64,
+    pub(crate) opened: AtomicU64,
     /// Now.
-    open: AtomicUsize,
+    pub(crate) open: AtomicUsize,
     /// Whether a connection broke since the latest one was opened.
     broke: AtomicBool,
 }
@@ -280,13 +280,6 @@ impl Node {
         self.connections.open.fetch_sub(1, Ordering::Relaxed);
         let broke = &self.connections.broke;
         broke.fetch_or(connection.is_broken(), Ordering::Relaxed);
-    }
-
-    pub(crate) fn connections(&self) -> ConnectionCounts {
-        ConnectionCounts {
-            opened: self.connections.opened.load(Ordering::Relaxed),
-            open: self.connections.open.load(Ordering::Relaxed),
-        }
     }
 
     /// Asks the circuit breaker whether a request may go to the server.

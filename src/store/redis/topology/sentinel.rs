@@ -11,9 +11,10 @@
 //! Sources: redis.io, "High availability with Redis Sentinel" and "Sentinel client spec", which has
 //! SENTINEL GET-MASTER-ADDR-BY-NAME.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 
-use bb8_redis::redis::Value;
+use bb8_redis::redis::{Value, from_redis_value_ref};
 use futures_util::future::join_all;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
@@ -201,31 +202,13 @@ impl SentinelClient<'_> {
 /// Reads the replies to SENTINEL GET-MASTER-ADDR-BY-NAME (host and port) and to SENTINEL MASTER
 /// (names of fields, each followed by its value).
 fn read_report(address: &Value, fields: &Value) -> Option<PrimaryReport> {
-    let (Value::Array(address), Value::Array(fields)) = (address, fields) else {
-        return None;
-    };
-    let text = |value: &Value| {
-        if let Value::BulkString(text) = value {
-            String::from_utf8(text.clone()).ok()
-        } else {
-            None
-        }
-    };
-    let [host, port] = address.as_slice() else {
-        return None;
-    };
-    let epoch = fields
-        .chunks_exact(2)
-        .find(|pair| text(&pair[0]).as_deref() == Some("config-epoch"))
-        .and_then(|pair| text(&pair[1]))?;
-    let address = Address::Tcp {
-        host: text(host)?,
-        port: text(port)?.parse().ok()?,
-    };
-    Some(PrimaryReport {
-        address,
-        epoch: epoch.parse().ok()?,
-    })
+    let (host, port): (String, String) = from_redis_value_ref(address).ok()?;
+    let port = port.parse().ok()?;
+    let fields: HashMap<String, Value> = from_redis_value_ref(fields).ok()?;
+    let epoch: String = from_redis_value_ref(fields.get("config-epoch")?).ok()?;
+    let epoch = epoch.parse().ok()?;
+    let address = Address::Tcp { host, port };
+    Some(PrimaryReport { address, epoch })
 }
 
 #[cfg(test)]

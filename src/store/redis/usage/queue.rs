@@ -60,12 +60,17 @@ pub struct UsageCounts {
     pub lost_hits: u64,
 }
 
+/// The key of the record of the subject of a counter.
+pub(super) fn record(counter: &[u8]) -> Vec<u8> {
+    let mut record = Vec::with_capacity(counter.len());
+    key::write_usage(counter, &mut record);
+    record
+}
+
 impl UsageQueue {
     /// Notes the totals of the subject of a counter.
     pub(crate) fn note(&self, counter: &[u8], tracking: &Arc<Tracking>, summary: Summary) {
-        let mut record = Vec::with_capacity(counter.len());
-        key::write_usage(counter, &mut record);
-        self.note_record(record, tracking, summary);
+        self.note_record(record(counter), tracking, summary);
     }
 
     pub(super) fn note_record(&self, record: Vec<u8>, tracking: &Arc<Tracking>, summary: Summary) {
@@ -84,9 +89,7 @@ impl UsageQueue {
 
     /// Notes hits of the subject of a counter that the denial cache refused.
     pub(crate) fn note_refused(&self, counter: &[u8], tracking: &Arc<Tracking>, hits: u64) {
-        let mut record = Vec::with_capacity(counter.len());
-        key::write_usage(counter, &mut record);
-        self.refuse(record, tracking, hits);
+        self.refuse(record(counter), tracking, hits);
     }
 
     pub(super) fn refuse(&self, record: Vec<u8>, tracking: &Arc<Tracking>, hits: u64) {

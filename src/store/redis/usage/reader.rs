@@ -1,10 +1,10 @@
 //! Reads records, the index, and rings of counters, for operators.
 
-use bb8_redis::redis::Value;
+use bb8_redis::redis::{Value, from_redis_value_ref};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
-use super::UsageClient;
+use super::{UsageClient, queue};
 use crate::core::algorithm::sliding_window_buckets::Ring;
 use crate::core::algorithm::{SlidingWindowBuckets, State};
 use crate::core::time::Micros;
@@ -28,9 +28,7 @@ impl UsageClient {
         counter: &[u8],
         deadline: Instant,
     ) -> Result<(Micros, Option<Record>), StoreError> {
-        let mut record = Vec::new();
-        key::write_usage(counter, &mut record);
-        let (now, value) = self.value(&record, deadline).await?;
+        let (now, value) = self.value(&queue::record(counter), deadline).await?;
         Ok((now, value.as_deref().and_then(Record::from_stored)))
     }
 
@@ -108,20 +106,13 @@ impl UsageClient {
         let [members, size] = &replies[..] else {
             return Err(StoreError::Unknown(error::PROTOCOL));
         };
-        let (members, total) = match (members, size) {
-            (Value::Array(members), Value::Int(size)) => {
-                let member = |member| Ok(bytes(member)?.unwrap_or_default().to_vec());
-                let members = members.iter().map(member);
-                (
-                    members.collect::<Result<Vec<_>, StoreError>>()?,
-                    usize::try_from(*size).unwrap_or_default(),
-                )
-            }
-            (Value::ServerError(error), _) | (_, Value::ServerError(error)) => {
-                return Err(error::classify(error));
-            }
-            _ => return Err(StoreError::Unknown(error::PROTOCOL)),
-        };
+        if let (Value::ServerError(error), _) | (_, Value::ServerError(error)) = (members, size) {
+            return Err(error::classify(error));
+        }
+        let other = |_| StoreError::Unknown(error::PROTOCOL);
+        let members: Vec<Vec<u8>> = from_redis_value_ref(members).map_err(other)?;
+        let total: i64 = from_redis_value_ref(size).map_err(other)?;
+        let total = usize::try_from(total).unwrap_or_default();
         let records = self.records(tracking, &members, deadline).await?;
         let (mut subjects, mut expired, mut renewed) = (Vec::new(), Vec::new(), Vec::new());
         for (subject, record) in members.into_iter().zip(records) {

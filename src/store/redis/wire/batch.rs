@@ -21,7 +21,7 @@ use super::known_ttls::{CounterKey, KnownTtls};
 use super::request::{CheckPosition, Reply, Request};
 use crate::core::algorithm::{Algorithm, FixedWindow};
 use crate::core::verdict::StoreError;
-use crate::limits::plan::{Check, Checks};
+use crate::limits::plan::{Check, CheckIndex, Checks};
 use crate::limits::rules::Commit;
 use crate::store::redis::error;
 
@@ -226,11 +226,7 @@ impl<'r> Batch<'r> {
                 });
             }
         }
-        (!groups.is_empty()).then(|| Self {
-            requests: self.requests.clone(),
-            groups,
-            ..*self
-        })
+        self.again(groups, self.now)
     }
 
     /// The checks that the script refused as late although their callers still have time, by a new
@@ -268,11 +264,16 @@ impl<'r> Batch<'r> {
                 });
             }
         }
+        self.again(groups, now)
+    }
+
+    /// These groups of the same requests; `None` if there are none.
+    fn again(&self, groups: SmallVec<[CommandGroup; 2]>, now: ClockReading) -> Option<Self> {
         (!groups.is_empty()).then(|| Self {
             requests: self.requests.clone(),
             groups,
             now,
-            ..*self
+            options: self.options,
         })
     }
 
@@ -395,6 +396,10 @@ impl<'r> Batch<'r> {
             is_time_given: false,
             jitter_secs: self.options.expiry_jitter_secs,
         }
+    }
+
+    fn index(&self, at: CheckPosition) -> CheckIndex {
+        self.requests[at.request].picked[at.pick]
     }
 
     fn check(&self, at: CheckPosition) -> (&Checks, &Check) {

@@ -113,7 +113,7 @@ impl Call<'_> {
         } else {
             None
         };
-        command.arg(self.len() + usage.as_ref().map_or(0, |usage| usage.keys.len()));
+        command.arg(self.checks.len() + usage.as_ref().map_or(0, |usage| usage.keys.len()));
         let rows = self.write_keys(usage.is_some(), command);
         if let Some(usage) = &usage {
             command.arg(&usage.keys);
@@ -161,10 +161,13 @@ impl Call<'_> {
 
     /// Writes the keys of all checks, and makes the rows of the arguments behind them.
     fn write_keys(&self, has_usage: bool, command: &mut Cmd) -> CheckRows<'_> {
-        let mut rows = CheckRows::with_capacity(self.len());
+        let mut rows = CheckRows {
+            firsts: SmallVec::with_capacity(self.checks.len()),
+            ..CheckRows::default()
+        };
         // Keys are compared by hash first, because there may be many, and long ones.
         let hasher = DefaultHashBuilder::default();
-        let mut keys: SmallVec<[(u64, &[u8], u8); 16]> = SmallVec::with_capacity(self.len());
+        let mut keys: SmallVec<[(u64, &[u8], u8); 16]> = SmallVec::with_capacity(self.checks.len());
         let mut key = Vec::new();
         let mut was_tracked = false;
         for (position, (request, index)) in self.indexed().enumerate() {
@@ -280,18 +283,6 @@ impl Call<'_> {
             }
             algorithm => algorithm.check_parameter(max_hold),
         }
-    }
-
-    /// The number of checks that the call decides.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.checks.len()
-    }
-
-    /// Whether the call decides no check.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.checks.is_empty()
     }
 
     /// Each request with its checks.
@@ -432,6 +423,7 @@ impl UsageArguments {
 }
 
 /// What the arguments of a call say of its checks.
+#[derive(Default)]
 struct CheckRows<'c> {
     /// Each once.
     limits: SmallVec<[&'c Algorithm; 16]>,
@@ -443,15 +435,6 @@ struct CheckRows<'c> {
 }
 
 impl<'c> CheckRows<'c> {
-    fn with_capacity(checks: usize) -> Self {
-        Self {
-            limits: SmallVec::new(),
-            runs: SmallVec::new(),
-            firsts: SmallVec::with_capacity(checks),
-            holders: Vec::new(),
-        }
-    }
-
     /// The index of a limit.
     fn limit(&mut self, limit: &'c Algorithm) -> usize {
         let known = self.limits.iter().position(|known| *known == limit);

@@ -102,20 +102,9 @@ impl Login {
         };
         Ok(Some((self.username.clone(), secret)))
     }
-
-    /// Checks at startup that a password file can be used. Blocks while it reads the file.
-    ///
-    /// # Errors
-    /// Those of [`Login::read`].
-    pub(super) fn check(&self) -> Result<(), PasswordFileError> {
-        match &self.password {
-            Some(Password::File(path)) => read_file(path).map(|_| ()),
-            _ => Ok(()),
-        }
-    }
 }
 
-fn read_file(path: &Path) -> Result<Secret, PasswordFileError> {
+pub(super) fn read_file(path: &Path) -> Result<Secret, PasswordFileError> {
     let mut text = String::new();
     let read =
         File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
@@ -176,10 +165,13 @@ mod tests {
             );
         }
         std::fs::write(&path, "x".repeat(70_000)).expect("written");
-        assert!(matches!(login.check(), Err(PasswordFileError::TooLarge(_))));
+        assert!(matches!(
+            read_file(&path),
+            Err(PasswordFileError::TooLarge(_))
+        ));
         std::fs::write(&path, b"\xff").expect("written");
         assert!(matches!(
-            login.check(),
+            read_file(&path),
             Err(PasswordFileError::Unreadable { .. })
         ));
         assert_eq!(

@@ -74,9 +74,8 @@ impl Batch<'_> {
                         replies[request].now = now;
                     }
                     for (position, summary) in notes.usage.drain(..) {
-                        let CheckPosition { request, pick } = group.checks[position];
-                        let index = self.requests[request].picked[pick];
-                        replies[request].usage.push((index, summary));
+                        let at = group.checks[position];
+                        replies[at.request].usage.push((self.index(at), summary));
                     }
                     for (position, change) in notes.changes.drain(..) {
                         let CheckPosition { request, pick } = group.checks[position];
@@ -85,10 +84,9 @@ impl Batch<'_> {
                         checks.note_holders(picked[pick], change, memory::now());
                     }
                     for (index, redirect) in redirects.drain(..) {
-                        let CheckPosition { request, pick } = group.checks[index];
-                        replies[request]
-                            .redirects
-                            .push((self.requests[request].picked[pick], redirect));
+                        let at = group.checks[index];
+                        let redirects = &mut replies[at.request].redirects;
+                        redirects.push((self.index(at), redirect));
                     }
                 }
                 Err(GroupError { error, cause }) => match cause

@@ -44,7 +44,6 @@ const PROTOCOL_ERROR: StoreError = StoreError::Unknown(error::PROTOCOL);
 struct ReplyParts<'r> {
     now: Micros,
     rows: &'r [u8],
-    kept: &'r [u8],
     /// For each usage record that the call adds to: its summary.
     usage: &'r [u8],
     /// Packed positions, counted from 1, of the checks that were allowed in a request that was
@@ -216,21 +215,6 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// How long each check's state has to be kept, `None` where it did not change. Only a call with
-    /// `is_time_given` is answered with these.
-    #[must_use]
-    pub fn keep_for(&self, reply: &Value) -> Vec<Option<Span>> {
-        let tokens = tokens(reply);
-        let Ok(parts) = self.begin(&mut tokens.iter().copied()) else {
-            return Vec::new();
-        };
-        let kept = |((_, check), ticks): ((_, &Check), f64)| {
-            let ticks = u64::try_from(integer(ticks)?).ok()?;
-            Some(check.algorithm.tick().span(ticks))
-        };
-        self.checks().zip(numbers(parts.kept)).map(kept).collect()
-    }
-
     /// The summaries of the usage records after this call: of each tracked check, then of each of
     /// [`Call::refused`]. `None` where nothing was recorded.
     #[must_use]
@@ -260,21 +244,29 @@ impl Call<'_> {
             .map(|(_, check)| row_size(&check.algorithm))
             .sum();
         let (rows, rest) = bytes.split_at_checked(size).ok_or(PROTOCOL_ERROR)?;
-        let kept_numbers = if self.is_time_given { self.len() } else { 0 };
-        let (kept, rest) = rest
+        // The reply to a call with `is_time_given` also says how long each state is kept.
+        let kept_numbers = if self.is_time_given {
+            self.checks.len()
+        } else {
+            0
+        };
+        let (_, rest) = rest
             .split_at_checked(kept_numbers * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
         let (usage, looks) = rest
             .split_at_checked(self.usage_rows() * SUMMARY_NUMBERS * NUMBER_BYTES)
             .ok_or(PROTOCOL_ERROR)?;
-        let most_looks = if self.has_groups() { self.len() } else { 0 };
+        let most_looks = if self.has_groups() {
+            self.checks.len()
+        } else {
+            0
+        };
         if looks.len() % POSITION_BYTES > 0 || looks.len() > POSITION_BYTES * most_looks {
             return Err(PROTOCOL_ERROR);
         }
         Ok(ReplyParts {
             now,
             rows,
-            kept,
             usage,
             looks,
             error_lines: values - HEADER_VALUES,
