@@ -32,76 +32,51 @@ impl Record {
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         let (&version, rest) = bytes.split_first()?;
         let (numbers, cells) = rest.split_at_checked(NUMBERS * NUMBER_BYTES)?;
-        let numbers: Option<Vec<u64>> = numbers
-            .as_chunks::<NUMBER_BYTES>()
-            .0
-            .iter()
-            .map(|bytes| whole(f64::from_le_bytes(*bytes)))
-            .collect();
-        let &[
-            _,
-            interval,
-            buckets,
-            base,
-            current,
-            asked,
-            refused,
-            given_back,
-            first,
-            last,
-            open_asked,
-            open_refused,
-            open_given,
-        ] = numbers?.as_slice()
-        else {
-            return None;
-        };
-        let buckets = u32::try_from(buckets)
-            .ok()
-            .filter(|buckets| (1..=MOST_BUCKETS).contains(buckets))?;
-        if version != VERSION || interval == 0 || base > current {
+        let numbers = numbers.as_chunks::<NUMBER_BYTES>().0.iter();
+        let mut numbers = numbers.map(|bytes| whole(f64::from_le_bytes(*bytes)));
+        let mut number = || numbers.next().flatten();
+        let _expiry = number()?;
+        let (interval, buckets) = (number()?, u32::try_from(number()?).ok()?);
+        let (base, current) = (number()?, number()?);
+        let total = hits(&mut number)?;
+        let (first_seen, last_seen) = (Micros(number()?), Micros(number()?));
+        let open = hits(&mut number)?;
+        let is_ring = (1..=MOST_BUCKETS).contains(&buckets) && interval > 0 && base <= current;
+        if version != VERSION || !is_ring {
             return None;
         }
-        let number = |bytes: &[u8]| {
-            bytes
-                .iter()
-                .rev()
-                .fold(0, |number, &byte| (number << 8) | u64::from(byte))
-        };
-        let cell = |bytes: &[u8; CELL_BYTES]| Hits {
-            asked: number(&bytes[..CELL_NUMBER_BYTES]),
-            refused: number(&bytes[CELL_NUMBER_BYTES..2 * CELL_NUMBER_BYTES]),
-            given_back: number(&bytes[2 * CELL_NUMBER_BYTES..]),
-        };
+        let cells = cells.as_chunks::<CELL_BYTES>().0.iter();
         Some(Self {
-            total: Hits {
-                asked,
-                refused,
-                given_back,
-            },
-            first_seen: Micros(first),
-            last_seen: Micros(last),
+            total,
+            first_seen,
+            last_seen,
             interval,
             buckets,
             base,
             current,
-            open: Hits {
-                asked: open_asked,
-                refused: open_refused,
-                given_back: open_given,
-            },
-            cells: cells
-                .as_chunks::<CELL_BYTES>()
-                .0
-                .iter()
-                .take(buckets as usize)
-                .map(cell)
-                .collect(),
+            open,
+            cells: cells.take(buckets as usize).filter_map(cell).collect(),
         })
     }
 }
 
-/// A number that the script wrote: whole, and not negative.
+/// Three numbers, in the order in which they are stored.
+fn hits(mut number: impl FnMut() -> Option<u64>) -> Option<Hits> {
+    Some(Hits {
+        asked: number()?,
+        refused: number()?,
+        given_back: number()?,
+    })
+}
+
+fn cell(bytes: &[u8; CELL_BYTES]) -> Option<Hits> {
+    let mut numbers = bytes.as_chunks::<CELL_NUMBER_BYTES>().0.iter();
+    hits(|| {
+        let bytes = numbers.next()?.iter().rev();
+        Some(bytes.fold(0, |number, &byte| (number << 8) | u64::from(byte)))
+    })
+}
+
 fn whole(number: f64) -> Option<u64> {
     (number >= 0.0 && number.fract() == 0.0 && number <= MAX_SAFE_INTEGER as f64)
         .then_some(number as u64)
