@@ -36,7 +36,7 @@ mod window;
 pub use options::Options;
 
 use crate::core::time::{Micros, Span};
-use window::{BUCKETS, Tally, Window};
+use window::{BUCKETS, CallWindow, Tally};
 
 /// Why calls fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum Why {
 
 /// What the breaker does with requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum CircuitState {
     /// Admits all requests.
     Closed,
     /// Admits none.
@@ -62,7 +62,7 @@ pub enum State {
     },
 }
 
-impl State {
+impl CircuitState {
     /// Its name, for people and programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -94,7 +94,7 @@ pub struct Transitions {
 pub struct Breaker {
     options: Options,
     phase: Phase,
-    window: Window,
+    window: CallWindow,
     streak: FailureStreak,
     transitions: Transitions,
 }
@@ -169,7 +169,7 @@ impl Breaker {
     /// A closed breaker: after a start, the first calls show whether the node is healthy.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let window = Window::new(options.window);
+        let window = CallWindow::new(options.window);
         Self {
             options,
             phase: Phase::Closed,
@@ -320,11 +320,11 @@ impl Breaker {
 
     /// The state as of the last call.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CircuitState {
         match self.phase {
-            Phase::Closed => State::Closed,
-            Phase::Open { .. } => State::Open,
-            Phase::Ramp { percent, .. } => State::Ramp { percent },
+            Phase::Closed => CircuitState::Closed,
+            Phase::Open { .. } => CircuitState::Open,
+            Phase::Ramp { percent, .. } => CircuitState::Ramp { percent },
         }
     }
 
@@ -398,7 +398,7 @@ impl Breaker {
 
     /// Begins the ramp, without the counts from before the outage.
     fn ramp(&mut self, now: Micros, outage: Outage) {
-        self.window = Window::new(self.options.window);
+        self.window = CallWindow::new(self.options.window);
         self.streak = FailureStreak::default();
         let percent = self.options.ramp_percent_at(Span::ZERO).unwrap_or(100);
         self.phase = Phase::Ramp {

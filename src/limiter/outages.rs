@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::time::{Duration, Instant, sleep};
 
 use crate::observe::metrics::PolicyAnswers;
-use crate::store::redis::{Deployment, FailingServer, Failure};
+use crate::store::redis::{Deployment, FailingServer, RedisFailure};
 
 /// Servers that one line names, and servers of one outage that get lines of their own.
 const MAX_SERVERS: usize = 10;
@@ -63,7 +63,7 @@ pub enum Line {
         /// Their addresses.
         servers: String,
         /// Why the first of them fails.
-        failure: Failure,
+        failure: RedisFailure,
         /// Since the outage began.
         lasts: Duration,
         /// What failure policies answered since then.
@@ -86,7 +86,7 @@ pub enum Line {
     /// Requests failed while all servers were in use.
     Errors {
         /// The error, with the cause of the latest one that had one.
-        failure: Failure,
+        failure: RedisFailure,
         /// How many since the last line about this error.
         times: u64,
     },
@@ -183,7 +183,7 @@ pub async fn watch(
 struct Observed {
     failing: Vec<FailingServer>,
     /// All errors since the start. Two deployments may have the same name each.
-    errors: Vec<(Failure, u64)>,
+    errors: Vec<(RedisFailure, u64)>,
     answers: PolicyAnswers,
 }
 
@@ -342,11 +342,11 @@ impl OutageLog {
     fn report_errors(
         &mut self,
         now: Instant,
-        errors: Vec<(Failure, u64)>,
+        errors: Vec<(RedisFailure, u64)>,
         is_failing: bool,
         lines: &mut Vec<Line>,
     ) {
-        let mut sums: BTreeMap<&'static str, (Failure, u64)> = BTreeMap::new();
+        let mut sums: BTreeMap<&'static str, (RedisFailure, u64)> = BTreeMap::new();
         for (failure, count) in errors {
             let sum = sums.entry(failure.error).or_insert_with(|| (failure, 0));
             sum.1 += count;

@@ -28,10 +28,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
 
-use self::blocks::{FreedBlocks, Pool};
+use self::blocks::{BlockPool, FreedBlocks};
 use self::entry::{Entry, Fingerprint};
 use self::packed::Packed;
-use self::shard::{Change, Shard};
+use self::shard::{NewState, Shard};
 use self::usage::UsageRecords;
 pub use self::usage::UsageSize;
 use super::Budget;
@@ -95,12 +95,12 @@ const NOT_PICKED: StoreError = StoreError::NotExecuted("not picked");
 
 /// The store; clones share the counters.
 #[derive(Clone, Debug)]
-pub struct Memory(Arc<Inner>);
+pub struct Memory(Arc<Contents>);
 
 #[derive(Debug)]
-struct Inner {
+struct Contents {
     shards: Box<[CachePadded]>,
-    pool: Pool,
+    pool: BlockPool,
     max_keys: usize,
     max_bytes: usize,
     secret: (u64, u64),
@@ -137,9 +137,9 @@ impl Memory {
             .next_power_of_two()
             .clamp(1, MAX_SHARDS);
         let secret = RandomState::new();
-        Self(Arc::new(Inner {
+        Self(Arc::new(Contents {
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
-            pool: Pool::default(),
+            pool: BlockPool::default(),
             max_keys: options.max_keys,
             // The first block of each shard may be empty but for one key.
             max_bytes: options
@@ -269,7 +269,7 @@ impl Memory {
             state,
             keep_for,
         } = step(slot.and_then(|slot| shard.take(slot, algorithm)));
-        let change = |state, keep_for| Change {
+        let change = |state, keep_for| NewState {
             state,
             algorithm,
             recovers: now + keep_for,
@@ -293,7 +293,7 @@ impl Memory {
     }
 
     /// Adds a key that the shard does not hold, and evicts others while the store is full.
-    fn add(&self, shard: &mut Shard, key: Fingerprint, change: Change<'_>) {
+    fn add(&self, shard: &mut Shard, key: Fingerprint, change: NewState<'_>) {
         // Up to two: an earlier key may have come to an empty shard, where there was none to evict.
         for _ in 0..2 {
             if self.0.keys.load(Ordering::Relaxed) >= self.0.max_keys {
@@ -377,7 +377,7 @@ impl Memory {
         });
         for (index, state, keep_for) in outcome.writes {
             let (key, algorithm) = (keys[index.0], &checks[index].algorithm);
-            let change = Change {
+            let change = NewState {
                 state,
                 algorithm,
                 recovers: at.now + keep_for,

@@ -53,7 +53,7 @@ pub use self::connection::options::{
     Secret, Tls, TlsError, TlsFiles, Topology,
 };
 pub use self::direct::Direct;
-pub use self::error::Failure;
+pub use self::error::RedisFailure;
 use self::lanes::Lanes;
 pub use self::lanes::MAX_BATCH_CHECKS;
 pub use self::monitor::supervisor::supervise;
@@ -62,7 +62,7 @@ pub use self::topology::deployment::{Deployment, FailingServer, Server};
 pub use self::topology::node::ConnectionCounts;
 use self::topology::node::Node;
 pub use self::topology::round_trips::{BOUNDS as ROUND_TRIP_BOUNDS, RoundTripCounts};
-pub use self::topology::status::{Diagnostic, Report, ServerStatus};
+pub use self::topology::status::{Diagnostic, InfoReport, ServerStatus};
 pub use self::usage::{MOST_LISTED_AT_ONCE, UsageClient, UsageCounts, WRITES_PER_SECOND};
 pub use self::wire::call::{Call, ClockReading, Notes, RefusedHits, ScriptRef};
 use self::wire::hash_slot::Redirect;

@@ -32,12 +32,12 @@ pub struct Log {
     /// Hits before the oldest entry.
     pub before: u64,
     /// Oldest first; ticks and totals rise.
-    pub entries: VecDeque<Entry>,
+    pub entries: VecDeque<LoggedHits>,
 }
 
 /// The hits of one tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LoggedHits {
     /// The tick.
     pub tick: u64,
     /// The total of all hits up to and including these.
@@ -72,7 +72,7 @@ impl Log {
         let total = self.total().saturating_add(hits);
         match self.entries.back_mut() {
             Some(entry) if entry.tick == tick => entry.total = total,
-            _ => self.entries.push_back(Entry { tick, total }),
+            _ => self.entries.push_back(LoggedHits { tick, total }),
         }
     }
 
@@ -139,7 +139,7 @@ impl SlidingWindowLog {
             };
         };
         let used = log.total().saturating_sub(log.total_before(left));
-        let leaves = |entry: &Entry| {
+        let leaves = |entry: &LoggedHits| {
             entry
                 .tick
                 .saturating_add(self.window)

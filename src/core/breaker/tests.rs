@@ -188,9 +188,9 @@ fn what_opens_a_closed_breaker() {
         assert_eq!(
             breaker.state(),
             if seen.is_some() {
-                State::Open
+                CircuitState::Open
             } else {
-                State::Closed
+                CircuitState::Closed
             },
             "{name}"
         );
@@ -220,7 +220,7 @@ fn late_reports_change_nothing_while_open() {
     }
     assert_eq!(
         (breaker.state(), breaker.why(), next_probe(&breaker)),
-        (State::Open, Some(Why::Outage), Some(100))
+        (CircuitState::Open, Some(Why::Outage), Some(100))
     );
     assert_eq!(breaker.transitions(), before);
 }
@@ -287,7 +287,7 @@ fn probes_back_off_and_jitter_spreads_them() {
             assert_eq!(next_probe(&breaker), Some(millis + wait), "{name}");
             assert_eq!(
                 (breaker.state(), breaker.why()),
-                (State::Open, Some(found.err().unwrap_or(Why::Outage))),
+                (CircuitState::Open, Some(found.err().unwrap_or(Why::Outage))),
                 "{name}"
             );
         }
@@ -307,7 +307,7 @@ fn a_configuration_error_is_probed_slowly_from_the_start() {
     breaker.probed(at(4_510), Ok(()), 0);
     assert_eq!(
         (breaker.state(), breaker.why(), next_probe(&breaker)),
-        (State::Ramp { percent: 10 }, Some(Why::Config), None)
+        (CircuitState::Ramp { percent: 10 }, Some(Why::Config), None)
     );
 }
 
@@ -318,14 +318,18 @@ fn the_ramp_lets_in_more_and_more_and_then_all() {
         let begin = 110 + 100 * step as u64;
         for millis in [begin, begin + 99] {
             breaker.advance(at(millis));
-            assert_eq!(breaker.state(), State::Ramp { percent }, "{millis} ms");
+            assert_eq!(
+                breaker.state(),
+                CircuitState::Ramp { percent },
+                "{millis} ms"
+            );
         }
     }
     let before = breaker.transitions();
     breaker.advance(at(510));
     assert_eq!(
         (breaker.state(), breaker.why(), next_probe(&breaker)),
-        (State::Closed, None, None)
+        (CircuitState::Closed, None, None)
     );
     assert_eq!(
         breaker.transitions(),

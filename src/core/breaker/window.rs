@@ -27,14 +27,14 @@ impl Tally {
 
 /// The last [`BUCKETS`] intervals, the current one included.
 #[derive(Clone, Debug)]
-pub(super) struct Window {
+pub(super) struct CallWindow {
     bucket_micros: u64,
     /// The number of the current bucket, counted from the origin of the caller's time.
     current: u64,
     buckets: [Tally; BUCKETS],
 }
 
-impl Window {
+impl CallWindow {
     /// An empty window of that length. Buckets last for one microsecond at least.
     pub(super) fn new(length: Span) -> Self {
         Self {
@@ -108,7 +108,7 @@ mod tests {
             (2_000_000, 6),
             (u64::MAX, 6),
         ] {
-            let mut window = Window::new(LENGTH);
+            let mut window = CallWindow::new(LENGTH);
             window.add(Micros(7_000_000), report(6));
             window.add(
                 Micros(7_000_000_u64.saturating_add(later_micros)),
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_window_of_no_length_has_buckets_of_a_microsecond() {
-        let mut window = Window::new(Span::ZERO);
+        let mut window = CallWindow::new(Span::ZERO);
         window.add(Micros(5), report(6));
         assert_eq!(window.total(), report(6));
         window.add(Micros(5 + BUCKETS as u64), report(9));
@@ -136,7 +136,7 @@ mod tests {
 
         #[test]
         fn it_equals_a_list_of_all_reports(reports in prop::collection::vec((0_u64..1_500_000, 1_u64..9), 1..60)) {
-            let (mut window, mut now, mut list) = (Window::new(LENGTH), 0, Vec::new());
+            let (mut window, mut now, mut list) = (CallWindow::new(LENGTH), 0, Vec::new());
             for (pause, calls) in reports {
                 // Most pauses are short: many reports fit in one window.
                 now += if calls == 1 { pause } else { pause / 20 };

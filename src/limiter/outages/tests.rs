@@ -3,7 +3,7 @@ use super::*;
 fn failing(server: &str, error: &'static str) -> FailingServer {
     FailingServer {
         server: server.to_owned(),
-        failure: Failure {
+        failure: RedisFailure {
             error,
             cause: Some("Connection refused".into()),
         },
@@ -179,7 +179,7 @@ fn a_server_that_fails_again_and_again_does_not_fill_the_log() {
 
 fn errors(count: impl Fn(f64) -> u64) -> impl Fn(f64) -> Observed {
     move |at| Observed {
-        errors: vec![(Failure::new("queue_full"), count(at))],
+        errors: vec![(RedisFailure::new("queue_full"), count(at))],
         ..Observed::default()
     }
 }
@@ -221,7 +221,7 @@ fn errors_during_an_outage_belong_to_it() {
         } else {
             Vec::new()
         },
-        errors: vec![(Failure::new("io"), (at.min(20.0) * 100.0) as u64)],
+        errors: vec![(RedisFailure::new("io"), (at.min(20.0) * 100.0) as u64)],
         answers: PolicyAnswers::default(),
     });
     let lines = run.take();
@@ -238,7 +238,10 @@ fn errors_during_an_outage_belong_to_it() {
 fn the_same_error_of_two_deployments_is_one() {
     let mut run = Run::new();
     let both = |_| Observed {
-        errors: vec![(Failure::new("late"), 2), (Failure::new("late"), 3)],
+        errors: vec![
+            (RedisFailure::new("late"), 2),
+            (RedisFailure::new("late"), 3),
+        ],
         ..Observed::default()
     };
     assert_eq!(
@@ -246,7 +249,7 @@ fn the_same_error_of_two_deployments_is_one() {
         [(
             0.5,
             Line::Errors {
-                failure: Failure::new("late"),
+                failure: RedisFailure::new("late"),
                 times: 5
             }
         )]
@@ -281,8 +284,8 @@ fn errors_of_single_requests_have_a_line_when_no_server_fails() {
             Vec::new()
         },
         errors: vec![
-            (Failure::new("wrongtype"), u64::from(at >= 5.5)),
-            (Failure::new("late"), u64::from(at >= 7.0)),
+            (RedisFailure::new("wrongtype"), u64::from(at >= 5.5)),
+            (RedisFailure::new("late"), u64::from(at >= 7.0)),
         ],
         ..Observed::default()
     });

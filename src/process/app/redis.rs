@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::core::breaker::State;
+use crate::core::breaker::CircuitState;
 use crate::observe::metrics::Sample;
 use crate::observe::metrics::families::{self, Family, Observations};
 use crate::store::redis::{Deployment, ROUND_TRIP_BOUNDS, RoundTripCounts, Server};
@@ -98,9 +98,9 @@ fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &m
 fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
     let (redis, address) = (name.label(), &*server.address);
     let state = match server.state {
-        State::Closed => 0.0,
-        State::Open => 1.0,
-        State::Ramp { .. } => 2.0,
+        CircuitState::Closed => 0.0,
+        CircuitState::Open => 1.0,
+        CircuitState::Ramp { .. } => 2.0,
     };
     let (status, report, counts) = (&server.status, &server.status.report, server.counts);
     let values = [

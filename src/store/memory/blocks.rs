@@ -3,7 +3,7 @@
 //! Why not one allocation per table: freeing pieces of many sizes makes the allocator sort, join
 //! and return them to the system at times of its own, and the system zeroes fresh memory when it is
 //! first touched. Either can take milliseconds, and a request would wait for it. Here a block that
-//! one table frees fits every other table. [`Pool::maintain`] allocates blocks ahead and frees
+//! one table frees fits every other table. [`BlockPool::maintain`] allocates blocks ahead and frees
 //! those that no table needs; requests must not call it.
 //!
 //! glibc's allocator took up to a millisecond to find space for a table where many had been freed,
@@ -38,16 +38,16 @@ pub(super) type FreedBlocks = SmallVec<[Block; 16]>;
 const ONE_READY_OF: usize = 16;
 
 /// The most blocks that are kept ready: 2 MiB, for fifty thousand new keys between two calls of
-/// [`Pool::maintain`].
+/// [`BlockPool::maintain`].
 const MAX_READY: usize = 512;
 
-/// The most blocks that one call of [`Pool::maintain`] allocates or frees, because its thread has
+/// The most blocks that one call of [`BlockPool::maintain`] allocates or frees, because its thread has
 /// other work.
 const MAX_AT_ONCE: usize = 64;
 
 /// Blocks that are ready for tables.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
+pub(super) struct BlockPool {
     ready: Mutex<Vec<Block>>,
     /// How many are ready. May be behind `ready` by one call that is under way.
     len: AtomicUsize,
@@ -55,7 +55,7 @@ pub(super) struct Pool {
     used: AtomicUsize,
 }
 
-impl Pool {
+impl BlockPool {
     /// Adds `count` blocks to those of a table. Never waits: when the pool is empty or its lock is
     /// taken, allocates them.
     pub(super) fn take(&self, count: usize, blocks: &mut Blocks) {
@@ -140,13 +140,13 @@ fn new() -> Block {
 mod tests {
     use super::*;
 
-    fn maintain(pool: &Pool) {
+    fn maintain(pool: &BlockPool) {
         (0..100).for_each(|_| pool.maintain());
     }
 
     #[test]
     fn a_part_of_what_is_used_is_kept_ready_and_no_more() {
-        let (pool, mut blocks) = (Pool::default(), Blocks::new());
+        let (pool, mut blocks) = (BlockPool::default(), Blocks::new());
         maintain(&pool);
         assert_eq!(pool.len(), 0, "an empty store keeps nothing");
         pool.take(1_600, &mut blocks);
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded() {
-        let pool = Pool::default();
+        let pool = BlockPool::default();
         pool.used.store(1_000_000, Ordering::Relaxed);
         maintain(&pool);
         assert_eq!(pool.len(), MAX_READY);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_one_left_the_next_one_gets() {
-        let (pool, mut blocks) = (Pool::default(), Blocks::new());
+        let (pool, mut blocks) = (BlockPool::default(), Blocks::new());
         pool.take(3, &mut blocks);
         let first = &raw const *blocks[0];
         pool.give_back(blocks.drain(..1).collect());
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn who_finds_it_busy_makes_a_block() {
-        let (pool, mut blocks) = (Pool::default(), Blocks::new());
+        let (pool, mut blocks) = (BlockPool::default(), Blocks::new());
         let busy = pool.ready.lock().expect("no thread panicked with the lock");
         pool.take(2, &mut blocks);
         assert_eq!(blocks.len(), 2);

@@ -3,7 +3,7 @@
 //! Everything here runs under the shard's lock, in time proportional to the shard's few keys at
 //! most.
 
-use super::blocks::{FreedBlocks, Pool};
+use super::blocks::{BlockPool, FreedBlocks};
 use super::entry::{Entry, Fingerprint};
 use super::packed::Packed;
 use super::table::Table;
@@ -21,7 +21,7 @@ pub(super) struct Shard {
 
 /// A state to be written.
 #[derive(Debug)]
-pub(super) struct Change<'a> {
+pub(super) struct NewState<'a> {
     pub(super) state: State,
     /// The algorithm that made the state.
     pub(super) algorithm: &'a Algorithm,
@@ -64,7 +64,7 @@ impl Shard {
     }
 
     /// Ends a step that changed the state.
-    pub(super) fn replace(&mut self, slot: usize, change: Change<'_>) {
+    pub(super) fn replace(&mut self, slot: usize, change: NewState<'_>) {
         let packed = match (self.table.get(slot).unpacked_index(), &mut self.unpacked) {
             (Some(index), Some(unpacked)) => {
                 match Packed::new(&change.state, change.algorithm, change.recovers) {
@@ -84,12 +84,12 @@ impl Shard {
     }
 
     /// Adds a key that the shard does not hold.
-    pub(super) fn add(&mut self, key: Fingerprint, change: Change<'_>, pool: &Pool) {
+    pub(super) fn add(&mut self, key: Fingerprint, change: NewState<'_>, pool: &BlockPool) {
         let packed = self.pack(change);
         self.table.insert(Entry { key, packed }, pool);
     }
 
-    fn pack(&mut self, change: Change<'_>) -> Packed {
+    fn pack(&mut self, change: NewState<'_>) -> Packed {
         Packed::new(&change.state, change.algorithm, change.recovers).unwrap_or_else(|| {
             let index = self.unpacked.get_or_insert_default().add(change.state);
             Packed::reference(index, change.recovers)

@@ -14,7 +14,7 @@
 //! the entries, shrinking is the reverse. Nothing is copied to fresh memory, and the allocator is
 //! not called while the pool has blocks.
 
-use super::blocks::{Blocks, FreedBlocks, Pool, SLOTS};
+use super::blocks::{BlockPool, Blocks, FreedBlocks, SLOTS};
 use super::entry::{Entry, Fingerprint};
 use super::packed::Packed;
 use crate::core::time::Micros;
@@ -51,7 +51,7 @@ impl Table {
     }
 
     /// Adds a key that the table does not hold.
-    pub(super) fn insert(&mut self, entry: Entry, pool: &Pool) {
+    pub(super) fn insert(&mut self, entry: Entry, pool: &BlockPool) {
         if self.len >= max_entries(self.slots()) {
             self.grow(pool);
         }
@@ -148,7 +148,7 @@ impl Table {
     }
 
     /// Grows by a quarter, or by more when the entries crowd at the end by chance.
-    fn grow(&mut self, pool: &Pool) {
+    fn grow(&mut self, pool: &BlockPool) {
         loop {
             pool.take((self.blocks.len() / 4).max(1), &mut self.blocks);
             if self.spread() {

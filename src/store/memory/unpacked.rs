@@ -7,7 +7,7 @@
 use crate::core::algorithm::State;
 use crate::core::algorithm::concurrency::{Holder, HolderId, Holders};
 use crate::core::algorithm::sliding_window_buckets::Ring;
-use crate::core::algorithm::sliding_window_log::{Entry, Log};
+use crate::core::algorithm::sliding_window_log::{Log, LoggedHits};
 
 /// The most holders of a key in one block: a step makes trees of them again.
 const FEW: usize = 8;
@@ -146,7 +146,8 @@ impl Cell {
     fn bytes(&self) -> usize {
         match self {
             Self::Log(log) => {
-                allocated(size_of::<Log>()) + allocated(log.entries.capacity() * size_of::<Entry>())
+                allocated(size_of::<Log>())
+                    + allocated(log.entries.capacity() * size_of::<LoggedHits>())
             }
             Self::Buckets(ring) => {
                 allocated(size_of::<Ring>()) + allocated(size_of_val(&*ring.counts))

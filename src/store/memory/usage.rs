@@ -28,7 +28,7 @@ const OVERHEAD: usize = 64;
 #[derive(Debug)]
 pub(super) struct UsageRecords {
     /// Made for the first record: most stores have none.
-    tables: OnceLock<Box<[Mutex<Table>]>>,
+    tables: OnceLock<Box<[Mutex<UsageTable>]>>,
     /// Chooses the table of a key.
     hasher: RandomState,
     max_bytes: usize,
@@ -38,14 +38,14 @@ pub(super) struct UsageRecords {
 }
 
 #[derive(Debug)]
-struct Table {
+struct UsageTable {
     /// By the key of the record; the one that was idle for longest comes last.
-    records: LruCache<Box<[u8]>, Entry>,
+    records: LruCache<Box<[u8]>, UsageEntry>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct UsageEntry {
     tracking: Arc<Tracking>,
     record: Record,
 }
@@ -64,7 +64,7 @@ pub struct UsageSize {
     pub evicted: u64,
 }
 
-impl Entry {
+impl UsageEntry {
     fn bytes(&self, key: &[u8]) -> usize {
         OVERHEAD + key.len() + self.record.bytes()
     }
@@ -89,7 +89,7 @@ impl UsageRecords {
     /// Adds hits to the record under a key, and drops others while there are too many bytes.
     pub(super) fn record(&self, key: &[u8], tracking: &Arc<Tracking>, now: Micros, hits: Hits) {
         let tables = self.tables.get_or_init(|| {
-            let table = |_| Table {
+            let table = |_| UsageTable {
                 records: LruCache::unbounded(),
                 bytes: 0,
             };
@@ -108,7 +108,7 @@ impl UsageRecords {
                 table.bytes = table.bytes - before + after;
             }
             _ => {
-                let entry = Entry {
+                let entry = UsageEntry {
                     tracking: Arc::clone(tracking),
                     record: Record::step(None, &tracking.settings, now, hits),
                 };
@@ -146,8 +146,9 @@ impl UsageRecords {
         let mut best: BinaryHeap<Reverse<Listed>> = BinaryHeap::new();
         for table in self.tables.get().into_iter().flatten() {
             let table = lock(table);
-            let of_limit =
-                |entry: &Entry| entry.tracking.is_same_limit(tracking) && !entry.is_expired(now);
+            let of_limit = |entry: &UsageEntry| {
+                entry.tracking.is_same_limit(tracking) && !entry.is_expired(now)
+            };
             for (key, entry) in table.records.iter().filter(|(_, entry)| of_limit(entry)) {
                 let summary = entry.record.summary();
                 if !order.lists(&summary) {
@@ -189,7 +190,7 @@ impl UsageRecords {
         }
     }
 
-    fn sweep_table(&self, table: &Mutex<Table>, now: Micros) {
+    fn sweep_table(&self, table: &Mutex<UsageTable>, now: Micros) {
         let mut table = lock(table);
         let (bytes, records) = (table.bytes, table.records.len());
         let expired: Vec<_> = table
@@ -216,7 +217,7 @@ impl UsageRecords {
 
     /// Brings the sums up to date after a change of one table. They are never below zero as a
     /// whole, because each change is under the table's lock.
-    fn changed(&self, bytes: usize, records: usize, table: &Table) {
+    fn changed(&self, bytes: usize, records: usize, table: &UsageTable) {
         self.bytes
             .fetch_add(table.bytes.wrapping_sub(bytes), Ordering::Relaxed);
         self.records

@@ -16,7 +16,7 @@ use super::topology::deployment::Deployment;
 use super::topology::node::{Location, Node};
 use super::wire::commands::CommandBuffer;
 use super::wire::hash_slot::Redirect;
-use crate::core::breaker::State;
+use crate::core::breaker::CircuitState;
 use crate::core::lock;
 use crate::core::verdict::StoreError;
 
@@ -85,7 +85,7 @@ impl Direct {
         deadline: Instant,
         write: &mut impl FnMut(&mut CommandBuffer),
     ) -> Result<Vec<Value>, StoreError> {
-        if node.state() == State::Open {
+        if node.state() == CircuitState::Open {
             return Err(StoreError::NotExecuted(error::CONNECT));
         }
         let (mut connection, location) = match self.idle_connection(node) {

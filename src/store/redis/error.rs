@@ -77,14 +77,14 @@ pub(crate) const SERVER_ERROR: &str = "server_error";
 
 /// Why a server cannot be used, or why an attempt to connect failed, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct RedisFailure {
     /// The name of the error, as in metrics.
     pub error: &'static str,
     /// The message of the operating system or of TLS, or a hint by Weir; never text of the server.
     pub cause: Option<Arc<str>>,
 }
 
-impl Failure {
+impl RedisFailure {
     /// An error without a further cause.
     #[must_use]
     pub const fn new(error: &'static str) -> Self {
@@ -112,7 +112,7 @@ impl Failure {
     }
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for RedisFailure {
     fn from(error: StoreError) -> Self {
         Self::new(name(error))
     }
@@ -121,11 +121,11 @@ impl From<StoreError> for Failure {
 use StoreError::{Data, NotExecuted, Unknown};
 
 /// Whether a command ran, of a named error.
-type Outcome = fn(&'static str) -> StoreError;
+type ErrorOf = fn(&'static str) -> StoreError;
 
 /// Error lines of a server: their code, and the rest or a part of it; the name of the error, and
 /// whether the command ran. The first row that matches counts.
-static REPLIES: [(&str, &str, Outcome); 30] = [
+static REPLIES: [(&str, &str, ErrorOf); 30] = [
     ("NOSCRIPT", NO_SCRIPT, NotExecuted),
     ("LOADING", "loading", NotExecuted),
     ("BUSY", "busy", NotExecuted),
@@ -361,7 +361,7 @@ impl ErrorCounters {
     }
 
     /// Counts a failed attempt to connect.
-    pub(crate) fn record_failed_connect(&self, failure: &Failure) {
+    pub(crate) fn record_failed_connect(&self, failure: &RedisFailure) {
         let mut counters = lock(&self.0);
         let counter = counters.entry(failure.error).or_default();
         counter.count += 1;
@@ -377,10 +377,10 @@ impl ErrorCounters {
     }
 
     /// All counts since the start, each with the cause of the latest such error.
-    pub(crate) fn failures(&self) -> Vec<(Failure, u64)> {
+    pub(crate) fn failures(&self) -> Vec<(RedisFailure, u64)> {
         let failure = |(&error, counter): (&&'static str, &ErrorCounter)| {
             let cause = counter.cause.clone();
-            (Failure { error, cause }, counter.count)
+            (RedisFailure { error, cause }, counter.count)
         };
         lock(&self.0).iter().map(failure).collect()
     }
@@ -580,16 +580,16 @@ mod tests {
             error_counters.record(IO);
         }
         for cause in ["first", "second"] {
-            error_counters.record_failed_connect(&Failure::because(CONNECT, cause));
+            error_counters.record_failed_connect(&RedisFailure::because(CONNECT, cause));
         }
         assert_eq!(error_counters.counts(), [(CONNECT, 2), (IO, 1_000)]);
-        let connect = Failure {
+        let connect = RedisFailure {
             error: CONNECT,
             cause: Some("second".into()),
         };
         assert_eq!(
             error_counters.failures(),
-            [(connect, 2), (Failure::new(IO), 1_000)]
+            [(connect, 2), (RedisFailure::new(IO), 1_000)]
         );
     }
 }

@@ -31,13 +31,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::time::Instant;
 
-use self::pool::Pool;
+use self::pool::ConnectionPool;
 use super::error;
 use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
 use crate::store::redis::connection::exchange::Connection;
-use crate::store::redis::topology::node::{Node, Outcome};
+use crate::store::redis::topology::node::{BatchOutcome, Node};
 use crate::store::redis::topology::round_trips;
 use crate::store::redis::usage::queue::UsageQueue;
 use crate::store::redis::wire::batch::{Batch, BatchOptions};
@@ -60,12 +60,12 @@ const MAX_QUEUED_CHECKS: usize = 4_096;
 
 /// The queue and the lanes of one worker for one server. Clones share them.
 #[derive(Clone, Debug)]
-pub(super) struct Lanes(Arc<Inner>);
+pub(super) struct Lanes(Arc<LanesOfNode>);
 
 #[derive(Debug)]
-struct Inner {
+struct LanesOfNode {
     node: Arc<Node>,
-    pool: Pool,
+    pool: ConnectionPool,
     batch_options: BatchOptions,
     round_trips: Arc<round_trips::Row>,
     usage: Arc<UsageQueue>,
@@ -94,9 +94,9 @@ impl Lanes {
         usage: &Arc<UsageQueue>,
     ) -> Self {
         let (round_trips, usage) = (node.round_trips.row(), Arc::clone(usage));
-        Self(Arc::new(Inner {
+        Self(Arc::new(LanesOfNode {
             node: Arc::clone(node),
-            pool: Pool::new(node),
+            pool: ConnectionPool::new(node),
             batch_options,
             round_trips,
             usage,
@@ -209,12 +209,12 @@ impl Queue {
     }
 }
 
-impl Inner {
+impl LanesOfNode {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         lock(&self.queue)
     }
 
-    /// The lanes that run for a single waiting check; a further lane needs [`Inner::min_checks`]. A
+    /// The lanes that run for a single waiting check; a further lane needs [`LanesOfNode::min_checks`]. A
     /// near server has one, because waiting for its reply makes larger batches, which cost least
     /// (measured). A farther server has two, so that a request need not wait for a whole round
     /// trip. Each overdue batch adds one, because the delay may affect its connection only.
@@ -308,7 +308,7 @@ impl Inner {
             }
             (replies, !without_ttl.is_empty())
         };
-        let mut outcome = Outcome::default();
+        let mut outcome = BatchOutcome::default();
         let mut usage = Vec::new();
         for (request, mut reply) in taken.drain(..).zip(replies) {
             let mut with_this = outcome;
@@ -384,7 +384,7 @@ impl Inner {
 
 /// A running lane. Dropping it, whatever the reason, removes it from the queue's counts.
 struct RunningLane {
-    inner: Arc<Inner>,
+    inner: Arc<LanesOfNode>,
     is_busy: bool,
     is_connected: bool,
     /// When its batch under way was taken.

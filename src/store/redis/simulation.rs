@@ -35,7 +35,7 @@ use self::server::FakeServer;
 use super::connection::simulated::connect_by;
 use super::monitor::supervisor;
 use super::{Address, Deployment, Login, Options, Redis};
-use crate::core::breaker::State;
+use crate::core::breaker::CircuitState;
 use crate::core::verdict::StoreError;
 
 /// The default numbers of seeds: together less than 20 s of one core.
@@ -194,7 +194,7 @@ impl Simulation {
             .deployment()
             .servers()
             .iter()
-            .all(|server| server.state == State::Closed)
+            .all(|server| server.state == CircuitState::Closed)
     }
 
     /// Sends requests until one is answered and the circuit is closed. Returns the time until the

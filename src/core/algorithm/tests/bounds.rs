@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::super::definition::Definition;
 use super::super::sliding_window_buckets::Ring;
-use super::super::sliding_window_log::{Entry, Log};
+use super::super::sliding_window_log::{Log, LoggedHits};
 use super::*;
 use crate::core::time::LONGEST_WINDOW;
 
@@ -41,7 +41,7 @@ fn state() -> impl Strategy<Value = Option<State>> {
             last,
             counts: counts.into(),
         });
-    let entry = (number(), number()).prop_map(|(tick, total)| Entry { tick, total });
+    let entry = (number(), number()).prop_map(|(tick, total)| LoggedHits { tick, total });
     let log = (number(), prop::collection::vec(entry, 0..9)).prop_map(|(before, entries)| Log {
         before,
         entries: VecDeque::from(entries),

@@ -106,7 +106,7 @@ proptest! {
         let mut breaker = Breaker::new(options);
         for (now, call) in calls {
             make(&mut breaker, Micros(now), call);
-            prop_assert_eq!(breaker.next_probe().is_some(), breaker.state() == State::Open);
+            prop_assert_eq!(breaker.next_probe().is_some(), breaker.state() == CircuitState::Open);
         }
     }
 
@@ -121,17 +121,17 @@ proptest! {
             let admitted = make(&mut breaker, Micros(now), call);
             let (is, after) = (breaker.state(), breaker.transitions());
             match was {
-                State::Open => prop_assert_ne!(admitted, Some(true)),
-                State::Closed => prop_assert_ne!(admitted, Some(false)),
-                State::Ramp { .. } => {}
+                CircuitState::Open => prop_assert_ne!(admitted, Some(true)),
+                CircuitState::Closed => prop_assert_ne!(admitted, Some(false)),
+                CircuitState::Ramp { .. } => {}
             }
-            let changed = |to: fn(State) -> bool| u64::from(to(is) && !to(was));
-            prop_assert_eq!(opened(after) - opened(before), changed(|state| state == State::Open), "{:?}: {:?} to {:?}", call, was, is);
-            prop_assert_eq!(after.ramped - before.ramped, changed(|state| matches!(state, State::Ramp { .. })));
+            let changed = |to: fn(CircuitState) -> bool| u64::from(to(is) && !to(was));
+            prop_assert_eq!(opened(after) - opened(before), changed(|state| state == CircuitState::Open), "{:?}: {:?} to {:?}", call, was, is);
+            prop_assert_eq!(after.ramped - before.ramped, changed(|state| matches!(state, CircuitState::Ramp { .. })));
             prop_assert_eq!(after.closed, before.closed, "only time closes it");
-            prop_assert_eq!(opened(after), after.ramped + u64::from(is == State::Open), "{:?}", after);
+            prop_assert_eq!(opened(after), after.ramped + u64::from(is == CircuitState::Open), "{:?}", after);
             prop_assert!(after.closed <= after.ramped);
-            prop_assert_eq!(breaker.why().is_some(), is != State::Closed);
+            prop_assert_eq!(breaker.why().is_some(), is != CircuitState::Closed);
         }
     }
 
@@ -154,7 +154,7 @@ proptest! {
             }
         }
         // A ramp that was under way may have had failures, but answers never open it.
-        prop_assert_eq!(breaker.state(), State::Closed);
+        prop_assert_eq!(breaker.state(), CircuitState::Closed);
     }
 
     #[test]
@@ -178,13 +178,13 @@ proptest! {
             prop_assert!(is_admitted || turn > 0, "the first");
             let Ok(step) = usize::try_from(now.since(began).micros() / 100_000) else { break };
             let Some((asked, admitted)) = steps.get_mut(step) else {
-                prop_assert_eq!(breaker.state(), State::Closed);
+                prop_assert_eq!(breaker.state(), CircuitState::Closed);
                 break;
             };
             *asked += 1;
             *admitted += u64::from(is_admitted);
             let percent = percents[step];
-            prop_assert_eq!(breaker.state(), State::Ramp { percent });
+            prop_assert_eq!(breaker.state(), CircuitState::Ramp { percent });
             // After each request: no block of refused ones is longer than the share says.
             prop_assert!((*admitted * 100).abs_diff(*asked * u64::from(percent)) < 100, "step {}: \
                 {} of {}", step, admitted, asked);
@@ -201,6 +201,6 @@ proptest! {
         let now = now + Span::from_secs(2);
         breaker.succeeded(now, good, 0);
         breaker.failed(now, failed, Why::Outage);
-        prop_assert_eq!(breaker.state(), State::Closed);
+        prop_assert_eq!(breaker.state(), CircuitState::Closed);
     }
 }

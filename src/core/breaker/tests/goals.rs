@@ -88,7 +88,7 @@ fn some_deadlines_missed_do_not_keep_it_open() {
         report(&mut breaker, millis, Good(98, 0));
         report(&mut breaker, millis, Bad(2));
     }
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), CircuitState::Closed);
 }
 
 /// Microseconds from the node's return to the first request that is let in.

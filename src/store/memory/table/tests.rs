@@ -90,7 +90,7 @@ proptest! {
 
     #[test]
     fn it_holds_what_a_map_holds(calls in calls()) {
-        let (mut table, mut map, pool) = (Table::default(), BTreeMap::new(), Pool::default());
+        let (mut table, mut map, pool) = (Table::default(), BTreeMap::new(), BlockPool::default());
         for call in calls {
             match call {
                 Call::Set(key, second) => {
@@ -132,7 +132,7 @@ fn random_key(random: &mut fastrand::Rng) -> Fingerprint {
 /// Tables of many blocks that get each other's.
 #[test]
 fn tables_that_share_a_pool_hold_what_maps_hold() {
-    let (mut random, pool) = (fastrand::Rng::with_seed(7), Pool::default());
+    let (mut random, pool) = (fastrand::Rng::with_seed(7), BlockPool::default());
     let mut tables: [(Table, BTreeMap<_, _>); 3] = Default::default();
     for round in 0..60 {
         let (table, map) = &mut tables[round % 3];
@@ -175,7 +175,7 @@ fn an_insertion_moves_a_few_entries_or_the_table_once() {
     let (mut table, mut random, pool) = (
         Table::default(),
         fastrand::Rng::with_seed(5),
-        Pool::default(),
+        BlockPool::default(),
     );
     let mut rebuilt = 0;
     for _ in 0..1_400 {
@@ -207,7 +207,7 @@ fn it_is_never_much_larger_than_what_it_holds() {
     let (mut table, mut random, pool) = (
         Table::default(),
         fastrand::Rng::with_seed(6),
-        Pool::default(),
+        BlockPool::default(),
     );
     for len in 1..=2_000_usize {
         table.insert(
@@ -237,7 +237,7 @@ fn it_is_never_much_larger_than_what_it_holds() {
 
 #[test]
 fn a_sample_goes_round() {
-    let (mut table, pool) = (Table::default(), Pool::default());
+    let (mut table, pool) = (Table::default(), BlockPool::default());
     assert_eq!(table.soonest_of(5, 0, |_| true), None);
     for key in 1..=3_u128 {
         table.insert(

@@ -13,7 +13,7 @@ use super::options::{Address, Login, Options, Password, Secret, Tls};
 use super::socket::{self, Socket};
 use crate::core::time::Micros;
 use crate::core::verdict::StoreError;
-use crate::store::redis::error::{self, Failure};
+use crate::store::redis::error::{self, RedisFailure};
 use crate::store::redis::wire::commands::CommandBuffer;
 use crate::store::redis::wire::values::time;
 
@@ -65,7 +65,7 @@ pub(crate) async fn open(
     address: &Address,
     options: &Options,
     purpose: Purpose,
-) -> Result<Opened, Failure> {
+) -> Result<Opened, RedisFailure> {
     let deadline = Instant::now() + options.connect_timeout;
     let opened = handshake(address, options, purpose, deadline).await;
     opened.inspect_err(|failure| {
@@ -81,12 +81,12 @@ async fn handshake(
     options: &Options,
     purpose: Purpose,
     deadline: Instant,
-) -> Result<Opened, Failure> {
-    let late = |_| Failure::new(error::CONNECT_TIMEOUT);
+) -> Result<Opened, RedisFailure> {
+    let late = |_| RedisFailure::new(error::CONNECT_TIMEOUT);
     let login = purpose.login(options);
     let credentials = timeout_at(deadline, login.read()).await.map_err(late)?;
     let credentials =
-        credentials.map_err(|error| Failure::because(error::AUTH, error.to_string()))?;
+        credentials.map_err(|error| RedisFailure::because(error::AUTH, error.to_string()))?;
     let socket = Socket::connect(address, options.tls.as_ref(), deadline).await?;
     let mut connection = Connection::new(socket);
     let steps = write_steps(connection.outgoing(), options, purpose, credentials);
@@ -96,20 +96,20 @@ async fn handshake(
     if let Err(error) = answered.map(drop) {
         // A server that has too many clients sends an error reply and closes the connection.
         return Err(match first_error(&steps, connection.replies()) {
-            Some((name, _)) => Failure::new(name),
+            Some((name, _)) => RedisFailure::new(name),
             None => explain_failure(&mut connection, error::name(error), options),
         });
     }
     if let Some((name, reply)) = first_error(&steps, connection.replies()) {
         let cause = (name == error::AUTH).then(|| refused_login(login, reply).into());
-        return Err(Failure { error: name, cause });
+        return Err(RedisFailure { error: name, cause });
     }
     let time = match connection.replies().last() {
         Some(Value::Array(values)) => values.first().and_then(time),
         _ if !purpose.counts() => Some(Micros::default()),
         _ => None,
     };
-    let time = time.ok_or(Failure::new(error::PROTOCOL))?;
+    let time = time.ok_or(RedisFailure::new(error::PROTOCOL))?;
     Ok(Opened { connection, time })
 }
 
@@ -155,13 +155,13 @@ pub(crate) fn explain_failure(
     connection: &mut Connection,
     name: &'static str,
     options: &Options,
-) -> Failure {
+) -> RedisFailure {
     match (name, connection.take_cause()) {
         (error::PROTOCOL, _) if connection.received().starts_with(&socket::TLS_ALERT) => {
-            Failure::because(error::TLS, socket::SPEAKS_TLS)
+            RedisFailure::because(error::TLS, socket::SPEAKS_TLS)
         }
         (error::IO, cause) => {
-            let closed = || Failure::because(name, "Redis closed the connection");
+            let closed = || RedisFailure::because(name, "Redis closed the connection");
             let explained = cause.map_or_else(closed, |cause| socket::connect_error(name, &cause));
             if explained.error != error::IO {
                 return explained;
@@ -172,13 +172,13 @@ pub(crate) fn explain_failure(
                 socket::MAY_SPEAK_TLS
             };
             let cause = explained.cause.unwrap_or_default();
-            Failure::because(name, format!("{cause} before it replied; {hint}"))
+            RedisFailure::because(name, format!("{cause} before it replied; {hint}"))
         }
         // Without a password the handshake may send nothing that needs one.
         (error::AUTH, _) if options.login.password.is_none() => {
-            Failure::because(name, refused_login(&options.login, &Value::Nil))
+            RedisFailure::because(name, refused_login(&options.login, &Value::Nil))
         }
-        (error, cause) => Failure {
+        (error, cause) => RedisFailure {
             error,
             cause: cause.map(|cause| cause.to_string().into()),
         },

@@ -18,7 +18,7 @@ use tokio_util::either::Either;
 use super::options::{Address, REDIS, Tls};
 use crate::net::dial::{Dial, DialError, TcpOptions};
 use crate::net::tls;
-use crate::store::redis::error::{self, Failure};
+use crate::store::redis::error::{self, RedisFailure};
 
 /// Far above the default `STORE_TIMEOUT`, so that requests fail by their own deadlines before the
 /// kernel closes the connection.
@@ -70,7 +70,7 @@ impl Socket {
         address: &Address,
         tls: Option<&Tls>,
         deadline: Instant,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, RedisFailure> {
         #[cfg(test)]
         if let Some(connecting) = super::simulated::connect() {
             return match timeout_at(deadline, connecting).await {
@@ -98,7 +98,7 @@ impl Socket {
                 if speaks_plaintext(&dial, deadline + PLAINTEXT_TEST).await =>
             {
                 let cause = format!("the port does not speak TLS: {}", REDIS.without_tls);
-                Err(Failure::because(error::TLS, cause))
+                Err(RedisFailure::because(error::TLS, cause))
             }
             Err(error) => Err(dial_error(error)),
         }
@@ -190,27 +190,29 @@ fn try_read_byte(stream: &mut TlsStream<TcpStream>) -> Poll<io::Result<usize>> {
     polled.map_ok(|()| read.filled().len())
 }
 
-fn dial_error(error: DialError) -> Failure {
+fn dial_error(error: DialError) -> RedisFailure {
     match error {
         DialError::Connect(cause) | DialError::Handshake(cause) => {
             connect_error(error::CONNECT, &cause)
         }
-        DialError::Name { host, cause } => Failure::because(error::DNS, format!("{host}: {cause}")),
-        DialError::Timeout => Failure::new(error::CONNECT_TIMEOUT),
-        DialError::HandshakeTimeout => Failure::because(error::CONNECT_TIMEOUT, NO_HANDSHAKE),
-        DialError::CertificateName(_) => Failure::because(error::TLS, error.explain(&REDIS)),
+        DialError::Name { host, cause } => {
+            RedisFailure::because(error::DNS, format!("{host}: {cause}"))
+        }
+        DialError::Timeout => RedisFailure::new(error::CONNECT_TIMEOUT),
+        DialError::HandshakeTimeout => RedisFailure::because(error::CONNECT_TIMEOUT, NO_HANDSHAKE),
+        DialError::CertificateName(_) => RedisFailure::because(error::TLS, error.explain(&REDIS)),
     }
 }
 
 /// The name and the cause of an I/O error of a connection; an error that is not from TLS gets
 /// `name`.
-pub(crate) fn connect_error(name: &'static str, error: &io::Error) -> Failure {
+pub(crate) fn connect_error(name: &'static str, error: &io::Error) -> RedisFailure {
     match tls::hint(error, &REDIS) {
-        None => Failure::because(name, error.to_string()),
+        None => RedisFailure::because(name, error.to_string()),
         Some(hint) if hint.is_about_certificates => {
-            Failure::because(error::TLS_CERTIFICATE, hint.text)
+            RedisFailure::because(error::TLS_CERTIFICATE, hint.text)
         }
-        Some(hint) => Failure::because(error::TLS, hint.text),
+        Some(hint) => RedisFailure::because(error::TLS, hint.text),
     }
 }
 

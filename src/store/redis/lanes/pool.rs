@@ -35,7 +35,7 @@ const REAPER_RATE: Duration = Duration::from_secs(10);
 
 /// The connections of one worker to one server.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct ConnectionPool {
     connections: bb8::Pool<Connector>,
     last_failure: Arc<LastFailure>,
     node: Arc<Node>,
@@ -66,7 +66,7 @@ struct LastFailure {
 /// A connection of the pool, which returns to it when dropped.
 pub(super) type PooledConnection<'a> = bb8::PooledConnection<'a, Connector>;
 
-impl Pool {
+impl ConnectionPool {
     /// An empty pool, which opens its first connection when one is asked for. Must be used in the
     /// runtime that it was created in.
     pub(super) fn new(node: &Arc<Node>) -> Self {

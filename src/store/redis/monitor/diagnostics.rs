@@ -10,8 +10,8 @@
 
 use std::borrow::Cow;
 
-use super::queries::{Config, MissingAccess, REQUIRED_FOR_USAGE};
-use crate::store::redis::topology::status::{Diagnostic, Report, Urgency};
+use super::queries::{MissingAccess, REQUIRED_FOR_USAGE, ServerConfig};
+use crate::store::redis::topology::status::{Diagnostic, InfoReport, Urgency};
 
 /// The oldest version that Weir supports.
 const OLDEST_VERSION: (u32, u32) = (6, 2);
@@ -27,8 +27,8 @@ const MAX_CLOCK_OFFSET_MICROS: u64 = 1_000_000;
 /// What the inspections of a server found out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
-    pub(crate) report: Report,
-    pub(crate) config: Config,
+    pub(crate) report: InfoReport,
+    pub(crate) config: ServerConfig,
     pub(crate) missing: MissingAccess,
     /// How far the server's clock is ahead of the wall clock of this machine, in microseconds.
     pub(crate) clock_ahead_micros: Option<i64>,
@@ -43,12 +43,8 @@ pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> 
     } else {
         MEMORY_BEGIN_PERCENT
     };
-    let Facts {
-        report,
-        config,
-        missing,
-        clock_ahead_micros,
-    } = facts;
+    let (report, config, missing) = (&facts.report, &facts.config, &facts.missing);
+    let clock_ahead_micros = facts.clock_ahead_micros;
     [
         memory(report, full_percent),
         persistence(report, config),
@@ -84,7 +80,7 @@ pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> 
     .collect()
 }
 
-fn memory(report: &Report, full_percent: u64) -> Option<Diagnostic> {
+fn memory(report: &InfoReport, full_percent: u64) -> Option<Diagnostic> {
     let max_memory = report
         .max_memory_bytes
         .filter(|&max_memory| max_memory > 0)?;
@@ -110,7 +106,7 @@ fn memory(report: &Report, full_percent: u64) -> Option<Diagnostic> {
     })
 }
 
-fn persistence(report: &Report, config: &Config) -> Option<Diagnostic> {
+fn persistence(report: &InfoReport, config: &ServerConfig) -> Option<Diagnostic> {
     let stops_writes = config.stops_writes == Some(true) && config.takes_snapshots == Some(true);
     if stops_writes && report.last_snapshot_failed {
         return Some(warning(
@@ -138,7 +134,7 @@ fn persistence(report: &Report, config: &Config) -> Option<Diagnostic> {
     })
 }
 
-fn version(report: &Report) -> Option<Diagnostic> {
+fn version(report: &InfoReport) -> Option<Diagnostic> {
     let text = report.version.as_deref()?;
     let mut numbers = text
         .split('.')
@@ -225,7 +221,7 @@ mod tests {
 
     /// Further lines of INFO, the settings, and the diagnostics: their names, and whether they are
     /// warnings.
-    type Row = (&'static str, Config, &'static [(&'static str, bool)]);
+    type Row = (&'static str, ServerConfig, &'static [(&'static str, bool)]);
 
     fn names(facts: &Facts) -> Vec<(&'static str, bool)> {
         diagnose(facts, &[])
@@ -234,9 +230,9 @@ mod tests {
             .collect()
     }
 
-    fn facts(changes: &str, config: Config) -> Facts {
+    fn facts(changes: &str, config: ServerConfig) -> Facts {
         Facts {
-            report: Report::read(&format!("{INFO}maxmemory:0\r\n{changes}"), 0),
+            report: InfoReport::read(&format!("{INFO}maxmemory:0\r\n{changes}"), 0),
             config,
             ..Facts::default()
         }
@@ -244,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_fields_of_info_are_read() {
-        let report = Report::read(INFO, 3);
+        let report = InfoReport::read(INFO, 3);
         assert_eq!(
             (report.version.as_deref(), report.keys, report.evicted_keys),
             (Some("7.0.15"), Some(7), Some(5))
@@ -257,28 +253,28 @@ mod tests {
             ),
             (Some(90), Some(100), Some(0))
         );
-        assert_eq!(Report::read(INFO, 1).keys, Some(0));
-        let valkey = Report::read(&format!("{INFO}valkey_version:8.1.0\r\n"), 0);
+        assert_eq!(InfoReport::read(INFO, 1).keys, Some(0));
+        let valkey = InfoReport::read(&format!("{INFO}valkey_version:8.1.0\r\n"), 0);
         assert_eq!(
             valkey.version.as_deref(),
             Some("8.1.0"),
             "redis_version of Valkey is that of a compatible Redis"
         );
         assert_eq!(
-            Report::read("redis_version:s3 cret\r\nmaxmemory:x\r\n:\r\n", 0),
-            Report::default(),
+            InfoReport::read("redis_version:s3 cret\r\nmaxmemory:x\r\n:\r\n", 0),
+            InfoReport::default(),
             "neither names nor numbers"
         );
     }
 
     #[test]
     fn each_condition_has_its_diagnostic() {
-        let config = |takes_snapshots, stops_writes, requires_full_coverage| Config {
+        let config = |takes_snapshots, stops_writes, requires_full_coverage| ServerConfig {
             takes_snapshots: Some(takes_snapshots),
             stops_writes: Some(stops_writes),
             requires_full_coverage: Some(requires_full_coverage),
         };
-        let none = Config::default;
+        let none = ServerConfig::default;
         let table: [Row; 15] = [
             ("", none(), &[]),
             ("maxmemory_policy:allkeys-lru\n", none(), &[]),
@@ -335,9 +331,9 @@ mod tests {
             ("10.1", false),
             ("x", false),
         ] {
-            let report = Report {
+            let report = InfoReport {
                 version: Some(version.to_owned()),
-                ..Report::default()
+                ..InfoReport::default()
             };
             assert_eq!(
                 !names(&Facts {
@@ -410,7 +406,7 @@ mod tests {
         let at = |used: u64| {
             facts(
                 &format!("maxmemory:1000\nused_memory:{used}\n"),
-                Config::default(),
+                ServerConfig::default(),
             )
         };
         let full = diagnose(&at(800), &[]);

@@ -22,11 +22,11 @@ use crate::core::breaker::Why;
 use crate::core::verdict::StoreError;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
-use crate::store::redis::error::{self, Failure};
+use crate::store::redis::error::{self, RedisFailure};
 use crate::store::redis::topology::deployment::Deployment;
 use crate::store::redis::topology::node::{Location, Node};
 use crate::store::redis::topology::slot_map::SlotMap;
-use crate::store::redis::topology::status::{Diagnostic, Report, ServerStatus, Urgency};
+use crate::store::redis::topology::status::{Diagnostic, InfoReport, ServerStatus, Urgency};
 use crate::store::redis::wire::values::time;
 
 /// The interval between inspections of a server without diagnostics. A usual scrape interval is as
@@ -240,7 +240,7 @@ impl Inspector {
         deployment: &Deployment,
         map: &SlotMap,
         node: &Node,
-    ) -> Result<Option<Duration>, Failure> {
+    ) -> Result<Option<Duration>, RedisFailure> {
         let usable = self.probe.take_if(|probe| probe.connection.is_usable());
         self.probe = None;
         let is_new = usable.is_none();
@@ -274,7 +274,7 @@ impl Inspector {
             name if is_new => {
                 handshake::explain_failure(&mut probe.connection, name, &node.options)
             }
-            name => Failure::new(name),
+            name => RedisFailure::new(name),
         })?;
         // An inspection that does not check the rights keeps the result of the latest one that did.
         let has_usage = deployment.usage.is_used();
@@ -376,7 +376,7 @@ impl Inspector {
                 Value::ServerError(_) => probe.refused.push(query),
                 Value::BulkString(text) if query == INFO => {
                     let text = String::from_utf8_lossy(text);
-                    self.facts.report = Report::read(&text, deployment.options.database);
+                    self.facts.report = InfoReport::read(&text, deployment.options.database);
                 }
                 reply => read_config(&mut self.facts.config, query, reply),
             }

@@ -90,7 +90,7 @@ pub(super) fn write(query: Query, key: &[u8], out: &mut CommandBuffer) {
 /// The settings of a server, as CONFIG GET reports them; `None` for one that the server does not
 /// report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Config {
+pub(crate) struct ServerConfig {
     /// Whether `save` has a schedule.
     pub(crate) takes_snapshots: Option<bool>,
     /// `stop-writes-on-bgsave-error`.
@@ -136,7 +136,7 @@ impl MissingAccess {
 
 /// Reads the reply to CONFIG GET of one setting, which is its name and its value. A reply of
 /// another form changes nothing.
-pub(super) fn read_config(config: &mut Config, query: Query, reply: &Value) {
+pub(super) fn read_config(config: &mut ServerConfig, query: Query, reply: &Value) {
     let Value::Array(pair) = reply else { return };
     let [_, Value::BulkString(value)] = pair.as_slice() else {
         return;

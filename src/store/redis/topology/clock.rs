@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 
 /// An estimate of the clock of one Redis server, shared by all threads.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct ServerClock {
     origin: Instant,
     ahead: Mutex<Option<Ahead>>,
 }
@@ -45,7 +45,7 @@ impl Ahead {
     }
 }
 
-impl Clock {
+impl ServerClock {
     pub(crate) fn new() -> Self {
         Self {
             origin: Instant::now(),
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_fastest_reply_of_the_last_seconds_counts() {
-        let clock = Clock::new();
+        let clock = ServerClock::new();
         let now = clock.origin;
         assert_eq!(clock.read(now), None);
         clock.restart(Micros(START), now);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_estimate_follows_a_clock_that_was_set_back_after_ten_seconds() {
-        let clock = Clock::new();
+        let clock = ServerClock::new();
         let now = clock.origin;
         clock.restart(Micros(START), now);
         for second in 1..=10 {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_estimate_follows_a_new_connection_at_once() {
-        let clock = Clock::new();
+        let clock = ServerClock::new();
         let now = clock.origin;
         clock.observe(Micros(START), now);
         clock.restart(Micros(START - 3_600_000_000), now);

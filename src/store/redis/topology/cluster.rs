@@ -12,10 +12,10 @@ use bb8_redis::redis::{Value, from_redis_value_ref};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::deployment::Deployment;
-use crate::core::breaker::State;
+use crate::core::breaker::CircuitState;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
-use crate::store::redis::error::{self, Failure};
+use crate::store::redis::error::{self, RedisFailure};
 use crate::store::redis::wire::hash_slot::Slot;
 
 /// The interval between queries while nothing contradicts the map.
@@ -77,14 +77,17 @@ type SlotRanges = Vec<(RangeInclusive<Slot>, Address)>;
 ///
 /// # Errors
 /// The last error, if no node gave a usable reply.
-async fn query_nodes(deployment: &Deployment, seeds: &[Address]) -> Result<SlotRanges, Failure> {
+async fn query_nodes(
+    deployment: &Deployment,
+    seeds: &[Address],
+) -> Result<SlotRanges, RedisFailure> {
     let map = deployment.map();
     let (mut candidates, mut others) = (Vec::new(), Vec::new());
     for node in &map.nodes {
         let Some(location) = node.location() else {
             continue;
         };
-        let is_closed = node.state() == State::Closed;
+        let is_closed = node.state() == CircuitState::Closed;
         let nodes = if is_closed {
             &mut candidates
         } else {
@@ -98,14 +101,14 @@ async fn query_nodes(deployment: &Deployment, seeds: &[Address]) -> Result<SlotR
             candidates.push(address.clone());
         }
     }
-    let mut error = Failure::new(error::NO_PRIMARY);
+    let mut error = RedisFailure::new(error::NO_PRIMARY);
     let mut best: Option<SlotRanges> = None;
     let (mut usable_replies, mut most) = (0, 0);
     for address in &candidates {
         match query_node(deployment, address).await {
             // A node that was reset and has not joined the cluster again has no slots.
             Ok(ranges) if ranges.is_empty() => {
-                error = Failure::new(error::CLUSTER_DOWN).of(address);
+                error = RedisFailure::new(error::CLUSTER_DOWN).of(address);
             }
             Ok(ranges) => {
                 usable_replies += 1;
@@ -131,7 +134,10 @@ fn slot_count(ranges: &SlotRanges) -> usize {
 ///
 /// # Errors
 /// The error of the handshake or of the reply; `protocol` if the reply is not one to CLUSTER SLOTS.
-async fn query_node(deployment: &Deployment, address: &Address) -> Result<SlotRanges, Failure> {
+async fn query_node(
+    deployment: &Deployment,
+    address: &Address,
+) -> Result<SlotRanges, RedisFailure> {
     let options = &deployment.options;
     let opened = handshake::open(address, options, Purpose::QueryCluster).await?;
     let mut connection = opened.connection;
@@ -144,9 +150,9 @@ async fn query_node(deployment: &Deployment, address: &Address) -> Result<SlotRa
         [Value::Array(rows)] => {
             let ranges: Option<SlotRanges> =
                 rows.iter().map(|row| read_range(row, address)).collect();
-            ranges.ok_or(Failure::new(error::PROTOCOL))
+            ranges.ok_or(RedisFailure::new(error::PROTOCOL))
         }
-        _ => Err(Failure::new(error::PROTOCOL)),
+        _ => Err(RedisFailure::new(error::PROTOCOL)),
     }
 }
 

@@ -18,11 +18,11 @@ use super::node::{ConnectionCounts, Node};
 use super::round_trips::RoundTripCounts;
 use super::slot_map::{NodeIndex, SlotMap};
 use super::status::ServerStatus;
-use crate::core::breaker::{State, Transitions};
+use crate::core::breaker::{CircuitState, Transitions};
 use crate::core::lock;
 use crate::store::redis::connection::handshake::Purpose;
 use crate::store::redis::connection::options::{Address, Options, Topology};
-use crate::store::redis::error::{ErrorCounters, Failure};
+use crate::store::redis::error::{ErrorCounters, RedisFailure};
 use crate::store::redis::usage::queue::UsageQueue;
 use crate::store::redis::wire::batch::BatchOptions;
 use crate::store::redis::wire::hash_slot::{Redirect, Slot};
@@ -45,7 +45,7 @@ pub struct Deployment {
     /// Of requests, since the start.
     pub(crate) retries: AtomicU64,
     /// Why the latest attempt to find the servers failed.
-    failed_discovery: Mutex<Option<Failure>>,
+    failed_discovery: Mutex<Option<RedisFailure>>,
     /// What a writer of usage has to write.
     pub(crate) usage: Arc<UsageQueue>,
 }
@@ -57,7 +57,7 @@ pub struct FailingServer {
     /// known.
     pub server: String,
     /// Why.
-    pub failure: Failure,
+    pub failure: RedisFailure,
 }
 
 /// A snapshot of one server, for metrics.
@@ -66,7 +66,7 @@ pub struct Server {
     /// `host:port` or the path of a socket; empty before Sentinel has named the primary.
     pub address: String,
     /// Whether its circuit breaker admits requests.
-    pub state: State,
+    pub state: CircuitState,
     /// How often that state changed.
     pub transitions: Transitions,
     /// The batches and requests that were sent there.
@@ -162,7 +162,7 @@ impl Deployment {
     }
 
     /// Counts a failed attempt to find the servers.
-    pub(crate) fn record_failed_discovery(&self, failure: &Failure) {
+    pub(crate) fn record_failed_discovery(&self, failure: &RedisFailure) {
         self.error_counters.record_failed_connect(failure);
         *lock(&self.failed_discovery) = Some(failure.clone());
     }

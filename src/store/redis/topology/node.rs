@@ -12,7 +12,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::Notify;
 use tokio::time::{Duration, Instant, timeout_at};
 
-use super::clock::Clock;
+use super::clock::ServerClock;
 use super::counters::Counters;
 use super::round_trips::RoundTrips;
 use super::status::ServerStatus;
@@ -23,7 +23,7 @@ use crate::store::Budget;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::{Address, Options};
-use crate::store::redis::error::{self, ErrorCounters, Failure};
+use crate::store::redis::error::{self, ErrorCounters, RedisFailure};
 use crate::store::redis::rtt::RttEstimator;
 use crate::store::redis::wire::hash_slot::Redirect;
 use crate::store::redis::wire::request::{Reply, Request};
@@ -46,7 +46,7 @@ pub(crate) struct Node {
     location: ArcSwapOption<Location>,
     /// Notifies those that wait for the first address.
     located: Notify,
-    pub(crate) clock: Clock,
+    pub(crate) clock: ServerClock,
     /// The origin of the breaker's times.
     created_at: Instant,
     circuit: Mutex<Circuit>,
@@ -91,7 +91,7 @@ struct Circuit {
     /// The name of the latest error.
     reason: &'static str,
     /// Why the latest attempt to connect failed.
-    failed_connect: Option<Failure>,
+    failed_connect: Option<RedisFailure>,
 }
 
 /// The connections of all threads to the server.
@@ -116,7 +116,7 @@ pub struct ConnectionCounts {
 
 /// The outcome of the requests of one batch, as the circuit breaker counts them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct BatchOutcome {
     answered: u32,
     /// How many of the answered requests took most of their budget.
     slow: u32,
@@ -130,7 +130,7 @@ fn slow_after(budget: Duration) -> Duration {
     budget * 4 / 5
 }
 
-impl Outcome {
+impl BatchOutcome {
     /// Counts the reply to a request. Of several failures in one reply, a configuration error
     /// counts.
     pub(crate) fn add(&mut self, reply: &Reply, Request { budget, since, .. }: &Request) {
@@ -168,7 +168,7 @@ impl Node {
             purpose,
             location: ArcSwapOption::from(address.map(|address| Location::new(address, 0))),
             located: Notify::new(),
-            clock: Clock::new(),
+            clock: ServerClock::new(),
             created_at: Instant::now(),
             circuit: Mutex::new(Circuit {
                 breaker: Breaker::new(breaker::Options::default()),
@@ -239,15 +239,15 @@ impl Node {
     /// # Errors
     /// `no_primary` if no address is known in time, `readonly` if the server moved meanwhile, else
     /// the error of the handshake.
-    pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), Failure> {
+    pub(crate) async fn connect(&self) -> Result<(Connection, Arc<Location>), RedisFailure> {
         let location = self.wait_for_location().await;
-        let location = location.ok_or(Failure::new(error::NO_PRIMARY))?;
+        let location = location.ok_or(RedisFailure::new(error::NO_PRIMARY))?;
         let opened = handshake::open(&location.address, &self.options, self.purpose).await;
         let opened = opened
             .inspect_err(|failure| lock(&self.circuit).failed_connect = Some(failure.clone()))?;
         if !self.is_at(&location) {
             // The connection leads to the old primary.
-            return Err(Failure::new(error::READONLY));
+            return Err(RedisFailure::new(error::READONLY));
         }
         let at = Instant::now();
         // After a connection broke, another machine with another clock may have the address.
@@ -311,7 +311,7 @@ impl Node {
     }
 
     /// Tells the circuit breaker the outcome of a batch.
-    pub(crate) fn record_outcome(&self, outcome: Outcome) {
+    pub(crate) fn record_outcome(&self, outcome: BatchOutcome) {
         if outcome.answered == 0 && outcome.failed == 0 {
             return;
         }
@@ -329,10 +329,10 @@ impl Node {
 
     /// Tells the circuit breaker that `requests` requests failed with the error `name`.
     pub(crate) fn record_failed(&self, requests: u32, name: &'static str) {
-        self.record_outcome(Outcome {
+        self.record_outcome(BatchOutcome {
             failed: requests,
             failure: Some(name),
-            ..Outcome::default()
+            ..BatchOutcome::default()
         });
     }
 
@@ -371,9 +371,9 @@ impl Node {
 
     /// The state of the circuit breaker. A ramp that is over counts as closed, also without
     /// requests.
-    pub(crate) fn state(&self) -> breaker::State {
+    pub(crate) fn state(&self) -> breaker::CircuitState {
         if self.is_closed.load(Ordering::Relaxed) {
-            return breaker::State::Closed;
+            return breaker::CircuitState::Closed;
         }
         self.with_circuit(|circuit, now| {
             circuit.breaker.advance(now);
@@ -383,16 +383,16 @@ impl Node {
 
     /// Whether it has an address and a circuit that is not open.
     pub(crate) fn is_available(&self) -> bool {
-        self.state() != breaker::State::Open && self.location().is_some()
+        self.state() != breaker::CircuitState::Open && self.location().is_some()
     }
 
     /// Why the server cannot be used: its circuit is not closed, or it did not answer the latest
     /// inspection. `None` if it can, and while it has no address.
-    pub(crate) fn failure(&self) -> Option<Failure> {
+    pub(crate) fn failure(&self) -> Option<RedisFailure> {
         self.location()?;
         let status = self.latest_status.load();
         let inspected = status.failure.as_ref().filter(|_| !status.is_up);
-        if self.state() == breaker::State::Closed {
+        if self.state() == breaker::CircuitState::Closed {
             return inspected.cloned();
         }
         let circuit = lock(&self.circuit);
@@ -404,7 +404,7 @@ impl Node {
                 known.find(|failure| failure.error == reason)
             }
         };
-        Some(known.cloned().unwrap_or(Failure::new(circuit.reason)))
+        Some(known.cloned().unwrap_or(RedisFailure::new(circuit.reason)))
     }
 
     /// How often the circuit breaker changed its state.
@@ -420,10 +420,10 @@ impl Node {
         let before = circuit.breaker.state();
         let result = call(&mut circuit, now);
         let after = circuit.breaker.state();
-        let is_closed = after == breaker::State::Closed;
+        let is_closed = after == breaker::CircuitState::Closed;
         self.is_closed.store(is_closed, Ordering::Relaxed);
         drop(circuit);
-        if before != breaker::State::Open && after == breaker::State::Open {
+        if before != breaker::CircuitState::Open && after == breaker::CircuitState::Open {
             self.circuit_opened.notify_one();
         }
         result

@@ -23,7 +23,7 @@ use crate::core::lock;
 use crate::store::redis::connection::exchange::Connection;
 use crate::store::redis::connection::handshake::{self, Purpose};
 use crate::store::redis::connection::options::Address;
-use crate::store::redis::error::{self, Failure};
+use crate::store::redis::error::{self, RedisFailure};
 
 /// The interval between queries to a Sentinel that sends no message, while the primary is
 /// available.
@@ -120,7 +120,7 @@ impl SentinelClient<'_> {
     ///
     /// # Errors
     /// Why the Sentinel cannot be followed any more.
-    async fn follow_until_error(&self) -> Result<(), Failure> {
+    async fn follow_until_error(&self) -> Result<(), RedisFailure> {
         let options = &self.deployment.options;
         let open = || handshake::open(self.address, options, Purpose::QuerySentinel);
         let (mut queries, mut subscription) = (open().await?.connection, open().await?.connection);
@@ -140,7 +140,7 @@ impl SentinelClient<'_> {
                     // Any message leads to a query, because only the reply to a query has the
                     // epoch.
                     Ok(Ok(_)) => break,
-                    Ok(Err(name)) => return Err(Failure::new(name)),
+                    Ok(Err(name)) => return Err(RedisFailure::new(name)),
                     Err(_) => {}
                 }
                 let is_due = queried_at.elapsed() >= REFRESH_INTERVAL;
@@ -156,7 +156,10 @@ impl SentinelClient<'_> {
     ///
     /// # Errors
     /// The error of the connection; `protocol` if a reply has another form than Sentinel's.
-    async fn query(&self, connection: &mut Connection) -> Result<Option<PrimaryReport>, Failure> {
+    async fn query(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<Option<PrimaryReport>, RedisFailure> {
         let out = connection.outgoing();
         // At the end of a failover, SENTINEL MASTER has the new epoch but still the old address. So
         // the address comes from the other command.
@@ -171,8 +174,8 @@ impl SentinelClient<'_> {
             [Value::Nil, _] | [_, Value::ServerError(_)] => Ok(None),
             [address, fields] => read_report(address, fields)
                 .map(Some)
-                .ok_or(Failure::new(error::PROTOCOL)),
-            _ => Err(Failure::new(error::PROTOCOL)),
+                .ok_or(RedisFailure::new(error::PROTOCOL)),
+            _ => Err(RedisFailure::new(error::PROTOCOL)),
         }
     }
 
@@ -181,7 +184,7 @@ impl SentinelClient<'_> {
     fn update_primary(&self, report: Option<&PrimaryReport>) {
         if report.is_none() {
             let cause = format!("this Sentinel does not know the name {}", self.master);
-            let error = Failure::because(error::NO_PRIMARY, cause).of(self.address);
+            let error = RedisFailure::because(error::NO_PRIMARY, cause).of(self.address);
             self.deployment.record_failed_discovery(&error);
         }
         for node in &self.deployment.map().nodes {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use tokio::time::Duration;
 
-use crate::store::redis::error::Failure;
+use crate::store::redis::error::RedisFailure;
 
 /// The longest name in a server's text that is kept, in bytes.
 const MAX_NAME_LEN: usize = 32;
@@ -20,7 +20,7 @@ pub struct ServerStatus {
     /// Whether the server answered. `false` before the first inspection.
     pub is_up: bool,
     /// Why the latest inspection could not reach the server.
-    pub failure: Option<Failure>,
+    pub failure: Option<RedisFailure>,
     /// The time from sending MULTI, TIME and EXEC to the last of their replies; `None` if the
     /// server did not answer.
     pub round_trip: Option<Duration>,
@@ -28,7 +28,7 @@ pub struct ServerStatus {
     /// `None` if it is unknown.
     pub clock_ahead_micros: Option<i64>,
     /// What INFO reports.
-    pub report: Report,
+    pub report: InfoReport,
     /// The conditions that an operator should know of.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -56,7 +56,7 @@ pub(crate) enum Urgency {
 /// The fields of INFO that Weir uses; `None` for a field that the server did not send. Source:
 /// redis.io, the page of INFO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct InfoReport {
     /// The version of Redis or Valkey (`redis_version`, `valkey_version`).
     pub version: Option<String>,
     /// The number of keys in the database that Weir uses.
@@ -78,7 +78,7 @@ pub struct Report {
     pub(crate) cluster_enabled: bool,
 }
 
-impl Report {
+impl InfoReport {
     /// Reads the reply to INFO. A field of another form counts as absent.
     pub(crate) fn read(info: &str, database: u32) -> Self {
         let mut report = Self::default();

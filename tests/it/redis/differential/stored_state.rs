@@ -153,7 +153,7 @@ pub fn of_state(state: &State) -> Option<Stored> {
         ),
         State::Log(log) => {
             let mut before = log.before;
-            let own = |entry: &weir::core::algorithm::sliding_window_log::Entry| {
+            let own = |entry: &weir::core::algorithm::sliding_window_log::LoggedHits| {
                 let own = entry.total - before;
                 before = entry.total;
                 (entry.tick, own)
