@@ -16,6 +16,7 @@ mod parse;
 mod redis;
 mod reference;
 mod responses;
+mod setting;
 mod xds;
 
 use std::ffi::OsString;
@@ -352,20 +353,6 @@ fn backend(
 const NO_MEMCACHED: &str = "memcached cannot check and count in one step, so that limits would be \
     exceeded; write BACKEND_TYPE=redis and REDIS_URL=host:6379 with a Redis or Valkey, or \
     BACKEND_TYPE=memory for a single replica";
-
-/// Adds one warning that names all of `settings` that are set.
-fn no_effect(settings: &[(&str, bool)], reason: &str, warnings: &mut Vec<String>) {
-    let set: Vec<_> = settings
-        .iter()
-        .filter(|(_, is_set)| *is_set)
-        .map(|&(name, _)| name)
-        .collect();
-    match set.as_slice() {
-        [] => {}
-        [name] => warnings.push(format!("{name} has no effect: {reason}")),
-        several => warnings.push(format!("{} have no effect: {reason}", several.join(", "))),
-    }
-}
 
 /// The format of log lines that these arguments of `weir serve` and the environment ask for, for an
 /// error of the arguments themselves. Text where they ask for none.

@@ -16,7 +16,7 @@ pub(super) struct CountingFlags {
     /// These domains are then as if they declared `commit: all_or_none`; one that declares
     /// `commit: each` is not changed. In Redis, all counters of such a domain are in one hash slot,
     /// and its limits per second are counted in the main Redis.
-    #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     stop_cache_key_increment_when_overlimit: bool,
     /// Count fixed windows per month by the calendar, in UTC
@@ -24,7 +24,7 @@ pub(super) struct CountingFlags {
     /// Without it a month is 30 days. The counters of the two are apart. Other algorithms have no
     /// windows that begin at a boundary: for them a month is 30 days in any case, and so is a
     /// year 365.
-    #[arg(long, env = "USE_CALENDAR_MONTH_RATE_LIMIT", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) use_calendar_month_rate_limit: bool,
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 
 use super::listeners::address;
-use super::{Backend, SettingError, no_effect, parse};
+use super::setting::no_effect;
+use super::{Backend, SettingError, parse};
 use crate::desk::admin::Tokens;
 use crate::service::server::TcpAddress;
 
@@ -17,18 +18,18 @@ const LOOPBACK: &str = "127.0.0.1";
 #[command(next_help_heading = "Debug listener")]
 pub(super) struct DebugFlags {
     /// Open the debug listener, which shows the limits in force and the counters
-    #[arg(long, env = "DEBUG_ENABLED", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     debug_enabled: bool,
     /// Address of the debug listener; 0.0.0.0 for all addresses
     ///
     /// It has no TLS, and its pages no authentication: they show the keys and values of limits. See
     /// ADMIN_TOKEN_FILE for the admin API.
-    #[arg(long, env = "DEBUG_HOST", default_value = LOOPBACK, value_name = "ADDRESS")]
+    #[arg(long, env, default_value = LOOPBACK, value_name = "ADDRESS")]
     debug_host: String,
     /// Port of the debug listener; 0 takes a free port. If it is in use, Weir starts without the
     /// debug listener
-    #[arg(long, env = "DEBUG_PORT", default_value_t = 6070, value_name = "PORT")]
+    #[arg(long, env, default_value_t = 6070, value_name = "PORT")]
     debug_port: u16,
     /// File of tokens for the admin API on the debug listener: a line name:token each; a change
     /// needs one
@@ -36,14 +37,14 @@ pub(super) struct DebugFlags {
     /// A token has 16 characters or more. Weir reads the file for each token that it gets, so that
     /// a removed one is refused at once. Without this file the admin API changes nothing, and
     /// answers only on loopback.
-    #[arg(long, env = "ADMIN_TOKEN_FILE", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     admin_token_file: Option<String>,
     /// File that keeps the overrides of operators, with the memory store [default: they end with
     /// the process]
     ///
     /// Weir replaces the file with each change, and reads it when it changes. With Redis, overrides
     /// are kept there.
-    #[arg(long, env = "OVERRIDES_FILE", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     overrides_file: Option<PathBuf>,
 }
 
@@ -70,7 +71,7 @@ impl DebugFlags {
         let path = self.overrides_file.clone();
         let is_in_redis = matches!(backend, Backend::Redis { .. });
         no_effect(
-            &[("OVERRIDES_FILE", path.is_some() && is_in_redis)],
+            &[("OVERRIDES_FILE", &(path.is_some() && is_in_redis))],
             "overrides are kept in Redis, as the counters are",
             warnings,
         );

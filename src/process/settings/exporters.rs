@@ -40,77 +40,62 @@ pub(super) struct ExporterFlags {
     /// Serve metrics at PROMETHEUS_ADDR, under the names and labels of envoyproxy/ratelimit
     ///
     /// The page also has all metrics of /metrics on the HTTP port, which is there with any setting.
-    #[arg(long, env = "USE_PROMETHEUS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     use_prometheus: bool,
     /// Address of these metrics: `host:port`, or `:port` for all addresses of the machine
-    #[arg(
-        long,
-        env = "PROMETHEUS_ADDR",
-        default_value = ":9090",
-        value_name = "[HOST]:PORT"
-    )]
+    #[arg(long, env, default_value = ":9090", value_name = "[HOST]:PORT")]
     prometheus_addr: String,
     /// Path of these metrics
-    #[arg(
-        long,
-        env = "PROMETHEUS_PATH",
-        default_value = "/metrics",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "/metrics", value_name = "TEXT")]
     prometheus_path: String,
     /// No effect: the names and labels of metrics are fixed
     ///
     /// A line in the log says so if the file asks for other names or labels than
     /// envoyproxy/ratelimit's own file and Envoy Gateway's.
-    #[arg(long, env = "PROMETHEUS_MAPPER_YAML", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     prometheus_mapper_yaml: Option<PathBuf>,
     /// Show ratelimit_service_response_time_seconds in milliseconds at PROMETHEUS_ADDR
-    #[arg(long, env = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", default_value = "false", value_parser = parse::boolean)]
-    #[arg(value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     prometheus_response_time_as_milliseconds: bool,
     /// Send metrics to a StatsD server [default: true if STATSD_HOST or STATSD_PORT is set and no
     /// other exporter is on]
-    #[arg(long, env = "USE_STATSD", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     use_statsd: Option<bool>,
     /// Send metrics to a DogStatsD server, which has tags; always by UDP
-    #[arg(long, env = "USE_DOG_STATSD", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     use_dog_statsd: bool,
     /// Host of the StatsD server [default: localhost]
-    #[arg(long, env = "STATSD_HOST", value_name = "HOST")]
+    #[arg(long, env, value_name = "HOST")]
     statsd_host: Option<String>,
     /// Port of the StatsD server [default: 8125]
-    #[arg(long, env = "STATSD_PORT", value_name = "PORT")]
+    #[arg(long, env, value_name = "PORT")]
     statsd_port: Option<u16>,
     /// How metrics travel to the StatsD server
-    #[arg(long, env = "STATSD_PROTOCOL", default_value = "tcp", value_parser = protocol, value_name = "tcp|udp")]
+    #[arg(long, env, default_value = "tcp", value_parser = protocol, value_name = "tcp|udp")]
     statsd_protocol: statsd::Protocol,
     /// Names of the mogrifiers of DogStatsD, in order, with commas between them
     ///
     /// The mogrifier NAME is made of DOG_STATSD_MOGRIFIER_NAME_PATTERN (a regular expression),
     /// DOG_STATSD_MOGRIFIER_NAME_NAME (the new name) and DOG_STATSD_MOGRIFIER_NAME_TAGS
     /// (`tag:value`, with commas between them); `$1` is the first group of the pattern.
-    #[arg(
-        long,
-        env = "USE_DOG_STATSD_MOGRIFIERS",
-        default_value = "",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "", value_name = "TEXT")]
     use_dog_statsd_mogrifiers: String,
     /// Tags of all metrics that are sent: `tag:value`, with commas between them
     ///
     /// StatsD has them in the names (`.__tag=value`), DogStatsD as tags, and the metrics of
     /// envoyproxy/ratelimit at PROMETHEUS_ADDR as labels.
-    #[arg(long, env = "EXTRA_TAGS", default_value = "", value_name = "TEXT")]
+    #[arg(long, env, default_value = "", value_name = "TEXT")]
     extra_tags: String,
     /// Time between two flushes to the StatsD server; 100ms to 1h
-    #[arg(long, env = "STATS_FLUSH_INTERVAL", default_value = "10s", value_parser = parse::flush_interval, value_name = "DURATION")]
+    #[arg(long, env, default_value = "10s", value_parser = parse::flush_interval)]
+    #[arg(value_name = "DURATION")]
     stats_flush_interval: Duration,
     /// Turn all exporters off; /metrics on the HTTP port stays
-    #[arg(long, env = "DISABLE_STATS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     disable_stats: bool,
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, value_parser};
 
+use super::Backend;
 use super::counting::CountingFlags;
 use super::debug::DebugFlags;
 use super::exporters::ExporterFlags;
@@ -19,8 +20,8 @@ use super::otel::TracingFlags;
 use super::parse;
 use super::redis::RedisFlags;
 use super::responses::ResponseFlags;
+use super::setting::no_effect;
 use super::xds::XdsFlags;
-use super::{Backend, no_effect};
 use crate::limiter::replicas::Source;
 use crate::limiter::{denial_cache, failure_policies};
 use crate::limits::rules::compile;
@@ -42,36 +43,26 @@ pub struct Flags {
     #[command(flatten)]
     pub(super) listeners: ListenerFlags,
     /// Where counters are kept [default: redis if REDIS_URL is set, else memory]
-    #[arg(
-        long,
-        env = "BACKEND_TYPE",
-        help_heading = "Store",
-        value_name = "redis|memory"
-    )]
+    #[arg(long, env, help_heading = "Store", value_name = "redis|memory")]
     pub(super) backend_type: Option<String>,
     /// Text before every key in Redis; no braces
     ///
     /// Services with different prefixes can share a Redis.
-    #[arg(
-        long,
-        env = "CACHE_KEY_PREFIX",
-        default_value = "",
-        help_heading = "Store",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "", help_heading = "Store")]
+    #[arg(value_name = "TEXT")]
     pub(super) cache_key_prefix: String,
     /// Longest wait for the store; 1ms to 1h
     ///
     /// A client's own deadline (grpc-timeout) comes first if it is shorter.
-    #[arg(long, env = "STORE_TIMEOUT", default_value = "500ms", value_parser = parse::store_timeout, help_heading = "Store")]
-    #[arg(value_name = "DURATION")]
+    #[arg(long, env, default_value = "500ms", value_parser = parse::store_timeout)]
+    #[arg(help_heading = "Store", value_name = "DURATION")]
     pub(super) store_timeout: Duration,
     /// Keys in the memory store at most; 1000 to 4000000000
     ///
     /// A full store drops the keys that recover soonest and counts them in
     /// weir_memory_evicted_total.
-    #[arg(long, env = "MEMORY_MAX_KEYS", default_value_t = memory::Options::default().max_keys as u64, help_heading = "Store")]
-    #[arg(value_name = "COUNT")]
+    #[arg(long, env, default_value_t = memory::Options::default().max_keys as u64)]
+    #[arg(help_heading = "Store", value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
     pub(super) memory_max_keys: u64,
     /// Memory of the keys in the memory store, in bytes; 1048576 to 1099511627776 [default: the
@@ -79,12 +70,7 @@ pub struct Flags {
     ///
     /// A key counts as 48 bytes, one of a log, of buckets or of requests in flight as more. A full
     /// store drops keys, as with MEMORY_MAX_KEYS. The failure policy local has the same bound.
-    #[arg(
-        long,
-        env = "MEMORY_MAX_BYTES",
-        help_heading = "Store",
-        value_name = "BYTES"
-    )]
+    #[arg(long, env, help_heading = "Store", value_name = "BYTES")]
     #[arg(value_parser = value_parser!(u64).range(parse::STORE_BYTES))]
     pub(super) memory_max_bytes: Option<u64>,
     /// Memory of the usage records in the memory store, in bytes; 1048576 to 1099511627776
@@ -92,12 +78,7 @@ pub struct Flags {
     ///
     /// Limits with track_usage have a record for each subject. When the memory is full, the record
     /// that was idle for longest is dropped and counted in weir_usage_evicted_total.
-    #[arg(
-        long,
-        env = "MEMORY_USAGE_BYTES",
-        help_heading = "Store",
-        value_name = "BYTES"
-    )]
+    #[arg(long, env, help_heading = "Store", value_name = "BYTES")]
     #[arg(value_parser = value_parser!(u64).range(parse::STORE_BYTES))]
     pub(super) memory_usage_bytes: Option<u64>,
     /// Memory that Weir may use, such as 512Mi, 1Gi or bytes; at least 64Mi [default: the limit of
@@ -106,39 +87,30 @@ pub struct Flags {
     /// Bounds on connections, on what clients leave unfinished, on counters in memory and on what a
     /// control plane sends follow from it. It should be the limit at which the container or the
     /// service is killed.
-    #[arg(long, env = "MEMORY_LIMIT", value_parser = parse::memory_limit, help_heading = "Process", value_name = "MEMORY")]
+    #[arg(long, env, value_parser = parse::memory_limit, help_heading = "Process")]
+    #[arg(value_name = "MEMORY")]
     pub(super) memory_limit: Option<u64>,
     /// Threads that answer requests; 1 to 1024 [default: one per core]
-    #[arg(long, env = "WORKERS", help_heading = "Process", value_name = "COUNT")]
+    #[arg(long, env, help_heading = "Process", value_name = "COUNT")]
     pub(super) workers: Option<usize>,
     /// Refuse calls that have waited too long in the socket
     ///
     /// A call that has waited in the socket for longer than its deadline (grpc-timeout) is answered
     /// with RESOURCE_EXHAUSTED. A connection whose calls have all waited for more than a quarter of
     /// theirs is read when the thread has nothing else to do.
-    #[arg(long, env = "LOAD_SHEDDING_ENABLED", default_value = "true", value_parser = parse::boolean, help_heading = "Process")]
-    #[arg(value_name = "BOOL")]
+    #[arg(long, env, default_value = "true", value_parser = parse::boolean)]
+    #[arg(help_heading = "Process", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) load_shedding_enabled: bool,
     /// Least severe log lines to write: error, warn, info, debug, trace or off
     ///
     /// A list of targets with levels, such as `info,weir=debug`, is possible too.
-    #[arg(
-        long,
-        env = "LOG_LEVEL",
-        default_value = "info",
-        help_heading = "Process",
-        value_name = "LEVEL"
-    )]
+    #[arg(long, env, default_value = "info", help_heading = "Process")]
+    #[arg(value_name = "LEVEL")]
     pub(super) log_level: String,
     /// Format of log lines: text for people, json for log collectors
-    #[arg(
-        long,
-        env = "LOG_FORMAT",
-        default_value = "text",
-        help_heading = "Process",
-        value_name = "text|json"
-    )]
+    #[arg(long, env, default_value = "text", help_heading = "Process")]
+    #[arg(value_name = "text|json")]
     pub(super) log_format: String,
     /// Log each decision about these descriptors, at debug level: DOMAIN, DOMAIN,KEY or
     /// DOMAIN,KEY=VALUE
@@ -146,14 +118,16 @@ pub struct Flags {
     /// For a domain, or its descriptors with an entry of that key, or of that key and value;
     /// several entries may follow each other. `*` is any domain. It needs LOG_LEVEL=debug. Long
     /// keys and values are cut.
-    #[arg(long, env = "LOG_DECISIONS", value_parser = DecisionFilter::try_new, help_heading = "Process", value_name = "TEXT")]
+    #[arg(long, env, value_parser = DecisionFilter::try_new, help_heading = "Process")]
+    #[arg(value_name = "TEXT")]
     pub(super) log_decisions: Option<DecisionFilter>,
     #[command(flatten)]
     pub(super) logs: LogFlags,
     /// Time between SIGTERM and the end of connections; 0 to 1h
     ///
     /// During this time Weir is unhealthy and still answers, so that clients find another replica.
-    #[arg(long, env = "DRAIN_DELAY", default_value = "5s", value_parser = parse::drain_delay, help_heading = "Process", value_name = "DURATION")]
+    #[arg(long, env, default_value = "5s", value_parser = parse::drain_delay)]
+    #[arg(help_heading = "Process", value_name = "DURATION")]
     pub(super) drain_delay: Duration,
     #[command(flatten)]
     pub(super) redis: RedisFlags,
@@ -185,7 +159,7 @@ pub(super) struct OutageFlags {
     /// UNAVAILABLE, and Envoy's failure_mode_deny decides. allow: the limit is ignored. deny: the
     /// request is over the limit. local: Weir counts in its own memory, against 1/REPLICAS of the
     /// limit.
-    #[arg(long, env = "ON_STORE_FAILURE", default_value = "error", value_parser = parse::on_store_failure)]
+    #[arg(long, env, default_value = "error", value_parser = parse::on_store_failure)]
     #[arg(value_name = "error|allow|deny|local")]
     pub(super) on_store_failure: OnStoreFailure,
     /// Number of Weir replicas that share the limits: 1 or more, or dns:NAME to count the addresses
@@ -196,35 +170,30 @@ pub(super) struct OutageFlags {
     /// counts its addresses (A or AAAA, whichever are more). A larger number counts at once, a
     /// smaller one after 30 s; without an answer the number stays. dns://ADDRESS:PORT/NAME asks
     /// this DNS server instead of those of /etc/resolv.conf.
-    #[arg(long, env = "REPLICAS", default_value = "1", value_parser = Source::try_new, value_name = "COUNT|dns:NAME")]
+    #[arg(long, env, default_value = "1", value_parser = Source::try_new)]
+    #[arg(value_name = "COUNT|dns:NAME")]
     pub(super) replicas: Source,
     /// Keys that the failure policy local counts at most; 1000 to 4000000000
-    #[arg(long, env = "LOCAL_MAX_KEYS", default_value_t = failure_policies::Options::default().max_keys as u64, value_name = "COUNT")]
-    #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
+    #[arg(long, env, default_value_t = failure_policies::Options::default().max_keys as u64)]
+    #[arg(value_name = "COUNT", value_parser = value_parser!(u64).range(parse::KEYS))]
     pub(super) local_max_keys: u64,
     /// Memory of the denial cache in bytes; 0 turns it off, more than 268435456 means that
     /// [default: 8388608]
     ///
     /// The denial cache keeps keys that Redis has refused, until they are allowed again and at most
     /// for one second. Weir refuses them without asking Redis.
-    #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", value_parser = parse::integer, value_name = "BYTES")]
+    #[arg(long, env, value_parser = parse::integer, value_name = "BYTES")]
     local_cache_size_in_bytes: Option<i64>,
 }
 
 impl OutageFlags {
     /// Adds a warning if the number of replicas is to be followed for nothing.
     pub(super) fn warn(&self, backend: &Backend, warnings: &mut Vec<String>) {
-        let is_followed = matches!(self.replicas, Source::Dns(_));
+        let is_followed =
+            matches!(self.replicas, Source::Dns(_)) && matches!(backend, Backend::Memory(_));
         let reason = "counters are in memory, so that each replica has its own and none of them \
             fails; the name is not resolved";
-        no_effect(
-            &[(
-                "REPLICAS",
-                is_followed && matches!(backend, Backend::Memory(_)),
-            )],
-            reason,
-            warnings,
-        );
+        no_effect(&[("REPLICAS", &is_followed)], reason, warnings);
     }
 
     /// The denial cache. Adds a warning where the setting means something else than in
@@ -260,23 +229,18 @@ pub(super) struct FileFlags {
     ///
     /// If RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is set, limits are in
     /// RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY. --config takes precedence.
-    #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     pub(super) runtime_root: Option<String>,
     /// Folder below RUNTIME_ROOT; see there
-    #[arg(
-        long,
-        env = "RUNTIME_SUBDIRECTORY",
-        default_value = "",
-        value_name = "PATH"
-    )]
+    #[arg(long, env, default_value = "", value_name = "PATH")]
     pub(super) runtime_subdirectory: String,
     /// Folder of limit files below RUNTIME_SUBDIRECTORY; see RUNTIME_ROOT
-    #[arg(long, env = "RUNTIME_APPDIRECTORY", default_value = APP_DIRECTORY, value_name = "PATH")]
+    #[arg(long, env, default_value = APP_DIRECTORY, value_name = "PATH")]
     pub(super) runtime_appdirectory: String,
     /// No effect: Weir notices changed, renamed and replaced files either way
     ///
     /// Accepted because envoyproxy/ratelimit has it.
-    #[arg(long, env = "RUNTIME_WATCH_ROOT", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) runtime_watch_root: bool,
     /// Start although the limit files cannot be used, or before the control plane has sent limits
@@ -284,11 +248,11 @@ pub(super) struct FileFlags {
     /// Every request is answered with UNAVAILABLE until there are limits. Without this setting,
     /// Weir prints the problems of the files and exits; with a control plane it is unhealthy until
     /// the first limits.
-    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) force_start_without_initial_config: bool,
     /// Be unhealthy while no domain is loaded
-    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) healthy_with_at_least_one_config_loaded: bool,
     // The last, because its headings stay for what follows.
@@ -303,15 +267,15 @@ pub struct ReadFlags {
     /// Ignore files and folders whose name begins with a dot
     ///
     /// Names that begin with two dots are always ignored.
-    #[arg(long, env = "RUNTIME_IGNOREDOTFILES", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     runtime_ignoredotfiles: bool,
     /// Allow several files to declare the same domain; their limits are merged
     ///
     /// Without it, that is an error. The same holds for resources of a control plane, of which the
     /// first by name applies without it.
-    #[arg(long, alias = "merge_domain_configs", env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_parser = parse::boolean)]
-    #[arg(value_name = "BOOL")]
+    #[arg(long, alias = "merge_domain_configs", env, default_value = "false")]
+    #[arg(value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     merge_domain_config: bool,
     #[command(flatten)]
@@ -369,26 +333,21 @@ pub(super) struct AnswerFlags {
     /// Refuse nothing
     ///
     /// Every request is answered with OK. Statuses and metrics show what would have been refused.
-    #[arg(long, env = "SHADOW_MODE", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) shadow_mode: bool,
     /// Refuse a request only if all its descriptors are over their limits
-    #[arg(long, env = "QUOTA_MODE", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) quota_mode: bool,
     /// Share of a limit above which hits count as near it in metrics; above 1, none do
-    #[arg(
-        long,
-        env = "NEAR_LIMIT_RATIO",
-        default_value_t = 0.8,
-        value_name = "RATIO"
-    )]
+    #[arg(long, env, default_value_t = 0.8, value_name = "RATIO")]
     pub(super) near_limit_ratio: f32,
     /// Leave limits that have not been asked yet out of metrics
     ///
     /// Each limit has 13 series. With this setting it gets them with its first request, and keeps
     /// them.
-    #[arg(long, env = "METRICS_OMIT_UNUSED_LIMITS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) metrics_omit_unused_limits: bool,
     /// Age at which Weir asks a gRPC connection to close; 0 means never
@@ -397,9 +356,9 @@ pub(super) struct AnswerFlags {
     /// Kubernetes Service a client keeps its replica as long as its connection; after this time the
     /// load has spread over new replicas. It is not longer than the five minutes that Kubernetes's
     /// autoscaler waits before it takes replicas away.
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "5m", value_parser = parse::age, value_name = "DURATION")]
+    #[arg(long, env, default_value = "5m", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age: Duration,
     /// Grace period for in-flight requests of such a connection; 0 means unlimited
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "1h", value_parser = parse::age, value_name = "DURATION")]
+    #[arg(long, env, default_value = "1h", value_parser = parse::age, value_name = "DURATION")]
     pub(super) grpc_max_connection_age_grace: Duration,
 }

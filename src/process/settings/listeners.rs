@@ -8,7 +8,8 @@ use std::path::Path;
 
 use clap::{ArgAction, Args};
 
-use super::{SettingError, no_effect, parse};
+use super::setting::no_effect;
+use super::{SettingError, parse};
 use crate::net::dial;
 use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 use crate::service::server::{self, TcpAddress};
@@ -25,27 +26,27 @@ pub struct ListenerFlags {
     /// and IPv4]
     ///
     /// `0.0.0.0` is all of IPv4, and `::` all of both.
-    #[arg(long, env = "GRPC_HOST", value_name = "ADDRESS")]
+    #[arg(long, env, value_name = "ADDRESS")]
     grpc_host: Option<String>,
     /// Port of the gRPC listener; 0 takes a free port
-    #[arg(long, env = "GRPC_PORT", default_value_t = 8081, value_parser = parse::port, value_name = "PORT")]
+    #[arg(long, env, default_value_t = 8081, value_parser = parse::port, value_name = "PORT")]
     grpc_port: u16,
     /// Unix socket of the gRPC listener, in place of GRPC_HOST and GRPC_PORT
     ///
     /// Weir replaces a socket on which no process listens, and removes its own when it ends.
-    #[arg(long, env = "GRPC_UDS", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     grpc_uds: Option<String>,
     /// Permissions of GRPC_UDS; a process that connects needs the right to write
-    #[arg(long, env = "GRPC_UDS_MODE", default_value = "0660", value_name = "MODE", value_parser = parse::mode)]
+    #[arg(long, env, default_value = "0660", value_name = "MODE", value_parser = parse::mode)]
     grpc_uds_mode: u32,
     /// Address of the HTTP listener, which serves health, metrics and JSON [default: all of IPv6
     /// and IPv4]
     ///
     /// As GRPC_HOST.
-    #[arg(long, env = "HOST", value_name = "ADDRESS")]
+    #[arg(long, env, value_name = "ADDRESS")]
     host: Option<String>,
     /// Port of the HTTP listener; 0 takes a free port
-    #[arg(long, env = "PORT", default_value_t = 8080, value_parser = parse::port, value_name = "PORT")]
+    #[arg(long, env, default_value_t = 8080, value_parser = parse::port, value_name = "PORT")]
     port: u16,
     #[command(flatten)]
     tls: TlsFlags,
@@ -60,29 +61,29 @@ struct TlsFlags {
     ///
     /// Weir reads changed files of certificates within two seconds, and uses them for new
     /// connections.
-    #[arg(long, env = "GRPC_SERVER_USE_TLS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     grpc_server_use_tls: bool,
     /// File of the certificate (PEM) of the gRPC port, followed by the intermediate certificates
-    #[arg(long, env = "GRPC_SERVER_TLS_CERT", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     grpc_server_tls_cert: Option<String>,
     /// File of the private key (PEM: PKCS#8, PKCS#1 or SEC1) of GRPC_SERVER_TLS_CERT
-    #[arg(long, env = "GRPC_SERVER_TLS_KEY", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     grpc_server_tls_key: Option<String>,
     /// No effect but a line in the log: GRPC_CLIENT_TLS_CACERT names the authorities of clients
     ///
     /// Accepted because Envoy Gateway sets it.
-    #[arg(long, env = "GRPC_SERVER_TLS_CA_CERT", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     grpc_server_tls_ca_cert: Option<String>,
     /// File of certificate authorities (PEM) of clients; each client has to present a certificate
     ///
     /// One of the authorities has to have signed it, or it has to be that of one of them.
-    #[arg(long, env = "GRPC_CLIENT_TLS_CACERT", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     grpc_client_tls_cacert: Option<String>,
     /// Name for which the certificates of clients have to be valid
     ///
     /// A DNS name, an IP address, or a URI such as `spiffe://cluster.local/ns/envoy/sa/envoy`.
-    #[arg(long, env = "GRPC_CLIENT_TLS_SAN", value_name = "TEXT")]
+    #[arg(long, env, value_name = "TEXT")]
     grpc_client_tls_san: Option<String>,
 }
 
@@ -154,7 +155,7 @@ impl ListenerFlags {
                 )));
             }
             no_effect(
-                &[(TLS_CERT, cert.is_some()), (TLS_KEY, key.is_some())],
+                &[(TLS_CERT, &cert.is_some()), (TLS_KEY, &key.is_some())],
                 "GRPC_SERVER_USE_TLS is not true",
                 warnings,
             );

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum, value_parser};
 
-use super::{SettingError, no_effect};
+use super::SettingError;
+use super::setting::no_effect;
 use crate::service::rls::{LoggedValues, MIN_SECRET_BYTES, RefusalLog};
 
 const SUBJECTS_SECRET: &str = "LOG_SUBJECTS_SECRET_FILE";
@@ -23,25 +24,21 @@ pub(super) struct LogFlags {
     ///
     /// A line has the descriptor, the limit, its place in the file, and how many refusals of the
     /// limit were left out since its last line.
-    #[arg(long, env = "LOG_REFUSALS", default_value_t = 0, value_name = "COUNT", value_parser = value_parser!(u32).range(0..=1_000))]
+    #[arg(long, env, default_value_t = 0, value_name = "COUNT")]
+    #[arg(value_parser = value_parser!(u32).range(0..=1_000))]
     log_refusals: u32,
     /// What the lines of LOG_REFUSALS and LOG_DECISIONS show of the values of descriptors
     ///
     /// plain: values, escaped and cut. hashed: the first 16 digits of HMAC-SHA256 with a secret.
     /// off: keys only.
-    #[arg(
-        long,
-        env = "LOG_SUBJECTS",
-        default_value = "plain",
-        value_name = "plain|hashed|off"
-    )]
+    #[arg(long, env, default_value = "plain", value_name = "plain|hashed|off")]
     log_subjects: ValuesFlag,
     /// File with the secret for LOG_SUBJECTS=hashed, 16 bytes or more; line breaks at its end do
     /// not count
     ///
     /// Replicas with the same secret show the same digests, also after a restart. Without it, each
     /// process has a random one.
-    #[arg(long, env = "LOG_SUBJECTS_SECRET_FILE", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     log_subjects_secret_file: Option<String>,
 }
 
@@ -64,7 +61,7 @@ impl LogFlags {
             .filter(|path| !path.is_empty());
         if self.log_subjects != ValuesFlag::Hashed {
             no_effect(
-                &[(SUBJECTS_SECRET, file.is_some())],
+                &[(SUBJECTS_SECRET, &file.is_some())],
                 "it needs LOG_SUBJECTS=hashed",
                 warnings,
             );

@@ -12,6 +12,7 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
+use super::setting::setting;
 use super::{SettingError, parse};
 use crate::net::tls::{ClientOptions, Identity, PemFile};
 use crate::observe::traces::{Options, Protocol};
@@ -23,140 +24,74 @@ pub(super) struct TracingFlags {
     /// Record spans of calls and export them by OTLP
     ///
     /// A call belongs to the trace that its headers name: b3, x-b3-* or traceparent.
-    #[arg(long, env = "TRACING_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     tracing_enabled: bool,
     /// Attribute service.name of all spans
-    #[arg(
-        long,
-        env = "TRACING_SERVICE_NAME",
-        default_value = "RateLimit",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "RateLimit", value_name = "TEXT")]
     tracing_service_name: String,
     /// Attribute service.namespace of all spans; empty for none
-    #[arg(
-        long,
-        env = "TRACING_SERVICE_NAMESPACE",
-        default_value = "",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "", value_name = "TEXT")]
     tracing_service_namespace: String,
     /// Attribute service.instance.id of all spans [default: a random UUID]
-    #[arg(long, env = "TRACING_SERVICE_INSTANCE_ID", value_name = "TEXT")]
+    #[arg(long, env, value_name = "TEXT")]
     tracing_service_instance_id: Option<String>,
     /// Protocol to the collector: protobuf over HTTP, or gRPC
-    #[arg(long, env = "TRACING_EXPORTER_PROTOCOL", default_value = "http", value_parser = protocol, value_name = "http|grpc")]
+    #[arg(long, env, default_value = "http", value_parser = protocol, value_name = "http|grpc")]
     tracing_exporter_protocol: Protocol,
     /// Part of the traces without a parent that is recorded; 0 to 1
     ///
     /// A call whose headers name a trace is recorded if that trace is.
-    #[arg(
-        long,
-        env = "TRACING_SAMPLING_RATE",
-        default_value_t = 1.0,
-        value_name = "RATIO"
-    )]
+    #[arg(long, env, default_value_t = 1.0, value_name = "RATIO")]
     tracing_sampling_rate: f32,
     /// URL of the collector [default: http://localhost:4318, or http://localhost:4317 for grpc]
     ///
     /// For http, Weir appends the path /v1/traces. With https, TLS verifies the collector.
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
-        default_value = "",
-        hide_default_value = true,
-        value_name = "ENDPOINT"
-    )]
+    #[arg(long, env, default_value = "", hide_default_value = true)]
+    #[arg(value_name = "ENDPOINT")]
     otel_exporter_otlp_endpoint: String,
     /// URL of the collector for traces, with its path [default: OTEL_EXPORTER_OTLP_ENDPOINT]
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-        default_value = "",
-        hide_default_value = true,
-        value_name = "ENDPOINT"
-    )]
+    #[arg(long, env, default_value = "", hide_default_value = true)]
+    #[arg(value_name = "ENDPOINT")]
     otel_exporter_otlp_traces_endpoint: String,
     /// Headers of each export: NAME=VALUE, separated by commas; values as in a URL
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_HEADERS",
-        default_value = "",
-        hide_env_values = true,
-        value_name = "SECRET"
-    )]
+    #[arg(long, env, default_value = "", hide_env_values = true)]
+    #[arg(value_name = "SECRET")]
     otel_exporter_otlp_headers: String,
     /// Headers of each export of traces [default: OTEL_EXPORTER_OTLP_HEADERS]
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
-        default_value = "",
-        hide_default_value = true,
-        hide_env_values = true
-    )]
-    #[arg(value_name = "SECRET")]
+    #[arg(long, env, default_value = "", hide_default_value = true)]
+    #[arg(hide_env_values = true, value_name = "SECRET")]
     otel_exporter_otlp_traces_headers: String,
     /// Longest time of an export; 1 to 3600000 [default: 10000]
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TIMEOUT", default_value = "", hide_default_value = true, value_parser = millis)]
+    #[arg(long, env, default_value = "", hide_default_value = true, value_parser = millis)]
     #[arg(value_name = "MILLISECONDS")]
     otel_exporter_otlp_timeout: Millis,
     /// Longest time of an export of traces [default: OTEL_EXPORTER_OTLP_TIMEOUT]
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", default_value = "", hide_default_value = true, value_parser = millis)]
+    #[arg(long, env, default_value = "", hide_default_value = true, value_parser = millis)]
     #[arg(value_name = "MILLISECONDS")]
     otel_exporter_otlp_traces_timeout: Millis,
     /// PEM file of the authorities that the collector's certificate is verified by [default: the
     /// system's]
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_CERTIFICATE",
-        default_value = "",
-        hide_default_value = true,
-        value_name = "PATH"
-    )]
+    #[arg(long, env, default_value = "", hide_default_value = true)]
+    #[arg(value_name = "PATH")]
     otel_exporter_otlp_certificate: String,
     /// The same for traces [default: OTEL_EXPORTER_OTLP_CERTIFICATE]
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
-        default_value = "",
-        hide_default_value = true,
-        value_name = "PATH"
-    )]
+    #[arg(long, env, default_value = "", hide_default_value = true)]
+    #[arg(value_name = "PATH")]
     otel_exporter_otlp_traces_certificate: String,
     /// PEM file of the certificate that Weir shows the collector
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
-        default_value = "",
-        value_name = "PATH"
-    )]
+    #[arg(long, env, default_value = "", value_name = "PATH")]
     otel_exporter_otlp_client_certificate: String,
     /// The same for traces [default: OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE]
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
-        default_value = "",
-        hide_default_value = true,
-        value_name = "PATH"
-    )]
+    #[arg(long, env, default_value = "", hide_default_value = true)]
+    #[arg(value_name = "PATH")]
     otel_exporter_otlp_traces_client_certificate: String,
     /// PEM file of the private key of that certificate
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_CLIENT_KEY",
-        default_value = "",
-        value_name = "PATH"
-    )]
+    #[arg(long, env, default_value = "", value_name = "PATH")]
     otel_exporter_otlp_client_key: String,
     /// The same for traces [default: OTEL_EXPORTER_OTLP_CLIENT_KEY]
-    #[arg(
-        long,
-        env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
-        default_value = "",
-        hide_default_value = true,
-        value_name = "PATH"
-    )]
+    #[arg(long, env, default_value = "", hide_default_value = true)]
+    #[arg(value_name = "PATH")]
     otel_exporter_otlp_traces_client_key: String,
 }
 
@@ -188,11 +123,16 @@ fn protocol(text: &str) -> Result<Protocol, String> {
 }
 
 /// A setting: the name of its variable, and its text.
-type Setting<'a> = (&'static str, &'a str);
+type Setting<'a> = (&'static str, &'a String);
 
 /// The first of two settings if it is set, else the second.
 fn first<'a>(traces: Setting<'a>, all: Setting<'a>) -> Setting<'a> {
     if traces.1.is_empty() { all } else { traces }
+}
+
+/// The path of a setting, if it is set.
+fn path((_, path): Setting<'_>) -> Option<&Path> {
+    (!path.is_empty()).then(|| Path::new(path))
 }
 
 impl TracingFlags {
@@ -211,14 +151,8 @@ impl TracingFlags {
             )));
         }
         let headers = first(
-            (
-                "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
-                &self.otel_exporter_otlp_traces_headers,
-            ),
-            (
-                "OTEL_EXPORTER_OTLP_HEADERS",
-                &self.otel_exporter_otlp_headers,
-            ),
+            setting!(self.otel_exporter_otlp_traces_headers),
+            setting!(self.otel_exporter_otlp_headers),
         );
         let timeout = self
             .otel_exporter_otlp_traces_timeout
@@ -257,56 +191,30 @@ impl TracingFlags {
 
     fn tls(&self) -> Result<ClientOptions, SettingError> {
         let authorities = first(
-            (
-                "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
-                &self.otel_exporter_otlp_traces_certificate,
-            ),
-            (
-                "OTEL_EXPORTER_OTLP_CERTIFICATE",
-                &self.otel_exporter_otlp_certificate,
-            ),
+            setting!(self.otel_exporter_otlp_traces_certificate),
+            setting!(self.otel_exporter_otlp_certificate),
         );
         let certificate = first(
-            (
-                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
-                &self.otel_exporter_otlp_traces_client_certificate,
-            ),
-            (
-                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
-                &self.otel_exporter_otlp_client_certificate,
-            ),
+            setting!(self.otel_exporter_otlp_traces_client_certificate),
+            setting!(self.otel_exporter_otlp_client_certificate),
         );
         let key = first(
-            (
-                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
-                &self.otel_exporter_otlp_traces_client_key,
-            ),
-            (
-                "OTEL_EXPORTER_OTLP_CLIENT_KEY",
-                &self.otel_exporter_otlp_client_key,
-            ),
+            setting!(self.otel_exporter_otlp_traces_client_key),
+            setting!(self.otel_exporter_otlp_client_key),
         );
-        let path = |(setting, path): Setting<'_>| {
-            (
-                setting,
-                (!path.is_empty()).then(|| Path::new(path).to_owned()),
-            )
-        };
-        let ((certificate, key), (setting, authorities)) =
-            ((path(certificate), path(key)), path(authorities));
-        let identity = Identity::try_new(
-            (certificate.0, certificate.1.as_deref()),
-            (key.0, key.1.as_deref()),
-        );
+        let identity = Identity::try_new((certificate.0, path(certificate)), (key.0, path(key)));
         Ok(ClientOptions {
-            authorities: authorities.map(|path| PemFile { setting, path }),
+            authorities: path(authorities).map(|path| PemFile {
+                setting: authorities.0,
+                path: path.to_owned(),
+            }),
             identity: identity.map_err(|error| SettingError(error.to_string()))?,
             ..ClientOptions::default()
         })
     }
 }
 
-fn parse_endpoint((name, text): Setting<'_>, base_path: &str) -> Result<Uri, SettingError> {
+fn parse_endpoint((name, text): (&str, &str), base_path: &str) -> Result<Uri, SettingError> {
     // The text may hold a password.
     let invalid = || {
         SettingError(format!(

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
-use super::{Backend, SettingError, no_effect, parse};
+use super::setting::{no_effect, set, setting};
+use super::{Backend, SettingError, parse};
 use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 
 /// The flags of the main Redis, and those that both deployments share.
@@ -21,87 +22,73 @@ use crate::store::redis::{NameCheck, Options, RawOptions, TlsFiles, Topology};
 )]
 pub(super) struct RedisFlags {
     /// Kind of Redis deployment that REDIS_URL names
-    #[arg(
-        long,
-        env = "REDIS_TYPE",
-        default_value = "single",
-        value_name = "single|sentinel|cluster"
-    )]
+    #[arg(long, env, default_value = "single")]
+    #[arg(value_name = "single|sentinel|cluster")]
     redis_type: String,
     /// Address of Redis, for example `localhost:6379`
     ///
     /// single: `host:port`, `redis://[user:password@]host:port[/db]`, `rediss://...` for TLS, or
     /// the path of a unix socket. sentinel: `master,host:port,host:port,...` with the name of the
     /// master and the Sentinels. cluster: `host:port,host:port,...` with some of the servers.
-    #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(long, env, hide_env_values = true, value_name = "URL")]
     redis_url: Option<String>,
     /// Kind of socket; has to match REDIS_URL [default: as REDIS_URL]
-    #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "tcp|unix")]
+    #[arg(long, env, value_name = "tcp|unix")]
     redis_socket_type: Option<String>,
     /// Connections to each Redis server per thread, at most; 0 means the default [default: 10]
     ///
     /// To a server that answers within a millisecond a thread uses one connection, to a farther one
     /// two. It opens more when a full batch waits, or, to a farther server, 16 checks; and when
     /// answers are overdue.
-    #[arg(long, env = "REDIS_POOL_SIZE", value_parser = parse::pool_size, value_name = "COUNT")]
+    #[arg(long, env, value_parser = parse::pool_size, value_name = "COUNT")]
     redis_pool_size: Option<u32>,
     /// Password, or `user:password`, for Redis; comes before the one in REDIS_URL
-    #[arg(
-        long,
-        env = "REDIS_AUTH",
-        hide_env_values = true,
-        value_name = "PASSWORD"
-    )]
+    #[arg(long, env, hide_env_values = true, value_name = "PASSWORD")]
     redis_auth: Option<String>,
     /// File that holds the password for Redis, and nothing else
     ///
     /// Weir reads it for each new connection. A user name is in REDIS_URL, or in REDIS_AUTH as
     /// `user:`.
-    #[arg(long, env = "REDIS_AUTH_FILE", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     redis_auth_file: Option<String>,
     /// Password, or `user:password`, for the Sentinels
-    #[arg(
-        long,
-        env = "REDIS_SENTINEL_AUTH",
-        hide_env_values = true,
-        value_name = "PASSWORD"
-    )]
+    #[arg(long, env, hide_env_values = true, value_name = "PASSWORD")]
     redis_sentinel_auth: Option<String>,
     /// File that holds the password for the Sentinels; see REDIS_AUTH_FILE
-    #[arg(long, env = "REDIS_SENTINEL_AUTH_FILE", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     redis_sentinel_auth_file: Option<String>,
     /// Use TLS for connections to Redis; `rediss://` in REDIS_URL does the same
-    #[arg(long, env = "REDIS_TLS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_tls: bool,
     /// File of certificate authorities (PEM) to trust, and no others [default: those of the system]
-    #[arg(long, env = "REDIS_TLS_CACERT", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     redis_tls_cacert: Option<String>,
     /// File of the client certificate (PEM) to present to Redis
-    #[arg(long, env = "REDIS_TLS_CLIENT_CERT", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     redis_tls_client_cert: Option<String>,
     /// File of the private key (PEM) of REDIS_TLS_CLIENT_CERT
-    #[arg(long, env = "REDIS_TLS_CLIENT_KEY", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     redis_tls_client_key: Option<String>,
     /// Accept a certificate for any host name if a trusted authority signed it
-    #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_tls_skip_hostname_verification: bool,
     /// Longest random time that Weir adds to the expiry of a fixed window's key, in seconds
     /// [default: 300]
     ///
     /// It spreads the expiry, so that keys do not all expire together. It is at most one window.
-    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", value_parser = parse::jitter_secs, value_name = "SECONDS")]
+    #[arg(long, env, value_parser = parse::jitter_secs, value_name = "SECONDS")]
     expiration_jitter_max_seconds: Option<u32>,
     /// Send fixed windows to Redis as scripts instead of INCRBY
     ///
     /// A script that reaches Redis after its deadline counts nothing. It costs Redis more CPU.
-    #[arg(long, env = "FIXED_WINDOWS_BY_SCRIPT", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     fixed_windows_by_script: bool,
     /// Be unhealthy while no Redis server can be used: none answers probes, or all circuit breakers
     /// are open
-    #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) redis_health_check_active_connection: bool,
     #[command(flatten)]
@@ -114,55 +101,36 @@ pub(super) struct RedisFlags {
 #[expect(clippy::struct_field_names, reason = "they are the names of the flags")]
 struct PerSecondFlags {
     /// Keep limits per second in a Redis of their own, at REDIS_PERSECOND_URL
-    #[arg(long, env = "REDIS_PERSECOND", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_persecond: bool,
     /// As REDIS_TYPE
-    #[arg(
-        long,
-        env = "REDIS_PERSECOND_TYPE",
-        default_value = "single",
-        value_name = "single|sentinel|cluster"
-    )]
+    #[arg(long, env, default_value = "single")]
+    #[arg(value_name = "single|sentinel|cluster")]
     redis_persecond_type: String,
     /// As REDIS_URL
-    #[arg(
-        long,
-        env = "REDIS_PERSECOND_URL",
-        hide_env_values = true,
-        value_name = "URL"
-    )]
+    #[arg(long, env, hide_env_values = true, value_name = "URL")]
     redis_persecond_url: Option<String>,
     /// As REDIS_SOCKET_TYPE [default: as REDIS_PERSECOND_URL]
-    #[arg(long, env = "REDIS_PERSECOND_SOCKET_TYPE", value_name = "tcp|unix")]
+    #[arg(long, env, value_name = "tcp|unix")]
     redis_persecond_socket_type: Option<String>,
     /// As REDIS_POOL_SIZE [default: 10]
-    #[arg(long, env = "REDIS_PERSECOND_POOL_SIZE", value_parser = parse::pool_size, value_name = "COUNT")]
+    #[arg(long, env, value_parser = parse::pool_size, value_name = "COUNT")]
     redis_persecond_pool_size: Option<u32>,
     /// As REDIS_AUTH
-    #[arg(
-        long,
-        env = "REDIS_PERSECOND_AUTH",
-        hide_env_values = true,
-        value_name = "PASSWORD"
-    )]
+    #[arg(long, env, hide_env_values = true, value_name = "PASSWORD")]
     redis_persecond_auth: Option<String>,
     /// As REDIS_AUTH_FILE
-    #[arg(long, env = "REDIS_PERSECOND_AUTH_FILE", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     redis_persecond_auth_file: Option<String>,
     /// As REDIS_SENTINEL_AUTH
-    #[arg(
-        long,
-        env = "REDIS_PERSECOND_SENTINEL_AUTH",
-        hide_env_values = true,
-        value_name = "PASSWORD"
-    )]
+    #[arg(long, env, hide_env_values = true, value_name = "PASSWORD")]
     redis_persecond_sentinel_auth: Option<String>,
     /// As REDIS_SENTINEL_AUTH_FILE
-    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH_FILE", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     redis_persecond_sentinel_auth_file: Option<String>,
     /// As REDIS_TLS; the certificates are those of the main Redis
-    #[arg(long, env = "REDIS_PERSECOND_TLS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     redis_persecond_tls: bool,
 }
@@ -170,29 +138,6 @@ struct PerSecondFlags {
 /// The value of a setting; empty if it is not set.
 fn text(value: Option<&str>) -> &str {
     value.unwrap_or_default()
-}
-
-/// The settings of one deployment as its addresses and logins are parsed from. `addresses`: URL and
-/// kind of socket. `logins`: password and its file for Redis, then for the Sentinels.
-fn raw<'a>(
-    kind: &'a str,
-    addresses: [&'a Option<String>; 2],
-    logins: [&'a Option<String>; 4],
-    tls: bool,
-) -> RawOptions<'a> {
-    let [url, socket_type] = addresses.map(|value| text(value.as_deref()));
-    let [auth, auth_file, sentinel_auth, sentinel_auth_file] =
-        logins.map(|value| text(value.as_deref()));
-    RawOptions {
-        kind,
-        url,
-        socket_type,
-        auth,
-        auth_file,
-        sentinel_auth,
-        sentinel_auth_file,
-        tls,
-    }
 }
 
 impl RedisFlags {
@@ -222,23 +167,18 @@ impl RedisFlags {
     /// The name of a setting that needs `REDIS_URL`. Without this check, each replica would
     /// silently count in its own memory.
     fn setting_without_url(&self) -> Option<&'static str> {
-        let texts = [
-            ("REDIS_SOCKET_TYPE", &self.redis_socket_type),
-            ("REDIS_AUTH", &self.redis_auth),
-            ("REDIS_AUTH_FILE", &self.redis_auth_file),
-            ("REDIS_TLS_CACERT", &self.redis_tls_cacert),
-            ("REDIS_TLS_CLIENT_CERT", &self.redis_tls_client_cert),
-            ("REDIS_PERSECOND_URL", &self.per_second.redis_persecond_url),
-        ];
-        let switches = [
-            ("REDIS_TLS", self.redis_tls),
-            ("REDIS_PERSECOND", self.per_second.redis_persecond),
-        ];
-        let set = texts
-            .into_iter()
-            .map(|(name, value)| (name, !text(value.as_deref()).is_empty()));
-        set.chain(switches)
-            .find_map(|(name, is_set)| is_set.then_some(name))
+        let per_second = &self.per_second;
+        let set = set(&[
+            setting!(self.redis_socket_type),
+            setting!(self.redis_auth),
+            setting!(self.redis_auth_file),
+            setting!(self.redis_tls_cacert),
+            setting!(self.redis_tls_client_cert),
+            setting!(per_second.redis_persecond_url),
+            setting!(self.redis_tls),
+            setting!(per_second.redis_persecond),
+        ]);
+        set.first().copied()
     }
 
     /// The options of one or both deployments. Reads the files that the settings name, and adds
@@ -307,18 +247,16 @@ impl RedisFlags {
     }
 
     fn raw(&self) -> RawOptions<'_> {
-        let logins = [
-            &self.redis_auth,
-            &self.redis_auth_file,
-            &self.redis_sentinel_auth,
-            &self.redis_sentinel_auth_file,
-        ];
-        raw(
-            &self.redis_type,
-            [&self.redis_url, &self.redis_socket_type],
-            logins,
-            self.redis_tls,
-        )
+        RawOptions {
+            kind: &self.redis_type,
+            url: text(self.redis_url.as_deref()),
+            socket_type: text(self.redis_socket_type.as_deref()),
+            auth: text(self.redis_auth.as_deref()),
+            auth_file: text(self.redis_auth_file.as_deref()),
+            sentinel_auth: text(self.redis_sentinel_auth.as_deref()),
+            sentinel_auth_file: text(self.redis_sentinel_auth_file.as_deref()),
+            tls: self.redis_tls,
+        }
     }
 
     fn files(&self) -> TlsFiles {
@@ -341,95 +279,75 @@ impl RedisFlags {
 
     /// Adds a warning for each group of settings that have no effect.
     fn warn(&self, main: &Options, per_second: Option<&Options>, warnings: &mut Vec<String>) {
-        let files = self.files();
-        let tls_settings = [
-            ("REDIS_TLS_CACERT", files.ca_cert.is_some()),
-            ("REDIS_TLS_CLIENT_CERT", files.client_cert.is_some()),
-            ("REDIS_TLS_CLIENT_KEY", files.client_key.is_some()),
-            (
-                "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-                self.redis_tls_skip_hostname_verification,
-            ),
-        ];
         if main.tls.is_none() && per_second.is_none_or(|options| options.tls.is_none()) {
             no_effect(
-                &tls_settings,
+                &[
+                    setting!(self.redis_tls_cacert),
+                    setting!(self.redis_tls_client_cert),
+                    setting!(self.redis_tls_client_key),
+                    setting!(self.redis_tls_skip_hostname_verification),
+                ],
                 "TLS to Redis is off; set REDIS_TLS=true, or write rediss:// in REDIS_URL",
                 warnings,
             );
         }
-        let sentinel_settings =
-            |is_sentinel: bool, prefix: &str, raw: &RawOptions<'_>, warnings: &mut Vec<String>| {
-                if !is_sentinel {
-                    let (auth, file) = (
-                        format!("{prefix}SENTINEL_AUTH"),
-                        format!("{prefix}SENTINEL_AUTH_FILE"),
-                    );
-                    let settings = [
-                        (auth.as_str(), !raw.sentinel_auth.is_empty()),
-                        (file.as_str(), !raw.sentinel_auth_file.is_empty()),
-                    ];
-                    no_effect(
-                        &settings,
-                        &format!("{prefix}TYPE is not sentinel"),
-                        warnings,
-                    );
-                }
-            };
         let is_sentinel = |options: &Options| matches!(options.topology, Topology::Sentinel { .. });
-        sentinel_settings(is_sentinel(main), "REDIS_", &self.raw(), warnings);
+        if !is_sentinel(main) {
+            no_effect(
+                &[
+                    setting!(self.redis_sentinel_auth),
+                    setting!(self.redis_sentinel_auth_file),
+                ],
+                "REDIS_TYPE is not sentinel",
+                warnings,
+            );
+        }
+        let flags = &self.per_second;
         match per_second {
-            Some(options) => sentinel_settings(
-                is_sentinel(options),
-                "REDIS_PERSECOND_",
-                &self.per_second.raw(),
+            Some(options) if is_sentinel(options) => {}
+            Some(_) => no_effect(
+                &[
+                    setting!(flags.redis_persecond_sentinel_auth),
+                    setting!(flags.redis_persecond_sentinel_auth_file),
+                ],
+                "REDIS_PERSECOND_TYPE is not sentinel",
                 warnings,
             ),
-            None => no_effect(
-                &self.per_second.set(),
-                "REDIS_PERSECOND is not true",
-                warnings,
-            ),
+            None => flags.warn_of_no_effect(warnings),
         }
     }
 }
 
 impl PerSecondFlags {
     fn raw(&self) -> RawOptions<'_> {
-        let logins = [
-            &self.redis_persecond_auth,
-            &self.redis_persecond_auth_file,
-            &self.redis_persecond_sentinel_auth,
-            &self.redis_persecond_sentinel_auth_file,
-        ];
-        raw(
-            &self.redis_persecond_type,
-            [&self.redis_persecond_url, &self.redis_persecond_socket_type],
-            logins,
-            self.redis_persecond_tls,
-        )
+        RawOptions {
+            kind: &self.redis_persecond_type,
+            url: text(self.redis_persecond_url.as_deref()),
+            socket_type: text(self.redis_persecond_socket_type.as_deref()),
+            auth: text(self.redis_persecond_auth.as_deref()),
+            auth_file: text(self.redis_persecond_auth_file.as_deref()),
+            sentinel_auth: text(self.redis_persecond_sentinel_auth.as_deref()),
+            sentinel_auth_file: text(self.redis_persecond_sentinel_auth_file.as_deref()),
+            tls: self.redis_persecond_tls,
+        }
     }
 
-    /// The settings that are worth a warning without REDIS_PERSECOND, and whether they are set.
-    /// Sizes and types are left out, because they often stay in a manifest.
-    fn set(&self) -> [(&'static str, bool); 4] {
+    /// Warns without REDIS_PERSECOND. Sizes and types are left out, because they often stay in a
+    /// manifest.
+    fn warn_of_no_effect(&self, warnings: &mut Vec<String>) {
         let url = text(self.redis_persecond_url.as_deref());
-        [
-            // The second value is the default of envoyproxy/ratelimit.
-            (
-                "REDIS_PERSECOND_URL",
-                !url.is_empty() && url != "/var/run/nutcracker/ratelimitpersecond.sock",
-            ),
-            (
-                "REDIS_PERSECOND_AUTH",
-                !text(self.redis_persecond_auth.as_deref()).is_empty(),
-            ),
-            (
-                "REDIS_PERSECOND_AUTH_FILE",
-                !text(self.redis_persecond_auth_file.as_deref()).is_empty(),
-            ),
-            ("REDIS_PERSECOND_TLS", self.redis_persecond_tls),
-        ]
+        // The second value is the default of envoyproxy/ratelimit.
+        let names_a_server = !["", "/var/run/nutcracker/ratelimitpersecond.sock"].contains(&url);
+        no_effect(
+            &[
+                ("REDIS_PERSECOND_URL", &names_a_server),
+                setting!(self.redis_persecond_auth),
+                setting!(self.redis_persecond_auth_file),
+                setting!(self.redis_persecond_tls),
+            ],
+            "REDIS_PERSECOND is not true",
+            warnings,
+        );
     }
 }
 

@@ -3,6 +3,8 @@
 //! Users of envoyproxy/ratelimit can keep their settings. Those here change no decision; each is a
 //! warning in the log. A setting with its default value is ignored.
 
+use super::setting::without_effect;
+
 /// A name (a `*` at its end matches any text) and the values beside the empty one that are ignored,
 /// in lower case.
 pub(super) type Setting = (&'static str, &'static [&'static str]);
@@ -89,14 +91,8 @@ pub(super) fn check(environment: &[(String, String)]) -> Vec<String> {
             })
             .collect();
         set.sort();
-        match set.as_slice() {
-            [] => {}
-            [(name, _)] => warnings.push(format!("{name} has no effect: {reason}")),
-            several => {
-                let names: Vec<_> = several.iter().map(|(name, _)| name.as_str()).collect();
-                warnings.push(format!("{} have no effect: {reason}", names.join(", ")));
-            }
-        }
+        let names: Vec<_> = set.iter().map(|(name, _)| name.as_str()).collect();
+        warnings.extend(without_effect(&names, reason));
     }
     warnings
 }

@@ -20,68 +20,49 @@ pub(super) struct ResponseFlags {
     /// draft-ietf-httpapi-ratelimit-headers-11. draft-03: three headers about the limit with the
     /// least remaining hits, and a list of all, as Envoy's DRAFT_VERSION_03. legacy: three headers
     /// about one limit, as in envoyproxy/ratelimit. off: none.
-    #[arg(long, env = "RATELIMIT_HEADERS", value_parser = form, value_name = "draft-11|draft-03|legacy|off")]
+    #[arg(long, env, value_parser = form, value_name = "draft-11|draft-03|legacy|off")]
     ratelimit_headers: Option<Form>,
     /// Add headers with limit, remaining hits and reset of the nearest limit to responses
     ///
     /// The same as RATELIMIT_HEADERS=legacy, which takes precedence.
-    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     limit_response_headers_enabled: bool,
     /// Name of the header for the limit, in the forms legacy and draft-03
-    #[arg(
-        long,
-        env = "LIMIT_LIMIT_HEADER",
-        default_value = "RateLimit-Limit",
-        value_name = "HEADER"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Limit", value_name = "HEADER")]
     limit_limit_header: String,
     /// Name of the header for the remaining hits, in the forms legacy and draft-03
-    #[arg(
-        long,
-        env = "LIMIT_REMAINING_HEADER",
-        default_value = "RateLimit-Remaining",
-        value_name = "HEADER"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Remaining")]
+    #[arg(value_name = "HEADER")]
     limit_remaining_header: String,
     /// Name of the header for the seconds until the limit resets, in the forms legacy and draft-03
-    #[arg(
-        long,
-        env = "LIMIT_RESET_HEADER",
-        default_value = "RateLimit-Reset",
-        value_name = "HEADER"
-    )]
+    #[arg(long, env, default_value = "RateLimit-Reset", value_name = "HEADER")]
     limit_reset_header: String,
     /// Add the header retry-after, in seconds, to refused requests
-    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     retry_after_header_enabled: bool,
     /// Give refused requests a body in JSON that says which limits refused them
     ///
     /// The body is a problem as in RFC 9457, with content type application/problem+json and
     /// status 429.
-    #[arg(long, env = "PROBLEM_DETAILS_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     problem_details_enabled: bool,
     /// Name of a header for the names of the limits that refuse a request; empty for none
-    #[arg(
-        long,
-        env = "REFUSED_BY_HEADER",
-        default_value = "",
-        value_name = "HEADER"
-    )]
+    #[arg(long, env, default_value = "", value_name = "HEADER")]
     refused_by_header: String,
     /// Show the paths of limits that have no name as their names
     ///
     /// The name is that of `current_limit` in the status, which Envoy shows to clients in
     /// x-ratelimit-limit.
-    #[arg(long, env = "LIMIT_PATHS_AS_NAMES_ENABLED", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     limit_paths_as_names_enabled: bool,
     /// Return the request's descriptors and the metadata of its limits as dynamic metadata
     ///
     /// The metadata of a request that is over limits also lists these limits, as `refusedBy`.
-    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     response_dynamic_metadata: bool,
 }

@@ -8,6 +8,7 @@ use clap::{ArgAction, Args};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
+use super::setting::{set, setting};
 use super::{SettingError, parse};
 use crate::core::proto::xds::{Node, node};
 use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
@@ -27,114 +28,89 @@ pub(super) struct XdsFlags {
     /// FILE: the limit files. GRPC_XDS_SOTW: a control plane, which sends all limits with each
     /// change (state of the world), as Envoy Gateway and Envoy AI Gateway do; limit files are not
     /// read.
-    #[arg(
-        long,
-        env = "CONFIG_TYPE",
-        default_value = "FILE",
-        value_name = "FILE|GRPC_XDS_SOTW"
-    )]
+    #[arg(long, env, default_value = "FILE", value_name = "FILE|GRPC_XDS_SOTW")]
     config_type: String,
     /// Host and port of the control plane
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_URL", default_value = DEFAULT_SERVER, value_name = "HOST:PORT")]
+    #[arg(long, env, default_value = DEFAULT_SERVER, value_name = "HOST:PORT")]
     config_grpc_xds_server_url: String,
     /// Name of this service for the control plane, which chooses the limits by it
     ///
     /// A control plane sends nothing to a name that it does not know. Envoy Gateway knows
     /// envoy-ratelimit, Envoy AI Gateway envoy-ai-gateway-ratelimit.
-    #[arg(
-        long,
-        env = "CONFIG_GRPC_XDS_NODE_ID",
-        default_value = "default",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "default", value_name = "TEXT")]
     config_grpc_xds_node_id: String,
     /// Metadata of this service for the control plane, such as `region=eu,stage=test`
-    #[arg(
-        long,
-        env = "CONFIG_GRPC_XDS_NODE_METADATA",
-        default_value = "",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "", value_name = "TEXT")]
     config_grpc_xds_node_metadata: String,
     /// Headers of each stream to the control plane, such as `x-tenant:a,x-token:b`
-    #[arg(
-        long,
-        env = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-        default_value = "",
-        hide_env_values = true,
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "", hide_env_values = true)]
+    #[arg(value_name = "TEXT")]
     config_grpc_xds_client_additional_headers: String,
     /// Use TLS for the connection to the control plane
     ///
     /// Weir reads the files of certificates and keys again for each connection.
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     config_grpc_xds_server_use_tls: bool,
     /// File of certificate authorities (PEM) to trust, and no others [default: those of the system]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_server_tls_cacert: Option<PathBuf>,
     /// Name for which the control plane's certificate has to be valid [default: the host of
     /// CONFIG_GRPC_XDS_SERVER_URL]
     ///
     /// A DNS name, an IP address, or a URI such as
     /// `spiffe://cluster.local/ns/default/sa/control-plane`.
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", value_name = "TEXT")]
+    #[arg(long, env, value_name = "TEXT")]
     config_grpc_xds_server_tls_san: Option<String>,
     /// File of the client certificate (PEM) to present to the control plane
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_client_tls_cert: Option<PathBuf>,
     /// File of the private key (PEM) of CONFIG_GRPC_XDS_CLIENT_TLS_CERT
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_client_tls_key: Option<PathBuf>,
     /// File in which Weir keeps the last good limits of the control plane
     ///
     /// A process that starts while the control plane is away has these limits from its first
     /// request. Without it such a process waits for the control plane. The folder has to be
     /// writable.
-    #[arg(long, env = "CONFIG_GRPC_XDS_CACHE_FILE", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_cache_file: Option<PathBuf>,
     /// Overlay file: what the messages of a control plane have no field for, such as algorithms
     ///
     /// It names domains and descriptors, and what to add to their limits. Weir notices its changes.
-    #[arg(long, env = "CONFIG_GRPC_XDS_OVERLAY_FILE", value_name = "PATH")]
+    #[arg(long, env, value_name = "PATH")]
     config_grpc_xds_overlay_file: Option<PathBuf>,
     /// Options of limits of a control plane that have none of their own, such as
     /// `algorithm: token_bucket, burst: 20`
     ///
     /// As in `defaults` of a file of limits, on one line.
-    #[arg(
-        long,
-        env = "CONFIG_GRPC_XDS_DEFAULTS",
-        default_value = "",
-        value_name = "TEXT"
-    )]
+    #[arg(long, env, default_value = "", value_name = "TEXT")]
     config_grpc_xds_defaults: String,
     /// Time between two HTTP/2 PINGs on the connection to the control plane; 1s to 1h
     ///
     /// A connection without an answer for 10 s is replaced. Control planes written in Go close a
     /// connection with more than one PING in five minutes. TCP's own probes find one that is gone
     /// within 40 s.
-    #[arg(long, env = "CONFIG_GRPC_XDS_PING_INTERVAL", default_value = "310s", value_parser = parse::ping, value_name = "DURATION")]
+    #[arg(long, env, default_value = "310s", value_parser = parse::ping, value_name = "DURATION")]
     config_grpc_xds_ping_interval: Duration,
     /// Wait after a connection to the control plane that could not be opened; 10ms to 1h [default:
     /// as the wait after a lost connection]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", value_parser = parse::reconnect, value_name = "DURATION")]
+    #[arg(long, env, value_parser = parse::reconnect, value_name = "DURATION")]
     config_grpc_xds_server_connect_retry_interval: Option<Duration>,
     /// Wait after a lost connection to the control plane, which each further failure doubles; 10ms
     /// to 1h [default: 500ms]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", value_parser = parse::reconnect, value_name = "DURATION")]
+    #[arg(long, env, value_parser = parse::reconnect, value_name = "DURATION")]
     xds_client_backoff_initial_interval: Option<Duration>,
     /// Longest wait before Weir connects to the control plane again; 10ms to 1h [default: 30s]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_MAX_INTERVAL", value_parser = parse::reconnect, value_name = "DURATION")]
+    #[arg(long, env, value_parser = parse::reconnect, value_name = "DURATION")]
     xds_client_backoff_max_interval: Option<Duration>,
     /// Part of these waits that is random; 0 to 1 [default: 1]
     ///
     /// It spreads the connections of replicas that lost their control plane together.
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", value_name = "RATIO")]
+    #[arg(long, env, value_name = "RATIO")]
     xds_client_backoff_random_factor: Option<f32>,
     /// Whether a part of these waits is random
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_JITTER", default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
+    #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     xds_client_backoff_jitter: bool,
     /// Largest configuration that Weir takes from the control plane, in bytes; 0 is 64 MiB, at most
@@ -142,7 +118,8 @@ pub(super) struct XdsFlags {
     ///
     /// With 0 it is half of the memory for resources if that is less. envoyproxy/ratelimit takes 4
     /// MiB.
-    #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", default_value_t = 0, value_parser = parse::message_bytes, value_name = "BYTES")]
+    #[arg(long, env, default_value_t = 0, value_parser = parse::message_bytes)]
+    #[arg(value_name = "BYTES")]
     xds_client_max_msg_size_in_bytes: usize,
 }
 
@@ -200,26 +177,15 @@ impl XdsFlags {
 
     fn server(&self, warnings: &mut Vec<String>) -> Result<Server, SettingError> {
         let address = host_and_port(&self.config_grpc_xds_server_url)?;
-        let files = [
-            (
-                "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-                self.config_grpc_xds_server_tls_cacert.clone(),
-            ),
-            (
-                "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
-                self.config_grpc_xds_client_tls_cert.clone(),
-            ),
-            (
-                "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-                self.config_grpc_xds_client_tls_key.clone(),
-            ),
-        ];
+        let (setting, authorities) = setting!(self.config_grpc_xds_server_tls_cacert);
+        let certificate = setting!(self.config_grpc_xds_client_tls_cert);
+        let key = setting!(self.config_grpc_xds_client_tls_key);
         if !self.config_grpc_xds_server_use_tls {
-            let set: Vec<_> = files
-                .iter()
-                .filter(|(_, path)| path.is_some())
-                .map(|(name, _)| *name)
-                .collect();
+            let set = set(&[
+                (setting, authorities),
+                (certificate.0, certificate.1),
+                (key.0, key.1),
+            ]);
             if !set.is_empty() {
                 warnings.push(format!(
                     "no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true: {}",
@@ -228,14 +194,9 @@ impl XdsFlags {
             }
             return Ok(Server { address, tls: None });
         }
-        let [
-            (setting, authorities),
-            (certificate_setting, certificate),
-            (key_setting, key),
-        ] = files;
         let identity = Identity::try_new(
-            (certificate_setting, certificate.as_deref()),
-            (key_setting, key.as_deref()),
+            (certificate.0, certificate.1.as_deref()),
+            (key.0, key.1.as_deref()),
         )
         .map_err(|error| SettingError(error.to_string()))?;
         let name_check = match self.config_grpc_xds_server_tls_san.as_deref() {
@@ -247,6 +208,7 @@ impl XdsFlags {
                 ))
             })?),
         };
+        let authorities = authorities.clone();
         let authorities = authorities.map(|path| PemFile { setting, path });
         Ok(Server {
             address,
@@ -320,97 +282,34 @@ impl XdsFlags {
         })
     }
 
-    /// The settings of the control plane's server and of this node, and whether each is set.
-    fn of_server(&self) -> [(&'static str, bool); 10] {
-        [
-            (
-                "CONFIG_GRPC_XDS_SERVER_URL",
-                self.config_grpc_xds_server_url != DEFAULT_SERVER,
-            ),
-            (
-                "CONFIG_GRPC_XDS_NODE_ID",
-                self.config_grpc_xds_node_id != "default",
-            ),
-            (
-                "CONFIG_GRPC_XDS_NODE_METADATA",
-                !self.config_grpc_xds_node_metadata.is_empty(),
-            ),
-            (
-                "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-                !self.config_grpc_xds_client_additional_headers.is_empty(),
-            ),
-            (
-                "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-                self.config_grpc_xds_server_connect_retry_interval.is_some(),
-            ),
-            (
-                "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-                self.config_grpc_xds_server_use_tls,
-            ),
-            (
-                "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-                self.config_grpc_xds_server_tls_cacert.is_some(),
-            ),
-            (
-                "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-                self.config_grpc_xds_server_tls_san
-                    .as_ref()
-                    .is_some_and(|name| !name.is_empty()),
-            ),
-            (
-                "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
-                self.config_grpc_xds_client_tls_cert.is_some(),
-            ),
-            (
-                "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-                self.config_grpc_xds_client_tls_key.is_some(),
-            ),
-        ]
-    }
-
-    /// The settings of what is done with its limits and of its connection, and whether each is set.
-    fn of_client(&self) -> [(&'static str, bool); 8] {
-        [
-            (
-                "CONFIG_GRPC_XDS_CACHE_FILE",
-                self.config_grpc_xds_cache_file.is_some(),
-            ),
-            (
-                "CONFIG_GRPC_XDS_OVERLAY_FILE",
-                self.config_grpc_xds_overlay_file.is_some(),
-            ),
-            (
-                "CONFIG_GRPC_XDS_DEFAULTS",
-                !self.config_grpc_xds_defaults.is_empty(),
-            ),
-            (
-                "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
-                self.xds_client_backoff_initial_interval.is_some(),
-            ),
-            (
-                "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
-                self.xds_client_backoff_max_interval.is_some(),
-            ),
-            (
-                "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
-                self.xds_client_backoff_random_factor.is_some(),
-            ),
-            ("XDS_CLIENT_BACKOFF_JITTER", !self.xds_client_backoff_jitter),
-            (
-                "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-                self.xds_client_max_msg_size_in_bytes != 0,
-            ),
-        ]
-    }
-
     /// One warning that names the settings which matter with a control plane only.
     fn warn_of_no_effect(&self, warnings: &mut Vec<String>) {
-        let set: Vec<_> = [&self.of_server()[..], &self.of_client()]
-            .concat()
-            .into_iter()
-            .filter(|(_, is_set)| *is_set)
-            .map(|(name, _)| name)
-            .collect();
+        let names_a_server = self.config_grpc_xds_server_url != DEFAULT_SERVER;
+        let names_this_node = self.config_grpc_xds_node_id != "default";
+        let bounds_messages = self.xds_client_max_msg_size_in_bytes != 0;
+        let set = set(&[
+            ("CONFIG_GRPC_XDS_SERVER_URL", &names_a_server),
+            ("CONFIG_GRPC_XDS_NODE_ID", &names_this_node),
+            setting!(self.config_grpc_xds_node_metadata),
+            setting!(self.config_grpc_xds_client_additional_headers),
+            setting!(self.config_grpc_xds_server_connect_retry_interval),
+            setting!(self.config_grpc_xds_server_use_tls),
+            setting!(self.config_grpc_xds_server_tls_cacert),
+            setting!(self.config_grpc_xds_server_tls_san),
+            setting!(self.config_grpc_xds_client_tls_cert),
+            setting!(self.config_grpc_xds_client_tls_key),
+            setting!(self.config_grpc_xds_cache_file),
+            setting!(self.config_grpc_xds_overlay_file),
+            setting!(self.config_grpc_xds_defaults),
+            setting!(self.xds_client_backoff_initial_interval),
+            setting!(self.xds_client_backoff_max_interval),
+            setting!(self.xds_client_backoff_random_factor),
+            (
+                "XDS_CLIENT_BACKOFF_JITTER",
+                &!self.xds_client_backoff_jitter,
+            ),
+            ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", &bounds_messages),
+        ]);
         if !set.is_empty() {
             warnings.push(format!(
                 "no effect without CONFIG_TYPE=GRPC_XDS_SOTW, because limits come from files: {}",
