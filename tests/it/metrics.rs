@@ -82,17 +82,17 @@ fn families_of(page: &str) -> BTreeMap<String, (String, String, BTreeSet<String>
 fn declared_families(page: &str) -> BTreeSet<String> {
     let mut shown = BTreeSet::new();
     for (name, (metric_type, help, labels)) in families_of(page) {
-        let declared = families::ALL.iter().find(|family| family.name() == name);
+        let declared = families::ALL.iter().find(|family| family.name == name);
         let declared = declared
             .unwrap_or_else(|| panic!("{name} is not declared in src/observe/metrics/families.rs"));
         assert_eq!(
             (metric_type.as_str(), help.as_str()),
-            (declared.metric_type().name(), declared.help()),
+            (declared.metric_type.name(), declared.help),
             "{name}"
         );
         let unknown: Vec<_> = labels
             .iter()
-            .filter(|label| !declared.labels().contains(&label.as_str()))
+            .filter(|label| !declared.labels.contains(&label.as_str()))
             .collect();
         assert!(
             unknown.is_empty(),
@@ -148,7 +148,7 @@ async fn every_family_of_a_scrape_is_declared() {
     }
     let never: Vec<_> = families::ALL
         .iter()
-        .map(|family| family.name())
+        .map(|family| family.name)
         .filter(|name| !shown.contains(*name))
         .collect();
     // tests/it/tracing.rs and tests/it/grpc_tls read those of traces and of TLS, which are off

@@ -16,7 +16,7 @@ use crate::net::http::shared_texts::{METRICS_TYPE, SharedTexts};
 use crate::net::http::{Events, Site};
 use crate::observe::metrics::Metrics;
 use crate::observe::metrics::exposition::Exposition;
-use crate::observe::metrics::families::{self, Observations, Sample, Value};
+use crate::observe::metrics::families::{self, Sample, Value};
 use crate::observe::metrics::reading::LimitReading;
 
 /// What the page shows, and where.
@@ -111,27 +111,19 @@ fn add_hits(exposition: &mut Exposition, limit: &LimitReading<'_>) {
 }
 
 /// Response times with their bounds and sum in milliseconds; other samples as they are.
-fn in_milliseconds(sample: Sample) -> Sample {
-    match sample.value() {
-        Value::Observations(Observations {
-            bounds,
-            counts,
-            sum,
-        }) if *sample.family() == families::RESPONSE_TIME => {
-            // Rounded to a nanosecond, because 0.00005 s has no exact number.
-            let bounds = bounds
-                .iter()
-                .map(|seconds| (seconds * 1e9).round() / 1e6)
-                .collect();
-            let value = Observations {
-                bounds,
-                counts: counts.clone(),
-                sum: sum * 1_000.0,
-            };
-            sample.with_value(Value::Observations(value))
-        }
-        _ => sample,
+fn in_milliseconds(mut sample: Sample) -> Sample {
+    if let Value::Observations(times) = &mut sample.value
+        && *sample.family == families::RESPONSE_TIME
+    {
+        // Rounded to a nanosecond, because 0.00005 s has no exact number.
+        times.bounds = times
+            .bounds
+            .iter()
+            .map(|seconds| (seconds * 1e9).round() / 1e6)
+            .collect();
+        times.sum *= 1_000.0;
     }
+    sample
 }
 
 #[cfg(test)]

@@ -23,22 +23,13 @@ pub const HITS: [&str; LimitReading::FAMILIES.len()] = [
     "over_limit_with_local_cache",
 ];
 
-/// How a value is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows: what it grew by is sent.
-    Counter,
-    /// As it is.
-    Gauge,
-}
-
 /// One value that is not of a limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stat {
     /// The name, with dots.
     pub name: String,
-    /// Counter or gauge.
-    pub kind: Kind,
+    /// Counter, of which its growth is sent, or gauge, which is sent as it is.
+    pub kind: MetricType,
     /// Its value now; never negative.
     pub value: u64,
 }
@@ -46,54 +37,21 @@ pub struct Stat {
 /// The name of the response time of requests.
 pub const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
 
-/// Families without labels: their name.
-static PLAIN: &[(&Family, Kind, &str)] = &[
-    (
-        &families::TOTAL_REQUESTS,
-        Kind::Counter,
-        "ratelimit_server.ShouldRateLimit.total_requests",
-    ),
-    (
-        &families::GLOBAL_SHADOW_MODE,
-        Kind::Counter,
-        "ratelimit.service.global_shadow_mode",
-    ),
-    (
-        &families::CONFIG_LOAD_SUCCESS,
-        Kind::Counter,
-        "ratelimit.service.config_load_success",
-    ),
-    (
-        &families::CONFIG_LOAD_ERROR,
-        Kind::Counter,
-        "ratelimit.service.config_load_error",
-    ),
-    (
-        &families::REDIS_CONNECTIONS_OPEN,
-        Kind::Gauge,
-        "ratelimit.redis_pool.cx_active",
-    ),
-    (
-        &families::REDIS_CONNECTIONS_OPENED,
-        Kind::Counter,
-        "ratelimit.redis_pool.cx_total",
-    ),
-    (
-        &families::REDIS_PER_SECOND_CONNECTIONS_OPEN,
-        Kind::Gauge,
-        "ratelimit.redis_per_second_pool.cx_active",
-    ),
-    (
-        &families::REDIS_PER_SECOND_CONNECTIONS_OPENED,
-        Kind::Counter,
-        "ratelimit.redis_per_second_pool.cx_total",
-    ),
-    (
-        &families::DENIAL_CACHE_ENTRIES,
-        Kind::Gauge,
-        "ratelimit.localcache.entryCount",
-    ),
-];
+/// The name of a family without labels.
+fn plain(family: &Family) -> Option<&'static str> {
+    Some(match family.name {
+        "ratelimit_service_total_requests" => "ratelimit_server.ShouldRateLimit.total_requests",
+        "ratelimit_service_global_shadow_mode" => "ratelimit.service.global_shadow_mode",
+        "ratelimit_service_config_load_success" => "ratelimit.service.config_load_success",
+        "ratelimit_service_config_load_error" => "ratelimit.service.config_load_error",
+        "ratelimit_redis_pool_cx_active" => "ratelimit.redis_pool.cx_active",
+        "ratelimit_redis_pool_cx_total" => "ratelimit.redis_pool.cx_total",
+        "ratelimit_redis_per_second_pool_cx_active" => "ratelimit.redis_per_second_pool.cx_active",
+        "ratelimit_redis_per_second_pool_cx_total" => "ratelimit.redis_per_second_pool.cx_total",
+        "weir_denial_cache_entries" => LOCAL_CACHE_ENTRIES,
+        _ => return None,
+    })
+}
 
 /// The look-ups of the local cache: the label of ours, then the name there.
 const LOCAL_CACHE: [(&str, &str); 2] = [
@@ -101,6 +59,7 @@ const LOCAL_CACHE: [(&str, &str); 2] = [
     ("miss", "ratelimit.localcache.missCount"),
 ];
 const LOCAL_CACHE_LOOKUPS: &str = "ratelimit.localcache.lookupCount";
+const LOCAL_CACHE_ENTRIES: &str = "ratelimit.localcache.entryCount";
 
 /// The values of these samples that envoyproxy/ratelimit has too, under its names.
 #[must_use]
@@ -108,45 +67,36 @@ pub fn stats(samples: &[Sample]) -> Vec<Stat> {
     let mut stats = Vec::new();
     let mut lookups = None;
     for sample in samples {
-        let Value::Number(value) = *sample.value() else {
+        let Value::Number(value) = sample.value else {
             continue;
         };
         // Whole numbers that are never negative.
         let value = value as u64;
-        let family = sample.family();
-        let label = sample.labels().first().map_or("", String::as_str);
-        let named =
-            if let Some(&(_, kind, name)) = PLAIN.iter().find(|(known, ..)| *known == family) {
-                Some((kind, name.to_owned()))
-            } else if *family == families::REQUEST_ERRORS {
-                Some((
-                    Kind::Counter,
-                    format!("ratelimit.service.call.should_rate_limit.{label}"),
-                ))
-            } else if *family == families::DOMAIN_NOT_FOUND {
-                (value > 0).then(|| {
-                    (
-                        Kind::Counter,
-                        format!(
-                            "ratelimit.service.rate_limit.{}.domain_not_found",
-                            sanitized(label)
-                        ),
-                    )
-                })
-            } else if *family == families::DENIAL_CACHE_LOOKUPS {
-                lookups = Some(lookups.unwrap_or(0) + value);
-                LOCAL_CACHE
-                    .iter()
-                    .find(|(result, _)| *result == label)
-                    .map(|&(_, name)| (Kind::Gauge, name.to_owned()))
-            } else {
-                None
-            };
+        let family = sample.family;
+        let label = sample.labels.first().map_or("", String::as_str);
+        let named = if let Some(name) = plain(family) {
+            Some((family.metric_type, name.to_owned()))
+        } else if *family == families::REQUEST_ERRORS {
+            let name = format!("ratelimit.service.call.should_rate_limit.{label}");
+            Some((MetricType::Counter, name))
+        } else if *family == families::DOMAIN_NOT_FOUND && value > 0 {
+            let domain = sanitized(label);
+            let name = format!("ratelimit.service.rate_limit.{domain}.domain_not_found");
+            Some((MetricType::Counter, name))
+        } else if *family == families::DENIAL_CACHE_LOOKUPS {
+            lookups = Some(lookups.unwrap_or(0) + value);
+            LOCAL_CACHE
+                .iter()
+                .find(|(result, _)| *result == label)
+                .map(|&(_, name)| (MetricType::Gauge, name.to_owned()))
+        } else {
+            None
+        };
         stats.extend(named.map(|(kind, name)| Stat { name, kind, value }));
     }
     stats.extend(lookups.map(|value| Stat {
         name: LOCAL_CACHE_LOOKUPS.to_owned(),
-        kind: Kind::Gauge,
+        kind: MetricType::Gauge,
         value,
     }));
     stats
@@ -155,13 +105,10 @@ pub fn stats(samples: &[Sample]) -> Vec<Stat> {
 /// The response times among these samples.
 #[must_use]
 pub fn response_times(samples: &[Sample]) -> Option<&Observations> {
-    samples
-        .iter()
-        .find(|sample| *sample.family() == families::RESPONSE_TIME)
-        .and_then(|sample| match sample.value() {
-            Value::Observations(observations) => Some(observations),
-            Value::Number(_) => None,
-        })
+    samples.iter().find_map(|sample| match &sample.value {
+        Value::Observations(times) if *sample.family == families::RESPONSE_TIME => Some(times),
+        _ => None,
+    })
 }
 
 /// The name of a limit, to which a dot and a name of [`HITS`] belong.
@@ -202,63 +149,41 @@ fn sanitized(key: &str) -> String {
 }
 
 /// Families that only envoyproxy/ratelimit's own port has.
-pub(super) mod only_there {
-    use super::{Family, MetricType::Gauge};
+mod only_there {
+    use crate::observe::metrics::families::{Family, MetricType, families};
 
-    pub(in super::super) static LOCAL_CACHE_HITS: Family = Family::new(
-        "ratelimit_localcache_hitCount",
-        Gauge,
-        &[],
-        "Checks that the denial cache refused, since the start.",
-    );
-    pub(in super::super) static LOCAL_CACHE_MISSES: Family = Family::new(
-        "ratelimit_localcache_missCount",
-        Gauge,
-        &[],
-        "Checks that the denial cache did not know, since the start.",
-    );
-    pub(in super::super) static LOCAL_CACHE_LOOKUPS: Family = Family::new(
-        "ratelimit_localcache_lookupCount",
-        Gauge,
-        &[],
-        "Checks that were looked up in the denial cache, since the start.",
-    );
-    pub(in super::super) static LOCAL_CACHE_ENTRIES: Family = Family::new(
-        "ratelimit_localcache_entryCount",
-        Gauge,
-        &[],
-        "Keys in the denial cache that are over their limit now.",
-    );
-    pub(in super::super) static GC_CPU_FRACTION: Family = Family::new(
-        "go_memstats_gc_cpu_fraction",
-        Gauge,
-        &[],
-        "Always 0, for dashboards of envoyproxy/ratelimit: Weir has no garbage collector.",
-    );
+    families! {
+        /// Checks that the denial cache refused, since the start.
+        LOCAL_CACHE_HITS = Gauge "ratelimit_localcache_hitCount" [];
+        /// Checks that the denial cache did not know, since the start.
+        LOCAL_CACHE_MISSES = Gauge "ratelimit_localcache_missCount" [];
+        /// Checks that were looked up in the denial cache, since the start.
+        LOCAL_CACHE_LOOKUPS = Gauge "ratelimit_localcache_lookupCount" [];
+        /// Keys in the denial cache that are over their limit now.
+        LOCAL_CACHE_ENTRIES = Gauge "ratelimit_localcache_entryCount" [];
+        /// Always 0, for dashboards of envoyproxy/ratelimit: Weir has no garbage collector.
+        GC_CPU_FRACTION = Gauge "go_memstats_gc_cpu_fraction" [];
+    }
 }
 
 /// The samples that the port of envoyproxy/ratelimit shows besides those of Weir's own page.
 #[must_use]
 pub fn further_samples(samples: &[Sample]) -> Vec<Sample> {
-    let with = |name: &str| {
-        stats(samples)
-            .into_iter()
-            .find(|stat| stat.name == name)
-            .map(|stat| stat.value)
+    let stats = stats(samples);
+    let value = |name: &str| {
+        let stat = stats.iter().find(|stat| stat.name == name);
+        stat.map(|stat| stat.value)
     };
-    let (lookups, entries) = (
-        with(LOCAL_CACHE_LOOKUPS),
-        with("ratelimit.localcache.entryCount"),
-    );
     let counts = [
-        (&only_there::LOCAL_CACHE_HITS, with(LOCAL_CACHE[0].1)),
-        (&only_there::LOCAL_CACHE_MISSES, with(LOCAL_CACHE[1].1)),
-        (&only_there::LOCAL_CACHE_LOOKUPS, lookups),
-        (&only_there::LOCAL_CACHE_ENTRIES, entries),
-        (&only_there::GC_CPU_FRACTION, Some(0)),
+        value(LOCAL_CACHE[0].1),
+        value(LOCAL_CACHE[1].1),
+        value(LOCAL_CACHE_LOOKUPS),
+        value(LOCAL_CACHE_ENTRIES),
+        Some(0),
     ];
-    counts
-        .into_iter()
+    // In the order of their declarations.
+    let counted = only_there::ALL.iter().zip(counts);
+    counted
         .filter_map(|(family, count)| Some(family.count(&[], count?)))
         .collect()
 }
@@ -304,33 +229,30 @@ mod tests {
         let expected = [
             (
                 "ratelimit_server.ShouldRateLimit.total_requests",
-                Kind::Counter,
+                MetricType::Counter,
                 7,
             ),
             (
                 "ratelimit.service.call.should_rate_limit.redis_error",
-                Kind::Counter,
+                MetricType::Counter,
                 1,
             ),
             (
                 "ratelimit.service.rate_limit.1_2_3_4_x.domain_not_found",
-                Kind::Counter,
+                MetricType::Counter,
                 2,
             ),
-            ("ratelimit.localcache.hitCount", Kind::Gauge, 3),
-            ("ratelimit.localcache.missCount", Kind::Gauge, 4),
-            ("ratelimit.redis_pool.cx_active", Kind::Gauge, 5),
-            ("ratelimit.localcache.lookupCount", Kind::Gauge, 7),
+            ("ratelimit.localcache.hitCount", MetricType::Gauge, 3),
+            ("ratelimit.localcache.missCount", MetricType::Gauge, 4),
+            ("ratelimit.redis_pool.cx_active", MetricType::Gauge, 5),
+            ("ratelimit.localcache.lookupCount", MetricType::Gauge, 7),
         ];
         assert_eq!(
             named,
             expected.map(|(name, kind, value)| (name.to_owned(), kind, value))
         );
         let further = further_samples(&samples);
-        let names: Vec<_> = further
-            .iter()
-            .map(|sample| sample.family().name())
-            .collect();
+        let names: Vec<_> = further.iter().map(|sample| sample.family.name).collect();
         assert_eq!(
             names,
             [

@@ -12,24 +12,21 @@ mod growth;
 pub mod mogrifiers;
 mod wire;
 
+use std::fmt::{self, Write};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use cadence::ext::{MetricValue, ToTimerValue};
-use cadence::prelude::*;
-use cadence::{Metric, MetricBuilder, MetricResult, StatsdClient};
-
 use self::growth::{Grown, Growth};
 use self::mogrifiers::Mogrifiers;
 use self::wire::Wire;
-use super::reference_names::{self, HITS, Kind, RESPONSE_TIME};
+use super::reference_names::{self, HITS, RESPONSE_TIME};
 use crate::net::background;
 use crate::net::throttle::Throttle;
 use crate::observe::metrics::Metrics;
-use crate::observe::metrics::families::Observations;
+use crate::observe::metrics::families::{MetricType, Observations};
 
 /// How metrics travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,36 +110,31 @@ impl Exporter {
 struct Sender {
     metrics: Arc<Metrics>,
     options: Options,
-    client: StatsdClient,
+    /// The end of every name, where tags are in names.
+    tagged: String,
     wire: Wire,
     /// Of the last flush.
     growth: Growth,
+    /// Of this flush, in which nothing is sent after it.
+    error: Option<io::Error>,
     /// The lines about a failure, and how many flushes failed since it began.
     failing: Option<(Throttle, u64)>,
+    /// Lines of this flush that were too long.
+    long_lines: u64,
     warned_of_long_lines: bool,
-}
-
-/// A number of milliseconds with a fraction, which the client's own types of time cannot hold.
-struct Milliseconds(f64);
-
-impl ToTimerValue for Milliseconds {
-    fn try_to_value(self) -> MetricResult<MetricValue> {
-        Ok(MetricValue::Float(self.0))
-    }
 }
 
 impl Sender {
     fn new(metrics: Arc<Metrics>, options: Options) -> Self {
-        let wire = Wire::new(options.host.clone(), options.port, options.protocol);
-        // Names have their prefix already.
-        let client = StatsdClient::from_sink("", wire.clone());
         Self {
             metrics,
+            tagged: tags_in_name(&options),
+            wire: Wire::new(options.host.clone(), options.port, options.protocol),
             options,
-            client,
-            wire,
             growth: Growth::default(),
+            error: None,
             failing: None,
+            long_lines: 0,
             warned_of_long_lines: false,
         }
     }
@@ -157,8 +149,8 @@ impl Sender {
     }
 
     fn flush(&mut self) {
-        let mut long_lines = 0;
-        let sent = self.send(&mut long_lines);
+        let sent = self.wire.open().and_then(|()| self.send());
+        let long_lines = std::mem::take(&mut self.long_lines);
         if long_lines > 0 && !self.warned_of_long_lines {
             self.warned_of_long_lines = true;
             tracing::warn!(
@@ -171,56 +163,110 @@ impl Sender {
     }
 
     /// Sends everything that has changed. What fails to be sent is sent by a later call.
-    fn send(&mut self, long_lines: &mut u64) -> io::Result<()> {
-        self.wire.open()?;
-        let Self {
-            metrics,
-            options,
-            client,
-            wire,
-            growth,
-            ..
-        } = self;
-        let mut flush = Flush {
-            client,
-            wire,
-            growth,
-            options,
-            tagged: tags_in_name(options),
-            long_lines,
-            failed: None,
-        };
+    fn send(&mut self) -> io::Result<()> {
+        let metrics = Arc::clone(&self.metrics);
         let samples = metrics.samples();
         for stat in reference_names::stats(&samples) {
             match stat.kind {
-                Kind::Counter => flush.counter(&stat.name, stat.value),
-                Kind::Gauge => flush.gauge(&stat.name, stat.value),
+                MetricType::Counter => self.counter(&stat.name, stat.value),
+                _ => self.line(&stat.name, format_args!("{}|g", stat.value), None),
             }
         }
         if let Some(times) = reference_names::response_times(&samples) {
-            flush.times(times);
+            self.times(times);
         }
         metrics.read_limits(|limit| {
-            if flush.failed.is_none() {
+            if self.error.is_none() {
                 let name = reference_names::limit(limit);
                 for (stat, count) in HITS
                     .into_iter()
                     .zip(limit.hits)
                     .filter(|&(_, count)| count > 0)
                 {
-                    flush.counter(&format!("{name}.{stat}"), count);
+                    self.counter(&format!("{name}.{stat}"), count);
                 }
             }
         });
-        let sent = flush.failed.take().map_or_else(|| wire.finish(), Err);
+        let sent = self.error.take().map_or_else(|| self.wire.finish(), Err);
         match sent {
-            Ok(()) => growth.all_sent(),
+            Ok(()) => self.growth.all_sent(),
             Err(_) => {
-                wire.close();
-                growth.forget_unsent();
+                self.wire.close();
+                self.growth.forget_unsent();
             }
         }
         sent
+    }
+
+    /// Sends what a counter grew by, if it did.
+    fn counter(&mut self, name: &str, value: u64) {
+        if let Some(grown) = self.growth.of(name, value) {
+            self.line(name, format_args!("{}|c", grown.by), Some(grown));
+        }
+    }
+
+    /// One line for each bucket that has new observations: the middle of the bucket, and as the
+    /// sample rate the share that one is of them.
+    fn times(&mut self, times: &Observations) {
+        for (index, &count) in times.counts.iter().enumerate() {
+            let Some(grown) = self.growth.of(&format!("{RESPONSE_TIME} {index}"), count) else {
+                continue;
+            };
+            let below = index
+                .checked_sub(1)
+                .map_or(0.0, |index| times.bounds[index]);
+            let middle = times
+                .bounds
+                .get(index)
+                .map_or(below, |above| f64::midpoint(below, *above));
+            let milliseconds = (middle * 1e6).round() / 1e3;
+            let rate = match grown.by {
+                1 => String::new(),
+                by => format!("|@{}", rate(by)),
+            };
+            self.line(
+                RESPONSE_TIME,
+                format_args!("{milliseconds}|ms{rate}"),
+                Some(grown),
+            );
+        }
+    }
+
+    /// Sends one line: the name, the value with its type, and the tags. Source: Datadog, "DogStatsD
+    /// Datagram Format".
+    fn line(&mut self, name: &str, value: fmt::Arguments<'_>, grown: Option<Grown>) {
+        if self.error.is_some() {
+            return;
+        }
+        let line = match &self.options.flavour {
+            Flavour::Statsd => format!("{name}{}:{value}", self.tagged),
+            Flavour::DogStatsd(mogrifiers) => {
+                let (name, own_tags) = mogrifiers.apply(name);
+                let mut line = format!("{name}:{value}");
+                let mut mark = "|#";
+                for (tag, text) in self.options.tags.iter().chain(&own_tags) {
+                    // Writing to a string does not fail.
+                    let _ = write!(line, "{mark}{tag}:{}", tag_value(text));
+                    mark = ",";
+                }
+                line
+            }
+        };
+        if line.len() > MAX_LINE_BYTES {
+            self.long_lines += 1;
+            return;
+        }
+        match self.wire.add(&line) {
+            Ok(was_sent) => {
+                if was_sent {
+                    self.growth.sent();
+                }
+                if let Some(grown) = grown {
+                    self.growth.written(grown);
+                }
+            }
+            Err(error) => self.error = Some(error),
+        }
     }
 
     /// Logs that sending fails, at most every five minutes, and that it works again.
@@ -265,110 +311,6 @@ fn tags_in_name(options: &Options) -> String {
             .map(|(name, value)| format!(".__{name}={value}"))
             .collect(),
         Flavour::DogStatsd(_) => String::new(),
-    }
-}
-
-/// One flush under way.
-struct Flush<'a> {
-    client: &'a StatsdClient,
-    wire: &'a Wire,
-    growth: &'a mut Growth,
-    options: &'a Options,
-    tagged: String,
-    long_lines: &'a mut u64,
-    /// Nothing is sent after an error.
-    failed: Option<io::Error>,
-}
-
-impl Flush<'_> {
-    /// Sends what a counter grew by, if it did.
-    fn counter(&mut self, name: &str, value: u64) {
-        if let Some(grown) = self.growth.of(name, value) {
-            self.line(name, Some(grown), |client, name| {
-                client.count_with_tags(name, grown.by)
-            });
-        }
-    }
-
-    fn gauge(&mut self, name: &str, value: u64) {
-        self.line(name, None, |client, name| {
-            client.gauge_with_tags(name, value)
-        });
-    }
-
-    /// One line for each bucket that has new observations: the middle of the bucket, and as the
-    /// sample rate the share that one is of them.
-    fn times(&mut self, times: &Observations) {
-        for (index, &count) in times.counts.iter().enumerate() {
-            let Some(grown) = self.growth.of(&format!("{RESPONSE_TIME} {index}"), count) else {
-                continue;
-            };
-            let below = index
-                .checked_sub(1)
-                .map_or(0.0, |index| times.bounds[index]);
-            let middle = times
-                .bounds
-                .get(index)
-                .map_or(below, |above| f64::midpoint(below, *above));
-            let milliseconds = (middle * 1e6).round() / 1e3;
-            self.line(RESPONSE_TIME, Some(grown), |client, name| {
-                let timer = client.time_with_tags(name, Milliseconds(milliseconds));
-                if grown.by > 1 {
-                    timer.with_sampling_rate(rate(grown.by))
-                } else {
-                    timer
-                }
-            });
-        }
-    }
-
-    /// Sends one line, with its tags.
-    fn line<T, M>(&mut self, name: &str, grown: Option<Grown>, metric: M)
-    where
-        T: Metric + From<String>,
-        M: for<'a> FnOnce(&'a StatsdClient, &'a str) -> MetricBuilder<'a, 'a, T>,
-    {
-        if self.failed.is_some() {
-            return;
-        }
-        let (name, own_tags) = match &self.options.flavour {
-            Flavour::Statsd => (format!("{name}{}", self.tagged), Vec::new()),
-            Flavour::DogStatsd(mogrifiers) => mogrifiers.apply(name),
-        };
-        let tags: &[(String, String)] = match self.options.flavour {
-            Flavour::Statsd => &[],
-            Flavour::DogStatsd(_) => &self.options.tags,
-        };
-        let tags: Vec<_> = tags
-            .iter()
-            .chain(&own_tags)
-            .map(|(tag, value)| (tag, tag_value(value)))
-            .collect();
-        let length = name.len()
-            + tags
-                .iter()
-                .map(|(tag, value)| tag.len() + value.len() + 2)
-                .sum::<usize>();
-        if length > MAX_LINE_BYTES {
-            *self.long_lines += 1;
-            return;
-        }
-        let mut metric = metric(self.client, &name);
-        for (tag, value) in &tags {
-            metric = metric.with_tag(tag, value);
-        }
-        let before = self.wire.writes();
-        if let Err(error) = metric.try_send() {
-            self.failed = Some(self.wire.error().unwrap_or_else(|| io::Error::other(error)));
-            return;
-        }
-        // What the buffer held before this line has been sent.
-        if self.wire.writes() != before {
-            self.growth.sent();
-        }
-        if let Some(grown) = grown {
-            self.growth.written(grown);
-        }
     }
 }
 

@@ -111,12 +111,7 @@ impl Exposition {
                 .copied()
                 .zip(values.iter().map(String::as_str)),
         );
-        self.series(family).push(Series {
-            suffix: "",
-            labels,
-            last: None,
-            value,
-        });
+        self.push(family, labels, None, value);
     }
 
     /// Adds one counter. Series that share `labels` share its text; `last` is the value of the
@@ -128,21 +123,26 @@ impl Exposition {
         last: Option<&'static str>,
         count: u64,
     ) {
-        self.series(family).push(Series {
-            suffix: "",
-            labels: Rc::clone(labels),
-            last,
-            value: count as f64,
-        });
+        self.push(family, Rc::clone(labels), last, count as f64);
     }
 
     /// Adds one gauge.
     pub(super) fn gauge(&mut self, family: &'static Family, labels: &Rc<str>, value: i64) {
+        self.push(family, Rc::clone(labels), None, value as f64);
+    }
+
+    fn push(
+        &mut self,
+        family: &'static Family,
+        labels: Rc<str>,
+        last: Option<&'static str>,
+        value: f64,
+    ) {
         self.series(family).push(Series {
             suffix: "",
-            labels: Rc::clone(labels),
-            last: None,
-            value: value as f64,
+            labels,
+            last,
+            value,
         });
     }
 
@@ -204,8 +204,9 @@ impl Values {
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "# HELP {name} {}\n# TYPE {name} {metric_type}",
-            help.replace('\\', "\\\\").replace('\n', "\\n")
+            "# HELP {name} {}\n# TYPE {name} {}",
+            help.replace('\\', "\\\\").replace('\n', "\\n"),
+            metric_type.name()
         );
         // Most series are in order already, for which this sort takes linear time. Those of a
         // histogram are in theirs.

@@ -6,7 +6,6 @@
 //! them; Weir's own begin with `weir_`. A family without a sample is not shown.
 
 use std::borrow::Cow;
-use std::fmt;
 
 /// The type of a family, in Prometheus's words. Source: Prometheus, "Metric types".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,29 +29,29 @@ impl MetricType {
     }
 }
 
-impl fmt::Display for MetricType {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.name())
-    }
-}
-
 /// The declaration of a metric family. All of them are in this file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
-    pub(super) name: &'static str,
-    pub(super) metric_type: MetricType,
-    pub(super) labels: &'static [&'static str],
-    pub(super) help: &'static str,
+    /// The name on `/metrics`.
+    pub name: &'static str,
+    /// The type of all samples.
+    pub metric_type: MetricType,
+    /// The names of the labels, in the order in which they are written.
+    pub labels: &'static [&'static str],
+    /// What the values mean, and their unit, in one sentence.
+    pub help: &'static str,
 }
 
 /// One value of one series, made by [`Family::sample`] or [`Family::count`], or one histogram, made
 /// by [`Family::histogram`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    pub(super) family: &'static Family,
+    /// The family that it belongs to.
+    pub family: &'static Family,
     /// The values of the family's labels, in their order.
-    pub(super) labels: Vec<String>,
-    pub(super) value: Value,
+    pub labels: Vec<String>,
+    /// What it says.
+    pub value: Value,
 }
 
 /// What a sample says.
@@ -75,68 +74,10 @@ pub struct Observations {
     pub sum: f64,
 }
 
-impl Sample {
-    /// The family that it belongs to.
-    pub const fn family(&self) -> &'static Family {
-        self.family
-    }
-
-    /// The values of the family's labels, in their order.
-    pub fn labels(&self) -> &[String] {
-        &self.labels
-    }
-
-    /// What it says.
-    pub const fn value(&self) -> &Value {
-        &self.value
-    }
-
-    /// The same labels with another value, of the family's type.
-    #[must_use]
-    pub fn with_value(self, value: Value) -> Self {
-        Self { value, ..self }
-    }
-}
-
 impl Family {
-    /// The declaration of a family that only one exporter shows. All others are in [`ALL`].
-    pub const fn new(
-        name: &'static str,
-        metric_type: MetricType,
-        labels: &'static [&'static str],
-        help: &'static str,
-    ) -> Self {
-        Self {
-            name,
-            metric_type,
-            labels,
-            help,
-        }
-    }
-
     /// Whether envoyproxy/ratelimit has a metric of this name.
     pub fn is_of_the_reference(&self) -> bool {
         self.name.starts_with("ratelimit_")
-    }
-
-    /// The name on `/metrics`.
-    pub const fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// The type of all samples.
-    pub const fn metric_type(&self) -> MetricType {
-        self.metric_type
-    }
-
-    /// The names of the labels, in the order in which they are written.
-    pub const fn labels(&self) -> &'static [&'static str] {
-        self.labels
-    }
-
-    /// What the values mean, and their unit, in one sentence.
-    pub const fn help(&self) -> &'static str {
-        self.help
     }
 
     /// A sample with these values of the labels, in their declared order. Values may hold any text.
@@ -188,6 +129,7 @@ macro_rules! families {
         pub static ALL: &[&Family] = &[$(&$family),+];
     };
 }
+pub(crate) use families;
 
 families! {
     // Requests and connections.

@@ -4,13 +4,9 @@
 //! name is looked up again for each flush, or each connection, because a server in Kubernetes
 //! moves.
 
-use crate::core::lock;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-
-use cadence::MetricSink;
 
 use super::Protocol;
 
@@ -27,19 +23,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for the server to take one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Clones share the socket and the buffer.
-#[derive(Clone, Debug)]
-pub(super) struct Wire(Arc<Mutex<Inner>>);
-
+/// The socket, and the lines that wait for it.
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Wire {
     host: String,
     port: u16,
     protocol: Protocol,
     socket: Option<Socket>,
     buffer: Vec<u8>,
-    writes: u64,
-    error: Option<io::Error>,
 }
 
 #[derive(Debug)]
@@ -49,63 +40,24 @@ enum Socket {
 }
 
 impl Wire {
-    pub(super) fn new(host: String, port: u16, protocol: Protocol) -> Self {
-        Self(Arc::new(Mutex::new(Inner {
+    pub(super) const fn new(host: String, port: u16, protocol: Protocol) -> Self {
+        Self {
             host,
             port,
             protocol,
             socket: None,
             buffer: Vec::new(),
-            writes: 0,
-            error: None,
-        })))
-    }
-
-    /// Opens the socket for a flush, unless a connection is open.
-    pub(super) fn open(&self) -> io::Result<()> {
-        self.inner().open()
-    }
-
-    /// Sends what is in the buffer.
-    pub(super) fn finish(&self) -> io::Result<()> {
-        self.inner().write()
+        }
     }
 
     /// Drops what is in the buffer, and the connection.
-    pub(super) fn close(&self) {
-        let mut inner = self.inner();
-        inner.buffer.clear();
-        inner.socket = None;
+    pub(super) fn close(&mut self) {
+        self.buffer.clear();
+        self.socket = None;
     }
 
-    /// How often the buffer has been sent.
-    pub(super) fn writes(&self) -> u64 {
-        self.inner().writes
-    }
-
-    /// The last error, once.
-    pub(super) fn error(&self) -> Option<io::Error> {
-        self.inner().error.take()
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.0)
-    }
-}
-
-impl MetricSink for Wire {
-    fn emit(&self, metric: &str) -> io::Result<usize> {
-        let mut inner = self.inner();
-        let emitted = inner.add(metric);
-        if let Err(error) = &emitted {
-            inner.error = Some(io::Error::new(error.kind(), error.to_string()));
-        }
-        emitted.map(|()| metric.len())
-    }
-}
-
-impl Inner {
-    fn open(&mut self) -> io::Result<()> {
+    /// Opens the socket for a flush, unless a connection is open.
+    pub(super) fn open(&mut self) -> io::Result<()> {
         if let Some(Socket::Tcp(stream)) = &mut self.socket
             && is_open(stream)
         {
@@ -128,20 +80,23 @@ impl Inner {
         Err(failed)
     }
 
-    fn add(&mut self, line: &str) -> io::Result<()> {
+    /// Adds a line. Returns whether what was in the buffer before has been sent, to make room.
+    pub(super) fn add(&mut self, line: &str) -> io::Result<bool> {
         let capacity = match self.protocol {
             Protocol::Tcp => WRITE_BYTES,
             Protocol::Udp => PACKET_BYTES,
         };
-        if !self.buffer.is_empty() && self.buffer.len() + line.len() + 1 > capacity {
-            self.write()?;
+        let is_full = !self.buffer.is_empty() && self.buffer.len() + line.len() + 1 > capacity;
+        if is_full {
+            self.finish()?;
         }
         self.buffer.extend_from_slice(line.as_bytes());
         self.buffer.push(b'\n');
-        Ok(())
+        Ok(is_full)
     }
 
-    fn write(&mut self) -> io::Result<()> {
+    /// Sends what is in the buffer.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
         }
@@ -153,7 +108,6 @@ impl Inner {
             None => return Err(io::ErrorKind::NotConnected.into()),
         }
         self.buffer.clear();
-        self.writes += 1;
         Ok(())
     }
 }
