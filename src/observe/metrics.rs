@@ -20,7 +20,7 @@ mod trials;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tonic::Code;
@@ -68,15 +68,14 @@ pub struct Options {
 
 /// The counters of the process, and the sources of further samples.
 pub struct Metrics {
-    near_limit_ratio: f32,
-    omits_unused_limits: bool,
+    options: Options,
     cores: usize,
     process: Process,
     dynamic: Dynamic,
     series: Mutex<tallies::Register>,
     free: Mutex<Arc<tallies::FreeByDomain>>,
     unknown_domains: Mutex<BTreeMap<String, u64>>,
-    config: Config,
+    config: Mutex<Config>,
     panics: AtomicU64,
     connections_refused: AtomicU64,
     calls_refused: AtomicU64,
@@ -84,22 +83,22 @@ pub struct Metrics {
     sources: Mutex<Vec<Source>>,
 }
 
-/// The state of the configuration. Only reloads write it, one at a time.
-#[derive(Debug, Default)]
+/// The state of the configuration. Only reloads write it.
+#[derive(Clone, Copy, Debug, Default)]
 struct Config {
-    loaded: AtomicU64,
-    refused: AtomicU64,
-    last_refused: AtomicU64,
-    loaded_at_secs: AtomicU64,
-    generation: AtomicU64,
-    limits: AtomicU64,
-    domains: AtomicU64,
+    loaded: u64,
+    refused: u64,
+    last_refused: bool,
+    loaded_at_secs: u64,
+    generation: u64,
+    limits: u64,
+    domains: u64,
 }
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Metrics")
-            .field("near_limit_ratio", &self.near_limit_ratio)
+            .field("options", &self.options)
             .field("cores", &self.cores)
             .finish_non_exhaustive()
     }
@@ -122,15 +121,14 @@ impl Metrics {
     #[must_use]
     pub fn with_options(cores: usize, options: Options) -> Arc<Self> {
         Arc::new(Self {
-            near_limit_ratio: options.near_limit_ratio,
-            omits_unused_limits: options.omits_unused_limits,
+            options,
             cores,
             process: Process::new(cores),
             dynamic: Dynamic::new(MAX_DYNAMIC_SERIES),
             series: Mutex::default(),
             free: Mutex::default(),
             unknown_domains: Mutex::default(),
-            config: Config::default(),
+            config: Mutex::default(),
             panics: AtomicU64::new(0),
             connections_refused: AtomicU64::new(0),
             calls_refused: AtomicU64::new(0),
@@ -192,33 +190,31 @@ impl Metrics {
         reason = "shown on dashboards; no decision depends on it"
     )]
     pub fn config_loaded(&self, rules: &Rules, generation: u64) {
-        let config = &self.config;
-        config.loaded.fetch_add(1, Ordering::Relaxed);
-        config.last_refused.store(0, Ordering::Relaxed);
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        config
-            .loaded_at_secs
-            .store(now.as_secs(), Ordering::Relaxed);
-        config.generation.store(generation, Ordering::Relaxed);
-        config
-            .limits
-            .store(rules.limit_count() as u64, Ordering::Relaxed);
-        config
-            .domains
-            .store(rules.domains().count() as u64, Ordering::Relaxed);
+        let mut config = lock(&self.config);
+        *config = Config {
+            loaded: config.loaded + 1,
+            last_refused: false,
+            loaded_at_secs: now.as_secs(),
+            generation,
+            limits: rules.limit_count() as u64,
+            domains: rules.domains().count() as u64,
+            ..*config
+        };
     }
 
     /// Records that a configuration was refused; the rules in force stay.
     pub fn config_refused(&self) {
-        self.config.refused.fetch_add(1, Ordering::Relaxed);
-        self.config.last_refused.store(1, Ordering::Relaxed);
+        let mut config = lock(&self.config);
+        config.refused += 1;
+        config.last_refused = true;
     }
 
     /// Records that the rules in force are those of the last configuration, after one was refused.
     pub fn config_confirmed(&self) {
-        self.config.last_refused.store(0, Ordering::Relaxed);
+        lock(&self.config).last_refused = false;
     }
 
     /// Adds the samples of `source` to every scrape.
@@ -259,55 +255,35 @@ impl Metrics {
     }
 
     fn gather_rest(&self, samples: &mut Vec<Sample>) {
-        let Config {
-            loaded,
-            refused,
-            last_refused,
-            loaded_at_secs,
-            generation,
-            limits,
-            domains,
-        } = &self.config;
-        samples
-            .push(families::BUILD_INFO.count(&[env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")], 1));
-        for (family, cell) in [
-            (&families::CONFIG_LOAD_SUCCESS, loaded),
-            (&families::CONFIG_LOAD_ERROR, refused),
-            (&families::CONFIG_LOADED_TIMESTAMP, loaded_at_secs),
-            (&families::CONFIG_GENERATION, generation),
-            (&families::CONFIG_LIMITS, limits),
-            (&families::CONFIG_DOMAINS, domains),
-            (&families::PANICS, &self.panics),
-            (&families::CONNECTIONS_REFUSED, &self.connections_refused),
-            (&families::CALLS_REFUSED, &self.calls_refused),
-        ] {
-            samples.push(family.count(&[], cell.load(Ordering::Relaxed)));
-        }
-        samples.push(
-            families::CONFIG_LAST_LOAD_SUCCESSFUL
-                .count(&[], u64::from(last_refused.load(Ordering::Relaxed) == 0)),
-        );
+        let config = *lock(&self.config);
+        let sum = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let build = [env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT")];
+        let was_loaded = u64::from(!config.last_refused);
+        samples.extend([
+            families::BUILD_INFO.count(&build, 1),
+            families::CONFIG_LOAD_SUCCESS.count(&[], config.loaded),
+            families::CONFIG_LOAD_ERROR.count(&[], config.refused),
+            families::CONFIG_LOADED_TIMESTAMP.count(&[], config.loaded_at_secs),
+            families::CONFIG_GENERATION.count(&[], config.generation),
+            families::CONFIG_LIMITS.count(&[], config.limits),
+            families::CONFIG_DOMAINS.count(&[], config.domains),
+            families::CONFIG_LAST_LOAD_SUCCESSFUL.count(&[], was_loaded),
+            families::PANICS.count(&[], sum(&self.panics)),
+            families::CONNECTIONS_REFUSED.count(&[], sum(&self.connections_refused)),
+            families::CALLS_REFUSED.count(&[], sum(&self.calls_refused)),
+        ]);
     }
 
     fn domain_not_found(&self, domain: &[u8]) {
         let mut domains = lock(&self.unknown_domains);
         let name = dynamic::cut(String::from_utf8_lossy(domain).into_owned());
         let known = domains.len() < MAX_UNKNOWN_DOMAINS || domains.contains_key(&name);
-        *domains
-            .entry(if known {
-                name
-            } else {
-                dynamic::OTHER.to_owned()
-            })
-            .or_insert(0) += 1;
-    }
-
-    fn free(&self) -> MutexGuard<'_, Arc<tallies::FreeByDomain>> {
-        lock(&self.free)
-    }
-
-    fn series(&self) -> MutexGuard<'_, tallies::Register> {
-        lock(&self.series)
+        let name = if known {
+            name
+        } else {
+            dynamic::OTHER.to_owned()
+        };
+        *domains.entry(name).or_insert(0) += 1;
     }
 }
 

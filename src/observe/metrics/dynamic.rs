@@ -98,20 +98,11 @@ impl Dynamic {
     /// Adds to the series of these levels.
     pub(super) fn add(&self, domain: &[u8], levels: &[String], counts: &Counts) {
         let domain = cut(String::from_utf8_lossy(domain).into_owned());
-        let Labels {
-            domain,
-            key1,
-            key2,
-            second_bytes,
-        } = Labels::new(domain, levels);
-        let (key1, key2) = (cut(key1), cut(key2));
+        let mut labels = Labels::new(domain, levels);
+        labels.key1 = cut(labels.key1);
+        labels.key2 = cut(labels.key2);
         // Texts that are cut alike are one series.
-        let labels = Labels {
-            second_bytes: second_bytes.min(key2.len()),
-            domain,
-            key1,
-            key2,
-        };
+        labels.second_bytes = labels.second_bytes.min(labels.key2.len());
         let mut shard = self.shard(&labels);
         if let Some(known) = shard.get_mut(&labels) {
             return add_up(known, counts);

@@ -18,9 +18,10 @@ use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
 use super::partition::{Parts, partition};
 use super::reading::LimitReading;
-use super::trials::{self, TrialSeries, TrialsOfDomain};
+use super::trials::{self, TrialSeries};
 use super::{Metrics, Sample, families, process};
 use crate::core::algorithm::concurrency::Gauge;
+use crate::core::lock;
 use crate::core::time::Micros;
 use crate::core::verdict::{Answers, Decision, StoreError};
 use crate::limits::plan::{By, Check, Outcomes, Plan, Trials};
@@ -37,13 +38,19 @@ type Series = Cells<COUNTERS>;
 pub struct Tallies {
     /// Both indices are those of a [`LimitId`].
     series: Arc<[SeriesOfDomain]>,
-    trials: Arc<[TrialsOfDomain]>,
     free: Arc<FreeByDomain>,
     metrics: Arc<Metrics>,
 }
 
 /// The series of all limits of a domain, by [`LimitId::limit`].
-type SeriesOfDomain = Arc<[Arc<Series>]>;
+type SeriesOfDomain = Arc<[Counters]>;
+
+/// The counters of one limit.
+#[derive(Clone, Debug)]
+struct Counters {
+    own: Arc<Series>,
+    trial: Option<Arc<TrialSeries>>,
+}
 
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the
 /// next rules too goes on with its counter.
@@ -63,8 +70,7 @@ pub(super) struct SeriesId {
 /// The series of one limit, as scrapes show it.
 #[derive(Debug)]
 pub(super) struct LimitSeries {
-    series: Arc<Series>,
-    trial: Option<Arc<TrialSeries>>,
+    counters: Counters,
     /// The label `limit` of Weir's own metrics.
     path: String,
     unlimited: bool,
@@ -115,7 +121,6 @@ pub(super) type Register = HashMap<Box<str>, Arc<DomainSeries>>;
 pub(super) struct DomainSeries {
     domain: Arc<Domain>,
     by_limit: SeriesOfDomain,
-    trials: TrialsOfDomain,
     by_id: HashMap<SeriesId, LimitSeries>,
 }
 
@@ -125,7 +130,7 @@ impl DomainSeries {
     fn new(domain: &Arc<Domain>, known: Option<&Self>, cores: usize) -> Self {
         let limits = &domain.limits;
         let mut by_id: HashMap<SeriesId, LimitSeries> = HashMap::with_capacity(limits.len());
-        let (mut by_limit, mut trials) = (Vec::with_capacity(limits.len()), HashMap::new());
+        let mut by_limit = Vec::with_capacity(limits.len());
         for limit in limits {
             let levels: Vec<String> = limit.levels.iter().map(Level::text).collect();
             let id = SeriesId {
@@ -135,35 +140,30 @@ impl DomainSeries {
             };
             let known = by_id.get(&id).or_else(|| known?.by_id.get(&id));
             let trial = limit.trial.as_ref().map(|_| {
-                let known = known.and_then(|known| known.trial.clone());
+                let known = known.and_then(|known| known.counters.trial.clone());
                 known.unwrap_or_else(|| Arc::new(TrialSeries::new(cores)))
             });
             let own = known.map_or_else(
                 || Arc::new(Series::new(cores)),
-                |known| Arc::clone(&known.series),
+                |known| Arc::clone(&known.counters.own),
             );
             let holders = Holders::new(limit, known.and_then(|known| known.holders.as_ref()));
-            by_limit.push(Arc::clone(&own));
-            trials.extend(trial.clone().map(|trial| (limit.id.limit, trial)));
+            let counters = Counters { own, trial };
+            by_limit.push(counters.clone());
             let dynamic =
                 limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
-            let (path, unlimited) = (limit.path_in_domain(), limit.is_unlimited());
-            by_id.insert(
-                id,
-                LimitSeries {
-                    series: own,
-                    trial,
-                    path,
-                    unlimited,
-                    dynamic,
-                    holders,
-                },
-            );
+            let series = LimitSeries {
+                counters,
+                path: limit.path_in_domain(),
+                unlimited: limit.is_unlimited(),
+                dynamic,
+                holders,
+            };
+            by_id.insert(id, series);
         }
         Self {
             domain: Arc::clone(domain),
             by_limit: by_limit.into(),
-            trials: Arc::new(trials),
             by_id,
         }
     }
@@ -177,31 +177,26 @@ impl Metrics {
         self.dynamic
             .retain_domains(|domain| rules.commit(domain.as_bytes()).is_some());
         let free = self.free_by_domain(rules.domains());
-        let mut register = self.series();
+        let mut register = lock(&self.series);
         let mut known = std::mem::take(&mut *register);
-        let (mut series, mut trials) = (
-            Vec::with_capacity(rules.by_number.len()),
-            Vec::with_capacity(rules.by_number.len()),
-        );
+        let mut series = Vec::with_capacity(rules.by_number.len());
         for domain in &rules.by_number {
             let next = match known.remove(&*domain.name) {
                 Some(same) if Arc::ptr_eq(&same.domain, domain) => same,
                 before => Arc::new(DomainSeries::new(domain, before.as_deref(), self.cores)),
             };
             series.push(Arc::clone(&next.by_limit));
-            trials.push(Arc::clone(&next.trials));
             register.insert(domain.name.clone(), next);
         }
         Tallies {
             series: series.into(),
-            trials: trials.into(),
             free,
             metrics: Arc::clone(self),
         }
     }
 
     fn free_by_domain<'d>(&self, domains: impl Iterator<Item = &'d [u8]>) -> Arc<FreeByDomain> {
-        let mut register = self.free();
+        let mut register = lock(&self.free);
         let cells = |domain: &[u8]| {
             register
                 .get(domain)
@@ -218,7 +213,7 @@ impl Metrics {
 
     /// Adds the descriptors that no limit applied to.
     pub(super) fn gather_free(&self, samples: &mut Vec<Sample>) {
-        let by_domain = Arc::clone(&self.free());
+        let by_domain = Arc::clone(&lock(&self.free));
         for (domain, cells) in &*by_domain {
             samples.push(
                 families::FREE_DESCRIPTORS
@@ -238,8 +233,8 @@ impl Metrics {
             domains.iter().flat_map(|domain| &domain.by_id).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         for (id, limit) in all {
-            let counts = limit.series.sums();
-            if !self.omits_unused_limits || counts != Counts::default() {
+            let counts = limit.counters.own.sums();
+            if !self.options.omits_unused_limits || counts != Counts::default() {
                 add_hits(exposition, &limit.reading(id, &counts));
                 limit.gather(id, &counts, now, exposition);
             }
@@ -254,7 +249,7 @@ impl Metrics {
 
     /// Neither a reload nor a request waits for who reads these.
     fn series_by_domain(&self) -> Vec<Arc<DomainSeries>> {
-        self.series().values().cloned().collect()
+        lock(&self.series).values().cloned().collect()
     }
 
     /// Shows `visit` the decisions of all limits, in no particular order: domain, path in the
@@ -270,7 +265,7 @@ impl Metrics {
             visit(
                 &id.labels.domain,
                 &limit.path,
-                &mut outcomes(limit.series.sums()),
+                &mut outcomes(limit.counters.own.sums()),
             );
         }
         for (labels, counts) in self.dynamic.series() {
@@ -281,14 +276,14 @@ impl Metrics {
     /// The descriptors that no limit applied to.
     #[must_use]
     pub fn free_descriptors(&self) -> u64 {
-        self.free().values().map(|cells| cells.sums()[0]).sum()
+        lock(&self.free).values().map(|cells| cells.sums()[0]).sum()
     }
 
     /// Shows `visit` the counters of all limits that have counted hits, in no particular order.
     pub fn read_limits(&self, mut visit: impl FnMut(&LimitReading<'_>)) {
         let domains = self.series_by_domain();
         for (id, limit) in domains.iter().flat_map(|domain| &domain.by_id) {
-            let counts = limit.series.sums();
+            let counts = limit.counters.own.sums();
             if counts[..HITS.len()].iter().any(|&count| count > 0) {
                 visit(&limit.reading(id, &counts));
             }
@@ -319,7 +314,7 @@ impl LimitSeries {
         };
         add_decisions(exposition, &of_limit, counts, expected);
         add_negative_hits(exposition, &of_limit, counts, !self.unlimited);
-        if let Some(trial) = &self.trial {
+        if let Some(trial) = &self.counters.trial {
             trials::gather(trial, &of_limit, exposition);
         }
         if let Some(holders) = &self.holders {
@@ -392,7 +387,7 @@ impl Tallies {
         for count in process_counts(checked.decision).into_iter().flatten() {
             self.metrics.process.count(core, count);
         }
-        let counts = checked.counts(self.metrics.near_limit_ratio);
+        let counts = checked.counts(self.metrics.options.near_limit_ratio);
         let counts = counts.iter().filter(|(_, count)| *count > 0);
         let series = limit.and_then(|id| self.of_limit(id));
         if levels.is_some() || series.is_none() {
@@ -412,32 +407,30 @@ impl Tallies {
         };
         for &(counter, count) in counts {
             if levels.is_none() || counter >= HITS.len() {
-                series.add(core, counter, count);
+                series.own.add(core, counter, count);
             }
         }
     }
 
     /// Counts the store's answers to the trials of a request.
     pub fn observe_trials(&self, core: Core, trials: &Trials, answers: &Answers) {
-        let of = |id: LimitId| {
-            self.trials
-                .get(id.domain as usize)?
-                .get(&id.limit)
-                .map(AsRef::as_ref)
-        };
-        trials::observe(of, core, trials, answers, self.metrics.near_limit_ratio);
+        let of = |id: LimitId| self.of_limit(id)?.trial.as_deref();
+        trials::observe(
+            of,
+            core,
+            trials,
+            answers,
+            self.metrics.options.near_limit_ratio,
+        );
     }
 
-    fn of_limit(&self, id: LimitId) -> Option<&Series> {
-        self.series
-            .get(id.domain as usize)?
-            .get(id.limit as usize)
-            .map(AsRef::as_ref)
+    fn of_limit(&self, id: LimitId) -> Option<&Counters> {
+        self.series.get(id.domain as usize)?.get(id.limit as usize)
     }
 
     fn decided(&self, core: Core, limit: Option<LimitId>, label: Label) {
         if let Some(series) = limit.and_then(|id| self.of_limit(id)) {
-            series.add(core, DECISIONS + label as usize, 1);
+            series.own.add(core, DECISIONS + label as usize, 1);
         }
     }
 }
@@ -616,13 +609,16 @@ mod tests {
         );
         assert!(!Arc::ptr_eq(&first.series[other], &second.series[other]));
         assert!(
-            Arc::ptr_eq(&first.series[other][0], &second.series[other][0]),
+            Arc::ptr_eq(&first.series[other][0].own, &second.series[other][0].own),
             "the limit of c goes on with its counters"
         );
         // d has the number that a had, and none of its counters.
         assert_eq!(number("d"), 0);
-        assert!(!Arc::ptr_eq(&first.series[0][0], &second.series[0][0]));
-        let names: Vec<_> = metrics.series().keys().cloned().collect();
+        assert!(!Arc::ptr_eq(
+            &first.series[0][0].own,
+            &second.series[0][0].own
+        ));
+        let names: Vec<_> = lock(&metrics.series).keys().cloned().collect();
         assert_eq!(names.len(), 3, "{names:?}");
     }
 }

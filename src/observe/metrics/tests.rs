@@ -754,7 +754,7 @@ fn no_request_waits_for_a_scrape_or_a_reload() {
     let metrics = Metrics::new(2, 0.8);
     let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN))]);
     // Both hold this lock for as long as they go through all limits.
-    let held = metrics.series();
+    let held = crate::core::lock(&metrics.series);
     let (done, counted) = std::sync::mpsc::sync_channel(1);
     let request = std::thread::spawn(move || {
         observe(

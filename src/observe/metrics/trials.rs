@@ -1,8 +1,6 @@
 //! The counters of trials. A limit without `trial` has none.
 
-use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::cells::{Cells, Core};
 use super::exposition::Exposition;
@@ -24,9 +22,6 @@ const COUNTERS: usize = OVER_LIMIT_HITS + 1;
 
 /// The counters of one trial.
 pub(super) type TrialSeries = Cells<COUNTERS>;
-
-/// The series of all trials of a domain, by [`LimitId::limit`].
-pub(super) type TrialsOfDomain = Arc<HashMap<u32, Arc<TrialSeries>>>;
 
 /// Counts the store's answers to the trials of a request.
 pub(super) fn observe<'s>(
