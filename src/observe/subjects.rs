@@ -24,11 +24,11 @@ mod windows;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::core::ask::Ask;
-use crate::core::lock;
+use crate::core::{lock, try_lock};
 use crate::limits::plan::{By, Outcome, Outcomes, Plan};
 use crate::observe::metrics::Core;
 use fingerprint::Fingerprints;
@@ -132,10 +132,9 @@ impl Subjects {
         let part = &self.parts[core.0.min(self.parts.len() - 1)];
         let outcomes = &outcomes.each[..];
         if outcomes.iter().any(|outcome| outcome.counter.is_some()) {
-            match part.pane.try_lock() {
-                Ok(mut pane) => self.count(&mut pane, outcomes),
-                Err(TryLockError::Poisoned(pane)) => self.count(&mut pane.into_inner(), outcomes),
-                Err(TryLockError::WouldBlock) => part.count_unknown(outcomes),
+            match try_lock(&part.pane) {
+                Some(mut pane) => self.count(&mut pane, outcomes),
+                None => part.count_unknown(outcomes),
             }
         }
         let is_free = |outcome: &Outcome<'_>| matches!(outcome.by, By::NoLimit);
@@ -169,11 +168,7 @@ impl Subjects {
         let now = self.started.elapsed();
         self.collect(&mut kept);
         kept.windows.advance(now);
-        let view = match query.window {
-            Recent::Minute => kept.windows.minute(now),
-            Recent::Hour => kept.windows.hour(now),
-        };
-        ranking::heaviest(&view, query)
+        ranking::heaviest(&kept.windows.view(query.window, now), query)
     }
 
     /// The last descriptors that no limit matched, by domain; of one domain only, if it is given.
@@ -200,11 +195,7 @@ impl Subjects {
     /// Whether a pane is over. Who computes a ranking now closes it too.
     fn is_due(&self) -> bool {
         let now = self.started.elapsed();
-        match self.kept.try_lock() {
-            Ok(kept) => kept.windows.is_due(now),
-            Err(TryLockError::Poisoned(kept)) => kept.into_inner().windows.is_due(now),
-            Err(TryLockError::WouldBlock) => false,
-        }
+        try_lock(&self.kept).is_some_and(|kept| kept.windows.is_due(now))
     }
 
     /// Begins the next second of the samples.

@@ -8,8 +8,8 @@
 //! ago makes room.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, TryLockError};
 use std::time::SystemTime;
 
 use hashbrown::HashMap;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fingerprint::Fingerprints;
 use crate::core::ask::{Ask, Entry};
-use crate::core::lock;
+use crate::core::{lock, try_lock};
 use crate::limits::plan::key::{self, EntryText};
 use crate::limits::plan::{Fate, Plan};
 use crate::limits::rules::Lookup;
@@ -167,10 +167,8 @@ impl Unmatched {
 
     /// Adds a sample, unless another thread adds one or a reader has them.
     fn add(&self, domain: &[u8], is_known: bool, entries: &[Entry<'_>], kind: u64) {
-        let mut kept = match self.kept.try_lock() {
-            Ok(kept) => kept,
-            Err(TryLockError::Poisoned(kept)) => kept.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+        let Some(mut kept) = try_lock(&self.kept) else {
+            return;
         };
         let Kept { domains, texts } = &mut *kept;
         let is_whole = write(texts, entries) && domain.len() <= LONGEST_TEXT;

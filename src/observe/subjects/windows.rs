@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::sketch::Sketch;
-use super::{Ranking, text};
+use super::{Ranking, Recent, text};
 
 /// The length of a pane of the last minute. A pane takes some milliseconds of a background thread
 /// when it is closed.
@@ -129,19 +129,15 @@ impl Windows {
         &mut self.minute.open
     }
 
-    /// The last minute.
-    pub(super) fn minute(&self, now: Duration) -> View<'_> {
+    /// The panes of this time.
+    pub(super) fn view(&self, window: Recent, now: Duration) -> View<'_> {
+        let (ring, newest) = match window {
+            Recent::Minute => (&self.minute, None),
+            Recent::Hour => (&self.hour, Some(&self.minute.open)),
+        };
         View {
-            covers: self.minute.covers(now),
-            panes: self.minute.panes().collect(),
-        }
-    }
-
-    /// The last hour.
-    pub(super) fn hour(&self, now: Duration) -> View<'_> {
-        View {
-            covers: self.hour.covers(now),
-            panes: self.hour.panes().chain([&self.minute.open]).collect(),
+            covers: ring.covers(now),
+            panes: ring.panes().chain(newest).collect(),
         }
     }
 }

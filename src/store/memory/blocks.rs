@@ -11,13 +11,13 @@
 //! every shard, and at its normal priority: a thread that holds the lock of a shard must not be
 //! preempted for long.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, TryLockError};
 
 use smallvec::SmallVec;
 
 use super::entry::Entry;
-use crate::core::lock;
+use crate::core::{lock, try_lock};
 
 /// Slots of a block. A block is 4 KiB, so that the half-empty last block of a table is small beside
 /// its thousand keys.
@@ -62,12 +62,7 @@ impl BlockPool {
         self.used.fetch_add(count, Ordering::Relaxed);
         let wanted = blocks.len() + count;
         blocks.reserve(count);
-        let ready = match self.ready.try_lock() {
-            Ok(ready) => Some(ready),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        if let Some(mut ready) = ready {
+        if let Some(mut ready) = try_lock(&self.ready) {
             let rest = ready.len().saturating_sub(count);
             blocks.extend(ready.drain(rest..));
             self.len.store(rest, Ordering::Relaxed);
