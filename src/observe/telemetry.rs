@@ -13,6 +13,7 @@ use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+pub use lines::json_error;
 use lines::{Json, Text};
 
 /// The target of audit lines, which they show: a collector of logs finds them by it.
@@ -57,13 +58,6 @@ impl Logs {
         let dropped = self.dropped.clone();
         move || dropped.dropped_lines() as u64
     }
-}
-
-/// An error as one line of the log in JSON, for errors before the log is started or after it has
-/// ended. `problems` are its details.
-#[must_use]
-pub fn json_error(message: &str, problems: &[String]) -> String {
-    lines::json_error(message, problems)
 }
 
 /// Lines that wait for the reader of stderr at most.

@@ -34,8 +34,8 @@ use crate::net::background;
 use crate::net::tls::{ClientOptions, TlsError};
 use crate::observe::metrics::{Sample, families};
 pub use opentelemetry::trace::SpanKind;
+use otlp::Exporter;
 pub use otlp::Protocol;
-use otlp::{Exporter, Target};
 use parent::{Parent, parent};
 use queue::Counts;
 
@@ -92,25 +92,20 @@ pub struct Traces {
 /// # Errors
 /// [`Error`]. A collector that cannot be reached is none.
 pub fn start(options: Options) -> Result<Traces, Error> {
-    let Options {
-        service_name,
-        service_namespace,
-        service_instance_id,
-        sampling_rate,
-        ..
-    } = options;
+    let text = |key, value: &String| KeyValue::new(key, value.clone());
     let mut attributes = vec![
-        KeyValue::new("service.name", service_name),
-        KeyValue::new("service.instance.id", service_instance_id),
+        text("service.name", &options.service_name),
+        text("service.instance.id", &options.service_instance_id),
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
     ];
-    if !service_namespace.is_empty() {
-        attributes.push(KeyValue::new("service.namespace", service_namespace));
+    if !options.service_namespace.is_empty() {
+        attributes.push(text("service.namespace", &options.service_namespace));
     }
     let resource = Resource::builder().with_attributes(attributes).build();
+    let records_none = options.sampling_rate <= 0.0;
     let (queue, queued) = queue::queue();
     let counts = queued.counts();
-    let ratio = Sampler::TraceIdRatioBased(sampling_rate);
+    let ratio = Sampler::TraceIdRatioBased(options.sampling_rate);
     let provider = SdkTracerProvider::builder()
         .with_sampler(Sampler::ParentBased(Box::new(ratio.clone())))
         .with_resource(resource.clone())
@@ -122,19 +117,13 @@ pub fn start(options: Options) -> Result<Traces, Error> {
             .build(),
     );
 
-    let target = Target {
-        protocol: options.protocol,
-        endpoint: options.endpoint,
-        headers: options.headers,
-        timeout: options.timeout,
-    };
-    let connector = target.connector(&options.tls)?;
+    let connector = otlp::connector(&options)?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let ((stop, stopped), (end, ended)) = (oneshot::channel(), sync_channel::<()>(1));
     let run = move || {
         background::lower_priority();
         runtime.block_on(async {
-            let exporter = Exporter::new(target, connector, &resource);
+            let exporter = Exporter::new(options, connector, &resource);
             queued
                 .export(stopped, async |spans| exporter.export(spans).await)
                 .await;
@@ -149,7 +138,7 @@ pub fn start(options: Options) -> Result<Traces, Error> {
         tracer: Tracer {
             sdk,
             ratio,
-            records_none: sampling_rate <= 0.0,
+            records_none,
         },
         counts,
         stop: Some(stop),

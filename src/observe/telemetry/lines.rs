@@ -81,8 +81,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
     }
 }
 
-/// A line as [`Json`] writes it, without a newline.
-pub(super) fn json_error(message: &str, problems: &[String]) -> String {
+/// An error as one line of the log in JSON, without a newline, for errors before the log is started
+/// or after it has ended. `problems` are its details.
+#[must_use]
+pub fn json_error(message: &str, problems: &[String]) -> String {
     let mut time = String::new();
     // Writing to a string does not fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));

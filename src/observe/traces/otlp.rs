@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use http::{HeaderValue, Method, Request};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -22,9 +22,10 @@ use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 
+use super::Options;
 use crate::net::dial::{Address, Connector, Dial, TcpOptions};
 use crate::net::http::client::{CallError, HttpClient};
-use crate::net::tls::{self, ClientOptions, Peer, TlsError};
+use crate::net::tls::{self, Peer, TlsError};
 
 /// The largest answer of a collector that is read, in bytes: an answer is a few numbers and a
 /// sentence.
@@ -49,38 +50,27 @@ pub enum Protocol {
     Grpc,
 }
 
-/// Where messages go.
-#[derive(Clone, Debug)]
-pub(super) struct Target {
-    pub(super) protocol: Protocol,
-    pub(super) endpoint: Uri,
-    pub(super) headers: HeaderMap,
-    pub(super) timeout: Duration,
-}
-
-impl Target {
-    /// What opens connections to the collector.
-    ///
-    /// # Errors
-    /// A file of certificates cannot be used.
-    pub(super) fn connector(&self, tls: &ClientOptions) -> Result<Connector, TlsError> {
-        let config = match self.protocol {
-            Protocol::Http => tls::client_config(tls).map(Arc::new),
-            Protocol::Grpc => tls::http2_client_config(tls),
-        }?;
-        let is_secure = self.endpoint.scheme() == Some(&Scheme::HTTPS);
-        let port = if is_secure { 443 } else { 80 };
-        Ok(Connector {
-            dial: Dial {
-                address: Address::of(&self.endpoint, port)
-                    .expect("the settings refuse an endpoint without a host"),
-                tls: is_secure.then_some(config),
-                tcp: TcpOptions::default(),
-            },
-            timeout: self.timeout,
-            peer: &PEER,
-        })
-    }
+/// What opens connections to the collector.
+///
+/// # Errors
+/// A file of certificates cannot be used.
+pub(super) fn connector(options: &Options) -> Result<Connector, TlsError> {
+    let config = match options.protocol {
+        Protocol::Http => tls::client_config(&options.tls).map(Arc::new),
+        Protocol::Grpc => tls::http2_client_config(&options.tls),
+    }?;
+    let is_secure = options.endpoint.scheme() == Some(&Scheme::HTTPS);
+    let port = if is_secure { 443 } else { 80 };
+    Ok(Connector {
+        dial: Dial {
+            address: Address::of(&options.endpoint, port)
+                .expect("the settings refuse an endpoint without a host"),
+            tls: is_secure.then_some(config),
+            tcp: TcpOptions::default(),
+        },
+        timeout: options.timeout,
+        peer: &PEER,
+    })
 }
 
 /// Why a collector did not take spans.
@@ -99,7 +89,7 @@ pub(super) enum ExportError {
 /// The client of one collector.
 pub(super) struct Exporter {
     transport: Transport,
-    target: Target,
+    options: Options,
     resource: ResourceAttributesWithSchema,
 }
 
@@ -110,14 +100,14 @@ enum Transport {
 
 impl Exporter {
     /// Connects with the first export. Must be made in the runtime that exports.
-    pub(super) fn new(target: Target, connector: Connector, resource: &Resource) -> Self {
-        let transport = match target.protocol {
+    pub(super) fn new(options: Options, connector: Connector, resource: &Resource) -> Self {
+        let transport = match options.protocol {
             Protocol::Http => {
                 Transport::Http(Box::new(HttpClient::new(connector, MAX_ANSWER_BYTES)))
             }
             Protocol::Grpc => {
                 let channel =
-                    Endpoint::from(target.endpoint.clone()).connect_with_connector_lazy(connector);
+                    Endpoint::from(options.endpoint.clone()).connect_with_connector_lazy(connector);
                 Transport::Grpc(
                     TraceServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
                 )
@@ -125,7 +115,7 @@ impl Exporter {
         };
         Self {
             transport,
-            target,
+            options,
             resource: resource.into(),
         }
     }
@@ -138,7 +128,7 @@ impl Exporter {
         let request = ExportTraceServiceRequest {
             resource_spans: group_spans_by_resource_and_scope(spans, &self.resource),
         };
-        let timeout = self.target.timeout;
+        let timeout = self.options.timeout;
         let sent = async {
             match &self.transport {
                 Transport::Http(client) => self.post(client, &request).await,
@@ -160,8 +150,8 @@ impl Exporter {
     ) -> Result<ExportTraceServiceResponse, ExportError> {
         let mut request = Request::new(Bytes::from(message.encode_to_vec()));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.target.endpoint.clone();
-        *request.headers_mut() = self.target.headers.clone();
+        *request.uri_mut() = self.options.endpoint.clone();
+        *request.headers_mut() = self.options.headers.clone();
         request.headers_mut().insert(
             CONTENT_TYPE,
             HeaderValue::from_static("application/x-protobuf"),
@@ -183,7 +173,7 @@ impl Exporter {
         message: ExportTraceServiceRequest,
     ) -> Result<ExportTraceServiceResponse, ExportError> {
         let mut request = tonic::Request::new(message);
-        *request.metadata_mut() = MetadataMap::from_headers(self.target.headers.clone());
+        *request.metadata_mut() = MetadataMap::from_headers(self.options.headers.clone());
         Ok(client.export(request).await.map_err(Box::new)?.into_inner())
     }
 }

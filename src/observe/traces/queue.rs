@@ -54,21 +54,18 @@ pub(super) struct Queued {
 }
 
 pub(super) fn queue() -> (Queue, Queued) {
-    let (sender, receiver) = mpsc::channel(MAX_QUEUED);
-    let (half_full, counts) = (Arc::<Notify>::default(), Arc::<Counts>::default());
+    let (sender, spans) = mpsc::channel(MAX_QUEUED);
+    let queued = Queued {
+        spans,
+        half_full: Arc::default(),
+        counts: Arc::default(),
+    };
     let queue = Queue {
         spans: sender,
-        half_full: Arc::clone(&half_full),
-        counts: Arc::clone(&counts),
+        half_full: Arc::clone(&queued.half_full),
+        counts: Arc::clone(&queued.counts),
     };
-    (
-        queue,
-        Queued {
-            spans: receiver,
-            half_full,
-            counts,
-        },
-    )
+    (queue, queued)
 }
 
 impl SpanProcessor for Queue {
