@@ -11,4 +11,4 @@ pub mod time;
 pub mod usage;
 pub mod verdict;
 
-pub use lock::lock;
+pub use lock::{lock, try_lock};

@@ -42,7 +42,7 @@ use crate::observe::metrics::{Core, Metrics, families};
 use crate::observe::subjects::Subjects;
 use crate::observe::telemetry;
 use crate::observe::traces::{self, TraceSpan, Traces};
-use crate::process::settings::{PrometheusPort, Settings};
+use crate::process::settings::Settings;
 use crate::service::pages::Pages;
 use crate::service::rls::respond::Framed;
 use crate::service::rls::{self, DecisionFilter, RefusalLog, Rls};
@@ -150,19 +150,14 @@ async fn run(
     let entrance = entrance(&settings, &workers, &budget, &shared.metrics)?;
     shared.start_overrides().await;
     let metrics = &shared.metrics;
-    let accepting = server::accept(
-        listeners.grpc,
-        entrance,
-        options,
-        Arc::clone(metrics),
-        stopping.clone(),
-    );
+    let (counted, stopped) = (Arc::clone(metrics), stopping.clone());
+    let accepting = server::accept(listeners.grpc, entrance, options, counted, stopped);
     let accepting = tokio::spawn(accepting);
     let start_statsd = |options| exporters::start_statsd(options, Arc::clone(metrics));
     let statsd = settings.statsd.clone().map(start_statsd).transpose()?;
     if let Some((at, options)) = listeners.prometheus {
-        let (metrics, stopping) = (Arc::clone(metrics), stopping.clone());
-        tokio::spawn(exporters::serve_prometheus(at, options, metrics, stopping));
+        let pages = prometheus::Pages::new(Arc::clone(metrics), options);
+        tokio::spawn(http::serve(at, pages, stopping.clone()));
     }
     if let Some(at) = debug {
         let pages = shared.debug_pages(&settings, ip_of(&at), rls);
@@ -203,10 +198,10 @@ struct Listeners {
 impl Listeners {
     fn open(settings: &Settings) -> Result<Self, StartError> {
         let grpc = Listener::open(&settings.grpc);
-        let prometheus = settings.prometheus.clone().map(|port| {
-            let PrometheusPort { address, options } = port;
-            Ok::<_, StartError>((open("prometheus", address)?, options))
-        });
+        let prometheus = settings
+            .prometheus
+            .clone()
+            .map(|port| open("prometheus", port.address).map(|listener| (listener, port.options)));
         Ok(Self {
             grpc: opened("grpc", &settings.grpc, grpc, ToString::to_string)?,
             http: open("http", settings.http)?,
@@ -257,9 +252,8 @@ impl Shared {
         let stores = Stores::new(settings, &metrics);
         let overrides = overrides(settings, &live, &stores, &metrics);
         let dropped = logs.dropped();
-        metrics.register(Box::new(move || {
-            vec![families::LOG_LINES_DROPPED.count(&[], dropped())]
-        }));
+        let dropped = move || vec![families::LOG_LINES_DROPPED.count(&[], dropped())];
+        metrics.register(Box::new(dropped));
         if let Some(traces) = traces {
             metrics.register(Box::new(traces.counts()));
         }
@@ -446,21 +440,16 @@ fn connections(options: server::Options) -> server::Options {
 fn log_memory(settings: &Settings) {
     let (shares, source) = settings.memory;
     let from = settings.given.name(source);
-    let [
-        limit_mib,
-        connections_mib,
-        unfinished_mib,
-        store_mib,
-        resources_mib,
-    ] = [
-        shares.limit,
-        shares.connections,
-        shares.unfinished,
-        shares.store,
-        shares.resources,
-    ]
-    .map(|bytes| bytes >> 20);
-    tracing::info!(limit_mib, from = %from, connections_mib, unfinished_mib, store_mib, resources_mib, "memory");
+    let mib = |bytes: u64| bytes >> 20;
+    tracing::info!(
+        limit_mib = mib(shares.limit),
+        from = %from,
+        connections_mib = mib(shares.connections),
+        unfinished_mib = mib(shares.unfinished),
+        store_mib = mib(shares.store),
+        resources_mib = mib(shares.resources),
+        "memory"
+    );
 }
 
 /// Logs the settings without effect, also those that depend on the level of the log.
@@ -468,39 +457,22 @@ fn log_warnings(settings: &Settings) {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
+    let warn = |warning| tracing::warn!("{}", settings.given.name(warning));
     if settings.rls.logged.is_some() && !DecisionFilter::is_logged() {
-        tracing::warn!(
-            "{}",
-            settings
-                .given
-                .name("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug")
-        );
+        warn("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug");
     }
     if settings.rls.refusals.is_some() && !RefusalLog::is_logged() {
-        tracing::warn!(
-            "{}",
-            settings
-                .given
-                .name("LOG_REFUSALS has no effect: it needs LOG_LEVEL=info")
-        );
+        warn("LOG_REFUSALS has no effect: it needs LOG_LEVEL=info");
     }
 }
 
 /// Logs the failures of Redis, if there is one; never ends then.
 async fn log_outages(stores: Stores, metrics: Arc<Metrics>) {
-    let deployments: Vec<_> = stores
-        .deployments()
-        .into_iter()
-        .map(|(_, deployment)| deployment)
-        .collect();
+    let deployments = stores.deployments().into_iter();
+    let deployments: Vec<_> = deployments.map(|(_, deployment)| deployment).collect();
     if !deployments.is_empty() {
-        outages::watch(
-            deployments,
-            || metrics.policy_answers(),
-            outages::Options::default(),
-            |line| line.log(),
-        )
-        .await;
+        let (answers, options) = (|| metrics.policy_answers(), outages::Options::default());
+        outages::watch(deployments, answers, options, |line| line.log()).await;
     }
 }
 

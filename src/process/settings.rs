@@ -20,6 +20,8 @@ mod setting;
 mod xds;
 
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +33,7 @@ use crate::limits::plan;
 use crate::limits::rules::domains::XdsOptions;
 use crate::live::{files, xds as xds_client};
 use crate::net::bounds::{Shares, memory as memory_limit};
+use crate::net::tls::TlsError;
 use crate::observe::exporters::statsd;
 use crate::observe::metrics;
 use crate::observe::telemetry::Format;
@@ -126,6 +129,12 @@ pub struct Settings {
 #[error("{0}")]
 pub struct SettingError(String);
 
+impl From<TlsError> for SettingError {
+    fn from(error: TlsError) -> Self {
+        Self(error.to_string())
+    }
+}
+
 impl Settings {
     /// Checks the flags, and the environment for settings of envoyproxy/ratelimit that Weir does
     /// not act on.
@@ -162,7 +171,7 @@ impl Settings {
         flags.outage.warn(&backend, &mut warnings);
         let overrides_file = flags.debug.overrides_file(&backend, &mut warnings);
         let rules = XdsOptions {
-            merge_domains: flags.files.read.merges_domains(),
+            merge_domains: flags.files.read.merge_domain_config,
             process: flags.files.read.counting.process(),
             ..XdsOptions::default()
         };
@@ -246,21 +255,27 @@ fn checked_log_format(text: &str, warnings: &mut Vec<String>) -> Format {
 fn workers(given: Option<usize>) -> Result<usize, SettingError> {
     let workers =
         given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    if (1..=1_024).contains(&workers) {
-        return Ok(workers);
+    in_range("WORKERS", workers, 1..=1_024, "1 to 1024")
+}
+
+/// The value of a setting; an error if it is not in its range, which is `named`.
+fn in_range<T: PartialOrd + Display>(
+    setting: &str,
+    value: T,
+    range: RangeInclusive<T>,
+    named: &str,
+) -> Result<T, SettingError> {
+    if range.contains(&value) {
+        return Ok(value);
     }
     Err(SettingError(format!(
-        "WORKERS: {workers} is out of range; write 1 to 1024"
+        "{setting}: {value} is out of range; write {named}"
     )))
 }
 
 /// The ratio in range; above 1 it has a warning.
 fn near_limit_ratio(ratio: f32, warnings: &mut Vec<String>) -> Result<f32, SettingError> {
-    if !(0.0..=f32::MAX).contains(&ratio) {
-        return Err(SettingError(format!(
-            "NEAR_LIMIT_RATIO: {ratio} is out of range; write 0 to 1"
-        )));
-    }
+    let ratio = in_range("NEAR_LIMIT_RATIO", ratio, 0.0..=f32::MAX, "0 to 1")?;
     if ratio > 1.0 {
         warnings.push(format!(
             "NEAR_LIMIT_RATIO={ratio}: no hits count as near their limit in metrics; write 0 to 1"
@@ -273,10 +288,8 @@ fn certificates(
     listeners: &ListenerFlags,
     warnings: &mut Vec<String>,
 ) -> Result<Option<Arc<server::Certificates>>, SettingError> {
-    let read = |options| {
-        server::Certificates::read(options).map_err(|error| SettingError(error.to_string()))
-    };
-    listeners.tls(warnings)?.map(read).transpose()
+    let certificates = listeners.tls(warnings)?.map(server::Certificates::read);
+    Ok(certificates.transpose()?)
 }
 
 fn rls_options(flags: &Flags, warnings: &mut Vec<String>) -> Result<rls::Options, SettingError> {

@@ -1,29 +1,14 @@
-//! The exporters of the process: from their start to the last flush.
+//! The exporter of StatsD in the process: from its start to the last flush.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-
-use crate::net::http;
-use crate::observe::exporters::prometheus::{Options, Pages};
 use crate::observe::exporters::statsd::{self, Flavour, Protocol};
 use crate::observe::metrics::Metrics;
 
 /// Time for the last flush to a StatsD server that may hang.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
-
-/// Serves Prometheus's port of envoyproxy/ratelimit; ends when `stopping` does.
-pub(super) async fn serve_prometheus(
-    listener: TcpListener,
-    options: Options,
-    metrics: Arc<Metrics>,
-    stopping: watch::Receiver<bool>,
-) {
-    http::serve(listener, Pages::new(metrics, options), stopping).await;
-}
 
 /// Starts to send metrics to a StatsD server.
 ///

@@ -77,22 +77,17 @@ fn deployment_samples(name: DeploymentName, deployment: &Deployment, samples: &m
         open.count(&[], connections.open as u64),
         opened.count(&[], connections.opened),
     ]);
-    samples.extend(
-        deployment
-            .error_counts()
-            .into_iter()
-            .map(|(error, count)| families::REDIS_ERRORS.count(&[error], count)),
-    );
-    samples.push(families::REDIS_UNKNOWN_OUTCOMES.count(
-        &[name.label()],
-        deployment.unknown_outcomes.load(Ordering::Relaxed),
-    ));
-    samples.push(
-        families::REDIS_RETRIES.count(&[name.label()], deployment.retries.load(Ordering::Relaxed)),
-    );
-    let usage = deployment.usage.counts();
-    samples.push(families::USAGE_INDEX_DROPPED.count(&[name.label()], usage.dropped));
-    samples.push(families::USAGE_HITS_LOST.count(&[name.label()], usage.lost_hits));
+    let errors = deployment.error_counts().into_iter();
+    samples.extend(errors.map(|(error, count)| families::REDIS_ERRORS.count(&[error], count)));
+    let (redis, usage) = (&[name.label()], deployment.usage.counts());
+    let unknown = deployment.unknown_outcomes.load(Ordering::Relaxed);
+    let retries = deployment.retries.load(Ordering::Relaxed);
+    samples.extend([
+        families::REDIS_UNKNOWN_OUTCOMES.count(redis, unknown),
+        families::REDIS_RETRIES.count(redis, retries),
+        families::USAGE_INDEX_DROPPED.count(redis, usage.dropped),
+        families::USAGE_HITS_LOST.count(redis, usage.lost_hits),
+    ]);
 }
 
 fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sample>) {
@@ -103,42 +98,34 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
         CircuitState::Ramp { .. } => 2.0,
     };
     let (status, report, counts) = (&server.status, &server.status.report, server.counts);
-    let values = [
-        (&families::REDIS_BREAKER_STATE, Some(state)),
-        (&families::REDIS_UP, Some(f64::from(u8::from(status.is_up)))),
-        (
-            &families::REDIS_ROUND_TRIP,
-            status.round_trip.map(|time| time.as_secs_f64()),
-        ),
-        (
-            &families::REDIS_CLOCK_OFFSET,
-            status.clock_ahead_micros.map(|micros| micros as f64 / 1e6),
-        ),
-        (&families::REDIS_KEYS, report.keys.map(|keys| keys as f64)),
-        (
-            &families::REDIS_USED_MEMORY,
-            report.used_memory_bytes.map(|bytes| bytes as f64),
-        ),
-        (
-            &families::REDIS_MAX_MEMORY,
-            report.max_memory_bytes.map(|bytes| bytes as f64),
-        ),
-        (
-            &families::REDIS_EVICTED_KEYS,
-            report.evicted_keys.map(|keys| keys as f64),
-        ),
-        (&families::REDIS_BATCHES, Some(counts.batches as f64)),
-        (
-            &families::REDIS_BATCHED_REQUESTS,
-            Some(counts.requests as f64),
-        ),
-        (&families::REDIS_ABANDONED, Some(counts.abandoned as f64)),
-    ];
-    samples.extend(
-        values
-            .into_iter()
-            .filter_map(|(family, value)| Some(family.sample(&[redis, address], value?))),
+    let whole = |value: Option<u64>| value.map(|value| value as f64);
+    let clock_ahead = status.clock_ahead_micros;
+    let mut add = |family: &'static Family, value: Option<f64>| {
+        samples.extend(value.map(|value| family.sample(&[redis, address], value)));
+    };
+    add(&families::REDIS_BREAKER_STATE, Some(state));
+    add(&families::REDIS_UP, whole(Some(status.is_up.into())));
+    add(
+        &families::REDIS_ROUND_TRIP,
+        status.round_trip.map(|time| time.as_secs_f64()),
     );
+    add(
+        &families::REDIS_CLOCK_OFFSET,
+        clock_ahead.map(|micros| micros as f64 / 1e6),
+    );
+    add(&families::REDIS_KEYS, whole(report.keys));
+    add(
+        &families::REDIS_USED_MEMORY,
+        whole(report.used_memory_bytes),
+    );
+    add(&families::REDIS_MAX_MEMORY, whole(report.max_memory_bytes));
+    add(&families::REDIS_EVICTED_KEYS, whole(report.evicted_keys));
+    add(&families::REDIS_BATCHES, whole(Some(counts.batches)));
+    add(
+        &families::REDIS_BATCHED_REQUESTS,
+        whole(Some(counts.requests)),
+    );
+    add(&families::REDIS_ABANDONED, whole(Some(counts.abandoned)));
     let RoundTripCounts { buckets, sum } = &server.round_trips;
     let observations = Observations {
         bounds: ROUND_TRIP_BOUNDS.as_slice().into(),
@@ -147,18 +134,12 @@ fn server_samples(name: DeploymentName, server: &Server, samples: &mut Vec<Sampl
     };
     samples.push(families::REDIS_BATCH_DURATION.histogram(&[redis, address], observations));
     breaker_samples(redis, server, samples);
-    samples.extend(
-        report
-            .version
-            .iter()
-            .map(|version| families::REDIS_SERVER_INFO.count(&[redis, address, version], 1)),
-    );
-    samples.extend(
-        status
-            .diagnostics
-            .iter()
-            .map(|diagnostic| families::REDIS_ADVICE.count(&[redis, address, diagnostic.name], 1)),
-    );
+    if let Some(version) = &report.version {
+        samples.push(families::REDIS_SERVER_INFO.count(&[redis, address, version], 1));
+    }
+    for diagnostic in &status.diagnostics {
+        samples.push(families::REDIS_ADVICE.count(&[redis, address, diagnostic.name], 1));
+    }
 }
 
 /// How often the circuit of a server was opened and closed.
@@ -172,7 +153,7 @@ fn breaker_samples(redis: &str, server: &Server, samples: &mut Vec<Sample>) {
         ("ramp", "probe", transitions.ramped),
         ("closed", "ramp", transitions.closed),
     ] {
-        samples
-            .push(families::REDIS_BREAKER_TRANSITIONS.count(&[redis, address, to, reason], count));
+        let family = &families::REDIS_BREAKER_TRANSITIONS;
+        samples.push(family.count(&[redis, address, to, reason], count));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 
 use super::listeners::address;
-use super::setting::no_effect;
+use super::setting::{no_effect, written};
 use super::{Backend, SettingError, parse};
 use crate::desk::admin::Tokens;
 use crate::service::server::TcpAddress;
@@ -51,10 +51,7 @@ pub(super) struct DebugFlags {
 impl DebugFlags {
     /// The tokens of the admin API, if there are any.
     pub(super) fn tokens(&self) -> Result<Option<Tokens>, SettingError> {
-        let path = self
-            .admin_token_file
-            .as_deref()
-            .filter(|path| !path.is_empty());
+        let path = written(self.admin_token_file.as_ref());
         let tokens = path.map(|path| {
             Tokens::try_new(path.into())
                 .map_err(|error| SettingError(format!("ADMIN_TOKEN_FILE: {path} {error}")))

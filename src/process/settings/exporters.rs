@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::listeners::address;
+use super::setting::{list, written};
 use super::{SettingError, parse};
 use crate::observe::exporters::mapper;
 use crate::observe::exporters::statsd::mogrifiers::Mogrifiers;
@@ -188,11 +189,9 @@ impl ExporterFlags {
             statsd::Flavour::Statsd
         };
         Ok(Some(statsd::Options {
-            host: self
-                .statsd_host
-                .clone()
-                .filter(|host| !host.is_empty())
-                .unwrap_or_else(|| "localhost".to_owned()),
+            host: written(self.statsd_host.as_ref())
+                .unwrap_or("localhost")
+                .to_owned(),
             port: self.statsd_port.unwrap_or(8125),
             protocol: if self.use_dog_statsd {
                 statsd::Protocol::Udp
@@ -207,12 +206,7 @@ impl ExporterFlags {
 
     fn mogrifiers(&self, environment: &[(String, String)]) -> Result<Mogrifiers, SettingError> {
         let mut mogrifiers = Mogrifiers::default();
-        let names: Vec<_> = self
-            .use_dog_statsd_mogrifiers
-            .split(',')
-            .map(str::trim)
-            .filter(|name| !name.is_empty())
-            .collect();
+        let names: Vec<_> = list(&self.use_dog_statsd_mogrifiers).collect();
         if names.len() > MAX_TAGS {
             return Err(SettingError(format!(
                 "USE_DOG_STATSD_MOGRIFIERS: more than {MAX_TAGS} mogrifiers; write fewer"
@@ -262,11 +256,7 @@ impl ExporterFlags {
 /// refused.
 fn tags(variable: &str, text: &str) -> Result<BTreeMap<String, String>, SettingError> {
     let mut tags = BTreeMap::new();
-    for pair in text
-        .split(',')
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-    {
+    for pair in list(text) {
         let (tag, value) = pair.split_once(':').unwrap_or((pair, ""));
         let is_usable = |text: &str| {
             !text.is_empty()

@@ -277,17 +277,12 @@ pub struct ReadFlags {
     #[arg(long, alias = "merge_domain_configs", env, default_value = "false")]
     #[arg(value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
-    merge_domain_config: bool,
+    pub(super) merge_domain_config: bool,
     #[command(flatten)]
     pub(super) counting: CountingFlags,
 }
 
 impl ReadFlags {
-    /// Whether several files, or several resources of a control plane, may declare the same domain.
-    pub(super) const fn merges_domains(&self) -> bool {
-        self.merge_domain_config
-    }
-
     /// The options for reading `path`; `strict` makes errors of warnings.
     #[must_use]
     pub fn options(&self, path: PathBuf, strict: bool) -> files::Options {

@@ -23,26 +23,18 @@ impl Given {
         let Some((name, matches)) = matches.subcommand() else {
             return Self::default();
         };
-        let is_written = |argument: &Arg| {
-            matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
-        };
-        let names = |argument: &Arg| {
-            Some((
-                variable(argument)?.to_owned(),
-                format!("--{}", argument.get_long()?),
-            ))
-        };
-        let settings = command
-            .find_subcommand(name)
-            .into_iter()
+        let flags = command.find_subcommand(name).into_iter();
+        let written = flags
             .flat_map(Command::get_arguments)
-            .filter(|argument| variable(argument).is_some());
-        Self(
-            settings
-                .filter(|argument| is_written(argument))
-                .filter_map(names)
-                .collect(),
-        )
+            .filter(|argument| variable(argument).is_some())
+            .filter(|argument| {
+                matches.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
+            });
+        let names = |argument: &Arg| {
+            let flag = format!("--{}", argument.get_long()?);
+            Some((variable(argument)?.to_owned(), flag))
+        };
+        Self(written.filter_map(names).collect())
     }
 
     /// A message in which the settings that flags gave have the names of their flags.

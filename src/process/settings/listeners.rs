@@ -8,7 +8,7 @@ use std::path::Path;
 
 use clap::{ArgAction, Args};
 
-use super::setting::no_effect;
+use super::setting::{no_effect, written};
 use super::{SettingError, parse};
 use crate::net::dial;
 use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
@@ -96,25 +96,20 @@ pub struct LocalGrpc {
     pub tls: Option<ClientOptions>,
 }
 
-/// A setting that is not empty.
-fn set(value: Option<&String>) -> Option<&str> {
-    value.map(String::as_str).filter(|value| !value.is_empty())
-}
-
 impl ListenerFlags {
     /// Where the gRPC listener listens.
     ///
     /// # Errors
     /// A setting that cannot be used.
     pub(super) fn grpc(&self) -> Result<server::Address, SettingError> {
-        match set(self.grpc_uds.as_ref()) {
+        match written(self.grpc_uds.as_ref()) {
             Some(path) => Ok(server::Address::Unix {
                 path: path.into(),
                 mode: self.grpc_uds_mode,
             }),
             None => address(
                 "GRPC_HOST",
-                set(self.grpc_host.as_ref()),
+                written(self.grpc_host.as_ref()),
                 "all",
                 self.grpc_port,
             )
@@ -127,7 +122,7 @@ impl ListenerFlags {
     /// # Errors
     /// A setting that cannot be used.
     pub(super) fn http(&self) -> Result<TcpAddress, SettingError> {
-        address("HOST", set(self.host.as_ref()), "all", self.port)
+        address("HOST", written(self.host.as_ref()), "all", self.port)
     }
 
     /// The certificates of the gRPC port; `None` without TLS. Adds settings without effect to
@@ -141,9 +136,9 @@ impl ListenerFlags {
     ) -> Result<Option<server::TlsOptions>, SettingError> {
         let flags = &self.tls;
         let [cert, key] = [&flags.grpc_server_tls_cert, &flags.grpc_server_tls_key]
-            .map(|path| set(path.as_ref()));
+            .map(|path| written(path.as_ref()));
         let [authorities, name] = [&flags.grpc_client_tls_cacert, &flags.grpc_client_tls_san]
-            .map(|value| set(value.as_ref()));
+            .map(|value| written(value.as_ref()));
         if !flags.grpc_server_use_tls {
             if let Some(setting) = authorities
                 .map(|_| CLIENT_CACERT)
@@ -161,7 +156,8 @@ impl ListenerFlags {
             );
             return Ok(None);
         }
-        let Some(identity) = identity(cert, key)? else {
+        let (cert, key) = (cert.map(Path::new), key.map(Path::new));
+        let Some(identity) = Identity::try_new((TLS_CERT, cert), (TLS_KEY, key))? else {
             return Err(SettingError(format!(
                 "GRPC_SERVER_USE_TLS needs {TLS_CERT} and {TLS_KEY}: set them to PEM files"
             )));
@@ -181,7 +177,7 @@ impl ListenerFlags {
                 ))
             })?),
         };
-        if let (None, Some(path)) = (authorities, set(flags.grpc_server_tls_ca_cert.as_ref())) {
+        if let (None, Some(path)) = (authorities, written(flags.grpc_server_tls_ca_cert.as_ref())) {
             warnings.push(format!(
                 "clients of the gRPC port are not verified; set {CLIENT_CACERT}={path} to accept \
                  only those with a certificate of the authorities in GRPC_SERVER_TLS_CA_CERT"
@@ -225,17 +221,6 @@ impl ListenerFlags {
     pub fn http_on_this_machine(&self) -> Result<SocketAddr, SettingError> {
         on_this_machine("PORT", self.http()?)
     }
-}
-
-fn identity(
-    certificate: Option<&str>,
-    key: Option<&str>,
-) -> Result<Option<Identity>, SettingError> {
-    Identity::try_new(
-        (TLS_CERT, certificate.map(Path::new)),
-        (TLS_KEY, key.map(Path::new)),
-    )
-    .map_err(|error| SettingError(error.to_string()))
 }
 
 /// A listener on all interfaces listens on loopback too.

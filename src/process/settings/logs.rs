@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum, value_parser};
 
 use super::SettingError;
-use super::setting::no_effect;
+use super::setting::{no_effect, written};
 use crate::service::rls::{LoggedValues, MIN_SECRET_BYTES, RefusalLog};
 
 const SUBJECTS_SECRET: &str = "LOG_SUBJECTS_SECRET_FILE";
@@ -55,10 +55,7 @@ impl LogFlags {
     /// # Errors
     /// The secret cannot be used.
     pub(super) fn values(&self, warnings: &mut Vec<String>) -> Result<LoggedValues, SettingError> {
-        let file = self
-            .log_subjects_secret_file
-            .as_deref()
-            .filter(|path| !path.is_empty());
+        let file = written(self.log_subjects_secret_file.as_ref());
         if self.log_subjects != ValuesFlag::Hashed {
             no_effect(
                 &[(SUBJECTS_SECRET, &file.is_some())],

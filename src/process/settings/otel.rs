@@ -12,8 +12,8 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
-use super::setting::setting;
-use super::{SettingError, parse};
+use super::setting::{list, setting};
+use super::{SettingError, in_range, parse};
 use crate::net::tls::{ClientOptions, Identity, PemFile};
 use crate::observe::traces::{Options, Protocol};
 
@@ -96,21 +96,13 @@ pub(super) struct TracingFlags {
 }
 
 /// Milliseconds; `None` if the variable is empty.
-#[derive(Clone, Copy, Debug)]
-struct Millis(Option<u64>);
+type Millis = Option<u64>;
 
 fn millis(text: &str) -> Result<Millis, String> {
-    match text {
-        "" => Ok(Millis(None)),
-        text => {
-            let millis = text
-                .parse()
-                .ok()
-                .filter(|millis| (1..=3_600_000).contains(millis));
-            millis
-                .map(|millis| Millis(Some(millis)))
-                .ok_or_else(|| "write milliseconds, 1 to 3600000".to_owned())
-        }
+    match text.parse() {
+        _ if text.is_empty() => Ok(None),
+        Ok(millis @ 1..=3_600_000) => Ok(Some(millis)),
+        _ => Err("write milliseconds, 1 to 3600000".to_owned()),
     }
 }
 
@@ -145,19 +137,14 @@ impl TracingFlags {
             return Ok(None);
         }
         let sampling_rate = f64::from(self.tracing_sampling_rate);
-        if !(0.0..=1.0).contains(&sampling_rate) {
-            return Err(SettingError(format!(
-                "TRACING_SAMPLING_RATE: {sampling_rate} is out of range; write 0 to 1"
-            )));
-        }
+        let sampling_rate = in_range("TRACING_SAMPLING_RATE", sampling_rate, 0.0..=1.0, "0 to 1")?;
         let headers = first(
             setting!(self.otel_exporter_otlp_traces_headers),
             setting!(self.otel_exporter_otlp_headers),
         );
         let timeout = self
             .otel_exporter_otlp_traces_timeout
-            .0
-            .or(self.otel_exporter_otlp_timeout.0);
+            .or(self.otel_exporter_otlp_timeout);
         Ok(Some(Options {
             sampling_rate,
             protocol: self.tracing_exporter_protocol,
@@ -208,7 +195,7 @@ impl TracingFlags {
                 setting: authorities.0,
                 path: path.to_owned(),
             }),
-            identity: identity.map_err(|error| SettingError(error.to_string()))?,
+            identity: identity?,
             ..ClientOptions::default()
         })
     }
@@ -260,11 +247,7 @@ fn parse_headers((name, text): Setting<'_>) -> Result<HeaderMap, SettingError> {
         ))
     };
     let mut headers = HeaderMap::new();
-    for pair in text
-        .split(',')
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-    {
+    for pair in list(text) {
         let (key, value) = pair.split_once('=').ok_or_else(invalid)?;
         let key = HeaderName::from_bytes(key.trim().as_bytes()).map_err(|_| invalid())?;
         let value = percent_decode_str(value.trim()).collect::<Vec<u8>>();

@@ -73,3 +73,15 @@ pub(super) fn without_effect(names: &[&str], reason: &str) -> Option<String> {
         several => Some(format!("{} have no effect: {reason}", several.join(", "))),
     }
 }
+
+/// The text of a setting, unless it is empty.
+pub(super) fn written(text: Option<&String>) -> Option<&str> {
+    text.map(String::as_str).filter(|text| !text.is_empty())
+}
+
+/// The parts of a list with commas.
+pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+}

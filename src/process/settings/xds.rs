@@ -8,8 +8,8 @@ use clap::{ArgAction, Args};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
-use super::setting::{set, setting};
-use super::{SettingError, parse};
+use super::setting::{list, set, setting};
+use super::{SettingError, in_range, parse};
 use crate::core::proto::xds::{Node, node};
 use crate::limits::rules::domains::{XdsDefaults, XdsOptions};
 use crate::live::xds::{BackoffOptions, DEFAULT_MAX_MESSAGE_BYTES, Header, Options, Server};
@@ -197,8 +197,7 @@ impl XdsFlags {
         let identity = Identity::try_new(
             (certificate.0, certificate.1.as_deref()),
             (key.0, key.1.as_deref()),
-        )
-        .map_err(|error| SettingError(error.to_string()))?;
+        )?;
         let name_check = match self.config_grpc_xds_server_tls_san.as_deref() {
             None | Some("") => NameCheck::Strict,
             Some(name) => NameCheck::Only(SubjectName::parse(name).ok_or_else(|| {
@@ -228,7 +227,7 @@ impl XdsFlags {
 
     fn node(&self) -> Result<Node, SettingError> {
         let mut fields = std::collections::BTreeMap::new();
-        for pair in pairs(&self.config_grpc_xds_node_metadata) {
+        for pair in list(&self.config_grpc_xds_node_metadata) {
             let Some((name, value)) = pair.split_once('=').filter(|(name, _)| !name.is_empty())
             else {
                 return Err(SettingError(format!(
@@ -259,11 +258,12 @@ impl XdsFlags {
         let share = self
             .xds_client_backoff_random_factor
             .map_or(default.random_share, f64::from);
-        if !(0.0..=1.0).contains(&share) {
-            return Err(SettingError(format!(
-                "XDS_CLIENT_BACKOFF_RANDOM_FACTOR: {share} is out of range; write 0 to 1"
-            )));
-        }
+        let share = in_range(
+            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+            share,
+            0.0..=1.0,
+            "0 to 1",
+        )?;
         let first = self
             .xds_client_backoff_initial_interval
             .unwrap_or(default.first);
@@ -319,13 +319,6 @@ impl XdsFlags {
     }
 }
 
-/// The parts of a list with commas.
-fn pairs(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',')
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-}
-
 fn headers(text: &str) -> Result<Vec<Header>, SettingError> {
     let header = |(index, pair): (usize, &str)| {
         // Not the text itself, which may be a secret.
@@ -344,7 +337,7 @@ fn headers(text: &str) -> Result<Vec<Header>, SettingError> {
             .map_err(|_| wrong())?;
         Ok((name, value.trim().parse().map_err(|_| wrong())?))
     };
-    pairs(text).enumerate().map(header).collect()
+    list(text).enumerate().map(header).collect()
 }
 
 /// `host:port`, also in the forms of a gRPC target: `dns:///host:port`, `dns:host:port`,
