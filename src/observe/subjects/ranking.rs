@@ -144,8 +144,9 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
         order.truncate(query.count);
     }
     let ranked = |&(_, fingerprint): &(_, u64)| {
-        let subject = texts.get(&fingerprint)?.read(view, query.by)?;
-        Some(Bounds::new(view, fingerprint).of(subject))
+        let &(sketch, counter) = texts.get(&fingerprint)?;
+        let (path, key) = sketch.text(counter);
+        Some(Bounds::new(view, fingerprint).of(text::read(path, key)))
     };
     let mut subjects: Vec<Ranked> = order.iter().filter_map(ranked).collect();
     // Fingerprints differ from process to process; equal counts have an order that readers can
@@ -166,8 +167,7 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
     listed.sort_unstable();
     // What has no counter, and what has one but is not listed.
     let at_most = |by: Ranking| {
-        let counters = counters(view, by).map(|(_, sketch, one)| (sketch, one));
-        let others = counters.filter(|(sketch, one)| {
+        let others = counters(view, by).filter(|(sketch, one)| {
             listed.binary_search(&one.fingerprint).is_err() && query.asks_for(sketch, one)
         });
         others
@@ -185,43 +185,25 @@ pub(super) fn heaviest(view: &View<'_>, query: &Query) -> Heaviest {
     }
 }
 
-/// Where the text of a subject is: a pane, and a counter of it.
-struct TextAt {
-    pane: u16,
-    counter: u16,
-}
-
-impl TextAt {
-    fn read(&self, view: &View<'_>, by: Ranking) -> Option<Subject> {
-        let sketch = view.panes.get(usize::from(self.pane))?.sketch(by);
-        let (path, key) = sketch.text(sketch.counters().get(usize::from(self.counter))?);
-        Some(text::read(path, key))
-    }
-}
-
-/// The texts of all subjects that the query asks for, by fingerprint.
-fn texts(view: &View<'_>, query: &Query) -> HashMap<u64, TextAt> {
-    let all = counters(view, query.by);
+/// The counters of all subjects that the query asks for, one of each, by fingerprint.
+fn texts<'v>(view: &'v View<'_>, query: &Query) -> HashMap<u64, (&'v Sketch, &'v Counter)> {
     let mut texts = HashMap::with_capacity(counters(view, query.by).count());
-    for ((pane, counter), sketch, one) in all {
+    for (sketch, one) in counters(view, query.by) {
         if query.asks_for(sketch, one) {
-            texts
-                .entry(one.fingerprint)
-                .or_insert(TextAt { pane, counter });
+            texts.entry(one.fingerprint).or_insert((sketch, one));
         }
     }
     texts
 }
 
-/// The counters of all panes, each with the numbers of its pane and of itself.
+/// The counters of all panes, each with its sketch.
 fn counters<'v>(
     view: &'v View<'_>,
     by: Ranking,
-) -> impl Iterator<Item = ((u16, u16), &'v Sketch, &'v Counter)> {
-    (0..).zip(&view.panes).flat_map(move |(pane, of_pane)| {
-        let sketch = of_pane.sketch(by);
-        let counters = (0..).zip(sketch.counters());
-        counters.map(move |(counter, one)| ((pane, counter), sketch, one))
+) -> impl Iterator<Item = (&'v Sketch, &'v Counter)> {
+    view.panes.iter().flat_map(move |pane| {
+        let sketch = pane.sketch(by);
+        sketch.counters().iter().map(move |one| (sketch, one))
     })
 }
 

@@ -34,10 +34,10 @@ fn a_minute_is_60_to_70_seconds_and_an_hour_60_to_70_minutes() {
         add(&mut windows, now, now % 7, 1);
         let at = secs(now) + Duration::from_millis(999);
         assert!(!windows.is_due(at) || now % 10 == 9, "{now}");
-        let (hits, covers) = total(&windows.minute(at));
+        let (hits, covers) = total(&windows.view(Recent::Minute, at));
         assert_eq!(hits, covers + 1, "in the minute before {now}");
         assert_eq!(covers, if now < 70 { now } else { 60 + now % 10 });
-        let (hits, covers) = total(&windows.hour(at));
+        let (hits, covers) = total(&windows.view(Recent::Hour, at));
         assert_eq!(hits, covers + 1, "in the hour before {now}");
         assert_eq!(covers, if now < 4_200 { now } else { 3_600 + now % 600 });
     }
@@ -54,7 +54,10 @@ fn the_time_that_is_shown_is_the_time_that_was_counted() {
         }
         let text = |_: &mut Vec<u8>| (0, 0);
         windows.open().hits.add(1, second(now), 0, text);
-        for view in [windows.minute(secs(now)), windows.hour(secs(now))] {
+        for view in [
+            windows.view(Recent::Minute, secs(now)),
+            windows.view(Recent::Hour, secs(now)),
+        ] {
             let (hits, covers) = total(&view);
             assert_eq!(
                 hits,
@@ -80,8 +83,8 @@ fn what_a_pane_counted_is_gone_after_its_window() {
         windows.advance(secs(now));
         assert_eq!(
             (
-                total(&windows.minute(secs(now))).0,
-                total(&windows.hour(secs(now))).0
+                total(&windows.view(Recent::Minute, secs(now))).0,
+                total(&windows.view(Recent::Hour, secs(now))).0
             ),
             (minute, hour),
             "{now}"
@@ -98,14 +101,17 @@ fn a_gap_in_time_forgets_what_is_older_than_the_window() {
         let now = 3 + gap;
         windows.advance(secs(now));
         assert!(!windows.is_due(secs(now)), "{gap}");
-        let (minute, covers) = total(&windows.minute(secs(now)));
+        let (minute, covers) = total(&windows.view(Recent::Minute, secs(now)));
         assert_eq!(minute, if now < 70 { 5 } else { 0 }, "{gap}");
         assert!(covers <= 70, "{gap}: {covers}");
-        let (hour, covers) = total(&windows.hour(secs(now)));
+        let (hour, covers) = total(&windows.view(Recent::Hour, secs(now)));
         assert_eq!(hour, if now < 4_200 { 5 } else { 0 }, "{gap}");
         assert!(covers <= 4_200, "{gap}: {covers}");
         add(&mut windows, now, 2, 7);
-        assert_eq!(total(&windows.minute(secs(now))).0, minute + 7);
+        assert_eq!(
+            total(&windows.view(Recent::Minute, secs(now))).0,
+            minute + 7
+        );
     }
 }
 
