@@ -13,8 +13,8 @@ use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use lines::Lines;
 pub use lines::json_error;
-use lines::{Json, Text};
 
 /// The target of audit lines, which they show: a collector of logs finds them by it.
 pub const AUDIT: &str = "weir::audit";
@@ -82,14 +82,13 @@ pub fn init(level: &str, format: Format) -> Result<Logs, Error> {
     // An error of writing would be printed to stderr, which panics when stderr is closed.
     let lines = layer().with_writer(writer).log_internal_errors(false);
     let logs = tracing_subscriber::registry().with(filter);
-    let started = match format {
-        Format::Text => logs
-            .with(lines.event_format(Text {
-                colours: std::io::stderr().is_terminal(),
-            }))
-            .try_init(),
-        Format::Json => logs.with(lines.event_format(Json)).try_init(),
+    let format = match format {
+        Format::Text => Lines::Text {
+            colours: std::io::stderr().is_terminal(),
+        },
+        Format::Json => Lines::Json,
     };
+    let started = logs.with(lines.event_format(format)).try_init();
     started.map(|()| logs_of_process).map_err(|_| Error::Twice)
 }
 

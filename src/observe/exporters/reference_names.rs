@@ -128,16 +128,10 @@ pub fn limit(limit: &LimitReading<'_>) -> String {
 fn sanitized(key: &str) -> String {
     static IPV4: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}").ok());
-    let clean: String = key
-        .chars()
-        .map(|char| {
-            if matches!(char, ':' | '|') || char.is_control() {
-                '_'
-            } else {
-                char
-            }
-        })
-        .collect();
+    let clean = key.replace(
+        |char: char| matches!(char, ':' | '|') || char.is_control(),
+        "_",
+    );
     match &*IPV4 {
         Some(ipv4) if clean.bytes().filter(|&byte| byte == b'.').count() >= 3 => ipv4
             .replace_all(&clean, |address: &regex::Captures<'_>| {

@@ -13,72 +13,68 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::AUDIT;
 
-/// `2026-01-31T12:00:00.000000Z  INFO message key=value`, in the notation of logfmt. A text that
-/// could be read as something else is in quotes, with the escapes of JSON.
-pub(super) struct Text {
-    /// Whether the level is coloured.
-    pub colours: bool,
+/// How events are written.
+pub(super) enum Lines {
+    /// `2026-01-31T12:00:00.000000Z  INFO message key=value`, in the notation of logfmt. A text that
+    /// could be read as something else is in quotes, with the escapes of JSON.
+    Text {
+        /// Whether the level is coloured.
+        colours: bool,
+    },
+    /// `{"@timestamp":"2026-01-31T12:00:00.000000Z","level":"info","@message":"...","key":"value"}`.
+    Json,
 }
 
-/// `{"@timestamp":"2026-01-31T12:00:00.000000Z","level":"info","@message":"...","key":"value"}`.
-pub(super) struct Json;
-
 impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static>
-    FormatEvent<S, N> for Text
+    FormatEvent<S, N> for Lines
 {
     fn format_event(
         &self,
         _: &FmtContext<'_, S, N>,
-        mut line: Writer<'_>,
+        line: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let level = *event.metadata().level();
-        SystemTime.format_time(&mut line)?;
-        match colour(level).filter(|_| self.colours) {
-            Some(colour) => write!(line, " \x1b[{colour}m{level:>5}\x1b[0m")?,
-            None => write!(line, " {level:>5}")?,
+        match *self {
+            Self::Text { colours } => write_as_text(line, event, colours),
+            Self::Json => write_as_json(line, event),
         }
-        let mut fields = TextFields::default();
-        event.record(&mut fields);
-        let target = if is_audit(event) {
-            format!(" target={AUDIT}")
-        } else {
-            String::new()
-        };
-        writeln!(line, " {}{target}{}", fields.message, fields.others)
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static>
-    FormatEvent<S, N> for Json
-{
-    fn format_event(
-        &self,
-        _: &FmtContext<'_, S, N>,
-        mut line: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let mut time = String::new();
-        SystemTime.format_time(&mut Writer::new(&mut time))?;
-        let mut fields = JsonFields::default();
-        event.record(&mut fields);
-        let level = event.metadata().level().as_str().to_ascii_lowercase();
-        // Written field by field, so that the keys of every line come first.
-        write!(
-            line,
-            "{{\"@timestamp\":{},\"level\":{}",
-            Value::from(time),
-            Value::from(level)
-        )?;
-        write!(line, ",\"@message\":{}", json_text(&fields.message.into()))?;
-        if is_audit(event) {
-            write!(line, ",\"target\":\"{AUDIT}\"")?;
-        }
-        for (name, value) in fields.others {
-            write!(line, ",{}:{}", Value::from(name), json_text(&value))?;
-        }
-        writeln!(line, "}}")
+fn write_as_text(mut line: Writer<'_>, event: &Event<'_>, colours: bool) -> fmt::Result {
+    let level = *event.metadata().level();
+    SystemTime.format_time(&mut line)?;
+    match colour(level).filter(|_| colours) {
+        Some(colour) => write!(line, " \x1b[{colour}m{level:>5}\x1b[0m")?,
+        None => write!(line, " {level:>5}")?,
     }
+    let mut fields = TextFields::default();
+    event.record(&mut fields);
+    let target = if is_audit(event) {
+        format!(" target={AUDIT}")
+    } else {
+        String::new()
+    };
+    writeln!(line, " {}{target}{}", fields.message, fields.others)
+}
+
+fn write_as_json(mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    let mut time = String::new();
+    SystemTime.format_time(&mut Writer::new(&mut time))?;
+    let mut fields = JsonFields::default();
+    event.record(&mut fields);
+    let level = event.metadata().level().as_str().to_ascii_lowercase();
+    // Written field by field, so that the keys of every line come first.
+    let (time, level) = (Value::from(time), Value::from(level));
+    write!(line, "{{\"@timestamp\":{time},\"level\":{level}")?;
+    write!(line, ",\"@message\":{}", json_text(&fields.message.into()))?;
+    if is_audit(event) {
+        write!(line, ",\"target\":\"{AUDIT}\"")?;
+    }
+    for (name, value) in fields.others {
+        write!(line, ",{}:{}", Value::from(name), json_text(&value))?;
+    }
+    writeln!(line, "}}")
 }
 
 /// An error as one line of the log in JSON, without a newline, for errors before the log is started
@@ -291,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_line_of_text_is_one_line() {
-        let line = written(Text { colours: false }, || {
+        let line = written(Lines::Text { colours: false }, || {
             tracing::warn!(file = "a b\".yaml", line = 3, empty = "", raw = %"x\ny\u{1b}[2J", "bad\r\n\u{202e}news");
         });
         let expected = "  WARN \"bad\\r\\n\\u202enews\" file=\"a b\\\".yaml\" line=3 empty=\"\" \
@@ -364,7 +360,7 @@ mod tests {
         #[test]
         fn no_text_forges_a_field_or_a_line(message in texts(), reason in texts(), by in texts()) {
             let log = || tracing::info!(target: AUDIT, reason, by = %by, "{message}");
-            let (text, json) = (written(Text { colours: false }, log), written(Json, log));
+            let (text, json) = (written(Lines::Text { colours: false }, log), written(Lines::Json, log));
             for line in [&text, &json] {
                 let is_unseen = |char: char| char.is_control() || UNSEEN.contains(char);
                 prop_assert!(line.ends_with('\n') && !line.trim_end_matches('\n').contains(is_unseen), "{line:?}");
@@ -403,13 +399,13 @@ mod tests {
 
     #[test]
     fn colours_are_for_terminals() {
-        let line = written(Text { colours: true }, || tracing::error!("x"));
+        let line = written(Lines::Text { colours: true }, || tracing::error!("x"));
         assert_eq!(after_time(&line), " \u{1b}[31mERROR\u{1b}[0m x\n");
     }
 
     #[test]
     fn a_line_of_json_is_one_flat_object() {
-        let line = written(Json, || {
+        let line = written(Lines::Json, || {
             tracing::info!(count = 7_u64, below = -1_i64, ratio = 0.5, nan = f64::NAN, ok = true, level = "forged", text = %"a\"\n", "hello\n");
         });
         assert_eq!(line.matches('\n').count(), 1);
