@@ -48,12 +48,10 @@ impl Stores {
     pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Self {
         let store = SharedStore::new(settings.backend.clone(), metrics);
         let outage = FailurePolicies::new(&settings.outage);
-        let denials = match &store {
-            SharedStore::Memory(_) => None,
-            SharedStore::Redis { .. } => DenialCache::new(settings.denials),
-        };
+        let mut denials = None;
         let replicas = settings.outage.replicas.clone();
         if let SharedStore::Redis { .. } = &store {
+            denials = DenialCache::new(settings.denials);
             let (outage, has_lookups) = (outage.clone(), matches!(replicas, Source::Dns(_)));
             metrics.register(Box::new(move || local_samples(&outage, has_lookups)));
         }

@@ -51,22 +51,18 @@ impl CountingFlags {
         if !self.stop_cache_key_increment_when_overlimit {
             return;
         }
-        let costs = [
-            (
-                matches!(main.topology, Topology::Cluster(_)),
+        let mut costs = Vec::new();
+        if matches!(main.topology, Topology::Cluster(_)) {
+            costs.push(
                 "all counters of a domain are in one hash slot, on one node of the Redis Cluster",
-            ),
-            (
-                per_second.is_some(),
+            );
+        }
+        if per_second.is_some() {
+            costs.push(
                 "limits per second are counted in the Redis of REDIS_URL, not in that of \
                  REDIS_PERSECOND_URL",
-            ),
-        ];
-        let costs: Vec<_> = costs
-            .into_iter()
-            .filter(|(applies, _)| *applies)
-            .map(|(_, cost)| cost)
-            .collect();
+            );
+        }
         if !costs.is_empty() {
             let costs = costs.join("; ");
             warnings.push(format!(

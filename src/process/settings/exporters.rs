@@ -260,9 +260,7 @@ fn tags(variable: &str, text: &str) -> Result<BTreeMap<String, String>, SettingE
         let (tag, value) = pair.split_once(':').unwrap_or((pair, ""));
         let is_usable = |text: &str| {
             !text.is_empty()
-                && !text
-                    .chars()
-                    .any(|char| char.is_control() || char == '|' || char == '#')
+                && !text.contains(|char: char| char.is_control() || matches!(char, '|' | '#'))
         };
         if !is_usable(tag) || !is_usable(value) {
             return Err(SettingError(format!(
@@ -283,16 +281,7 @@ fn tags(variable: &str, text: &str) -> Result<BTreeMap<String, String>, SettingE
 /// The name of a label; other characters than letters, digits and `_` become `_`. Source:
 /// Prometheus, "Data model".
 fn label(tag: &str) -> Result<String, SettingError> {
-    let name: String = tag
-        .chars()
-        .map(|char| {
-            if char.is_ascii_alphanumeric() {
-                char
-            } else {
-                '_'
-            }
-        })
-        .collect();
+    let name = tag.replace(|char: char| !char.is_ascii_alphanumeric(), "_");
     let begins_with_a_digit = name.starts_with(|char: char| char.is_ascii_digit());
     if begins_with_a_digit || name.starts_with("__") || TAKEN_LABELS.contains(&name.as_str()) {
         return Err(SettingError(format!(

@@ -86,33 +86,23 @@ impl LogFlags {
 }
 
 fn secret(path: &Path) -> Result<Vec<u8>, SettingError> {
+    let unusable =
+        |reason: String| SettingError(format!("{SUBJECTS_SECRET}: {} {reason}", path.display()));
     let mut secret = Vec::new();
-    let read = std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut secret));
-    if let Err(error) = read {
-        return Err(SettingError(format!(
-            "{SUBJECTS_SECRET}: {} cannot be read: {error}",
-            path.display()
-        )));
-    }
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut secret))
+        .map_err(|error| unusable(format!("cannot be read: {error}")))?;
     if secret.len() as u64 > MAX_SECRET_BYTES {
-        return Err(SettingError(format!(
-            "{SUBJECTS_SECRET}: {} is longer than {MAX_SECRET_BYTES} bytes",
-            path.display()
-        )));
+        return Err(unusable(format!("is longer than {MAX_SECRET_BYTES} bytes")));
     }
-    while secret
-        .last()
-        .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))
-    {
+    while let Some(b'\n' | b'\r') = secret.last() {
         secret.pop();
     }
     if secret.len() < MIN_SECRET_BYTES {
         let remedy = "a short secret can be found by trying; `openssl rand -hex 32` makes one";
         let bytes = secret.len();
-        return Err(SettingError(format!(
-            "{SUBJECTS_SECRET}: {} has {bytes} bytes, fewer than {MIN_SECRET_BYTES}: {remedy}",
-            path.display()
+        return Err(unusable(format!(
+            "has {bytes} bytes, fewer than {MIN_SECRET_BYTES}: {remedy}"
         )));
     }
     Ok(secret)

@@ -5,8 +5,7 @@
 
 use super::setting::without_effect;
 
-/// A name (a `*` at its end matches any text) and the values beside the empty one that are ignored,
-/// in lower case.
+/// A name, and the values beside the empty one that are ignored, in lower case.
 pub(super) type Setting = (&'static str, &'static [&'static str]);
 
 const OFF: &[&str] = &["0", "f", "false"];
@@ -99,10 +98,7 @@ pub(super) fn check(environment: &[(String, String)]) -> Vec<String> {
 
 fn is_reported((known, harmless): &Setting, name: &str, value: &str) -> bool {
     let value = value.to_ascii_lowercase();
-    let is_it = known
-        .strip_suffix('*')
-        .map_or(*known == name, |start| name.starts_with(start));
-    is_it && !value.is_empty() && !harmless.contains(&value.as_str())
+    *known == name && !value.is_empty() && !harmless.contains(&value.as_str())
 }
 
 /// Every variable of envoyproxy/ratelimit, its default, and what Weir does with another value;

@@ -2,6 +2,7 @@
 
 use clap::{ArgAction, Args};
 
+use super::setting::{no_effect, setting};
 use super::{SettingError, parse};
 use crate::service::rls::respond::{self, HeaderNames, RateLimitHeaders};
 
@@ -101,11 +102,11 @@ impl ResponseFlags {
     ) -> Result<respond::Options, SettingError> {
         let form = match self.ratelimit_headers.filter(|form| *form != Form::Unset) {
             Some(form) => {
-                if self.limit_response_headers_enabled && form != Form::Legacy {
-                    warnings.push(
-                        "LIMIT_RESPONSE_HEADERS_ENABLED has no effect: RATELIMIT_HEADERS chooses \
-                         the form of the headers"
-                            .to_owned(),
+                if form != Form::Legacy {
+                    no_effect(
+                        &[setting!(self.limit_response_headers_enabled)],
+                        "RATELIMIT_HEADERS chooses the form of the headers",
+                        warnings,
                     );
                 }
                 form
@@ -123,9 +124,9 @@ impl ResponseFlags {
             },
             retry_after: self.retry_after_header_enabled,
             problem_details: self.problem_details_enabled,
-            refused_by: match self.refused_by_header.as_str() {
-                "" => None,
-                name => Some(checked("REFUSED_BY_HEADER", name)?),
+            refused_by: match setting!(self.refused_by_header) {
+                (_, name) if name.is_empty() => None,
+                setting => Some(checked(setting)?),
             },
             paths_as_names: self.limit_paths_as_names_enabled,
             dynamic_metadata: self.response_dynamic_metadata,
@@ -134,16 +135,16 @@ impl ResponseFlags {
 
     fn names(&self) -> Result<HeaderNames, SettingError> {
         Ok(HeaderNames {
-            limit: checked("LIMIT_LIMIT_HEADER", &self.limit_limit_header)?,
-            remaining: checked("LIMIT_REMAINING_HEADER", &self.limit_remaining_header)?,
-            reset: checked("LIMIT_RESET_HEADER", &self.limit_reset_header)?,
+            limit: checked(setting!(self.limit_limit_header))?,
+            remaining: checked(setting!(self.limit_remaining_header))?,
+            reset: checked(setting!(self.limit_reset_header))?,
         })
     }
 }
 
-fn checked(variable: &str, name: &str) -> Result<String, SettingError> {
+fn checked((variable, name): (&str, &String)) -> Result<String, SettingError> {
     match http::HeaderName::from_bytes(name.as_bytes()) {
-        Ok(_) => Ok(name.to_owned()),
+        Ok(_) => Ok(name.clone()),
         Err(_) => Err(SettingError(format!(
             "{variable}: {name:?} is not a valid header name; write letters, digits and `-`, as in \
              RateLimit-Limit"

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use prost_types::value::Kind;
-use prost_types::{Struct, Value};
+use prost_types::Struct;
 
 use super::setting::{list, set, setting};
 use super::{SettingError, in_range, parse};
@@ -235,12 +234,7 @@ impl XdsFlags {
                      `name=value,name=value`"
                 )));
             };
-            fields.insert(
-                name.to_owned(),
-                Value {
-                    kind: Some(Kind::StringValue(value.to_owned())),
-                },
-            );
+            fields.insert(name.to_owned(), value.into());
         }
         Ok(Node {
             id: self.config_grpc_xds_node_id.clone(),

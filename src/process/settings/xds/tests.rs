@@ -1,6 +1,7 @@
 //! Tests of the settings of a control plane.
 
 use clap::Parser;
+use prost_types::value::Kind;
 
 use super::*;
 use crate::process::settings::Flags;
