@@ -39,7 +39,7 @@ use super::source::{Node, Position, ValueType};
 use super::{Commit, Rules};
 use data::Data;
 pub(crate) use data::is_table;
-use defaults::{Declared, Defaults};
+use defaults::Defaults;
 use fields::Section;
 pub(crate) use fields::nearest;
 use overlay::Cursor;
@@ -102,23 +102,24 @@ pub struct Compiled {
 /// All problems of all files, including warnings, in the order of files, lines and columns, if at
 /// least one is an error.
 pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<Problem>> {
-    let mut compiler = Compiler::default();
-    compiler.data = Data::read(&mut compiler.problems, files);
+    let problems = Problems::default();
+    let mut compiler = Compiler {
+        data: Data::read(&problems, files),
+        ..Compiler::new(&problems)
+    };
     let mut domains: HashMap<Box<str>, Domain> = HashMap::new();
     let is_limits = |file: &&SourceText| !compiler.data.has(&file.name);
     for file in files.iter().filter(is_limits).collect::<Vec<_>>() {
-        compiler.problems.open(&file.name);
+        problems.open(&file.name);
         compile_file(&mut compiler, &mut domains, file, options);
     }
     for domain in domains.values_mut() {
         domain.siblings.finish(&mut compiler);
-        check_for_limits(&mut compiler.problems, domain);
+        check_for_limits(&problems, domain);
         domain.limits = settle::settle(&mut compiler, domain, options.process);
-        check_replaced(&mut compiler.problems, domain);
+        check_replaced(&problems, domain);
     }
-    let (refused, problems) = compiler
-        .problems
-        .finish(options.strict, options.strict || options.for_check);
+    let (refused, problems) = problems.finish(options.strict, options.strict || options.for_check);
     if refused {
         return Err(problems);
     }
@@ -134,9 +135,8 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
 }
 
 /// The state that all files share.
-#[derive(Default)]
 struct Compiler<'o> {
-    problems: Problems,
+    problems: &'o Problems,
     path_bytes: usize,
     /// The limits come from a control plane: what is unusual in a file, such as a node without a
     /// limit, is not in what a program generates.
@@ -148,6 +148,21 @@ struct Compiler<'o> {
     /// Rows of all tables so far.
     rows: usize,
     matched: matching::Totals,
+}
+
+impl<'o> Compiler<'o> {
+    /// One that has read nothing.
+    fn new(problems: &'o Problems) -> Self {
+        Self {
+            problems,
+            path_bytes: 0,
+            from_control_plane: false,
+            overlay: Cursor::default(),
+            data: Data::default(),
+            rows: 0,
+            matched: matching::Totals::default(),
+        }
+    }
 }
 
 /// A domain under construction.
@@ -165,7 +180,8 @@ struct Domain {
     names: HashSet<Box<str>>,
     /// The names in `replaces`, which a later file may define.
     replaced: Vec<(Location, Box<str>)>,
-    commit: Option<Declared<Commit>>,
+    /// What its first file that says so declares, and where.
+    commit: Option<(Commit, Location)>,
     defaults: Defaults,
     plans: Plans,
     /// Whether a file contains a limit, or the attempt of one.
@@ -191,7 +207,7 @@ impl Domain {
             name: self.name,
             tree: self.siblings.tree,
             limits: self.limits,
-            commit: self.commit.map_or(process.commit, |commit| commit.value),
+            commit: self.commit.map_or(process.commit, |(commit, _)| commit),
             on_store_failure: self.defaults.on_store_failure(),
         }
     }
@@ -203,7 +219,8 @@ fn compile_file(
     file: &SourceText,
     options: &Options,
 ) {
-    let Some(document) = compiler.problems.document(&file.text) else {
+    let problems = compiler.problems;
+    let Some(document) = problems.document(&file.text) else {
         return;
     };
     let holds_only_comments = document.root.is_none() && !file.text.trim_ascii().is_empty();
@@ -215,19 +232,18 @@ fn compile_file(
             "the file is empty"
         };
         let whole = Position::default();
-        return compiler.problems.error(whole, what, REMEDY_FOR_DOMAIN);
+        return problems.error(whole, what, REMEDY_FOR_DOMAIN);
     };
-    let Some(fields) = fields::read(&mut compiler.problems, &root, Section::Root) else {
+    let Some(fields) = fields::read(problems, &root, Section::Root) else {
         return;
     };
-    let location = compiler.problems.here(fields.lack("domain").at);
+    let location = problems.here(fields.lack("domain").at);
     // A file without a domain of its own is an error already. The rest of it is checked in a domain
     // that is dropped.
     let mut scratch = Domain::new("", 0, location);
     let number = u32::try_from(domains.len()).unwrap_or(u32::MAX);
-    let problems = &mut compiler.problems;
     let lack = ("the file has no domain", REMEDY_FOR_DOMAIN);
-    let domain = match fields::required(problems, &fields, "domain", lack) {
+    let domain = match fields.required("domain", lack) {
         None => &mut scratch,
         Some(name) => match domains.get(name).map(|known| known.first) {
             Some(first) if !options.merge_domains => {
@@ -243,7 +259,7 @@ fn compile_file(
                 .or_insert_with(|| Domain::new(name, number, location)),
         },
     };
-    defaults::read(&mut compiler.problems, &fields, domain);
+    defaults::read(problems, &fields, domain);
     domain.mentions_limit |= fields.meant("descriptors") || fields.has_misplaced();
     if let Some(list) = fields.get("descriptors") {
         let mut siblings = std::mem::take(&mut domain.siblings);
@@ -262,7 +278,7 @@ const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy send
 
 /// A domain without limits is a warning: Envoy's requests in it are all allowed. After an error it
 /// may be no more than a consequence.
-fn check_for_limits(problems: &mut Problems, domain: &Domain) {
+fn check_for_limits(problems: &Problems, domain: &Domain) {
     if !domain.mentions_limit && !problems.has_errors() {
         let name = quoted(&domain.name);
         let what = format!(
@@ -275,7 +291,7 @@ fn check_for_limits(problems: &mut Problems, domain: &Domain) {
 }
 
 /// A name that no limit has is a warning, because the Go service ignores it.
-fn check_replaced(problems: &mut Problems, domain: &Domain) {
+fn check_replaced(problems: &Problems, domain: &Domain) {
     let is_unknown = |(_, name): &&(_, Box<str>)| !domain.names.contains(name);
     for (location, name) in domain.replaced.iter().filter(is_unknown) {
         let near = fields::nearest(name, domain.names.iter().map(AsRef::as_ref));

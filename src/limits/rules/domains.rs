@@ -13,10 +13,9 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use super::compile::{CompiledDomain, EntryNumber, Problem, Severity, compile_domain};
+use super::compile::{CompiledDomain, EntryNumber, Problem, compile_domain};
 pub use super::compile::{Overlay, ReadOverlay, XdsDefaults, XdsOptions};
 use super::resource::Resource;
-use super::source::Position;
 use super::{Domain, Rules};
 
 /// The most warnings of one list. A control plane may send a hundred thousand duplicates.
@@ -26,10 +25,12 @@ pub(crate) const MOST_WARNINGS: usize = 1_000;
 #[derive(Debug, Default)]
 pub struct Domains {
     entries: BTreeMap<String, Entry>,
-    numbers: Numbers,
+    /// The numbers below the next one that no domain has. A domain keeps its number, so that the ids
+    /// of its limits stay valid.
+    free_numbers: Vec<u32>,
     settings: XdsOptions,
-    /// Resources of the last list whose domain an earlier one defines, with the domain.
-    shadowed: Vec<(String, String)>,
+    /// Resources of the last list whose domain an earlier one defines.
+    shadowed: Vec<Arc<Resource>>,
     /// Whether there was a list.
     is_applied: bool,
     /// The bytes of the paths of all limits in force.
@@ -96,22 +97,6 @@ struct Good {
     path_bytes: usize,
 }
 
-/// The numbers of domains. A domain keeps its number, so that the ids of its limits stay valid.
-#[derive(Debug, Default)]
-struct Numbers {
-    next: u32,
-    free: Vec<u32>,
-}
-
-impl Numbers {
-    fn take(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.next += 1;
-            self.next - 1
-        })
-    }
-}
-
 impl Domains {
     /// Applies a list of all resources, in any order.
     pub fn apply<R: Into<Arc<Resource>>>(
@@ -171,7 +156,7 @@ impl Domains {
             let Some(entry) = self.entries.remove(&domain) else {
                 continue;
             };
-            self.numbers.free.push(entry.number);
+            self.free_numbers.push(entry.number);
             if let Some(good) = entry.good {
                 self.path_bytes -= good.path_bytes;
                 applied.removed.push(domain);
@@ -195,7 +180,11 @@ impl Domains {
             }
             return;
         }
-        let number = known.map_or_else(|| self.numbers.take(), |entry| entry.number);
+        let next = self.entries.len() as u32;
+        let number = known
+            .map(|entry| entry.number)
+            .or_else(|| self.free_numbers.pop())
+            .unwrap_or(next);
         let own_bytes = known
             .and_then(|entry| entry.good.as_ref())
             .map_or(0, |good| good.path_bytes);
@@ -281,37 +270,37 @@ impl Domains {
     }
 
     /// Refuses resources whose domain an earlier resource defines.
-    fn report_shadowed(&mut self, shadowed: Vec<(String, String, String)>, applied: &mut Applied) {
+    fn report_shadowed(
+        &mut self,
+        shadowed: Vec<(Arc<Resource>, Arc<Resource>)>,
+        applied: &mut Applied,
+    ) {
         let before = std::mem::take(&mut self.shadowed);
-        for (resource, domain, first) in shadowed {
+        for (resource, first) in shadowed {
+            let Resource { name, domain, .. } = &*resource;
+            let first = &first.name;
             let what = format!("the domain '{domain}' is already defined, in resource {first}");
             let remedy = "send one resource for each domain, or set MERGE_DOMAIN_CONFIG=true, with \
                 which resources may share a domain";
-            let whole = (format!("resource {resource}"), Position::default());
-            let problem = Problem::new(Severity::Error, whole, what, remedy);
-            let this = (resource.clone(), domain.clone());
-            let is_new = !before.contains(&this);
-            self.shadowed.push(this);
+            let is_same = |known: &Arc<Resource>| (&known.name, &known.domain) == (name, domain);
             applied.refused.push(Refused {
-                resource,
-                domain,
-                problems: vec![problem],
+                resource: name.clone(),
+                domain: domain.clone(),
+                problems: vec![Problem::whole(format!("resource {name}"), what, remedy)],
                 keeps_old: false,
-                is_new,
+                is_new: !before.iter().any(is_same),
             });
+            self.shadowed.push(resource);
         }
     }
 }
 
 impl Entry {
     fn refused(&self, domain: String, is_new: bool) -> Refused {
-        let resource = self
-            .received
-            .first()
-            .map(|resource| resource.name.clone())
-            .unwrap_or_default();
+        let first = self.received.first();
+        let resource = first.map(|resource| resource.name.clone());
         Refused {
-            resource,
+            resource: resource.unwrap_or_default(),
             domain,
             problems: self.problems.clone(),
             keeps_old: self.good.is_some(),
@@ -320,15 +309,15 @@ impl Entry {
     }
 }
 
-/// The resources of each domain, sorted by their names; and those that are left out, with their
-/// domain and the resource that defines it.
+/// The resources of each domain, sorted by their names; and those that are left out, with the
+/// resource that defines their domain.
 #[expect(clippy::type_complexity, reason = "the parts of one result")]
 fn by_domain(
     mut resources: Vec<Arc<Resource>>,
     merge_domains: bool,
 ) -> (
     BTreeMap<String, Vec<Arc<Resource>>>,
-    Vec<(String, String, String)>,
+    Vec<(Arc<Resource>, Arc<Resource>)>,
 ) {
     // Resources of one name are a mistake of the control plane. Their content decides, so that the
     // order of the message does not.
@@ -345,11 +334,7 @@ fn by_domain(
         match group.first() {
             // One without a domain is refused for that.
             Some(first) if !merge_domains && !resource.domain.is_empty() => {
-                shadowed.push((
-                    resource.name.clone(),
-                    resource.domain.clone(),
-                    first.name.clone(),
-                ));
+                shadowed.push((resource, Arc::clone(first)));
             }
             _ => group.push(resource),
         }

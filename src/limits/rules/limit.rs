@@ -8,6 +8,8 @@ use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
+use hashbrown::HashMap;
+
 use super::shown_name::shown;
 use super::table::{RowNumber, Table};
 use crate::core::algorithm::Algorithm;
@@ -131,36 +133,30 @@ pub struct LimitTable {
     /// It is that of values without a row too; otherwise they have none.
     pub has_default: bool,
     /// The number of rows of each limit that has some.
-    counts: Box<[(u32, usize)]>,
+    counts: HashMap<u32, usize>,
 }
 
 impl LimitTable {
     /// The table of a descriptor with these rows.
     #[must_use]
     pub fn new(rows: Table<RowMeaning>, level: usize, owner: u32, has_default: bool) -> Self {
-        let mut counts: Vec<(u32, usize)> = Vec::new();
+        let mut counts = HashMap::new();
         for meaning in rows.rows().filter_map(|row| rows.meaning(row)) {
-            match counts.iter_mut().find(|(limit, _)| *limit == meaning.limit) {
-                Some((_, count)) => *count += 1,
-                None => counts.push((meaning.limit, 1)),
-            }
+            *counts.entry(meaning.limit).or_default() += 1;
         }
         Self {
             rows,
             level,
             owner,
             has_default,
-            counts: counts.into(),
+            counts,
         }
     }
 
     /// The rows of a limit.
     #[must_use]
     pub fn rows_of(&self, limit: LimitId) -> usize {
-        self.counts
-            .iter()
-            .find(|(own, _)| *own == limit.limit)
-            .map_or(0, |&(_, count)| count)
+        self.counts.get(&limit.limit).copied().unwrap_or_default()
     }
 
     /// The limit of values without a row.

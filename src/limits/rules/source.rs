@@ -51,6 +51,19 @@ pub(super) struct Position {
     pub(super) column: u32,
 }
 
+impl Position {
+    /// A file of 16 MiB has no line or column beyond 32 bits.
+    fn new(line: usize, column: usize) -> Self {
+        let [line, column] = [line, column].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        Self { line, column }
+    }
+
+    /// The beginning of a line.
+    pub(super) const fn line(line: u32) -> Self {
+        Self { line, column: 1 }
+    }
+}
+
 /// A problem that the reader found: what is wrong, and how to correct it.
 #[derive(Debug)]
 pub(super) struct Note {
@@ -244,11 +257,6 @@ impl Node {
             }
         })
     }
-}
-
-/// A file of 16 MiB has no line or column beyond 32 bits.
-fn narrow(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// A text of YAML as any value, for tests of what is printed.

@@ -109,13 +109,7 @@ impl<T> Tree<T> {
         let index = BranchIndex(self.branches.len());
         let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
         if is_pattern {
-            self.add_pattern(
-                Pattern {
-                    key: Glob::new(key),
-                    value: value.map(Glob::new),
-                },
-                index,
-            );
+            self.add_pattern(Glob::new(key), value.map(Glob::new), index);
         }
         match value {
             Some(value) => self.add_exact(key, value, index),
@@ -134,13 +128,7 @@ impl<T> Tree<T> {
             (Some(key), None) => self.add_any_value(key, index),
             _ => {
                 let glob = |text: &Text| Glob::of(text.pieces());
-                self.add_pattern(
-                    Pattern {
-                        key: glob(key),
-                        value: value.map(glob),
-                    },
-                    index,
-                );
+                self.add_pattern(glob(key), value.map(glob), index);
             }
         }
         self.branches.push(branch);
@@ -233,31 +221,20 @@ impl<T> Tree<T> {
         digests.get(&sha256(entry.value)).copied()
     }
 
-    fn add_pattern(&mut self, pattern: Pattern, branch: BranchIndex) {
+    fn add_pattern(&mut self, key: Glob, value: Option<Glob>, branch: BranchIndex) {
         let index = PatternIndex(self.patterns.len());
-        match &pattern {
-            Pattern {
-                key:
-                    Glob {
-                        first: key,
-                        rest: None,
-                    },
-                value: Some(Glob { first: prefix, .. }),
-            } => {
+        match (&key, &value) {
+            (Glob { first, rest: None }, Some(Glob { first: prefix, .. })) => {
                 if !self.prefix_lengths.contains(&prefix.len()) {
                     self.prefix_lengths.push(prefix.len());
                 }
-                self.by_prefix
-                    .entry(Pair {
-                        key: key.clone(),
-                        value: prefix.clone(),
-                    })
-                    .or_default()
-                    .push(index);
+                let (key, value) = (first.clone(), prefix.clone());
+                let patterns = self.by_prefix.entry(Pair { key, value });
+                patterns.or_default().push(index);
             }
             _ => self.by_trying.push(index),
         }
-        self.patterns.push((pattern, branch));
+        self.patterns.push((Pattern { key, value }, branch));
     }
 
     /// The branch of the first pattern so far that matches everything that this key and value

@@ -47,7 +47,7 @@ pub(super) struct DataFile<'f> {
 
 impl<'f> Data<'f> {
     /// Reads those of `files` that others name.
-    pub(super) fn read(problems: &mut Problems, files: &'f [SourceText]) -> Self {
+    pub(super) fn read(problems: &Problems, files: &'f [SourceText]) -> Self {
         let mut data = Self::default();
         let Named {
             lists,
@@ -107,7 +107,7 @@ pub(crate) fn is_table(name: &str) -> bool {
 }
 
 /// The lines that are values. A line that begins with `#` is a comment.
-fn read<'f>(problems: &mut Problems, text: &'f [u8]) -> Vec<(&'f str, u32)> {
+fn read<'f>(problems: &Problems, text: &'f [u8]) -> Vec<(&'f str, u32)> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut values = Vec::new();
     for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
@@ -115,10 +115,7 @@ fn read<'f>(problems: &mut Problems, text: &'f [u8]) -> Vec<(&'f str, u32)> {
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        let at = source::Position {
-            line: number,
-            column: 1,
-        };
+        let at = source::Position::line(number);
         match str::from_utf8(line) {
             Ok(value) if value.len() <= LONGEST_VALUE => values.push((value, number)),
             Ok(_) => problems.error(
@@ -236,10 +233,10 @@ mod tests {
 
     #[test]
     fn lines_are_values_but_for_comments() {
-        let mut problems = Problems::default();
+        let problems = Problems::default();
         problems.open("v.txt");
         let values = read(
-            &mut problems,
+            &problems,
             b"\xef\xbb\xbfalice\r\n\n# bob\n  carol d \n\xff\nlast",
         );
         assert_eq!(values, [("alice", 1), ("carol d", 4), ("last", 6)]);

@@ -19,12 +19,6 @@ use crate::limits::rules::source::Node;
 /// The values of `commit` in a file.
 const COMMITS: [(&str, Commit); 2] = [("each", Commit::Each), ("all_or_none", Commit::AllOrNone)];
 
-/// A value that a domain gives once, or several times alike.
-pub(super) struct Declared<T> {
-    pub(super) value: T,
-    first: Location,
-}
-
 /// The `defaults` of a domain.
 #[derive(Default)]
 pub(super) struct Defaults {
@@ -41,20 +35,20 @@ impl Defaults {
 }
 
 /// Reads a `commit`; `None`, with an error, if it is none.
-pub(super) fn commit(problems: &mut Problems, node: &Node) -> Option<Commit> {
+pub(super) fn commit(problems: &Problems, node: &Node) -> Option<Commit> {
     options::named(&COMMITS)(problems, node, "commit")
 }
 
 /// Reads the keys of a file that concern its whole domain.
-pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, domain: &mut Domain) {
+pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain) {
     if let Some(node) = fields.get("commit")
         && let Some(value) = commit(problems, node)
     {
         let first = problems.here(node.at);
-        match &domain.commit {
-            None => domain.commit = Some(Declared { value, first }),
-            Some(known) if known.value == value => {}
-            Some(known) => differs(problems, "commit", known.first, first),
+        match domain.commit {
+            None => domain.commit = Some((value, first)),
+            Some((known, _)) if known == value => {}
+            Some((_, known)) => differs(problems, "commit", known, first),
         }
     }
     plans::read(problems, fields, &mut domain.plans);
@@ -68,8 +62,7 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, domain: &mut Do
             let what = "'algorithm: concurrency' is no default: the last descriptor of such a \
                 limit is the request's id";
             let remedy = "write it in the 'rate_limit' of these limits";
-            problems.error(fields.lack("algorithm"), what, remedy);
-            return None;
+            return problems.fail(fields.lack("algorithm"), what, remedy);
         }
         Some(PartialLimit {
             source: Source::Defaults(None),
@@ -87,7 +80,7 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, domain: &mut Do
     }
 }
 
-fn differs(problems: &mut Problems, key: &str, first: Location, second: Location) {
+fn differs(problems: &Problems, key: &str, first: Location, second: Location) {
     let first = problems.show(first);
     let what = format!("'{key}' differs from the one in {first}, for the same domain");
     let remedy = "write the same in both files, or remove one of them";

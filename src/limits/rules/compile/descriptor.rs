@@ -33,22 +33,14 @@ pub(super) struct Reader<'r, 'o> {
     pub(super) path: Vec<Level>,
 }
 
-/// What makes a limit of a descriptor.
-struct Written<'n, 'o> {
-    rate_limit: Option<RateLimit<'n>>,
-    table: Option<Result<PendingTable, ()>>,
-    added: Added<'o>,
-}
-
 impl<'o> Reader<'_, 'o> {
     /// Reads a list of descriptors into a level.
     pub(super) fn list(&mut self, list: &Node, siblings: &mut Siblings) {
-        let problems = &mut self.compiler.problems;
+        let problems = self.compiler.problems;
         let remedy = "begin each descriptor below it with '- key: '";
         let items = fields::items(problems, list, "descriptors", remedy).unwrap_or_default();
         siblings.add_networks(problems, items);
         for item in items {
-            let problems = &mut self.compiler.problems;
             if item.value_type() == ValueType::Nothing {
                 let remedy = "write 'key: ' behind the '-', or remove it";
                 problems.error(item, "a descriptor is empty", remedy);
@@ -62,7 +54,7 @@ impl<'o> Reader<'_, 'o> {
         let (mut level, matched) = read_level(self.compiler, fields).unzip();
         let matched = matched.flatten();
         let has_table = fields.get("table").is_some();
-        let problems = &mut self.compiler.problems;
+        let problems = self.compiler.problems;
         let at = problems.here(fields.node().at);
         if let Some(level) = level.as_mut().filter(|_| !has_table) {
             siblings.count_addresses(level, at);
@@ -89,7 +81,6 @@ impl<'o> Reader<'_, 'o> {
                 leaf: limit,
                 children: children.tree,
             };
-            let problems = &mut self.compiler.problems;
             siblings.add(problems, at, &level, matched.as_ref(), branch);
         }
     }
@@ -97,7 +88,7 @@ impl<'o> Reader<'_, 'o> {
     /// Enters a descriptor, and reads its limit.
     fn limit(&mut self, fields: &Fields<'_>, level: Option<Level>) -> Option<LimitId> {
         let node = fields.get("rate_limit");
-        let rate_limit = node.map(|node| rate::read(&mut self.compiler.problems, node));
+        let rate_limit = node.map(|node| rate::read(self.compiler.problems, node));
         let has_table = fields.get("table").is_some();
         let has_limit = node.is_some() || has_table || fields.meant("rate_limit");
         if !has_limit && !self.compiler.from_control_plane {
@@ -111,24 +102,25 @@ impl<'o> Reader<'_, 'o> {
         level.value_to_metric |= added.switches.value_to_metric;
         self.path.push(level);
         let rate_limit = match rate_limit {
-            None if has_table => Some(RateLimit::of_rows(&self.compiler.problems, fields)),
+            None if has_table => Some(RateLimit::of_rows(self.compiler.problems, fields)),
             rate_limit => rate_limit.flatten(),
         };
-        let written = Written {
-            rate_limit,
-            table: table::read(self.compiler, fields, &self.path),
-            added,
-        };
-        self.add_limit(fields, written)
+        let table = table::read(self.compiler, fields, &self.path);
+        self.add_limit(fields, rate_limit, table, added)
     }
 
-    fn add_limit(&mut self, fields: &Fields<'_>, written: Written<'_, 'o>) -> Option<LimitId> {
+    fn add_limit(
+        &mut self,
+        fields: &Fields<'_>,
+        rate_limit: Option<RateLimit<'_>>,
+        table: Option<Result<PendingTable, ()>>,
+        added: Added<'o>,
+    ) -> Option<LimitId> {
         let Self {
             compiler, domain, ..
         } = self;
-        let problems = &mut compiler.problems;
-        let added = written.added;
-        let switches = Switches::read(problems, fields).or(added.switches);
+        let problems = compiler.problems;
+        let switches = Switches::read(fields).or(added.switches);
         let metadata = fields
             .get("metadata")
             .and_then(|node| read_metadata(problems, node));
@@ -137,7 +129,7 @@ impl<'o> Reader<'_, 'o> {
             name,
             replaces,
             plan,
-        } = written.rate_limit?;
+        } = rate_limit?;
         let name = name.or_else(|| added.name());
         domain.names.extend(name.map(Into::into));
         let replaced = replaces
@@ -145,7 +137,7 @@ impl<'o> Reader<'_, 'o> {
             .map(|&(at, name)| (problems.here(at), name.into()));
         domain.replaced.extend(replaced);
         let layer = layer?;
-        let table = written.table.transpose().ok()?;
+        let table = table.transpose().ok()?;
         if switches.shadow_mode && plan.is_none() {
             warn_of_shadow(problems, &layer);
         }
@@ -189,32 +181,31 @@ impl<'o> Reader<'_, 'o> {
             "the keys and values above all limits have more than {LONGEST_PATHS} bytes in total"
         );
         let remedy = "write shorter keys and values, or fewer limits";
-        self.compiler.problems.error(fields.node(), what, remedy);
-        None
+        self.compiler.problems.fail(fields.node(), what, remedy)
     }
 }
 
 /// Key, value and switches of a descriptor; `None`, with an error, if it has no usable key.
 fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<(Level, Option<Match>)> {
-    let problems = &mut compiler.problems;
+    let problems = compiler.problems;
     let matched = matching::read(problems, &mut compiler.matched, &compiler.data, fields);
     let value = match fields.get("value") {
-        Some(node) if matches!(matched, Ok(None)) => fields::text(problems, node, "value")
+        Some(_) if matches!(matched, Ok(None)) => fields
+            .text("value")
             .map(|value| Some(value).filter(|value| !value.is_empty())),
         _ => Some(None),
     };
-    let value_to_metric = fields::switch(problems, fields, "value_to_metric");
-    let share_threshold = fields::switch(problems, fields, "share_threshold");
+    let value_to_metric = fields.switch("value_to_metric");
+    let share_threshold = fields.switch("share_threshold");
     let lack = (
         "the descriptor has no key",
         "write 'key: ' and the key that Envoy sends",
     );
-    let key = fields::required(problems, fields, "key", lack)?;
+    let key = fields.required("key", lack)?;
     let matched = matched.ok()?;
     if matched.is_some() && key.contains('*') {
         let what = "a key with '*' has no 'match'";
-        problems.error(fields.lack("key"), what, "write a descriptor for each key");
-        return None;
+        return problems.fail(fields.lack("key"), what, "write a descriptor for each key");
     }
     let value = value?;
     if let (Some(value), Some(node)) = (value, fields.get("value")) {
@@ -261,24 +252,25 @@ fn wrong_share(level: &Level) -> Option<(&'static str, &'static str)> {
 }
 
 /// The metadata of a limit, unless it cannot be returned or is too large.
-fn read_metadata(problems: &mut Problems, node: &Node) -> Option<Metadata> {
-    match node.metadata() {
-        Ok(metadata) if encoded_bytes(&metadata) <= MAX_METADATA_BYTES => return Some(metadata),
-        Ok(metadata) => {
-            let what = format!(
-                "the metadata has {} bytes as answers carry it",
-                encoded_bytes(&metadata)
-            );
-            let remedy = format!("write at most {MAX_METADATA_BYTES} bytes");
-            problems.error(node, what, remedy);
-        }
-        Err(note) => problems.error(note.at, note.what, note.remedy),
+fn read_metadata(problems: &Problems, node: &Node) -> Option<Metadata> {
+    let metadata = match node.metadata() {
+        Ok(metadata) => metadata,
+        Err(note) => return problems.fail(note.at, note.what, note.remedy),
+    };
+    let bytes = encoded_bytes(&metadata);
+    if bytes > MAX_METADATA_BYTES {
+        let what = format!("the metadata has {bytes} bytes as answers carry it");
+        return problems.fail(
+            node,
+            what,
+            format!("write at most {MAX_METADATA_BYTES} bytes"),
+        );
     }
-    None
+    Some(metadata)
 }
 
 /// A limit in shadow mode never refuses, whether its store answers or not.
-fn warn_of_shadow(problems: &mut Problems, layer: &PartialLimit) {
+fn warn_of_shadow(problems: &Problems, layer: &PartialLimit) {
     if let (Some(OnStoreFailure::Error | OnStoreFailure::Deny), Some(at)) =
         (layer.on_store_failure, layer.place("on_store_failure"))
     {

@@ -22,6 +22,7 @@ const AMOUNT: [&str; 3] = ["unit", "requests_per_unit", "unlimited"];
 
 /// The keys of a map that belong to its section.
 pub(super) struct Fields<'n> {
+    problems: &'n Problems,
     node: &'n Node,
     found: Vec<(&'static str, &'n Node)>,
     /// The keys that misspelled ones were probably meant to be: that they are missing needs no
@@ -81,6 +82,45 @@ impl<'n> Fields<'n> {
         self.found.iter().map(|&(key, node)| (key, node.at))
     }
 
+    /// The text of a value, exactly as it is in the file; `None` if it is missing or, with an error,
+    /// not text.
+    pub(super) fn text(&self, key: &str) -> Option<&'n str> {
+        text(self.problems, self.get(key)?, key)
+    }
+
+    /// A text that is not empty; `None`, with an error, without one.
+    pub(super) fn required(&self, key: &str, (what, remedy): (&str, &str)) -> Option<&'n str> {
+        let node = self.get(key);
+        if let Some(node) = node.filter(|node| node.text() != Some("")) {
+            return text(self.problems, node, key);
+        }
+        if !self.meant(key) {
+            let at = node.unwrap_or_else(|| self.lack(key));
+            self.problems.error(at, what, remedy);
+        }
+        None
+    }
+
+    /// A name that answers show, or a row or another limit names; `None` if it is empty, or, with an
+    /// error, if it is not text or has control characters.
+    pub(super) fn name(&self) -> Option<&'n str> {
+        let name = self.text("name").filter(|name| !name.is_empty())?;
+        self.problems.accept(self.lack("name"), checked_name(name))
+    }
+
+    /// The value of a switch; false if it is missing or wrong.
+    pub(super) fn switch(&self, key: &str) -> bool {
+        let node = self.get(key);
+        node.and_then(|node| bool(self.problems, node, key)) == Some(true)
+    }
+
+    /// The entries of a list; none if it is missing or, with an error, no list.
+    pub(super) fn items(&self, key: &str, remedy: &str) -> &'n [Rc<Node>] {
+        self.get(key)
+            .and_then(|node| items(self.problems, node, key, remedy))
+            .unwrap_or_default()
+    }
+
     /// Where to report that a key has no value: the key's null, or the map.
     pub(super) fn lack(&self, key: &str) -> &'n Node {
         self.written(key).unwrap_or(self.node)
@@ -89,7 +129,7 @@ impl<'n> Fields<'n> {
 
 /// Reads the keys of a map; `None`, with an error, if the node is not a map.
 pub(super) fn read<'n>(
-    problems: &mut Problems,
+    problems: &'n Problems,
     node: &'n Node,
     section: Section,
 ) -> Option<Fields<'n>> {
@@ -99,10 +139,10 @@ pub(super) fn read<'n>(
             (_, value_type) => value_type.name().to_owned(),
         };
         let what = format!("expected a map {}, found {found}", section.expected());
-        problems.error(node, what, section.remedy_for_map());
-        return None;
+        return problems.fail(node, what, section.remedy_for_map());
     };
     let mut fields = Fields {
+        problems,
         node,
         found: Vec::with_capacity(entries.len().min(section.keys().count())),
         meant: Vec::new(),
@@ -130,7 +170,7 @@ pub(super) fn read<'n>(
 
 /// Reports a key that has its meaning in other sections.
 fn report_misplaced(
-    problems: &mut Problems,
+    problems: &Problems,
     section: Section,
     (key, value): (&Node, &Node),
     (known, sections): (&str, &[Section]),
@@ -162,7 +202,7 @@ fn report_misplaced(
 }
 
 /// The name of a key; `None`, with an error, if it is not text.
-fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
+fn key_text<'n>(problems: &Problems, key: &'n Node) -> Option<&'n str> {
     let (which, remedy) = match (key.value_type(), key.text()) {
         (ValueType::Text, Some(text)) => return Some(text),
         (ValueType::Nothing, _) | (_, None) => (
@@ -175,13 +215,12 @@ fn key_text<'n>(problems: &mut Problems, key: &'n Node) -> Option<&'n str> {
         ),
     };
     let what = format!("{which} is {}, not text", key.value_type().name());
-    problems.error(key, what, remedy);
-    None
+    problems.fail(key, what, remedy)
 }
 
 /// Reports an unknown key, and returns the key that it was probably meant to be.
 fn unknown_key(
-    problems: &mut Problems,
+    problems: &Problems,
     key: &Node,
     name: &str,
     section: Option<Section>,
@@ -236,11 +275,11 @@ pub(crate) fn nearest<'k>(wrong: &str, known: impl Iterator<Item = &'k str>) -> 
 
 /// Checks an ignored value for what the Go service refuses: unknown keys, lists of anything but
 /// maps, and numbers with a fraction.
-fn check_ignored(problems: &mut Problems, node: &Node) {
+fn check_ignored(problems: &Problems, node: &Node) {
     match &node.content {
         Content::Scalar { .. } => {
             if matches!(node.value_type(), ValueType::Huge | ValueType::Float) {
-                no_float(problems, node);
+                no_float::<()>(problems, node);
             }
         }
         Content::Sequence(items) => {
@@ -270,7 +309,7 @@ fn check_ignored(problems: &mut Problems, node: &Node) {
     }
 }
 
-fn no_float(problems: &mut Problems, node: &Node) {
+fn no_float<T>(problems: &Problems, node: &Node) -> Option<T> {
     let text = node.text().unwrap_or_default();
     let what = format!(
         "{} is read as {}, which has no meaning here",
@@ -278,128 +317,72 @@ fn no_float(problems: &mut Problems, node: &Node) {
         node.value_type().name()
     );
     let remedy = format!("write \"{}\" if it is text", text.escape_default());
-    problems.error(node, what, remedy);
+    problems.fail(node, what, remedy)
 }
 
 /// The text of a value, exactly as it is in the file; `None`, with an error, if it is not text.
-pub(super) fn text<'n>(problems: &mut Problems, node: &'n Node, key: &str) -> Option<&'n str> {
+pub(super) fn text<'n>(problems: &Problems, node: &'n Node, key: &str) -> Option<&'n str> {
     match (node.value_type(), node.text()) {
         (ValueType::Text | ValueType::Bool | ValueType::Int, Some(text)) => Some(text),
-        (ValueType::Huge | ValueType::Float, _) => {
-            no_float(problems, node);
-            None
-        }
+        (ValueType::Huge | ValueType::Float, _) => no_float(problems, node),
         (value_type, _) => {
             let what = format!("'{key}' is {}, not text", value_type.name());
-            problems.error(node, what, format!("write text behind '{key}: '"));
-            None
+            problems.fail(node, what, format!("write text behind '{key}: '"))
         }
     }
-}
-
-/// A text that is not empty; `None`, with an error, without one.
-pub(super) fn required<'n>(
-    problems: &mut Problems,
-    fields: &Fields<'n>,
-    key: &str,
-    (what, remedy): (&str, &str),
-) -> Option<&'n str> {
-    let node = fields.get(key);
-    if let Some(node) = node.filter(|node| node.text() != Some("")) {
-        return text(problems, node, key);
-    }
-    if !fields.meant(key) {
-        let at = node.unwrap_or_else(|| fields.lack(key));
-        problems.error(at, what, remedy);
-    }
-    None
 }
 
 /// The entries of a list; `None`, with an error, if it is none.
 pub(super) fn items<'n>(
-    problems: &mut Problems,
+    problems: &Problems,
     node: &'n Node,
     key: &str,
-    remedy: impl Into<String>,
+    remedy: &str,
 ) -> Option<&'n [Rc<Node>]> {
     if let Content::Sequence(items) = &node.content {
         return Some(items);
     }
     let what = format!("'{key}' is {}, not a list", node.value_type().name());
-    problems.error(node, what, remedy);
-    None
+    problems.fail(node, what, remedy)
 }
 
-/// A name that answers show, or a row or another limit names; `None` if it is empty, or, with an
-/// error, if it is not text or has control characters.
-pub(super) fn name<'n>(problems: &mut Problems, fields: &Fields<'n>) -> Option<&'n str> {
-    let node = fields.get("name")?;
-    let name = text(problems, node, "name").filter(|name| !name.is_empty())?;
-    let wrong = wrong_name(name);
-    if let Some((what, remedy)) = &wrong {
-        problems.error(node, what, *remedy);
+/// The name, or what is wrong with it and the remedy. A line break in one would be a line break in
+/// headers and logs.
+pub(super) fn checked_name(name: &str) -> Result<&str, (String, &'static str)> {
+    if !name.chars().any(char::is_control) {
+        return Ok(name);
     }
-    wrong.is_none().then_some(name)
-}
-
-/// What is wrong with a name, and the remedy. A line break in one would be a line break in headers
-/// and logs.
-pub(super) fn wrong_name(name: &str) -> Option<(String, &'static str)> {
-    let wrong = name.chars().any(char::is_control);
-    wrong.then(|| {
-        (
-            format!(
-                "the name {} has a line break or another control character",
-                quoted(name)
-            ),
-            "write one line of text",
-        )
-    })
+    let name = quoted(name);
+    let what = format!("the name {name} has a line break or another control character");
+    Err((what, "write one line of text"))
 }
 
 /// The value that the text names; `None`, with an error, if it names none. `noun` says what the
 /// names are of.
 pub(super) fn one_of<T: Copy>(
-    problems: &mut Problems,
+    problems: &Problems,
     node: &Node,
     text: &str,
     noun: &str,
     named: &[(&'static str, T)],
 ) -> Option<T> {
-    let found = named
-        .iter()
-        .find(|(name, _)| *name == text)
-        .map(|&(_, value)| value);
+    let found = named.iter().find(|(name, _)| *name == text);
     if found.is_none() {
         let near = nearest(text, named.iter().map(|&(name, _)| name));
         let remedy = near.map_or_else(|| list(named), |near| format!("write '{near}'"));
         problems.error(node, format!("unknown {noun}: {}", quoted(text)), remedy);
     }
-    found
+    found.map(|&(_, value)| value)
 }
 
 /// The remedy that lists all names.
 pub(super) fn list<T>(named: &[(&'static str, T)]) -> String {
-    format!(
-        "write one of {}",
-        named
-            .iter()
-            .map(|&(name, _)| name)
-            .collect::<Vec<_>>()
-            .join(", ")
-    )
-}
-
-/// The value of a switch; false if it is missing or wrong.
-pub(super) fn switch(problems: &mut Problems, fields: &Fields<'_>, key: &str) -> bool {
-    fields
-        .get(key)
-        .and_then(|node| bool(problems, node, key))
-        .unwrap_or(false)
+    let names: Vec<_> = named.iter().map(|&(name, _)| name).collect();
+    format!("write one of {}", names.join(", "))
 }
 
 /// A bool; `None`, with an error, if it is anything else.
-pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bool> {
+pub(super) fn bool(problems: &Problems, node: &Node, key: &str) -> Option<bool> {
     if let Some(bool) = node.read::<bool>() {
         return Some(bool);
     }
@@ -413,8 +396,7 @@ pub(super) fn bool(problems: &mut Problems, node: &Node, key: &str) -> Option<bo
             format!("write '{key}: true' or '{key}: false'"),
         ),
     };
-    problems.error(node, what, remedy);
-    None
+    problems.fail(node, what, remedy)
 }
 
 fn in_quotes(text: &str) -> String {
@@ -432,18 +414,18 @@ fn found(node: &Node) -> String {
 }
 
 /// A whole number from 0 to 2^32 - 1; `None`, with an error, if it is anything else.
-pub(super) fn number(problems: &mut Problems, node: &Node, key: &str) -> Option<u32> {
+pub(super) fn number(problems: &Problems, node: &Node, key: &str) -> Option<u32> {
     whole(problems, node, key, "2^32-1", u32::MAX.into())
         .and_then(|number| u32::try_from(number).ok())
 }
 
 /// A number of hits, from 0 to 2^53 - 1; `None`, with an error, if it is anything else.
-pub(super) fn amount(problems: &mut Problems, node: &Node, key: &str) -> Option<u64> {
+pub(super) fn amount(problems: &Problems, node: &Node, key: &str) -> Option<u64> {
     whole(problems, node, key, "2^53-1", MAX_SAFE_INTEGER)
 }
 
 /// A whole number up to `most`, which is `power`.
-fn whole(problems: &mut Problems, node: &Node, key: &str, power: &str, most: u64) -> Option<u64> {
+fn whole(problems: &Problems, node: &Node, key: &str, power: &str, most: u64) -> Option<u64> {
     let number = node.read::<u64>().filter(|&number| number <= most);
     let text = node.text().unwrap_or_default();
     if let Some(number) = number {
@@ -494,8 +476,7 @@ fn whole(problems: &mut Problems, node: &Node, key: &str, power: &str, most: u64
             format!("write a whole number, such as '{key}: 100'"),
         ),
     };
-    problems.error(node, format!("'{key}' is {what}"), remedy);
-    None
+    problems.fail(node, format!("'{key}' is {what}"), remedy)
 }
 
 fn is_number(text: &str, most: u64) -> bool {

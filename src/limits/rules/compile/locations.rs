@@ -11,9 +11,7 @@ const LONGEST_PATH: usize = 400;
 
 /// The descriptors of a domain, each with its resource, for messages about them.
 pub(super) struct Resources {
-    names: Vec<String>,
-    /// The names as the origins of limits, by the same index.
-    documents: Vec<Arc<str>>,
+    names: Vec<Arc<str>>,
     /// By their numbers less 1, parents before their children.
     descriptors: Vec<Descriptor>,
 }
@@ -29,14 +27,9 @@ struct Descriptor {
 impl Resources {
     /// Resources without descriptors so far.
     pub(super) fn new(names: impl Iterator<Item = String>) -> Self {
-        let names: Vec<_> = names.collect();
-        let documents = names
-            .iter()
-            .map(|name| format!("resource {}", cut(name)).into())
-            .collect();
+        let names = names.map(|name| format!("resource {}", cut(&name)).into());
         Self {
-            names,
-            documents,
+            names: names.collect(),
             descriptors: Vec::new(),
         }
     }
@@ -44,10 +37,7 @@ impl Resources {
     /// The resource of the descriptor at a position.
     pub(super) fn document(&self, at: Position) -> Arc<str> {
         let resource = self.descriptor(at.line).map_or(0, |own| own.resource);
-        self.documents
-            .get(resource)
-            .map(Arc::clone)
-            .unwrap_or_default()
+        self.name(resource)
     }
 
     /// The position of the descriptor that is added next.
@@ -75,27 +65,22 @@ impl Resources {
     }
 
     /// A resource in a message.
-    pub(super) fn name(&self, resource: usize) -> String {
-        format!(
-            "resource {}",
-            cut(self.names.get(resource).map_or("", String::as_str))
-        )
+    pub(super) fn name(&self, resource: usize) -> Arc<str> {
+        self.names.get(resource).cloned().unwrap_or_default()
     }
 
     /// The resource and the path of a position.
-    pub(super) fn show(&self, at: Position) -> (String, String) {
+    pub(super) fn show(&self, at: Position) -> (Arc<str>, String) {
         let own = self.descriptor(at.line);
         let mut levels = Vec::new();
         let mut next = own;
         while let Some(descriptor) = next {
             let key = shown(descriptor.key.text().unwrap_or_default());
-            let value = descriptor
-                .value
-                .as_ref()
-                .and_then(|value| value.text())
-                .filter(|value| !value.is_empty());
-            levels
-                .push(value.map_or_else(|| key.clone(), |value| format!("{key}={}", shown(value))));
+            let value = descriptor.value.as_ref().and_then(|value| value.text());
+            levels.push(match value {
+                Some(value) => format!("{key}={}", shown(value)),
+                None => key,
+            });
             next = self.descriptor(descriptor.parent);
         }
         levels.reverse();

@@ -100,7 +100,7 @@ impl Match {
 /// Reads what a descriptor matches: `Ok(None)` if it matches by text, and an error that is reported
 /// if it says something else that is wrong.
 pub(super) fn read(
-    problems: &mut Problems,
+    problems: &Problems,
     totals: &mut Totals,
     data: &Data<'_>,
     fields: &Fields<'_>,
@@ -108,7 +108,7 @@ pub(super) fn read(
     let kind = match fields.get("match") {
         None => Kind::Exact,
         Some(node) => {
-            let text = fields::text(problems, node, "match").ok_or(())?;
+            let text = fields.text("match").ok_or(())?;
             fields::one_of(problems, node, text, "kind of match", &KINDS).ok_or(())?
         }
     };
@@ -163,7 +163,7 @@ pub(super) fn read(
 }
 
 impl Totals {
-    fn count(&mut self, problems: &mut Problems, node: &Node, read: &Match) -> Result<(), ()> {
+    fn count(&mut self, problems: &Problems, node: &Node, read: &Match) -> Result<(), ()> {
         self.values = self.values.saturating_add(read.at.len());
         self.regexes += usize::from(read.regex().is_some());
         if self.values > MOST_VALUES {
@@ -191,17 +191,13 @@ impl Totals {
     }
 }
 
-fn regex(problems: &mut Problems, fields: &Fields<'_>) -> Option<Match> {
+fn regex(problems: &Problems, fields: &Fields<'_>) -> Option<Match> {
     let Some(node) = fields.get("value") else {
         let what = "'match: regex' has no expression";
-        problems.error(fields.lack("value"), what, "write it behind 'value: '");
-        return None;
+        return problems.fail(fields.lack("value"), what, "write it behind 'value: '");
     };
-    let text = fields::text(problems, node, "value")?;
-    if let Err((what, remedy)) = check_regex(text) {
-        problems.error(node, what, remedy);
-        return None;
-    }
+    let text = fields.text("value")?;
+    problems.accept(node, check_regex(text))?;
     Some(Match {
         text: format!("regex:{text}").into(),
         matching: Matching::Regex,
@@ -210,7 +206,7 @@ fn regex(problems: &mut Problems, fields: &Fields<'_>) -> Option<Match> {
     })
 }
 
-fn set(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
+fn set(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
     let (name, values) = values::list(problems, data, fields, "values of a set")?;
     let has_addresses = values
         .iter()
@@ -227,29 +223,25 @@ fn set(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<
     })
 }
 
-fn cidr(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
+fn cidr(problems: &Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option<Match> {
     let is_list = ["values", "values_file"]
         .iter()
         .any(|key| fields.get(key).is_some());
     let (name, written) = match fields.get("value") {
         Some(node) if is_list => {
             let what = "'value' stands beside a list of networks";
-            problems.error(node, what, "write all networks in 'values'");
-            return None;
+            return problems.fail(node, what, "write all networks in 'values'");
         }
         Some(node) => {
-            let text = fields::text(problems, node, "value")?;
+            let text = fields.text("value")?;
             (String::new(), vec![(text, problems.here(node.at))])
         }
         None => values::list(problems, data, fields, "networks")?,
     };
-    let mut networks = Vec::with_capacity(written.len());
-    for &(text, at) in &written {
-        match network(text) {
-            Ok(network) => networks.push(network),
-            Err((what, remedy)) => problems.error(at, what, remedy),
-        }
-    }
+    let networks = written.iter();
+    let networks: Vec<_> = networks
+        .filter_map(|&(text, at)| problems.accept(at, network(text)))
+        .collect();
     if networks.len() < written.len() {
         return None;
     }
@@ -271,39 +263,32 @@ fn cidr(problems: &mut Problems, data: &Data<'_>, fields: &Fields<'_>) -> Option
 }
 
 /// The bits of the networks that group IPv6 addresses.
-fn prefix(problems: &mut Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
+fn prefix(problems: &Problems, node: &Node, networks: &[IpNet]) -> Option<u8> {
     let bits = fields::number(problems, node, "prefix")?;
     let longest = networks
         .iter()
         .filter(|network| matches!(network, IpNet::V6(_)))
         .map(IpNet::prefix_len)
         .max();
-    let wrong = match (
-        u8::try_from(bits)
-            .ok()
-            .filter(|bits| (1..=128).contains(bits)),
-        longest,
-    ) {
-        (None, _) => Some((
+    let bits = u8::try_from(bits).unwrap_or(u8::MAX);
+    let bits = match longest {
+        _ if !(1..=128).contains(&bits) => Err((
             "'prefix' is not from 1 to 128".to_owned(),
             "write the bits of an IPv6 network, such as 64".to_owned(),
         )),
-        (_, None) => Some((
+        None => Err((
             "'prefix' groups IPv6 addresses, and there is no IPv6 network".to_owned(),
             "remove it".to_owned(),
         )),
-        (Some(bits), Some(longest)) if bits < longest => Some((
+        Some(longest) if bits < longest => Err((
             format!(
                 "'prefix' is {bits}, and a network has {longest} bits: a group would be larger"
             ),
             format!("write at least {longest}, or 'share_threshold: true'"),
         )),
-        (Some(bits), Some(_)) => return Some(bits),
+        Some(_) => Ok(bits),
     };
-    if let Some((what, remedy)) = wrong {
-        problems.error(node, what, remedy);
-    }
-    None
+    problems.accept(node, bits)
 }
 
 /// A network, or an address, which is the network of it alone. An IPv4-mapped one is the IPv4

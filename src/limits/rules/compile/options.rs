@@ -12,10 +12,9 @@ use crate::limits::rules::source::{Node, ValueType};
 const LONGEST: Span = Span::from_micros(2 * LONGEST_WINDOW.micros());
 
 /// A unit, in any letter case; `None`, with an error, if it is none.
-pub(super) fn unit(problems: &mut Problems, node: &Node, key: &str) -> Option<Unit> {
+pub(super) fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> {
     if node.text() == Some("") {
-        problems.error(node, NO_UNIT, fields::list(&Unit::NAMED));
-        return None;
+        return problems.fail(node, NO_UNIT, fields::list(&Unit::NAMED));
     }
     let text = fields::text(problems, node, key)?;
     Unit::named(text).or_else(|| fields::one_of(problems, node, text, key, &Unit::NAMED))
@@ -25,7 +24,7 @@ pub(super) fn unit(problems: &mut Problems, node: &Node, key: &str) -> Option<Un
 pub(super) const NO_UNIT: &str = "the rate_limit has no unit";
 
 /// A `unit_multiplier`; `None`, with an error, if it is none.
-pub(super) fn multiplier(problems: &mut Problems, node: &Node, key: &str) -> Option<u32> {
+pub(super) fn multiplier(problems: &Problems, node: &Node, key: &str) -> Option<u32> {
     let multiplier = fields::number(problems, node, key)?;
     if multiplier == 0 {
         let what = "'unit_multiplier' is 0, which makes the window zero";
@@ -34,18 +33,18 @@ pub(super) fn multiplier(problems: &mut Problems, node: &Node, key: &str) -> Opt
     Some(multiplier).filter(|multiplier| *multiplier > 0)
 }
 
-/// The error of a window that is too long.
-pub(super) fn too_long(rate: &Rate) -> (String, &'static str) {
-    let what = format!(
-        "a window of {} {}s is longer than 100 years",
-        rate.unit_multiplier,
-        rate.unit.name()
-    );
-    (what, "write a smaller 'unit_multiplier'")
+/// The error of a window that is too long, if this one is.
+pub(super) fn checked_window(rate: &Rate) -> Result<(), (String, &'static str)> {
+    if rate.window().is_some() {
+        return Ok(());
+    }
+    let (multiplier, unit) = (rate.unit_multiplier, rate.unit.name());
+    let what = format!("a window of {multiplier} {unit}s is longer than 100 years");
+    Err((what, "write a smaller 'unit_multiplier'"))
 }
 
 /// An algorithm; `None`, with an error, if there is none of that name.
-pub(super) fn algorithm(problems: &mut Problems, node: &Node, key: &str) -> Option<AlgorithmKind> {
+pub(super) fn algorithm(problems: &Problems, node: &Node, key: &str) -> Option<AlgorithmKind> {
     let text = fields::text(problems, node, key)?;
     fields::one_of(problems, node, text, key, &AlgorithmKind::NAMED)
 }
@@ -53,7 +52,7 @@ pub(super) fn algorithm(problems: &mut Problems, node: &Node, key: &str) -> Opti
 /// Reads one of several values with names; `None`, with an error, if none has that name.
 pub(super) fn named<T: Copy>(
     all: &'static [(&'static str, T)],
-) -> impl FnOnce(&mut Problems, &Node, &str) -> Option<T> {
+) -> impl FnOnce(&Problems, &Node, &str) -> Option<T> {
     move |problems, node, key| {
         let text = fields::text(problems, node, key)?;
         fields::one_of(problems, node, text, &format!("value of '{key}'"), all)
@@ -61,7 +60,7 @@ pub(super) fn named<T: Copy>(
 }
 
 /// A time zone; `None`, with an error, when there is none of that name.
-pub(super) fn zone(problems: &mut Problems, node: &Node, key: &str) -> Option<Zone> {
+pub(super) fn zone(problems: &Problems, node: &Node, key: &str) -> Option<Zone> {
     let text = fields::text(problems, node, key)?;
     let zone = Zone::named(text);
     if zone.is_none() {
@@ -75,7 +74,7 @@ pub(super) fn zone(problems: &mut Problems, node: &Node, key: &str) -> Option<Zo
 }
 
 /// A date with or without a time of day; `None`, with an error, if it is none.
-pub(super) fn anchor(problems: &mut Problems, node: &Node, key: &str) -> Option<Anchor> {
+pub(super) fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anchor> {
     let text = fields::text(problems, node, key)?;
     let read = text.parse::<Anchor>().map_err(|error| {
         let (what, remedy) = error.report();
@@ -85,7 +84,7 @@ pub(super) fn anchor(problems: &mut Problems, node: &Node, key: &str) -> Option<
 }
 
 /// A duration; `None`, with an error, when it is something else.
-pub(super) fn duration(problems: &mut Problems, node: &Node, key: &str) -> Option<Span> {
+pub(super) fn duration(problems: &Problems, node: &Node, key: &str) -> Option<Span> {
     let text = node.text().unwrap_or_default();
     let (what, remedy) = match (node.value_type(), text.parse::<Span>()) {
         (ValueType::Mapping | ValueType::Sequence | ValueType::Binary | ValueType::Bool, _) => (
@@ -121,8 +120,7 @@ pub(super) fn duration(problems: &mut Problems, node: &Node, key: &str) -> Optio
             )
         }
     };
-    problems.error(node, what, remedy);
-    None
+    problems.fail(node, what, remedy)
 }
 
 /// How to write a duration.

@@ -11,7 +11,7 @@ use super::fields::{self, Fields, Section};
 use super::matching::{self, Match, Totals};
 use super::problem::{Problem, Problems, Severity, quoted};
 use crate::core::algorithm::AlgorithmKind;
-use crate::limits::rules::source::{self, Content, Node, Position, ValueType};
+use crate::limits::rules::source::{self, Content, Document, Node, Pair, Position, ValueType};
 use crate::limits::rules::tree::Glob;
 
 /// One descriptor.
@@ -134,7 +134,7 @@ pub struct WrittenPair {
 #[must_use]
 pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
     let mut all = Vec::new();
-    let data = Data::read(&mut Problems::default(), files);
+    let data = Data::read(&Problems::default(), files);
     for file in files.iter().filter(|file| !data.has(&file.name)) {
         let Some(root) = source::read(&file.text)
             .ok()
@@ -142,48 +142,37 @@ pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
         else {
             continue;
         };
-        let mut problems = Problems::default();
+        let problems = Problems::default();
         problems.open(&file.name);
-        let Some(fields) = fields::read(&mut problems, &root, Section::Root) else {
+        let Some(fields) = fields::read(&problems, &root, Section::Root) else {
             continue;
         };
-        let is_it = fields
-            .get("domain")
-            .and_then(|node| fields::text(&mut problems, node, "domain"))
-            .is_some_and(|name| name == domain);
+        let is_it = fields.text("domain") == Some(domain);
         if let Some(list) = fields.get("descriptors").filter(|_| is_it) {
-            all.extend(level(
-                &mut problems,
-                &data,
-                list,
-                &file.name.as_str().into(),
-            ));
+            all.extend(level(&problems, &data, list, &problems.name()));
         }
     }
     all
 }
 
-fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>) -> Vec<Outline> {
+fn level(problems: &Problems, data: &Data<'_>, list: &Node, file: &Arc<str>) -> Vec<Outline> {
     let Content::Sequence(items) = &list.content else {
         return Vec::new();
     };
     let descriptor = |item: &std::rc::Rc<Node>| {
         let fields: Fields<'_> = fields::read(problems, item, Section::Descriptor)?;
-        let node = fields.get("key")?;
-        let key = fields::text(problems, node, "key")?.into();
+        let key = fields.text("key")?.into();
         let matched = matching::read(problems, &mut Totals::default(), data, &fields)
             .ok()
             .flatten();
-        let value = fields
-            .get("value")
-            .filter(|_| matched.is_none())
-            .and_then(|node| fields::text(problems, node, "value"))
-            .filter(|value| !value.is_empty());
-        let value = matched
-            .as_ref()
-            .map(|matched| matched.text.clone())
-            .or_else(|| value.map(Into::into));
-        let share_threshold = fields::switch(problems, &fields, "share_threshold");
+        let value = match &matched {
+            Some(matched) => Some(matched.text.clone()),
+            None => fields
+                .text("value")
+                .filter(|value| !value.is_empty())
+                .map(Into::into),
+        };
+        let share_threshold = fields.switch("share_threshold");
         let children = fields
             .get("descriptors")
             .map_or_else(Vec::new, |list| level(problems, data, list, file));
@@ -194,7 +183,7 @@ fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>)
             .and_then(|limit| limit.get("algorithm")?.text());
         let has_holders = algorithm == Some(AlgorithmKind::Concurrency.name());
         let has_limit = limit.is_some() || fields.get("table").is_some();
-        let at = written_at(file, node.at);
+        let at = written_at(file, fields.lack("key").at);
         Some(Outline {
             key,
             value,
@@ -214,58 +203,49 @@ fn level(problems: &mut Problems, data: &Data<'_>, list: &Node, file: &Arc<str>)
 /// # Errors
 /// Everything else, with its position.
 pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
-    let name: Arc<str> = file.name.as_str().into();
-    let whole = |what: String| {
-        vec![
-            written_at(&name, Position::default())
-                .error(what, "write a map, one `KEY: SOURCE` in each line"),
-        ]
-    };
-    let document = source::read(&file.text)
-        .map_err(|note| vec![written_at(&name, note.at).error(note.what, note.remedy)])?;
-    let Some(root) = document.root else {
-        return Err(whole("the file is empty".to_owned()));
+    let problems = Problems::default();
+    problems.open(&file.name);
+    let document = problems.document(&file.text);
+    let pairs = document.and_then(|document| pairs(&problems, &document));
+    let (is_refused, problems) = problems.finish(true, true);
+    match pairs {
+        Some(pairs) if !is_refused => Ok(pairs),
+        _ => Err(problems),
+    }
+}
+
+/// The pairs of a map without those that are wrong, which is reported; `None` if it is no map.
+fn pairs(problems: &Problems, document: &Document) -> Option<Vec<WrittenPair>> {
+    let (whole, remedy) = (
+        Position::default(),
+        "write a map, one `KEY: SOURCE` in each line",
+    );
+    let Some(root) = &document.root else {
+        return problems.fail(whole, "the file is empty", remedy);
     };
     let Content::Mapping(entries) = &root.content else {
-        return Err(whole(format!("the file is {}", root.value_type().name())));
+        let what = format!("the file is {}", root.value_type().name());
+        return problems.fail(whole, what, remedy);
     };
-    let (mut pairs, mut problems) = (Vec::new(), Vec::new());
-    for note in document.warnings {
-        problems.push(written_at(&name, note.at).error(note.what, note.remedy));
-    }
-    for (key, value) in entries {
-        let at = written_at(&name, key.at);
-        match (
-            key.text(),
-            value
-                .text()
-                .filter(|_| value.value_type() == ValueType::Text),
-        ) {
-            (Some(key), Some(text)) => pairs.push(WrittenPair {
-                key: key.into(),
-                text: text.into(),
-                at,
-            }),
-            (Some(key), None) => {
-                let what = format!(
-                    "the source of {} is {}, not text",
-                    quoted(key),
-                    value.value_type().name()
-                );
-                problems
-                    .push(at.error(what, "write one source behind it, such as `header:x-user`"));
-            }
-            (None, _) => problems.push(at.error(
-                format!("a key is {}, not text", key.value_type().name()),
-                "write the key of a limit",
-            )),
-        }
-    }
-    if problems.is_empty() {
-        Ok(pairs)
-    } else {
-        Err(problems)
-    }
+    let pair = |(key, value): &Pair| {
+        let Some(name) = key.text() else {
+            let what = format!("a key is {}, not text", key.value_type().name());
+            return problems.fail(key, what, "write the key of a limit");
+        };
+        let value_type = value.value_type();
+        let Some(text) = value.text().filter(|_| value_type == ValueType::Text) else {
+            let (name, found) = (quoted(name), value_type.name());
+            let what = format!("the source of {name} is {found}, not text");
+            let remedy = "write one source behind it, such as `header:x-user`";
+            return problems.fail(key, what, remedy);
+        };
+        Some(WrittenPair {
+            key: name.into(),
+            text: text.into(),
+            at: written_at(&problems.name(), key.at),
+        })
+    };
+    Some(entries.iter().filter_map(pair).collect())
 }
 
 fn written_at(file: &Arc<str>, at: Position) -> WrittenAt {

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 
 use super::SourceText;
-use super::fields::{self, Fields};
+use super::fields::Fields;
 use super::partial::PartialLimit;
-use super::problem::{Problem, Problems, Severity};
+use super::problem::{Problem, Severity};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::OnStoreFailure;
 use crate::limits::rules::source::Position;
@@ -100,8 +100,8 @@ pub(super) struct Switches {
 }
 
 impl Switches {
-    pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Self {
-        let mut switch = |key| fields::switch(problems, fields, key);
+    pub(super) fn read(fields: &Fields<'_>) -> Self {
+        let switch = |key| fields.switch(key);
         Self {
             shadow_mode: switch("shadow_mode"),
             quota_mode: switch("quota_mode"),

@@ -80,8 +80,8 @@ fn options_of_limits() -> impl Iterator<Item = &'static str> {
 
 impl PartialLimit {
     /// Reads a layer; `None` if something in it is wrong, which is reported.
-    pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>) -> Option<Self> {
-        let name = fields::name(problems, fields);
+    pub(super) fn read(problems: &Problems, fields: &Fields<'_>) -> Option<Self> {
+        let name = fields.name();
         let mut reader = Reader {
             problems,
             fields,
@@ -127,7 +127,7 @@ impl PartialLimit {
     }
 
     /// Reads a `trial`: an amount that is counted beside the real one and refuses nothing.
-    fn read_trial(problems: &mut Problems, node: &Node) -> Option<Self> {
+    fn read_trial(problems: &Problems, node: &Node) -> Option<Self> {
         let fields = match node.value_type() {
             ValueType::Nothing => None,
             _ => Some(fields::read(problems, node, Section::Trial)?),
@@ -135,8 +135,7 @@ impl PartialLimit {
         let Some(fields) = fields.filter(|fields| !fields.is_empty()) else {
             let what = "the trial says nothing";
             let remedy = "write 'requests_per_unit: ' and a number below it, or remove 'trial'";
-            problems.error(node, what, remedy);
-            return None;
+            return problems.fail(node, what, remedy);
         };
         Self::read(problems, &fields).filter(|_| !fields.has_misplaced())
     }
@@ -188,18 +187,14 @@ impl PartialLimit {
 
     /// Whether it says how a limit is decided or recorded.
     pub(super) fn has_options(&self) -> bool {
-        let none = Self::default();
-        (
-            self.algorithm,
-            self.options,
-            self.on_store_failure,
-            self.usage,
-        ) != (
-            none.algorithm,
-            none.options,
-            none.on_store_failure,
-            none.usage,
-        )
+        let options = Self {
+            algorithm: self.algorithm,
+            options: self.options,
+            on_store_failure: self.on_store_failure,
+            usage: self.usage,
+            ..Self::default()
+        };
+        options != Self::default()
     }
 
     /// A key of what only a limit has, but for its number.
@@ -247,7 +242,7 @@ impl Source {
 
 /// Reads the values of a map.
 struct Reader<'r, 'n> {
-    problems: &'r mut Problems,
+    problems: &'r Problems,
     fields: &'r Fields<'n>,
     /// Nothing was wrong so far.
     is_valid: bool,
@@ -257,7 +252,7 @@ impl Reader<'_, '_> {
     fn value<T>(
         &mut self,
         key: &str,
-        read: impl FnOnce(&mut Problems, &Node, &str) -> Option<T>,
+        read: impl FnOnce(&Problems, &Node, &str) -> Option<T>,
     ) -> Option<T> {
         let value = read(self.problems, self.fields.get(key)?, key);
         self.is_valid &= value.is_some();
@@ -302,10 +297,8 @@ impl Reader<'_, '_> {
 
 /// An unlimited limit has no window. The Go service refuses a unit that it knows and ignores one
 /// that it does not. Only its trial has usage.
-fn refuse_beside_unlimited(problems: &mut Problems, fields: &Fields<'_>) {
-    if let Some(node) = fields.get("unit")
-        && let Some(text) = fields::text(problems, node, "unit")
-    {
+fn refuse_beside_unlimited(problems: &Problems, fields: &Fields<'_>) {
+    if let (Some(node), Some(text)) = (fields.get("unit"), fields.text("unit")) {
         let what = "an unlimited limit has no unit";
         if Unit::named(text).is_some() {
             problems.error(node, what, "remove 'unit', or remove 'unlimited'");

@@ -50,7 +50,7 @@ impl Plans {
 }
 
 /// Reads the plans of a file.
-pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, plans: &mut Plans) {
+pub(super) fn read(problems: &Problems, fields: &Fields<'_>, plans: &mut Plans) {
     plans.is_invalid |= fields.meant("plans");
     let Some(node) = fields.get("plans") else {
         return;
@@ -77,19 +77,17 @@ pub(super) fn read(problems: &mut Problems, fields: &Fields<'_>, plans: &mut Pla
 
 impl Plans {
     /// Adds a plan; `None`, with an error, if it cannot have that name.
-    fn add(&mut self, problems: &mut Problems, key: &Node, node: &Node) -> Option<()> {
+    fn add(&mut self, problems: &Problems, key: &Node, node: &Node) -> Option<()> {
         let name = fields::text(problems, key, "plans").unwrap_or_default();
         if name.is_empty() || name.len() > LONGEST_PLAN || name.chars().any(char::is_control) {
             let what = "this cannot be the name of a plan";
             let remedy = format!("write 1 to {LONGEST_PLAN} bytes without control characters");
-            problems.error(key, what, remedy);
-            return None;
+            return problems.fail(key, what, remedy);
         }
         if let Some(first) = self.by_name.get(name) {
             let (name, first) = (quoted(name), problems.show(first.at));
             let what = format!("the plan {name} is already defined, in {first}");
-            problems.error(key, what, "remove one of them");
-            return None;
+            return problems.fail(key, what, "remove one of them");
         }
         let layer = fields::read(problems, node, Section::Plan).and_then(|fields| {
             PartialLimit::read(problems, &fields)

@@ -1,5 +1,6 @@
 //! Problems: what is wrong, where, and how to correct it.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -149,7 +150,7 @@ pub(super) struct Location {
 impl Location {
     /// The beginning of a line of the same file.
     pub(super) const fn line(self, line: u32) -> Self {
-        self.at(Position { line, column: 1 })
+        self.at(Position::line(line))
     }
 
     /// The same position in the file of another location.
@@ -190,15 +191,19 @@ impl At for &Node {
 
 impl At for &Rc<Node> {
     fn location(self, problems: &Problems) -> Location {
-        (&**self).location(problems)
+        problems.here(self.at)
     }
 }
 
-/// The problems found so far, in all files.
+/// The problems found so far, in all files. Everything that reads shares them, because everything
+/// may find some.
 #[derive(Default)]
-pub(super) struct Problems {
+pub(super) struct Problems(RefCell<Found>);
+
+#[derive(Default)]
+struct Found {
     files: Vec<File>,
-    found: Vec<(Location, Grade, String, String)>,
+    all: Vec<(Location, Grade, String, String)>,
     /// A problem is reported once, though aliases lead to its location more than once.
     reported: HashSet<(Location, String)>,
     /// Where problems are warnings, and whose they are: those of what is left out for them.
@@ -237,7 +242,7 @@ impl File {
             None => Problem::new(severity, (self.name.to_string(), at), what, remedy),
             Some(resources) => {
                 let (file, path) = resources.show(at);
-                let whole = (file, Position::default());
+                let whole = (file.to_string(), Position::default());
                 Problem {
                     path,
                     ..Problem::new(severity, whole, what, remedy)
@@ -253,141 +258,134 @@ impl File {
             None => "file",
         };
         let what = format!("{} more problems in this {of} are not shown", self.unshown);
-        let problem = || {
-            self.problem(
-                severity,
-                Position::default(),
-                what,
-                "correct these first".to_owned(),
-            )
-        };
-        (self.unshown > 0).then(problem)
+        let remedy = "correct these first".to_owned();
+        (self.unshown > 0).then(|| self.problem(severity, Position::default(), what, remedy))
     }
 }
 
 impl Problems {
     /// Begins a file: problems from now on are in it.
-    pub(super) fn open(&mut self, name: &str) {
-        self.files.push(File::new(name, None));
+    pub(super) fn open(&self, name: &str) {
+        self.0.borrow_mut().files.push(File::new(name, None));
     }
 
     /// Begins a domain of a control plane: problems from now on are in these resources of it. A
     /// position in it is a descriptor, by its number.
-    pub(super) fn open_domain(&mut self, resources: Resources) {
-        self.files.push(File::new("", Some(resources)));
+    pub(super) fn open_domain(&self, resources: Resources) {
+        let domain = File::new("", Some(resources));
+        self.0.borrow_mut().files.push(domain);
     }
 
-    /// The resources of the current domain.
-    pub(super) fn resources(&mut self) -> Option<&mut Resources> {
-        self.files
-            .last_mut()
-            .and_then(|file| file.resources.as_mut())
+    /// What `ask` says of the resources of the current domain; the default in a file.
+    pub(super) fn of_resources<T: Default>(&self, ask: impl FnOnce(&mut Resources) -> T) -> T {
+        let mut found = self.0.borrow_mut();
+        let domain = found.files.last_mut();
+        let resources = domain.and_then(|file| file.resources.as_mut());
+        resources.map(ask).unwrap_or_default()
     }
 
     /// Where a limit at a position in the current file, or domain of a control plane, is written.
     pub(super) fn origin(&self, at: Position) -> Origin {
-        match self.files.last() {
-            Some(File {
-                resources: Some(resources),
-                ..
-            }) => Origin {
+        let found = self.0.borrow();
+        let Some(file) = found.files.last() else {
+            return Origin::default();
+        };
+        match &file.resources {
+            Some(resources) => Origin {
                 document: resources.document(at),
                 line: 0,
             },
-            Some(file) => Origin {
+            None => Origin {
                 document: Arc::clone(&file.name),
                 line: at.line,
             },
-            None => Origin::default(),
         }
     }
 
     /// The name of the current file.
-    pub(super) fn name(&self) -> &str {
-        self.files.last().map_or("", |file| &file.name)
+    pub(super) fn name(&self) -> Arc<str> {
+        let found = self.0.borrow();
+        let name = found.files.last().map(|file| Arc::clone(&file.name));
+        name.unwrap_or_default()
     }
 
     /// Whether a file has no errors.
     pub(super) fn is_clean(&self, file: Location) -> bool {
-        !self
-            .found
-            .iter()
-            .any(|(location, grade, ..)| location.file == file.file && *grade == Grade::Error)
+        let is_error = |(location, grade, ..): &(Location, Grade, _, _)| {
+            location.file == file.file && *grade == Grade::Error
+        };
+        !self.0.borrow().all.iter().any(is_error)
     }
 
     /// The location of a position in the current file.
     pub(super) fn here(&self, at: Position) -> Location {
-        Location {
-            file: self.files.len().saturating_sub(1),
-            at,
-        }
+        let file = self.0.borrow().files.len().saturating_sub(1);
+        Location { file, at }
     }
 
     /// The location as text: file and line, or resource and path.
     pub(super) fn show(&self, location: Location) -> String {
-        match self.files.get(location.file) {
-            Some(File {
-                resources: Some(resources),
-                ..
-            }) => {
+        let found = self.0.borrow();
+        let Some(file) = found.files.get(location.file) else {
+            return String::new();
+        };
+        match &file.resources {
+            Some(resources) => {
                 let (resource, path) = resources.show(location.at);
                 format!("{resource}: {path}")
             }
-            Some(file) => format!("{}:{}", file.name, location.at.line),
-            None => String::new(),
+            None => format!("{}:{}", file.name, location.at.line),
         }
     }
 
     /// Adds an error.
-    pub(super) fn error(
-        &mut self,
+    pub(super) fn error(&self, at: impl At, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(at, Grade::Error, what.into(), remedy.into());
+    }
+
+    /// Adds an error, so that there is no value.
+    pub(super) fn fail<T>(
+        &self,
         at: impl At,
         what: impl Into<String>,
         remedy: impl Into<String>,
-    ) {
-        self.add(at.location(self), Grade::Error, what.into(), remedy.into());
+    ) -> Option<T> {
+        self.error(at, what, remedy);
+        None
+    }
+
+    /// The value, or an error without one: what is wrong, and how to correct it.
+    pub(super) fn accept<T, W: Into<String>, R: Into<String>>(
+        &self,
+        at: impl At,
+        read: Result<T, (W, R)>,
+    ) -> Option<T> {
+        match read {
+            Ok(value) => Some(value),
+            Err((what, remedy)) => self.fail(at, what, remedy),
+        }
     }
 
     /// Adds what is an error for `weir check`, and a warning when a service loads the file.
-    pub(super) fn mistake(
-        &mut self,
-        at: impl At,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        self.add(
-            at.location(self),
-            Grade::Mistake,
-            what.into(),
-            remedy.into(),
-        );
+    pub(super) fn mistake(&self, at: impl At, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(at, Grade::Mistake, what.into(), remedy.into());
     }
 
     /// Adds a warning.
-    pub(super) fn warning(
-        &mut self,
-        at: impl At,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
-        self.add(
-            at.location(self),
-            Grade::Warning,
-            what.into(),
-            remedy.into(),
-        );
+    pub(super) fn warning(&self, at: impl At, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(at, Grade::Warning, what.into(), remedy.into());
     }
 
     /// Reads a document of the current file, and takes its warnings over; `None`, with an error, if
     /// it cannot be read.
-    pub(super) fn document(&mut self, text: &[u8]) -> Option<Document> {
+    pub(super) fn document(&self, text: &[u8]) -> Option<Document> {
         let mut document = source::read(text)
             .map_err(|note| self.error(note.at, note.what, note.remedy))
             .ok()?;
         for note in std::mem::take(&mut document.warnings) {
             self.warning(note.at, note.what, note.remedy);
         }
-        if let Some(file) = self.files.last_mut() {
+        if let Some(file) = self.0.borrow_mut().files.last_mut() {
             file.unshown += document.further_warnings;
         }
         Some(document)
@@ -395,8 +393,8 @@ impl Problems {
 
     /// Takes the problems of another list over, as problems of this file, with remedies as `word`
     /// puts them.
-    pub(super) fn adopt(&mut self, file: Location, others: Self, word: impl Fn(String) -> String) {
-        for (location, grade, what, remedy) in others.found {
+    pub(super) fn adopt(&self, file: Location, others: Self, word: impl Fn(String) -> String) {
+        for (location, grade, what, remedy) in others.0.into_inner().all {
             self.add(file.at(location.at), grade, what, word(remedy));
         }
     }
@@ -404,17 +402,20 @@ impl Problems {
     /// Whether the current file has so many problems that another one would only be counted, so
     /// that its message is not needed.
     pub(super) fn is_full(&self) -> bool {
-        self.files.last().is_some_and(File::is_full)
+        self.0.borrow().files.last().is_some_and(File::is_full)
     }
 
     /// From now on, problems are warnings there: what has them is not used for this limit. `None`:
     /// problems are what they are.
-    pub(super) fn warn_only(&mut self, left_out: Option<(Location, Arc<str>)>) {
-        self.left_out = left_out;
+    pub(super) fn warn_only(&self, left_out: Option<(Location, Arc<str>)>) {
+        self.0.borrow_mut().left_out = left_out;
     }
 
-    fn add(&mut self, location: Location, grade: Grade, what: String, remedy: String) {
-        let (location, grade, what) = match &self.left_out {
+    fn add(&self, at: impl At, grade: Grade, what: String, remedy: String) {
+        let location = at.location(self);
+        let mut found = self.0.borrow_mut();
+        let found = &mut *found;
+        let (location, grade, what) = match &found.left_out {
             Some((at, source)) if grade != Grade::Warning => {
                 let what = format!("{what}: {source} is not used for this limit");
                 (*at, Grade::Warning, what)
@@ -422,29 +423,30 @@ impl Problems {
             Some((at, _)) => (*at, grade, what),
             None => (location, grade, what),
         };
-        self.worst = self.worst.max(Some(grade));
-        let Some(file) = self.files.get_mut(location.file) else {
+        found.worst = found.worst.max(Some(grade));
+        let Some(file) = found.files.get_mut(location.file) else {
             return;
         };
         if file.is_full() {
             file.unshown += 1;
-        } else if self.reported.insert((location, what.clone())) {
+        } else if found.reported.insert((location, what.clone())) {
             file.found += 1;
-            self.found.push((location, grade, what, remedy));
+            found.all.push((location, grade, what, remedy));
         }
     }
 
     /// Whether there is an error, whatever the files are compiled for.
     pub(super) fn has_errors(&self) -> bool {
-        self.worst == Some(Grade::Error)
+        self.0.borrow().worst == Some(Grade::Error)
     }
 
     /// All problems in the order of files, lines and columns, and whether one of them is an error.
     pub(super) fn finish(
-        mut self,
+        &self,
         warnings_are_errors: bool,
         mistakes_are_errors: bool,
     ) -> (bool, Vec<Problem>) {
+        let mut found = self.0.take();
         // What is an error from here on.
         let from = match (warnings_are_errors, mistakes_are_errors) {
             (true, _) => Grade::Warning,
@@ -455,13 +457,13 @@ impl Problems {
             true => Severity::Error,
             false => Severity::Warning,
         };
-        let refused = self.worst.is_some_and(|worst| worst >= from);
-        self.found.sort_by_key(|(location, ..)| *location);
-        let mut problems = Vec::with_capacity(self.found.len());
-        let mut found = self.found.into_iter().peekable();
-        for (index, file) in self.files.iter().enumerate() {
+        let refused = found.worst.is_some_and(|worst| worst >= from);
+        found.all.sort_by_key(|(location, ..)| *location);
+        let mut problems = Vec::with_capacity(found.all.len());
+        let mut all = found.all.into_iter().peekable();
+        for (index, file) in found.files.iter().enumerate() {
             while let Some((location, grade, what, remedy)) =
-                found.next_if(|(location, ..)| location.file == index)
+                all.next_if(|(location, ..)| location.file == index)
             {
                 problems.push(file.problem(severity(grade), location.at, what, remedy));
             }

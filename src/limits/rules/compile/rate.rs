@@ -40,16 +40,17 @@ impl RateLimit<'_> {
 }
 
 /// Reads a `rate_limit`; `None`, with an error, if it is not a map.
-pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLimit<'n>> {
+pub(super) fn read<'n>(problems: &'n Problems, node: &'n Node) -> Option<RateLimit<'n>> {
     let fields = fields::read(problems, node, Section::RateLimit)?;
-    let name = fields::name(problems, &fields);
+    let name = fields.name();
     let replaces = replaces(problems, &fields, name);
     let mut layer = PartialLimit::read(problems, &fields);
     let is_unlimited = fields.get("unlimited").and_then(Node::read) == Some(true);
     let mut plan = None;
     if let Some(node) = fields.get("plan") {
-        let name = fields::text(problems, node, "plan");
-        plan = name.map(|name| (problems.here(node.at), name.into()));
+        plan = fields
+            .text("plan")
+            .map(|name| (problems.here(node.at), name.into()));
         layer = layer.filter(|layer| plan.is_some() && is_of_many(problems, &fields, layer));
     } else if !is_unlimited {
         layer = complete(problems, &fields, layer);
@@ -63,11 +64,7 @@ pub(super) fn read<'n>(problems: &mut Problems, node: &'n Node) -> Option<RateLi
 }
 
 /// Whether plans and rows may stand above or below a layer, which is reported if not.
-pub(super) fn is_of_many(
-    problems: &mut Problems,
-    fields: &Fields<'_>,
-    layer: &PartialLimit,
-) -> bool {
+pub(super) fn is_of_many(problems: &Problems, fields: &Fields<'_>, layer: &PartialLimit) -> bool {
     if layer.is_concurrency() {
         let what = "'algorithm: concurrency' is that of a whole descriptor, whose last entry is \
             the request's id";
@@ -80,7 +77,7 @@ pub(super) fn is_of_many(
 /// Requires what a limit without a plan has to say; `None`, with an error, if it does not. All is
 /// looked at even if a part is wrong, so that all problems are found at once.
 fn complete(
-    problems: &mut Problems,
+    problems: &Problems,
     fields: &Fields<'_>,
     layer: Option<PartialLimit>,
 ) -> Option<PartialLimit> {
@@ -112,10 +109,9 @@ fn complete(
         unit,
         unit_multiplier: layer.unit_multiplier.unwrap_or(1),
     };
-    if !is_concurrency && rate.window().is_none() {
-        let (what, remedy) = options::too_long(&rate);
-        problems.error(fields.lack("unit_multiplier"), what, remedy);
-        return None;
+    if !is_concurrency {
+        let at = fields.lack("unit_multiplier");
+        problems.accept(at, options::checked_window(&rate))?;
     }
     Some(PartialLimit {
         requests_per_unit: Some(rate.requests_per_unit),
@@ -126,7 +122,7 @@ fn complete(
 
 /// Whether a limit of requests in flight names no window: it counts what is there at a time, and
 /// not within a time.
-fn has_no_window(problems: &mut Problems, fields: &Fields<'_>) -> bool {
+fn has_no_window(problems: &Problems, fields: &Fields<'_>) -> bool {
     let written = ["unit", "unit_multiplier"].map(|key| Some((key, fields.get(key)?)));
     for (key, node) in written.iter().flatten() {
         let what = format!(
@@ -140,15 +136,12 @@ fn has_no_window(problems: &mut Problems, fields: &Fields<'_>) -> bool {
 }
 
 fn replaces<'n>(
-    problems: &mut Problems,
+    problems: &'n Problems,
     fields: &Fields<'n>,
     own_name: Option<&str>,
 ) -> Vec<(Position, &'n str)> {
-    let Some(node) = fields.get("replaces") else {
-        return Vec::new();
-    };
     let remedy = "write '- name: ' and the name of a limit below it";
-    let items = fields::items(problems, node, "replaces", remedy).unwrap_or_default();
+    let items = fields.items("replaces", remedy);
     let mut replaces = Vec::with_capacity(items.len());
     for item in items {
         if item.value_type() == ValueType::Nothing {
@@ -164,10 +157,7 @@ fn replaces<'n>(
             "an entry of replaces has no name",
             "write the name of a limit, or remove the entry",
         );
-        if fields::required(problems, &entry, "name", lack).is_none() {
-            continue;
-        }
-        let Some(name) = fields::name(problems, &entry) else {
+        let Some(name) = entry.required("name", lack).and_then(|_| entry.name()) else {
             continue;
         };
         let node = entry.lack("name");

@@ -69,20 +69,20 @@ pub(in crate::limits::rules) fn compile_domain(
         settings.defaults.0.as_ref(),
         name,
     );
+    let problems = Problems::default();
+    let names = resources.iter().map(|resource| resource.name.clone());
+    problems.open_domain(Resources::new(names));
     let mut compiler = Compiler {
         path_bytes,
         from_control_plane: true,
         overlay,
-        ..Compiler::default()
+        ..Compiler::new(&problems)
     };
-    compiler.problems.open_domain(Resources::new(
-        resources.iter().map(|resource| resource.name.clone()),
-    ));
-    let mut domain = Domain::new(name, number, compiler.problems.here(Position::default()));
+    let mut domain = Domain::new(name, number, problems.here(Position::default()));
     if name.is_empty() {
         let what = "the resource has no domain";
         let remedy = "send the domain that Envoy sends";
-        compiler.problems.error(Position::default(), what, remedy);
+        problems.error(Position::default(), what, remedy);
     }
     let lists: Vec<_> = resources
         .iter()
@@ -90,7 +90,7 @@ pub(in crate::limits::rules) fn compile_domain(
         .map(|(index, resource)| (index, &resource.descriptors[..]))
         .collect();
     let list = Converter {
-        problems: &mut compiler.problems,
+        problems: &problems,
         keys: HashMap::new(),
         has_options: false,
     }
@@ -104,13 +104,13 @@ pub(in crate::limits::rules) fn compile_domain(
     reader.list(&list, &mut siblings);
     siblings.finish(&mut compiler);
     domain.siblings = siblings;
-    check_replaced(&mut compiler.problems, &domain);
+    check_replaced(&problems, &domain);
     domain.limits = settle::settle(&mut compiler, &mut domain, settings.process);
     let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
     let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
     let (commit, on_store_failure) = (compiler.overlay.commit, compiler.overlay.on_store_failure());
     let used = compiler.overlay.used.into_iter().collect();
-    let (is_refused, problems) = compiler.problems.finish(false, false);
+    let (is_refused, problems) = problems.finish(false, false);
     let commit = commit.unwrap_or(settings.process.commit);
     let domain = (!is_refused).then(|| crate::limits::rules::Domain {
         commit,
@@ -128,7 +128,7 @@ pub(in crate::limits::rules) fn compile_domain(
 
 /// Makes nodes of descriptors.
 struct Converter<'p> {
-    problems: &'p mut Problems,
+    problems: &'p Problems,
     /// The nodes of keys, which all descriptors share.
     keys: HashMap<&'static str, Rc<Node>>,
     /// Some metadata has options, which is reported.
@@ -209,15 +209,11 @@ impl Converter<'_> {
             below,
             ignored,
         } = group;
-        let at = self
-            .problems
-            .resources()
-            .map_or_else(Position::default, |all| all.next());
+        let at = self.problems.of_resources(|all| all.next());
         let key = Node::of_text(at, &descriptor.key);
         let value = (!descriptor.value.is_empty()).then(|| Node::of_text(at, &descriptor.value));
-        if let Some(resources) = self.problems.resources() {
-            resources.add(resource, parent, Rc::clone(&key), value.clone());
-        }
+        self.problems
+            .of_resources(|all| all.add(resource, parent, Rc::clone(&key), value.clone()));
         self.warn_of_ignored(at, descriptor.rate_limit.as_ref(), &ignored);
         let mut entries = vec![(self.key("key"), key)];
         entries.extend(value.map(|value| (self.key("value"), value)));
@@ -262,10 +258,7 @@ impl Converter<'_> {
     ) {
         let Some(counts) = counts else { return };
         for &(resource, policy) in ignored {
-            let other = self
-                .problems
-                .resources()
-                .map_or_else(String::new, |all| all.name(resource));
+            let other = self.problems.of_resources(|all| all.name(resource));
             let (counts, policy) = (amount(counts), amount(policy));
             let what = format!(
                 "the descriptor has more than one limit: {counts} counts, and {policy} of {other} \

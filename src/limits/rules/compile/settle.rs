@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::data::Data;
 use super::defaults::Defaults;
-use super::options::too_long;
+use super::options::checked_window;
 use super::partial::{PartialLimit, Source};
 use super::pending_table::PendingTable;
 use super::plans::{Plan, Plans};
@@ -95,6 +95,14 @@ pub(super) enum Whole {
 }
 
 impl<'l> Stack<'l> {
+    /// With other layers of the author.
+    pub(super) fn with_own<'o>(&self, own: &'o [&'o PartialLimit]) -> Stack<'o>
+    where
+        'l: 'o,
+    {
+        Stack { own, ..*self }
+    }
+
     fn all(&self) -> impl Iterator<Item = &'l PartialLimit> + Clone + use<'l> {
         let below = self.below.iter().map(AsRef::as_ref);
         self.own.iter().copied().chain(below)
@@ -286,7 +294,7 @@ pub(super) fn settle(
         return Vec::new();
     }
     let mut settling = Settling {
-        problems: &mut compiler.problems,
+        problems: compiler.problems,
         data: &compiler.data,
         rows: &mut compiler.rows,
         defaults: &domain.defaults,
@@ -315,7 +323,7 @@ pub(super) fn settle(
 
 /// What the limits of a domain are made with.
 pub(super) struct Settling<'a, 'f> {
-    pub(super) problems: &'a mut Problems,
+    pub(super) problems: &'a Problems,
     pub(super) data: &'a Data<'f>,
     /// Rows of all tables so far.
     pub(super) rows: &'a mut usize,
@@ -346,8 +354,7 @@ impl<'a> Settling<'a, '_> {
         if written.is_concurrency() && (plan.is_some() || table.is_some()) {
             let what = "a concurrency limit has no table and no plan";
             let remedy = "write the number in 'rate_limit', or another 'algorithm'";
-            self.problems.error(at, what, remedy);
-            return None;
+            return self.problems.fail(at, what, remedy);
         }
         let stack = Stack {
             own: &own,
@@ -431,17 +438,12 @@ impl<'a> Settling<'a, '_> {
             let what =
                 "a concurrency limit has no trial: its requests take places and give them back";
             let remedy = "remove 'trial', or write another 'algorithm' for both";
-            self.problems.error(at, what, remedy);
-            return None;
+            return self.problems.fail(at, what, remedy);
         }
         let Some(amount) = &real.amount else {
             self.require_amount(trial)?;
             let own = [trial, *stack.own.first()?];
-            let stack = Stack {
-                own: &own,
-                ..*stack
-            };
-            return self.settle(&stack, at, Whole::RateLimit);
+            return self.settle(&stack.with_own(&own), at, Whole::RateLimit);
         };
         let real_layer = Arc::new(PartialLimit::of(&amount.rate, &real.options));
         let stack = Stack {
@@ -468,27 +470,21 @@ impl<'a> Settling<'a, '_> {
             ("requests_per_unit", trial.requests_per_unit.is_none()),
             ("unit", trial.unit.is_none()),
         ];
-        let lacking = lacking.into_iter().filter(|(_, is_lacking)| *is_lacking);
-        for (key, _) in lacking.clone() {
+        for (key, _) in lacking.iter().filter(|(_, is_lacking)| *is_lacking) {
             let what = format!("the trial has no '{key}', and the limit beside it is unlimited");
             let remedy = format!("write '{key}: ' in the trial");
             self.problems.error(trial.places.at, what, remedy);
         }
-        (lacking.count() == 0).then_some(())
+        trial.requests_per_unit.and(trial.unit).map(drop)
     }
 
     /// The plan of that name. An error if there is none, unless plans are wrong anyway.
     pub(super) fn plan(&mut self, name: &str, at: Location) -> Option<&'a Plan> {
-        let plans = self.plans;
-        match plans.find(name) {
-            Ok(plan) => Some(plan),
-            Err((what, remedy)) => {
-                if !plans.is_invalid {
-                    self.problems.error(at, what, remedy);
-                }
-                None
-            }
+        let plan = self.plans.find(name);
+        if self.plans.is_invalid {
+            return plan.ok();
         }
+        self.problems.accept(at, plan)
     }
 
     /// What a stack comes to; `None` if it makes no limit, which is reported.
@@ -517,8 +513,7 @@ impl<'a> Settling<'a, '_> {
                     "the {own} has '{key}' and no 'requests_per_unit', and {below} unlimited"
                 );
                 let remedy = format!("write 'requests_per_unit' for a limit, or remove '{key}'");
-                self.problems.error(key_at.unwrap_or(at), what, remedy);
-                None
+                self.problems.fail(key_at.unwrap_or(at), what, remedy)
             }
             StackRate::Unlimited { .. } => {
                 self.warn_of_unlimited(stack, at);
@@ -533,8 +528,7 @@ impl<'a> Settling<'a, '_> {
                 let what =
                     format!("{own} has no '{key}', and neither has its plan or the descriptor");
                 let remedy = format!("write '{key}' here, in a plan or in 'rate_limit'");
-                self.problems.error(at, what, remedy);
-                None
+                self.problems.fail(at, what, remedy)
             }
         }
     }
@@ -542,10 +536,8 @@ impl<'a> Settling<'a, '_> {
     /// A layer from outside of the files that makes no algorithm of this limit is left out: its
     /// author did not have this limit in mind, and no limit would be worse.
     fn settle_rate(&mut self, stack: &Stack<'_>, rate: Rate, at: Location) -> Option<Settled> {
-        if rate.unit != Unit::None && rate.window().is_none() {
-            let (what, remedy) = too_long(&rate);
-            self.problems.error(at, what, remedy);
-            return None;
+        if rate.unit != Unit::None {
+            self.problems.accept(at, checked_window(&rate))?;
         }
         let rate = self.multiplied(stack, rate, at);
         for left_out in 0..=stack.below.len() {
@@ -600,12 +592,9 @@ impl<'a> Settling<'a, '_> {
                  for this limit"
             );
             (what, "remove it, or remove 'period'")
-        } else if multiplied.window().is_none() {
-            let (what, remedy) = too_long(&multiplied);
-            (
-                format!("{what}: {source} is not used for this limit"),
-                remedy,
-            )
+        } else if let Err((what, remedy)) = checked_window(&multiplied) {
+            let what = format!("{what}: {source} is not used for this limit");
+            (what, remedy)
         } else {
             return multiplied;
         };

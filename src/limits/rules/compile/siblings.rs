@@ -38,7 +38,7 @@ pub(super) struct Siblings {
 impl Siblings {
     /// Notes which keys of a list have networks, before its descriptors are read. It is too late
     /// for those that an earlier file has.
-    pub(super) fn add_networks(&mut self, problems: &mut Problems, items: &[Rc<Node>]) {
+    pub(super) fn add_networks(&mut self, problems: &Problems, items: &[Rc<Node>]) {
         for item in items {
             let Content::Mapping(pairs) = &item.content else {
                 continue;
@@ -90,69 +90,47 @@ impl Siblings {
         }
     }
 
-    /// Adds a branch, which is written at `at`.
+    /// Adds a branch, which is written at `at`. Where it matches by more than text, warns of values
+    /// and networks that others have before it.
     pub(super) fn add(
         &mut self,
-        problems: &mut Problems,
+        problems: &Problems,
         at: Location,
         level: &Level,
         matched: Option<&Match>,
         branch: Branch,
     ) {
+        let own = self.written.len();
         self.written.push(at);
-        match matched {
-            Some(matched) => self.add_matched(problems, level, matched, branch),
-            None => self.tree.add(&level.key, level.value.as_deref(), branch),
-        }
-    }
-
-    /// Adds a descriptor that matches by more than text, and warns of values and networks that
-    /// others have before it.
-    fn add_matched(
-        &mut self,
-        problems: &mut Problems,
-        level: &Level,
-        matched: &Match,
-        branch: Branch,
-    ) {
-        let own = self.written.len().saturating_sub(1);
-        let known = self.tree.add_matched(
-            &level.key,
-            level.value.as_deref().unwrap_or_default(),
-            matched.matched(),
-            branch,
-        );
-        let Some(here) = self.written.get(own).copied() else {
-            return;
+        let text = level.value.as_deref();
+        let Some(matched) = matched else {
+            return self.tree.add(&level.key, text, branch);
         };
-        let taken = known
-            .iter()
-            .flatten()
-            .filter(|&&branch| branch != own)
-            .count();
-        if let (true, Some(first)) = (
-            taken == known.len(),
-            known
-                .iter()
-                .flatten()
-                .next()
-                .and_then(|branch| self.written.get(*branch)),
-        ) {
-            let first = problems.show(*first);
+        let text = text.unwrap_or_default();
+        let known = self
+            .tree
+            .add_matched(&level.key, text, matched.matched(), branch);
+        let of_other = |branch: &Option<usize>| {
+            let other = branch.filter(|branch| *branch != own)?;
+            self.written.get(other).map(|at| problems.show(*at))
+        };
+        let others: Vec<Option<String>> = known.iter().map(of_other).collect();
+        if let Some(Some(first)) = others.first()
+            && others.iter().all(Option::is_some)
+        {
             let what =
                 format!("this descriptor is never reached: what it matches is in {first} already");
-            return problems.warning(here, what, "remove it");
+            return problems.warning(at, what, "remove it");
         }
-        for ((text, at), branch) in matched.items().zip(known) {
-            let Some(branch) = branch else { continue };
-            let Some(first) = self.written.get(branch).filter(|_| branch != own) else {
+        for ((text, at), (known, other)) in matched.items().zip(known.iter().zip(others)) {
+            if let Some(first) = other {
+                let what = format!(
+                    "{text} is never matched here: the descriptor in {first} has it already"
+                );
+                problems.warning(at, what, "remove it from one of the two");
+            } else if known.is_some() {
                 problems.warning(at, format!("{text} stands here twice"), "remove one");
-                continue;
-            };
-            let first = problems.show(*first);
-            let what =
-                format!("{text} is never matched here: the descriptor in {first} has it already");
-            problems.warning(at, what, "remove it from one of the two");
+            }
         }
     }
 
@@ -183,7 +161,7 @@ impl Siblings {
     /// reported.
     pub(super) fn is_duplicate(
         &mut self,
-        problems: &mut Problems,
+        problems: &Problems,
         fields: &Fields<'_>,
         level: &Level,
     ) -> bool {
@@ -212,7 +190,7 @@ impl Siblings {
     /// for all values of the key.
     pub(super) fn warn_of_unreachable(
         &mut self,
-        problems: &mut Problems,
+        problems: &Problems,
         fields: &Fields<'_>,
         (level, matched): (&Level, Option<&Match>),
     ) {

@@ -11,7 +11,7 @@ const SENDS_BLOCKS: &str = "masked_remote_address";
 
 /// Warns of a value that looks like a block of addresses or like a regular expression, or is an
 /// address as Envoy does not write it.
-pub(super) fn warn(problems: &mut Problems, node: &Node, key: &str, value: &str) {
+pub(super) fn warn(problems: &Problems, node: &Node, key: &str, value: &str) {
     if key != SENDS_BLOCKS && is_block(value) {
         let what = format!(
             "{} looks like a block of addresses, but is compared as text: no address in it matches",

@@ -25,7 +25,7 @@ pub(super) fn read(
     fields: &Fields<'_>,
     path: &[Level],
 ) -> Option<Result<PendingTable, ()>> {
-    let problems = &mut compiler.problems;
+    let problems = compiler.problems;
     let Some(node) = fields.get("table") else {
         if let Some(node) = fields.get("table_key") {
             let what = "'table_key' needs 'table'";
@@ -44,15 +44,14 @@ fn read_named(
     path: &[Level],
     node: &Node,
 ) -> Option<PendingTable> {
-    let problems = &mut compiler.problems;
-    let name = fields::text(problems, node, "table")?;
+    let problems = compiler.problems;
+    let name = fields.text("table")?;
     let shown = quoted(name);
     if !data::is_table(name) {
         let what = format!("the name of the table {shown} does not end in .csv");
-        problems.error(node, what, "give the file a name that ends in .csv");
-        return None;
+        return problems.fail(node, what, "give the file a name that ends in .csv");
     }
-    let has_file = compiler.data.table(problems.name(), name).is_some();
+    let has_file = compiler.data.table(&problems.name(), name).is_some();
     if !has_file {
         let what = format!("the folder of limits has no file {shown} beside this one");
         let remedy = "create it with the line 'value,requests_per_unit' at its top, and set the \
@@ -65,12 +64,11 @@ fn read_named(
         None => Some(last),
     };
     if let Some((what, remedy)) = path.get(level.unwrap_or(last)).and_then(why_no_rows) {
-        problems.error(node, what, remedy);
-        return None;
+        return problems.fail(node, what, remedy);
     }
     has_file.then_some(())?;
     Some(PendingTable {
-        from: problems.name().into(),
+        from: problems.name(),
         name: name.into(),
         level: level?,
         has_default: fields.get("rate_limit").is_some(),
@@ -79,7 +77,7 @@ fn read_named(
 }
 
 /// The level with a `table_key`; `None`, with an error, if there is none.
-fn level_of_key(problems: &mut Problems, path: &[Level], node: &Node) -> Option<usize> {
+fn level_of_key(problems: &Problems, path: &[Level], node: &Node) -> Option<usize> {
     let key = fields::text(problems, node, "table_key")?;
     let found = path.iter().rposition(|level| *level.key == *key);
     if found.is_none() {
@@ -148,10 +146,7 @@ impl Settling<'_, '_> {
                 of_plan,
                 &used.settled,
                 Some(used.name),
-                &Stack {
-                    own: &own,
-                    ..*stack
-                },
+                &stack.with_own(&own),
             )
         };
         let of_plans = used.into_iter().map(of_plan).collect();

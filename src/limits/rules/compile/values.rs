@@ -15,7 +15,7 @@ const LONGEST_NAME: usize = 64;
 
 /// The values of a descriptor with their places, and a name for all of them.
 pub(super) fn list<'d>(
-    problems: &mut Problems,
+    problems: &Problems,
     data: &Data<'d>,
     fields: &Fields<'d>,
     what: &str,
@@ -26,82 +26,55 @@ pub(super) fn list<'d>(
             Some((name_of(&values), values))
         }
         (None, Some(node)) => {
-            let name = fields::text(problems, node, "values_file")?;
-            let Some(DataFile { values, at }) = data.find(problems.name(), name) else {
-                let what = format!(
-                    "the folder of limits has no file {} beside this one",
-                    quoted(name)
-                );
-                problems.error(
-                    node,
-                    what,
-                    "create it with one value in each line, and set the path to the folder, not to \
-                     one file",
-                );
-                return None;
+            let name = fields.text("values_file")?;
+            let shown = quoted(name);
+            let Some(DataFile { values, at }) = data.find(&problems.name(), name) else {
+                let what = format!("the folder of limits has no file {shown} beside this one");
+                let remedy = "create it with one value in each line, and set the path to the \
+                    folder, not to one file";
+                return problems.fail(node, what, remedy);
             };
             if !problems.is_clean(*at) {
                 return None;
             }
             if values.is_empty() {
-                problems.warning(
-                    node,
-                    format!(
-                        "the file {} has no values: nothing matches this descriptor",
-                        quoted(name)
-                    ),
-                    "add values, or remove the descriptor",
-                );
+                let what =
+                    format!("the file {shown} has no values: nothing matches this descriptor");
+                problems.warning(node, what, "add values, or remove the descriptor");
             }
-            Some((
-                name.to_owned(),
-                values
-                    .iter()
-                    .map(|&(value, line)| (value, at.line(line)))
-                    .collect(),
-            ))
+            let values = values.iter().map(|&(value, line)| (value, at.line(line)));
+            Some((name.to_owned(), values.collect()))
         }
         (Some(node), Some(_)) => {
             let what = "'values' stands beside 'values_file'";
-            problems.error(node, what, "write one of them");
-            None
+            problems.fail(node, what, "write one of them")
         }
         (None, None) => {
             let what = format!("there are no {what}");
             let remedy = "write 'values: [...]', or 'values_file: ' and the name of a file";
-            problems.error(fields.lack("values"), what, remedy);
-            None
+            problems.fail(fields.lack("values"), what, remedy)
         }
     }
 }
 
-fn inline<'n>(
-    problems: &mut Problems,
-    node: &'n Node,
-    what: &str,
-) -> Option<Vec<(&'n str, Location)>> {
+fn inline<'n>(problems: &Problems, node: &'n Node, what: &str) -> Option<Vec<(&'n str, Location)>> {
     let items = fields::items(problems, node, "values", "write 'values: [one, two]'")?;
     if items.is_empty() {
         let what = format!("there are no {what}");
         problems.error(node, what, "write one at least, or remove the descriptor");
     }
-    let texts: Vec<_> = items
-        .iter()
-        .map(|item| {
-            fields::text(problems, item, "values").map(|text| (text, problems.here(item.at)))
-        })
-        .collect();
-    let texts: Option<Vec<_>> = texts.into_iter().collect();
-    texts.filter(|texts| !texts.is_empty())
+    let texts = items.iter().filter_map(|item| {
+        let text = fields::text(problems, item, "values")?;
+        Some((text, problems.here(item.at)))
+    });
+    let texts: Vec<_> = texts.collect();
+    Some(texts).filter(|texts| !texts.is_empty() && texts.len() == items.len())
 }
 
 /// The values themselves if they are few, and otherwise the first of them and a digest of all.
 fn name_of(values: &[(&str, Location)]) -> String {
-    let all = values
-        .iter()
-        .map(|(value, _)| *value)
-        .collect::<Vec<_>>()
-        .join(",");
+    let all: Vec<_> = values.iter().map(|(value, _)| *value).collect();
+    let all = all.join(",");
     if all.chars().nth(LONGEST_NAME).is_none() {
         return all;
     }

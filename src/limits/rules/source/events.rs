@@ -9,9 +9,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use super::{
-    Content, Document, Node, Note, Pair, Position, ValueType, narrow, quoted, quotes, scalar,
-};
+use super::{Content, Document, Node, Note, Pair, Position, ValueType, quoted, quotes, scalar};
 
 /// Bytes of one file. A limit of a hundred bytes each would still be 160,000 limits.
 const LARGEST_FILE: usize = 16 << 20;
@@ -89,10 +87,7 @@ fn decode(bytes: &[u8]) -> Result<&str, Note> {
             .next()
             .map_or(0, |last| last.chars().count())
             + 1;
-        let at = Position {
-            line: narrow(line),
-            column: narrow(column),
-        };
+        let at = Position::new(line, column);
         Note::new(at, "the file is not UTF-8 from here on", "save it as UTF-8")
     })?;
     if bytes
@@ -342,10 +337,7 @@ fn type_of(text: &str, is_plain: bool, tag: Option<&Tag>) -> ValueType {
 }
 
 fn position(mark: &Marker) -> Position {
-    Position {
-        line: narrow(mark.line()),
-        column: narrow(mark.col() + 1),
-    }
+    Position::new(mark.line(), mark.col() + 1)
 }
 
 fn too_deep(at: Position) -> Note {

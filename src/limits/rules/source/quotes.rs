@@ -3,7 +3,7 @@
 //! The parser reads on to the next quote of the file and reports what stands behind that one, or
 //! its indentation, which is far from the mistake.
 
-use super::{Position, narrow};
+use super::Position;
 
 /// The first quote that opens a value or a key and is not closed: not at all, or only by a quote of
 /// a later line in front of more text.
@@ -35,10 +35,7 @@ pub(super) fn unclosed(text: &str) -> Option<Position> {
                             .chars()
                             .count()
                             + 1;
-                        return Some(Position {
-                            line: narrow(line),
-                            column: narrow(column),
-                        });
+                        return Some(Position::new(line, column));
                     }
                 },
                 _ => {}

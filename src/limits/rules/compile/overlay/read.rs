@@ -23,27 +23,28 @@ impl Overlay {
     /// All its problems, including warnings, in the order of lines and columns, if at least one is
     /// an error.
     pub fn read(file: SourceText, options: &Options) -> Result<ReadOverlay, Vec<Problem>> {
+        let problems = Problems::default();
+        problems.open(&file.name);
         let mut reader = Reader {
-            problems: Problems::default(),
-            name: file.name.clone(),
+            problems: &problems,
+            name: &file.name,
             entries: Vec::new(),
         };
-        reader.problems.open(&file.name);
         let (mut defaults, mut domains) = (None, Vec::new());
-        if let Some(document) = reader.problems.document(&file.text) {
+        if let Some(document) = problems.document(&file.text) {
             let is_something = |root: &Rc<Node>| root.value_type() != ValueType::Nothing;
             match document.root.filter(is_something) {
                 Some(root) => (defaults, domains) = reader.root(&root),
-                None => reader.problems.warning(
+                None => problems.warning(
                     Position::default(),
                     "the file has no entries",
                     "write 'domains:', or remove the file",
                 ),
             }
         }
-        let (is_refused, problems) = reader
-            .problems
-            .finish(options.strict, options.strict || options.for_check);
+        let entries = reader.entries;
+        let (is_refused, problems) =
+            problems.finish(options.strict, options.strict || options.for_check);
         if is_refused {
             return Err(problems);
         }
@@ -52,7 +53,7 @@ impl Overlay {
                 file,
                 defaults,
                 domains,
-                entries: reader.entries,
+                entries,
             },
             warnings: problems,
         })
@@ -60,20 +61,21 @@ impl Overlay {
 }
 
 /// Reads the nodes of an overlay.
-struct Reader {
-    problems: Problems,
+struct Reader<'r> {
+    problems: &'r Problems,
     /// Of the file.
-    name: String,
+    name: &'r str,
     entries: Vec<Entry>,
 }
 
-impl Reader {
+impl Reader<'_> {
     fn root(&mut self, root: &Node) -> (Option<Arc<PartialLimit>>, Vec<OverlaidDomain>) {
-        let Some(fields) = fields::read(&mut self.problems, root, Section::Overlay) else {
+        let Some(fields) = fields::read(self.problems, root, Section::Overlay) else {
             return Default::default();
         };
         let defaults = self.defaults(&fields);
-        let items = self.items(&fields, "domains", "- domain: ");
+        let remedy = "begin each entry below it with '- domain: '";
+        let items = fields.items("domains", remedy);
         let domains = items.iter().filter_map(|item| self.domain(item)).collect();
         if self.entries.len() > MOST_ENTRIES {
             let what = format!("the file has more than {MOST_ENTRIES} domains and descriptors");
@@ -84,16 +86,16 @@ impl Reader {
     }
 
     fn domain(&mut self, node: &Node) -> Option<OverlaidDomain> {
-        let fields = fields::read(&mut self.problems, node, Section::OverlayDomain)?;
+        let fields = fields::read(self.problems, node, Section::OverlayDomain)?;
         let entry = self.entry(node, None, "domain");
         let lack = (
             "the entry has no domain",
             "write 'domain: ' and a domain, or a pattern with '*'",
         );
-        let name = fields::required(&mut self.problems, &fields, "domain", lack);
+        let name = fields.required("domain", lack);
         let commit = fields
             .get("commit")
-            .and_then(|node| defaults::commit(&mut self.problems, node));
+            .and_then(|node| defaults::commit(self.problems, node));
         let defaults = self.defaults(&fields);
         let levels = self.levels(&fields, entry);
         Some(OverlaidDomain {
@@ -106,22 +108,13 @@ impl Reader {
     }
 
     fn levels(&mut self, fields: &Fields<'_>, above: EntryNumber) -> Vec<OverlaidLevel> {
-        let items = self.items(fields, "descriptors", "- key: ");
-        let levels = items.iter();
+        let remedy = "begin each entry below it with '- key: '";
+        let levels = fields.items("descriptors", remedy).iter();
         levels.filter_map(|item| self.level(item, above)).collect()
     }
 
-    /// The entries of a list, which begin so.
-    fn items<'n>(&mut self, fields: &Fields<'n>, key: &str, first: &str) -> &'n [Rc<Node>] {
-        let remedy = format!("begin each entry below it with '{first}'");
-        fields
-            .get(key)
-            .and_then(|list| fields::items(&mut self.problems, list, key, remedy))
-            .unwrap_or_default()
-    }
-
     fn level(&mut self, node: &Node, above: EntryNumber) -> Option<OverlaidLevel> {
-        let fields = fields::read(&mut self.problems, node, Section::OverlayDescriptor)?;
+        let fields = fields::read(self.problems, node, Section::OverlayDescriptor)?;
         let what = if fields.get("rate_limit").is_some() {
             "descriptor with a limit"
         } else {
@@ -132,11 +125,9 @@ impl Reader {
             "the descriptor has no key",
             "write 'key: ' and a key, or a pattern with '*'",
         );
-        let key = fields::required(&mut self.problems, &fields, "key", lack);
-        let value = fields
-            .get("value")
-            .and_then(|node| fields::text(&mut self.problems, node, "value"));
-        let switches = Switches::read(&mut self.problems, &fields);
+        let key = fields.required("key", lack);
+        let value = fields.text("value");
+        let switches = Switches::read(&fields);
         let limit = fields.get("rate_limit").and_then(|node| self.limit(node));
         let defaults = self.defaults(&fields);
         let below = self.levels(&fields, entry);
@@ -152,8 +143,8 @@ impl Reader {
     }
 
     fn limit(&mut self, node: &Node) -> Option<Arc<PartialLimit>> {
-        let fields = fields::read(&mut self.problems, node, Section::OverlayLimit)?;
-        let layer = PartialLimit::read(&mut self.problems, &fields)?;
+        let fields = fields::read(self.problems, node, Section::OverlayLimit)?;
+        let layer = PartialLimit::read(self.problems, &fields)?;
         for error in layer.foreign() {
             let at = layer.place(error.option).unwrap_or(layer.places.at);
             self.problems.error(at, error.what, error.remedy);
@@ -173,8 +164,8 @@ impl Reader {
 
     fn defaults(&mut self, fields: &Fields<'_>) -> Option<Arc<PartialLimit>> {
         let node = fields.get("defaults")?;
-        let fields = fields::read(&mut self.problems, node, Section::Defaults)?;
-        let layer = PartialLimit::read(&mut self.problems, &fields)?;
+        let fields = fields::read(self.problems, node, Section::Defaults)?;
+        let layer = PartialLimit::read(self.problems, &fields)?;
         let source = Source::Defaults(Some(self.source(node)));
         Some(Arc::new(layer.moved_outside(source)))
     }
@@ -226,13 +217,13 @@ impl std::str::FromStr for XdsDefaults {
             return Ok(Self::default());
         }
         let text = format!("{{{content}}}");
-        let mut problems = Problems::default();
+        let problems = Problems::default();
         problems.open("");
         let root = problems
             .document(text.as_bytes())
             .and_then(|document| document.root);
         let read = root.and_then(|root| {
-            let fields = fields::read(&mut problems, &root, Section::Defaults)?;
+            let fields = fields::read(&problems, &root, Section::Defaults)?;
             for (key, _) in fields
                 .locations()
                 .filter(|(key, _)| fields.get(key).is_none())
@@ -240,7 +231,7 @@ impl std::str::FromStr for XdsDefaults {
                 let remedy = format!("write a value behind '{key}: '");
                 problems.error(&*root, format!("'{key}' has no value"), remedy);
             }
-            PartialLimit::read(&mut problems, &fields)
+            PartialLimit::read(&problems, &fields)
         });
         let (is_refused, problems) = problems.finish(true, true);
         if is_refused {

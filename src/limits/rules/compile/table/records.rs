@@ -70,14 +70,7 @@ impl<'t> Records<'t> {
     /// its quotes do, if it has some.
     pub(super) fn cell(&self, begin: Begin, cell: usize) -> (Position, bool) {
         let text = self.text.get(begin.byte..).unwrap_or_default();
-        let (mut at, mut cells, mut state) = (
-            Position {
-                line: begin.line,
-                column: 1,
-            },
-            0,
-            Cell::Begins,
-        );
+        let (mut at, mut cells, mut state) = (Position::line(begin.line), 0, Cell::Begins);
         let mut first = at;
         for &byte in text {
             state = match (state, byte) {
@@ -90,10 +83,7 @@ impl<'t> Records<'t> {
                 (Cell::Begins | Cell::Plain, _) => Cell::Plain,
             };
             at = match byte {
-                b'\n' => Position {
-                    line: at.line + 1,
-                    column: 1,
-                },
+                b'\n' => Position::line(at.line + 1),
                 // A character counts once, whatever its bytes.
                 _ => Position {
                     column: at.column + u32::from(byte & 0xc0 != 0x80),

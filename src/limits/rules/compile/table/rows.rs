@@ -103,8 +103,7 @@ pub(super) fn read<'a, 'f>(
     let Some(begin) = records.next(&mut cells) else {
         let what = "the table is empty";
         let remedy = "write the names of its columns in the first line, such as 'value,plan'";
-        settling.problems.error(file.at, what, remedy);
-        return None;
+        return settling.problems.fail(file.at, what, remedy);
     };
     let columns = header(
         settling.problems,
@@ -144,7 +143,7 @@ pub(super) fn read<'a, 'f>(
 
 /// The names of the columns; `None` if there is none of values. An unknown column is one without a
 /// name.
-fn header(problems: &mut Problems, row: &Row<'_>) -> Option<Vec<&'static str>> {
+fn header(problems: &Problems, row: &Row<'_>) -> Option<Vec<&'static str>> {
     let mut columns: Vec<&'static str> = Vec::with_capacity(row.cells.len());
     for (index, cell) in row.cells.iter().enumerate() {
         let text = String::from_utf8_lossy(cell.trim_ascii()).into_owned();
@@ -170,8 +169,7 @@ fn header(problems: &mut Problems, row: &Row<'_>) -> Option<Vec<&'static str>> {
     if !columns.contains(&"value") {
         let what = "the table has no column 'value'";
         let remedy = "write the names of the columns in the first line, such as 'value,plan'";
-        problems.error(row.begin(), what, remedy);
-        return None;
+        return problems.fail(row.begin(), what, remedy);
     }
     Some(columns)
 }
@@ -238,10 +236,8 @@ impl Reading<'_, '_, '_> {
         if let Some(known) = self.names.find(hash, is_it) {
             return Some(*known);
         }
-        if let Some((what, remedy)) = fields::wrong_name(name) {
-            self.error(row.at(column), what, remedy);
-            return None;
-        }
+        let problems = self.settling.problems;
+        problems.accept(row.at(column), fields::checked_name(name))?;
         if self.base.replaces.iter().any(|other| **other == *name) {
             let own = quoted(name);
             let what = format!("the limit replaces {own}, which would be this row itself");
@@ -296,16 +292,12 @@ impl Reading<'_, '_, '_> {
             };
             entries.push((Node::of_text(at, column), node));
         }
-        let begin = Position {
-            line: row.begin.line,
-            column: 1,
-        };
-        let all = Node::of_map(begin, entries);
-        let mut problems = Problems::default();
+        let all = Node::of_map(Position::line(row.begin.line), entries);
+        let problems = Problems::default();
         problems.open("");
-        let read = fields::read(&mut problems, &all, Section::Row).and_then(|fields| {
-            let mut layer = PartialLimit::read(&mut problems, &fields)
-                .filter(|layer| rate::is_of_many(&mut problems, &fields, layer))?;
+        let read = fields::read(&problems, &all, Section::Row).and_then(|fields| {
+            let mut layer = PartialLimit::read(&problems, &fields)
+                .filter(|layer| rate::is_of_many(&problems, &fields, layer))?;
             for (_, at) in &mut layer.places.keys {
                 *at = at.in_file_of(file);
             }
@@ -356,10 +348,7 @@ impl Reading<'_, '_, '_> {
         let mut own = vec![layer];
         own.extend(used.map(|used| used.layer));
         own.extend(of_descriptor);
-        let stack = Stack {
-            own: &own,
-            ..*self.stack
-        };
+        let stack = self.stack.with_own(&own);
         let settled = self.settling.settle(&stack, row.begin(), Whole::Row)?;
         Some(meaning(RowAmount::Own(settled.amount)))
     }
@@ -378,15 +367,11 @@ impl Reading<'_, '_, '_> {
             let what =
                 format!("the limit replaces {own}, which is the name of the plan of this row");
             let remedy = "give the plan another name, or remove it from 'replaces'";
-            self.error(at, what, remedy);
-            return None;
+            return self.settling.problems.fail(at, what, remedy);
         }
         let mut own = vec![layer];
         own.extend(self.stack.own.first());
-        let stack = Stack {
-            own: &own,
-            ..*self.stack
-        };
+        let stack = self.stack.with_own(&own);
         let settled = self.settling.settle(&stack, plan.at, Whole::Plan)?;
         let limit = *self.settling.next_limit;
         *self.settling.next_limit = limit.checked_add(1)?;
