@@ -226,8 +226,7 @@ impl Domain {
     ) -> Lookup<'r> {
         let value = entries
             .get(table.level)
-            .map(|entry| entry.value)
-            .unwrap_or_default();
+            .map_or(&[][..], |entry| entry.value);
         match table.rows.find(value) {
             Some(row) => {
                 let of_row = table

@@ -147,13 +147,9 @@ impl Registry {
     #[must_use]
     pub fn list(&self) -> Vec<Override> {
         let now = memory::now();
-        self.live.overrides().map_or_else(Vec::new, |all| {
-            all.list
-                .iter()
-                .filter(|one| !one.has_ended(now))
-                .cloned()
-                .collect()
-        })
+        let all = self.live.overrides().unwrap_or_default();
+        let in_force = all.list.iter().filter(|one| !one.has_ended(now));
+        in_force.cloned().collect()
     }
 
     /// The records of those that ended within the last week, the last one first.
@@ -161,14 +157,8 @@ impl Registry {
     pub fn list_ended(&self) -> Vec<Record> {
         let (now, known) = (memory::now(), self.known());
         let mut all = known.past.clone();
-        keep_ended(
-            &mut all,
-            known
-                .all
-                .iter()
-                .filter(|kept| kept.one.has_ended(now))
-                .map(Kept::expired),
-        );
+        let ended = known.all.iter().filter(|kept| kept.one.has_ended(now));
+        keep_ended(&mut all, ended.map(Kept::expired));
         all.reverse();
         all
     }
@@ -299,13 +289,8 @@ impl Registry {
     /// restart without persistence: no operator removed them. False: it knows none.
     async fn restore(&self) -> Result<bool, String> {
         let now = memory::now();
-        let all: Vec<Kept> = self
-            .known()
-            .all
-            .iter()
-            .filter(|kept| !kept.one.has_ended(now))
-            .cloned()
-            .collect();
+        let mut all = self.known().all.clone();
+        all.retain(|kept| !kept.one.has_ended(now));
         if all.is_empty() {
             return Ok(false);
         }
@@ -334,14 +319,8 @@ impl Registry {
 
     fn put_in_force(&self, known: &Known) {
         let now = memory::now();
-        let overrides = Overrides::new(
-            known
-                .all
-                .iter()
-                .filter(|kept| !kept.one.has_ended(now))
-                .map(|kept| kept.one.clone())
-                .collect(),
-        );
+        let in_force = known.all.iter().filter(|kept| !kept.one.has_ended(now));
+        let overrides = Overrides::new(in_force.map(|kept| kept.one.clone()).collect());
         if overrides.left_out > 0 {
             tracing::error!(
                 left_out = overrides.left_out,
@@ -413,17 +392,12 @@ impl Registry {
                 .read_at
                 .map(|at| families::OVERRIDES_AGE.sample(&[], at.elapsed().as_secs_f64())),
         );
-        let Changes {
-            set,
-            removed,
-            ended,
-            reset,
-        } = &self.changes;
+        let changes = &self.changes;
         for (change, count) in [
-            ("set", set),
-            ("removed", removed),
-            ("ended", ended),
-            ("reset", reset),
+            ("set", &changes.set),
+            ("removed", &changes.removed),
+            ("ended", &changes.ended),
+            ("reset", &changes.reset),
         ] {
             samples
                 .push(families::OVERRIDE_CHANGES.count(&[change], count.load(Ordering::Relaxed)));

@@ -50,7 +50,7 @@ pub(crate) use problem::OneLine;
 use problem::{Location, Problems, quoted};
 pub use problem::{Problem, Severity};
 pub use resource::XdsOptions;
-pub(super) use resource::{CompiledDomain, compile_domain};
+pub(super) use resource::compile_domain;
 use settle::PendingLimit;
 use siblings::Siblings;
 
@@ -119,19 +119,13 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
         domain.limits = settle::settle(&mut compiler, domain, options.process);
         check_replaced(&problems, domain);
     }
-    let (refused, problems) = problems.finish(options.strict, options.strict || options.for_check);
-    if refused {
-        return Err(problems);
-    }
+    let warnings = problems.finish(options.strict, options.strict || options.for_check)?;
     let rules = Rules::new(
         domains
             .into_values()
             .map(|domain| (domain.number, Arc::new(domain.finish(options.process)))),
     );
-    Ok(Compiled {
-        rules,
-        warnings: problems,
-    })
+    Ok(Compiled { rules, warnings })
 }
 
 /// The state that all files share.
@@ -242,8 +236,8 @@ fn compile_file(
     // that is dropped.
     let mut scratch = Domain::new("", 0, location);
     let number = u32::try_from(domains.len()).unwrap_or(u32::MAX);
-    let lack = ("the file has no domain", REMEDY_FOR_DOMAIN);
-    let domain = match fields.required("domain", lack) {
+    let lack = "the file has no domain";
+    let domain = match fields.required("domain", lack, REMEDY_FOR_DOMAIN) {
         None => &mut scratch,
         Some(name) => match domains.get(name).map(|known| known.first) {
             Some(first) if !options.merge_domains => {

@@ -6,16 +6,17 @@
 
 mod rows;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::Serialize;
 
 use super::compile::OneLine;
 use super::limit::{Amount, Level, Limit, LimitInForce, Matching, OnStoreFailure, Scale};
+use super::source::cut;
 use super::{Commit, Rules};
 use crate::core::algorithm::{Algorithm, Debt};
-use crate::core::time::{Period, Rate, Span, Unit};
+use crate::core::time::{Period, Span, Unit};
 pub use rows::ChangedRows;
 
 /// Characters of a path, or of the text of a field.
@@ -69,19 +70,14 @@ impl Difference {
     #[must_use]
     pub fn new(old: &Rules, new: &Rules) -> Self {
         let (old_limits, new_limits) = (limits_beyond(old, new), limits_beyond(new, old));
-        let by_path: HashMap<_, &Limit> = old_limits
-            .iter()
-            .map(|limit| (identity(limit), *limit))
-            .collect();
+        let by_path = old_limits.iter().map(|&limit| (identity(limit), limit));
+        let mut by_path: HashMap<_, &Limit> = by_path.collect();
         let mut difference = Self::default();
-        let mut kept = HashSet::new();
         for limit in new_limits {
-            let identity = identity(limit);
-            let Some(before) = by_path.get(&identity) else {
+            let Some(before) = by_path.remove(&identity(limit)) else {
                 difference.added.push(Named::new(limit));
                 continue;
             };
-            kept.insert(identity);
             difference
                 .rows
                 .extend(ChangedRows::new((old, before), (new, limit)));
@@ -93,11 +89,9 @@ impl Difference {
                 });
             }
         }
-        difference.removed = old_limits
-            .into_iter()
-            .filter(|limit| !kept.contains(&identity(limit)))
-            .map(Named::new)
-            .collect();
+        let removed = old_limits.into_iter();
+        let removed = removed.filter(|limit| by_path.contains_key(&identity(limit)));
+        difference.removed = removed.map(Named::new).collect();
         difference
     }
 
@@ -124,11 +118,8 @@ impl Named {
             Some(other) => amount += &format!(", {}", other.kind().spec().name),
         }
         if let Some(table) = limit.own_table() {
-            amount += &format!(
-                ", {} rows of {}",
-                table.rows.len(),
-                shown(table.rows.file())
-            );
+            let file = shown(table.rows.file());
+            amount += &format!(", {} rows of {file}", table.rows.len());
         }
         Self {
             limit: name_of(limit),
@@ -145,15 +136,9 @@ impl fmt::Display for Named {
 
 impl fmt::Display for Changed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, ChangedField { field, old, new }) in self.fields.iter().enumerate() {
-            let before = if index == 0 {
-                format!("{}: ", self.limit)
-            } else {
-                ", ".to_owned()
-            };
-            write!(out, "{before}{field} {old} -> {new}")?;
-        }
-        Ok(())
+        let text = |ChangedField { field, old, new }: &_| format!("{field} {old} -> {new}");
+        let fields: Vec<_> = self.fields.iter().map(text).collect();
+        write!(out, "{}: {}", self.limit, fields.join(", "))
     }
 }
 
@@ -210,14 +195,8 @@ fn changed_fields(old: (&Rules, &Limit), new: (&Rules, &Limit)) -> Vec<ChangedFi
     for field in names {
         let (old, new) = (value(&before, field), value(&after, field));
         if old != new && changed.iter().all(|known| known.field != field) {
-            let text = |value: Option<String>| {
-                value.map_or_else(|| "none".to_owned(), |value| shown(&value))
-            };
-            changed.push(ChangedField {
-                field,
-                old: text(old),
-                new: text(new),
-            });
+            let [old, new] = [old, new].map(|value| shown(value.as_deref().unwrap_or("none")));
+            changed.push(ChangedField { field, old, new });
         }
     }
     changed
@@ -328,27 +307,19 @@ fn tried(trial: &Amount, real: Option<&Amount>) -> String {
 }
 
 fn rate(limit: LimitInForce<'_>) -> String {
-    let Some(amount) = limit.amount() else {
-        return if limit.limit.is_by_rows && limit.row.is_none() {
-            "by its rows"
-        } else {
-            "unlimited"
-        }
-        .to_owned();
-    };
-    rate_of(amount)
+    match limit.amount() {
+        Some(amount) => rate_of(amount),
+        None if limit.limit.is_by_rows && limit.row.is_none() => "by its rows".to_owned(),
+        None => "unlimited".to_owned(),
+    }
 }
 
 fn rate_of(amount: &Amount) -> String {
-    let Rate {
-        requests_per_unit,
-        unit,
-        unit_multiplier,
-    } = amount.rate;
-    match unit_multiplier {
-        _ if unit == Unit::None => amount.rate.to_string(),
-        1 => format!("{requests_per_unit} per {}", unit.name()),
-        multiplier => format!("{requests_per_unit} per {multiplier} {}s", unit.name()),
+    let (rate, unit) = (amount.rate, amount.rate.unit.name());
+    match rate.unit_multiplier {
+        _ if rate.unit == Unit::None => rate.to_string(),
+        1 => format!("{} per {unit}", rate.requests_per_unit),
+        multiplier => format!("{} per {multiplier} {unit}s", rate.requests_per_unit),
     }
 }
 
@@ -369,15 +340,12 @@ fn options(amount: &Amount) -> Vec<(&'static str, String)> {
         )],
         Algorithm::SlidingWindowBuckets(ring) => {
             let span = |ticks: u64| ring.tick.span(ticks).to_string();
-            let all = [
+            let all_buckets = ring.interval.saturating_mul(ring.buckets.into());
+            vec![
                 ("bucket_interval", span(ring.interval)),
-                (
-                    "bucket_span",
-                    span(ring.interval.saturating_mul(ring.buckets.into())),
-                ),
+                ("bucket_span", span(all_buckets)),
                 ("subject_expiry", span(ring.expiry)),
-            ];
-            all.to_vec()
+            ]
         }
     };
     if amount.scale != Scale::ONE {
@@ -416,9 +384,7 @@ fn calendar(period: Period) -> Vec<(&'static str, String)> {
 
 /// A text of a file on one line and of bounded length.
 fn shown(text: &str) -> String {
-    let cut: String = text.chars().take(LONGEST_TEXT).collect();
-    let more = if cut.len() < text.len() { "..." } else { "" };
-    format!("{}{more}", OneLine(&cut))
+    OneLine(&cut(text, LONGEST_TEXT)).to_string()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 
-use super::compile::{CompiledDomain, EntryNumber, Problem, compile_domain};
+use super::compile::{EntryNumber, Problem, compile_domain};
 pub use super::compile::{Overlay, ReadOverlay, XdsDefaults, XdsOptions};
 use super::resource::Resource;
 use super::{Domain, Rules};
@@ -201,16 +201,9 @@ impl Domains {
         });
         let was_refused = std::mem::take(&mut entry.problems);
         entry.received = received;
-        let CompiledDomain {
-            domain: new,
-            problems,
-            path_bytes,
-            used,
-            is_too_large,
-        } = compiled;
-        (entry.used, entry.is_too_large) = (used, is_too_large);
-        let Some(new) = new else {
-            entry.problems = problems;
+        (entry.used, entry.is_too_large) = (compiled.used, compiled.is_too_large);
+        let Some(new) = compiled.domain else {
+            entry.problems = compiled.problems;
             let is_new = entry.problems != was_refused;
             applied.refused.push(entry.refused(domain.clone(), is_new));
             if is_other {
@@ -218,8 +211,9 @@ impl Domains {
             }
             return;
         };
+        let path_bytes = compiled.path_bytes;
         self.path_bytes = self.path_bytes - own_bytes + path_bytes;
-        applied.warnings.extend(problems);
+        applied.warnings.extend(compiled.problems);
         let good = Good {
             resources: entry.received.clone(),
             domain: Arc::new(new),

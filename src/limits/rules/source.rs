@@ -23,19 +23,17 @@ use scalar::Scalar;
 /// Characters of the file's own text in a message.
 const LONGEST_QUOTE: usize = 60;
 
+/// The beginning of a text that is longer than so many characters, with dots behind it.
+pub(super) fn cut(text: &str, longest: usize) -> String {
+    let cut: String = text.chars().take(longest).collect();
+    let more = if cut.len() < text.len() { "..." } else { "" };
+    cut + more
+}
+
 /// A text of the file, on one line and of bounded length.
 pub(super) fn shown(text: &str) -> String {
-    let shown: String = text
-        .chars()
-        .take(LONGEST_QUOTE)
-        .flat_map(char::escape_debug)
-        .collect();
-    let more = if text.chars().nth(LONGEST_QUOTE).is_some() {
-        "..."
-    } else {
-        ""
-    };
-    shown + more
+    let cut = cut(text, LONGEST_QUOTE);
+    cut.chars().flat_map(char::escape_debug).collect()
 }
 
 /// The same in quotes.
@@ -56,6 +54,12 @@ impl Position {
     fn new(line: usize, column: usize) -> Self {
         let [line, column] = [line, column].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
         Self { line, column }
+    }
+
+    /// The position behind a text that begins the file.
+    fn behind(text: &str) -> Self {
+        let last = text.rsplit('\n').next().unwrap_or_default();
+        Self::new(text.matches('\n').count() + 1, last.chars().count() + 1)
     }
 
     /// The beginning of a line.
@@ -170,6 +174,16 @@ impl From<Scalar> for ValueType {
 }
 
 impl Node {
+    /// A node to which no alias refers: size and height bound what aliases expand to.
+    const fn new(at: Position, content: Content) -> Self {
+        Self {
+            at,
+            content,
+            size: 1,
+            height: 0,
+        }
+    }
+
     pub(super) fn value_type(&self) -> ValueType {
         match &self.content {
             Content::Sequence(_) => ValueType::Sequence,

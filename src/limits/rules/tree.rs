@@ -83,20 +83,14 @@ pub(crate) struct Branch<T = LimitId> {
     pub(crate) children: Tree<T>,
 }
 
+/// A key and a value. That of a request hashes like the one of a tree that it equals.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Pair {
-    key: Box<[u8]>,
-    value: Box<[u8]>,
+struct Pair<B = Box<[u8]>> {
+    key: B,
+    value: B,
 }
 
-/// An entry of a request hashes like the pair that it equals.
-#[derive(Hash)]
-struct PairOfRequest<'a> {
-    key: &'a [u8],
-    value: &'a [u8],
-}
-
-impl Equivalent<Pair> for PairOfRequest<'_> {
+impl Equivalent<Pair> for Pair<&[u8]> {
     fn equivalent(&self, pair: &Pair) -> bool {
         self.key == &*pair.key && self.value == &*pair.value
     }
@@ -193,7 +187,7 @@ impl<T> Tree<T> {
                 .map(|network| of_key.add_network(*network, index))
                 .collect(),
             Matched::Regex(regex) => {
-                of_key.add_regex(regex, index);
+                of_key.regexes.add(regex, index);
                 Vec::new()
             }
         };
@@ -245,7 +239,9 @@ impl<T> Tree<T> {
             key: key.as_bytes(),
             value: value.unwrap_or("*").as_bytes(),
         };
-        let regex = self.matchers(key.as_bytes()).and_then(OfKey::regex_for_all);
+        let regex = self
+            .matchers(key.as_bytes())
+            .and_then(|of_key| of_key.regexes.for_all());
         self.pattern(&entry)
             .into_iter()
             .chain(regex)
@@ -333,7 +329,7 @@ impl<T> Tree<T> {
 
     #[inline]
     fn exact(&self, key: &[u8], value: &[u8]) -> Option<BranchIndex> {
-        self.exact.get(&PairOfRequest { key, value }).copied()
+        self.exact.get(&Pair { key, value }).copied()
     }
 
     /// The lists of the patterns that may match an entry, each in the order of the files.
@@ -346,7 +342,7 @@ impl<T> Tree<T> {
         let lengths = self.prefix_lengths.iter();
         let by_prefix = lengths.filter_map(move |&length| {
             let value = value.get(..length)?;
-            self.by_prefix.get(&PairOfRequest { key, value })
+            self.by_prefix.get(&Pair { key, value })
         });
         by_prefix.chain([&self.by_trying])
     }
@@ -368,7 +364,7 @@ impl<T> Tree<T> {
         before.or_else(|| {
             self.pattern(entry)
                 .into_iter()
-                .chain(of_key.regex(entry.value))
+                .chain(of_key.regexes.find(entry.value))
                 .min()
         })
     }

@@ -49,15 +49,11 @@ impl<'f> Data<'f> {
     /// Reads those of `files` that others name.
     pub(super) fn read(problems: &Problems, files: &'f [SourceText]) -> Self {
         let mut data = Self::default();
-        let Named {
-            lists,
-            tables,
-            has_unreadable,
-        } = named(files);
+        let named = named(files);
         for file in files {
             let name = &file.name;
-            let is_list = lists.contains(name);
-            let is_known = tables.contains(name);
+            let is_list = named.lists.contains(name);
+            let is_known = named.tables.contains(name);
             let is_table = is_table(name) && (is_known || !begins_limits(&file.text));
             if !is_list && !is_table {
                 continue;
@@ -75,7 +71,7 @@ impl<'f> Data<'f> {
                     .insert(name.clone(), TableFile { name, text, at });
                 continue;
             }
-            if !has_unreadable {
+            if !named.has_unreadable {
                 let what = "no descriptor names this table";
                 let remedy = "write 'table: ' and its name in a descriptor, or remove the file";
                 problems.error(at, what, remedy);
@@ -240,12 +236,11 @@ mod tests {
             b"\xef\xbb\xbfalice\r\n\n# bob\n  carol d \n\xff\nlast",
         );
         assert_eq!(values, [("alice", 1), ("carol d", 4), ("last", 6)]);
-        let (refused, problems) = problems.finish(false, false);
+        let problems = problems.finish(false, false).expect_err("a line is wrong");
         assert!(
-            refused
-                && problems[0]
-                    .to_string()
-                    .starts_with("v.txt:5:1: error: the value is not UTF-8"),
+            problems[0]
+                .to_string()
+                .starts_with("v.txt:5:1: error: the value is not UTF-8"),
             "{problems:?}"
         );
     }

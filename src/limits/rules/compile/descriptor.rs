@@ -186,7 +186,10 @@ impl<'o> Reader<'_, 'o> {
 }
 
 /// Key, value and switches of a descriptor; `None`, with an error, if it has no usable key.
-fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<(Level, Option<Match>)> {
+pub(super) fn read_level(
+    compiler: &mut Compiler<'_>,
+    fields: &Fields<'_>,
+) -> Option<(Level, Option<Match>)> {
     let problems = compiler.problems;
     let matched = matching::read(problems, &mut compiler.matched, &compiler.data, fields);
     let value = match fields.get("value") {
@@ -197,11 +200,9 @@ fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<(Level
     };
     let value_to_metric = fields.switch("value_to_metric");
     let share_threshold = fields.switch("share_threshold");
-    let lack = (
-        "the descriptor has no key",
-        "write 'key: ' and the key that Envoy sends",
-    );
-    let key = fields.required("key", lack)?;
+    let what = "the descriptor has no key";
+    let remedy = "write 'key: ' and the key that Envoy sends";
+    let key = fields.required("key", what, remedy)?;
     let matched = matched.ok()?;
     if matched.is_some() && key.contains('*') {
         let what = "a key with '*' has no 'match'";
@@ -224,27 +225,22 @@ fn read_level(compiler: &mut Compiler<'_>, fields: &Fields<'_>) -> Option<(Level
         share_threshold,
         value_to_metric,
     };
-    if let Some((what, remedy)) = wrong_share(&level) {
-        problems.error(fields.lack("share_threshold"), what, remedy);
-    }
+    problems.accept(fields.lack("share_threshold"), checked_share(&level));
     Some((level, matched))
 }
 
 /// Why the values of a level cannot share a counter, if they are to.
-fn wrong_share(level: &Level) -> Option<(&'static str, &'static str)> {
-    let has_star = level.key.contains('*')
-        || level
-            .value
-            .as_ref()
-            .is_some_and(|value| value.contains('*'));
+fn checked_share(level: &Level) -> Result<(), (&'static str, &'static str)> {
+    let has_star = |text: &str| text.contains('*');
     match level.matching {
-        _ if !level.share_threshold => None,
-        Matching::Cidr { prefix: Some(_) } => Some((
+        _ if !level.share_threshold => Ok(()),
+        Matching::Cidr { prefix: Some(_) } => Err((
             "'share_threshold' stands beside 'prefix', which has a counter for each network",
             "write one of them",
         )),
-        matching if has_star || matching.is_by_more_than_text() => None,
-        _ => Some((
+        matching if matching.is_by_more_than_text() => Ok(()),
+        _ if has_star(&level.key) || level.value.as_deref().is_some_and(has_star) => Ok(()),
+        _ => Err((
             "'share_threshold' needs a '*' in the key or the value, or 'match'",
             "write a pattern, such as value: \"*\", or remove 'share_threshold'",
         )),

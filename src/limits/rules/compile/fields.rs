@@ -56,10 +56,7 @@ impl<'n> Fields<'n> {
     pub(super) fn is_empty(&self) -> bool {
         self.meant.is_empty()
             && !self.has_misplaced
-            && self
-                .found
-                .iter()
-                .all(|(_, node)| node.value_type() == ValueType::Nothing)
+            && self.found.iter().all(|(key, _)| self.get(key).is_none())
     }
 
     /// Whether a misspelled key was probably meant to be this one.
@@ -89,7 +86,7 @@ impl<'n> Fields<'n> {
     }
 
     /// A text that is not empty; `None`, with an error, without one.
-    pub(super) fn required(&self, key: &str, (what, remedy): (&str, &str)) -> Option<&'n str> {
+    pub(super) fn required(&self, key: &str, what: &str, remedy: &str) -> Option<&'n str> {
         let node = self.get(key);
         if let Some(node) = node.filter(|node| node.text() != Some("")) {
             return text(self.problems, node, key);
@@ -357,15 +354,16 @@ pub(super) fn checked_name(name: &str) -> Result<&str, (String, &'static str)> {
     Err((what, "write one line of text"))
 }
 
-/// The value that the text names; `None`, with an error, if it names none. `noun` says what the
-/// names are of.
+/// The value that the text of a node names; `None`, with an error, if it names none. `noun` says
+/// what the names are of.
 pub(super) fn one_of<T: Copy>(
     problems: &Problems,
     node: &Node,
-    text: &str,
+    key: &str,
     noun: &str,
     named: &[(&'static str, T)],
 ) -> Option<T> {
+    let text = text(problems, node, key)?;
     let found = named.iter().find(|(name, _)| *name == text);
     if found.is_none() {
         let near = nearest(text, named.iter().map(|&(name, _)| name));
@@ -406,10 +404,10 @@ fn in_quotes(text: &str) -> String {
 /// What stands in the place of another value: a text or a number itself, or what it is.
 fn found(node: &Node) -> String {
     match (node.value_type(), node.text()) {
-        (ValueType::Text | ValueType::Int | ValueType::Huge | ValueType::Float, Some(text)) => {
-            quoted(text)
+        (ValueType::Binary | ValueType::Nothing, _) | (_, None) => {
+            node.value_type().name().to_owned()
         }
-        (value_type, _) => value_type.name().to_owned(),
+        (_, Some(text)) => quoted(text),
     }
 }
 
@@ -466,10 +464,6 @@ fn whole(problems: &Problems, node: &Node, key: &str, power: &str, most: u64) ->
         ValueType::Text if is_number(text.trim(), most) => (
             in_quotes(text),
             format!("write '{key}: {}' without quotes", shown(text.trim())),
-        ),
-        ValueType::Bool => (
-            format!("{}, not a number", quoted(text)),
-            format!("write a whole number, such as '{key}: 100'"),
         ),
         _ => (
             format!("{}, not a number", found(node)),

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::limits::rules::source::{Node, Position, shown};
+use crate::limits::rules::source::{Node, Position, cut, shown};
 
 /// Characters of a path, or of the name of a resource, in a message.
 const LONGEST_PATH: usize = 400;
@@ -27,7 +27,7 @@ struct Descriptor {
 impl Resources {
     /// Resources without descriptors so far.
     pub(super) fn new(names: impl Iterator<Item = String>) -> Self {
-        let names = names.map(|name| format!("resource {}", cut(&name)).into());
+        let names = names.map(|name| format!("resource {}", cut(&name, LONGEST_PATH)).into());
         Self {
             names: names.collect(),
             descriptors: Vec::new(),
@@ -84,17 +84,11 @@ impl Resources {
             next = self.descriptor(descriptor.parent);
         }
         levels.reverse();
-        let path = cut(&levels.join(" > "));
+        let path = cut(&levels.join(" > "), LONGEST_PATH);
         (self.name(own.map_or(0, |own| own.resource)), path)
     }
 
     fn descriptor(&self, number: u32) -> Option<&Descriptor> {
         self.descriptors.get((number as usize).checked_sub(1)?)
     }
-}
-
-fn cut(text: &str) -> String {
-    let cut: String = text.chars().take(LONGEST_PATH).collect();
-    let more = if cut.len() < text.len() { "..." } else { "" };
-    cut + more
 }

@@ -107,10 +107,7 @@ pub(super) fn read(
 ) -> Result<Option<Match>, ()> {
     let kind = match fields.get("match") {
         None => Kind::Exact,
-        Some(node) => {
-            let text = fields.text("match").ok_or(())?;
-            fields::one_of(problems, node, text, "kind of match", &KINDS).ok_or(())?
-        }
+        Some(node) => fields::one_of(problems, node, "match", "kind of match", &KINDS).ok_or(())?,
     };
     let allowed: &[&str] = match kind {
         Kind::Exact => &["value"],

@@ -17,7 +17,7 @@ pub(super) fn unit(problems: &Problems, node: &Node, key: &str) -> Option<Unit> 
         return problems.fail(node, NO_UNIT, fields::list(&Unit::NAMED));
     }
     let text = fields::text(problems, node, key)?;
-    Unit::named(text).or_else(|| fields::one_of(problems, node, text, key, &Unit::NAMED))
+    Unit::named(text).or_else(|| fields::one_of(problems, node, key, key, &Unit::NAMED))
 }
 
 /// What is wrong without a unit.
@@ -45,8 +45,7 @@ pub(super) fn checked_window(rate: &Rate) -> Result<(), (String, &'static str)> 
 
 /// An algorithm; `None`, with an error, if there is none of that name.
 pub(super) fn algorithm(problems: &Problems, node: &Node, key: &str) -> Option<AlgorithmKind> {
-    let text = fields::text(problems, node, key)?;
-    fields::one_of(problems, node, text, key, &AlgorithmKind::NAMED)
+    fields::one_of(problems, node, key, key, &AlgorithmKind::NAMED)
 }
 
 /// Reads one of several values with names; `None`, with an error, if none has that name.
@@ -54,8 +53,7 @@ pub(super) fn named<T: Copy>(
     all: &'static [(&'static str, T)],
 ) -> impl FnOnce(&Problems, &Node, &str) -> Option<T> {
     move |problems, node, key| {
-        let text = fields::text(problems, node, key)?;
-        fields::one_of(problems, node, text, &format!("value of '{key}'"), all)
+        fields::one_of(problems, node, key, &format!("value of '{key}'"), all)
     }
 }
 

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use super::SourceText;
 use super::data::Data;
 use super::fields::{self, Fields, Section};
-use super::matching::{self, Match, Totals};
+use super::matching::Match;
 use super::problem::{Problem, Problems, Severity, quoted};
+use super::{Compiler, SourceText, descriptor};
 use crate::core::algorithm::AlgorithmKind;
-use crate::limits::rules::source::{self, Content, Document, Node, Pair, Position, ValueType};
+use crate::limits::rules::source::{Content, Document, Node, Pair, Position, ValueType};
 use crate::limits::rules::tree::Glob;
 
 /// One descriptor.
@@ -99,22 +99,21 @@ impl Outline {
 pub struct WrittenAt {
     /// The name of the file, as the caller passed it.
     pub file: Arc<str>,
-    /// From 1 on.
-    pub line: usize,
-    /// From 1 on, in characters.
-    pub column: usize,
+    at: Position,
 }
 
 impl WrittenAt {
+    /// From 1 on.
+    #[must_use]
+    pub const fn line(&self) -> u32 {
+        self.at.line
+    }
+
     /// An error there.
     #[must_use]
     pub fn error(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
-        let whole = (self.file.to_string(), Position::default());
-        Problem {
-            line: self.line,
-            column: self.column,
-            ..Problem::new(Severity::Error, whole, what, remedy)
-        }
+        let at = (self.file.to_string(), self.at);
+        Problem::new(Severity::Error, at, what, remedy)
     }
 }
 
@@ -134,65 +133,55 @@ pub struct WrittenPair {
 #[must_use]
 pub fn outline(files: &[SourceText], domain: &str) -> Vec<Outline> {
     let mut all = Vec::new();
-    let data = Data::read(&Problems::default(), files);
-    for file in files.iter().filter(|file| !data.has(&file.name)) {
-        let Some(root) = source::read(&file.text)
-            .ok()
-            .and_then(|document| document.root)
-        else {
+    let problems = Problems::default();
+    let mut compiler = Compiler {
+        data: Data::read(&problems, files),
+        ..Compiler::new(&problems)
+    };
+    let is_limits = |file: &&SourceText| !compiler.data.has(&file.name);
+    for file in files.iter().filter(is_limits).collect::<Vec<_>>() {
+        problems.open(&file.name);
+        let root = problems
+            .document(&file.text)
+            .and_then(|document| document.root);
+        let Some(root) = root else {
             continue;
         };
-        let problems = Problems::default();
-        problems.open(&file.name);
         let Some(fields) = fields::read(&problems, &root, Section::Root) else {
             continue;
         };
         let is_it = fields.text("domain") == Some(domain);
         if let Some(list) = fields.get("descriptors").filter(|_| is_it) {
-            all.extend(level(&problems, &data, list, &problems.name()));
+            all.extend(level(&mut compiler, list));
         }
     }
     all
 }
 
-fn level(problems: &Problems, data: &Data<'_>, list: &Node, file: &Arc<str>) -> Vec<Outline> {
+fn level(compiler: &mut Compiler<'_>, list: &Node) -> Vec<Outline> {
     let Content::Sequence(items) = &list.content else {
         return Vec::new();
     };
+    let problems = compiler.problems;
     let descriptor = |item: &std::rc::Rc<Node>| {
         let fields: Fields<'_> = fields::read(problems, item, Section::Descriptor)?;
-        let key = fields.text("key")?.into();
-        let matched = matching::read(problems, &mut Totals::default(), data, &fields)
-            .ok()
-            .flatten();
-        let value = match &matched {
-            Some(matched) => Some(matched.text.clone()),
-            None => fields
-                .text("value")
-                .filter(|value| !value.is_empty())
-                .map(Into::into),
-        };
-        let share_threshold = fields.switch("share_threshold");
-        let children = fields
-            .get("descriptors")
-            .map_or_else(Vec::new, |list| level(problems, data, list, file));
+        let (own, matched) = descriptor::read_level(compiler, &fields)?;
         let limit = fields.get("rate_limit");
         // No default makes one.
         let algorithm = limit
             .and_then(|limit| fields::read(problems, limit, Section::RateLimit))
             .and_then(|limit| limit.get("algorithm")?.text());
-        let has_holders = algorithm == Some(AlgorithmKind::Concurrency.name());
-        let has_limit = limit.is_some() || fields.get("table").is_some();
-        let at = written_at(file, fields.lack("key").at);
         Some(Outline {
-            key,
-            value,
+            key: own.key,
+            value: own.value,
             matched,
-            share_threshold,
-            has_limit,
-            has_holders,
-            at,
-            children,
+            share_threshold: own.share_threshold,
+            has_limit: limit.is_some() || fields.get("table").is_some(),
+            has_holders: algorithm == Some(AlgorithmKind::Concurrency.name()),
+            at: written_at(&problems.name(), fields.lack("key").at),
+            children: fields
+                .get("descriptors")
+                .map_or_else(Vec::new, |list| level(compiler, list)),
         })
     };
     items.iter().filter_map(descriptor).collect()
@@ -207,11 +196,8 @@ pub fn read_pairs(file: &SourceText) -> Result<Vec<WrittenPair>, Vec<Problem>> {
     problems.open(&file.name);
     let document = problems.document(&file.text);
     let pairs = document.and_then(|document| pairs(&problems, &document));
-    let (is_refused, problems) = problems.finish(true, true);
-    match pairs {
-        Some(pairs) if !is_refused => Ok(pairs),
-        _ => Err(problems),
-    }
+    problems.finish(true, true)?;
+    Ok(pairs.unwrap_or_default())
 }
 
 /// The pairs of a map without those that are wrong, which is reported; `None` if it is no map.
@@ -249,11 +235,8 @@ fn pairs(problems: &Problems, document: &Document) -> Option<Vec<WrittenPair>> {
 }
 
 fn written_at(file: &Arc<str>, at: Position) -> WrittenAt {
-    WrittenAt {
-        file: Arc::clone(file),
-        line: at.line as usize,
-        column: at.column as usize,
-    }
+    let file = Arc::clone(file);
+    WrittenAt { file, at }
 }
 
 #[cfg(test)]
@@ -295,11 +278,7 @@ mod tests {
         );
         assert_eq!(
             below.at,
-            WrittenAt {
-                file: "a".into(),
-                line: 6,
-                column: 25
-            }
+            written_at(&"a".into(), Position { line: 6, column: 25 })
         );
         assert!(outline(&files, "none").is_empty());
     }
@@ -310,7 +289,7 @@ mod tests {
             .expect("pairs");
         let shown: Vec<_> = pairs
             .iter()
-            .map(|pair| (&*pair.key, &*pair.text, pair.at.line))
+            .map(|pair| (&*pair.key, &*pair.text, pair.at.line()))
             .collect();
         assert_eq!(shown, [("user", "header:x-user", 2), ("path", "path", 3)]);
         for (text, expected) in [

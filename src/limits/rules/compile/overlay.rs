@@ -50,8 +50,6 @@ impl PartialEq for Overlay {
     }
 }
 
-impl Eq for Overlay {}
-
 /// The number of an entry: a domain or a descriptor of the overlay.
 pub(in crate::limits::rules) type EntryNumber = u32;
 
@@ -138,12 +136,8 @@ impl Overlay {
         let problem = |entry: &Entry| {
             let what = format!("no {} of the control plane matches this entry", entry.what);
             let remedy = "correct its names, keys and values, or remove it";
-            Problem::new(
-                Severity::Warning,
-                (self.file.name.clone(), entry.at),
-                what,
-                remedy,
-            )
+            let at = (self.file.name.clone(), entry.at);
+            Problem::new(Severity::Warning, at, what, remedy)
         };
         outermost.map(|(_, entry)| problem(entry)).collect()
     }

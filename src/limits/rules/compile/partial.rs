@@ -141,18 +141,12 @@ impl PartialLimit {
     }
 
     /// The same, from outside of the files of limits, where it cannot stand.
-    pub(super) fn moved_outside(self, source: Source) -> Self {
-        Self {
-            trial: self.trial.map(|trial| {
-                Box::new(Self {
-                    places: Places::default(),
-                    ..*trial
-                })
-            }),
-            source,
-            places: Places::default(),
-            ..self
+    pub(super) fn moved_outside(mut self, source: Source) -> Self {
+        if let Some(trial) = &mut self.trial {
+            trial.places = Places::default();
         }
+        (self.source, self.places) = (source, Places::default());
+        self
     }
 
     /// An amount and its options as the defaults of a trial.

@@ -440,12 +440,12 @@ impl Problems {
         self.0.borrow().worst == Some(Grade::Error)
     }
 
-    /// All problems in the order of files, lines and columns, and whether one of them is an error.
+    /// All problems in the order of files, lines and columns: `Err` if one of them is an error.
     pub(super) fn finish(
         &self,
         warnings_are_errors: bool,
         mistakes_are_errors: bool,
-    ) -> (bool, Vec<Problem>) {
+    ) -> Result<Vec<Problem>, Vec<Problem>> {
         let mut found = self.0.take();
         // What is an error from here on.
         let from = match (warnings_are_errors, mistakes_are_errors) {
@@ -469,7 +469,7 @@ impl Problems {
             }
             problems.extend(file.more(severity(Grade::Warning)));
         }
-        (refused, problems)
+        if refused { Err(problems) } else { Ok(problems) }
     }
 }
 

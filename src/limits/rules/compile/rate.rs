@@ -2,13 +2,14 @@
 
 use super::fields::{self, Fields, Section};
 use super::options::{self, NO_UNIT};
-use super::partial::{PartialLimit, Places};
+use super::partial::PartialLimit;
 use super::problem::{Location, Problems, quoted};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::time::{Rate, Unit};
 use crate::limits::rules::source::{Node, Position, ValueType};
 
 /// The content of a `rate_limit`.
+#[derive(Default)]
 pub(super) struct RateLimit<'n> {
     /// `None`: it is wrong, which is reported.
     pub(super) layer: Option<PartialLimit>,
@@ -23,18 +24,11 @@ pub(super) struct RateLimit<'n> {
 impl RateLimit<'_> {
     /// That of a descriptor whose table says all.
     pub(super) fn of_rows(problems: &Problems, fields: &Fields<'_>) -> Self {
-        let places = Places {
-            at: problems.here(fields.node().at),
-            ..Places::default()
-        };
+        let mut layer = PartialLimit::default();
+        layer.places.at = problems.here(fields.node().at);
         Self {
-            layer: Some(PartialLimit {
-                places,
-                ..PartialLimit::default()
-            }),
-            name: None,
-            replaces: Vec::new(),
-            plan: None,
+            layer: Some(layer),
+            ..Self::default()
         }
     }
 }
@@ -99,11 +93,7 @@ fn complete(
         problems.mistake(fields.lack(hits).at, what, remedy);
     }
     let layer = layer.filter(|_| is_valid)?;
-    let unit = if is_concurrency {
-        Unit::None
-    } else {
-        layer.unit?
-    };
+    let unit = layer.unit.or(is_concurrency.then_some(Unit::None))?;
     let rate = Rate {
         requests_per_unit: layer.requests_per_unit.unwrap_or(0),
         unit,
@@ -153,11 +143,12 @@ fn replaces<'n>(
         let Some(entry) = fields::read(problems, item, Section::Replaced) else {
             continue;
         };
-        let lack = (
-            "an entry of replaces has no name",
-            "write the name of a limit, or remove the entry",
-        );
-        let Some(name) = entry.required("name", lack).and_then(|_| entry.name()) else {
+        let what = "an entry of replaces has no name";
+        let remedy = "write the name of a limit, or remove the entry";
+        let Some(name) = entry
+            .required("name", what, remedy)
+            .and_then(|_| entry.name())
+        else {
             continue;
         };
         let node = entry.lack("name");

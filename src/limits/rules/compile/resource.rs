@@ -110,13 +110,18 @@ pub(in crate::limits::rules) fn compile_domain(
     let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
     let (commit, on_store_failure) = (compiler.overlay.commit, compiler.overlay.on_store_failure());
     let used = compiler.overlay.used.into_iter().collect();
-    let (is_refused, problems) = problems.finish(false, false);
     let commit = commit.unwrap_or(settings.process.commit);
-    let domain = (!is_refused).then(|| crate::limits::rules::Domain {
-        commit,
-        on_store_failure,
-        ..domain.finish(settings.process)
-    });
+    let (domain, problems) = match problems.finish(false, false) {
+        Ok(warnings) => {
+            let domain = crate::limits::rules::Domain {
+                commit,
+                on_store_failure,
+                ..domain.finish(settings.process)
+            };
+            (Some(domain), warnings)
+        }
+        Err(problems) => (None, problems),
+    };
     CompiledDomain {
         domain,
         problems,
@@ -197,24 +202,18 @@ impl Converter<'_> {
             }
         }
         let groups = groups.into_iter();
-        let nodes = groups.map(|group| self.descriptor(group, parent, depth));
+        let nodes = groups.map(|group| self.descriptor(&group, parent, depth));
         Node::of_list(parent, nodes.collect())
     }
 
-    fn descriptor(&mut self, group: Group<'_>, parent: Position, depth: usize) -> Rc<Node> {
-        let Group {
-            resource,
-            descriptor,
-            metadata,
-            below,
-            ignored,
-        } = group;
+    fn descriptor(&mut self, group: &Group<'_>, parent: Position, depth: usize) -> Rc<Node> {
+        let descriptor = group.descriptor;
         let at = self.problems.of_resources(|all| all.next());
         let key = Node::of_text(at, &descriptor.key);
         let value = (!descriptor.value.is_empty()).then(|| Node::of_text(at, &descriptor.value));
         self.problems
-            .of_resources(|all| all.add(resource, parent, Rc::clone(&key), value.clone()));
-        self.warn_of_ignored(at, descriptor.rate_limit.as_ref(), &ignored);
+            .of_resources(|all| all.add(group.resource, parent, Rc::clone(&key), value.clone()));
+        self.warn_of_ignored(at, descriptor.rate_limit.as_ref(), &group.ignored);
         let mut entries = vec![(self.key("key"), key)];
         entries.extend(value.map(|value| (self.key("value"), value)));
         for (name, is_set) in [
@@ -229,7 +228,7 @@ impl Converter<'_> {
         if let Some(policy) = &descriptor.rate_limit {
             entries.push((self.key("rate_limit"), self.policy(at, policy)));
         }
-        let mut metadata = metadata.cloned().unwrap_or_default();
+        let mut metadata = group.metadata.cloned().unwrap_or_default();
         if metadata.remove(WEIR).is_some() {
             self.warn_of_options(at);
         }
@@ -237,14 +236,14 @@ impl Converter<'_> {
             let metadata = self.json(at, &metadata.into(), 0);
             entries.push((self.key("metadata"), metadata));
         }
-        if below.iter().any(|(_, list)| !list.is_empty()) {
+        if group.below.iter().any(|(_, list)| !list.is_empty()) {
             if depth < DEEPEST {
-                let list = self.list(&below, at, depth + 1);
+                let list = self.list(&group.below, at, depth + 1);
                 entries.push((self.key("descriptors"), list));
             } else {
                 let what = format!("there are more than {DEEPEST} levels of descriptors");
-                self.problems
-                    .error(at, what, "send a tree with fewer levels");
+                let remedy = "send a tree with fewer levels";
+                self.problems.error(at, what, remedy);
             }
         }
         Node::of_map(at, entries)

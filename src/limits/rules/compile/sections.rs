@@ -102,23 +102,17 @@ impl Section {
 
     /// All keys of the sections of the same format.
     pub(super) fn all_keys(self) -> impl Iterator<Item = &'static str> {
-        keys()
-            .filter(move |(_, sections)| {
-                sections
-                    .iter()
-                    .any(|section| section.format() == self.format())
-            })
-            .map(|(key, _)| key)
+        self.of_format().map(|(key, _)| key)
     }
 
     /// The key of that name, if a section of the same format has one.
     pub(super) fn known(self, name: &str) -> Option<(&'static str, &'static [Section])> {
-        keys().find(|(known, sections)| {
-            *known == name
-                && sections
-                    .iter()
-                    .any(|section| section.format() == self.format())
-        })
+        self.of_format().find(|(known, _)| *known == name)
+    }
+
+    fn of_format(self) -> impl Iterator<Item = (&'static str, &'static [Section])> {
+        let is_near = move |other: &Section| other.format() == self.format();
+        keys().filter(move |(_, sections)| sections.iter().any(is_near))
     }
 }
 

@@ -208,7 +208,11 @@ impl<'l> Stack<'l> {
     }
 
     /// Makes a limit of these layers; all that is wrong if they make none.
-    fn settle(&self, rate: Rate, process: ProcessDefaults) -> Result<Settled, Vec<OptionError>> {
+    fn settle(
+        &self,
+        mut rate: Rate,
+        process: ProcessDefaults,
+    ) -> Result<Settled, Vec<OptionError>> {
         let (mut options, meant) = self.options();
         // Without the options of other algorithms, the next error shows too.
         let mut errors = options.remove_foreign();
@@ -219,15 +223,9 @@ impl<'l> Stack<'l> {
         options.calendar_months = process.calendar_months;
         let is_concurrency = options.kind == AlgorithmKind::Concurrency;
         // A control plane sends a unit with each limit.
-        let rate = if is_concurrency {
-            Rate {
-                unit: Unit::None,
-                unit_multiplier: 1,
-                ..rate
-            }
-        } else {
-            rate
-        };
+        if is_concurrency {
+            (rate.unit, rate.unit_multiplier) = (Unit::None, 1);
+        }
         let misplaced = self.misplaced_concurrency().filter(|_| is_concurrency);
         let algorithm = misplaced.map_or_else(|| Algorithm::try_new(&rate, &options), Err);
         match (algorithm, self.usage()) {
@@ -273,11 +271,7 @@ impl<'l> Stack<'l> {
         } else {
             return None;
         };
-        Some(OptionError {
-            option: "algorithm",
-            what: what.to_owned(),
-            remedy: remedy.to_owned(),
-        })
+        Some(OptionError::new("algorithm", what, remedy))
     }
 }
 
@@ -339,7 +333,7 @@ impl<'a> Settling<'a, '_> {
     /// plan; and those of the plans that rows use.
     fn limits(&mut self, pending: PendingLimit) -> Option<(Limit, Vec<Limit>)> {
         let PendingLimit {
-            limit,
+            mut limit,
             written,
             plan,
             table,
@@ -367,13 +361,10 @@ impl<'a> Settling<'a, '_> {
             None => self.settle(&stack, at, Whole::RateLimit)?,
         };
         if settled.amount.is_none() && table.is_some() {
-            match stack.usage() {
-                Ok(usage) => settled.usage = usage,
-                Err(error) => {
-                    self.report(&stack, at, &error);
-                    return None;
-                }
-            }
+            let usage = stack.usage();
+            settled.usage = usage
+                .map_err(|error| self.report(&stack, at, &error))
+                .ok()?;
         }
         let trial = self.trial(&stack, &settled, at)?;
         let name = plan.map(|(_, name)| name);
@@ -384,12 +375,8 @@ impl<'a> Settling<'a, '_> {
                 usage,
             }))
         });
-        let usage = settled.usage.map(|usage| tracking(usage, &limit, false));
-        let limit = Limit {
-            trial,
-            usage,
-            ..limit
-        };
+        limit.trial = trial;
+        limit.usage = settled.usage.map(|usage| tracking(usage, &limit, false));
         let shadow_mode = limit.shadow_mode;
         let is_plain = table.is_none() && name.is_none();
         let mut limit = fill(limit, &settled, name, &stack);
@@ -652,45 +639,35 @@ impl<'a> Settling<'a, '_> {
 
 /// Fills a limit with what its layers come to.
 pub(super) fn fill(
-    limit: Limit,
+    mut limit: Limit,
     settled: &Settled,
     plan: Option<Box<str>>,
     stack: &Stack<'_>,
 ) -> Limit {
-    let name = stack.find(|layer| layer.name.clone());
-    let gauge = match &settled.amount {
-        Some(Amount {
-            algorithm: Algorithm::Concurrency(concurrency),
-            ..
-        }) => Some(Arc::new(Gauge::new(Span::from_micros(
-            concurrency.max_duration,
-        )))),
-        _ => None,
-    };
-    Limit {
-        amount: settled.amount,
-        is_by_rows: settled.is_by_rows,
-        plan,
-        gauge,
-        shown: Limit::shown(name.as_deref(), &limit.levels),
-        name,
-        shadow_mode: stack
-            .find(|layer| layer.shadow_mode)
-            .unwrap_or(limit.shadow_mode),
-        on_store_failure: stack.find(|layer| layer.on_store_failure),
-        ..limit
+    limit.amount = settled.amount;
+    limit.is_by_rows = settled.is_by_rows;
+    limit.plan = plan;
+    limit.name = stack.find(|layer| layer.name.clone());
+    limit.shown = Limit::shown(limit.name.as_deref(), &limit.levels);
+    let shadow_mode = stack.find(|layer| layer.shadow_mode);
+    limit.shadow_mode = shadow_mode.unwrap_or(limit.shadow_mode);
+    limit.on_store_failure = stack.find(|layer| layer.on_store_failure);
+    let algorithm = settled.amount.map(|amount| amount.algorithm);
+    if let Some(Algorithm::Concurrency(concurrency)) = algorithm {
+        let longest = Span::from_micros(concurrency.max_duration);
+        limit.gauge = Some(Arc::new(Gauge::new(longest)));
     }
+    limit
 }
 
 /// A limit with `track_usage`, or its trial.
 fn tracking(settings: usage::Settings, limit: &Limit, is_trial: bool) -> Arc<Tracking> {
     let levels = limit.levels.iter();
+    let levels = levels.map(|level| (level.key.clone(), level.value.clone()));
     Arc::new(Tracking {
         settings,
         domain: limit.domain.clone(),
-        levels: levels
-            .map(|level| (level.key.clone(), level.value.clone()))
-            .collect(),
+        levels: levels.collect(),
         is_trial,
     })
 }

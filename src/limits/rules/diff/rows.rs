@@ -14,7 +14,7 @@ use crate::limits::rules::table::RowNumber;
 const MOST_NAMED: usize = 5;
 
 /// The rows of one table that differ.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ChangedRows {
     /// The path of its descriptor.
     pub limit: String,
@@ -38,18 +38,12 @@ fn says<'r>(
     table: &'r LimitTable,
     row: RowNumber,
 ) -> Option<(Option<&'r str>, RowMeaning, Option<&'r str>)> {
-    let meaning = *table.rows.meaning(row)?;
+    let mut meaning = *table.rows.meaning(row)?;
     let of_row = rules.limit(LimitId::new(limit.id.domain, meaning.limit));
     let plan = of_row.plan.as_deref();
     let plan = plan.filter(|_| meaning.limit != table.owner);
-    Some((
-        plan,
-        RowMeaning {
-            limit: 0,
-            ..meaning
-        },
-        table.rows.name(row),
-    ))
+    meaning.limit = 0;
+    Some((plan, meaning, table.rows.name(row)))
 }
 
 impl ChangedRows {
@@ -60,10 +54,7 @@ impl ChangedRows {
         let mut all = Self {
             limit: name_of(new.1),
             table: shown(after.rows.file()),
-            added: 0,
-            removed: 0,
-            changed: 0,
-            first: Vec::new(),
+            ..Self::default()
         };
         for row in after.rows.rows() {
             let value = after.rows.value(row);
@@ -91,11 +82,8 @@ impl ChangedRows {
 
     fn name(&mut self, value: &[u8], what: impl FnOnce() -> String) {
         if self.first.len() < MOST_NAMED {
-            self.first.push(format!(
-                "{}: {}",
-                shown(&String::from_utf8_lossy(value)),
-                what()
-            ));
+            let value = shown(&String::from_utf8_lossy(value));
+            self.first.push(format!("{value}: {}", what()));
         }
     }
 }
@@ -112,43 +100,31 @@ fn text((rules, limit): (&Rules, &Limit), table: &LimitTable, row: RowNumber) ->
     let mut text = in_force
         .amount()
         .map_or_else(|| "unlimited".to_owned(), rate_of);
-    text.extend(
-        of_row
-            .plan
-            .iter()
-            .map(|plan| format!(", plan {}", shown(plan))),
-    );
-    text.extend(
-        table
-            .rows
-            .name(row)
-            .map(|name| format!(", name {}", shown(name))),
-    );
+    if let Some(plan) = &of_row.plan {
+        text += &format!(", plan {}", shown(plan));
+    }
+    if let Some(name) = table.rows.name(row) {
+        text += &format!(", name {}", shown(name));
+    }
     text.extend(in_force.shadow_mode().then_some(", shadow_mode"));
-    let policy = table
-        .rows
-        .meaning(row)
-        .and_then(|meaning| policy(meaning.on_store_failure?));
-    text.extend(policy.map(|policy| format!(", on_store_failure {policy}")));
+    let meaning = table.rows.meaning(row);
+    if let Some(policy) = meaning.and_then(|meaning| policy(meaning.on_store_failure?)) {
+        text += &format!(", on_store_failure {policy}");
+    }
     text
 }
 
 impl fmt::Display for ChangedRows {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            limit,
-            table,
-            added,
-            removed,
-            changed,
-            first,
-        } = self;
+        let (added, removed, changed) = (self.added, self.removed, self.changed);
         write!(
             out,
-            "{limit}: rows of {table}: {added} added, {removed} removed, {changed} changed: {}",
-            first.join("; ")
+            "{}: rows of {}: {added} added, {removed} removed, {changed} changed: {}",
+            self.limit,
+            self.table,
+            self.first.join("; ")
         )?;
-        match added + removed + changed - first.len() {
+        match added + removed + changed - self.first.len() {
             0 => Ok(()),
             more => write!(out, "; and {more} more"),
         }

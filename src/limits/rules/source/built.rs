@@ -22,26 +22,16 @@ impl Node {
             plain: false,
             value_type,
         };
-        Self::of(at, content)
+        Rc::new(Self::new(at, content))
     }
 
     /// A list.
     pub(in crate::limits::rules) fn of_list(at: Position, items: Vec<Rc<Self>>) -> Rc<Self> {
-        Self::of(at, Content::Sequence(items))
+        Rc::new(Self::new(at, Content::Sequence(items)))
     }
 
     /// A map, in which no key occurs twice.
     pub(in crate::limits::rules) fn of_map(at: Position, entries: Vec<Pair>) -> Rc<Self> {
-        Self::of(at, Content::Mapping(entries))
-    }
-
-    /// Size and height bound what aliases expand to, and no alias refers to such a node.
-    fn of(at: Position, content: Content) -> Rc<Self> {
-        Rc::new(Self {
-            at,
-            content,
-            size: 1,
-            height: 0,
-        })
+        Rc::new(Self::new(at, Content::Mapping(entries)))
     }
 }

@@ -81,13 +81,7 @@ fn decode(bytes: &[u8]) -> Result<&str, Note> {
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-        let line = before.matches('\n').count() + 1;
-        let column = before
-            .rsplit('\n')
-            .next()
-            .map_or(0, |last| last.chars().count())
-            + 1;
-        let at = Position::new(line, column);
+        let at = Position::behind(&before);
         Note::new(at, "the file is not UTF-8 from here on", "save it as UTF-8")
     })?;
     if bytes
@@ -138,13 +132,7 @@ impl Builder {
                     text: text.into(),
                     plain: is_plain && tag.is_none(),
                 };
-                let node = Node {
-                    at,
-                    content,
-                    size: 1,
-                    height: 0,
-                };
-                self.finish(node, anchor);
+                self.finish(Node::new(at, content), anchor);
             }
             Event::SequenceStart(anchor, _) => self.begin(at, anchor, false)?,
             Event::MappingStart(anchor, _) => self.begin(at, anchor, true)?,
@@ -170,10 +158,10 @@ impl Builder {
     fn count_node(&mut self, at: Position) -> Result<(), Note> {
         self.nodes += 1;
         if self.nodes > MOST_NODES {
-            Err(too_many(at))
-        } else {
-            Ok(())
+            let what = format!("the file has more than {MOST_NODES} values");
+            return Err(Note::new(at, what, "split it into several files"));
         }
+        Ok(())
     }
 
     fn begin(&mut self, at: Position, anchor: usize, is_mapping: bool) -> Result<(), Note> {
@@ -191,31 +179,25 @@ impl Builder {
     }
 
     fn end(&mut self) -> Result<(), Note> {
-        let Some(Open {
-            at,
-            anchor,
-            is_mapping,
-            children,
-        }) = self.open.pop()
-        else {
+        let Some(open) = self.open.pop() else {
             return Ok(());
         };
+        let children = open.children;
         let size = children
             .iter()
             .fold(1, |sum, child| child.size.saturating_add(sum));
         let height = children.iter().map(|child| child.height).max().unwrap_or(0) + 1;
-        let content = if is_mapping {
+        let content = if open.is_mapping {
             Content::Mapping(self.entries(children)?)
         } else {
             Content::Sequence(children)
         };
         let node = Node {
-            at,
-            content,
             size,
             height,
+            ..Node::new(open.at, content)
         };
-        self.finish(node, anchor);
+        self.finish(node, open.anchor);
         Ok(())
     }
 
@@ -343,11 +325,6 @@ fn position(mark: &Marker) -> Position {
 fn too_deep(at: Position) -> Note {
     let what = format!("lists and maps are nested more than {DEEPEST} levels deep");
     Note::new(at, what, "write the limits with fewer levels")
-}
-
-fn too_many(at: Position) -> Note {
-    let what = format!("the file has more than {MOST_NODES} values");
-    Note::new(at, what, "split it into several files")
 }
 
 /// What the parser says of the usual mistakes, in any of these words; what is wrong, and the

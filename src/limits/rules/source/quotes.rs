@@ -9,7 +9,6 @@ use super::Position;
 /// a later line in front of more text.
 pub(super) fn unclosed(text: &str) -> Option<Position> {
     let mut line_start = 0;
-    let mut line = 1;
     while line_start < text.len() {
         let end = text[line_start..]
             .find('\n')
@@ -24,18 +23,12 @@ pub(super) fn unclosed(text: &str) -> Option<Position> {
                 b'"' | b'\'' if may_open => match closing(text, at) {
                     Some(close) if close < end => at = close,
                     Some(close) if ends_a_value(&text[close + 1..]) => {
-                        line += text[at..close].matches('\n').count();
                         line_start = close + 1;
                         break;
                     }
                     _ => {
-                        let begin = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
-                        let column = text[begin..at]
-                            .trim_start_matches('\u{feff}')
-                            .chars()
-                            .count()
-                            + 1;
-                        return Some(Position::new(line, column));
+                        let before = text[..at].trim_start_matches('\u{feff}');
+                        return Some(Position::behind(before));
                     }
                 },
                 _ => {}
@@ -53,7 +46,6 @@ pub(super) fn unclosed(text: &str) -> Option<Position> {
         }
         if line_start <= end {
             line_start = end + 1;
-            line += 1;
         }
     }
     None

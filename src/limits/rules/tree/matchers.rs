@@ -39,7 +39,7 @@ pub(super) struct OfKey {
     /// An address is looked up by its canonical text too.
     has_addresses: bool,
     networks: JointPrefixMap<IpNet, Owners>,
-    regexes: Regexes,
+    pub(super) regexes: Regexes,
     /// How each branch is written.
     written: Vec<(BranchIndex, Box<str>)>,
 }
@@ -111,15 +111,6 @@ impl OfKey {
         add(self.networks.entry(network).or_default(), branch)
     }
 
-    pub(super) fn add_regex(&mut self, regex: &str, branch: BranchIndex) {
-        self.regexes.add(regex, branch);
-    }
-
-    /// The first regular expression that matches every value.
-    pub(super) fn regex_for_all(&self) -> Option<BranchIndex> {
-        self.regexes.for_all()
-    }
-
     /// The exact value, if it is an address in another spelling; then the sets, then the network
     /// with the longest prefix.
     pub(super) fn before_patterns(
@@ -155,11 +146,6 @@ impl OfKey {
         };
         let all = self.networks.cover_values(&network);
         all.filter_map(|owners| owners.first().copied()).collect()
-    }
-
-    /// The first regular expression that matches the whole value.
-    pub(super) fn regex(&self, value: &[u8]) -> Option<BranchIndex> {
-        self.regexes.find(value)
     }
 
     /// How a branch matches a value, whatever else does. Slow, for people who ask.

@@ -57,6 +57,7 @@ impl Regexes {
         self.compiled = None;
     }
 
+    /// The first that matches every value.
     pub(super) fn for_all(&self) -> Option<BranchIndex> {
         self.all
             .iter()
@@ -76,6 +77,7 @@ impl Regexes {
         Ok(bytes)
     }
 
+    /// The first that matches the whole value.
     pub(super) fn find(&self, value: &[u8]) -> Option<BranchIndex> {
         let first = search(self.compiled.as_ref()?, value)?;
         self.all.get(first).map(|&(branch, _)| branch)
@@ -110,15 +112,13 @@ pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
             "write a shorter one, or a set of values",
         ));
     }
+    let no_regex = |message: &str| {
+        let what = format!("it is no regular expression: {}", last_line(message));
+        (what, "correct it; the syntax is that of RE2")
+    };
     // By itself first: a group that the expression closes is its own.
     if let Err(error) = syntax::parse_with(regex, &syntax_config()) {
-        return Err((
-            format!(
-                "it is no regular expression: {}",
-                last_line(&error.to_string())
-            ),
-            "correct it; the syntax is that of RE2",
-        ));
+        return Err(no_regex(&error.to_string()));
     }
     match build([regex].into_iter(), LARGEST) {
         Ok(_) => Ok(()),
@@ -127,14 +127,11 @@ pub(crate) fn check(regex: &str) -> Result<(), (String, &'static str)> {
                 format!("the table of the regular expression needs more than {LARGEST} bytes");
             Err((what, "repeat less often, or write [0-9A-Za-z_] for \\w"))
         }
-        Err(BuildError::Other(error)) if error.contains("word boundar") => Err((
-            "a word boundary of all letters of Unicode has no table".to_owned(),
-            "write (?-u:\\b) for ASCII letters",
-        )),
-        Err(BuildError::Other(error)) => Err((
-            format!("it is no regular expression: {}", last_line(&error)),
-            "correct it; the syntax is that of RE2",
-        )),
+        Err(BuildError::Other(error)) if error.contains("word boundar") => {
+            let what = "a word boundary of all letters of Unicode has no table".to_owned();
+            Err((what, "write (?-u:\\b) for ASCII letters"))
+        }
+        Err(BuildError::Other(error)) => Err(no_regex(&error)),
     }
 }
 
@@ -174,12 +171,9 @@ fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table
         )
         .syntax(syntax_config())
         .build_many(&whole)
-        .map_err(|error| {
-            if error.size_limit().is_some() {
-                BuildError::TooLarge
-            } else {
-                BuildError::Other(error.to_string())
-            }
+        .map_err(|error| match error.size_limit() {
+            Some(_) => BuildError::TooLarge,
+            None => BuildError::Other(error.to_string()),
         })?;
     let config = dense::Config::new()
         .start_kind(StartKind::Anchored)
@@ -189,12 +183,9 @@ fn build<'r>(all: impl Iterator<Item = &'r str>, largest: usize) -> Result<Table
     dense::Builder::new()
         .configure(config)
         .build_from_nfa(&nfa)
-        .map_err(|error| {
-            if error.is_size_limit_exceeded() {
-                BuildError::TooLarge
-            } else {
-                BuildError::Other(error.to_string())
-            }
+        .map_err(|error| match error.is_size_limit_exceeded() {
+            true => BuildError::TooLarge,
+            false => BuildError::Other(error.to_string()),
         })
 }
 

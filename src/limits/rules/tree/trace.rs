@@ -4,6 +4,7 @@
 //! The look-up itself decides which branch matches; this only describes it. It is slow, for people
 //! who ask.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use hashbrown::HashMap;
@@ -129,7 +130,7 @@ struct Siblings<'t> {
     /// In the order of the files; `None` for one that repeats another, which no look-up finds.
     all: Vec<Option<Source<'t>>>,
     count: usize,
-    by_key: HashMap<&'t [u8], Vec<BranchIndex>>,
+    by_key: HashMap<Cow<'t, [u8]>, Vec<BranchIndex>>,
     /// Those with a `*` in the key.
     by_pattern: Vec<(Glob, BranchIndex)>,
     keys: Option<Vec<String>>,
@@ -137,25 +138,19 @@ struct Siblings<'t> {
 
 /// Where the text of a branch is.
 #[derive(Debug)]
-enum Source<'t> {
-    /// A pattern for keys, without a value.
-    Pattern(&'t Glob),
-    /// Key and value, and whether the value is a set, a network or a regular expression.
-    Texts(&'t [u8], Option<&'t [u8]>, bool),
+struct Source<'t> {
+    key: Cow<'t, [u8]>,
+    value: Option<&'t [u8]>,
+    /// The value is a set, networks or a regular expression.
+    is_matcher: bool,
 }
 
 impl Source<'_> {
     fn written(&self) -> Written {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match self {
-            Self::Pattern(key) => Written {
-                key: key.text(),
-                value: None,
-            },
-            Self::Texts(key, value, _) => Written {
-                key: text(key),
-                value: value.map(text),
-            },
+        Written {
+            key: text(&self.key),
+            value: self.value.map(text),
         }
     }
 }
@@ -219,29 +214,22 @@ impl<'t> Tracer<'t> {
             .copied()
             .collect();
         few.sort_unstable();
-        let all = &siblings.all;
-        let source = |BranchIndex(index): BranchIndex| all.get(index)?.as_ref();
-        let how = |index: BranchIndex, source: &Source<'_>, written: &Written| match (
-            source,
-            tree.matchers(entry.key),
-        ) {
-            (Source::Texts(_, _, true), Some(matchers)) => matchers.how(index, entry.value),
-            _ => written.how(entry),
-        };
-        let matched = found.and_then(|index| {
-            let (source, written) = source(index).map(|source| (source, source.written()))?;
-            // An address may be found by its canonical text.
-            let how = how(index, source, &written).unwrap_or(How::Exact);
+        let seen = |index: BranchIndex| {
+            let source = siblings.all.get(index.0)?.as_ref()?;
+            let written = source.written();
+            let how = match tree.matchers(entry.key) {
+                Some(matchers) if source.is_matcher => matchers.how(index, entry.value),
+                _ => written.how(entry),
+            };
             Some((written, how))
-        });
-        let others = few
-            .into_iter()
-            .filter(|&index| found != Some(index))
-            .filter_map(|index| {
-                let (source, written) = source(index).map(|source| (source, source.written()))?;
-                let why = how(index, source, &written).map_or(WhyNot::OtherValue, WhyNot::Later);
-                Some((written, why))
-            });
+        };
+        // An address may be found by its canonical text.
+        let matched = found.and_then(seen);
+        let matched = matched.map(|(written, how)| (written, how.unwrap_or(How::Exact)));
+        let others = few.into_iter().filter(|&index| found != Some(index));
+        let others = others
+            .filter_map(seen)
+            .map(|(written, how)| (written, how.map_or(WhyNot::OtherValue, WhyNot::Later)));
         let count =
             (of_key.len() + of_patterns.len()).saturating_sub(usize::from(matched.is_some()));
         let passed = Named::new(others, count, most);
@@ -285,36 +273,41 @@ impl<'t> Tracer<'t> {
 impl<'t> Siblings<'t> {
     fn new(tree: &'t Tree) -> Self {
         let mut all: Vec<Option<Source<'t>>> = tree.branches.iter().map(|_| None).collect();
-        let mut put = |BranchIndex(index): BranchIndex, source| all[index] = Some(source);
+        let mut put = |branch: BranchIndex, key, value, is_matcher| {
+            all[branch.0] = Some(Source {
+                key,
+                value,
+                is_matcher,
+            });
+        };
         for (Pattern { key, value }, branch) in &tree.patterns {
             if value.is_none() {
-                put(*branch, Source::Pattern(key));
+                put(*branch, key.text().into_bytes().into(), None, false);
             }
         }
         for (key, branch) in &tree.any_value {
-            put(*branch, Source::Texts(key, None, false));
+            put(*branch, Cow::Borrowed(key), None, false);
         }
         for (branch, key, written) in tree.matchers.iter().flat_map(|matchers| matchers.written()) {
-            put(branch, Source::Texts(key, Some(written.as_bytes()), true));
+            put(branch, key.into(), Some(written.as_bytes()), true);
         }
         for (pair, branch) in &tree.exact {
-            put(*branch, Source::Texts(&pair.key, Some(&pair.value), false));
+            put(*branch, Cow::Borrowed(&pair.key), Some(&pair.value), false);
         }
         let mut siblings = Self {
             count: all.iter().flatten().count(),
             ..Self::default()
         };
         for (index, source) in all.iter().enumerate() {
-            match source {
-                None => {}
-                Some(Source::Texts(key, ..)) if !key.contains(&b'*') => siblings
-                    .by_key
-                    .entry(*key)
-                    .or_default()
-                    .push(BranchIndex(index)),
-                Some(source) => siblings
-                    .by_pattern
-                    .push((Glob::new(&source.written().key), BranchIndex(index))),
+            let Some(Source { key, .. }) = source else {
+                continue;
+            };
+            if key.contains(&b'*') {
+                let key = Glob::new(&String::from_utf8_lossy(key));
+                siblings.by_pattern.push((key, BranchIndex(index)));
+            } else {
+                let of_key = siblings.by_key.entry(key.clone()).or_default();
+                of_key.push(BranchIndex(index));
             }
         }
         Self { all, ..siblings }

@@ -43,20 +43,14 @@ impl Overlay {
             }
         }
         let entries = reader.entries;
-        let (is_refused, problems) =
-            problems.finish(options.strict, options.strict || options.for_check);
-        if is_refused {
-            return Err(problems);
-        }
-        Ok(ReadOverlay {
-            overlay: Self {
-                file,
-                defaults,
-                domains,
-                entries,
-            },
-            warnings: problems,
-        })
+        let warnings = problems.finish(options.strict, options.strict || options.for_check)?;
+        let overlay = Self {
+            file,
+            defaults,
+            domains,
+            entries,
+        };
+        Ok(ReadOverlay { overlay, warnings })
     }
 }
 
@@ -88,11 +82,9 @@ impl Reader<'_> {
     fn domain(&mut self, node: &Node) -> Option<OverlaidDomain> {
         let fields = fields::read(self.problems, node, Section::OverlayDomain)?;
         let entry = self.entry(node, None, "domain");
-        let lack = (
-            "the entry has no domain",
-            "write 'domain: ' and a domain, or a pattern with '*'",
-        );
-        let name = fields.required("domain", lack);
+        let what = "the entry has no domain";
+        let remedy = "write 'domain: ' and a domain, or a pattern with '*'";
+        let name = fields.required("domain", what, remedy);
         let commit = fields
             .get("commit")
             .and_then(|node| defaults::commit(self.problems, node));
@@ -121,11 +113,9 @@ impl Reader<'_> {
             "descriptor"
         };
         let entry = self.entry(node, Some(above), what);
-        let lack = (
-            "the descriptor has no key",
-            "write 'key: ' and a key, or a pattern with '*'",
-        );
-        let key = fields.required("key", lack);
+        let what = "the descriptor has no key";
+        let remedy = "write 'key: ' and a key, or a pattern with '*'";
+        let key = fields.required("key", what, remedy);
         let value = fields.text("value");
         let switches = Switches::read(&fields);
         let limit = fields.get("rate_limit").and_then(|node| self.limit(node));
@@ -233,14 +223,11 @@ impl std::str::FromStr for XdsDefaults {
             }
             PartialLimit::read(&problems, &fields)
         });
-        let (is_refused, problems) = problems.finish(true, true);
-        if is_refused {
-            return Err(problems
-                .iter()
-                .map(|problem| format!("{}; {}", problem.what, problem.remedy))
-                .collect::<Vec<_>>()
-                .join("; "));
-        }
+        let text = |problem: &Problem| format!("{}; {}", problem.what, problem.remedy);
+        problems.finish(true, true).map_err(|problems| {
+            let texts: Vec<_> = problems.iter().map(text).collect();
+            texts.join("; ")
+        })?;
         let source = Source::Defaults(Some(
             "the default of all limits of the control plane".into(),
         ));

@@ -43,21 +43,7 @@ struct Row<'t> {
     file: Location,
 }
 
-impl<'t> Row<'t> {
-    const fn new(
-        records: &'t Records<'t>,
-        begin: Begin,
-        cells: &'t ByteRecord,
-        file: Location,
-    ) -> Self {
-        Self {
-            records,
-            begin,
-            cells,
-            file,
-        }
-    }
-
+impl Row<'_> {
     /// Where a cell is.
     fn at(&self, cell: usize) -> Location {
         self.file.at(self.records.at(self.begin, cell))
@@ -105,10 +91,13 @@ pub(super) fn read<'a, 'f>(
         let remedy = "write the names of its columns in the first line, such as 'value,plan'";
         return settling.problems.fail(file.at, what, remedy);
     };
-    let columns = header(
-        settling.problems,
-        &Row::new(&records, begin, &cells, file.at),
-    )?;
+    let row = Row {
+        records: &records,
+        begin,
+        cells: &cells,
+        file: file.at,
+    };
+    let columns = header(settling.problems, &row)?;
     let mut reading = Reading {
         settling,
         base,
@@ -125,7 +114,12 @@ pub(super) fn read<'a, 'f>(
     };
     let mut key = Vec::new();
     while let Some(begin) = records.next(&mut cells) {
-        let row = Row::new(&records, begin, &cells, file.at);
+        let row = Row {
+            records: &records,
+            begin,
+            cells: &cells,
+            file: file.at,
+        };
         *reading.settling.rows += 1;
         if *reading.settling.rows > MOST_ROWS {
             let what = format!("all tables together have more than {MOST_ROWS} rows");
