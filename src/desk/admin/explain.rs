@@ -522,7 +522,7 @@ fn rate(plan: &Plan, limit: LimitInForce<'_>) -> String {
 }
 
 impl Level {
-    fn new((level, entry): (&trace::Level, &String)) -> Self {
+    fn new((level, entry): (&trace::TracedLevel, &String)) -> Self {
         let Named { first, more } = &level.passed;
         let those = |is: fn(&WhyNot) -> bool| {
             first

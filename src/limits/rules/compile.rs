@@ -257,7 +257,7 @@ fn compile_file(
     domain.mentions_limit |= fields.meant("descriptors") || fields.has_misplaced();
     if let Some(list) = fields.get("descriptors") {
         let mut siblings = std::mem::take(&mut domain.siblings);
-        let mut reader = descriptor::Reader {
+        let mut reader = descriptor::DescriptorReader {
             compiler,
             domain,
             path: Vec::new(),

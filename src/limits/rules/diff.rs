@@ -26,9 +26,9 @@ const LONGEST_TEXT: usize = 200;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Only in the new rules.
-    pub added: Vec<Named>,
+    pub added: Vec<NamedLimit>,
     /// Only in the old rules.
-    pub removed: Vec<Named>,
+    pub removed: Vec<NamedLimit>,
     /// In both, with other fields.
     pub changed: Vec<Changed>,
     /// Tables that both have, with other rows.
@@ -38,7 +38,7 @@ pub struct Difference {
 
 /// A limit of one of the two.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Named {
+pub struct NamedLimit {
     /// Its path.
     pub limit: String,
     /// Its rate and its algorithm.
@@ -75,7 +75,7 @@ impl Difference {
         let mut difference = Self::default();
         for limit in new_limits {
             let Some(before) = by_path.remove(&identity(limit)) else {
-                difference.added.push(Named::new(limit));
+                difference.added.push(NamedLimit::new(limit));
                 continue;
             };
             difference
@@ -91,7 +91,7 @@ impl Difference {
         }
         let removed = old_limits.into_iter();
         let removed = removed.filter(|limit| by_path.contains_key(&identity(limit)));
-        difference.removed = removed.map(Named::new).collect();
+        difference.removed = removed.map(NamedLimit::new).collect();
         difference
     }
 
@@ -105,7 +105,7 @@ impl Difference {
     }
 }
 
-impl Named {
+impl NamedLimit {
     fn new(limit: &Limit) -> Self {
         let mut amount = rate(limit.into());
         match limit.amount.as_ref().map(|amount| amount.algorithm) {
@@ -128,7 +128,7 @@ impl Named {
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for NamedLimit {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} ({})", self.limit, self.amount)
     }

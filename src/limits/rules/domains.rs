@@ -24,7 +24,7 @@ pub(crate) const MOST_WARNINGS: usize = 1_000;
 /// What a control plane sent, and what of it is in force.
 #[derive(Debug, Default)]
 pub struct Domains {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, KnownDomain>,
     /// The numbers below the next one that no domain has. A domain keeps its number, so that the ids
     /// of its limits stay valid.
     free_numbers: Vec<u32>,
@@ -76,7 +76,7 @@ pub struct Refused {
 
 /// A domain.
 #[derive(Debug, Default)]
-struct Entry {
+struct KnownDomain {
     number: u32,
     received: Vec<Arc<Resource>>,
     /// Why `received` is not in force; empty if it is.
@@ -195,10 +195,13 @@ impl Domains {
             self.path_bytes - own_bytes,
         );
         applied.compiled += 1;
-        let entry = self.entries.entry(domain.clone()).or_insert_with(|| Entry {
-            number,
-            ..Entry::default()
-        });
+        let entry = self
+            .entries
+            .entry(domain.clone())
+            .or_insert_with(|| KnownDomain {
+                number,
+                ..KnownDomain::default()
+            });
         let was_refused = std::mem::take(&mut entry.problems);
         entry.received = received;
         (entry.used, entry.is_too_large) = (compiled.used, compiled.is_too_large);
@@ -289,7 +292,7 @@ impl Domains {
     }
 }
 
-impl Entry {
+impl KnownDomain {
     fn refused(&self, domain: String, is_new: bool) -> Refused {
         let first = self.received.first();
         let resource = first.map(|resource| resource.name.clone());

@@ -41,7 +41,7 @@ pub(crate) struct Tree<T = LimitId> {
     /// Key and value as written. Patterns are in here too, by their own text.
     exact: HashMap<Pair, BranchIndex>,
     /// In the order of the files.
-    patterns: Vec<(Pattern, BranchIndex)>,
+    patterns: Vec<(EntryPattern, BranchIndex)>,
     /// The patterns without a `*` in the key, in order, by the key and the prefix of the value up
     /// to its first `*`.
     by_prefix: HashMap<Pair, Vec<PatternIndex>>,
@@ -228,7 +228,7 @@ impl<T> Tree<T> {
             }
             _ => self.by_trying.push(index),
         }
-        self.patterns.push((Pattern { key, value }, branch));
+        self.patterns.push((EntryPattern { key, value }, branch));
     }
 
     /// The branch of the first pattern so far that matches everything that this key and value
@@ -384,13 +384,13 @@ impl<T> Tree<T> {
 
 /// A key and a value, of which at least one contains a `*`.
 #[derive(Debug)]
-struct Pattern {
+struct EntryPattern {
     key: Glob,
     /// `None` = any value.
     value: Option<Glob>,
 }
 
-impl Pattern {
+impl EntryPattern {
     fn matches(&self, entry: &Entry<'_>) -> bool {
         self.key.matches(entry.key)
             && self

@@ -127,15 +127,15 @@ fn read<'f>(problems: &Problems, text: &'f [u8]) -> Vec<(&'f str, u32)> {
 
 /// The names of the files that files of limits name.
 #[derive(Default)]
-struct Named {
+struct NamedFiles {
     lists: HashSet<String>,
     tables: HashSet<String>,
     /// A file that may name some cannot be read.
     has_unreadable: bool,
 }
 
-fn named(files: &[SourceText]) -> Named {
-    let mut named = Named::default();
+fn named(files: &[SourceText]) -> NamedFiles {
+    let mut named = NamedFiles::default();
     let finders = [memmem::Finder::new(KEY), memmem::Finder::new(TABLE_KEY)];
     let is_limits = |file: &&SourceText| {
         !is_table(&file.name)
@@ -167,7 +167,7 @@ fn begins_limits(text: &[u8]) -> bool {
         .any(|line| line.starts_with(b"domain:"))
 }
 
-fn collect(node: &Node, file: &str, names: &mut Named) {
+fn collect(node: &Node, file: &str, names: &mut NamedFiles) {
     match &node.content {
         Content::Scalar { .. } => {}
         Content::Sequence(items) => items.iter().for_each(|item| collect(item, file, names)),

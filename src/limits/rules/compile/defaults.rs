@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::Domain;
 use super::fields::{self, Fields, Section};
 use super::options;
-use super::partial::{PartialLimit, Source};
+use super::partial::{LayerSource, PartialLimit};
 use super::plans;
 use super::problem::{Location, Problems};
 use crate::limits::rules::Commit;
@@ -65,7 +65,7 @@ pub(super) fn read(problems: &Problems, fields: &Fields<'_>, domain: &mut Domain
             return problems.fail(fields.lack("algorithm"), what, remedy);
         }
         Some(PartialLimit {
-            source: Source::Defaults(None),
+            source: LayerSource::Defaults(None),
             ..layer
         })
     });

@@ -26,14 +26,14 @@ pub(crate) const LONGEST_PATHS: usize = 64 << 20;
 const NEED_A_LIMIT: [&str; 4] = ["shadow_mode", "quota_mode", "detailed_metric", "metadata"];
 
 /// Reads the descriptors of a domain.
-pub(super) struct Reader<'r, 'o> {
+pub(super) struct DescriptorReader<'r, 'o> {
     pub(super) compiler: &'r mut Compiler<'o>,
     pub(super) domain: &'r mut Domain,
     /// The levels from the root to the current descriptor.
     pub(super) path: Vec<Level>,
 }
 
-impl<'o> Reader<'_, 'o> {
+impl<'o> DescriptorReader<'_, 'o> {
     /// Reads a list of descriptors into a level.
     pub(super) fn list(&mut self, list: &Node, siblings: &mut Siblings) {
         let problems = self.compiler.problems;
@@ -60,9 +60,9 @@ impl<'o> Reader<'_, 'o> {
             siblings.count_addresses(level, at);
         }
         if let Some(level) = &level
-            && !siblings.is_duplicate(problems, fields, level)
+            && !siblings.is_duplicate(problems, at, level)
         {
-            siblings.warn_of_unreachable(problems, fields, (level, matched.as_ref()));
+            siblings.warn_of_unreachable(problems, at, level, matched.as_ref());
         }
         let has_key = fields
             .locations()

@@ -13,10 +13,10 @@ const LONGEST_PATH: usize = 400;
 pub(super) struct Resources {
     names: Vec<Arc<str>>,
     /// By their numbers less 1, parents before their children.
-    descriptors: Vec<Descriptor>,
+    descriptors: Vec<LocatedDescriptor>,
 }
 
-struct Descriptor {
+struct LocatedDescriptor {
     resource: usize,
     /// The number of the descriptor above it; 0: the root.
     parent: u32,
@@ -56,7 +56,7 @@ impl Resources {
         key: Rc<Node>,
         value: Option<Rc<Node>>,
     ) {
-        self.descriptors.push(Descriptor {
+        self.descriptors.push(LocatedDescriptor {
             resource,
             parent: parent.line,
             key,
@@ -88,7 +88,7 @@ impl Resources {
         (self.name(own.map_or(0, |own| own.resource)), path)
     }
 
-    fn descriptor(&self, number: u32) -> Option<&Descriptor> {
+    fn descriptor(&self, number: u32) -> Option<&LocatedDescriptor> {
         self.descriptors.get((number as usize).checked_sub(1)?)
     }
 }

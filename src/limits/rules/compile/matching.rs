@@ -24,18 +24,18 @@ pub(crate) const MOST_REGEXES: usize = 1_000;
 pub(crate) const MOST_REGEX_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum MatchKind {
     Exact,
     Set,
     Cidr,
     Regex,
 }
 
-const KINDS: [(&str, Kind); 4] = [
-    ("exact", Kind::Exact),
-    ("set", Kind::Set),
-    ("cidr", Kind::Cidr),
-    ("regex", Kind::Regex),
+const KINDS: [(&str, MatchKind); 4] = [
+    ("exact", MatchKind::Exact),
+    ("set", MatchKind::Set),
+    ("cidr", MatchKind::Cidr),
+    ("regex", MatchKind::Regex),
 ];
 
 /// What has been read so far, for the bounds.
@@ -106,14 +106,14 @@ pub(super) fn read(
     fields: &Fields<'_>,
 ) -> Result<Option<Match>, ()> {
     let kind = match fields.get("match") {
-        None => Kind::Exact,
+        None => MatchKind::Exact,
         Some(node) => fields::one_of(problems, node, "match", "kind of match", &KINDS).ok_or(())?,
     };
     let allowed: &[&str] = match kind {
-        Kind::Exact => &["value"],
-        Kind::Set => &["values", "values_file"],
-        Kind::Cidr => &["value", "values", "values_file", "prefix"],
-        Kind::Regex => &["value"],
+        MatchKind::Exact => &["value"],
+        MatchKind::Set => &["values", "values_file"],
+        MatchKind::Cidr => &["value", "values", "values_file", "prefix"],
+        MatchKind::Regex => &["value"],
     };
     let mut is_wrong = false;
     for key in ["value", "values", "values_file", "prefix"]
@@ -124,8 +124,8 @@ pub(super) fn read(
             continue;
         };
         let (what, remedy) = match (kind, key) {
-            (Kind::Exact, "prefix") => ("'prefix' needs 'match: cidr'", "write 'match: cidr'"),
-            (Kind::Exact, _) => (
+            (MatchKind::Exact, "prefix") => ("'prefix' needs 'match: cidr'", "write 'match: cidr'"),
+            (MatchKind::Exact, _) => (
                 "a list of values needs 'match: set' or 'match: cidr'",
                 "write 'match: set', or 'match: cidr' for networks",
             ),
@@ -133,7 +133,7 @@ pub(super) fn read(
                 "'prefix' groups addresses, and only 'match: cidr' knows them",
                 "remove it",
             ),
-            (Kind::Set, _) => (
+            (MatchKind::Set, _) => (
                 "a set has 'values' in place of 'value'",
                 "write 'values: [...]', or 'values_file: ' and the name of a file",
             ),
@@ -149,10 +149,10 @@ pub(super) fn read(
         return Err(());
     }
     let read = match kind {
-        Kind::Exact => return Ok(None),
-        Kind::Set => set(problems, data, fields),
-        Kind::Cidr => cidr(problems, data, fields),
-        Kind::Regex => regex(problems, fields),
+        MatchKind::Exact => return Ok(None),
+        MatchKind::Set => set(problems, data, fields),
+        MatchKind::Cidr => cidr(problems, data, fields),
+        MatchKind::Regex => regex(problems, fields),
     };
     let read = read.ok_or(())?;
     totals.count(problems, fields.node(), &read)?;

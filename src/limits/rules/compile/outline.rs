@@ -278,7 +278,13 @@ mod tests {
         );
         assert_eq!(
             below.at,
-            written_at(&"a".into(), Position { line: 6, column: 25 })
+            written_at(
+                &"a".into(),
+                Position {
+                    line: 6,
+                    column: 25
+                }
+            )
         );
         assert!(outline(&files, "none").is_empty());
     }

@@ -31,7 +31,7 @@ pub struct Overlay {
     file: SourceText,
     defaults: Option<Arc<PartialLimit>>,
     domains: Vec<OverlaidDomain>,
-    entries: Vec<Entry>,
+    entries: Vec<OverlayEntry>,
 }
 
 /// An overlay, and the warnings about it.
@@ -55,7 +55,7 @@ pub(in crate::limits::rules) type EntryNumber = u32;
 
 /// A domain or a descriptor of the overlay, for the warning that nothing matches it.
 #[derive(Debug)]
-struct Entry {
+struct OverlayEntry {
     at: Position,
     above: Option<EntryNumber>,
     what: &'static str,
@@ -133,7 +133,7 @@ impl Overlay {
         let outermost = (0..)
             .zip(&self.entries)
             .filter(|&(number, entry)| is_unused(number) && !entry.above.is_some_and(is_unused));
-        let problem = |entry: &Entry| {
+        let problem = |entry: &OverlayEntry| {
             let what = format!("no {} of the control plane matches this entry", entry.what);
             let remedy = "correct its names, keys and values, or remove it";
             let at = (self.file.name.clone(), entry.at);

@@ -32,13 +32,13 @@ pub(super) struct PartialLimit {
     pub(super) name: Option<Box<str>>,
     pub(super) shadow_mode: Option<bool>,
     pub(super) trial: Option<Box<PartialLimit>>,
-    pub(super) source: Source,
+    pub(super) source: LayerSource,
     pub(super) places: Places,
 }
 
 /// Whose a layer is.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Source {
+pub(super) enum LayerSource {
     /// The author's of the limit.
     #[default]
     Own,
@@ -82,7 +82,7 @@ impl PartialLimit {
     /// Reads a layer; `None` if something in it is wrong, which is reported.
     pub(super) fn read(problems: &Problems, fields: &Fields<'_>) -> Option<Self> {
         let name = fields.name();
-        let mut reader = Reader {
+        let mut reader = LayerReader {
             problems,
             fields,
             // A misspelled key is reported already.
@@ -141,7 +141,7 @@ impl PartialLimit {
     }
 
     /// The same, from outside of the files of limits, where it cannot stand.
-    pub(super) fn moved_outside(mut self, source: Source) -> Self {
+    pub(super) fn moved_outside(mut self, source: LayerSource) -> Self {
         if let Some(trial) = &mut self.trial {
             trial.places = Places::default();
         }
@@ -157,7 +157,7 @@ impl PartialLimit {
             unit_multiplier: Some(rate.unit_multiplier),
             algorithm: Some(options.kind),
             options: *options,
-            source: Source::Defaults(None),
+            source: LayerSource::Defaults(None),
             ..Self::default()
         }
     }
@@ -223,7 +223,7 @@ impl PartialLimit {
     }
 }
 
-impl Source {
+impl LayerSource {
     /// The name in messages of what may be left out of a limit.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
@@ -235,14 +235,14 @@ impl Source {
 }
 
 /// Reads the values of a map.
-struct Reader<'r, 'n> {
+struct LayerReader<'r, 'n> {
     problems: &'r Problems,
     fields: &'r Fields<'n>,
     /// Nothing was wrong so far.
     is_valid: bool,
 }
 
-impl Reader<'_, '_> {
+impl LayerReader<'_, '_> {
     fn value<T>(
         &mut self,
         key: &str,

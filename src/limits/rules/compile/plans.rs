@@ -17,13 +17,13 @@ pub(crate) const LONGEST_PLAN: usize = 128;
 /// The plans of a domain.
 #[derive(Default)]
 pub(super) struct Plans {
-    by_name: HashMap<Box<str>, Plan>,
+    by_name: HashMap<Box<str>, NamedPlan>,
     /// Some are wrong, which is reported: what is said of others would be a guess.
     pub(super) is_invalid: bool,
 }
 
 /// One plan.
-pub(super) struct Plan {
+pub(super) struct NamedPlan {
     /// `None`: it is wrong, which is reported.
     pub(super) layer: Option<PartialLimit>,
     /// Where it is written.
@@ -32,7 +32,7 @@ pub(super) struct Plan {
 
 impl Plans {
     /// The plan of that name; `None`, with what is wrong and how to correct it, if there is none.
-    pub(super) fn find(&self, name: &str) -> Result<&Plan, (String, String)> {
+    pub(super) fn find(&self, name: &str) -> Result<&NamedPlan, (String, String)> {
         self.by_name.get(name).ok_or_else(|| {
             let remedy = match fields::nearest(name, self.by_name.keys().map(AsRef::as_ref)) {
                 Some(near) => format!("write '{near}'"),
@@ -94,7 +94,7 @@ impl Plans {
                 .filter(|layer| rate::is_of_many(problems, &fields, layer))
         });
         let at = problems.here(key.at);
-        self.by_name.insert(name.into(), Plan { layer, at });
+        self.by_name.insert(name.into(), NamedPlan { layer, at });
         Some(())
     }
 }

@@ -96,7 +96,7 @@ pub(in crate::limits::rules) fn compile_domain(
     }
     .list(&lists, Position::default(), 1);
     let mut siblings = Siblings::default();
-    let mut reader = descriptor::Reader {
+    let mut reader = descriptor::DescriptorReader {
         compiler: &mut compiler,
         domain: &mut domain,
         path: Vec::new(),

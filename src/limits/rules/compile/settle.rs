@@ -13,9 +13,9 @@ use std::sync::Arc;
 use super::data::Data;
 use super::defaults::Defaults;
 use super::options::checked_window;
-use super::partial::{PartialLimit, Source};
+use super::partial::{LayerSource, PartialLimit};
 use super::pending_table::PendingTable;
-use super::plans::{Plan, Plans};
+use super::plans::{NamedPlan, Plans};
 use super::problem::{Location, Problems};
 use super::{Compiler, Domain, ProcessDefaults};
 use crate::core::algorithm::concurrency::Gauge;
@@ -182,7 +182,7 @@ impl<'l> Stack<'l> {
         let meant = tail.iter().fold(head, |options, layer| {
             options.apply_defaults(&layer.options)
         });
-        let below = |is_used: fn(&Source) -> bool| {
+        let below = |is_used: fn(&LayerSource) -> bool| {
             let layers = self
                 .below
                 .iter()
@@ -193,7 +193,7 @@ impl<'l> Stack<'l> {
         };
         (
             below(|_| true),
-            below(|source| matches!(source, Source::Overlay(_))),
+            below(|source| matches!(source, LayerSource::Overlay(_))),
         )
     }
 
@@ -252,7 +252,7 @@ impl<'l> Stack<'l> {
     /// Why requests in flight cannot be limited by it: the last descriptor of such a limit is the
     /// request's id.
     fn misplaced_concurrency(&self) -> Option<OptionError> {
-        let is_default = |layer: &PartialLimit| matches!(layer.source, Source::Defaults(_));
+        let is_default = |layer: &PartialLimit| matches!(layer.source, LayerSource::Defaults(_));
         let is_meant = self
             .all()
             .any(|layer| layer.is_concurrency() && !is_default(layer));
@@ -466,7 +466,7 @@ impl<'a> Settling<'a, '_> {
     }
 
     /// The plan of that name. An error if there is none, unless plans are wrong anyway.
-    pub(super) fn plan(&mut self, name: &str, at: Location) -> Option<&'a Plan> {
+    pub(super) fn plan(&mut self, name: &str, at: Location) -> Option<&'a NamedPlan> {
         let plan = self.plans.find(name);
         if self.plans.is_invalid {
             return plan.ok();
@@ -572,7 +572,7 @@ impl<'a> Settling<'a, '_> {
         let mut for_limit = stack
             .below
             .iter()
-            .filter(|layer| matches!(layer.source, Source::Overlay(_)));
+            .filter(|layer| matches!(layer.source, LayerSource::Overlay(_)));
         let (what, remedy) = if for_limit.any(|layer| layer.has_calendar()) {
             let what = format!(
                 "the limit has 'period: calendar': the 'unit_multiplier' of {source} is not used \
@@ -606,7 +606,7 @@ impl<'a> Settling<'a, '_> {
             return;
         }
         let is_unused = |layer: &&Arc<PartialLimit>| {
-            matches!(layer.source, Source::Overlay(_)) && layer.has_options()
+            matches!(layer.source, LayerSource::Overlay(_)) && layer.has_options()
         };
         for source in stack.below.iter().filter(is_unused) {
             let what = format!(

@@ -7,7 +7,6 @@ use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 
 use super::Compiler;
-use super::fields::Fields;
 use super::matching::Match;
 use super::problem::{Location, Problems, quoted};
 use crate::limits::rules::address;
@@ -162,13 +161,12 @@ impl Siblings {
     pub(super) fn is_duplicate(
         &mut self,
         problems: &Problems,
-        fields: &Fields<'_>,
+        at: Location,
         level: &Level,
     ) -> bool {
-        let at = fields.node().at;
         let first = match self.seen.entry((level.key.clone(), level.value.clone())) {
             Entry::Vacant(entry) => {
-                entry.insert(problems.here(at));
+                entry.insert(at);
                 return false;
             }
             Entry::Occupied(entry) => problems.show(*entry.get()),
@@ -191,8 +189,9 @@ impl Siblings {
     pub(super) fn warn_of_unreachable(
         &mut self,
         problems: &Problems,
-        fields: &Fields<'_>,
-        (level, matched): (&Level, Option<&Match>),
+        at: Location,
+        level: &Level,
+        matched: Option<&Match>,
     ) {
         let regex = matched.map(Match::regex);
         let (key, value) = (
@@ -225,7 +224,7 @@ impl Siblings {
             } else {
                 "remove it, or remove that pattern"
             };
-            problems.warning(fields.node().at, what, remedy);
+            problems.warning(at, what, remedy);
         }
         let is_for_all = regex.flatten().is_some_and(is_for_all)
             || value.is_some_and(|value| value.bytes().all(|byte| byte == b'*'));
@@ -233,7 +232,7 @@ impl Siblings {
             && is_for_all
             && let Some(first) = self.seen.get(&(level.key.clone(), None))
         {
-            let here = problems.show(problems.here(fields.node().at));
+            let here = problems.show(at);
             let what = format!(
                 "this descriptor is never reached: the pattern in {here} matches every value of \
                  the key"

@@ -9,7 +9,7 @@ use std::fmt;
 
 use hashbrown::HashMap;
 
-use super::{BranchIndex, Glob, Pattern, Tree};
+use super::{BranchIndex, EntryPattern, Glob, Tree};
 use crate::core::ask::Entry;
 use crate::limits::rules::limit::LimitId;
 
@@ -25,7 +25,7 @@ const MAX_NAMED_OF_REQUEST: usize = 200 * MAX_NAMED;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// One for each entry, up to the first that no branch matches.
-    pub levels: Vec<Level>,
+    pub levels: Vec<TracedLevel>,
     /// How it ended.
     pub end: End,
 }
@@ -43,7 +43,7 @@ pub enum End {
 
 /// One level of a look-up: siblings, of which at most one matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Level {
+pub struct TracedLevel {
     /// The branch that matches, and how.
     pub matched: Option<(Written, How)>,
     /// Other branches that have the entry's key, in the order of the files.
@@ -119,16 +119,16 @@ impl<T> Named<T> {
 #[derive(Debug)]
 pub struct Tracer<'t> {
     tree: &'t Tree,
-    levels: HashMap<*const Tree, Siblings<'t>>,
+    levels: HashMap<*const Tree, Branches<'t>>,
     /// The branches and keys that may still be named.
     left: usize,
 }
 
 /// The branches of a level as they are written.
 #[derive(Debug, Default)]
-struct Siblings<'t> {
+struct Branches<'t> {
     /// In the order of the files; `None` for one that repeats another, which no look-up finds.
-    all: Vec<Option<Source<'t>>>,
+    all: Vec<Option<BranchText<'t>>>,
     count: usize,
     by_key: HashMap<Cow<'t, [u8]>, Vec<BranchIndex>>,
     /// Those with a `*` in the key.
@@ -138,14 +138,14 @@ struct Siblings<'t> {
 
 /// Where the text of a branch is.
 #[derive(Debug)]
-struct Source<'t> {
+struct BranchText<'t> {
     key: Cow<'t, [u8]>,
     value: Option<&'t [u8]>,
     /// The value is a set, networks or a regular expression.
     is_matcher: bool,
 }
 
-impl Source<'_> {
+impl BranchText<'_> {
     fn written(&self) -> Written {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Written {
@@ -185,16 +185,21 @@ impl<'t> Tracer<'t> {
     }
 
     /// What is known of a level, and how many names it may have.
-    fn siblings(&mut self, tree: &'t Tree) -> (&mut Siblings<'t>, usize) {
+    fn siblings(&mut self, tree: &'t Tree) -> (&mut Branches<'t>, usize) {
         (
             self.levels
                 .entry(std::ptr::from_ref(tree))
-                .or_insert_with(|| Siblings::new(tree)),
+                .or_insert_with(|| Branches::new(tree)),
             MAX_NAMED.min(self.left),
         )
     }
 
-    fn level(&mut self, tree: &'t Tree, entry: &Entry<'_>, found: Option<BranchIndex>) -> Level {
+    fn level(
+        &mut self,
+        tree: &'t Tree,
+        entry: &Entry<'_>,
+        found: Option<BranchIndex>,
+    ) -> TracedLevel {
         let (siblings, most) = self.siblings(tree);
         let of_key = siblings
             .by_key
@@ -234,13 +239,13 @@ impl<'t> Tracer<'t> {
             (of_key.len() + of_patterns.len()).saturating_sub(usize::from(matched.is_some()));
         let passed = Named::new(others, count, most);
         self.left -= passed.first.len();
-        Level { matched, passed }
+        TracedLevel { matched, passed }
     }
 
     fn below(&mut self, tree: &'t Tree) -> Named<Written> {
         let (siblings, most) = self.siblings(tree);
         let below = Named::new(
-            siblings.all.iter().flatten().map(Source::written),
+            siblings.all.iter().flatten().map(BranchText::written),
             siblings.count,
             most,
         );
@@ -250,7 +255,7 @@ impl<'t> Tracer<'t> {
 
     fn keys(&mut self, tree: &'t Tree) -> Named<String> {
         let (siblings, most) = self.siblings(tree);
-        let Siblings {
+        let Branches {
             by_key, by_pattern, ..
         } = siblings;
         let keys = siblings.keys.get_or_insert_with(|| {
@@ -270,17 +275,17 @@ impl<'t> Tracer<'t> {
     }
 }
 
-impl<'t> Siblings<'t> {
+impl<'t> Branches<'t> {
     fn new(tree: &'t Tree) -> Self {
-        let mut all: Vec<Option<Source<'t>>> = tree.branches.iter().map(|_| None).collect();
+        let mut all: Vec<Option<BranchText<'t>>> = tree.branches.iter().map(|_| None).collect();
         let mut put = |branch: BranchIndex, key, value, is_matcher| {
-            all[branch.0] = Some(Source {
+            all[branch.0] = Some(BranchText {
                 key,
                 value,
                 is_matcher,
             });
         };
-        for (Pattern { key, value }, branch) in &tree.patterns {
+        for (EntryPattern { key, value }, branch) in &tree.patterns {
             if value.is_none() {
                 put(*branch, key.text().into_bytes().into(), None, false);
             }
@@ -299,7 +304,7 @@ impl<'t> Siblings<'t> {
             ..Self::default()
         };
         for (index, source) in all.iter().enumerate() {
-            let Some(Source { key, .. }) = source else {
+            let Some(BranchText { key, .. }) = source else {
                 continue;
             };
             if key.contains(&b'*') {

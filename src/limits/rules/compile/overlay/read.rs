@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use super::super::defaults;
 use super::super::fields::{self, Fields, Section};
-use super::super::partial::{PartialLimit, Source};
+use super::super::partial::{LayerSource, PartialLimit};
 use super::super::problem::{Problem, Problems};
 use super::super::{Options, SourceText};
-use super::{Entry, EntryNumber, OverlaidDomain, OverlaidLevel, Overlay, ReadOverlay, Switches};
+use super::{
+    EntryNumber, OverlaidDomain, OverlaidLevel, Overlay, OverlayEntry, ReadOverlay, Switches,
+};
 use crate::limits::rules::source::{Node, Position, ValueType};
 use crate::limits::rules::tree::Glob;
 
@@ -25,7 +27,7 @@ impl Overlay {
     pub fn read(file: SourceText, options: &Options) -> Result<ReadOverlay, Vec<Problem>> {
         let problems = Problems::default();
         problems.open(&file.name);
-        let mut reader = Reader {
+        let mut reader = OverlayReader {
             problems: &problems,
             name: &file.name,
             entries: Vec::new(),
@@ -55,14 +57,14 @@ impl Overlay {
 }
 
 /// Reads the nodes of an overlay.
-struct Reader<'r> {
+struct OverlayReader<'r> {
     problems: &'r Problems,
     /// Of the file.
     name: &'r str,
-    entries: Vec<Entry>,
+    entries: Vec<OverlayEntry>,
 }
 
-impl Reader<'_> {
+impl OverlayReader<'_> {
     fn root(&mut self, root: &Node) -> (Option<Arc<PartialLimit>>, Vec<OverlaidDomain>) {
         let Some(fields) = fields::read(self.problems, root, Section::Overlay) else {
             return Default::default();
@@ -148,7 +150,7 @@ impl Reader<'_> {
             self.problems
                 .error(node, what, "remove it, or remove 'period'");
         }
-        let source = Source::Overlay(self.source(node));
+        let source = LayerSource::Overlay(self.source(node));
         Some(Arc::new(layer.moved_outside(source)))
     }
 
@@ -156,7 +158,7 @@ impl Reader<'_> {
         let node = fields.get("defaults")?;
         let fields = fields::read(self.problems, node, Section::Defaults)?;
         let layer = PartialLimit::read(self.problems, &fields)?;
-        let source = Source::Defaults(Some(self.source(node)));
+        let source = LayerSource::Defaults(Some(self.source(node)));
         Some(Arc::new(layer.moved_outside(source)))
     }
 
@@ -172,7 +174,7 @@ impl Reader<'_> {
         what: &'static str,
     ) -> EntryNumber {
         let number = EntryNumber::try_from(self.entries.len()).unwrap_or(EntryNumber::MAX);
-        self.entries.push(Entry {
+        self.entries.push(OverlayEntry {
             at: node.at,
             above,
             what,
@@ -228,7 +230,7 @@ impl std::str::FromStr for XdsDefaults {
             let texts: Vec<_> = problems.iter().map(text).collect();
             texts.join("; ")
         })?;
-        let source = Source::Defaults(Some(
+        let source = LayerSource::Defaults(Some(
             "the default of all limits of the control plane".into(),
         ));
         Ok(Self(

@@ -36,14 +36,14 @@ pub(super) struct UsedPlan<'p> {
 }
 
 /// A row as it is written.
-struct Row<'t> {
+struct WrittenRow<'t> {
     records: &'t Records<'t>,
     begin: Begin,
     cells: &'t ByteRecord,
     file: Location,
 }
 
-impl Row<'_> {
+impl WrittenRow<'_> {
     /// Where a cell is.
     fn at(&self, cell: usize) -> Location {
         self.file.at(self.records.at(self.begin, cell))
@@ -56,7 +56,7 @@ impl Row<'_> {
 }
 
 /// A table that is being read.
-struct Reading<'r, 'a, 'f> {
+struct TableReading<'r, 'a, 'f> {
     settling: &'r mut Settling<'a, 'f>,
     /// The limit of the descriptor.
     base: &'r Limit,
@@ -91,14 +91,14 @@ pub(super) fn read<'a, 'f>(
         let remedy = "write the names of its columns in the first line, such as 'value,plan'";
         return settling.problems.fail(file.at, what, remedy);
     };
-    let row = Row {
+    let row = WrittenRow {
         records: &records,
         begin,
         cells: &cells,
         file: file.at,
     };
     let columns = header(settling.problems, &row)?;
-    let mut reading = Reading {
+    let mut reading = TableReading {
         settling,
         base,
         stack,
@@ -114,7 +114,7 @@ pub(super) fn read<'a, 'f>(
     };
     let mut key = Vec::new();
     while let Some(begin) = records.next(&mut cells) {
-        let row = Row {
+        let row = WrittenRow {
             records: &records,
             begin,
             cells: &cells,
@@ -128,7 +128,7 @@ pub(super) fn read<'a, 'f>(
         }
         reading.row(&row, &mut key);
     }
-    let Reading {
+    let TableReading {
         mut table, used, ..
     } = reading;
     table.complete();
@@ -137,7 +137,7 @@ pub(super) fn read<'a, 'f>(
 
 /// The names of the columns; `None` if there is none of values. An unknown column is one without a
 /// name.
-fn header(problems: &Problems, row: &Row<'_>) -> Option<Vec<&'static str>> {
+fn header(problems: &Problems, row: &WrittenRow<'_>) -> Option<Vec<&'static str>> {
     let mut columns: Vec<&'static str> = Vec::with_capacity(row.cells.len());
     for (index, cell) in row.cells.iter().enumerate() {
         let text = String::from_utf8_lossy(cell.trim_ascii()).into_owned();
@@ -168,13 +168,13 @@ fn header(problems: &Problems, row: &Row<'_>) -> Option<Vec<&'static str>> {
     Some(columns)
 }
 
-impl Reading<'_, '_, '_> {
+impl TableReading<'_, '_, '_> {
     fn error(&mut self, at: Location, what: impl Into<String>, remedy: impl Into<String>) {
         self.settling.problems.error(at, what, remedy);
     }
 
     /// Reads a row. `key` is a buffer.
-    fn row(&mut self, row: &Row<'_>, key: &mut Vec<u8>) {
+    fn row(&mut self, row: &WrittenRow<'_>, key: &mut Vec<u8>) {
         let (own, first) = (row.cells.len(), self.columns.len());
         if own != first {
             let cells = if own == 1 { "cell" } else { "cells" };
@@ -219,7 +219,7 @@ impl Reading<'_, '_, '_> {
     }
 
     /// The number of the row's name.
-    fn name(&mut self, row: &Row<'_>) -> Option<u32> {
+    fn name(&mut self, row: &WrittenRow<'_>) -> Option<u32> {
         let column = self.name?;
         let name = str::from_utf8(row.cells.get(column)?).ok()?.trim();
         if name.is_empty() {
@@ -247,7 +247,7 @@ impl Reading<'_, '_, '_> {
     }
 
     /// What the row stands for; `None` if it is wrong, which is reported. `key` is a buffer.
-    fn meaning(&mut self, row: &Row<'_>, key: &mut Vec<u8>) -> Option<u32> {
+    fn meaning(&mut self, row: &WrittenRow<'_>, key: &mut Vec<u8>) -> Option<u32> {
         key.clear();
         for (column, cell) in self.columns.iter().zip(row.cells) {
             if !matches!(*column, "value" | "name" | "") {
@@ -270,7 +270,10 @@ impl Reading<'_, '_, '_> {
     }
 
     /// What the row says as a layer, and its plan with where that is written.
-    fn layer(&mut self, row: &Row<'_>) -> Option<(PartialLimit, Option<(String, Location)>)> {
+    fn layer(
+        &mut self,
+        row: &WrittenRow<'_>,
+    ) -> Option<(PartialLimit, Option<(String, Location)>)> {
         let file = self.file.at;
         let mut entries = Vec::new();
         for (index, (&column, cell)) in self.columns.iter().zip(row.cells).enumerate() {
@@ -311,7 +314,7 @@ impl Reading<'_, '_, '_> {
 
     fn settle(
         &mut self,
-        row: &Row<'_>,
+        row: &WrittenRow<'_>,
         layer: &PartialLimit,
         plan: Option<(String, Location)>,
     ) -> Option<RowMeaning> {
