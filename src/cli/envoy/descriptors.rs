@@ -402,7 +402,7 @@ fn shown(own: &Outline) -> String {
 
 fn named(path: &[String], own: &Outline) -> String {
     let (path, at) = (path.join(", "), &own.at);
-    OneLine(&format!("{path} ({}:{})", at.file, at.line())).to_string()
+    OneLine(&format!("{path} ({}:{})", at.file, at.line)).to_string()
 }
 
 /// A key that Envoy could take from anywhere.

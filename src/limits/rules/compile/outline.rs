@@ -99,21 +99,22 @@ impl Outline {
 pub struct WrittenAt {
     /// The name of the file, as the caller passed it.
     pub file: Arc<str>,
-    at: Position,
+    /// From 1 on.
+    pub line: usize,
+    /// From 1 on, in characters.
+    pub column: usize,
 }
 
 impl WrittenAt {
-    /// From 1 on.
-    #[must_use]
-    pub const fn line(&self) -> u32 {
-        self.at.line
-    }
-
     /// An error there.
     #[must_use]
     pub fn error(&self, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
-        let at = (self.file.to_string(), self.at);
-        Problem::new(Severity::Error, at, what, remedy)
+        let whole = (self.file.to_string(), Position::default());
+        Problem {
+            line: self.line,
+            column: self.column,
+            ..Problem::new(Severity::Error, whole, what, remedy)
+        }
     }
 }
 
@@ -235,8 +236,11 @@ fn pairs(problems: &Problems, document: &Document) -> Option<Vec<WrittenPair>> {
 }
 
 fn written_at(file: &Arc<str>, at: Position) -> WrittenAt {
-    let file = Arc::clone(file);
-    WrittenAt { file, at }
+    WrittenAt {
+        file: Arc::clone(file),
+        line: at.line as usize,
+        column: at.column as usize,
+    }
 }
 
 #[cfg(test)]
@@ -295,7 +299,7 @@ mod tests {
             .expect("pairs");
         let shown: Vec<_> = pairs
             .iter()
-            .map(|pair| (&*pair.key, &*pair.text, pair.at.line()))
+            .map(|pair| (&*pair.key, &*pair.text, pair.at.line))
             .collect();
         assert_eq!(shown, [("user", "header:x-user", 2), ("path", "path", 3)]);
         for (text, expected) in [
