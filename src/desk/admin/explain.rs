@@ -587,11 +587,25 @@ impl Shown {
     }
 }
 
-/// A number or a boolean, if the text is that of one.
+/// A number or a boolean, if the text is how one is written: the name `007` stays a text.
 fn typed(text: String) -> Value {
     match (text.parse::<u64>(), text.parse::<bool>()) {
-        (Ok(number), _) => number.into(),
+        (Ok(number), _) if number.to_string() == text => number.into(),
         (_, Ok(is)) => is.into(),
         _ => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_a_number_only_as_numbers_are_written() {
+        for text in ["007", "+7", "", "7.5", "True"] {
+            assert_eq!(typed(text.to_owned()), Value::from(text));
+        }
+        assert_eq!(typed("7".to_owned()), Value::from(7));
+        assert_eq!(typed("true".to_owned()), Value::from(true));
     }
 }
