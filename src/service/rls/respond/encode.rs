@@ -8,7 +8,6 @@
 
 use bytes::Bytes;
 use prost::Message;
-use prost::encoding::{encode_varint, encoded_len_varint};
 use prost_types::Struct;
 
 use super::{Framed, PREFIX_BYTES};
@@ -69,7 +68,7 @@ pub(super) fn encode(overall: Code, outcomes: &[Outcome<'_>], extras: &Extras) -
     }
     if !extras.raw_body.is_empty() {
         out.push(tag(5, BYTES));
-        encode_varint(extras.raw_body.len() as u64, &mut out);
+        put_varint(&mut out, extras.raw_body.len() as u64);
         out.extend_from_slice(&extras.raw_body);
     }
     if let Some(metadata) = &extras.dynamic_metadata {
@@ -85,7 +84,7 @@ pub(super) fn encode(overall: Code, outcomes: &[Outcome<'_>], extras: &Extras) -
 
 fn put_status(out: &mut Vec<u8>, outcome: &Outcome<'_>) {
     out.push(tag(2, BYTES));
-    encode_varint(status_bytes(outcome) as u64, out);
+    put_varint(out, status_bytes(outcome) as u64);
     let code = if outcome.refuses {
         Code::OverLimit
     } else {
@@ -95,12 +94,12 @@ fn put_status(out: &mut Vec<u8>, outcome: &Outcome<'_>) {
     if let Some(rate) = &outcome.shown {
         let name = outcome.name;
         out.push(tag(2, BYTES));
-        encode_varint(limit_bytes(rate, name) as u64, out);
+        put_varint(out, limit_bytes(rate, name) as u64);
         put_number(out, tag(1, VARINT), on_wire(rate.requests_per_unit));
         put_number(out, tag(2, VARINT), rate.on_wire().0.cast_unsigned().into());
         if !name.is_empty() {
             out.push(tag(3, BYTES));
-            encode_varint(name.len() as u64, out);
+            put_varint(out, name.len() as u64);
             out.extend_from_slice(name.as_bytes());
         }
         if let Some(multiplier) = multiplier(rate) {
@@ -154,7 +153,7 @@ fn whole_seconds(secs: u64) -> u64 {
 /// Bytes of a length-delimited field with `content` bytes. All field numbers are below 16, so that
 /// a tag is one byte.
 fn field_bytes(content: usize) -> usize {
-    1 + encoded_len_varint(content as u64) + content
+    1 + varint_bytes(content as u64) + content
 }
 
 /// Bytes of a varint field; 0 for the default value 0.
@@ -162,14 +161,19 @@ fn number_bytes(number: u64) -> usize {
     if number == 0 {
         0
     } else {
-        1 + encoded_len_varint(number)
+        1 + varint_bytes(number)
     }
+}
+
+/// Bytes of a varint: seven bits per byte.
+fn varint_bytes(number: u64) -> usize {
+    ((70 - (number | 1).leading_zeros()) / 7) as usize
 }
 
 fn put_number(out: &mut Vec<u8>, tag: u8, number: u64) {
     if number != 0 {
         out.push(tag);
-        encode_varint(number, out);
+        put_varint(out, number);
     }
 }
 
@@ -180,9 +184,17 @@ fn put_wrapped(out: &mut Vec<u8>, outer: u8, number: u64) {
     put_number(out, tag(1, VARINT), number);
 }
 
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
 fn put_message(out: &mut Vec<u8>, tag: u8, message: &impl Message) {
     out.push(tag);
-    encode_varint(message.encoded_len() as u64, out);
+    put_varint(out, message.encoded_len() as u64);
     // Encoding into a `Vec` does not fail.
     let _ = message.encode(out);
 }
