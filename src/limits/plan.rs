@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::core::algorithm::concurrency::Gauge;
 use crate::core::algorithm::{self, Algorithm};
 use crate::core::ask::{Ask, Descriptor, Entry};
 use crate::core::time::{MAX_SAFE_INTEGER, Rate, Span, Unit};
@@ -133,6 +134,22 @@ impl Plan {
         Self::with_overrides(rules, None, ask, options)
     }
 
+    /// Has the holders of limits of requests in flight counted by the gauges of their limits.
+    #[inline]
+    pub fn count_holders(&mut self, gauge_of: impl Fn(LimitId) -> Option<Arc<Gauge>>) {
+        if !self.checks.has_holders() {
+            return;
+        }
+        let holders = &mut Arc::make_mut(&mut self.checks).holders;
+        for slot in &self.slots {
+            if let (Fate::Checked(checked), Some(limit)) = (&slot.fate, slot.limit)
+                && let Some(held) = holders.iter_mut().find(|held| held.check == checked.check)
+            {
+                held.gauge = gauge_of(limit);
+            }
+        }
+    }
+
     /// Matches the descriptors of `ask` against `rules`, and against the overrides in force if
     /// there are any.
     #[must_use]
@@ -233,7 +250,7 @@ impl Matcher<'_, '_> {
                 entries,
                 limit,
             };
-            let is_in_flight = limit.is_some_and(|found| found.limit.gauge.is_some());
+            let is_in_flight = limit.is_some_and(|found| found.limit.counts_in_flight());
             let fate = match is_in_flight {
                 true => self.fate_of_holder(asked),
                 false => self.fate(asked),
@@ -483,7 +500,7 @@ fn metric_levels(limit: Option<&limit::Limit>, entries: &[Entry<'_>]) -> Option<
     let level_text = |(level, entry): (&limit::Level, &Entry<'_>)| match level {
         // Its value is the id of the request.
         level
-            if limit.gauge.is_some()
+            if limit.counts_in_flight()
                 && std::ptr::eq(level, &raw const limit.levels[limit.levels.len() - 1]) =>
         {
             level.key.to_string()

@@ -125,7 +125,9 @@ impl Rls {
             let status = Status::unavailable("no rate limit configuration loaded");
             self.failed(ErrorCause::Service, status)
         })?;
-        let plan = Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
+        let mut plan =
+            Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
+        plan.count_holders(|limit| live.tallies.gauge(limit));
         let decisions = match (&plan.trials, self.limiter.decide_at_once(&plan, span)) {
             (_, Some(decisions)) => decisions,
             (None, None) => self.limiter.decide(&plan.checks, timeout, span).await,

@@ -48,7 +48,7 @@ pub(super) struct Holding {
     pub(super) check: CheckIndex,
     /// The request that asks.
     pub(super) id: HolderId,
-    /// Counts the holders of its limit; `None` in tests of stores.
+    /// Counts the holders of its limit, where metrics do; see `Plan::count_holders`.
     pub(super) gauge: Option<Arc<Gauge>>,
 }
 

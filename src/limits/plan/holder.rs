@@ -6,20 +6,17 @@
 //! an empty value, and everything behind the plan sees that: keys, overrides, usage, metrics,
 //! subjects.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use super::checks::Holding;
 use super::{CheckIndex, Checks};
-use crate::core::algorithm::concurrency::{Gauge, HolderId};
+use crate::core::algorithm::concurrency::HolderId;
 use crate::core::ask::Entry;
 use crate::limits::rules::limit::Limit;
 
 /// The id and the subject of a check of a limit of requests in flight.
 pub(super) struct Holder<'a> {
     id: &'a [u8],
-    gauge: &'a Arc<Gauge>,
     /// The entries of the descriptor without the id: the last one has an empty value. Keys,
     /// overrides, usage and metrics see these.
     pub(super) subject: SmallVec<[Entry<'a>; 4]>,
@@ -29,10 +26,12 @@ impl<'a> Holder<'a> {
     /// `None` if the limit is another one.
     #[inline]
     pub(super) fn new(limit: &'a Limit, entries: &[Entry<'a>]) -> Option<Self> {
-        let gauge = limit.gauge.as_ref()?;
+        if !limit.counts_in_flight() {
+            return None;
+        }
         let mut subject: SmallVec<[Entry<'a>; 4]> = SmallVec::from_slice(entries);
         let id = std::mem::take(&mut subject.last_mut()?.value);
-        Some(Self { id, gauge, subject })
+        Some(Self { id, subject })
     }
 
     /// Names the holder to this check.
@@ -42,7 +41,7 @@ impl<'a> Holder<'a> {
             checks.holders.push(Holding {
                 check,
                 id: HolderId::of(self.id),
-                gauge: Some(Arc::clone(self.gauge)),
+                gauge: None,
             });
         }
     }

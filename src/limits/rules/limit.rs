@@ -13,7 +13,6 @@ use hashbrown::HashMap;
 use super::shown_name::shown;
 use super::table::{RowNumber, Table};
 use crate::core::algorithm::Algorithm;
-use crate::core::algorithm::concurrency::Gauge;
 use crate::core::time::{Period, Rate};
 use crate::core::usage::Tracking;
 
@@ -100,8 +99,6 @@ pub struct Limit {
     pub on_store_failure: Option<OnStoreFailure>,
     /// `track_usage`: the usage of each subject is recorded.
     pub usage: Option<Arc<Tracking>>,
-    /// How many places of a limit of requests in flight are taken; `None` for all other limits.
-    pub gauge: Option<Arc<Gauge>>,
     /// Metrics carry the request's values of all levels.
     pub detailed_metric: bool,
     /// Names of limits that this one switches off within a request.
@@ -496,6 +493,14 @@ impl Limit {
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         self.amount.is_none() && !self.is_by_rows
+    }
+
+    /// Whether it limits requests in flight.
+    #[inline]
+    #[must_use]
+    pub fn counts_in_flight(&self) -> bool {
+        let amount = self.amount.as_ref();
+        amount.is_some_and(|amount| amount.algorithm.has_holders())
     }
 
     /// The table whose rows stand for this limit and for those of their plans; `None` for a limit

@@ -20,9 +20,10 @@ use super::partition::{Parts, partition};
 use super::reading::LimitReading;
 use super::trials::{self, TrialSeries};
 use super::{Metrics, Sample, families, process};
+use crate::core::algorithm::Algorithm;
 use crate::core::algorithm::concurrency::Gauge;
 use crate::core::lock;
-use crate::core::time::Micros;
+use crate::core::time::{Micros, Span};
 use crate::core::verdict::{Answers, Decision, StoreError};
 use crate::limits::plan::{By, Check, Outcomes, Plan, Trials};
 use crate::limits::rules::limit::{Level, Limit, LimitId};
@@ -50,6 +51,8 @@ type SeriesOfDomain = Arc<[Counters]>;
 struct Counters {
     own: Arc<Series>,
     trial: Option<Arc<TrialSeries>>,
+    /// Of a limit of requests in flight.
+    gauge: Option<Arc<Gauge>>,
 }
 
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the
@@ -90,7 +93,12 @@ struct Holders {
 impl Holders {
     /// Those of `limit`, which goes on with what its gauge counted before.
     fn new(limit: &Limit, known: Option<&Self>) -> Option<Self> {
-        let current = Arc::clone(limit.gauge.as_ref()?);
+        let Some(Algorithm::Concurrency(of_limit)) = limit.amount.map(|amount| amount.algorithm)
+        else {
+            return None;
+        };
+        let longest = Span::from_micros(of_limit.max_duration);
+        let current = Arc::new(Gauge::new(longest));
         for gauge in known
             .into_iter()
             .flat_map(|known| known.before.iter().chain([&known.current]))
@@ -148,7 +156,8 @@ impl DomainSeries {
                 |known| Arc::clone(&known.counters.own),
             );
             let holders = Holders::new(limit, known.and_then(|known| known.holders.as_ref()));
-            let counters = Counters { own, trial };
+            let gauge = holders.as_ref().map(|holders| Arc::clone(&holders.current));
+            let counters = Counters { own, trial, gauge };
             by_limit.push(counters.clone());
             let dynamic =
                 limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
@@ -374,6 +383,11 @@ impl Tallies {
         {
             cells.add(core, 0, free);
         }
+    }
+
+    /// The gauge of a limit of requests in flight.
+    pub fn gauge(&self, limit: LimitId) -> Option<Arc<Gauge>> {
+        self.of_limit(limit)?.gauge.clone()
     }
 
     fn checked(

@@ -48,7 +48,6 @@ fn limit(id: u32, levels: &[(&str, Option<&str>)], rate: Option<Rate>) -> Limit 
         quota_mode: false,
         on_store_failure: None,
         usage: None,
-        gauge: None,
         detailed_metric: false,
         replaces: [].into(),
         metadata: None,

@@ -18,9 +18,8 @@ use super::pending_table::PendingTable;
 use super::plans::{NamedPlan, Plans};
 use super::problem::{Location, Problems};
 use super::{Compiler, Domain, ProcessDefaults};
-use crate::core::algorithm::concurrency::Gauge;
 use crate::core::algorithm::{Algorithm, AlgorithmKind, OptionError, Options};
-use crate::core::time::{PeriodKind, Rate, Span, Unit};
+use crate::core::time::{PeriodKind, Rate, Unit};
 use crate::core::usage::{self, Tracking};
 use crate::limits::rules::limit::{Amount, Level, Limit, Scale, Trial};
 
@@ -652,11 +651,6 @@ pub(super) fn fill(
     let shadow_mode = stack.find(|layer| layer.shadow_mode);
     limit.shadow_mode = shadow_mode.unwrap_or(limit.shadow_mode);
     limit.on_store_failure = stack.find(|layer| layer.on_store_failure);
-    let algorithm = settled.amount.map(|amount| amount.algorithm);
-    if let Some(Algorithm::Concurrency(concurrency)) = algorithm {
-        let longest = Span::from_micros(concurrency.max_duration);
-        limit.gauge = Some(Arc::new(Gauge::new(longest)));
-    }
     limit
 }
 
@@ -678,6 +672,7 @@ mod tests {
 
     use super::super::partial::Places;
     use super::*;
+    use crate::core::time::Span;
     use crate::core::time::{Weekday, Zone};
     use crate::limits::rules::limit::OnStoreFailure;
 
