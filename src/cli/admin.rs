@@ -43,7 +43,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Prints the answer to GET of a call for the reader who asked.
+    /// Prints the answer to GET of a call in the format that was asked for.
     ///
     /// # Errors
     /// Those of [`Services::send`], and of stdout.
@@ -71,20 +71,12 @@ impl Asked {
         body: &Bytes,
         text: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<ExitCode> {
-        let Services(services) = self.service.services()?;
+        let services = self.service.services()?;
+        let are_several = services.0.len() > 1;
         let (mut first, mut by, mut errors) = (None, Vec::new(), Vec::new());
         print::block_on(async {
-            let is_shared = match &services[..] {
-                [_] => false,
-                _ => {
-                    Services(services.clone())
-                        .get::<Status>("status")
-                        .await?
-                        .store
-                        == "redis"
-                }
-            };
-            for service in &services {
+            let is_shared = are_several && services.get::<Status>("status").await?.store == "redis";
+            for service in &services.0 {
                 match service.call(method, call, body).await {
                     Ok(answer) => {
                         first.get_or_insert(answer);
@@ -104,7 +96,7 @@ impl Asked {
             bail!(errors.join("; "))
         };
         self.format.print(&answer, text)?;
-        if services.len() > 1 {
+        if are_several {
             print::error(format_args!("weir: changed by {}", by.join(", ")));
         }
         for error in &errors {
@@ -169,7 +161,7 @@ impl AdminFlags {
 }
 
 /// The replicas of a running service.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Services(pub(super) Vec<Service>);
 
 impl Services {
@@ -215,7 +207,7 @@ pub(super) fn with_query<V: AsRef<str>>(call: &str, query: &[(&str, Option<V>)])
 }
 
 /// One replica of a running service.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Service {
     /// `http://host:port`.
     base: String,

@@ -4,11 +4,12 @@
 //! one tick share an entry. A write drops the entries that have left the window. The twin is
 //! `lua/sliding_window_log.lua`, with `lua/log.lua`.
 
+use std::collections::VecDeque;
+
 use super::definition::Definition;
 use super::ticks::{self, Clock, Outcome};
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::time::{Period, Span, Tick};
-use std::collections::VecDeque;
 
 /// The largest limit: a key may hold an entry for each hit.
 pub const LARGEST_LIMIT: u64 = 100_000;

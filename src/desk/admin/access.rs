@@ -9,8 +9,6 @@
 //! file of tokens is read for each token that is presented, so that removing a line needs no
 //! restart.
 
-use crate::core::digest::sha256;
-use crate::core::lock;
 use std::fmt;
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -23,6 +21,8 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use super::reply::Failure;
+use crate::core::digest::sha256;
+use crate::core::lock;
 use crate::net::throttle::Throttle;
 
 /// The largest file of tokens in bytes, and the most tokens in it.

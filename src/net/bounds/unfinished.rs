@@ -5,13 +5,14 @@
 //! refusing the newest would do: a client that leaves messages unfinished would take the memory
 //! from all others, while a well-behaved client finishes its own within milliseconds.
 
-use crate::core::lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
+
+use crate::core::lock;
 
 /// A memory budget; clones share it.
 #[derive(Clone, Debug)]

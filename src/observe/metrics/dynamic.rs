@@ -5,7 +5,6 @@
 //! bound is reached, a new series is counted as `other` of its domain. They are behind locks, which
 //! only requests for such limits take.
 
-use crate::core::lock;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::counts::{Counts, add_up};
+use crate::core::lock;
 
 /// The number of locks; with several, cores seldom wait for each other.
 const SHARDS: usize = 16;

@@ -52,7 +52,7 @@ struct Counters {
     own: Arc<Series>,
     trial: Option<Arc<TrialSeries>>,
     /// Of a limit of requests in flight.
-    gauge: Option<Arc<Gauge>>,
+    holders: Option<Holders>,
 }
 
 /// For each domain of the rules, the descriptors that no limit applied to. A domain that is in the
@@ -79,7 +79,6 @@ pub(super) struct LimitSeries {
     unlimited: bool,
     /// Hits are counted in series whose labels depend on the request.
     dynamic: bool,
-    holders: Option<Holders>,
 }
 
 /// The gauges of a limit of requests in flight: that of the rules in force, and that of the rules
@@ -155,9 +154,15 @@ impl DomainSeries {
                 || Arc::new(Series::new(cores)),
                 |known| Arc::clone(&known.counters.own),
             );
-            let holders = Holders::new(limit, known.and_then(|known| known.holders.as_ref()));
-            let gauge = holders.as_ref().map(|holders| Arc::clone(&holders.current));
-            let counters = Counters { own, trial, gauge };
+            let holders = Holders::new(
+                limit,
+                known.and_then(|known| known.counters.holders.as_ref()),
+            );
+            let counters = Counters {
+                own,
+                trial,
+                holders,
+            };
             by_limit.push(counters.clone());
             let dynamic =
                 limit.detailed_metric || limit.levels.iter().any(|level| level.value_to_metric);
@@ -166,7 +171,6 @@ impl DomainSeries {
                 path: limit.path_in_domain(),
                 unlimited: limit.is_unlimited(),
                 dynamic,
-                holders,
             };
             by_id.insert(id, series);
         }
@@ -326,7 +330,7 @@ impl LimitSeries {
         if let Some(trial) = &self.counters.trial {
             trials::gather(trial, &of_limit, exposition);
         }
-        if let Some(holders) = &self.holders {
+        if let Some(holders) = &self.counters.holders {
             exposition.gauge(
                 &families::CONCURRENCY_HOLDERS,
                 &of_limit,
@@ -387,7 +391,8 @@ impl Tallies {
 
     /// The gauge of a limit of requests in flight.
     pub fn gauge(&self, limit: LimitId) -> Option<Arc<Gauge>> {
-        self.of_limit(limit)?.gauge.clone()
+        let holders = self.of_limit(limit)?.holders.as_ref()?;
+        Some(Arc::clone(&holders.current))
     }
 
     fn checked(

@@ -5,12 +5,13 @@
 //! Last calls are looked up when a connection has to end, and counted in seconds, so that a call
 //! costs one store.
 
-use crate::core::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
+
+use crate::core::lock;
 
 /// While this many looks find no idle connection, the new one is refused: the search must not keep
 /// the control thread.

@@ -16,7 +16,6 @@
 //! were taken out of the stream: that answered more, but could not see traced calls, inferred the
 //! age of calls from the last activity of the connection, and refused calls of sporadic neighbours.
 
-use crate::core::lock;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -26,6 +25,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
+
+use crate::core::lock;
 
 /// A turn of the worker's loop that takes less than this has served nothing.
 const IDLE_TURN: Duration = Duration::from_micros(20);

@@ -3,7 +3,6 @@
 //! It lets the simulation run real connections against a Redis in the same process. It must not
 //! fail or delay by itself: the simulated server injects the faults.
 
-use crate::core::lock;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -12,6 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
+
+use crate::core::lock;
 
 /// Opens Weir's end of a new connection.
 pub(crate) type Connect =
