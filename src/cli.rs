@@ -19,6 +19,12 @@ pub mod size;
 mod top;
 mod unmatched;
 mod usage;
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the commands that use all of it follow"
+)]
+mod workload;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

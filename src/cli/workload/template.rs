@@ -1,0 +1,310 @@
+//! Templates of descriptors: `key=text{generator},key2={field}`.
+//!
+//! A backslash takes the next character as it is, so that values can have commas and braces.
+
+use std::fmt;
+
+use super::part::Part;
+use crate::core::ask::Entry;
+
+/// The longest template in bytes, and its most entries.
+const MAX_BYTES: usize = 4_096;
+const MAX_ENTRIES: usize = 64;
+
+/// Whether a template may name fields of records, as `{name}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum Fields {
+    None,
+    Allowed,
+}
+
+/// A descriptor whose values are made up.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct Template {
+    entries: Vec<(Vec<u8>, Vec<Part>)>,
+    fields: Vec<String>,
+}
+
+/// Why a template cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("column {column}: {what}")]
+pub(in crate::cli) struct TemplateError {
+    /// The character at which it is wrong, from 1.
+    pub(in crate::cli) column: usize,
+    what: String,
+}
+
+/// The values of one descriptor, in a buffer that is used again.
+#[derive(Clone, Debug, Default)]
+pub(in crate::cli) struct Filled {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Template {
+    /// Reads a template. A `{file:PATH}` is read as well.
+    ///
+    /// # Errors
+    /// What is wrong, with its column.
+    pub(in crate::cli) fn parse(text: &str, fields: Fields) -> Result<Self, TemplateError> {
+        let mut reader = Reader {
+            text,
+            at: 0,
+            fields,
+            names: Vec::new(),
+        };
+        if text.len() > MAX_BYTES {
+            return Err(reader.error(format!("the template has more than {MAX_BYTES} bytes")));
+        }
+        let mut entries = Vec::new();
+        loop {
+            if entries.len() == MAX_ENTRIES {
+                return Err(reader.error(format!("a descriptor has at most {MAX_ENTRIES} entries")));
+            }
+            entries.push((reader.key()?, reader.value()?));
+            if reader.at == text.len() {
+                break;
+            }
+            reader.at += 1;
+        }
+        Ok(Self {
+            entries,
+            fields: reader.names,
+        })
+    }
+
+    /// The names of its fields, each once; [`Template::fill`] asks for them by their index.
+    pub(in crate::cli) fn fields(&self) -> &[String] {
+        &self.fields
+    }
+
+    /// Makes up the next values. False: the record lacks a field, so that there is no descriptor.
+    pub(in crate::cli) fn fill<'a>(
+        &mut self,
+        random: &mut fastrand::Rng,
+        field: impl Fn(usize) -> Option<&'a [u8]>,
+        out: &mut Filled,
+    ) -> bool {
+        out.bytes.clear();
+        out.ends.clear();
+        for (_, parts) in &mut self.entries {
+            for part in parts {
+                if !part.fill(random, &field, &mut out.bytes) {
+                    return false;
+                }
+            }
+            out.ends.push(out.bytes.len());
+        }
+        true
+    }
+
+    /// The entries of the descriptor that was filled last.
+    pub(in crate::cli) fn entries<'a>(
+        &'a self,
+        filled: &'a Filled,
+    ) -> impl Iterator<Item = Entry<'a>> {
+        let mut start = 0;
+        self.entries
+            .iter()
+            .zip(&filled.ends)
+            .map(move |((key, _), &end)| {
+                let value = &filled.bytes[start..end];
+                start = end;
+                Entry { key, value }
+            })
+    }
+}
+
+/// Reads a template from left to right.
+struct Reader<'a> {
+    text: &'a str,
+    /// The byte that is read next.
+    at: usize,
+    fields: Fields,
+    names: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn error(&self, what: impl fmt::Display) -> TemplateError {
+        TemplateError {
+            column: self.text[..self.at].chars().count() + 1,
+            what: what.to_string(),
+        }
+    }
+
+    /// Appends text up to one of these characters, or to the end. Returns the character.
+    fn text_until(
+        &mut self,
+        ends: &[char],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<char>, TemplateError> {
+        while let Some(next) = self.text[self.at..].chars().next() {
+            if ends.contains(&next) {
+                return Ok(Some(next));
+            }
+            if next == '}' {
+                return Err(self.error("a `}` without its `{`; write \\} for a brace"));
+            }
+            self.at += usize::from(next == '\\');
+            let Some(taken) = self.text[self.at..].chars().next() else {
+                return Err(
+                    self.error("a backslash takes the next character as it is, and none follows")
+                );
+            };
+            out.extend_from_slice(taken.encode_utf8(&mut [0; 4]).as_bytes());
+            self.at += taken.len_utf8();
+        }
+        Ok(None)
+    }
+
+    fn key(&mut self) -> Result<Vec<u8>, TemplateError> {
+        let mut key = Vec::new();
+        match self.text_until(&['=', ',', '{'], &mut key)? {
+            Some('=') if !key.is_empty() => {
+                self.at += 1;
+                Ok(key)
+            }
+            Some('{') => Err(self.error("a key is text, without generators; write key=value")),
+            _ => Err(self.error("an entry is key=value, and entries are separated by commas")),
+        }
+    }
+
+    fn value(&mut self) -> Result<Vec<Part>, TemplateError> {
+        let mut parts = Vec::new();
+        loop {
+            let mut text = Vec::new();
+            let end = self.text_until(&[',', '{'], &mut text)?;
+            if !text.is_empty() {
+                parts.push(Part::Text(text));
+            }
+            if end != Some('{') {
+                return Ok(parts);
+            }
+            let Some(length) = self.text[self.at..].find('}') else {
+                return Err(self.error("a `{` without its `}`; write \\{ for a brace"));
+            };
+            let between = &self.text[self.at + 1..self.at + length];
+            let names = &mut self.names;
+            let fields = self.fields;
+            let field = |name: &str| {
+                let known = names.iter().position(|known| known == name);
+                known.or_else(|| {
+                    let may = fields == Fields::Allowed && !name.is_empty();
+                    may.then(|| names.push(name.to_owned()))
+                        .map(|()| names.len() - 1)
+                })
+            };
+            let part = Part::parse(between, field).map_err(|what| self.error(what))?;
+            parts.push(part);
+            self.at += length + 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The next entries, as text.
+    fn next(
+        template: &mut Template,
+        random: &mut fastrand::Rng,
+        record: &[Option<&str>],
+    ) -> Option<String> {
+        let mut filled = Filled::default();
+        let field = |index: usize| record.get(index).copied().flatten().map(str::as_bytes);
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        template.fill(random, field, &mut filled).then(|| {
+            let entries = template.entries(&filled);
+            let entries: Vec<_> = entries
+                .map(|entry| format!("{}={}", text(entry.key), text(entry.value)))
+                .collect();
+            entries.join(" ")
+        })
+    }
+
+    #[test]
+    fn values_are_made_up() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("users.txt");
+        std::fs::write(&file, "ann\r\n\nbob\n").expect("a folder of our own");
+        let text = format!(
+            "a=x\\,\\{{y,b=10.0.{{uniform:0..1}}.{{sequence}},c={{file:{}}},d=",
+            file.display()
+        );
+        let mut template = Template::parse(&text, Fields::None).expect("a template");
+        let mut random = fastrand::Rng::with_seed(1);
+        let all: Vec<_> = (0..100)
+            .map(|_| next(&mut template, &mut random, &[]).expect("no fields"))
+            .collect();
+        for (number, text) in (1..).zip(&all) {
+            let (low, high) = (format!("b=10.0.0.{number} "), format!("b=10.0.1.{number} "));
+            assert!(
+                text.starts_with("a=x,{y ") && text.ends_with(" d="),
+                "{text}"
+            );
+            assert!(text.contains(&low) || text.contains(&high), "{text}");
+        }
+        for part in ["b=10.0.0.", "b=10.0.1.", " c=ann d", " c=bob d"] {
+            assert!(
+                all.iter().any(|text| text.contains(part)),
+                "{part}: {all:?}"
+            );
+        }
+        let mut again = Template::parse(&text, Fields::None).expect("a template");
+        random = fastrand::Rng::with_seed(1);
+        let repeated: Vec<_> = (0..100)
+            .map(|_| next(&mut again, &mut random, &[]).expect("no fields"))
+            .collect();
+        assert_eq!(all, repeated, "a seed repeats all values");
+    }
+
+    #[test]
+    fn fields_are_looked_up_and_a_missing_one_leaves_the_descriptor_out() {
+        let mut template =
+            Template::parse("who={who},path=/{path}{who}", Fields::Allowed).expect("a template");
+        assert_eq!(template.fields(), ["who", "path"]);
+        let mut random = fastrand::Rng::with_seed(1);
+        let text = next(&mut template, &mut random, &[Some("a"), Some("b")]);
+        assert_eq!(text.as_deref(), Some("who=a path=/ba"));
+        assert_eq!(next(&mut template, &mut random, &[Some("a"), None]), None);
+    }
+
+    #[test]
+    fn errors_name_the_column() {
+        for (text, column, part) in [
+            ("", 1, "key=value"),
+            ("a", 2, "key=value"),
+            ("=b", 1, "key=value"),
+            ("a=b,", 5, "key=value"),
+            ("a=b,c", 6, "key=value"),
+            ("{uuid}=a", 1, "a key is text"),
+            ("é=x{uuid", 4, "without its `}`"),
+            ("a=b}", 4, "without its `{`"),
+            ("a=b\\", 5, "none follows"),
+            ("a={unifrm:1..2}", 3, "{unifrm:1..2}` is no generator"),
+            ("a={who}", 3, "{who}` is no generator"),
+            ("a=1,b={uniform:9..1}", 7, "smaller one first"),
+            ("a={uniform:1..x}", 3, "no range"),
+            ("a={uniform:1..18446744073709551616}", 3, "no range"),
+            ("a={zipf:1..9}", 3, "exponent is missing"),
+            ("a={zipf:1..9:0}", 3, "from 0.01 to 8"),
+            ("a={zipf:1..9:NaN}", 3, "from 0.01 to 8"),
+            ("a={zipf:0..18446744073709551615:1}", 3, "smaller range"),
+            ("a={file:/none/here}", 3, "/none/here: it cannot be read"),
+            ("a={file:/dev/null}", 3, "has no lines"),
+            ("a={}", 3, "no generator"),
+        ] {
+            let error = Template::parse(text, Fields::None).expect_err(text);
+            assert!(
+                error.column == column && error.what.contains(part),
+                "{text}: {error}"
+            );
+        }
+        let error = Template::parse(&"a=b,".repeat(64), Fields::None).expect_err("many");
+        assert!(error.what.contains("at most 64"), "{error}");
+        let error =
+            Template::parse(&format!("a={}", "b".repeat(4_096)), Fields::None).expect_err("long");
+        assert!(error.what.contains("4096 bytes"), "{error}");
+    }
+}
