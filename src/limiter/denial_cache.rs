@@ -21,16 +21,14 @@
 //! become looks; if one of those has less left than was asked for, the store decides all. A
 //! property test compares each refusal with the answer of the store.
 
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::{BuildHasher, Hash};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::fingerprints::{Fingerprint, Fingerprints};
 use crate::core::algorithm::Algorithm;
 use crate::core::lock;
 use crate::core::time::Span;
@@ -69,8 +67,7 @@ pub struct DenialCache(Arc<Inner>);
 
 struct Inner {
     sets: Box<[Mutex<Set>]>,
-    /// The key of the hash. Clients choose values, and must not be able to construct collisions.
-    secret: (u64, u64),
+    fingerprints: Fingerprints,
     /// Zero of the cache's time.
     epoch: Instant,
 }
@@ -91,10 +88,6 @@ pub struct Lookups {
     /// The store was asked.
     pub misses: u64,
 }
-
-/// A keyed hash of a counter key and of every number of its algorithm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Fingerprint(u64, u64);
 
 /// A key of which nothing is left. Times are in microseconds since the epoch of the cache. All zero
 /// if empty.
@@ -117,10 +110,9 @@ impl DenialCache {
     #[must_use]
     pub fn new(options: Options) -> Option<Self> {
         let sets = (options.bytes / size_of::<Mutex<Set>>()).max(1);
-        let secret = RandomState::new();
         let inner = || Inner {
             sets: (0..sets).map(|_| Mutex::default()).collect(),
-            secret: (secret.hash_one(0), secret.hash_one(1)),
+            fingerprints: Fingerprints::default(),
             epoch: Instant::now(),
         };
         (options.bytes > 0).then(|| Self(Arc::new(inner())))
@@ -275,17 +267,11 @@ impl DenialCache {
     }
 
     fn fingerprint(&self, key: &[u8], algorithm: &Algorithm) -> Fingerprint {
-        let mut hasher = SipHasher13::new_with_keys(self.0.secret.0, self.0.secret.1);
-        key.hash(&mut hasher);
-        // All numbers, so that a changed limit does not find its old refusals.
-        algorithm.hash(&mut hasher);
-        let hash = hasher.finish128();
-        Fingerprint(hash.h1, hash.h2)
+        self.0.fingerprints.of(key, algorithm)
     }
 
     fn set(&self, key: Fingerprint) -> MutexGuard<'_, Set> {
-        let index = (u128::from(key.0) * self.0.sets.len() as u128) >> u64::BITS;
-        lock(&self.0.sets[index as usize])
+        key.set(&self.0.sets)
     }
 
     /// Microseconds since the epoch of the cache, rounded down. Rounding keeps the order of
