@@ -23,8 +23,9 @@
 //! | plan | the checks of one request, and which slot of the response each one fills ([`limits::plan`]) |
 //! | store | keeps the counters and decides checks atomically: Redis or memory ([`store`]) |
 //! | verdict | a store's answer to one check: allowed or not, remaining, reset after, retry after ([`core::verdict`]) |
-//! | decision | the final answer to one check, by its source: the store, the denial cache, or the failure policy ([`core::verdict`]) |
+//! | decision | the final answer to one check, by its source: the store, a lease, the denial cache, or the failure policy ([`core::verdict`]) |
 //! | denial cache | the keys that a store has refused lately; their checks are refused without the store ([`limiter`]) |
+//! | lease | hits of a busy key that a replica has drawn from the store ahead of its requests ([`limiter::leases`]) |
 //! | outage | a store cannot answer before the deadline of a request |
 //! | failure policy | what decides checks in an outage: `error`, `allow`, `deny` or `local` (`on_store_failure`) |
 //! | tally | the counters of one limit in the metrics: hits and outcomes ([`observe::metrics`]) |
@@ -49,7 +50,7 @@
 //! | [`observe`] | metrics, the heaviest subjects, traces, logs, health, and the exporters |
 //! | [`store`] | the memory store and the Redis store, with batches, connections, Sentinel and Cluster |
 //! | [`live`] | the rules and overrides in force, and their reload |
-//! | [`limiter`] | one worker's way to its store: deadline, denial cache, failure policies, and the delay of shapers |
+//! | [`limiter`] | one worker's way to its store: deadline, leases, denial cache, failure policies, and the delay of shapers |
 //! | [`service`] | the request path, the gRPC listener with its workers, and the HTTP listener |
 //! | [`desk`] | the admin API, the admin page and the debug listener |
 //! | [`process`] | flags and variables, and the process from start-up to exit |

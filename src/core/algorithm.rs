@@ -15,6 +15,7 @@ mod debt;
 mod definition;
 pub mod fixed_window;
 pub mod leaky_bucket;
+mod lease;
 pub mod options;
 mod share;
 pub mod sliding_window_buckets;
@@ -76,6 +77,7 @@ pub const TABLE: [Spec; 7] = [
             "scale",
             "default_cost",
             "count_denied",
+            "lease",
             "period",
             "timezone",
             "week_starts",
@@ -102,7 +104,7 @@ pub const TABLE: [Spec; 7] = [
         wire_code: b'C',
         reply_numbers: 4,
         script: include_str!("../../lua/sliding_window_counter.lua"),
-        options: &["scale", "default_cost", "count_denied", "max_debt"],
+        options: &["scale", "default_cost", "count_denied", "lease", "max_debt"],
         counts_denied: false,
     },
     Spec {
@@ -120,6 +122,7 @@ pub const TABLE: [Spec; 7] = [
             "scale",
             "default_cost",
             "count_denied",
+            "lease",
             "max_debt",
         ],
         counts_denied: false,
@@ -322,6 +325,8 @@ pub struct Options {
     pub max_duration: Option<Span>,
     /// `count_denied`: refused hits count; default: true for `fixed_window`, false for all others.
     pub count_denied: Option<bool>,
+    /// `lease`: a replica may draw hits of a busy key ahead of its requests; default: false.
+    pub lease: Option<bool>,
     /// `max_debt`: how many full limits below zero refused hits may take a key, if they count;
     /// default: 1. A `fixed_window` counts all of them.
     pub max_debt: Option<u32>,
@@ -352,7 +357,7 @@ struct Terms<'o> {
 }
 
 /// All options with their names in a file.
-pub const OPTIONS: [(&str, OptionField); 14] = [
+pub const OPTIONS: [(&str, OptionField); 15] = [
     ("burst", OptionField::Amount(|options| &mut options.burst)),
     ("scale", OptionField::Number(|options| &mut options.scale)),
     (
@@ -383,6 +388,7 @@ pub const OPTIONS: [(&str, OptionField); 14] = [
         "count_denied",
         OptionField::Bool(|options| &mut options.count_denied),
     ),
+    ("lease", OptionField::Bool(|options| &mut options.lease)),
     (
         "max_debt",
         OptionField::Number(|options| &mut options.max_debt),

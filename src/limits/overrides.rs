@@ -409,6 +409,7 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
     {
         Ok(algorithm) => Ok(Amount {
             default_cost: amount.default_cost,
+            lease: amount.lease,
             ..Amount::new(*to, scale, algorithm)
         }),
         Err(largest) => Err(Unfit::AtMost(scale.units(largest))),

@@ -386,6 +386,7 @@ impl Matcher<'_, '_> {
             rate,
             scale,
             default_cost: None,
+            lease: false,
             shown: rate,
             algorithm: Algorithm::try_new(&of_hits, &own_limit).ok()?,
         })
@@ -458,6 +459,7 @@ impl Checks {
             },
             on_store_failure: on_store_failure.unwrap_or(options.on_store_failure),
             per_second: amount.rate.unit == Unit::Second,
+            lease: amount.lease,
         });
         index
     }

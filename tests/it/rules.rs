@@ -177,6 +177,7 @@ fn show_amount(amount: &Amount) -> String {
             .filter(|scale| *scale != Scale::ONE)
             .map(|scale| format!(", in units of {scale} hits")),
     );
+    line += if amount.lease { ", lease" } else { "" };
     line += &show_algorithm(amount);
     line.extend(
         amount

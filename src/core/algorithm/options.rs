@@ -138,6 +138,10 @@ impl Options {
             .filter(|(name, _)| !own.options.contains(name))
         {
             if field.take(self) {
+                if option == "lease" {
+                    errors.push(own.kind.lease_refusal());
+                    continue;
+                }
                 let owners: Vec<_> = TABLE
                     .iter()
                     .filter(|spec| spec.options.contains(&option))

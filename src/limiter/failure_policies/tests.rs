@@ -90,7 +90,7 @@ fn decided(
                 'l'
             }
         }
-        Decision::Store(verdict) | Decision::DenialCache(verdict) => {
+        Decision::Store(verdict) | Decision::Lease(verdict) | Decision::DenialCache(verdict) => {
             if verdict.allowed {
                 'S'
             } else {

@@ -69,6 +69,8 @@ pub struct Check {
     pub on_store_failure: OnStoreFailure,
     /// The limit's unit is a second: a separate Redis may count it.
     pub per_second: bool,
+    /// Hits may be drawn ahead of requests.
+    pub lease: bool,
 }
 
 impl Check {
@@ -82,6 +84,7 @@ impl Check {
             modes,
             on_store_failure: OnStoreFailure::default(),
             per_second: false,
+            lease: false,
         }
     }
 }
@@ -287,6 +290,17 @@ impl Checks {
     pub fn look_only(&mut self) {
         self.tracked.clear();
         self.list.iter_mut().for_each(|check| check.hits = 0);
+    }
+
+    /// The same checks with more hits: so many beyond those of each request.
+    #[must_use]
+    pub fn with_ahead(&self, ahead: impl Fn(CheckIndex) -> u64) -> Self {
+        let mut checks = self.clone();
+        for (index, check) in checks.list.iter_mut().enumerate() {
+            let ahead = i64::try_from(ahead(CheckIndex(index))).unwrap_or(0);
+            check.hits = check.hits.saturating_add(ahead);
+        }
+        checks
     }
 
     /// Whether the overall code is OVER_LIMIT, given for each check whether it is allowed: when any

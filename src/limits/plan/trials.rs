@@ -141,6 +141,7 @@ impl Checks {
             // Nothing asks for it: without an answer of the store a trial has none.
             on_store_failure: OnStoreFailure::Allow,
             per_second: trial.amount.rate.unit == Unit::Second,
+            lease: false,
         });
     }
 }

@@ -354,6 +354,9 @@ fn options(amount: &Amount) -> Vec<(&'static str, String)> {
     if let Some(cost) = amount.default_cost {
         own.push(("default_cost", cost.to_string()));
     }
+    if amount.lease {
+        own.push(("lease", true.to_string()));
+    }
     let debt = amount.algorithm.debt();
     if amount.algorithm.has_holders() {
         return own;

@@ -376,6 +376,8 @@ pub struct Amount {
     pub scale: Scale,
     /// `default_cost`: the hits of a request that names none.
     pub default_cost: Option<NonZeroU64>,
+    /// `lease`: a replica may draw hits of a busy key ahead of its requests.
+    pub lease: bool,
     /// As the response shows it: where a key can take more hits at once than a window has (`burst`,
     /// `max_delay`), the rate for that many hits, so that the remaining hits are never more than
     /// the limit beside them.
@@ -392,6 +394,7 @@ impl Amount {
             rate,
             scale,
             default_cost: None,
+            lease: false,
             shown: rate.widened(scale.units_rounded_up(algorithm.capacity())),
             algorithm,
         }

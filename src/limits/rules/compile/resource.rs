@@ -105,18 +105,21 @@ pub(in crate::limits::rules) fn compile_domain(
     siblings.finish(&mut compiler);
     domain.siblings = siblings;
     check_replaced(&problems, &domain);
-    domain.limits = settle::settle(&mut compiler, &mut domain, settings.process);
+    let commit = compiler.overlay.commit.unwrap_or(settings.process.commit);
+    let process = ProcessDefaults {
+        commit,
+        ..settings.process
+    };
+    domain.limits = settle::settle(&mut compiler, &mut domain, process);
     let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
     let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
-    let (commit, on_store_failure) = (compiler.overlay.commit, compiler.overlay.on_store_failure());
+    let on_store_failure = compiler.overlay.on_store_failure();
     let used = compiler.overlay.used.into_iter().collect();
-    let commit = commit.unwrap_or(settings.process.commit);
     let (domain, problems) = match problems.finish(false, false) {
         Ok(warnings) => {
             let domain = crate::limits::rules::Domain {
-                commit,
                 on_store_failure,
-                ..domain.finish(settings.process)
+                ..domain.finish(process)
             };
             (Some(domain), warnings)
         }

@@ -21,6 +21,7 @@ use super::{Compiler, Domain, ProcessDefaults};
 use crate::core::algorithm::{Algorithm, AlgorithmKind, OptionError, Options};
 use crate::core::time::{PeriodKind, Rate, Unit};
 use crate::core::usage::{self, Tracking};
+use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{Amount, Level, Limit, Scale, Trial};
 
 /// A limit that waits for the defaults and the plans of its domain.
@@ -227,10 +228,19 @@ impl<'l> Stack<'l> {
         }
         let misplaced = self.misplaced_concurrency().filter(|_| is_concurrency);
         let algorithm = misplaced.map_or_else(|| Algorithm::try_new(&rate, &options), Err);
-        match (algorithm, self.usage()) {
+        let usage = self.usage();
+        let is_tracked = matches!(usage, Ok(Some(_)));
+        if let Some(error) =
+            misplaced_lease(is_tracked, process).filter(|_| options.lease == Some(true))
+        {
+            options.lease = None;
+            errors.extend((meant.lease == Some(true)).then_some(error));
+        }
+        match (algorithm, usage) {
             (Ok(algorithm), Ok(usage)) if errors.is_empty() => {
                 let amount = Amount {
                     default_cost: options.default_cost.and_then(NonZeroU64::new),
+                    lease: options.lease == Some(true),
                     ..Amount::new(rate, Scale::new(options.scale), algorithm)
                 };
                 Ok(Settled {
@@ -274,6 +284,26 @@ impl<'l> Stack<'l> {
     }
 }
 
+/// Why hits of a limit cannot be drawn ahead of its requests, whatever its algorithm is.
+fn misplaced_lease(is_tracked: bool, process: ProcessDefaults) -> Option<OptionError> {
+    let (what, remedy) = if is_tracked {
+        (
+            "a limit with 'track_usage' has no 'lease': its usage is recorded with each decision \
+             of the store",
+            "remove one of the two",
+        )
+    } else if process.commit == Commit::AllOrNone {
+        (
+            "a domain with 'commit: all_or_none' has no 'lease': its requests are decided in one \
+             step of the store",
+            "remove 'lease', or write 'commit: each' for the domain",
+        )
+    } else {
+        return None;
+    };
+    Some(OptionError::new("lease", what, remedy))
+}
+
 /// Settles the limits of the domain. A limit whose options make no algorithm is reported, and is
 /// not among the result.
 pub(super) fn settle(
@@ -286,6 +316,10 @@ pub(super) fn settle(
         // The defaults are reported. Without them, errors of the limits would be guesses.
         return Vec::new();
     }
+    let process = ProcessDefaults {
+        commit: domain.commit.map_or(process.commit, |(commit, _)| commit),
+        ..process
+    };
     let mut settling = Settling {
         problems: compiler.problems,
         data: &compiler.data,
@@ -366,6 +400,18 @@ impl<'a> Settling<'a, '_> {
                 .ok()?;
         }
         let trial = self.trial(&stack, &settled, at)?;
+        let has_lease = settled.amount.as_ref().is_some_and(|amount| amount.lease);
+        if let Some(at) = stack
+            .place("lease")
+            .filter(|_| has_lease && trial.is_some())
+        {
+            let what = "'lease' saves nothing beside 'trial', which asks the store for each hit";
+            self.problems.warning(
+                at,
+                what,
+                "remove 'trial' once it has told enough, or 'lease'",
+            );
+        }
         let name = plan.map(|(_, name)| name);
         let trial = trial.and_then(|trial| {
             let usage = trial.usage.map(|usage| tracking(usage, &limit, true));
@@ -426,6 +472,10 @@ impl<'a> Settling<'a, '_> {
             let remedy = "remove 'trial', or write another 'algorithm' for both";
             return self.problems.fail(at, what, remedy);
         }
+        if let Some(at) = trial.place("lease") {
+            let what = "a trial has no 'lease': the store is asked for each of its hits";
+            return self.problems.fail(at, what, "remove 'lease'");
+        }
         let Some(amount) = &real.amount else {
             self.require_amount(trial)?;
             let own = [trial, *stack.own.first()?];
@@ -444,7 +494,12 @@ impl<'a> Settling<'a, '_> {
             let remedy = "write another 'requests_per_unit' in the trial, or remove 'trial'";
             self.problems.warning(at, what, remedy);
         }
+        let without_lease = |amount| Amount {
+            lease: false,
+            ..amount
+        };
         Some(Settled {
+            amount: settled.amount.map(without_lease),
             usage: real.usage,
             ..settled
         })
@@ -701,6 +756,7 @@ mod tests {
             max_delay: Some(SECOND),
             max_duration: Some(SECOND),
             count_denied: Some(true),
+            lease: Some(true),
             max_debt: Some(2),
             period: Some(PeriodKind::Calendar),
             timezone: Zone::named("Europe/Berlin"),
@@ -759,11 +815,13 @@ mod tests {
             ),
         ] {
             let max_debt = (kind != AlgorithmKind::FixedWindow).then_some(2);
+            let lease = kind.spec().options.contains(&"lease").then_some(true);
             let expected = Options {
                 kind,
                 scale: Some(1),
                 default_cost: Some(7),
                 count_denied: Some(true),
+                lease,
                 max_debt,
                 ..options
             };

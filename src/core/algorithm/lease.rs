@@ -1,0 +1,74 @@
+//! `lease: true`: what a replica may know of the hits of a window that it has drawn ahead of its
+//! requests, from the verdict on the draw alone.
+//!
+//! A draw is a hit with more hits. The count behind it tells the positions of its hits in the
+//! window, which no other draw has. The instant at which they lose their meaning follows from the
+//! time to the reset: neither the store's clock nor the number of a window is needed.
+
+use super::{Algorithm, AlgorithmKind, OptionError};
+use crate::core::time::Span;
+use crate::core::verdict::Verdict;
+
+impl AlgorithmKind {
+    /// The error for a `lease` of an algorithm that has none.
+    pub(super) fn lease_refusal(self) -> OptionError {
+        let why = match self {
+            Self::TokenBucket => "held tokens beside a bucket that refills exceed its burst",
+            Self::LeakyBucket => "each of its hits waits for a time of its own",
+            Self::Concurrency => "its requests take places and give them back",
+            _ => "it dates each hit",
+        };
+        let what = format!("a {} has no 'lease': {why}", self.name());
+        let remedy = "remove 'lease', or write 'algorithm: sliding_window_counter'";
+        OptionError::new("lease", what, remedy)
+    }
+}
+
+impl Algorithm {
+    /// The shortest time for which a position means the same; `None`: it has no leases.
+    #[must_use]
+    pub fn lease_window(&self) -> Option<Span> {
+        match self {
+            Self::FixedWindow(fixed) => Some(fixed.window.shortest()),
+            Self::SlidingWindowCounter(counter) => Some(counter.period),
+            Self::SlidingWindowBuckets(ring) => Some(ring.tick.span(ring.interval)),
+            Self::SlidingWindowLog(_)
+            | Self::TokenBucket(_)
+            | Self::LeakyBucket(_)
+            | Self::Concurrency(_) => None,
+        }
+    }
+
+    /// The time from the decision until the positions of the hits that it counted have lost their
+    /// meaning: to the end of the window, or of the bucket. Less by a tick, because the store's time
+    /// is rounded down to one.
+    #[must_use]
+    pub fn lease_left(&self, verdict: &Verdict) -> Span {
+        let behind = match self {
+            // Hits of this window reach to the end of the next one.
+            Self::SlidingWindowCounter(counter) => counter.tick.span(counter.window),
+            // Those of this bucket count for a window after it.
+            Self::SlidingWindowBuckets(ring) => ring.tick.span(ring.window),
+            _ => Span::ZERO,
+        };
+        let after = behind.micros() + self.tick().micros();
+        Span::from_micros(verdict.reset_after.micros().saturating_sub(after))
+    }
+
+    /// The hits that counted in the window before these, by the verdict on them; `None`: they were
+    /// not counted, or not all of them.
+    #[must_use]
+    pub fn counted_before(&self, verdict: &Verdict, hits: u64) -> Option<u64> {
+        let is_counted = verdict.allowed || self.counts_denied();
+        verdict
+            .used
+            .checked_sub(hits)
+            .filter(|_| is_counted && verdict.used < self.largest_charge())
+    }
+
+    /// Whether a count only grows within a window, unless it is reset or lost.
+    #[must_use]
+    pub const fn counts_up(&self) -> bool {
+        matches!(self, Self::FixedWindow(_))
+    }
+}
