@@ -1,6 +1,6 @@
-//! Decides the checks of a request: first by the denial cache, then by the store within the
-//! caller's deadline, then by the failure policies. Last it holds the request if a shaper delays
-//! it.
+//! Decides the checks of a request: first by hits that were drawn ahead (`leases`), then by the
+//! denial cache, then by the store within the caller's deadline, then by the failure policies.
+//! Last it holds the request if a shaper delays it.
 //!
 //! `outages` logs when the store fails and what the failure policies answered meanwhile, and
 //! `replicas` follows how many share the limits; no request waits for either.
@@ -12,11 +12,13 @@
 //! caller, less a reserve, comes first.
 
 mod fingerprints;
+pub mod replicas;
 
 pub mod denial_cache;
+mod draws;
 pub mod failure_policies;
+pub mod leases;
 pub mod outages;
-pub mod replicas;
 mod trials;
 
 use std::sync::Arc;
@@ -36,6 +38,7 @@ use denial_cache::CachedRefusals;
 pub use denial_cache::DenialCache;
 pub use failure_policies::FailurePolicies;
 use failure_policies::PartialDecisions;
+pub use leases::Leases;
 
 /// How long a decision may take, and how many requests may be held.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +74,8 @@ const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 /// Decides the checks of requests.
 #[derive(Clone, Debug)]
 pub struct Limiter {
+    /// `None` where the store is as cheap to ask.
+    leases: Option<Leases>,
     denial_cache: Option<DenialCache>,
     store: Store,
     failure_policies: FailurePolicies,
@@ -90,6 +95,7 @@ impl Limiter {
         options: Options,
     ) -> Self {
         Self {
+            leases: None,
             denial_cache,
             store,
             failure_policies,
@@ -98,12 +104,26 @@ impl Limiter {
         }
     }
 
-    /// The decisions of [`Limiter::decide`] where none waits: the counters are in this process, no
-    /// shaper may hold the request, and it has no trials. A future costs more than such a decision.
+    /// The same limiter with leases, which all workers share.
+    #[must_use]
+    pub fn with_leases(self, leases: Option<Leases>) -> Self {
+        Self { leases, ..self }
+    }
+
+    /// The decisions of [`Limiter::decide`] where none waits: the counters are in this process, or
+    /// hits for the only check are held; no shaper may hold the request, and it has no trials. A
+    /// future costs more than such a decision.
     #[must_use]
     pub fn decide_at_once(&self, plan: &Plan, parent: &TraceSpan) -> Option<Decisions> {
-        let (Store::Memory(memory), checks) = (&self.store, &plan.checks) else {
-            return None;
+        let checks = &plan.checks;
+        let Store::Memory(memory) = &self.store else {
+            let (Some(leases), 1, None) = (&self.leases, checks.len(), &plan.trials) else {
+                return None;
+            };
+            let replicas = self.failure_policies.replicas();
+            let verdict = leases.answer_at_once(checks, Instant::now(), replicas)?;
+            drop(span_of(parent, checks));
+            return Some(Decisions::from_elem(Decision::Lease(verdict), 1));
         };
         let may_wait = plan.trials.is_some() || self.denial_cache.is_some() || is_shaped(checks);
         if may_wait {
@@ -214,7 +234,18 @@ impl Limiter {
             denial_cache.forget(checks);
             denial_cache.forget(raised);
         }
+        if let Some(leases) = &self.leases {
+            leases.forget(checks);
+            leases.forget(raised);
+        }
         existed
+    }
+
+    /// The hits that this process has drawn ahead for a check and still holds.
+    #[must_use]
+    pub fn held(&self, checks: &Checks, index: CheckIndex) -> u64 {
+        let leases = self.leases.as_ref();
+        leases.map_or(0, |leases| leases.held(checks, index, Instant::now()))
     }
 
     /// Answers each check from the denial cache or, if that does not know it, from the store.
@@ -225,6 +256,13 @@ impl Limiter {
         budget: Budget,
         span: &TraceSpan,
     ) -> PartialDecisions {
+        let replicas = self.failure_policies.replicas();
+        let leases = self.leases.as_ref();
+        let draws = leases.and_then(|leases| leases.begin(checks, began, replicas));
+        if let Some(draws) = draws {
+            // In a box of its own, as below.
+            return Box::pin(self.ask_with_leases(checks, draws, began, budget, span)).await;
+        }
         let Some(denial_cache) = &self.denial_cache else {
             let (all, trip) = (checks.indices(), self.trip(span, checks.len()));
             let answers = self.store.decide(checks, &all, budget).await.checks;

@@ -223,6 +223,9 @@ fn text(report: &Report) -> String {
         }
         if let Some(live) = &own.live {
             let _ = writeln!(text, "  now      {}", state_text(live));
+            if let Some(held) = live.held {
+                let _ = writeln!(text, "  lease    {held} hits held by this replica");
+            }
         }
         if let Some(trial) = &own.trial {
             let now = trial

@@ -86,6 +86,8 @@ impl Answers {
 pub enum Decision {
     /// The store decided.
     Store(Verdict),
+    /// Hits that this replica had drawn ahead decided.
+    Lease(Verdict),
     /// The denial cache decided: the store refused the check earlier, and would refuse it still.
     DenialCache(Verdict),
     /// `on_store_failure: local`: the store failed, and the memory store decided with the share of
@@ -111,9 +113,10 @@ impl Decision {
     #[must_use]
     pub const fn allows(&self) -> bool {
         match self {
-            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, ..) => {
-                verdict.allowed
-            }
+            Self::Store(verdict)
+            | Self::Lease(verdict)
+            | Self::DenialCache(verdict)
+            | Self::Local(verdict, ..) => verdict.allowed,
             Self::PolicyRefuses(_) => false,
             Self::PolicyAllows(_) | Self::Fails(_) => true,
         }
@@ -123,9 +126,10 @@ impl Decision {
     #[must_use]
     pub const fn verdict(&self) -> Option<&Verdict> {
         match self {
-            Self::Store(verdict) | Self::DenialCache(verdict) | Self::Local(verdict, ..) => {
-                Some(verdict)
-            }
+            Self::Store(verdict)
+            | Self::Lease(verdict)
+            | Self::DenialCache(verdict)
+            | Self::Local(verdict, ..) => Some(verdict),
             Self::PolicyAllows(_) | Self::PolicyRefuses(_) | Self::Fails(_) => None,
         }
     }
@@ -134,7 +138,7 @@ impl Decision {
     #[must_use]
     pub const fn store_error(&self) -> Option<StoreError> {
         match self {
-            Self::Store(_) | Self::DenialCache(_) => None,
+            Self::Store(_) | Self::Lease(_) | Self::DenialCache(_) => None,
             Self::Local(_, error, _)
             | Self::PolicyAllows(error)
             | Self::PolicyRefuses(error)

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::core::{algorithm, proto, time, usage};
 use crate::desk::{admin, debug};
-use crate::limiter::replicas;
+use crate::limiter::{leases, replicas};
 use crate::limits::{overrides, plan, rules};
 use crate::live;
 use crate::net::{bounds, http, tls};
@@ -288,6 +288,13 @@ const LIVE: &[File] = &[
 ];
 
 const LIMITER: &[File] = &[
+    (
+        "src/limiter/leases.rs",
+        &[
+            ("MAX_ENTRIES", leases::MAX_ENTRIES as u64),
+            ("MAX_BYTES", leases::MAX_BYTES as u64),
+        ],
+    ),
     (
         "src/limiter/replicas/resolve.rs",
         &[

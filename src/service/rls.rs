@@ -188,6 +188,12 @@ impl Rls {
         Some((plan, decisions, tried))
     }
 
+    /// The hits that this process has drawn ahead for a check and still holds.
+    #[must_use]
+    pub fn held(&self, plan: &Plan, check: plan::CheckIndex) -> u64 {
+        self.limiter.held(&plan.checks, check)
+    }
+
     /// The plan of an ask, which is not decided; `None` before there are rules.
     pub fn plan(&self, ask: &Ask<'_>) -> Option<Plan> {
         Some(Plan::new(&self.live.load()?.rules, ask, &self.options.plan))

@@ -40,6 +40,7 @@ mod house;
 mod http;
 mod in_flight;
 mod instructions;
+mod leases;
 mod listeners;
 mod logs;
 mod matching;

@@ -19,7 +19,7 @@ use crate::core::ask::{Ask, Entry};
 use crate::core::time::people;
 use crate::core::verdict::{Decision, Decisions};
 use crate::limits::overrides::{Applied, InForce, RateRecord, Record};
-use crate::limits::plan::{By, Check, Explanation, Fate, Outcomes, Plan, Slot, key};
+use crate::limits::plan::{By, Check, CheckIndex, Explanation, Fate, Outcomes, Plan, Slot, key};
 use crate::limits::rules::compile::OneLine;
 use crate::limits::rules::limit::{LimitInForce, Scale};
 use crate::limits::rules::trace::{self, End, How, Named, Trace, WhyNot};
@@ -137,6 +137,10 @@ pub struct State {
     /// decides, or its denial cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub this_replica_only: bool,
+    /// Hits that count as used and that this replica has drawn ahead for requests to come (`lease`),
+    /// in whole units of the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
     /// Why the store did not answer. Its failure policy decides meanwhile; `used` is what `local`
     /// counted here.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,6 +172,7 @@ pub(super) async fn running(parts: &Arc<Parts>, call: Call) -> Result<Page, Fail
         let mut report = Report::new(&plan, &ask);
         let (outcomes, is_alone) = (plan.outcomes(&decisions), parts.deployments.is_empty());
         report.add_states(&plan, &outcomes, &tried, is_alone);
+        report.add_held(&outcomes, |check| parts.rls.held(&plan, check));
         let snapshot = parts.live.load();
         if let Some(overrides) = snapshot.as_ref().and_then(|live| live.overrides()) {
             report.name_overrides(&plan, &ask, overrides);
@@ -286,6 +291,16 @@ impl Report {
         }
     }
 
+    /// Adds the hits that this replica has drawn ahead.
+    fn add_held(&mut self, outcomes: &Outcomes<'_>, held: impl Fn(CheckIndex) -> u64) {
+        for (descriptor, outcome) in self.descriptors.iter_mut().zip(&outcomes.each) {
+            if let (By::Check { planned, .. }, Some(live)) = (outcome.by, &mut descriptor.live) {
+                let units = planned.scale.units(held(planned.check));
+                live.held = Some(units).filter(|&units| units > 0);
+            }
+        }
+    }
+
     /// Adds to the reason of each descriptor which override decides it.
     fn name_overrides(&mut self, plan: &Plan, ask: &Ask<'_>, overrides: InForce<'_>) {
         for ((descriptor, slot), (_, entries)) in self
@@ -396,6 +411,7 @@ impl State {
             reset_seconds: resets,
             this_replica_only: is_alone
                 || matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
+            held: None,
             error: decision
                 .store_error()
                 .map(|error| error::for_callers(error).to_owned()),

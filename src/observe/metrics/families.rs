@@ -245,6 +245,19 @@ families! {
     DENIAL_CACHE_LOOKUPS = Counter "weir_denial_cache_lookups_total" ["result"];
     /// Keys in the denial cache that are over their limit now.
     DENIAL_CACHE_ENTRIES = Gauge "weir_denial_cache_entries" [];
+    /// Checks of limits with lease that were answered with hits drawn ahead; Redis was not asked.
+    LEASE_ANSWERS = Counter "weir_lease_answers_total" [];
+    /// Requests that asked Redis for hits ahead of others, by result: granted, partial (fewer, near
+    /// the limit), refused, or failed (no answer in time).
+    LEASE_DRAWS = Counter "weir_lease_draws_total" ["result"];
+    /// Hits that were drawn ahead.
+    LEASE_DRAWN_HITS = Counter "weir_lease_drawn_hits_total" [];
+    /// Hits that were drawn ahead and not used, by reason: window_ended, evicted (the table of
+    /// leases was full, or an operator reset the counter), or void (Redis had lost the counter, or
+    /// hits were given back).
+    LEASE_UNUSED_HITS = Counter "weir_lease_unused_hits_total" ["reason"];
+    /// Keys of which hits are held now.
+    LEASES = Gauge "weir_leases" [];
 
     /// Keys in the memory store.
     MEMORY_KEYS = Gauge "weir_memory_keys" [];

@@ -464,6 +464,7 @@ fn process_counts(decision: &Decision) -> [Option<process::Count>; 2] {
     });
     let answered_by = match decision {
         Decision::Store(_) => None,
+        Decision::Lease(_) => Some(process::Count::Lease),
         Decision::DenialCache(_) => Some(process::Count::DenialCache),
         Decision::Local(..) => Some(process::Count::OutageLocal),
         Decision::PolicyAllows(_) => Some(process::Count::OutageAllow),
@@ -519,7 +520,7 @@ impl Counted<'_> {
     /// nor the cache has counted them.
     fn parts(&self, asked: u64, near_limit_ratio: f32) -> Parts {
         match self.decision {
-            Decision::Store(verdict) => {
+            Decision::Store(verdict) | Decision::Lease(verdict) => {
                 partition(&self.check.algorithm, near_limit_ratio, asked, verdict)
             }
             // The use of one replica's share does not tell how near the limit is.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::redis::{self as redis_metrics, DeploymentName};
+use crate::limiter::leases::{Event, Leases};
 use crate::limiter::replicas::{self, Source};
 use crate::limiter::{self, DenialCache, FailurePolicies, Limiter};
 use crate::limits::plan;
@@ -26,6 +27,8 @@ pub(super) struct Stores {
     store: SharedStore,
     /// Only in front of Redis: the memory store is as fast as a cache.
     denials: Option<DenialCache>,
+    /// The same.
+    leases: Option<Leases>,
     outage: FailurePolicies,
     replicas: Source,
     limiter: limiter::Options,
@@ -48,10 +51,12 @@ impl Stores {
     pub(super) fn new(settings: &Settings, metrics: &Metrics) -> Self {
         let store = SharedStore::new(settings.backend.clone(), metrics);
         let outage = FailurePolicies::new(&settings.outage);
-        let mut denials = None;
+        let (mut denials, mut leases) = (None, None);
         let replicas = settings.outage.replicas.clone();
         if let SharedStore::Redis { .. } = &store {
             denials = DenialCache::new(settings.denials);
+            let scraped = leases.get_or_insert_with(Leases::default).clone();
+            metrics.register(Box::new(move || lease_samples(&scraped)));
             let (outage, has_lookups) = (outage.clone(), matches!(replicas, Source::Dns(_)));
             metrics.register(Box::new(move || local_samples(&outage, has_lookups)));
         }
@@ -62,6 +67,7 @@ impl Stores {
         Self {
             store,
             denials,
+            leases,
             outage,
             replicas,
             limiter: settings.limiter,
@@ -78,12 +84,8 @@ impl Stores {
                 Store::Redis(Redis::new(Arc::clone(main), per_second.clone()))
             }
         };
-        Limiter::new(
-            self.denials.clone(),
-            store,
-            self.outage.clone(),
-            self.limiter,
-        )
+        let (denials, outage) = (self.denials.clone(), self.outage.clone());
+        Limiter::new(denials, store, outage, self.limiter).with_leases(self.leases.clone())
     }
 
     /// The usage of subjects, for operators.
@@ -268,5 +270,22 @@ fn denial_samples(denials: &DenialCache) -> Vec<Sample> {
         families::DENIAL_CACHE_ENTRIES.count(&[], entries as u64),
         families::DENIAL_CACHE_LOOKUPS.count(&["hit"], lookups.hits),
         families::DENIAL_CACHE_LOOKUPS.count(&["miss"], lookups.misses),
+    ]
+}
+
+fn lease_samples(leases: &Leases) -> Vec<Sample> {
+    let count = |event| leases.counted(event);
+    let draws = |result, event| families::LEASE_DRAWS.count(&[result], count(event));
+    let unused = |reason, event| families::LEASE_UNUSED_HITS.count(&[reason], count(event));
+    vec![
+        families::LEASES.count(&[], leases.len(Instant::now()) as u64),
+        draws("granted", Event::Granted),
+        draws("partial", Event::Partial),
+        draws("refused", Event::Refused),
+        draws("failed", Event::Failed),
+        families::LEASE_DRAWN_HITS.count(&[], count(Event::DrawnHits)),
+        unused("window_ended", Event::WindowEnded),
+        unused("evicted", Event::Evicted),
+        unused("void", Event::Void),
     ]
 }

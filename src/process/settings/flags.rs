@@ -166,10 +166,11 @@ pub(super) struct OutageFlags {
     /// of a name
     ///
     /// For the failure policy local, which allows each replica its share of a limit, at least one
-    /// hit. With dns:NAME, such as dns:ratelimit-headless, Weir resolves the name every 5 s and
-    /// counts its addresses (A or AAAA, whichever are more). A larger number counts at once, a
-    /// smaller one after 30 s; without an answer the number stays. dns://ADDRESS:PORT/NAME asks
-    /// this DNS server instead of those of /etc/resolv.conf.
+    /// hit, and for limits with lease, which draw fewer hits at a time. With dns:NAME, such as
+    /// dns:ratelimit-headless, Weir resolves the name every 5 s and counts its addresses (A or AAAA,
+    /// whichever are more). A larger number counts at once, a smaller one after 30 s; without an
+    /// answer the number stays. dns://ADDRESS:PORT/NAME asks this DNS server instead of those of
+    /// /etc/resolv.conf.
     #[arg(long, env, default_value = "1", value_parser = Source::try_new)]
     #[arg(value_name = "COUNT|dns:NAME")]
     pub(super) replicas: Source,

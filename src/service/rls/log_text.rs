@@ -75,6 +75,7 @@ pub(super) const fn by(outcome: &Outcome<'_>) -> Option<&'static str> {
         By::Exempt | By::Block(_) => "override",
         By::Check { decision, .. } => match decision {
             Decision::Store(_) => "store",
+            Decision::Lease(_) => "lease",
             Decision::DenialCache(_) => "denial_cache",
             Decision::Local(..) => "on_store_failure: local",
             Decision::PolicyAllows(_) => "on_store_failure: allow",

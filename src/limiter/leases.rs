@@ -1,0 +1,428 @@
+//! Leases: hits that this process has drawn ahead of its requests, for limits with `lease: true`.
+//!
+//! A request of a busy key asks Redis for more hits than its own, and the requests after it are
+//! answered with these. A draw is a hit with more hits: stores and scripts know no leases. It is
+//! carried by a request, so that there is no timer, no task and no command in the background.
+//!
+//! Nothing is ever admitted beyond a limit, whatever crashes, is lost or is late: see `lease`. What
+//! can be lost are hits that were drawn and not used, at most those of 0.1 s in each process. They
+//! are not given back: a give-back to the wrong window would admit too many.
+//!
+//! The table is set-associative like that of the denial cache, and made when the first limit with
+//! `lease` is asked. An entry that another key replaces loses what it holds.
+
+mod lease;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use self::lease::{Lease, Terms, Turn};
+use super::fingerprints::{Fingerprint, Fingerprints};
+use super::replicas::ReplicaCount;
+use crate::core::lock;
+use crate::core::verdict::{StoreError, Verdict};
+use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
+
+/// The keys of which something is known. A process that serves more busy keys at a time asks the
+/// store for some of their hits one by one.
+pub const MAX_ENTRIES: usize = 16_384;
+
+/// The most bytes of the table.
+pub const MAX_BYTES: usize = 2 << 20;
+
+/// Entries per set. They share a lock, and a new one replaces the one that was not used for the longest time.
+const WAYS: usize = 4;
+
+const _: () = assert!(size_of::<Mutex<Set>>() * MAX_ENTRIES / WAYS <= MAX_BYTES);
+
+/// What became of draws and of their hits.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    /// Draws of which all hits were granted.
+    Granted,
+    /// Draws of which some were.
+    Partial,
+    /// Draws of which none was.
+    Refused,
+    /// Draws that the store did not answer, or whose caller did not wait.
+    Failed,
+    /// Hits that were granted.
+    DrawnHits,
+    /// Hits that were held when their window ended.
+    WindowEnded,
+    /// Hits that were held by an entry that another key replaced, or that an operator reset.
+    Evicted,
+    /// Hits of a counter that was reset or lost.
+    Void,
+}
+const EVENTS: usize = Event::Void as usize + 1;
+
+/// The leases of this process; clones share them.
+#[derive(Clone, Default)]
+pub struct Leases(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    table: OnceLock<Table>,
+    events: [AtomicU64; EVENTS],
+}
+
+struct Table {
+    sets: Box<[Mutex<Set>]>,
+    fingerprints: Fingerprints,
+    /// Zero of the times of all entries.
+    epoch: Instant,
+}
+
+type Set = [Entry; WAYS];
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    key: Fingerprint,
+    lease: Lease,
+}
+
+/// What the leases say to one request, by check.
+pub(super) struct Draws<'l> {
+    leases: &'l Leases,
+    began: Instant,
+    replicas: u64,
+    each: SmallVec<[Draw; 4]>,
+}
+
+#[derive(Clone, Copy)]
+enum Draw {
+    /// Leases have no part in it.
+    None,
+    Answered(Verdict),
+    Asks {
+        key: Fingerprint,
+        ahead: u64,
+        draws: bool,
+    },
+}
+
+impl Leases {
+    /// Hits of a check that may be answered here: those of a limit with `lease`, unless no window
+    /// has so many.
+    fn hits(check: &Check) -> Option<u64> {
+        let hits = u64::try_from(check.hits).ok()?;
+        (check.lease && hits > 0 && hits <= check.algorithm.capacity()).then_some(hits)
+    }
+
+    /// The answer to the only check of a request, if hits for it are held and no draw is due.
+    /// Otherwise nothing changes.
+    pub(super) fn answer_at_once(
+        &self,
+        checks: &Checks,
+        now: Instant,
+        replicas: &ReplicaCount,
+    ) -> Option<Verdict> {
+        let check = &checks[CheckIndex(0)];
+        let (hits, table) = (Self::hits(check)?, self.0.table.get()?);
+        let (key, now) = (table.fingerprint(checks, check), table.micros(now));
+        let mut set = key.set(&table.sets);
+        let entry = set.iter_mut().find(|entry| entry.key == key)?;
+        let terms = terms(check, replicas.get().get().into());
+        entry.lease.take_at_once(now, hits, terms)
+    }
+
+    /// What the leases say to a request that begins now; `None` if they have no part in it. A
+    /// request that gives hits back asks the store for all of its checks.
+    pub(super) fn begin(
+        &self,
+        checks: &Checks,
+        began: Instant,
+        replicas: &ReplicaCount,
+    ) -> Option<Draws<'_>> {
+        let has_part = checks.iter().any(|check| Self::hits(check).is_some())
+            && checks.iter().all(|check| check.hits >= 0);
+        if !has_part {
+            return None;
+        }
+        let replicas = replicas.get().get().into();
+        let each = checks.iter().map(|check| {
+            let Some(hits) = Self::hits(check) else {
+                return Draw::None;
+            };
+            let (key, mut set) = self.set(checks, check);
+            let now = self.table().micros(began);
+            let entry = self.entry(&mut set, key, now);
+            match entry.lease.turn(now, hits, terms(check, replicas)) {
+                Turn::Held(verdict) => Draw::Answered(verdict),
+                Turn::Ask { ahead, draws } => Draw::Asks { key, ahead, draws },
+            }
+        });
+        Some(Draws {
+            leases: self,
+            began,
+            replicas,
+            each: each.collect(),
+        })
+    }
+
+    /// The hits that this process holds of a counter.
+    #[must_use]
+    pub fn held(&self, checks: &Checks, index: CheckIndex, now: Instant) -> u64 {
+        let check = &checks[index];
+        let Some(table) = self.0.table.get().filter(|_| check.lease) else {
+            return 0;
+        };
+        let (key, now) = (table.fingerprint(checks, check), table.micros(now));
+        let set = key.set(&table.sets);
+        set.iter()
+            .find(|entry| entry.key == key)
+            .map_or(0, |entry| entry.lease.held(now))
+    }
+
+    /// Drops what this process holds of the counters of these checks.
+    pub fn forget(&self, checks: &Checks) {
+        let Some(table) = self.0.table.get() else {
+            return;
+        };
+        for check in checks.iter().filter(|check| check.lease) {
+            let key = table.fingerprint(checks, check);
+            let mut set = key.set(&table.sets);
+            for entry in set.iter_mut().filter(|entry| entry.key == key) {
+                self.count(Event::Evicted, entry.lease.rest);
+                *entry = Entry::default();
+            }
+        }
+    }
+
+    /// The keys of which hits are held at `now`. Locks each set in turn.
+    #[must_use]
+    pub fn len(&self, now: Instant) -> usize {
+        let Some(table) = self.0.table.get() else {
+            return 0;
+        };
+        let now = table.micros(now);
+        let holds = |entry: &&Entry| entry.lease.held(now) > 0;
+        let in_set = |set: &Mutex<Set>| lock(set).iter().filter(holds).count();
+        table.sets.iter().map(in_set).sum()
+    }
+
+    /// How often something has happened, or to how many hits, since the start.
+    #[must_use]
+    pub fn counted(&self, event: Event) -> u64 {
+        self.0.events[event as usize].load(Ordering::Relaxed)
+    }
+
+    fn count(&self, event: Event, number: u64) {
+        if number > 0 {
+            self.0.events[event as usize].fetch_add(number, Ordering::Relaxed);
+        }
+    }
+
+    fn table(&self) -> &Table {
+        self.0.table.get_or_init(Table::default)
+    }
+
+    fn set(&self, checks: &Checks, check: &Check) -> (Fingerprint, MutexGuard<'_, Set>) {
+        let table = self.table();
+        let key = table.fingerprint(checks, check);
+        (key, key.set(&table.sets))
+    }
+
+    /// The entry of a key, in place of another one if it has none.
+    fn entry<'s>(&self, set: &'s mut Set, key: Fingerprint, now: u64) -> &'s mut Entry {
+        let found = set.iter().position(|entry| entry.key == key);
+        let index = found.unwrap_or_else(|| {
+            let oldest = (0..WAYS)
+                .min_by_key(|&way| set[way].lease.slot)
+                .unwrap_or(0);
+            let replaced = std::mem::take(&mut set[oldest]).lease;
+            let (event, rest) = if now < replaced.until {
+                (Event::Evicted, replaced.rest)
+            } else {
+                (Event::WindowEnded, replaced.rest)
+            };
+            self.count(event, rest);
+            set[oldest].key = key;
+            oldest
+        });
+        &mut set[index]
+    }
+}
+
+impl Draws<'_> {
+    /// The answer to a check that is known without the store.
+    pub(super) fn answer(&self, CheckIndex(index): CheckIndex) -> Option<Verdict> {
+        match self.each[index] {
+            Draw::Answered(verdict) => Some(verdict),
+            Draw::None | Draw::Asks { .. } => None,
+        }
+    }
+
+    /// The hits to ask for beyond those of a check.
+    pub(super) fn ahead(&self, CheckIndex(index): CheckIndex) -> u64 {
+        match self.each[index] {
+            Draw::Asks { ahead, .. } => ahead,
+            Draw::None | Draw::Answered(_) => 0,
+        }
+    }
+
+    /// Answers a check with what is held, if there is enough, though a draw is due: for one that
+    /// the store refuses, or has not answered. Ends its draw.
+    pub(super) fn take(&mut self, checks: &Checks, index: CheckIndex) -> bool {
+        let answer = self.with_lease(checks, index, |lease, now, hits, terms| {
+            lease.take(now, hits, terms)
+        });
+        self.end(index);
+        let Some(verdict) = answer.flatten() else {
+            return false;
+        };
+        self.each[index.0] = Draw::Answered(verdict);
+        true
+    }
+
+    /// Takes in the store's answers to the checks at `picked`. Returns those that have to be asked
+    /// again, with their own hits alone: draws that were refused, where refused hits do not count.
+    pub(super) fn finish(
+        &mut self,
+        checks: &Checks,
+        picked: &[CheckIndex],
+        answers: &mut [Result<Verdict, StoreError>],
+    ) -> CheckIndices {
+        let mut again = CheckIndices::new();
+        for &index in picked {
+            if !matches!(self.each[index.0], Draw::Asks { .. }) {
+                continue;
+            }
+            let answer = &mut answers[index.0];
+            let verdict = match *answer {
+                Ok(verdict) => self.drawn(checks, index, &verdict),
+                Err(_) => self.failed(checks, index),
+            };
+            if let Some(verdict) = verdict {
+                *answer = Ok(verdict);
+            }
+            if verdict.is_some_and(|verdict| verdict.allowed) {
+                self.end(index);
+            } else if !self.take(checks, index) && verdict.is_none() && answer.is_ok() {
+                again.push(index);
+            }
+        }
+        again
+    }
+
+    /// The answer to a check that has asked, by the store's; `None`: its own hits have to be asked
+    /// for again.
+    fn drawn(&self, checks: &Checks, index: CheckIndex, verdict: &Verdict) -> Option<Verdict> {
+        let (ahead, began) = (self.ahead(index), self.leases.table().micros(self.began));
+        let drawn = self.with_lease(checks, index, |lease, now, hits, terms| {
+            lease.drawn((began, now), (hits, ahead), verdict, terms)
+        })?;
+        let counted = [
+            (Event::DrawnHits, drawn.granted),
+            (Event::Void, drawn.void),
+            (Event::WindowEnded, drawn.ended),
+        ];
+        for (event, number) in counted {
+            self.leases.count(event, number);
+        }
+        if ahead > 0 {
+            let event = match drawn.granted {
+                0 => Event::Refused,
+                granted if granted == ahead => Event::Granted,
+                _ => Event::Partial,
+            };
+            self.leases.count(event, 1);
+        }
+        drawn.verdict
+    }
+
+    /// The same where the store has not answered: there is none.
+    fn failed(&self, checks: &Checks, index: CheckIndex) -> Option<Verdict> {
+        let is_draw = self.ahead(index) > 0;
+        self.with_lease(checks, index, |lease, now, _, _| lease.failed(now))?;
+        self.leases.count(Event::Failed, is_draw.into());
+        None
+    }
+
+    /// Works on the lease of a check that asks; `None` if leases have no part in it.
+    fn with_lease<T>(
+        &self,
+        checks: &Checks,
+        index: CheckIndex,
+        work: impl FnOnce(&mut Lease, u64, u64, Terms<'_>) -> T,
+    ) -> Option<T> {
+        let Draw::Asks { key, .. } = self.each[index.0] else {
+            return None;
+        };
+        let (check, table) = (&checks[index], self.leases.table());
+        let (hits, now) = (Leases::hits(check)?, table.micros(Instant::now()));
+        let mut set = key.set(&table.sets);
+        let entry = self.leases.entry(&mut set, key, now);
+        Some(work(
+            &mut entry.lease,
+            now,
+            hits,
+            terms(check, self.replicas),
+        ))
+    }
+
+    /// Ends the draw of a check, if it has one.
+    fn end(&mut self, CheckIndex(index): CheckIndex) {
+        let Draw::Asks { key, ahead, draws } = &mut self.each[index] else {
+            return;
+        };
+        *ahead = 0;
+        if std::mem::take(draws) {
+            let mut set = key.set(&self.leases.table().sets);
+            for entry in set.iter_mut().filter(|entry| entry.key == *key) {
+                entry.lease.end_draw();
+            }
+        }
+    }
+}
+
+/// A request that is dropped ends its draws. What they have drawn is lost.
+impl Drop for Draws<'_> {
+    fn drop(&mut self) {
+        for index in (0..self.each.len()).map(CheckIndex) {
+            let is_draw = self.ahead(index) > 0;
+            self.leases.count(Event::Failed, is_draw.into());
+            self.end(index);
+        }
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            sets: (0..MAX_ENTRIES / WAYS).map(|_| Mutex::default()).collect(),
+            fingerprints: Fingerprints::default(),
+            epoch: Instant::now(),
+        }
+    }
+}
+
+impl Table {
+    fn fingerprint(&self, checks: &Checks, check: &Check) -> Fingerprint {
+        self.fingerprints.of(checks.key(check), &check.algorithm)
+    }
+
+    /// Microseconds since the epoch of the table, rounded down.
+    fn micros(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+fn terms(check: &Check, replicas: u64) -> Terms<'_> {
+    Terms {
+        algorithm: &check.algorithm,
+        limit: check.algorithm.capacity(),
+        replicas,
+    }
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Leases").finish_non_exhaustive()
+    }
+}

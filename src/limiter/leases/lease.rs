@@ -1,0 +1,270 @@
+//! What this process knows of one key with `lease`: pure rules, with the time as an argument. Times
+//! are in microseconds of the table.
+//!
+//! The rules, and why they hold. The store hands out each position of a window once. This process
+//! admits a hit only by the store's own verdict, or by a position that a draw was granted, at most
+//! the limit, before `until`. `until` is never behind the end of the window of these positions: it
+//! is computed from the instant before the draw was sent, and a 4,096th of the rest is taken off,
+//! which is more than two clocks differ. So a reply that arrives before its own `until` and before
+//! that of the lease is of the same window; one that arrives behind that of the lease begins a new
+//! one; and what a reply behind its own has drawn is lost. No window needs a number.
+
+use crate::core::algorithm::Algorithm;
+use crate::core::time::Span;
+use crate::core::verdict::{Verdict, Wait};
+
+/// A key is busy from so many requests in the measured time on, and no draw is of fewer hits.
+const BUSY: u64 = 8;
+
+/// The measured time, unless a twentieth of the window is less: 0.1 s. A block is what was used in
+/// it, so that a crash loses no more.
+const MEASURED: u64 = 100_000;
+
+/// After the last reply, the store is asked after 1 s at the latest: a reset, or hits that were
+/// given back, are noticed by then.
+const FRESH: u64 = 1_000_000;
+
+/// After a failure, the store is not asked for this time while held hits last.
+const RETRY: u64 = 100_000;
+
+/// The part of the rest of a window by which a lease ends earlier.
+const CLOCKS: u64 = 4_096;
+
+/// What has to be known of a limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    pub(super) algorithm: &'a Algorithm,
+    /// Hits that fit in a window.
+    pub(super) limit: u64,
+    /// How many replicas share the limit. It only sizes blocks.
+    pub(super) replicas: u64,
+}
+
+/// What one request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It is answered here.
+    Held(Verdict),
+    /// It asks the store. With `draws`, no other request draws until it ends; `ahead` are the hits
+    /// to draw beyond its own.
+    Ask { ahead: u64, draws: bool },
+}
+
+/// What the store's answer to a request came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drawn {
+    /// The answer to the request; `None`: its own hits have to be asked for again, without those
+    /// ahead.
+    pub(super) verdict: Option<Verdict>,
+    /// Hits that are held from now on.
+    pub(super) granted: u64,
+    /// Hits that were held and are void: the counter was reset or lost.
+    pub(super) void: u64,
+    /// Hits that were held and whose window has ended.
+    pub(super) ended: u64,
+}
+
+/// Requests or hits of the last two measured times.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    before: u64,
+    now: u64,
+}
+
+impl Recent {
+    fn turn(&mut self, is_next: bool) {
+        self.before = if is_next { self.now } else { 0 };
+        self.now = 0;
+    }
+
+    fn most(self) -> u64 {
+        self.before.max(self.now)
+    }
+}
+
+/// What is known of a key. All zero: nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lease {
+    /// Hits that are held.
+    pub(super) rest: u64,
+    /// What was held behind the last draw.
+    block: u64,
+    /// Hits are answered before this instant.
+    pub(super) until: u64,
+    fresh_until: u64,
+    /// The limit has recovered by then.
+    reset: u64,
+    /// The store's count, and when it was learned.
+    known: u64,
+    known_at: u64,
+    /// When the measured time began: the last use, or a measured time before it.
+    pub(super) slot: u64,
+    requests: Recent,
+    hits: Recent,
+    /// A draw is under way.
+    is_drawing: bool,
+}
+
+impl Lease {
+    /// The turn of a request of so many hits, at least one and not above the limit.
+    pub(super) fn turn(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> Turn {
+        self.measure(now, hits, terms.algorithm);
+        if !self.is_due(now)
+            && let Some(verdict) = self.take(now, hits, terms)
+        {
+            return Turn::Held(verdict);
+        }
+        if self.is_drawing {
+            return Turn::Ask {
+                ahead: 0,
+                draws: false,
+            };
+        }
+        let ahead = self.wanted(now, hits, terms);
+        let is_fresh = now < self.fresh_until;
+        if ahead == 0
+            && is_fresh
+            && let Some(verdict) = self.take(now, hits, terms)
+        {
+            return Turn::Held(verdict);
+        }
+        self.is_drawing = ahead > 0 || !is_fresh;
+        Turn::Ask {
+            ahead,
+            draws: self.is_drawing,
+        }
+    }
+
+    /// The turn of a request, if it is answered here. Otherwise nothing changes, not even what is
+    /// measured.
+    pub(super) fn take_at_once(
+        &mut self,
+        now: u64,
+        hits: u64,
+        terms: Terms<'_>,
+    ) -> Option<Verdict> {
+        if self.is_due(now) || self.rest < hits {
+            return None;
+        }
+        self.measure(now, hits, terms.algorithm);
+        self.take(now, hits, terms)
+    }
+
+    /// Answers a request with hits that are held, if there are enough.
+    pub(super) fn take(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> Option<Verdict> {
+        if now >= self.until {
+            return None;
+        }
+        self.rest = self.rest.checked_sub(hits)?;
+        let used = self.used();
+        Some(Verdict {
+            allowed: true,
+            remaining: terms.limit.saturating_sub(used),
+            used,
+            reset_after: Span::from_micros(self.reset.saturating_sub(now)),
+            retry_after: Wait::For(Span::ZERO),
+            delay: Span::ZERO,
+        })
+    }
+
+    /// The store's answer, which arrived at `now`, to a request that began at `began` and asked for
+    /// `hits` and `ahead` more.
+    pub(super) fn drawn(
+        &mut self,
+        (began, now): (u64, u64),
+        (hits, ahead): (u64, u64),
+        verdict: &Verdict,
+        terms: Terms<'_>,
+    ) -> Drawn {
+        let mut drawn = Drawn::default();
+        let left = terms.algorithm.lease_left(verdict).micros();
+        let until = began.saturating_add(left - left.div_ceil(CLOCKS));
+        let position = terms.algorithm.counted_before(verdict, hits + ahead);
+        let mut used = verdict.used;
+        if now < until {
+            let before = position.unwrap_or(verdict.used);
+            if now >= self.until {
+                drawn.ended = std::mem::take(&mut self.rest);
+            } else if terms.algorithm.counts_up() && began >= self.known_at && before < self.known {
+                drawn.void = std::mem::take(&mut self.rest);
+            }
+            drawn.granted = position.map_or(0, |before| {
+                ahead.min(terms.limit.saturating_sub(before + hits))
+            });
+            self.rest += drawn.granted;
+            self.block = self.rest;
+            (self.known, self.known_at) = (verdict.used, now);
+            (self.until, self.fresh_until) = (until, began.saturating_add(FRESH));
+            self.reset = now.saturating_add(verdict.reset_after.micros());
+            used = self.used();
+        }
+        drawn.verdict = match position {
+            Some(before) if before + hits <= terms.limit => Some(Verdict {
+                allowed: true,
+                remaining: terms.limit.saturating_sub(used),
+                used,
+                ..*verdict
+            }),
+            None if ahead > 0 => None,
+            Some(_) | None => Some(*verdict),
+        };
+        drawn
+    }
+
+    /// The store did not answer.
+    pub(super) fn failed(&mut self, now: u64) {
+        self.fresh_until = self.fresh_until.max(now.saturating_add(RETRY));
+    }
+
+    /// The draw that was under way has ended.
+    pub(super) fn end_draw(&mut self) {
+        self.is_drawing = false;
+    }
+
+    /// Hits that a request at `now` could be answered with.
+    pub(super) fn held(&self, now: u64) -> u64 {
+        if now < self.until { self.rest } else { 0 }
+    }
+
+    /// Hits that count as used: those of other replicas, and those of this one that are not held.
+    fn used(&self) -> u64 {
+        self.known.saturating_sub(self.rest)
+    }
+
+    /// Counts a request.
+    fn measure(&mut self, now: u64, hits: u64, algorithm: &Algorithm) {
+        let window = algorithm.lease_window().unwrap_or_default().micros();
+        let measured = MEASURED.min(window / 20);
+        let passed = now.saturating_sub(self.slot);
+        if passed >= measured {
+            self.slot = now;
+            let is_next = passed < measured.saturating_mul(2);
+            self.requests.turn(is_next);
+            self.hits.turn(is_next);
+        }
+        self.requests.now += 1;
+        self.hits.now = self.hits.now.saturating_add(hits);
+    }
+
+    /// Whether a request should draw.
+    fn is_due(&self, now: u64) -> bool {
+        let is_low = self.rest <= self.block / 4;
+        !self.is_drawing && (is_low || now >= self.fresh_until || now >= self.until)
+    }
+
+    /// The hits to draw ahead of a request: none for a key that is not busy, in a window of which
+    /// nothing is known, or near the limit.
+    fn wanted(&self, now: u64, hits: u64, terms: Terms<'_>) -> u64 {
+        if self.requests.most() < BUSY || now >= self.until {
+            return 0;
+        }
+        let part = terms.limit.saturating_sub(self.known) / (2 * terms.replicas);
+        let block = self.hits.most().min(part).min(terms.limit - hits);
+        Some(block.saturating_sub(self.rest))
+            .filter(|&block| block >= BUSY)
+            .unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests;
