@@ -23,6 +23,10 @@ const LONGEST_LINE: usize = 10_000;
 /// The most of them before the column of the problem.
 const BEFORE_COLUMN: usize = 60;
 
+/// In which order regions take new shares.
+const ORDER_OF_REGIONS: &str = "shares: lower a region first, and raise another only after the first has reloaded and \
+    its windows have ended: otherwise together they admit more than the limit\n";
+
 #[derive(Args, Debug)]
 pub(super) struct Check {
     /// Folder of limit files, or one file [default: those that weir serve would read]
@@ -165,6 +169,10 @@ fn differences(difference: &Difference) -> String {
         + &lines("removed", &difference.removed)
         + &lines("changed", &difference.changed)
         + &lines("changed", &difference.rows)
+        + difference
+            .moves_shares
+            .then_some(ORDER_OF_REGIONS)
+            .unwrap_or_default()
 }
 
 impl Found {

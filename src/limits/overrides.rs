@@ -43,6 +43,7 @@ use hashbrown::HashMap;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
+use crate::core::algorithm::Algorithm;
 use crate::core::ask::Entry;
 use crate::core::ask::written::Text;
 use crate::core::digest;
@@ -395,25 +396,29 @@ pub enum Applied {
 /// # Errors
 /// The raise does not fit this limit.
 pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
-    let rate = amount.rate;
+    let rate = amount.whole_rate();
     if (rate.unit, rate.unit_multiplier) != (to.unit, to.unit_multiplier) {
         return Err(Unfit::OtherUnit(rate));
     }
     if to.requests_per_unit <= rate.requests_per_unit {
         return Err(Unfit::NotAbove(rate));
     }
-    let scale = amount.scale;
-    match amount
-        .algorithm
-        .with_limit(scale.hits(to.requests_per_unit))
-    {
-        Ok(algorithm) => Ok(Amount {
-            default_cost: amount.default_cost,
-            lease: amount.lease,
-            ..Amount::new(*to, scale, algorithm)
-        }),
-        Err(largest) => Err(Unfit::AtMost(scale.units(largest))),
+    let (scale, own) = (amount.scale, amount.share.of_rate(*to));
+    let limit = scale.hits(own.requests_per_unit);
+    let too_large = |largest| Unfit::AtMost(scale.units(largest));
+    let mut algorithm = amount.algorithm.with_limit(limit).map_err(too_large)?;
+    // Shares of different numbers may be the same.
+    if let (true, Algorithm::TokenBucket(bucket)) = (amount.has_own_burst, &mut algorithm) {
+        bucket.burst = amount.algorithm.capacity();
     }
+    Ok(Amount {
+        whole: to.requests_per_unit,
+        share: amount.share,
+        has_own_burst: amount.has_own_burst,
+        default_cost: amount.default_cost,
+        lease: amount.lease,
+        ..Amount::new(own, scale, algorithm)
+    })
 }
 
 /// The tree of these paths.

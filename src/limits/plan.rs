@@ -370,10 +370,13 @@ impl Matcher<'_, '_> {
     /// `None` in an unknown domain. Otherwise it cannot be: the decoder rejects rates without a valid window, and 2^32 - 1 units of
     /// 2^32 - 1 hits are cut to the most that is counted.
     fn own_amount(&self, rate: Rate, entries: &[Entry<'_>]) -> Option<Amount> {
-        let replaced = self.domain?.find(entries).limit();
-        let scale = replaced
-            .and_then(LimitInForce::amount)
-            .map_or(Scale::ONE, |amount| amount.scale);
+        let domain = self.domain?;
+        let replaced = domain.find(entries).limit();
+        let replaced = replaced.and_then(LimitInForce::amount);
+        let (scale, share) = replaced.map_or((Scale::ONE, domain.share), |amount| {
+            (amount.scale, amount.share)
+        });
+        let (whole, rate) = (rate.requests_per_unit, share.of_rate(rate));
         let of_hits = Rate {
             requests_per_unit: scale.hits(rate.requests_per_unit).min(MAX_SAFE_INTEGER),
             ..rate
@@ -382,13 +385,11 @@ impl Matcher<'_, '_> {
             calendar_months: self.options.calendar_months,
             ..Default::default()
         };
+        let algorithm = Algorithm::try_new(&of_hits, &own_limit).ok()?;
         Some(Amount {
-            rate,
-            scale,
-            default_cost: None,
-            lease: false,
-            shown: rate,
-            algorithm: Algorithm::try_new(&of_hits, &own_limit).ok()?,
+            whole,
+            share,
+            ..Amount::new(rate, scale, algorithm)
         })
     }
 

@@ -16,6 +16,7 @@ pub mod compile;
 pub mod diff;
 pub mod domains;
 pub mod limit;
+pub mod region;
 pub mod resource;
 pub mod shown_name;
 pub(crate) mod source;
@@ -28,6 +29,7 @@ use hashbrown::HashMap;
 
 use crate::core::ask::Entry;
 use limit::{Limit, LimitId, LimitInForce, LimitTable, OnStoreFailure};
+use region::RegionShare;
 use table::RowNumber;
 use tree::Tree;
 pub use tree::trace;
@@ -56,6 +58,10 @@ pub struct Domain {
     /// The default failure policy, which also holds for limits that requests bring along; `None`:
     /// the process's default holds.
     pub on_store_failure: Option<OnStoreFailure>,
+    /// The name of the region that this process is in, if it has one.
+    pub region: Option<Arc<str>>,
+    /// The region's share of limits that requests bring along.
+    pub share: RegionShare,
 }
 
 /// Whether a refused request counts in its other checks.

@@ -49,6 +49,7 @@ mod outages;
 mod overrides;
 mod plots;
 mod redis;
+mod regions;
 mod reload;
 mod replicas;
 mod requests;

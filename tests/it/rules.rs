@@ -330,6 +330,11 @@ fn outcome(files: &[SourceText], options: &Options) -> String {
         .fold(String::new(), |text, line| text + &line + "\n")
 }
 
+fn word_behind<'w>(words: &'w str, name: &str) -> Option<&'w str> {
+    let mut words = words.split_whitespace();
+    words.find_map(|word| word.strip_prefix(name))
+}
+
 #[test]
 fn every_file_of_the_config_vectors_gives_what_is_expected() {
     let folder = root().join("tests/vectors/config");
@@ -366,6 +371,10 @@ fn every_file_of_the_config_vectors_gives_what_is_expected() {
                     Commit::Each
                 },
                 calendar_months: words.contains("calendar_months"),
+                region: word_behind(words, "region=").map(Into::into),
+                region_share: word_behind(words, "region_share=")
+                    .map(|share| share.parse().expect("a share"))
+                    .unwrap_or_default(),
             },
         };
         let files: Vec<_> = paths.iter().map(|path| source(path)).collect();

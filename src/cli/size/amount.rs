@@ -60,19 +60,6 @@ fn number_of(text: &str) -> Option<f64> {
     }
 }
 
-/// A whole number with `,` between thousands.
-pub(super) fn grouped(value: f64) -> String {
-    let digits = format!("{:.0}", value.max(0.0));
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,13 +104,5 @@ mod tests {
                 "{error:?} lacks {part}"
             );
         }
-    }
-
-    #[test]
-    fn figures_are_written() {
-        assert_eq!(
-            [0.0, 999.0, 1_000.0, 1_234_567.4].map(grouped),
-            ["0", "999", "1,000", "1,234,567"]
-        );
     }
 }

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::amount::grouped;
 use super::{RedisKind, Size};
+use crate::core::time::people::grouped;
 
 /// Columns of the text, beside which assumptions stand.
 const NAME_WIDTH: usize = 31;

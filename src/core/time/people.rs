@@ -1,4 +1,4 @@
-//! Times for people: spans and instants as commands print them. `admin/page/dom.js` writes both
+//! For people: spans, instants and large numbers as commands print them. `admin/page/dom.js` writes both
 //! alike.
 
 use jiff::Timestamp;
@@ -67,6 +67,20 @@ pub fn ahead(seconds: f64, now: Timestamp) -> String {
     )
 }
 
+/// A whole number with `,` between thousands.
+#[must_use]
+pub fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.max(0.0));
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +115,13 @@ mod tests {
         assert_eq!(ahead(59.0, now), "59s");
         assert_eq!(ahead(1e300, now), span(1e300), "there is no such instant");
         assert_eq!(instant(now), "2026-11-23 12:57:29 UTC");
+    }
+
+    #[test]
+    fn figures_are_written() {
+        assert_eq!(
+            [0.0, 999.0, 1_000.0, 1_234_567.4].map(grouped),
+            ["0", "999", "1,000", "1,234,567"]
+        );
     }
 }

@@ -529,7 +529,7 @@ fn field<'f>(fields: &'f [(&str, String)], sought: &str) -> Option<&'f str> {
 fn rate(plan: &Plan, limit: LimitInForce<'_>) -> String {
     let fields = diff::fields(&plan.rules, limit);
     let mut rate = field(&fields, "rate").unwrap_or_default().to_owned();
-    for name in ["plan", "row"] {
+    for name in ["share", "plan", "row"] {
         if let Some(value) = field(&fields, name) {
             rate += &format!(", {name} {}", one_line(value));
         }

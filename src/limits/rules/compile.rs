@@ -35,6 +35,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::limit::Limit;
+use super::region::RegionShare;
 use super::source::{Node, Position, ValueType};
 use super::{Commit, Rules};
 use data::Data;
@@ -55,7 +56,7 @@ use settle::PendingLimit;
 use siblings::Siblings;
 
 /// How to compile.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Several files may define one domain. Otherwise each domain has one file, as in
     /// envoyproxy/ratelimit.
@@ -70,12 +71,16 @@ pub struct Options {
 }
 
 /// What the settings of the process say for all limits, wherever they come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessDefaults {
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`: the `commit` of domains that declare none.
     pub commit: Commit,
     /// `USE_CALENDAR_MONTH_RATE_LIMIT`: fixed windows per month follow the calendar.
     pub calendar_months: bool,
+    /// `REGION`: the name in `region_shares`.
+    pub region: Option<Arc<str>>,
+    /// `REGION_SHARE`: the share of limits without `region_shares`.
+    pub region_share: RegionShare,
 }
 
 /// One file.
@@ -116,14 +121,14 @@ pub fn compile(files: &[SourceText], options: &Options) -> Result<Compiled, Vec<
     for domain in domains.values_mut() {
         domain.siblings.finish(&mut compiler);
         check_for_limits(&problems, domain);
-        domain.limits = settle::settle(&mut compiler, domain, options.process);
+        domain.limits = settle::settle(&mut compiler, domain, &options.process);
         check_replaced(&problems, domain);
     }
     let warnings = problems.finish(options.strict, options.strict || options.for_check)?;
     let rules = Rules::new(
         domains
             .into_values()
-            .map(|domain| (domain.number, Arc::new(domain.finish(options.process)))),
+            .map(|domain| (domain.number, Arc::new(domain.finish(&options.process)))),
     );
     Ok(Compiled { rules, warnings })
 }
@@ -184,6 +189,8 @@ struct Domain {
     pending: Vec<PendingLimit>,
     /// The limits that are settled.
     limits: Vec<Limit>,
+    /// The share of limits that requests bring along.
+    share: RegionShare,
 }
 
 impl Domain {
@@ -196,13 +203,15 @@ impl Domain {
         }
     }
 
-    fn finish(self, process: ProcessDefaults) -> super::Domain {
+    fn finish(self, process: &ProcessDefaults) -> super::Domain {
         super::Domain {
             name: self.name,
             tree: self.siblings.tree,
             limits: self.limits,
             commit: self.commit.map_or(process.commit, |(commit, _)| commit),
             on_store_failure: self.defaults.on_store_failure(),
+            region: process.region.clone(),
+            share: self.share,
         }
     }
 }
@@ -265,7 +274,7 @@ fn compile_file(
         reader.list(list, &mut siblings);
         domain.siblings = siblings;
     }
-    settle::settle(compiler, &mut scratch, options.process);
+    settle::settle(compiler, &mut scratch, &options.process);
 }
 
 const REMEDY_FOR_DOMAIN: &str = "write 'domain: ' and the domain that Envoy sends";

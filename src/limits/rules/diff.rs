@@ -13,10 +13,11 @@ use serde::Serialize;
 
 use super::compile::OneLine;
 use super::limit::{Amount, Level, Limit, LimitInForce, Matching, OnStoreFailure, Scale};
+use super::region::RegionShare;
 use super::source::cut;
 use super::{Commit, Rules};
 use crate::core::algorithm::{Algorithm, Debt};
-use crate::core::time::{Period, Span, Unit};
+use crate::core::time::{Period, Span, Unit, people};
 pub use rows::ChangedRows;
 
 /// Characters of a path, or of the text of a field.
@@ -34,6 +35,9 @@ pub struct Difference {
     /// Tables that both have, with other rows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rows: Vec<ChangedRows>,
+    /// This region has another share of a limit that both have.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub moves_shares: bool,
 }
 
 /// A limit of one of the two.
@@ -78,6 +82,8 @@ impl Difference {
                 difference.added.push(NamedLimit::new(limit));
                 continue;
             };
+            let share = |limit: &Limit| limit.amounts().map(|amount| amount.share).next();
+            difference.moves_shares |= share(before) != share(limit);
             difference
                 .rows
                 .extend(ChangedRows::new((old, before), (new, limit)));
@@ -213,6 +219,7 @@ pub fn fields<'r>(
     let limit = in_force.limit;
     let mut all = vec![("rate", rate(in_force))];
     if let Some(amount) = in_force.amount() {
+        all.extend(share(rules, limit, amount).map(|share| ("share", share)));
         all.extend(algorithm_and_options(amount));
     }
     let mut add = |field, value: Option<String>| all.extend(value.map(|value| (field, value)));
@@ -304,6 +311,14 @@ fn tried(trial: &Amount, real: Option<&Amount>) -> String {
         .filter(|field| !known.contains(field))
         .map(|(name, value)| format!(", {name} {value}"));
     std::iter::once(rate_of(trial)).chain(other).collect()
+}
+
+/// This region's part of an amount; `None` if it is all of it.
+fn share(rules: &Rules, limit: &Limit, amount: &Amount) -> Option<String> {
+    let region = rules.domain(limit.domain.as_bytes())?.region.as_ref();
+    let region = region.map_or_else(String::new, |name| format!(" ({name})"));
+    let whole = people::grouped(amount.whole as f64);
+    (amount.share != RegionShare::default()).then(|| format!("{} of {whole}{region}", amount.share))
 }
 
 fn rate(limit: LimitInForce<'_>) -> String {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::region::RegionShare;
 use super::shown_name::shown;
 use super::table::{RowNumber, Table};
 use crate::core::algorithm::Algorithm;
@@ -370,8 +371,14 @@ impl fmt::Display for Scale {
 /// A rate and its algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// As it is written, in units of `scale` hits.
+    /// This region's share of what is written, in units of `scale` hits.
     pub rate: Rate,
+    /// The number in `rate` as it is written, for all regions together.
+    pub whole: u64,
+    /// The share.
+    pub share: RegionShare,
+    /// `burst` is another number than the amount, and does not grow with it.
+    pub has_own_burst: bool,
     /// The hits of a unit.
     pub scale: Scale,
     /// `default_cost`: the hits of a request that names none.
@@ -392,11 +399,23 @@ impl Amount {
     pub fn new(rate: Rate, scale: Scale, algorithm: Algorithm) -> Self {
         Self {
             rate,
+            whole: rate.requests_per_unit,
+            share: RegionShare::default(),
+            has_own_burst: false,
             scale,
             default_cost: None,
             lease: false,
             shown: rate.widened(scale.units_rounded_up(algorithm.capacity())),
             algorithm,
+        }
+    }
+
+    /// The rate of all regions together.
+    #[must_use]
+    pub fn whole_rate(&self) -> Rate {
+        Rate {
+            requests_per_unit: self.whole,
+            ..self.rate
         }
     }
 

@@ -1,10 +1,13 @@
 //! The settings of how limits count where their files say nothing.
 
+use std::sync::Arc;
+
 use clap::{ArgAction, Args};
 
 use super::{Backend, parse};
 use crate::limits::rules::Commit;
 use crate::limits::rules::compile::ProcessDefaults;
+use crate::limits::rules::region::RegionShare;
 use crate::store::redis::Topology;
 
 /// How limits count.
@@ -27,6 +30,18 @@ pub(super) struct CountingFlags {
     #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) use_calendar_month_rate_limit: bool,
+    /// Name of the region of this process in `region_shares`
+    ///
+    /// Weir admits this region's share of each limit that has `region_shares`. Without a name such
+    /// limits are an error.
+    #[arg(long, env, default_value = "", value_name = "NAME")]
+    region: String,
+    /// Share of this region of each limit without `region_shares`: a percentage such as 40%
+    ///
+    /// Every amount and burst is multiplied by it and rounded down, to 1 at least. The shares of all
+    /// regions together are at most 100% for the regions to keep to the limit.
+    #[arg(long, env, default_value = "100%", value_name = "PERCENT")]
+    region_share: RegionShare,
 }
 
 impl CountingFlags {
@@ -40,6 +55,8 @@ impl CountingFlags {
         ProcessDefaults {
             commit,
             calendar_months: self.use_calendar_month_rate_limit,
+            region: Some(self.region.as_str().into()).filter(|name: &Arc<str>| !name.is_empty()),
+            region_share: self.region_share,
         }
     }
 

@@ -1,11 +1,14 @@
 //! The values of a limit's options: units, durations, time zones, and names of a list. Each is
 //! read, or reported with how to write it.
 
+use std::sync::Arc;
+
 use super::fields;
 use super::problem::{Problems, quoted};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::time::{Anchor, LONGEST_WINDOW, ParseDurationError, Rate, Span, Unit, Zone};
-use crate::limits::rules::source::{Node, ValueType};
+use crate::limits::rules::region::RegionShares;
+use crate::limits::rules::source::{Content, Node, ValueType};
 
 /// The longest duration: two of the longest windows. The sum of an instant and a longer one would
 /// not be exact in Lua.
@@ -79,6 +82,30 @@ pub(super) fn anchor(problems: &Problems, node: &Node, key: &str) -> Option<Anch
         problems.error(node, format!("'{key}' is {}, {what}", quoted(text)), remedy);
     });
     read.ok()
+}
+
+/// Shares of regions by their names; `None`, with an error, if they are none, or more than 100 %.
+pub(super) fn region_shares(
+    problems: &Problems,
+    node: &Node,
+    key: &str,
+) -> Option<Arc<RegionShares>> {
+    let Content::Mapping(entries) = &node.content else {
+        let what = format!("'{key}' is {}, not a map", node.value_type().name());
+        let remedy = "write the share of each region by its name: '{eu: 40%, us: 60%}'";
+        return problems.fail(node, what, remedy);
+    };
+    let mut shares = RegionShares(Vec::with_capacity(entries.len()));
+    for (name, share) in entries {
+        let name = fields::text(problems, name, key)?;
+        let text = share.text().unwrap_or_default();
+        let what = || format!("the share of {} is {}", quoted(name), quoted(text));
+        let read = text.parse().map_err(|remedy: &str| (what(), remedy));
+        shares.0.push((name.into(), problems.accept(share, read)?));
+    }
+    let remedy = "lower them, or the regions admit more than the limit";
+    let what = |sum| (format!("the shares of '{key}' are {sum} together"), remedy);
+    problems.accept(node, shares.checked().map(Arc::new).map_err(what))
 }
 
 /// A duration; `None`, with an error, when it is something else.

@@ -199,6 +199,11 @@ impl<'o> Cursor<'o> {
         self.base.iter().find_map(|layer| layer.on_store_failure)
     }
 
+    /// What holds for the whole domain, the strongest first.
+    pub(super) fn base(&self) -> impl Iterator<Item = &Arc<PartialLimit>> {
+        self.base.iter().copied()
+    }
+
     /// Goes down to a descriptor; [`Cursor::leave`] goes back.
     pub(super) fn enter(&mut self, key: &str, value: Option<&str>, has_limit: bool) -> Added<'o> {
         let mut added = Added::default();

@@ -14,6 +14,7 @@ use crate::core::algorithm::{AlgorithmKind, OPTIONS, OptionError, OptionField, O
 use crate::core::time::{PeriodKind, Rate, Unit, WEEKDAYS};
 use crate::core::usage;
 use crate::limits::rules::limit::OnStoreFailure;
+use crate::limits::rules::region::RegionShares;
 use crate::limits::rules::source::{Node, ValueType};
 
 /// What one layer says; `None` = it leaves that to the layers below.
@@ -27,6 +28,7 @@ pub(super) struct PartialLimit {
     /// All but `kind`, which is `algorithm` here.
     pub(super) options: Options,
     pub(super) on_store_failure: Option<OnStoreFailure>,
+    pub(super) region_shares: Option<Arc<RegionShares>>,
     pub(super) usage: usage::Options,
     /// The name that responses show. A table has those of its rows: few share one.
     pub(super) name: Option<Box<str>>,
@@ -75,6 +77,7 @@ const USAGE: [&str; 5] = [
 fn options_of_limits() -> impl Iterator<Item = &'static str> {
     ["unit_multiplier", "algorithm", "on_store_failure"]
         .into_iter()
+        .chain(["region_shares"])
         .chain(OPTIONS.iter().map(|&(name, _)| name))
 }
 
@@ -105,6 +108,7 @@ impl PartialLimit {
             read.unit_multiplier = reader.value("unit_multiplier", options::multiplier);
             read.algorithm = reader.value("algorithm", options::algorithm);
             read.options = reader.options();
+            read.region_shares = reader.value("region_shares", options::region_shares);
             read.usage = reader.usage();
             let policy = options::named(&OnStoreFailure::NAMED);
             read.on_store_failure = reader.value("on_store_failure", policy);

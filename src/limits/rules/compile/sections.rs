@@ -126,7 +126,7 @@ pub(super) enum Format {
 }
 
 /// The sections that each key belongs to, but for the options of algorithms.
-const KEYS: [(&str, &[Section]); 36] = [
+const KEYS: [(&str, &[Section]); 37] = [
     ("domain", &[Root, OverlayDomain]),
     ("domains", &[Overlay]),
     ("key", &[Descriptor, OverlayDescriptor]),
@@ -164,6 +164,7 @@ const KEYS: [(&str, &[Section]); 36] = [
         "on_store_failure",
         &[RateLimit, Defaults, Plan, Row, OverlayLimit],
     ),
+    ("region_shares", &[RateLimit, Defaults, Plan, OverlayLimit]),
     ("track_usage", &OF_USAGE),
     ("usage_interval", &OF_USAGE),
     ("usage_buckets", &OF_USAGE),
@@ -191,7 +192,7 @@ fn keys() -> impl Iterator<Item = (&'static str, &'static [Section])> {
 
 /// Keys that Weir adds, besides the options of algorithms. The Go service refuses all of these, so
 /// that they are not tolerated anywhere.
-pub(super) const OWN_KEYS: [&str; 19] = [
+pub(super) const OWN_KEYS: [&str; 20] = [
     "table",
     "table_key",
     "plan",
@@ -204,6 +205,7 @@ pub(super) const OWN_KEYS: [&str; 19] = [
     "trial",
     "algorithm",
     "on_store_failure",
+    "region_shares",
     "track_usage",
     "usage_interval",
     "usage_buckets",

@@ -16,13 +16,14 @@ use super::options::checked_window;
 use super::partial::{LayerSource, PartialLimit};
 use super::pending_table::PendingTable;
 use super::plans::{NamedPlan, Plans};
-use super::problem::{Location, Problems};
+use super::problem::{Location, Problems, quoted};
 use super::{Compiler, Domain, ProcessDefaults};
 use crate::core::algorithm::{Algorithm, AlgorithmKind, OptionError, Options};
 use crate::core::time::{PeriodKind, Rate, Unit};
 use crate::core::usage::{self, Tracking};
 use crate::limits::rules::Commit;
 use crate::limits::rules::limit::{Amount, Level, Limit, Scale, Trial};
+use crate::limits::rules::region::{RegionShare, RegionShares};
 
 /// A limit that waits for the defaults and the plans of its domain.
 pub(super) struct PendingLimit {
@@ -207,11 +208,17 @@ impl<'l> Stack<'l> {
         without_effect.map_or_else(|| options.settings(), Err)
     }
 
+    /// What divides it among regions, and the layer that says so.
+    fn region_shares(&self) -> Option<(&'l PartialLimit, &'l Arc<RegionShares>)> {
+        self.find(|layer| Some((layer, layer.region_shares.as_ref()?)))
+    }
+
     /// Makes a limit of these layers; all that is wrong if they make none.
     fn settle(
         &self,
         mut rate: Rate,
-        process: ProcessDefaults,
+        process: &ProcessDefaults,
+        share: RegionShare,
     ) -> Result<Settled, Vec<OptionError>> {
         let (mut options, meant) = self.options();
         // Without the options of other algorithms, the next error shows too.
@@ -227,7 +234,11 @@ impl<'l> Stack<'l> {
             (rate.unit, rate.unit_multiplier) = (Unit::None, 1);
         }
         let misplaced = self.misplaced_concurrency().filter(|_| is_concurrency);
-        let algorithm = misplaced.map_or_else(|| Algorithm::try_new(&rate, &options), Err);
+        // An error names the numbers of the file, in all regions alike.
+        let whole = misplaced.map_or_else(|| Algorithm::try_new(&rate, &options), Err);
+        let (own, limit) = (share.of_rate(rate), rate.requests_per_unit);
+        let burst = options.burst.map(|burst| share.of(burst));
+        let algorithm = whole.and_then(|_| Algorithm::try_new(&own, &Options { burst, ..options }));
         let usage = self.usage();
         let is_tracked = matches!(usage, Ok(Some(_)));
         if let Some(error) =
@@ -239,9 +250,12 @@ impl<'l> Stack<'l> {
         match (algorithm, usage) {
             (Ok(algorithm), Ok(usage)) if errors.is_empty() => {
                 let amount = Amount {
+                    whole: limit,
+                    share,
+                    has_own_burst: options.burst.is_some_and(|burst| burst != limit),
                     default_cost: options.default_cost.and_then(NonZeroU64::new),
                     lease: options.lease == Some(true),
-                    ..Amount::new(rate, Scale::new(options.scale), algorithm)
+                    ..Amount::new(own, Scale::new(options.scale), algorithm)
                 };
                 Ok(Settled {
                     amount: Some(amount),
@@ -309,7 +323,7 @@ fn misplaced_lease(is_tracked: bool, process: ProcessDefaults) -> Option<OptionE
 pub(super) fn settle(
     compiler: &mut Compiler<'_>,
     domain: &mut Domain,
-    process: ProcessDefaults,
+    process: &ProcessDefaults,
 ) -> Vec<Limit> {
     let pending = std::mem::take(&mut domain.pending);
     if domain.defaults.is_invalid {
@@ -329,6 +343,17 @@ pub(super) fn settle(
         process,
         next_limit: &mut domain.next_limit,
     };
+    let defaults = domain.defaults.layer.iter().chain(compiler.overlay.base());
+    let defaults: Vec<_> = defaults.cloned().collect();
+    let of_domain = Stack {
+        own: &[],
+        below: &defaults,
+        ends_with_value: false,
+    };
+    let Some(share) = settling.share(&of_domain, domain.first) else {
+        return Vec::new();
+    };
+    domain.share = share;
     let (mut settled, mut of_plans) = (Vec::with_capacity(pending.len()), Vec::new());
     for pending in pending {
         if let Some((limit, more)) = settling.limits(pending) {
@@ -356,7 +381,7 @@ pub(super) struct Settling<'a, 'f> {
     pub(super) rows: &'a mut usize,
     pub(super) defaults: &'a Defaults,
     plans: &'a Plans,
-    process: ProcessDefaults,
+    process: &'a ProcessDefaults,
     /// The number of the domain's next limit.
     pub(super) next_limit: &'a mut u32,
 }
@@ -481,7 +506,10 @@ impl<'a> Settling<'a, '_> {
             let own = [trial, *stack.own.first()?];
             return self.settle(&stack.with_own(&own), at, Whole::RateLimit);
         };
-        let real_layer = Arc::new(PartialLimit::of(&amount.rate, &real.options));
+        let real_layer = Arc::new(PartialLimit {
+            region_shares: stack.region_shares().map(|(_, shares)| Arc::clone(shares)),
+            ..PartialLimit::of(&amount.whole_rate(), &real.options)
+        });
         let stack = Stack {
             own: &[trial],
             below: &[real_layer],
@@ -581,14 +609,18 @@ impl<'a> Settling<'a, '_> {
             self.problems.accept(at, checked_window(&rate))?;
         }
         let rate = self.multiplied(stack, rate, at);
+        let share = self.share(stack, at)?;
         for left_out in 0..=stack.below.len() {
             let rest = Stack {
                 below: &stack.below[left_out..],
                 ..*stack
             };
-            let errors = match rest.settle(rate, self.process) {
+            let errors = match rest.settle(rate, self.process, share) {
                 Ok(settled) => {
                     self.warn_of_anchor(stack, &rate, at);
+                    let burst = settled.options.burst.unwrap_or(0);
+                    self.warn_of_ones(stack, ("requests_per_unit", rate.requests_per_unit), at);
+                    self.warn_of_ones(stack, ("burst", burst), at);
                     return Some(settled);
                 }
                 Err(errors) => errors,
@@ -641,6 +673,41 @@ impl<'a> Settling<'a, '_> {
         };
         self.problems.warning(at, what, remedy);
         rate
+    }
+
+    /// The share of this region; `None`, with an error, if the shares of the limit give it none.
+    fn share(&self, stack: &Stack<'_>, at: Location) -> Option<RegionShare> {
+        let Some((layer, shares)) = stack.region_shares() else {
+            return Some(self.process.region_share);
+        };
+        let share = match &self.process.region {
+            Some(region) => shares.of_region(region).ok_or_else(|| {
+                let what = format!("the region {} has no share", quoted(region));
+                (what, "add it to 'region_shares', or correct REGION")
+            }),
+            None => {
+                let what = "the limit is divided by 'region_shares', and REGION is not set";
+                Err((what.to_owned(), "write the name of this region in REGION"))
+            }
+        };
+        let at = layer.place("region_shares").unwrap_or(at);
+        self.problems.accept(at, share)
+    }
+
+    /// Warns of a number of which a share is 1 only because it would be 0.
+    fn warn_of_ones(&self, stack: &Stack<'_>, number: (&str, u64), at: Location) {
+        let (key, amount) = number;
+        let map = stack.region_shares();
+        let mut shares = vec![self.process.region_share];
+        map.inspect(|(_, map)| shares = map.0.iter().map(|(_, share)| *share).collect());
+        if shares.iter().any(|share| share.is_raised_to_one(amount)) {
+            let sum: u64 = shares.iter().map(|share| share.of(amount)).sum();
+            let sum = map.map_or("1 each".to_owned(), |_| format!("{sum} together"));
+            let what = format!("a share of {amount} is below 1 and is 1: the regions admit {sum}");
+            let remedy = "write a larger number, or larger shares";
+            let at = stack.place(key).unwrap_or(at);
+            self.problems.warning(at, what, remedy);
+        }
     }
 
     fn warn_of_anchor(&mut self, stack: &Stack<'_>, rate: &Rate, at: Location) {

@@ -244,6 +244,7 @@ fn defaults_of_the_process_apply_to_every_domain() {
     settings.process = ProcessDefaults {
         commit: Commit::AllOrNone,
         calendar_months: true,
+        ..ProcessDefaults::default()
     };
     let applied = domains.apply(vec![one("a", 1)], &settings);
     assert_eq!(

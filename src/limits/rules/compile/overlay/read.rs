@@ -198,13 +198,6 @@ impl std::str::FromStr for XdsDefaults {
             .strip_prefix('{')
             .and_then(|inside| inside.strip_suffix('}'))
             .unwrap_or(content);
-        if content.contains(['{', '}']) {
-            return Err(
-                "a brace has no meaning here; write 'algorithm: ' and its options, separated by \
-                 commas"
-                    .to_owned(),
-            );
-        }
         if content.trim().is_empty() {
             return Ok(Self::default());
         }

@@ -1,0 +1,122 @@
+//! All regions together have at most what is written, whatever the shares and the numbers are, but
+//! where a warning says what they have.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use weir::core::algorithm::Algorithm;
+use weir::core::ask::Entry;
+use weir::core::time::{Rate, Unit};
+use weir::limits::overrides::raised;
+use weir::limits::rules::Lookup;
+use weir::limits::rules::compile::{
+    Compiled, Options, Problem, ProcessDefaults, SourceText, compile,
+};
+use weir::limits::rules::limit::Amount;
+
+/// Shares in millionths that come to at most all: the differences of cuts.
+fn shares() -> impl Strategy<Value = Vec<u32>> {
+    prop::collection::btree_set(1..=1_000_000_u32, 1..6).prop_map(|cuts| {
+        let cuts: Vec<u32> = [0].into_iter().chain(cuts).collect();
+        cuts.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    })
+}
+
+/// Numbers of all sizes.
+fn numbers() -> impl Strategy<Value = u64> {
+    (1..=50_u32, any::<u64>()).prop_map(|(bits, number)| number >> (64 - bits))
+}
+
+fn compiled(file: &str, region: usize) -> Compiled {
+    let file = SourceText {
+        name: "a.yaml".to_owned(),
+        text: file.into(),
+    };
+    let region = Some(format!("r{region}").into());
+    let process = ProcessDefaults {
+        region,
+        ..ProcessDefaults::default()
+    };
+    let options = Options {
+        process,
+        ..Options::default()
+    };
+    compile(&[file], &options).unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+fn amount(compiled: &Compiled) -> Amount {
+    let entry = Entry {
+        key: b"k",
+        value: b"v",
+    };
+    match compiled.rules.find(b"d", &[entry]) {
+        Lookup::Limit(limit) => *limit.amount().expect("an amount"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn suffix(algorithm: &Algorithm) -> Vec<u8> {
+    let mut suffix = Vec::new();
+    algorithm.write_key_suffix(&mut suffix);
+    suffix
+}
+
+/// The numbers for which a warning says how much the regions have together.
+fn warned(problems: &[Problem]) -> HashMap<u64, u64> {
+    let read = |problem: &Problem| {
+        let (_, text) = problem.what.split_once("a share of ")?;
+        let (number, text) = text.split_once(" is below 1 and is 1: the regions admit ")?;
+        Some((
+            number.parse().ok()?,
+            text.strip_suffix(" together")?.parse().ok()?,
+        ))
+    };
+    problems
+        .iter()
+        .map(|problem| read(problem).unwrap_or_else(|| panic!("{problem}")))
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn regions_together_have_at_most_what_is_written_or_what_a_warning_says(
+        shares in shares(), limit in numbers(), burst in prop::option::of(numbers()), to in numbers(), trial in numbers(),
+    ) {
+        let map: Vec<_> = shares.iter().enumerate().map(|(index, share)| format!("r{index}: {}.{:04}%", share / 10_000, share % 10_000)).collect();
+        let burst = burst.filter(|burst| *burst > 0 && limit > 0);
+        let bucket = burst.map(|burst| format!(", algorithm: token_bucket, burst: {burst}")).unwrap_or_default();
+        let file = format!(
+            "domain: d\ndescriptors:\n- key: k\n  rate_limit: {{ unit: second, requests_per_unit: {limit}{bucket}, region_shares: {{ {} }}, trial: {{ requests_per_unit: {trial} }} }}\n",
+            map.join(", ")
+        );
+        let to = Rate { requests_per_unit: to, unit: Unit::Second, unit_multiplier: 1 };
+        let (mut sums, mut key) = ([0_u64; 4], None);
+        let mut warnings = HashMap::new();
+        for (region, share) in shares.iter().enumerate() {
+            let mut compiled = compiled(&file, region);
+            compiled.warnings.retain(|problem| !problem.what.contains("the trial is the same"));
+            warnings = warned(&compiled.warnings);
+            let amount = amount(&compiled);
+            prop_assert_eq!(*key.get_or_insert_with(|| suffix(&amount.algorithm)), suffix(&amount.algorithm), "a counter has one key, whatever the share");
+            let exact = |number: u64| (u128::from(number) * u128::from(*share) / 1_000_000).max(u128::from(number > 0));
+            prop_assert_eq!(u128::from(amount.rate.requests_per_unit), exact(limit));
+            prop_assert_eq!(amount.whole, limit);
+            let trial = &compiled.rules.limits().next().and_then(|limit| limit.trial.as_ref()).expect("a trial").amount;
+            let raised = raised(&amount, &to).ok();
+            prop_assert_eq!(raised.is_some(), to.requests_per_unit > limit, "a raise fits all regions or none");
+            let raised = raised.unwrap_or(amount);
+            for (sum, number) in sums.iter_mut().zip([amount.rate.requests_per_unit, amount.algorithm.capacity(), trial.rate.requests_per_unit, raised.algorithm.capacity()]) {
+                *sum += number;
+            }
+        }
+        let raised = if to.requests_per_unit > limit { to.requests_per_unit } else { limit };
+        let whole = [limit, burst.unwrap_or(limit), trial, burst.filter(|burst| *burst != limit).unwrap_or(raised)];
+        for (index, (sum, whole)) in sums.into_iter().zip(whole).enumerate() {
+            // A raise is not in the file: its regions have one hit each at least.
+            let least = if index == 3 && whole == raised { Some(shares.len() as u64 + whole) } else { None };
+            let most = warnings.get(&whole).copied().or(least).unwrap_or(whole);
+            prop_assert!(sum <= most, "{index}: {sum} of {whole}, {most} at most: {file}");
+            prop_assert!(sum + shares.len() as u64 + 1 > whole * u64::from(shares.iter().sum::<u32>()) / 1_000_000 || whole > 1 << 43, "no more is lost than a hit of each region");
+        }
+    }
+}
