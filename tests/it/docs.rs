@@ -562,8 +562,13 @@ fn the_limits_of_every_page_compile() {
                 text: block.as_bytes().to_vec(),
             };
             let tables = tables(&page, &text, block);
+            let process = weir::limits::rules::compile::ProcessDefaults {
+                region: Some("eu".into()),
+                ..Default::default()
+            };
             let options = weir::limits::rules::compile::Options {
                 strict: true,
+                process,
                 ..Default::default()
             };
             if block.lines().any(|line| line.starts_with("domains:")) {
