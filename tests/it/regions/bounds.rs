@@ -104,6 +104,7 @@ proptest! {
             let trial = &compiled.rules.limits().next().and_then(|limit| limit.trial.as_ref()).expect("a trial").amount;
             let raised = raised(&amount, &to).ok();
             prop_assert_eq!(raised.is_some(), to.requests_per_unit > limit, "a raise fits all regions or none");
+            prop_assert!(raised.is_none_or(|raised| (raised.whole, raised.share) == (to.requests_per_unit, amount.share)));
             let raised = raised.unwrap_or(amount);
             for (sum, number) in sums.iter_mut().zip([amount.rate.requests_per_unit, amount.algorithm.capacity(), trial.rate.requests_per_unit, raised.algorithm.capacity()]) {
                 *sum += number;
