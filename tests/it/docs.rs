@@ -299,6 +299,23 @@ impl Site {
                 );
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
+            ["weir", "check", .., "old", "new"] => {
+                let page = tools::file("deploy/regions.md");
+                let limits = page.split("```yaml\n").nth(1).expect("limits");
+                let limits = limits.split("```").next().expect("an end");
+                let folder = tempfile::tempdir().expect("a folder");
+                for (name, shares) in [("old", "eu: 40%, us: 60%"), ("new", "eu: 50%, us: 50%")] {
+                    let folder = folder.path().join(name);
+                    fs::create_dir(&folder).expect("a folder");
+                    let limits = limits.replace("eu: 40%, us: 60%", shares);
+                    fs::write(folder.join("limits.yaml"), limits).expect("written");
+                }
+                let line = command.replacen("weir", WEIR, 1);
+                assert_shows(
+                    shown,
+                    &shell(&format!("cd {} && {line}", folder.path().display())),
+                );
+            }
             ["weir", "check", ..] => {
                 assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1)));
             }

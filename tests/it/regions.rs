@@ -555,6 +555,20 @@ fn check_takes_the_region_and_says_in_which_order_shares_move() {
     );
     let (ok, text) = check(&["--region", "eu", "--diff", &old, &old]);
     assert!(ok && !text.contains("shares: "), "{text}");
+    // Only the shares of a plan.
+    for (folder, gold) in [("a", "eu: 10%, us: 90%"), ("b", "eu: 20%, us: 80%")] {
+        std::fs::create_dir(files.text(folder)).expect("a folder");
+        let limits = LIMITS.replace("eu: 10%, us: 90%", gold);
+        files.write(&format!("{folder}/limits.yaml"), &limits);
+        let rows = "value,plan,requests_per_unit,unit\naa,,10,year\nacme,gold,,\nzz,,10,year\n";
+        files.write(&format!("{folder}/tenants.csv"), rows);
+    }
+    let [old, new] = ["a", "b"].map(|name| files.text(name));
+    let (ok, text) = check(&["--region", "eu", "--diff", &old, &new]);
+    assert!(
+        ok && text.contains("shares: lower a region first"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

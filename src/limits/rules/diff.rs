@@ -6,7 +6,7 @@
 
 mod rows;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use serde::Serialize;
@@ -82,8 +82,10 @@ impl Difference {
                 difference.added.push(NamedLimit::new(limit));
                 continue;
             };
-            let share = |limit: &Limit| limit.amounts().map(|amount| amount.share).next();
-            difference.moves_shares |= share(before) != share(limit);
+            let shares = |limit: &Limit| -> BTreeSet<_> {
+                limit.amounts().map(|amount| amount.share).collect()
+            };
+            difference.moves_shares |= shares(before) != shares(limit);
             difference
                 .rows
                 .extend(ChangedRows::new((old, before), (new, limit)));

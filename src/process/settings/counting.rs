@@ -34,7 +34,7 @@ pub(super) struct CountingFlags {
     ///
     /// Weir admits this region's share of each limit that has `region_shares`. Without a name such
     /// limits are an error.
-    #[arg(long, env, default_value = "", value_name = "NAME")]
+    #[arg(long, env, default_value = "", value_name = "TEXT")]
     region: String,
     /// Share of this region of each limit without `region_shares`: a percentage such as 40%
     ///

@@ -72,6 +72,11 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("MODE", "permissions", "octal digits, `0` to `0777`"),
     ("PASSWORD", "password", "a secret; Weir never shows it"),
     ("PATH", "path", "the path of a file or folder"),
+    (
+        "PERCENT",
+        "percentage",
+        "a percentage above `0%`, such as `40%` or `33.3%`; at most `100%`",
+    ),
     ("PORT", "port", "0 to 65535"),
     ("RATIO", "ratio", "a number from 0 on, such as `0.8`"),
     ("SECONDS", "seconds", "a whole number of seconds"),

@@ -299,7 +299,7 @@ impl<'l> Stack<'l> {
 }
 
 /// Why hits of a limit cannot be drawn ahead of its requests, whatever its algorithm is.
-fn misplaced_lease(is_tracked: bool, process: ProcessDefaults) -> Option<OptionError> {
+fn misplaced_lease(is_tracked: bool, process: &ProcessDefaults) -> Option<OptionError> {
     let (what, remedy) = if is_tracked {
         (
             "a limit with 'track_usage' has no 'lease': its usage is recorded with each decision \
@@ -332,7 +332,7 @@ pub(super) fn settle(
     }
     let process = ProcessDefaults {
         commit: domain.commit.map_or(process.commit, |(commit, _)| commit),
-        ..process
+        ..process.clone()
     };
     let mut settling = Settling {
         problems: compiler.problems,
@@ -340,7 +340,7 @@ pub(super) fn settle(
         rows: &mut compiler.rows,
         defaults: &domain.defaults,
         plans: &domain.plans,
-        process,
+        process: &process,
         next_limit: &mut domain.next_limit,
     };
     let defaults = domain.defaults.layer.iter().chain(compiler.overlay.base());

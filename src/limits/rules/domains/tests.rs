@@ -959,7 +959,7 @@ domains:
     let expected = "\
 o.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket, concurrency
 o.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
-o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, trial, algorithm, on_store_failure, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, count_denied, lease, max_debt, period, timezone, week_starts, anchor
+o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, trial, algorithm, on_store_failure, region_shares, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, count_denied, lease, max_debt, period, timezone, week_starts, anchor
 o.yaml:8:68: error: unknown key 'plan' in rate_limit; remove it: tables and plans are written in files of limits, and a control plane has none
 o.yaml:8:79: error: unknown key 'brust' in rate_limit; write 'burst'
 o.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
@@ -1021,8 +1021,16 @@ fn defaults_are_read_from_one_line() {
             "algorithm",
             Err("'algorithm' has no value; write a value behind 'algorithm: '"),
         ),
-        ("}", Err("")),
-        ("burst: 1}, x", Err("")),
+        ("region_shares: {eu: 40%, us: 60%}", Ok(())),
+        ("{region_shares: {eu: 40%}, burst: 2}", Ok(())),
+        (
+            "region_shares: {eu: 40%, us: 61%}",
+            Err("the shares of 'region_shares' are 101 % together"),
+        ),
+        ("}", Err("a brace has no other half")),
+        ("burst: 1}, x", Err("a brace has no other half")),
+        ("{burst: 1}, {x: 1}", Err("a brace has no other half")),
+        ("region_shares: {eu: 40%", Err("a brace has no other half")),
     ] {
         let read = text.parse::<XdsDefaults>();
         match expected {

@@ -198,6 +198,14 @@ impl std::str::FromStr for XdsDefaults {
             .strip_prefix('{')
             .and_then(|inside| inside.strip_suffix('}'))
             .unwrap_or(content);
+        let depth = content.bytes().try_fold(0_u32, |depth, byte| match byte {
+            b'{' => Some(depth + 1),
+            b'}' => depth.checked_sub(1),
+            _ => Some(depth),
+        });
+        if depth != Some(0) {
+            return Err("a brace has no other half; write 'algorithm: ' and its options, separated by commas".into());
+        }
         if content.trim().is_empty() {
             return Ok(Self::default());
         }
