@@ -555,6 +555,16 @@ fn check_takes_the_region_and_says_in_which_order_shares_move() {
     );
     let (ok, text) = check(&["--region", "eu", "--diff", &old, &old]);
     assert!(ok && !text.contains("shares: "), "{text}");
+    let limit = "{ unit: hour, requests_per_unit: 9 }";
+    let file = format!("domain: d\ndescriptors: [{{ key: user, rate_limit: {limit} }}]\n");
+    files.write("limited.yaml", &file);
+    files.write("open.yaml", &file.replace(limit, "{ unlimited: true }"));
+    let [limited, open] = ["limited.yaml", "open.yaml"].map(|name| files.text(name));
+    let (ok, text) = check(&["--diff", &limited, &open]);
+    assert!(
+        ok && text.contains("changed: d.user: ") && !text.contains("shares: "),
+        "no amount has no share: {text}"
+    );
     // Only the shares of a plan.
     for (folder, gold) in [("a", "eu: 10%, us: 90%"), ("b", "eu: 20%, us: 80%")] {
         std::fs::create_dir(files.text(folder)).expect("a folder");

@@ -6,7 +6,7 @@
 
 mod rows;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -82,10 +82,10 @@ impl Difference {
                 difference.added.push(NamedLimit::new(limit));
                 continue;
             };
-            let shares = |limit: &Limit| -> BTreeSet<_> {
-                limit.amounts().map(|amount| amount.share).collect()
-            };
-            difference.moves_shares |= shares(before) != shares(limit);
+            // All amounts of a limit have one share: a plan makes a limit of its own.
+            let share = |limit: &Limit| limit.amounts().map(|amount| amount.share).next();
+            let shares = share(before).zip(share(limit));
+            difference.moves_shares |= shares.is_some_and(|(before, after)| before != after);
             difference
                 .rows
                 .extend(ChangedRows::new((old, before), (new, limit)));

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use crate::core::time::Rate;
 
 /// The share of each amount that a region admits, in millionths: above 0, at most all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionShare(u32);
 
 const WHOLE: u32 = 1_000_000;
