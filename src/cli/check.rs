@@ -165,14 +165,16 @@ fn differences(difference: &Difference) -> String {
         let line = |limit| format!("{what}: {limit}\n");
         limits.iter().map(line).collect()
     }
+    let order = if difference.moves_shares {
+        ORDER_OF_REGIONS
+    } else {
+        ""
+    };
     lines("added", &difference.added)
         + &lines("removed", &difference.removed)
         + &lines("changed", &difference.changed)
         + &lines("changed", &difference.rows)
-        + difference
-            .moves_shares
-            .then_some(ORDER_OF_REGIONS)
-            .unwrap_or_default()
+        + order
 }
 
 impl Found {

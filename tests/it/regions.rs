@@ -12,7 +12,7 @@
 //! | usage, `weir explain`, `/rlconfig` | they show the region's amount | `pages_...` |
 //! | reload | counts stay | `new_shares_...` |
 //! | outage with `on_store_failure: local` | the replica's part of the region's share | `without_redis_...` |
-//! | control plane | by the overlay, the defaults and `REGION_SHARE` | `limits_of_a_control_plane_...` |
+//! | control plane | by the overlay, the defaults and `REGION_SHARE` | `limits_of_a_control_plane_...`, `the_share_of_the_process_...` |
 //!
 //! Leases of holders are times, which are not divided. `bounds` has the property: random shares and
 //! numbers, in all regions together.
@@ -318,17 +318,21 @@ async fn a_raise_is_of_all_regions_and_is_divided() {
     .await;
 }
 
+/// A descriptor with a limit per year of its own.
+fn bringing(key: &str, requests_per_unit: u32) -> RateLimitDescriptor {
+    RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit,
+            unit: Unit::Year as i32,
+            ..Default::default()
+        }),
+        ..descriptor(&[(key, "own")])
+    }
+}
+
 #[tokio::test]
 async fn a_limit_that_a_request_brings_is_divided() {
     each_store(async |client, _| {
-        let with = |key: &str, requests_per_unit| RateLimitDescriptor {
-            limit: Some(RateLimitOverride {
-                requests_per_unit,
-                unit: Unit::Year as i32,
-                ..Default::default()
-            }),
-            ..descriptor(&[(key, "own")])
-        };
         for (key, brought, admitted) in [
             ("unknown", 20, 8),
             ("user", 20, 8),
@@ -337,11 +341,11 @@ async fn a_limit_that_a_request_brings_is_divided() {
             ("user2", 1, 1),
             ("user3", 0, 0),
         ] {
-            let one = with(key, brought);
+            let one = bringing(key, brought);
             assert_eq!(passed(client, "d", &one, 30).await, admitted, "{key}");
         }
         assert_eq!(
-            shown(&ask(client, "d", vec![with("unknown", 20)]).await),
+            shown(&ask(client, "d", vec![bringing("unknown", 20)]).await),
             [8, 0]
         );
     })
@@ -474,14 +478,7 @@ async fn limits_of_a_control_plane_are_divided() {
             "{domain} {key}"
         );
     }
-    let brought = RateLimitDescriptor {
-        limit: Some(RateLimitOverride {
-            requests_per_unit: 10,
-            unit: Unit::Year as i32,
-            ..Default::default()
-        }),
-        ..one("other")
-    };
+    let brought = bringing("other", 10);
     assert_eq!(
         [
             passed(client, "a", &brought, 9).await,
@@ -489,13 +486,16 @@ async fn limits_of_a_control_plane_are_divided() {
         ],
         [2, 4]
     );
+}
 
+#[tokio::test]
+async fn the_share_of_the_process_divides_limits_without_other_shares() {
     let control = ControlPlane::start();
     control.set("1", [xds::users("a", 10)]);
     let weir = xds::start(&control.url(), &[("REGION_SHARE", "90%")]);
     let client = &mut weir.client().await;
     xds::wait_for_amount(client, "a", 9).await;
-    assert_eq!(passed(client, "a", &brought, 20).await, 9);
+    assert_eq!(passed(client, "a", &bringing("other", 10), 20).await, 9);
     let explained = weir.command(&["explain", "-d", "a", "user=u"]);
     assert!(
         explained.starts_with("user=u: 9 per year, share 90 % of 10\n"),
