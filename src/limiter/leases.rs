@@ -426,3 +426,6 @@ impl fmt::Debug for Leases {
         out.debug_struct("Leases").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
