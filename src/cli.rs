@@ -11,6 +11,7 @@ mod envoy;
 mod explain;
 mod health;
 mod hit;
+pub mod load;
 mod overrides;
 mod print;
 mod replicas;
@@ -19,11 +20,6 @@ pub mod size;
 mod top;
 mod unmatched;
 mod usage;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the commands that use all of it follow"
-)]
 mod workload;
 
 use std::ffi::OsString;
@@ -71,6 +67,9 @@ enum Command {
     Unmatched(unmatched::UnmatchedArgs),
     /// Send requests to a running service, and print its answers
     Hit(hit::Hit),
+    /// Send requests to a running service at a rate or as fast as it answers, and say how fast and
+    /// how exact it is
+    Load(Box<load::LoadCommand>),
     /// Print the configuration with which Envoy sends what limit files limit
     Envoy(Box<envoy::Envoy>),
     /// Refuse the requests of a descriptor, at once and in all replicas
@@ -139,6 +138,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Top(top) => top::run(&top),
         Command::Unmatched(unmatched) => unmatched::run(&unmatched),
         Command::Hit(hit) => hit::run(hit),
+        Command::Load(load) => load::run(*load),
         Command::Envoy(envoy) => envoy::run(&envoy),
         Command::Block(which) => overrides::order(&which, "block", None),
         Command::Exempt(which) => overrides::order(&which, "exempt", None),

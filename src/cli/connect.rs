@@ -1,21 +1,23 @@
 //! Connections of commands to a running service: to its gRPC port, over TCP or a unix socket, with
 //! TLS or without, and to its ports of HTTP.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::Args;
 use http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::net::dial::{Address, Connector, Dial, TcpOptions};
 use crate::net::http::client::HttpClient;
-use crate::net::tls::{self, ClientOptions, Peer};
+use crate::net::tls::{self, ClientOptions, Identity, NameCheck, Peer, PemFile, SubjectName};
 
 /// The longest time for a connection of a command that has no time of its own.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// How messages name a server of TLS.
-const SERVICE: Peer = Peer {
+pub(super) const SERVICE: Peer = Peer {
     name: "the service",
     address: "--address",
     authorities: "--cacert",
@@ -23,6 +25,76 @@ const SERVICE: Peer = Peer {
     identity: "--cert and --key",
     without_tls: "leave out --tls",
 };
+
+/// Flags of commands that ask a gRPC port.
+#[derive(Args, Debug)]
+pub(super) struct TlsFlags {
+    /// Speak TLS with the service
+    #[arg(long)]
+    tls: bool,
+    /// File of certificate authorities (PEM) to trust, with TLS [default: those of the system]
+    #[arg(long, value_name = "PATH")]
+    cacert: Option<PathBuf>,
+    /// File of the client certificate (PEM) to present, with TLS
+    #[arg(long, value_name = "PATH", requires = "key")]
+    cert: Option<PathBuf>,
+    /// File of the private key (PEM) of --cert
+    #[arg(long, value_name = "PATH", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Name for which the certificate of the service has to be valid, with TLS [default: the host
+    /// in --address]
+    #[arg(long, value_name = "NAME", value_parser = server_name)]
+    server_name: Option<SubjectName>,
+}
+
+impl TlsFlags {
+    /// What TLS needs, if any option asks for it: each of them does.
+    ///
+    /// # Errors
+    /// The certificate and its key do not belong together.
+    pub(super) fn options(&self) -> anyhow::Result<Option<ClientOptions>> {
+        let is_on =
+            self.tls || self.cacert.is_some() || self.cert.is_some() || self.server_name.is_some();
+        let setting = "--cacert";
+        let authorities = self.cacert.clone();
+        let authorities = authorities.map(|path| PemFile { setting, path });
+        let identity = Identity::try_new(
+            ("--cert", self.cert.as_deref()),
+            ("--key", self.key.as_deref()),
+        )?;
+        let name = self.server_name.clone();
+        let name_check = name.map_or(NameCheck::Strict, NameCheck::Only);
+        Ok(is_on.then_some(ClientOptions {
+            authorities,
+            identity,
+            name_check,
+        }))
+    }
+}
+
+fn server_name(text: &str) -> Result<SubjectName, String> {
+    SubjectName::parse(text).ok_or_else(|| "write a DNS name, an IP address or a URI".to_owned())
+}
+
+/// Reads `HOST:PORT`, with an IPv6 address in brackets, or `unix:PATH`.
+///
+/// # Errors
+/// What to write.
+pub(super) fn address(text: &str) -> Result<Address, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(Address::Unix(path.into()));
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or_default();
+    let in_brackets = host.starts_with('[') && host.ends_with(']');
+    let is_name = !host.is_empty() && !host.contains(['/', '@']);
+    match port.parse() {
+        Ok(port @ 1..) if is_name && (in_brackets || !host.contains(':')) => Ok(Address::Tcp {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port,
+        }),
+        _ => Err("write HOST:PORT, such as localhost:8081 or [::1]:8081".to_owned()),
+    }
+}
 
 /// Connects to a gRPC port. With `timeout` the attempt takes that long at most, and so does each
 /// call.
@@ -45,7 +117,7 @@ pub(super) async fn connect(
         None => endpoint,
     };
     let mut connector = connector(address.clone(), timeout.unwrap_or(CONNECT_TIMEOUT));
-    connector.dial.tls = tls.map(tls::http2_client_config).transpose()?;
+    connector.dial = dial(address, tls)?;
     let connected = endpoint.connect_with_connector(connector).await;
     connected.with_context(|| format!("no service at {address}; is `weir serve` running?"))
 }
@@ -61,6 +133,18 @@ pub(super) fn http_client(
 ) -> anyhow::Result<HttpClient> {
     let address = Address::of(uri, 80).with_context(|| format!("{uri} names no host"))?;
     Ok(HttpClient::new(connector(address, timeout), max_body_bytes))
+}
+
+/// How to connect to a gRPC port.
+///
+/// # Errors
+/// The files of TLS cannot be used.
+pub(super) fn dial(address: &Address, tls: Option<&ClientOptions>) -> anyhow::Result<Dial> {
+    Ok(Dial {
+        address: address.clone(),
+        tls: tls.map(tls::http2_client_config).transpose()?,
+        tcp: TcpOptions::default(),
+    })
 }
 
 fn connector(address: Address, timeout: Duration) -> Connector {

@@ -1,7 +1,6 @@
 //! `weir hit`: sends requests to a running service, and prints its answers.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use tonic::Status;
 
-use super::connect::connect;
+use super::connect::{TlsFlags, address, connect};
 use super::{entries, print};
 use crate::core::ask::written::entry as entry_text;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
@@ -21,7 +20,6 @@ use crate::core::time::{Unit, people};
 use crate::desk::admin::status::now;
 use crate::limits::plan::key::EntryText;
 use crate::net::dial::Address;
-use crate::net::tls::{ClientOptions, Identity, NameCheck, PemFile, SubjectName};
 
 /// The exit code of OVER_LIMIT, so that scripts can tell it from a failure.
 const OVER_LIMIT: u8 = 3;
@@ -43,22 +41,8 @@ pub(super) struct Hit {
     /// Address of the service's gRPC listener, or `unix:` and the path of its socket
     #[arg(long, default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
     address: Address,
-    /// Speak TLS with the service
-    #[arg(long)]
-    tls: bool,
-    /// File of certificate authorities (PEM) to trust, with TLS [default: those of the system]
-    #[arg(long, value_name = "PATH")]
-    cacert: Option<PathBuf>,
-    /// File of the client certificate (PEM) to present, with TLS
-    #[arg(long, value_name = "PATH", requires = "key")]
-    cert: Option<PathBuf>,
-    /// File of the private key (PEM) of --cert
-    #[arg(long, value_name = "PATH", requires = "cert")]
-    key: Option<PathBuf>,
-    /// Name for which the certificate of the service has to be valid, with TLS [default: the host
-    /// in --address]
-    #[arg(long, value_name = "NAME", value_parser = server_name)]
-    server_name: Option<SubjectName>,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// Number of requests, sent one after the other; 1 or more
     #[arg(long, short = 'n', default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
@@ -80,7 +64,7 @@ pub(super) fn run(hit: Hit) -> anyhow::Result<ExitCode> {
 async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
     let request = request(&hit)?;
     let timeout = Duration::from_millis(hit.timeout_ms);
-    let channel = connect(&hit.address, tls(&hit)?.as_ref(), Some(timeout)).await?;
+    let channel = connect(&hit.address, hit.tls.options()?.as_ref(), Some(timeout)).await?;
     let mut client = RateLimitServiceClient::new(channel);
     let mut over = false;
     for _ in 0..hit.count {
@@ -98,46 +82,6 @@ async fn ask(hit: Hit) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::from(if over { OVER_LIMIT } else { 0 }))
-}
-
-/// What TLS needs. An option of TLS means TLS.
-fn tls(hit: &Hit) -> anyhow::Result<Option<ClientOptions>> {
-    let is_on = hit.tls || hit.cacert.is_some() || hit.cert.is_some() || hit.server_name.is_some();
-    let setting = "--cacert";
-    let authorities = hit.cacert.clone();
-    let authorities = authorities.map(|path| PemFile { setting, path });
-    let identity = Identity::try_new(
-        ("--cert", hit.cert.as_deref()),
-        ("--key", hit.key.as_deref()),
-    )?;
-    let name = hit.server_name.clone();
-    let name_check = name.map_or(NameCheck::Strict, NameCheck::Only);
-    Ok(is_on.then_some(ClientOptions {
-        authorities,
-        identity,
-        name_check,
-    }))
-}
-
-fn server_name(text: &str) -> Result<SubjectName, String> {
-    SubjectName::parse(text).ok_or_else(|| "write a DNS name, an IP address or a URI".to_owned())
-}
-
-/// `HOST:PORT`, with an IPv6 address in brackets, or `unix:PATH`.
-fn address(text: &str) -> Result<Address, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        return Ok(Address::Unix(path.into()));
-    }
-    let (host, port) = text.rsplit_once(':').unwrap_or_default();
-    let in_brackets = host.starts_with('[') && host.ends_with(']');
-    let is_name = !host.is_empty() && !host.contains(['/', '@']);
-    match port.parse() {
-        Ok(port @ 1..) if is_name && (in_brackets || !host.contains(':')) => Ok(Address::Tcp {
-            host: host.trim_matches(['[', ']']).to_owned(),
-            port,
-        }),
-        _ => Err("write HOST:PORT, such as localhost:8081 or [::1]:8081".to_owned()),
-    }
 }
 
 /// The error of the service; or, for a failure of the transport, its likely cause.

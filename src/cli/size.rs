@@ -1,7 +1,7 @@
 //! `weir size`: what a load needs, from measured figures. The flags are the load; `plan` is the
 //! arithmetic, `measured` its table, and `report` what the reader sees.
 
-mod amount;
+pub(super) mod amount;
 pub mod measured;
 mod plan;
 mod report;

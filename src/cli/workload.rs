@@ -8,4 +8,4 @@ mod template;
 
 pub(super) use arrivals::{ArrivalKind, Arrivals};
 pub(super) use part::Hits;
-pub(super) use template::{Fields, Filled, Template, TemplateError};
+pub(super) use template::{Fields, Filled, Template};

@@ -9,8 +9,8 @@ const MOST_PER_SECOND: f64 = 1e9;
 /// More keys than this need terabytes of Redis.
 const MOST_KEYS: f64 = 1e11;
 
-/// Decisions per second.
-pub(super) fn rate(text: &str) -> Result<f64, String> {
+/// Decisions or requests per second.
+pub(in crate::cli) fn rate(text: &str) -> Result<f64, String> {
     count(text, MOST_PER_SECOND, "write 1 to 1G")
 }
 

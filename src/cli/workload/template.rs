@@ -74,6 +74,7 @@ impl Template {
     }
 
     /// The names of its fields, each once; [`Template::fill`] asks for them by their index.
+    #[allow(dead_code, reason = "for traces, whose rows have fields")]
     pub(in crate::cli) fn fields(&self) -> &[String] {
         &self.fields
     }

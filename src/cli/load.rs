@@ -1,0 +1,266 @@
+//! `weir load`: traffic for any server of `envoy.service.ratelimit.v3`, how fast it answers, and
+//! whether its limits are exact.
+
+pub mod client;
+mod connection;
+pub mod cpu;
+mod exact;
+mod report;
+mod requests;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, value_parser};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::connect::{self, TlsFlags, address};
+use super::size::amount;
+use super::workload::{ArrivalKind, Fields, Hits, Template};
+use super::{UsageError, print, success_if};
+use crate::core::time::parse_duration;
+use crate::net::dial::Address;
+use client::{Answered, Client, EncodedRequest, Load, Options, Pace, Tally, Until};
+use cpu::Process;
+use exact::{Exactness, Threshold};
+use report::{Context as Circumstances, LoadReport};
+use requests::Requests;
+
+/// The most descriptors of a request.
+const MAX_DESCRIPTORS: usize = 64;
+
+/// The time of a load that has no end of its own.
+const DEFAULT_TIME: Duration = Duration::from_secs(10);
+
+/// Headers that the client sends itself, or that HTTP/2 does not have.
+const OWN_HEADERS: [&str; 8] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "grpc-timeout",
+    "host",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Values: {uniform:A..B}, {zipf:A..B:EXPONENT}, {sequence}, {uuid}, {file:PATH}; a \
+        backslash takes the next character as it is.\n\n\
+    Exit codes: 0 done, 1 not exact or no answers, 2 invalid arguments. Ctrl-C ends with the result \
+        so far.\n\n\
+    Example: weir load localhost:8081 --domain demo --descriptor \
+        'remote_address=10.0.{uniform:0..255}.{uniform:1..254}' --rate 20k --for 30s"
+)]
+pub(super) struct LoadCommand {
+    /// Address of the service's gRPC listener, or `unix:` and the path of its socket
+    #[arg(default_value = "127.0.0.1:8081", value_name = "HOST:PORT", value_parser = address)]
+    address: Address,
+    /// Domain of the requests
+    #[arg(long, short)]
+    domain: String,
+    /// Descriptor of each request, with values that are made up; may stand up to 64 times
+    #[arg(long, required = true, value_name = "KEY=VALUE,...", value_parser = template)]
+    descriptor: Vec<Template>,
+    /// Hits of each descriptor: a number, or {uniform:A..B} [default: 1]
+    #[arg(long, value_name = "HITS", value_parser = Hits::parse)]
+    hits: Option<Hits>,
+    /// Requests per second, sent when they are due; 1 to 1G [default: as fast as answers come]
+    #[arg(long, value_name = "AMOUNT", value_parser = amount::rate, allow_hyphen_values = true)]
+    rate: Option<f64>,
+    /// Distances of requests with --rate: equal, or random as those of many clients
+    #[arg(
+        long,
+        value_name = "constant|poisson",
+        default_value = "constant",
+        requires = "rate"
+    )]
+    arrivals: ArrivalKind,
+    /// Requests in flight at most; 1 to 100000
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = value_parser!(u32).range(1..=100_000))]
+    concurrency: u32,
+    /// Connections, which requests take in turn; 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1_000))]
+    connections: u32,
+    /// Requests at most; 1 or more
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
+    /// Time in which requests are sent, such as 30s or 5m [default: 10s, without --iterations]
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    time: Option<Duration>,
+    /// Longest wait for an answer, and deadline of the requests; 1ms to 1h
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = timeout)]
+    timeout: Duration,
+    /// Number that repeats all random values and distances
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    tls: TlsFlags,
+    /// Header of each request, such as credentials; may be repeated
+    #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
+    header: Vec<(HeaderName, HeaderValue)>,
+    /// Expect that so many requests are answered OK, or all if fewer are sent
+    #[arg(long, value_name = "COUNT")]
+    expect_ok: Option<u64>,
+    /// Expect that each distinct descriptor is granted so many hits in each second, minute, hour or
+    /// day of the clock, where it asks for more
+    #[arg(long, value_name = "HITS/UNIT", value_parser = Threshold::parse)]
+    threshold: Option<Threshold>,
+    /// Name and process id of a process on this machine whose CPU is measured; may be repeated
+    #[arg(long, value_name = "NAME=PID", value_parser = Process::parse)]
+    pid: Vec<Process>,
+    /// Format of the result: text for people, json for programs
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    format: print::Format,
+}
+
+fn template(text: &str) -> Result<Template, String> {
+    Template::parse(text, Fields::None).map_err(|error| error.to_string())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = parse_duration(text).map_err(|error| error.report().1.to_owned())?;
+    Some(parsed)
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "write more than 0".to_owned())
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    let range = Duration::from_millis(1)..=Duration::from_secs(3_600);
+    let time = duration(text)?;
+    let is_in_range = range.contains(&time);
+    is_in_range
+        .then_some(time)
+        .ok_or_else(|| "write 1ms to 1h".to_owned())
+}
+
+fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("write NAME: VALUE")?;
+    let name = HeaderName::try_from(name).map_err(|_| "the name is none of a header")?;
+    let mut value =
+        HeaderValue::try_from(value.trim()).map_err(|_| "the value is none of a header")?;
+    value.set_sensitive(true);
+    if OWN_HEADERS.contains(&name.as_str()) {
+        return Err(format!(
+            "{name} cannot be set; the client sends its own, or HTTP/2 has none"
+        ));
+    }
+    Ok((name, value))
+}
+
+pub(super) fn run(command: LoadCommand) -> anyhow::Result<ExitCode> {
+    if command.descriptor.len() > MAX_DESCRIPTORS {
+        return Err(UsageError(format!(
+            "a request has at most {MAX_DESCRIPTORS} descriptors"
+        ))
+        .into());
+    }
+    print::block_on(load(command))
+}
+
+/// The requests, what is counted of their answers, and the progress line.
+struct Traffic {
+    requests: Requests,
+    exactness: Option<Exactness>,
+    bar: ProgressBar,
+    /// The time and the requests of the last progress line.
+    shown: (Duration, u64),
+}
+
+impl Load for Traffic {
+    fn next(&mut self) -> EncodedRequest {
+        self.requests.next()
+    }
+
+    fn answered(&mut self, answered: &Answered) {
+        if let Some(exactness) = &mut self.exactness {
+            exactness.take(answered);
+        }
+    }
+
+    fn progress(&mut self, tally: &Tally) {
+        let done = tally.answered() + tally.failed();
+        let (time, count) = self.shown;
+        let seconds = tally.elapsed.saturating_sub(time).as_secs_f64();
+        if seconds > 0.0 && !self.bar.is_hidden() {
+            let per_second = (done - count) as f64 / seconds;
+            self.bar.set_message(report::progress(tally, per_second));
+            self.shown = (tally.elapsed, done);
+        }
+    }
+}
+
+async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
+    let tls = command.tls.options()?;
+    let options = Options {
+        dial: connect::dial(&command.address, tls.as_ref())?,
+        connections: command.connections as usize,
+        concurrency: command.concurrency as usize,
+        timeout: command.timeout,
+        headers: command.header.into_iter().collect::<HeaderMap>(),
+    };
+    let mut processes = command.pid;
+    for process in &mut processes {
+        process
+            .begin()
+            .with_context(|| format!("--pid {process}"))?;
+    }
+    let client = Client::connect(&options).await;
+    let client = client.map_err(|failure| {
+        anyhow::anyhow!("no service at {}: {}", command.address, failure.message)
+    })?;
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template("{wide_msg}").context("the progress line")?);
+    let mut traffic = Traffic {
+        requests: Requests::new(
+            &command.domain,
+            command.descriptor,
+            command.hits,
+            command.seed,
+        ),
+        exactness: command
+            .threshold
+            .map(|threshold| Exactness::new(threshold, command.timeout)),
+        bar,
+        shown: (Duration::ZERO, 0),
+    };
+    let pace = command.rate.map_or(Pace::Closed, |per_second| Pace::Rate {
+        per_second,
+        is_random: command.arrivals == ArrivalKind::Poisson,
+        seed: command.seed,
+    });
+    let time = command
+        .time
+        .or(command.iterations.is_none().then_some(DEFAULT_TIME));
+    let until = Until {
+        iterations: command.iterations,
+        time,
+    };
+    let own = Process::own();
+    let tally = client.run(&mut traffic, pace, until, stopped()).await;
+    traffic.bar.finish_and_clear();
+    processes.extend(own);
+    let report = LoadReport::new(Circumstances {
+        tally: &tally,
+        rate: command.rate,
+        concurrency: command.concurrency,
+        connections: command.connections,
+        processes: &processes,
+        expected_ok: command.expect_ok,
+        exactness: command
+            .threshold
+            .zip(traffic.exactness.map(Exactness::finish)),
+    });
+    command.format.print(&report, LoadReport::text)?;
+    Ok(success_if(report.is_success()))
+}
+
+/// Waits for Ctrl-C; for ever where the system does not report it.
+async fn stopped() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,421 @@
+//! The client: makes calls when they are due, at most so many at a time, and counts what becomes of
+//! them.
+//!
+//! One task does all of it, so that nothing is shared. A thread keeps the time of a constant rate,
+//! because timers of the runtime have whole milliseconds. Latency counts from the instant at which
+//! a call was due: a stall delays all calls that were due meanwhile, and they say so.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use hdrhistogram::Histogram;
+use http::HeaderMap;
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
+
+use super::super::workload::{ArrivalKind, Arrivals};
+use super::connection::{Connection, Failure, FailureKind};
+use crate::core::proto::RateLimitResponse;
+use crate::core::proto::rate_limit_response::Code;
+use crate::core::time::{Micros, Span};
+use crate::net::dial::Dial;
+
+/// A call that is sent later than this after it was due is late; and calls that are due before the
+/// end are sent until this long after it.
+pub(super) const LATE: Duration = Duration::from_millis(10);
+
+/// The longest sleep of the thread that keeps the time, after which it sees the end of the load.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+
+/// Calls that are due and wait for the client; further ones wait in the thread that keeps the time.
+const MAX_DUE: usize = 1_024;
+
+/// The time between two reports of the progress.
+const BETWEEN_REPORTS: Duration = Duration::from_millis(250);
+
+/// How long calls that are under way may take when the run is stopped.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The longest latency that is told from longer ones, in µs: two hours.
+const LONGEST_MICROS: u64 = 7_200_000_000;
+
+/// How to reach a server, and with how much at a time.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The server.
+    pub dial: Dial,
+    /// Connections; calls take them in turn.
+    pub connections: usize,
+    /// The most calls in flight on all connections together.
+    pub concurrency: usize,
+    /// The longest wait for an answer, which is also the deadline that the server sees.
+    pub timeout: Duration,
+    /// Headers of each call.
+    pub headers: HeaderMap,
+}
+
+/// When the next call is due.
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    /// When an earlier one is answered.
+    Closed,
+    /// At this many calls a second.
+    Rate {
+        /// The mean rate.
+        per_second: f64,
+        /// The distances are random (a Poisson process), not equal.
+        is_random: bool,
+        /// What repeats random distances.
+        seed: u64,
+    },
+}
+
+/// When no further calls are made; never if neither is given.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Until {
+    /// After this many calls.
+    pub iterations: Option<u64>,
+    /// After this time.
+    pub time: Option<Duration>,
+}
+
+/// A request that is ready to be sent.
+#[derive(Clone, Debug)]
+pub struct EncodedRequest {
+    /// The message, with the prefix of gRPC.
+    pub message: Bytes,
+    /// Its descriptors, if their answers are counted.
+    pub descriptors: Vec<EncodedDescriptor>,
+}
+
+/// A descriptor of a request.
+#[derive(Clone, Debug)]
+pub struct EncodedDescriptor {
+    /// The bytes of its entries in the message.
+    pub entries: Range<usize>,
+    /// Its hits.
+    pub hits: u64,
+}
+
+/// What became of a call.
+#[derive(Debug)]
+pub struct Answered {
+    /// What was asked.
+    pub request: EncodedRequest,
+    /// The instants before it was sent and after the answer.
+    pub between: [Micros; 2],
+    /// The answer.
+    pub result: Result<RateLimitResponse, Failure>,
+    latency: Duration,
+}
+
+/// Where requests come from and answers go.
+pub trait Load {
+    /// The next request.
+    fn next(&mut self) -> EncodedRequest;
+
+    /// Takes an answer.
+    fn answered(&mut self, _: &Answered) {}
+
+    /// Shows what was counted so far, a few times a second.
+    fn progress(&mut self, _: &Tally) {}
+}
+
+/// The counts of a run.
+#[derive(Debug)]
+pub struct Tally {
+    /// Calls that were made.
+    pub sent: u64,
+    /// Answers OK.
+    pub ok: u64,
+    /// Answers OVER_LIMIT.
+    pub over_limit: u64,
+    /// Calls without an answer, and the message of the first one, by their kind.
+    pub failures: BTreeMap<FailureKind, (u64, String)>,
+    /// Calls that were sent more than 10 ms after they were due.
+    pub late: u64,
+    /// Calls that were due and not sent.
+    pub not_sent: u64,
+    /// Calls that were under way when the run was stopped.
+    pub unfinished: u64,
+    /// Connections that were opened again.
+    pub reconnections: u64,
+    /// The time until the last answer.
+    pub elapsed: Duration,
+    /// Latencies of all calls, in µs: with the time that those without an answer waited.
+    pub latency: Histogram<u64>,
+    /// Latencies of the calls without an answer.
+    pub latency_of_failures: Histogram<u64>,
+}
+
+impl Tally {
+    fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LONGEST_MICROS, 3);
+        let histogram = histogram.expect("bounds and digits that exist");
+        Self {
+            sent: 0,
+            ok: 0,
+            over_limit: 0,
+            failures: BTreeMap::new(),
+            late: 0,
+            not_sent: 0,
+            unfinished: 0,
+            reconnections: 0,
+            elapsed: Duration::ZERO,
+            latency: histogram.clone(),
+            latency_of_failures: histogram,
+        }
+    }
+
+    /// Calls that were answered OK or OVER_LIMIT.
+    #[must_use]
+    pub const fn answered(&self) -> u64 {
+        self.ok + self.over_limit
+    }
+
+    /// Calls that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.values().map(|(count, _)| count).sum()
+    }
+
+    fn take(&mut self, answered: &Answered) {
+        let micros = answered.latency.as_micros() as u64;
+        self.latency.saturating_record(micros);
+        match &answered.result {
+            Ok(response) if response.overall_code() == Code::Ok => self.ok += 1,
+            Ok(_) => self.over_limit += 1,
+            Err(failure) => {
+                self.latency_of_failures.saturating_record(micros);
+                let first = || (0, failure.message.clone());
+                self.failures.entry(failure.kind).or_insert_with(first).0 += 1;
+            }
+        }
+    }
+}
+
+/// The connections to one server.
+pub struct Client {
+    connections: Vec<Connection>,
+    concurrency: usize,
+}
+
+impl Client {
+    /// Opens all connections.
+    ///
+    /// # Errors
+    /// One of them cannot be opened.
+    pub async fn connect(options: &Options) -> Result<Self, Failure> {
+        let Options {
+            dial,
+            connections,
+            concurrency,
+            timeout,
+            headers,
+        } = options;
+        let new = || Connection::new(dial.clone(), headers, *timeout);
+        let connections: Vec<_> = (0..*connections).map(|_| new()).collect();
+        try_join_all(connections.iter().map(Connection::open)).await?;
+        Ok(Self {
+            connections,
+            concurrency: *concurrency,
+        })
+    }
+
+    /// Makes calls until the end, or until `stop`, and waits for their answers: after `stop` for one
+    /// second at most.
+    pub async fn run(
+        &self,
+        load: &mut impl Load,
+        pace: Pace,
+        until: Until,
+        stop: impl Future<Output = ()>,
+    ) -> Tally {
+        let mut tally = Tally::new();
+        let mut calls = FuturesUnordered::new();
+        let mut reports = interval(BETWEEN_REPORTS);
+        reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let opened = self.opened();
+        let begin = Instant::now();
+        let grace = if matches!(pace, Pace::Closed) {
+            Duration::ZERO
+        } else {
+            LATE
+        };
+        let end = until
+            .time
+            .and_then(|time| begin.checked_add(time)?.checked_add(grace));
+        let mut pacer = Pacer::new(pace, until, begin);
+        let (mut is_over, mut give_up) = (false, None);
+        tokio::pin!(stop);
+        while !is_over || !calls.is_empty() {
+            tokio::select! {
+                biased;
+                () = &mut stop, if give_up.is_none() => {
+                    is_over = true;
+                    give_up = Some(tokio::time::Instant::now() + GRACE);
+                    pacer.close();
+                }
+                () = sleep_until(give_up.unwrap_or_else(tokio::time::Instant::now)), if give_up.is_some() => break,
+                Some(answered) = calls.next() => {
+                    tally.take(&answered);
+                    load.answered(&answered);
+                }
+                due = pacer.next(), if !is_over && calls.len() < self.concurrency => {
+                    let now = Instant::now();
+                    let left = until.iterations.is_none_or(|most| tally.sent < most);
+                    let Some(due) = due.filter(|_| left && end.is_none_or(|end| now < end)) else {
+                        is_over = true;
+                        continue;
+                    };
+                    tally.late += u64::from(now.saturating_duration_since(due) > LATE);
+                    let connection = &self.connections[tally.sent as usize % self.connections.len()];
+                    tally.sent += 1;
+                    calls.push(call(connection, load.next(), due));
+                }
+                _ = reports.tick() => {
+                    tally.elapsed = begin.elapsed();
+                    load.progress(&tally);
+                }
+            }
+        }
+        tally.elapsed = begin.elapsed();
+        tally.unfinished = calls.len() as u64;
+        tally.not_sent = pacer.due().saturating_sub(tally.sent);
+        tally.reconnections = self.opened() - opened;
+        tally
+    }
+
+    fn opened(&self) -> u64 {
+        self.connections.iter().map(Connection::opened).sum()
+    }
+}
+
+async fn call(connection: &Connection, request: EncodedRequest, due: Instant) -> Answered {
+    let sent = now();
+    let result = connection
+        .call(request.message.clone())
+        .await
+        .and_then(|bytes| {
+            let unreadable = |what| Failure::new(FailureKind::Unreadable, what);
+            let response = RateLimitResponse::decode(bytes);
+            let response = response.map_err(|error| unreadable(error.to_string()))?;
+            match response.overall_code() {
+                Code::Unknown => Err(unreadable("the overall_code is UNKNOWN".to_owned())),
+                Code::Ok | Code::OverLimit => Ok(response),
+            }
+        });
+    Answered {
+        request,
+        between: [sent, now()],
+        result,
+        latency: due.elapsed(),
+    }
+}
+
+/// The wall clock, in which windows of limits begin and end.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "compared with the windows of a server"
+)]
+fn now() -> Micros {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Micros(Span::from(since_epoch.unwrap_or_default()).micros())
+}
+
+/// Says when the next call is due.
+enum Pacer {
+    Closed,
+    Rate {
+        due: mpsc::Receiver<Instant>,
+        thread: JoinHandle<u64>,
+    },
+}
+
+impl Pacer {
+    fn new(pace: Pace, until: Until, begin: Instant) -> Self {
+        let Pace::Rate {
+            per_second,
+            is_random,
+            seed,
+        } = pace
+        else {
+            return Self::Closed;
+        };
+        let kind = if is_random {
+            ArrivalKind::Poisson
+        } else {
+            ArrivalKind::Constant
+        };
+        let (sender, due) = mpsc::channel(MAX_DUE);
+        let arrivals = Arrivals::new(kind, per_second);
+        let random = fastrand::Rng::with_seed(seed);
+        let thread = thread::spawn(move || keep_time(arrivals, random, until, begin, &sender));
+        Self::Rate { due, thread }
+    }
+
+    /// When the next call is due, which is now or was before; `None` after the last one.
+    async fn next(&mut self) -> Option<Instant> {
+        match self {
+            Self::Closed => Some(Instant::now()),
+            Self::Rate { due, .. } => due.recv().await,
+        }
+    }
+
+    /// Makes no further calls due.
+    fn close(&mut self) {
+        if let Self::Rate { due, .. } = self {
+            due.close();
+        }
+    }
+
+    /// Ends, and says how many calls were due.
+    fn due(self) -> u64 {
+        match self {
+            Self::Closed => 0,
+            Self::Rate { due, thread } => {
+                drop(due);
+                thread.join().unwrap_or_default()
+            }
+        }
+    }
+}
+
+/// Sends the instants at which calls are due, each when it has come. Returns how many were due until
+/// the end, or until the receiver was dropped.
+#[expect(clippy::disallowed_methods, reason = "a thread that does nothing else")]
+fn keep_time(
+    mut arrivals: Arrivals,
+    mut random: fastrand::Rng,
+    until: Until,
+    begin: Instant,
+    sender: &mpsc::Sender<Instant>,
+) -> u64 {
+    let mut end = until.time.unwrap_or(Duration::MAX);
+    for count in 0..until.iterations.unwrap_or(u64::MAX) {
+        let due = arrivals.next(&mut random);
+        let Some(at) = begin.checked_add(due).filter(|_| due < end) else {
+            return count;
+        };
+        while let Some(left) = at
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+        {
+            if sender.is_closed() {
+                return count;
+            }
+            thread::sleep(left.min(LONGEST_SLEEP));
+        }
+        // When the receiver is gone, the rest is only counted.
+        if sender.blocking_send(at).is_err() {
+            end = end.min(begin.elapsed());
+        }
+    }
+    until.iterations.unwrap_or(u64::MAX)
+}

@@ -1,0 +1,360 @@
+//! One connection of the client: calls of `ShouldRateLimit` on h2 itself, because tonic's client
+//! takes more of a core for each call.
+//!
+//! A connection that ends is opened again. A call that the server provably did not begin, such as
+//! one behind a GOAWAY, is made again on the new connection; what else fails is an error of the
+//! call.
+
+use std::cell::Cell;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::client::SendRequest;
+use h2::{Ping, Reason, RecvStream};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use super::super::connect::SERVICE;
+use crate::core::proto::METHOD_PATH;
+use crate::net::dial::{Address, Dial};
+
+/// The longest answer that is read, in bytes; and the flow-control window for all answers of a
+/// connection together.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+const WINDOW: u32 = 16 << 20;
+
+/// Attempts of a call that the server did not begin.
+const ATTEMPTS: usize = 3;
+
+/// The time between two attempts to open a connection.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
+
+/// The longest message of an error that is kept, in characters.
+const MAX_MESSAGE: usize = 200;
+
+/// Why a call has no answer.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The name under which it is counted.
+    pub kind: FailureKind,
+    /// What the server or the transport said.
+    pub message: String,
+}
+
+/// What failures are counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FailureKind {
+    /// No answer within the client's time.
+    Timeout,
+    /// The connection failed, or could not be opened.
+    Connection,
+    /// The answer is none of gRPC, or has no message that can be read.
+    Unreadable,
+    /// A status of HTTP.
+    Http(u16),
+    /// A status of gRPC.
+    Grpc(i32),
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout => out.write_str("timeout"),
+            Self::Connection => out.write_str("connection"),
+            Self::Unreadable => out.write_str("unreadable"),
+            Self::Http(status) => write!(out, "HTTP {status}"),
+            // DeadlineExceeded is DEADLINE_EXCEEDED in the specification of gRPC.
+            Self::Grpc(code) => {
+                let name = format!("{:?}", tonic::Code::from_i32(*code));
+                for (index, letter) in name.char_indices() {
+                    if index > 0 && letter.is_uppercase() && name != "Ok" {
+                        out.write_str("_")?;
+                    }
+                    write!(out, "{}", letter.to_ascii_uppercase())?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Failure {
+    pub(super) fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
+        let message = message.to_string();
+        let message = message.chars().take(MAX_MESSAGE).collect();
+        Self { kind, message }
+    }
+}
+
+/// Why one attempt of a call failed.
+enum Lost {
+    /// The server did not begin the call, and the connection takes no further ones.
+    Unprocessed(h2::Error),
+    Failed(Failure),
+}
+
+impl From<h2::Error> for Lost {
+    fn from(error: h2::Error) -> Self {
+        let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+        if refused || (error.is_go_away() && error.is_remote()) {
+            Self::Unprocessed(error)
+        } else {
+            Self::Failed(Failure::new(FailureKind::Connection, error))
+        }
+    }
+}
+
+/// One connection to a server.
+pub(super) struct Connection {
+    dial: Dial,
+    timeout: Duration,
+    request: Request<()>,
+    state: Mutex<State>,
+    /// How often it was opened, so that a call that fails late does not close a newer connection.
+    opened: Cell<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    sender: Option<SendRequest<Bytes>>,
+    not_before: Option<Instant>,
+    drivers: JoinSet<()>,
+}
+
+impl Connection {
+    pub(super) fn new(dial: Dial, headers: &HeaderMap, timeout: Duration) -> Self {
+        let mut request = Request::new(());
+        *request.method_mut() = Method::POST;
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = uri(&dial);
+        *request.headers_mut() = headers.clone();
+        let own = [
+            (header::TE, "trailers"),
+            (header::CONTENT_TYPE, "application/grpc"),
+            (
+                header::USER_AGENT,
+                concat!("weir-load/", env!("CARGO_PKG_VERSION")),
+            ),
+        ];
+        for (name, value) in own {
+            request
+                .headers_mut()
+                .insert(name, HeaderValue::from_static(value));
+        }
+        if let Ok(value) = HeaderValue::try_from(format!("{}m", timeout.as_millis())) {
+            request
+                .headers_mut()
+                .insert(HeaderName::from_static("grpc-timeout"), value);
+        }
+        Self {
+            dial,
+            timeout,
+            request,
+            state: Mutex::default(),
+            opened: Cell::new(0),
+        }
+    }
+
+    /// Opens the connection, unless it is open.
+    ///
+    /// # Errors
+    /// It cannot be opened, or what listens does not speak HTTP/2.
+    pub(super) async fn open(&self) -> Result<(), Failure> {
+        self.sender().await.map(drop)
+    }
+
+    /// How often it was opened.
+    pub(super) const fn opened(&self) -> u64 {
+        self.opened.get()
+    }
+
+    /// Asks once. The message has the prefix of gRPC.
+    ///
+    /// # Errors
+    /// There is no answer, or one that is no message.
+    pub(super) async fn call(&self, message: Bytes) -> Result<Bytes, Failure> {
+        let attempts = async {
+            let mut last = None;
+            for _ in 0..ATTEMPTS {
+                let (sender, generation) = self.sender().await?;
+                match self.exchange(sender, message.clone()).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(Lost::Unprocessed(error)) => {
+                        self.discard(generation).await;
+                        last = Some(Failure::new(FailureKind::Connection, error));
+                    }
+                    Err(Lost::Failed(failure)) => {
+                        if failure.kind == FailureKind::Connection {
+                            self.discard(generation).await;
+                        }
+                        return Err(failure);
+                    }
+                }
+            }
+            Err(last.unwrap_or_else(|| Failure::new(FailureKind::Connection, "no attempt")))
+        };
+        let answer = timeout(self.timeout, attempts).await;
+        answer.unwrap_or_else(|_| {
+            Err(Failure::new(
+                FailureKind::Timeout,
+                format_args!("no answer within {:?}", self.timeout),
+            ))
+        })
+    }
+
+    async fn discard(&self, generation: u64) {
+        let mut state = self.state.lock().await;
+        if self.opened.get() == generation {
+            state.sender = None;
+        }
+    }
+
+    async fn sender(&self) -> Result<(SendRequest<Bytes>, u64), Failure> {
+        let mut state = self.state.lock().await;
+        if let Some(sender) = &state.sender {
+            return Ok((sender.clone(), self.opened.get()));
+        }
+        if let Some(at) = state.not_before {
+            sleep_until(at).await;
+        }
+        state.not_before = Some(Instant::now() + BETWEEN_ATTEMPTS);
+        let deadline = Instant::now() + self.timeout;
+        let stream = self.dial.connect(deadline).await;
+        let stream = stream
+            .map_err(|error| Failure::new(FailureKind::Connection, error.explain(&SERVICE)))?;
+        let handshake = h2::client::Builder::new()
+            .enable_push(false)
+            .initial_window_size(MAX_ANSWER_BYTES as u32)
+            .initial_connection_window_size(WINDOW)
+            .handshake::<_, Bytes>(stream);
+        let opened = async {
+            let (sender, mut connection) = handshake.await?;
+            let ping = connection.ping_pong();
+            let (ended, end) = oneshot::channel();
+            while state.drivers.try_join_next().is_some() {}
+            state.drivers.spawn(async move {
+                // The calls that are under way get the error as well.
+                let _ = ended.send(connection.await);
+            });
+            // An answer to a PING proves HTTP/2; a port of HTTP/1 closes the connection.
+            if let Some(mut ping) = ping {
+                tokio::select! {
+                    pong = ping.ping(Ping::opaque()) => drop(pong?),
+                    ended = end => if let Ok(Err(error)) = ended { return Err(error) },
+                }
+            }
+            Ok::<_, h2::Error>(sender)
+        };
+        let failed = |cause: &dyn fmt::Display| {
+            Failure::new(
+                FailureKind::Connection,
+                format_args!(
+                    "it does not speak gRPC ({cause}); use the gRPC port, which is 8081 unless \
+                     GRPC_PORT is set, and TLS if GRPC_SERVER_USE_TLS is"
+                ),
+            )
+        };
+        let sender = match timeout_at(deadline, opened).await {
+            Ok(Ok(sender)) => sender,
+            Ok(Err(error)) => return Err(failed(&error)),
+            Err(_) => return Err(failed(&"no answer to a PING")),
+        };
+        self.opened.set(self.opened.get() + 1);
+        state.not_before = None;
+        state.sender = Some(sender.clone());
+        Ok((sender, self.opened.get()))
+    }
+
+    async fn exchange(&self, sender: SendRequest<Bytes>, message: Bytes) -> Result<Bytes, Lost> {
+        // Until here nothing was sent, whatever is wrong with the connection.
+        let mut sender = sender.ready().await.map_err(Lost::Unprocessed)?;
+        let (response, mut body) = sender
+            .send_request(self.request.clone(), false)
+            .map_err(Lost::Unprocessed)?;
+        body.send_data(message, true)?;
+        let (head, mut body) = response.await?.into_parts();
+        if head.status != StatusCode::OK {
+            let kind = FailureKind::Http(head.status.as_u16());
+            return Err(Lost::Failed(Failure::new(
+                kind,
+                "an answer of HTTP, not of gRPC",
+            )));
+        }
+        if let Some(failure) = failure_of(&head.headers) {
+            return Err(Lost::Failed(failure));
+        }
+        let message = read(&mut body).await?;
+        let trailers = body.trailers().await?.unwrap_or_default();
+        match (failure_of(&trailers), message) {
+            (Some(failure), _) => Err(Lost::Failed(failure)),
+            (None, Some(message)) if trailers.contains_key("grpc-status") => Ok(message),
+            _ => {
+                let what = "an answer without a message or without a status of gRPC";
+                Err(Lost::Failed(Failure::new(FailureKind::Unreadable, what)))
+            }
+        }
+    }
+}
+
+/// The URI of all calls.
+fn uri(dial: &Dial) -> Uri {
+    let authority = match &dial.address {
+        Address::Tcp { .. } => dial.address.to_string(),
+        Address::Unix(_) => "localhost".to_owned(),
+    };
+    let scheme = if dial.tls.is_some() { "https" } else { "http" };
+    let uri = Uri::builder()
+        .scheme(scheme)
+        .authority(authority)
+        .path_and_query(METHOD_PATH);
+    // An address was read as a host and a port.
+    uri.build()
+        .unwrap_or_else(|_| Uri::from_static("http://localhost"))
+}
+
+/// The error of gRPC in headers or trailers, unless the status is 0 or is not there.
+fn failure_of(headers: &HeaderMap) -> Option<Failure> {
+    let status = headers.get("grpc-status")?;
+    let code = status
+        .to_str()
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(2);
+    (code != 0).then(|| {
+        let message = headers
+            .get("grpc-message")
+            .map_or(&b""[..], HeaderValue::as_bytes);
+        let message = percent_encoding::percent_decode(message).decode_utf8_lossy();
+        Failure::new(FailureKind::Grpc(code), message)
+    })
+}
+
+/// The message of a body, without the prefix of gRPC; `None` without a whole one.
+async fn read(body: &mut RecvStream) -> Result<Option<Bytes>, Lost> {
+    let mut all = Bytes::new();
+    while let Some(chunk) = body.data().await {
+        let chunk = chunk?;
+        // The window of the stream is the longest answer: a longer one is not read on.
+        if all.len() + chunk.len() > MAX_ANSWER_BYTES {
+            let what = format_args!("an answer of more than {MAX_ANSWER_BYTES} bytes");
+            return Err(Lost::Failed(Failure::new(FailureKind::Unreadable, what)));
+        }
+        body.flow_control().release_capacity(chunk.len())?;
+        all = if all.is_empty() {
+            chunk
+        } else {
+            let mut joined = BytesMut::from(all);
+            joined.put(chunk);
+            joined.freeze()
+        };
+    }
+    let prefix = all
+        .first_chunk()
+        .map(|&[flag, a, b, c, d]| (flag, u32::from_be_bytes([a, b, c, d])));
+    let is_whole =
+        prefix.is_some_and(|(flag, length)| flag == 0 && length as usize == all.len() - 5);
+    Ok(is_whole.then(|| all.slice(5..)))
+}

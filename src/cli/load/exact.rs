@@ -1,0 +1,333 @@
+//! Whether a limit is exact: what each distinct descriptor was granted in each clock-aligned window,
+//! counted by the client.
+//!
+//! A request that was under way at the edge of a window may count before or after it, and one
+//! without an answer may count or not. Such hits excuse a shortfall, and never an excess.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::client::Answered;
+use super::requests::written;
+use crate::core::proto::rate_limit_response::Code;
+use crate::core::time::{Micros, Span, Unit};
+
+/// The most counters of descriptors and windows at a time: about 200 MB.
+const MAX_COUNTERS: usize = 1_000_000;
+
+/// So many hits per unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Threshold {
+    pub(super) hits: u64,
+    pub(super) unit: Unit,
+}
+
+impl Threshold {
+    /// Reads `100/minute`.
+    ///
+    /// # Errors
+    /// What to write.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('/').and_then(|(hits, unit)| {
+            let unit = Unit::named(unit).filter(|unit| unit.secs() <= Unit::Day.secs())?;
+            Some(Self {
+                hits: hits.parse().ok()?,
+                unit,
+            })
+        });
+        parsed.ok_or_else(|| {
+            "write hits and a unit, such as 100/minute; units are second, minute, hour and day"
+                .to_owned()
+        })
+    }
+}
+
+/// A descriptor in a window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    /// Hits that were surely granted in this window.
+    granted: u64,
+    /// Hits that may have been granted in it.
+    possible: u64,
+    /// The least hits that were surely refused in it.
+    refused: Option<u64>,
+}
+
+/// The counts of all descriptors.
+pub(super) struct Exactness {
+    threshold: Threshold,
+    timeout: Span,
+    windows: BTreeMap<u64, HashMap<Box<[u8]>, Counter>>,
+    counters: usize,
+    max_counters: usize,
+    report: ExactnessReport,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct ExactnessReport {
+    /// Descriptors in windows that were compared with the threshold.
+    pub(super) checked: u64,
+    /// Those with more or fewer hits.
+    pub(super) wrong: u64,
+    /// The one with the largest difference.
+    pub(super) worst: Option<Offender>,
+    /// Descriptors of requests that were under way at the edge of a window.
+    pub(super) at_edges: u64,
+    /// Descriptors of requests that were not checked, because too many were distinct.
+    pub(super) unchecked: u64,
+}
+
+/// A descriptor that got more or less than the threshold.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Offender {
+    pub(super) descriptor: String,
+    /// When the window began, in seconds since 1970.
+    pub(super) window: u64,
+    pub(super) granted: u64,
+    /// Of these hits that may belong to the window, none excuses the difference.
+    pub(super) possible: u64,
+    pub(super) threshold: u64,
+}
+
+impl Exactness {
+    pub(super) fn new(threshold: Threshold, timeout: Duration) -> Self {
+        Self {
+            threshold,
+            timeout: timeout.into(),
+            windows: BTreeMap::new(),
+            counters: 0,
+            max_counters: MAX_COUNTERS,
+            report: ExactnessReport::default(),
+        }
+    }
+
+    /// Counts an answer.
+    pub(super) fn take(&mut self, answered: &Answered) {
+        let [sent, at] = answered.between;
+        // An answer that arrives later than this has been given up.
+        let last = self.window(Micros(at.0.saturating_sub(self.timeout.micros())));
+        self.judge_before(last);
+        let statuses = answered
+            .result
+            .as_ref()
+            .ok()
+            .map(|response| (response, &response.statuses));
+        for (index, descriptor) in answered.request.descriptors.iter().enumerate() {
+            let code = statuses.map(|(response, statuses)| {
+                statuses
+                    .get(index)
+                    .map_or(response.overall_code(), |status| status.code())
+            });
+            let entries = &answered.request.message[descriptor.entries.clone()];
+            if descriptor.hits > 0 {
+                self.count(entries, descriptor.hits, code, [sent, at]);
+            }
+        }
+    }
+
+    fn count(&mut self, entries: &[u8], hits: u64, code: Option<Code>, between: [Micros; 2]) {
+        // A clock that went back makes an empty range.
+        let [first, last] = between.map(|at| self.window(at));
+        self.report.at_edges += u64::from(first != last);
+        for window in first..=last {
+            let Some(counter) = self.counter(window, entries) else {
+                self.report.unchecked += 1;
+                return;
+            };
+            match code {
+                Some(Code::Ok) if first == last => counter.granted += hits,
+                Some(Code::Ok) | None => counter.possible += hits,
+                Some(_) if first == last => {
+                    counter.refused = Some(counter.refused.map_or(hits, |least| least.min(hits)));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn window(&self, at: Micros) -> u64 {
+        at.0 / Span::from_secs(self.threshold.unit.secs()).micros()
+    }
+
+    fn counter(&mut self, window: u64, entries: &[u8]) -> Option<&mut Counter> {
+        let counters = self.windows.entry(window).or_default();
+        if !counters.contains_key(entries) {
+            if self.counters == self.max_counters {
+                return None;
+            }
+            self.counters += 1;
+            counters.insert(entries.into(), Counter::default());
+        }
+        counters.get_mut(entries)
+    }
+
+    /// Compares the windows before this one, and forgets them.
+    fn judge_before(&mut self, window: u64) {
+        while let Some(oldest) = self
+            .windows
+            .first_entry()
+            .filter(|oldest| *oldest.key() < window)
+        {
+            let (window, counters) = oldest.remove_entry();
+            self.counters -= counters.len();
+            for (entries, counter) in counters {
+                self.judge(window, &entries, counter);
+            }
+        }
+    }
+
+    fn judge(&mut self, window: u64, entries: &[u8], counter: Counter) {
+        let Counter {
+            granted,
+            possible,
+            refused,
+        } = counter;
+        let threshold = self.threshold.hits;
+        self.report.checked += 1;
+        // Hits were refused though there was room for them.
+        let is_less = refused.is_some_and(|least| granted + possible + least <= threshold);
+        if granted <= threshold && !is_less {
+            return;
+        }
+        self.report.wrong += 1;
+        let difference = |granted: u64| granted.abs_diff(threshold);
+        let worst = self.report.worst.as_ref();
+        if worst.is_none_or(|worst| difference(worst.granted) < difference(granted)) {
+            self.report.worst = Some(Offender {
+                descriptor: written(entries),
+                window: window * self.threshold.unit.secs(),
+                granted,
+                possible,
+                threshold,
+            });
+        }
+    }
+
+    /// Compares all that is left.
+    pub(super) fn finish(mut self) -> ExactnessReport {
+        self.judge_before(u64::MAX);
+        self.report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn exactness(text: &str) -> Exactness {
+        let threshold = Threshold::parse(text).expect("a threshold");
+        Exactness::new(threshold, Duration::from_secs(1))
+    }
+
+    /// Counts answers of one hit; instants are in seconds.
+    fn counted(threshold: &str, answers: &[(Option<Code>, u64, u64, usize)]) -> ExactnessReport {
+        let mut exactness = exactness(threshold);
+        for &(code, sent, at, times) in answers {
+            for _ in 0..times {
+                exactness.count(b"", 1, code, [Micros(sent * SECOND), Micros(at * SECOND)]);
+            }
+        }
+        exactness.finish()
+    }
+
+    const OK: Option<Code> = Some(Code::Ok);
+    const OVER: Option<Code> = Some(Code::OverLimit);
+
+    #[test]
+    fn one_more_and_one_less_are_found() {
+        for (granted, refused, wrong) in [
+            (10, 5, 0),
+            (11, 5, 1),
+            (9, 5, 1),
+            (9, 0, 0),
+            (10, 0, 0),
+            (0, 1, 1),
+        ] {
+            let report = counted(
+                "10/minute",
+                &[(OK, 60, 61, granted), (OVER, 62, 63, refused)],
+            );
+            assert_eq!(report.wrong, wrong, "{granted} {refused}: {report:?}");
+            let worst = report.worst.map(|worst| (worst.granted, worst.window));
+            assert_eq!(worst, (wrong > 0).then_some((granted as u64, 60)));
+        }
+    }
+
+    #[test]
+    fn requests_at_an_edge_belong_to_either_side_and_excuse_no_excess() {
+        let at_edge = (OK, 59, 60, 1);
+        for (before, after, wrong) in [(9, 10, 0), (10, 9, 0), (11, 9, 1), (9, 9, 0), (8, 10, 1)] {
+            let answers = [
+                (OK, 1, 2, before),
+                (OVER, 3, 4, 1),
+                at_edge,
+                (OK, 61, 62, after),
+                (OVER, 63, 64, 1),
+            ];
+            let report = counted("10/minute", &answers);
+            assert_eq!(
+                (report.wrong, report.at_edges),
+                (wrong, 1),
+                "{before} {after}"
+            );
+        }
+        // One without an answer may have counted.
+        let report = counted(
+            "10/minute",
+            &[(None, 1, 2, 1), (OK, 1, 2, 9), (OVER, 3, 4, 1)],
+        );
+        assert_eq!((report.wrong, report.at_edges), (0, 0));
+    }
+
+    #[test]
+    fn windows_are_judged_when_no_answer_can_belong_to_them() {
+        let mut exactness = exactness("1/second");
+        for second in 0..100 {
+            let between = [Micros(second * SECOND), Micros(second * SECOND + 1)];
+            exactness.judge_before(exactness.window(between[0]).saturating_sub(1));
+            exactness.count(b"", 1, OK, between);
+            exactness.count(b"", 1, OVER, between);
+            assert!(exactness.windows.len() <= 2);
+        }
+        let report = exactness.finish();
+        assert_eq!((report.checked, report.wrong), (100, 0));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_bound_is_reported() {
+        let mut exactness = exactness("1/day");
+        exactness.max_counters = 3;
+        for name in [b"a", b"b", b"c", b"d", b"d", b"a"] {
+            exactness.count(name, 1, OK, [Micros(0), Micros(1)]);
+        }
+        let report = exactness.finish();
+        assert_eq!((report.checked, report.unchecked, report.wrong), (3, 2, 1));
+    }
+
+    #[test]
+    fn thresholds_are_read() {
+        let threshold = Threshold {
+            hits: 100,
+            unit: Unit::Minute,
+        };
+        assert_eq!(Threshold::parse("100/Minute"), Ok(threshold));
+        for text in [
+            "",
+            "100",
+            "/minute",
+            "100/",
+            "-1/day",
+            "100/week",
+            "1/none",
+            "1.5/second",
+        ] {
+            let error = Threshold::parse(text).expect_err(text);
+            assert!(error.contains("100/minute"), "{error}");
+        }
+    }
+}
