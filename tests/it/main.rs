@@ -42,6 +42,7 @@ mod in_flight;
 mod instructions;
 mod leases;
 mod listeners;
+mod load;
 mod logs;
 mod matching;
 mod metrics;

@@ -15,6 +15,7 @@ pub mod ports;
 pub mod proxy;
 pub mod redis;
 pub mod sentinel;
+pub mod terminal;
 pub mod tls_client;
 pub mod tools;
 pub mod wait;

@@ -221,10 +221,18 @@ impl Connection {
             sleep_until(at).await;
         }
         state.not_before = Some(Instant::now() + BETWEEN_ATTEMPTS);
+        let sender = self.connect(&mut state.drivers).await?;
+        self.opened.set(self.opened.get() + 1);
+        state.not_before = None;
+        state.sender = Some(sender.clone());
+        Ok((sender, self.opened.get()))
+    }
+
+    async fn connect(&self, drivers: &mut JoinSet<()>) -> Result<SendRequest<Bytes>, Failure> {
+        let failed = |cause| Failure::new(FailureKind::Connection, cause);
         let deadline = Instant::now() + self.timeout;
         let stream = self.dial.connect(deadline).await;
-        let stream = stream
-            .map_err(|error| Failure::new(FailureKind::Connection, error.explain(&SERVICE)))?;
+        let stream = stream.map_err(|error| failed(error.explain(&SERVICE)))?;
         let handshake = h2::client::Builder::new()
             .enable_push(false)
             .initial_window_size(MAX_ANSWER_BYTES as u32)
@@ -234,38 +242,32 @@ impl Connection {
             let (sender, mut connection) = handshake.await?;
             let ping = connection.ping_pong();
             let (ended, end) = oneshot::channel();
-            while state.drivers.try_join_next().is_some() {}
-            state.drivers.spawn(async move {
+            while drivers.try_join_next().is_some() {}
+            drivers.spawn(async move {
                 // The calls that are under way get the error as well.
                 let _ = ended.send(connection.await);
             });
             // An answer to a PING proves HTTP/2; a port of HTTP/1 closes the connection.
-            if let Some(mut ping) = ping {
-                tokio::select! {
-                    pong = ping.ping(Ping::opaque()) => drop(pong?),
-                    ended = end => if let Ok(Err(error)) = ended { return Err(error) },
+            let Some(mut ping) = ping else {
+                return Ok(sender);
+            };
+            tokio::select! {
+                pong = ping.ping(Ping::opaque()) => pong.map(|_| sender),
+                ended = end => {
+                    let closed = || Reason::PROTOCOL_ERROR.into();
+                    Err(ended.ok().and_then(Result::err).unwrap_or_else(closed))
                 }
             }
-            Ok::<_, h2::Error>(sender)
         };
-        let failed = |cause: &dyn fmt::Display| {
-            Failure::new(
-                FailureKind::Connection,
-                format_args!(
-                    "it does not speak gRPC ({cause}); use the gRPC port, which is 8081 unless \
-                     GRPC_PORT is set, and TLS if GRPC_SERVER_USE_TLS is"
-                ),
-            )
+        let cause = match timeout_at(deadline, opened).await {
+            Ok(Ok(sender)) => return Ok(sender),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer to a PING".to_owned(),
         };
-        let sender = match timeout_at(deadline, opened).await {
-            Ok(Ok(sender)) => sender,
-            Ok(Err(error)) => return Err(failed(&error)),
-            Err(_) => return Err(failed(&"no answer to a PING")),
-        };
-        self.opened.set(self.opened.get() + 1);
-        state.not_before = None;
-        state.sender = Some(sender.clone());
-        Ok((sender, self.opened.get()))
+        Err(failed(format!(
+            "it does not speak gRPC ({cause}); use the gRPC port, which is 8081 unless GRPC_PORT is \
+             set, and TLS if GRPC_SERVER_USE_TLS is"
+        )))
     }
 
     async fn exchange(&self, sender: SendRequest<Bytes>, message: Bytes) -> Result<Bytes, Lost> {

@@ -1,0 +1,430 @@
+//! `weir load`: its counts are those of the server, its check of exactness fails where a server is
+//! not exact, and it says what went wrong.
+
+mod toy;
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cli::{folder_with, weir};
+use crate::support::certificates::{Authority, Files};
+use crate::support::terminal::Terminal;
+use crate::support::wait::eventually;
+use crate::support::{DEMO, Weir};
+use toy::{Fault, LIMIT, Toy};
+
+/// Starts `weir load` against this address.
+fn spawn(address: &str, arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command
+        .env_clear()
+        .args(["load", address, "--domain", "demo"])
+        .args(arguments);
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs")
+}
+
+/// Runs `weir load` beside what the test does otherwise.
+async fn load(address: SocketAddr, arguments: &[&str]) -> Output {
+    let child = spawn(&address.to_string(), arguments);
+    let ended = tokio::task::spawn_blocking(move || child.wait_with_output());
+    ended.await.expect("no panic").expect("it ends")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The result as JSON; there is nothing else in the output.
+fn result(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {} {}", text(&output.stdout), text(&output.stderr))
+    })
+}
+
+/// Asks for eight subjects, each more often than the toy admits it.
+const EIGHT: [&str; 4] = [
+    "--descriptor",
+    "user={uniform:0..7}",
+    "--iterations",
+    "1200",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_are_not_exact_fail() {
+    let late = Duration::from_secs(2);
+    let eight_times = (8 * LIMIT).to_string();
+    let day = format!("{LIMIT}/day");
+    let faults = [
+        (Fault::None, None),
+        (Fault::OneMore, Some("granted 21 in place of 20 in the day")),
+        (Fault::OneLess, Some("granted 19 in place of 20 in the day")),
+        (Fault::Late(late), Some("1 requests have no answer")),
+        (Fault::Error, Some("1 requests have no answer")),
+    ];
+    for (fault, finding) in faults {
+        for expectation in [["--threshold", &day], ["--expect-ok", &eight_times]] {
+            // Each against a new server, which has counted nothing.
+            let (toy, address) = Toy::start(fault).await;
+            let more = ["--timeout", "400ms", expectation[0], expectation[1]];
+            let output = load(address, &[&EIGHT[..], &more].concat()).await;
+            let printed = text(&output.stdout);
+            let is_right = finding.is_none();
+            assert_eq!(
+                output.status.code(),
+                Some(i32::from(!is_right)),
+                "{fault:?} {printed}"
+            );
+            assert_eq!(
+                printed.contains("exact     yes"),
+                is_right,
+                "{fault:?} {printed}"
+            );
+            assert_eq!(toy.state(|state| state.requests), 1_200);
+            match (finding, expectation[0]) {
+                (Some(text), "--threshold") => {
+                    assert!(printed.contains(text), "{fault:?} {printed}")
+                }
+                (Some(text), _) if matches!(fault, Fault::Late(_) | Fault::Error) => {
+                    assert!(printed.contains(text), "{fault:?} {printed}");
+                }
+                (Some(_), _) => assert!(
+                    printed.contains("were answered OK in place of 160"),
+                    "{printed}"
+                ),
+                (None, _) => assert!(printed.contains("OK 160, OVER_LIMIT 1,040"), "{printed}"),
+            }
+            if finding.is_some_and(|text| text.contains("granted"))
+                && expectation[0] == "--threshold"
+            {
+                assert!(printed.contains("the worst: user=3 was"), "{printed}");
+            }
+            if fault == Fault::Error {
+                assert!(
+                    printed.contains("RESOURCE_EXHAUSTED 1: too much\\u{1b}[2J"),
+                    "{printed}"
+                );
+            }
+            if let Fault::Late(_) = fault {
+                assert!(
+                    printed.contains("timeout 1: no answer within 400ms"),
+                    "{printed}"
+                );
+            }
+        }
+    }
+}
+
+/// The counts of a load and of the service, by code.
+fn assert_counts_are_those_of(service: &Weir, result: &Value) {
+    let ok = service.metric("weir_requests_total{code=\"OK\"}");
+    assert_eq!(ok, result["answered"].as_f64(), "{result}");
+    let hits = |name: &str| {
+        let page = service.get("/metrics").1;
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with(&format!("{name}{{")));
+        lines
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum::<f64>()
+    };
+    assert_eq!(
+        Some(hits("ratelimit_service_rate_limit_within_limit")),
+        result["ok"].as_f64()
+    );
+    assert_eq!(
+        Some(hits("ratelimit_service_rate_limit_over_limit")),
+        result["over_limit"].as_f64()
+    );
+}
+
+const PER_USER: &[(&str, &str)] = &[(
+    "demo.yaml",
+    "domain: demo\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 100 } }]\n",
+)];
+
+/// A closed loop, and a constant rate whose connections the service closes again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_counts_are_those_of_the_service() {
+    let service = Weir::start(PER_USER, &[]);
+    let users = [
+        "--descriptor",
+        "user={zipf:1..500:1.1}",
+        "--threshold",
+        "100/day",
+        "--format",
+        "json",
+    ];
+    let output = load(
+        service.grpc_addr(),
+        &[&users[..], &["--iterations", "5000"]].concat(),
+    )
+    .await;
+    let closed = result(&output);
+    assert_eq!(
+        (output.status.code(), closed["sent"].as_u64()),
+        (Some(0), Some(5_000)),
+        "{closed}"
+    );
+    assert_eq!(
+        (closed["answered"].as_u64(), &closed["exact"]),
+        (Some(5_000), &Value::Bool(true))
+    );
+    assert!(
+        closed["over_limit"].as_u64() > Some(0) && closed["latency_ms"]["p99"].as_f64() > Some(0.0)
+    );
+    assert_counts_are_those_of(&service, &closed);
+
+    let service = Weir::start(PER_USER, &[("GRPC_MAX_CONNECTION_AGE", "200ms")]);
+    let rate = [
+        "--rate",
+        "2k",
+        "--arrivals",
+        "poisson",
+        "--for",
+        "2s",
+        "--seed",
+        "7",
+    ];
+    let output = load(service.grpc_addr(), &[&users[..], &rate].concat()).await;
+    let open = result(&output);
+    assert_eq!(output.status.code(), Some(0), "{open}");
+    assert!(open["reconnections"].as_u64() > Some(4), "{open}");
+    assert_eq!(open["errors"], serde_json::json!({}));
+    let due = open["sent"].as_u64().expect("a count") + open["not_sent"].as_u64().expect("a count");
+    assert!(
+        (3_700..4_300).contains(&due),
+        "a Poisson process of mean 4,000: {open}"
+    );
+    assert_counts_are_those_of(&service, &open);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_that_is_not_reached_is_reported_and_latency_counts_from_when_a_request_was_due() {
+    let (toy, address) = Toy::start(Fault::Slow(Duration::from_millis(50))).await;
+    let arguments = [
+        "--descriptor",
+        "user={sequence}",
+        "--rate",
+        "100",
+        "--concurrency",
+        "1",
+    ];
+    let more = ["--connections", "1", "--for", "1s"];
+    let output = load(
+        address,
+        &[&arguments[..], &more, &["--format", "json"]].concat(),
+    )
+    .await;
+    let result = result(&output);
+    let count = |name: &str| result[name].as_u64().expect("a count");
+    assert_eq!(output.status.code(), Some(0), "{result}");
+    assert_eq!(count("sent") + count("not_sent"), 100, "{result}");
+    assert!(count("sent") <= 21 && count("sent_late") > 0, "{result}");
+    assert_eq!(toy.state(|state| state.requests), count("sent"));
+    // Each answer takes 50 ms, and five requests are due meanwhile.
+    assert!(
+        result["latency_ms"]["max"].as_f64() > Some(300.0),
+        "{result}"
+    );
+    let output = load(address, &[&arguments[..], &more].concat()).await;
+    let printed = text(&output.stdout);
+    assert!(
+        printed.contains("behind    100 a second were not reached: "),
+        "{printed}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_with_the_result_so_far() {
+    let (toy, address) = Toy::start(Fault::None).await;
+    for pace in [&["--for", "1h"][..], &["--rate", "50", "--for", "1h"]] {
+        let arguments = ["--descriptor", "user=x", "--format", "json"];
+        let child = spawn(&address.to_string(), &[&arguments[..], pace].concat());
+        let before = toy.state(|state| state.requests);
+        let asked = eventually(|| {
+            toy.state(|state| state.requests > before + 20)
+                .then_some(())
+        });
+        assert!(asked.is_some());
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::INT).expect("a signal");
+        let output = child.wait_with_output().expect("it ends");
+        let result = result(&output);
+        assert_eq!(output.status.code(), Some(0), "{result}");
+        let count = |name: &str| result[name].as_u64().expect("a count");
+        assert_eq!(
+            (count("answered"), count("unfinished")),
+            (count("sent"), 0),
+            "{result}"
+        );
+        assert_eq!(
+            toy.state(|state| state.requests) - before,
+            count("sent"),
+            "{result}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_the_progress() {
+    let (_toy, address) = Toy::start(Fault::None).await;
+    let address = address.to_string();
+    let arguments = [
+        "load",
+        &address,
+        "-d",
+        "demo",
+        "--descriptor",
+        "user=x",
+        "--for",
+        "1h",
+    ];
+    let mut terminal = Terminal::start(&arguments);
+    terminal.wait_for("OK 20, OVER_LIMIT ", 2);
+    let process = rustix::process::Pid::from_child(&terminal.child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).expect("a signal");
+    assert_eq!(terminal.end(), Some(0));
+    terminal.wait_for("latency   p50 ", 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_headers_and_unix_sockets() {
+    let (toy, address) = Toy::start(Fault::None).await;
+    let one = ["--descriptor", "user=x", "--iterations", "1"];
+    let output = load(
+        address,
+        &[&one[..], &["--header", "Authorization: Bearer t0k"]].concat(),
+    )
+    .await;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(
+        toy.state(|state| state.authorization.clone()).as_deref(),
+        Some("Bearer t0k")
+    );
+
+    let (authority, files) = (Authority::new("first"), Files::new());
+    let ca = files
+        .write("ca.crt", &authority.pem())
+        .display()
+        .to_string();
+    files.write_issued("tls", &authority.issue(&["127.0.0.1"]));
+    let (certificate, key) = (files.text("tls.crt"), files.text("tls.key"));
+    let tls = [
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", &*certificate),
+        ("GRPC_SERVER_TLS_KEY", &key),
+    ];
+    let service = Weir::start(DEMO, &tls);
+    let output = load(
+        service.grpc_addr(),
+        &[&one[..], &["--cacert", &ca]].concat(),
+    )
+    .await;
+    assert!(
+        text(&output.stdout).contains("answered  1: OK 1,"),
+        "{}",
+        text(&output.stderr)
+    );
+    let output = load(service.grpc_addr(), &one).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("does not speak gRPC ("),
+        "{}",
+        text(&output.stderr)
+    );
+
+    let socket = files.text("socket");
+    let _service = Weir::start(DEMO, &[("GRPC_UDS", &socket)]);
+    let output = spawn(&format!("unix:{socket}"), &one)
+        .wait_with_output()
+        .expect("it ends");
+    assert!(
+        text(&output.stdout).contains("answered  1: OK 1,"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn bad_input_is_refused() {
+    let service = Weir::start(DEMO, &[]);
+    let (folder, _) = folder_with(&[]);
+    let http = service.http_addr().to_string();
+    let closed = "127.0.0.1:1";
+    let socket = format!("unix:{}/none", folder.path().display());
+    for (address, descriptor, more, code, part) in [
+        (
+            closed,
+            "a=b",
+            &[][..],
+            1,
+            "no service at 127.0.0.1:1: it cannot be reached",
+        ),
+        (&*socket, "a=b", &[], 1, "none: it cannot be reached"),
+        (&*http, "a=b", &[], 1, "does not speak gRPC"),
+        (
+            closed,
+            "a=b,c={unifrm:1..2}",
+            &[],
+            2,
+            "column 7: `{unifrm:1..2}` is no generator",
+        ),
+        (
+            closed,
+            "a={who}",
+            &[],
+            2,
+            "column 3: `{who}` is no generator",
+        ),
+        (closed, "a=b", &["--hits", "{uuid}"], 2, "{uniform:1..500}"),
+        (closed, "a=b", &["--rate", "0"], 2, "1 to 1G"),
+        (closed, "a=b", &["--arrivals", "poisson"], 2, "--rate"),
+        (closed, "a=b", &["--for", "10"], 2, "add a unit"),
+        (closed, "a=b", &["--for", "0s"], 2, "more than 0"),
+        (closed, "a=b", &["--timeout", "2h"], 2, "1ms to 1h"),
+        (closed, "a=b", &["--threshold", "10/week"], 2, "100/minute"),
+        (closed, "a=b", &["--header", "te: x"], 2, "te cannot be set"),
+        (closed, "a=b", &["--header", "x"], 2, "write NAME: VALUE"),
+        (closed, "a=b", &["--pid", "weir"], 2, "weir=4711"),
+        (
+            closed,
+            "a=b",
+            &["--pid", "weir=4294967295"],
+            1,
+            "no such process",
+        ),
+        (closed, "a=b", &["--concurrency", "0"], 2, "1..=100000"),
+    ] {
+        let arguments = [
+            "load",
+            address,
+            "-d",
+            "demo",
+            "--descriptor",
+            descriptor,
+            "--for",
+            "1s",
+        ];
+        // A flag that is given twice is an error.
+        let arguments = if more.contains(&"--for") {
+            &arguments[..6]
+        } else {
+            &arguments
+        };
+        let output = weir(&[arguments, more].concat(), &[]);
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{more:?} {printed}");
+        assert!(
+            printed.contains(part) && printed.lines().count() == 1,
+            "{more:?} {printed}"
+        );
+        assert_eq!(text(&output.stdout), "", "{more:?}");
+    }
+}
