@@ -30,7 +30,6 @@ mod support {
 mod service {
     pub mod correctness;
     pub mod empty_server;
-    pub mod http2_client;
     pub mod load;
     pub mod machine;
     pub mod servers;

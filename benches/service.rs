@@ -33,7 +33,6 @@ mod service {
     pub mod busy_redis;
     pub mod correctness;
     pub mod empty_server;
-    pub mod http2_client;
     pub mod load;
     pub mod machine;
     pub mod memory_store;

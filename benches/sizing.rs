@@ -29,7 +29,6 @@ mod support {
 #[path = "service"]
 mod service {
     pub mod empty_server;
-    pub mod http2_client;
     pub mod load;
     pub mod machine;
     pub mod servers;

@@ -10,8 +10,7 @@ use std::path::Path;
 use weir::core::proto::rate_limit_descriptor::Entry;
 use weir::core::proto::{RateLimitDescriptor, RateLimitRequest};
 
-use crate::service::http2_client::EncodedRequest;
-use crate::service::load::RequestSource;
+use crate::service::load::{EncodedRequest, RequestSource};
 
 /// The text that a number replaces.
 const MARK: &str = "########";

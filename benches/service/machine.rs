@@ -6,15 +6,7 @@ use std::process::{Command, Stdio};
 /// CPU time of a process so far, in microseconds. The kernel counts ticks of 10 ms, so that a
 /// window must be much longer.
 pub fn cpu_micros(process: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
-    let fields: Vec<&str> = stat
-        .rsplit(')')
-        .next()
-        .expect("a name in brackets")
-        .split_whitespace()
-        .collect();
-    let ticks = |index: usize| fields[index].parse::<f64>().expect("ticks");
-    (ticks(11) + ticks(12)) * 10_000.0
+    weir::cli::load::cpu::cpu_micros(&process.to_string()).expect("Linux")
 }
 
 /// CPU time of a process's first thread so far, in microseconds: the exact CPU time of a process

@@ -11,8 +11,7 @@ use std::path::Path;
 use weir::core::proto::rate_limit_descriptor::Entry;
 use weir::core::proto::{RateLimitDescriptor, RateLimitRequest};
 
-use super::http2_client::EncodedRequest;
-use super::load::RequestSequence;
+use super::load::{EncodedRequest, RequestSequence};
 
 /// Distinct users, and so the number of counters for each kind of descriptor.
 pub const KEYS: usize = 10_000;

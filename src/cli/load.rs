@@ -201,6 +201,7 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
         concurrency: command.concurrency as usize,
         timeout: command.timeout,
         headers: command.header.into_iter().collect::<HeaderMap>(),
+        traces: false,
     };
     let mut processes = command.pid;
     for process in &mut processes {

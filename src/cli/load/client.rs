@@ -5,7 +5,7 @@
 //! because timers of the runtime have whole milliseconds. Latency counts from the instant at which
 //! a call was due: a stall delays all calls that were due meanwhile, and they say so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,17 +14,16 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hdrhistogram::Histogram;
-use http::HeaderMap;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::super::workload::{ArrivalKind, Arrivals};
-use super::connection::{Connection, Failure, FailureKind};
+use super::connection::Connection;
+pub use super::connection::{Failure, FailureKind, Options};
 use crate::core::proto::RateLimitResponse;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::time::{Micros, Span};
-use crate::net::dial::Dial;
 
 /// A call that is sent later than this after it was due is late; and calls that are due before the
 /// end are sent until this long after it.
@@ -44,21 +43,6 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// The longest latency that is told from longer ones, in µs: two hours.
 const LONGEST_MICROS: u64 = 7_200_000_000;
-
-/// How to reach a server, and with how much at a time.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The server.
-    pub dial: Dial,
-    /// Connections; calls take them in turn.
-    pub connections: usize,
-    /// The most calls in flight on all connections together.
-    pub concurrency: usize,
-    /// The longest wait for an answer, which is also the deadline that the server sees.
-    pub timeout: Duration,
-    /// Headers of each call.
-    pub headers: HeaderMap,
-}
 
 /// When the next call is due.
 #[derive(Clone, Copy, Debug)]
@@ -212,19 +196,13 @@ impl Client {
     /// # Errors
     /// One of them cannot be opened.
     pub async fn connect(options: &Options) -> Result<Self, Failure> {
-        let Options {
-            dial,
-            connections,
-            concurrency,
-            timeout,
-            headers,
-        } = options;
-        let new = || Connection::new(dial.clone(), headers, *timeout);
-        let connections: Vec<_> = (0..*connections).map(|_| new()).collect();
+        let connections = options.connections;
+        let new = |_| Connection::new(options);
+        let connections: Vec<_> = (0..connections).map(new).collect();
         try_join_all(connections.iter().map(Connection::open)).await?;
         Ok(Self {
             connections,
-            concurrency: *concurrency,
+            concurrency: options.concurrency,
         })
     }
 
@@ -253,6 +231,9 @@ impl Client {
             .and_then(|time| begin.checked_add(time)?.checked_add(grace));
         let mut pacer = Pacer::new(pace, until, begin);
         let (mut is_over, mut give_up) = (false, None);
+        // The connections that take a further call, each as often as it takes one.
+        let all = 0..self.connections.len();
+        let mut free: VecDeque<usize> = all.cycle().take(self.concurrency).collect();
         tokio::pin!(stop);
         while !is_over || !calls.is_empty() {
             tokio::select! {
@@ -263,11 +244,12 @@ impl Client {
                     pacer.close();
                 }
                 () = sleep_until(give_up.unwrap_or_else(tokio::time::Instant::now)), if give_up.is_some() => break,
-                Some(answered) = calls.next() => {
+                Some((connection, answered)) = calls.next() => {
+                    free.push_back(connection);
                     tally.take(&answered);
                     load.answered(&answered);
                 }
-                due = pacer.next(), if !is_over && calls.len() < self.concurrency => {
+                due = pacer.next(), if !is_over && !free.is_empty() => {
                     let now = Instant::now();
                     let left = until.iterations.is_none_or(|most| tally.sent < most);
                     let Some(due) = due.filter(|_| left && end.is_none_or(|end| now < end)) else {
@@ -275,9 +257,10 @@ impl Client {
                         continue;
                     };
                     tally.late += u64::from(now.saturating_duration_since(due) > LATE);
-                    let connection = &self.connections[tally.sent as usize % self.connections.len()];
+                    let Some(connection) = free.pop_front() else { continue };
                     tally.sent += 1;
-                    calls.push(call(connection, load.next(), due));
+                    let call = call(&self.connections[connection], load.next(), due);
+                    calls.push(async move { (connection, call.await) });
                 }
                 _ = reports.tick() => {
                     tally.elapsed = begin.elapsed();

@@ -35,6 +35,25 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
 /// The longest message of an error that is kept, in characters.
 const MAX_MESSAGE: usize = 200;
 
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// How to reach a server, and with how much at a time.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The server.
+    pub dial: Dial,
+    /// Connections; calls take them in turn.
+    pub connections: usize,
+    /// The most calls in flight on all connections together.
+    pub concurrency: usize,
+    /// The longest wait for an answer, which is also the deadline that the server sees.
+    pub timeout: Duration,
+    /// Headers of each call.
+    pub headers: HeaderMap,
+    /// Each call has a random `traceparent`, as those of a proxy that traces.
+    pub traces: bool,
+}
+
 /// Why a call has no answer.
 #[derive(Clone, Debug)]
 pub struct Failure {
@@ -111,6 +130,7 @@ impl From<h2::Error> for Lost {
 pub(super) struct Connection {
     dial: Dial,
     timeout: Duration,
+    traces: bool,
     request: Request<()>,
     state: Mutex<State>,
     /// How often it was opened, so that a call that fails late does not close a newer connection.
@@ -125,12 +145,12 @@ struct State {
 }
 
 impl Connection {
-    pub(super) fn new(dial: Dial, headers: &HeaderMap, timeout: Duration) -> Self {
+    pub(super) fn new(options: &Options) -> Self {
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;
-        *request.uri_mut() = uri(&dial);
-        *request.headers_mut() = headers.clone();
+        *request.uri_mut() = uri(&options.dial);
+        *request.headers_mut() = options.headers.clone();
         let own = [
             (header::TE, "trailers"),
             (header::CONTENT_TYPE, "application/grpc"),
@@ -144,18 +164,32 @@ impl Connection {
                 .headers_mut()
                 .insert(name, HeaderValue::from_static(value));
         }
-        if let Ok(value) = HeaderValue::try_from(format!("{}m", timeout.as_millis())) {
+        if let Ok(value) = HeaderValue::try_from(format!("{}m", options.timeout.as_millis())) {
             request
                 .headers_mut()
                 .insert(HeaderName::from_static("grpc-timeout"), value);
         }
         Self {
-            dial,
-            timeout,
+            dial: options.dial.clone(),
+            timeout: options.timeout,
+            traces: options.traces,
             request,
             state: Mutex::default(),
             opened: Cell::new(0),
         }
+    }
+
+    fn request(&self) -> Request<()> {
+        let mut request = self.request.clone();
+        if self.traces {
+            // version, trace, parent and flags of W3C Trace Context
+            let (trace, parent) = (fastrand::u128(1..), fastrand::u64(1..));
+            let value = HeaderValue::try_from(format!("00-{trace:032x}-{parent:016x}-01"));
+            request
+                .headers_mut()
+                .extend(value.ok().map(|value| (TRACEPARENT, value)));
+        }
+        request
     }
 
     /// Opens the connection, unless it is open.
@@ -274,7 +308,7 @@ impl Connection {
         // Until here nothing was sent, whatever is wrong with the connection.
         let mut sender = sender.ready().await.map_err(Lost::Unprocessed)?;
         let (response, mut body) = sender
-            .send_request(self.request.clone(), false)
+            .send_request(self.request(), false)
             .map_err(Lost::Unprocessed)?;
         body.send_data(message, true)?;
         let (head, mut body) = response.await?.into_parts();
