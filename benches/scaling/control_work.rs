@@ -141,7 +141,7 @@ fn beside(work: Work, limits: u32, times: Times) -> Reading {
             Work::Reloads => change(server.folder()),
             Work::Scrapes => scrape_repeatedly(server.http, &stop),
         });
-        let mut tally = client.run(&mut requests, pace, Until::Passed(times.control_window));
+        let tally = client.run(&mut requests, pace, Until::Passed(times.control_window));
         assert_eq!(tally.ok, tally.answered(), "no call is refused");
         stop.store(true, Ordering::Relaxed);
         let mut done = worker.join().expect("no panic");

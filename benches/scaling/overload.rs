@@ -324,7 +324,7 @@ impl Open {
     }
 
     /// The figures as an overload, at the costs measured before and after it.
-    fn between(mut self, before: &Peak, after: &Peak) -> Reading {
+    fn between(self, before: &Peak, after: &Peak) -> Reading {
         let capacity = self.cpu_micros / f64::midpoint(before.cost, after.cost);
         let open_capacity = self.cpu_micros / f64::midpoint(before.open_cost, after.open_cost);
         let in_ms = |micros: [f64; 2]| micros.map(|micros| micros / 1_000.0);

@@ -167,7 +167,7 @@ impl Scenario {
         };
         let _ = client.run(&mut requests, self.pace, Until::Passed(warm_up));
         let (of_server, of_redis) = (server.cpu_micros(), server.redis_cpu_micros());
-        let mut tally = client.run(&mut requests, self.pace, Until::Passed(times.window));
+        let tally = client.run(&mut requests, self.pace, Until::Passed(times.window));
         let answered = tally.answered() as f64;
         let redis = server
             .redis_cpu_micros()

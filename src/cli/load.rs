@@ -25,7 +25,7 @@ use crate::net::dial::Address;
 use client::{Answered, Client, EncodedRequest, Load, Options, Pace, Tally, Until};
 use cpu::Process;
 use exact::{Exactness, Threshold};
-use report::{Context as Circumstances, LoadReport};
+use report::LoadReport;
 use requests::Requests;
 
 /// The most descriptors of a request.
@@ -203,12 +203,6 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
         headers: command.header.into_iter().collect::<HeaderMap>(),
         traces: false,
     };
-    let mut processes = command.pid;
-    for process in &mut processes {
-        process
-            .begin()
-            .with_context(|| format!("--pid {process}"))?;
-    }
     let client = Client::connect(&options).await;
     let client = client.map_err(|failure| {
         anyhow::anyhow!("no service at {}: {}", command.address, failure.message)
@@ -243,18 +237,9 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     let own = Process::own();
     let tally = client.run(&mut traffic, pace, until, stopped()).await;
     traffic.bar.finish_and_clear();
-    processes.extend(own);
-    let report = LoadReport::new(Circumstances {
-        tally: &tally,
-        rate: command.rate,
-        concurrency: command.concurrency,
-        connections: command.connections,
-        processes: &processes,
-        expected_ok: command.expect_ok,
-        exactness: command
-            .threshold
-            .zip(traffic.exactness.map(Exactness::finish)),
-    });
+    let processes: Vec<_> = command.pid.into_iter().chain(own).collect();
+    let exactness = traffic.exactness.map(Exactness::finish);
+    let report = LoadReport::new(&tally, &processes, command.expect_ok, exactness);
     command.format.print(&report, LoadReport::text)?;
     Ok(success_if(report.is_success()))
 }

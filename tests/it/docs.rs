@@ -163,6 +163,31 @@ fn without_time_and_addresses(line: &str) -> String {
     masked.collect::<Vec<_>>().join(" ")
 }
 
+/// A line of the result of a load without its figures, of which those of counts depend on the machine
+/// only where the load ends after a time.
+fn without_figures(line: &str, ends_after_a_time: bool) -> String {
+    let is_timed = ["sent ", "latency ", "CPU "]
+        .iter()
+        .any(|name| line.starts_with(name));
+    let is_figure = |word: &str| {
+        let mut bytes = word.bytes();
+        let is_part = |byte: u8| byte.is_ascii_digit() || b".,:".contains(&byte);
+        word.starts_with(|c: char| c.is_ascii_digit()) && bytes.all(is_part)
+    };
+    let is_masked = is_timed || ends_after_a_time;
+    let word = |word| {
+        if is_masked && is_figure(word) {
+            "0"
+        } else {
+            word
+        }
+    };
+    line.split_whitespace()
+        .map(word)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
 /// `2026-11-21T10:19:48.164326Z`
 fn is_time(word: &str) -> bool {
     let pattern: String = word
@@ -291,6 +316,19 @@ impl Site {
                         + &self.weir.grpc_addr().to_string()),
                 ),
             ),
+            ["weir", "load", ..] => {
+                let line = command
+                    .replacen("weir", WEIR, 1)
+                    .replace("localhost:8081", &self.weir.grpc_addr().to_string())
+                    .replace("$(pidof weir)", &self.weir.id().to_string());
+                let mask = |line: &str| without_figures(line, command.contains(" --for "));
+                let masked = Shown {
+                    command: command.to_owned(),
+                    output: shown.output.iter().map(|line| mask(line)).collect(),
+                };
+                let real: Vec<_> = shell(&line).lines().map(mask).collect();
+                assert_shows(&masked, &real.join("\n"));
+            }
             ["weir", "health", ..] => {
                 let ports = format!(
                     "PORT={} GRPC_PORT={} ",

@@ -70,6 +70,8 @@ pub enum FailureKind {
     Timeout,
     /// The connection failed, or could not be opened.
     Connection,
+    /// The server provably did not begin the call.
+    NotBegun,
     /// The answer is none of gRPC, or has no message that can be read.
     Unreadable,
     /// A status of HTTP.
@@ -83,6 +85,7 @@ impl fmt::Display for FailureKind {
         match self {
             Self::Timeout => out.write_str("timeout"),
             Self::Connection => out.write_str("connection"),
+            Self::NotBegun => out.write_str("not begun"),
             Self::Unreadable => out.write_str("unreadable"),
             Self::Http(status) => write!(out, "HTTP {status}"),
             // DeadlineExceeded is DEADLINE_EXCEEDED in the specification of gRPC.
@@ -108,22 +111,20 @@ impl Failure {
     }
 }
 
-/// Why one attempt of a call failed.
-enum Lost {
-    /// The server did not begin the call, and the connection takes no further ones.
-    Unprocessed(h2::Error),
-    Failed(Failure),
+impl From<h2::Error> for Failure {
+    fn from(error: h2::Error) -> Self {
+        let is_refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+        let kind = if is_refused || (error.is_go_away() && error.is_remote()) {
+            FailureKind::NotBegun
+        } else {
+            FailureKind::Connection
+        };
+        Self::new(kind, error)
+    }
 }
 
-impl From<h2::Error> for Lost {
-    fn from(error: h2::Error) -> Self {
-        let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
-        if refused || (error.is_go_away() && error.is_remote()) {
-            Self::Unprocessed(error)
-        } else {
-            Self::Failed(Failure::new(FailureKind::Connection, error))
-        }
-    }
+fn not_begun(error: h2::Error) -> Failure {
+    Failure::new(FailureKind::NotBegun, error)
 }
 
 /// One connection to a server.
@@ -211,24 +212,19 @@ impl Connection {
     /// There is no answer, or one that is no message.
     pub(super) async fn call(&self, message: Bytes) -> Result<Bytes, Failure> {
         let attempts = async {
-            let mut last = None;
-            for _ in 0..ATTEMPTS {
+            for _ in 1..ATTEMPTS {
                 let (sender, generation) = self.sender().await?;
-                match self.exchange(sender, message.clone()).await {
-                    Ok(answer) => return Ok(answer),
-                    Err(Lost::Unprocessed(error)) => {
-                        self.discard(generation).await;
-                        last = Some(Failure::new(FailureKind::Connection, error));
-                    }
-                    Err(Lost::Failed(failure)) => {
-                        if failure.kind == FailureKind::Connection {
-                            self.discard(generation).await;
-                        }
-                        return Err(failure);
-                    }
+                let answer = self.exchange(sender, message.clone()).await;
+                let kind = answer.as_ref().err().map(|failure| failure.kind);
+                if let Some(FailureKind::NotBegun | FailureKind::Connection) = kind {
+                    self.discard(generation).await;
+                }
+                if kind != Some(FailureKind::NotBegun) {
+                    return answer;
                 }
             }
-            Err(last.unwrap_or_else(|| Failure::new(FailureKind::Connection, "no attempt")))
+            let (sender, _) = self.sender().await?;
+            self.exchange(sender, message.clone()).await
         };
         let answer = timeout(self.timeout, attempts).await;
         answer.unwrap_or_else(|_| {
@@ -304,32 +300,29 @@ impl Connection {
         )))
     }
 
-    async fn exchange(&self, sender: SendRequest<Bytes>, message: Bytes) -> Result<Bytes, Lost> {
+    async fn exchange(&self, sender: SendRequest<Bytes>, message: Bytes) -> Result<Bytes, Failure> {
         // Until here nothing was sent, whatever is wrong with the connection.
-        let mut sender = sender.ready().await.map_err(Lost::Unprocessed)?;
+        let mut sender = sender.ready().await.map_err(not_begun)?;
         let (response, mut body) = sender
             .send_request(self.request(), false)
-            .map_err(Lost::Unprocessed)?;
+            .map_err(not_begun)?;
         body.send_data(message, true)?;
         let (head, mut body) = response.await?.into_parts();
         if head.status != StatusCode::OK {
             let kind = FailureKind::Http(head.status.as_u16());
-            return Err(Lost::Failed(Failure::new(
-                kind,
-                "an answer of HTTP, not of gRPC",
-            )));
+            return Err(Failure::new(kind, "an answer of HTTP, not of gRPC"));
         }
         if let Some(failure) = failure_of(&head.headers) {
-            return Err(Lost::Failed(failure));
+            return Err(failure);
         }
         let message = read(&mut body).await?;
         let trailers = body.trailers().await?.unwrap_or_default();
         match (failure_of(&trailers), message) {
-            (Some(failure), _) => Err(Lost::Failed(failure)),
+            (Some(failure), _) => Err(failure),
             (None, Some(message)) if trailers.contains_key("grpc-status") => Ok(message),
             _ => {
                 let what = "an answer without a message or without a status of gRPC";
-                Err(Lost::Failed(Failure::new(FailureKind::Unreadable, what)))
+                Err(Failure::new(FailureKind::Unreadable, what))
             }
         }
     }
@@ -369,14 +362,14 @@ fn failure_of(headers: &HeaderMap) -> Option<Failure> {
 }
 
 /// The message of a body, without the prefix of gRPC; `None` without a whole one.
-async fn read(body: &mut RecvStream) -> Result<Option<Bytes>, Lost> {
+async fn read(body: &mut RecvStream) -> Result<Option<Bytes>, Failure> {
     let mut all = Bytes::new();
     while let Some(chunk) = body.data().await {
         let chunk = chunk?;
         // The window of the stream is the longest answer: a longer one is not read on.
         if all.len() + chunk.len() > MAX_ANSWER_BYTES {
             let what = format_args!("an answer of more than {MAX_ANSWER_BYTES} bytes");
-            return Err(Lost::Failed(Failure::new(FailureKind::Unreadable, what)));
+            return Err(Failure::new(FailureKind::Unreadable, what));
         }
         body.flow_control().release_capacity(chunk.len())?;
         all = if all.is_empty() {

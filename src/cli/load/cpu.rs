@@ -1,67 +1,48 @@
 //! The CPU time of processes, as `/proc` of Linux has it.
 
-use std::fmt;
 use std::fs;
 
 use rustix::param::clock_ticks_per_second;
 
 /// A process whose CPU time is measured.
 #[derive(Clone, Debug)]
-pub struct Process {
+pub(super) struct Process {
     /// What the result calls it.
-    pub name: String,
+    pub(super) name: String,
     /// Its id, or `self`.
     id: String,
-    begin: Option<f64>,
-}
-
-impl fmt::Display for Process {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}={}", self.name, self.id)
-    }
+    begin: f64,
 }
 
 impl Process {
-    /// Reads `NAME=PID`.
+    /// Reads `NAME=PID`, and measures from now on.
     ///
     /// # Errors
-    /// What to write.
+    /// What to write, or there is no such process.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let named = text
-            .split_once('=')
-            .filter(|(name, id)| !name.is_empty() && id.parse::<u32>().is_ok());
+        let named = text.split_once('=');
+        let named = named.filter(|(name, id)| !name.is_empty() && id.parse::<u32>().is_ok());
         let (name, id) = named.ok_or("write a name and the id of a process, such as weir=4711")?;
-        Ok(Self {
-            name: name.to_owned(),
-            id: id.to_owned(),
-            begin: None,
-        })
+        Self::begin(name, id).ok_or_else(|| format!("there is no process {id} in /proc"))
     }
 
     /// This process, from now on; `None` without `/proc`.
     pub(super) fn own() -> Option<Self> {
-        let mut own = Self {
-            name: "load".to_owned(),
-            id: "self".to_owned(),
-            begin: None,
-        };
-        own.begin().is_ok().then_some(own)
+        Self::begin("load", "self")
     }
 
-    /// Measures from now on.
-    ///
-    /// # Errors
-    /// There is no such process.
-    pub(super) fn begin(&mut self) -> anyhow::Result<()> {
-        let micros = cpu_micros(&self.id);
-        self.begin =
-            Some(micros.ok_or_else(|| anyhow::anyhow!("there is no such process in /proc"))?);
-        Ok(())
+    fn begin(name: &str, id: &str) -> Option<Self> {
+        let begin = cpu_micros(id)?;
+        Some(Self {
+            name: name.to_owned(),
+            id: id.to_owned(),
+            begin,
+        })
     }
 
     /// CPU time since then, in µs; `None` if the process has ended.
     pub(super) fn used_micros(&self) -> Option<f64> {
-        Some(cpu_micros(&self.id)? - self.begin?)
+        Some(cpu_micros(&self.id)? - self.begin)
     }
 }
 

@@ -68,6 +68,8 @@ pub(super) struct Exactness {
 /// What was found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct ExactnessReport {
+    /// The unit of the windows.
+    pub(super) unit: &'static str,
     /// Descriptors in windows that were compared with the threshold.
     pub(super) checked: u64,
     /// Those with more or fewer hits.
@@ -100,7 +102,10 @@ impl Exactness {
             windows: BTreeMap::new(),
             counters: 0,
             max_counters: MAX_COUNTERS,
-            report: ExactnessReport::default(),
+            report: ExactnessReport {
+                unit: threshold.unit.name(),
+                ..ExactnessReport::default()
+            },
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
+use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -10,26 +10,25 @@ use super::super::print;
 use super::super::size::amount::grouped;
 use super::client::Tally;
 use super::cpu::Process;
-use super::exact::{ExactnessReport, Offender, Threshold};
+use super::exact::{ExactnessReport, Offender};
 use crate::core::time::people;
 
-/// What a result is made of.
-pub(super) struct Context<'a> {
-    pub(super) tally: &'a Tally,
-    pub(super) rate: Option<f64>,
-    pub(super) concurrency: u32,
-    pub(super) connections: u32,
-    pub(super) processes: &'a [Process],
-    pub(super) expected_ok: Option<u64>,
-    pub(super) exactness: Option<(Threshold, ExactnessReport)>,
-}
+/// CPU time that is measured, in µs: ten ticks of the kernel.
+const LEAST_CPU_MICROS: f64 = 100_000.0;
+
+/// The latencies that a result has.
+const QUANTILES: [(&str, f64); 5] = [
+    ("p50", 0.5),
+    ("p90", 0.9),
+    ("p99", 0.99),
+    ("p99.9", 0.999),
+    ("max", 1.0),
+];
 
 /// The result. Times are in the units of their names.
 #[derive(Debug, Serialize)]
 pub(super) struct LoadReport {
     seconds: f64,
-    concurrency: u32,
-    connections: u32,
     sent: u64,
     answered: u64,
     ok: u64,
@@ -39,14 +38,13 @@ pub(super) struct LoadReport {
     /// Under way when the load was stopped.
     unfinished: u64,
     reconnections: u64,
-    rate: Option<f64>,
     sent_late: u64,
     not_sent: u64,
-    latency_ms: Latency,
-    /// `None` for a process that has ended.
+    latency_ms: IndexMap<&'static str, f64>,
+    /// `None` for a process that has ended, or has used too little to be measured.
     cpu_micros_per_request: BTreeMap<String, Option<f64>>,
-    expected_ok: Option<ExpectedOk>,
-    threshold: Option<ThresholdReport>,
+    expected_ok: Option<u64>,
+    threshold: Option<ExactnessReport>,
     exact: Option<bool>,
 }
 
@@ -57,91 +55,54 @@ struct Failures {
     message: String,
 }
 
-#[derive(Debug, Serialize)]
-struct Latency {
-    p50: f64,
-    p90: f64,
-    p99: f64,
-    p99_9: f64,
-    max: f64,
+/// A latency in ms.
+fn quantile(tally: &Tally, quantile: f64) -> f64 {
+    tally.latency.value_at_quantile(quantile) as f64 / 1e3
 }
 
-#[derive(Debug, Serialize)]
-struct ExpectedOk {
-    expected: u64,
-    exact: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct ThresholdReport {
-    hits: u64,
-    unit: &'static str,
-    #[serde(flatten)]
-    report: ExactnessReport,
-}
-
-fn quantile_ms(latency: &Histogram<u64>, quantile: f64) -> f64 {
-    latency.value_at_quantile(quantile) as f64 / 1e3
+fn count(number: u64) -> String {
+    grouped(number as f64)
 }
 
 impl LoadReport {
-    pub(super) fn new(context: Context<'_>) -> Self {
-        let tally = context.tally;
+    pub(super) fn new(
+        tally: &Tally,
+        processes: &[Process],
+        expected_ok: Option<u64>,
+        threshold: Option<ExactnessReport>,
+    ) -> Self {
         let seconds = tally.elapsed.as_secs_f64();
-        let failures = tally.failures.iter().map(|(kind, (count, message))| {
+        let errors = tally.failures.iter().map(|(kind, (count, message))| {
             let (count, message) = (*count, message.clone());
             (kind.to_string(), Failures { count, message })
         });
-        let cpu = context.processes.iter().map(|process| {
-            let used = process.used_micros();
-            (
-                process.name.clone(),
-                used.map(|micros| micros / tally.sent.max(1) as f64),
-            )
+        let cpu = processes.iter().map(|process| {
+            let used = process
+                .used_micros()
+                .filter(|micros| *micros >= LEAST_CPU_MICROS);
+            let each = used.map(|micros| micros / tally.sent.max(1) as f64);
+            (process.name.clone(), each)
         });
-        let expected_ok = context.expected_ok.map(|expected| {
-            let expected = expected.min(tally.sent);
-            ExpectedOk {
-                expected,
-                exact: tally.ok == expected,
-            }
-        });
-        let threshold = context
-            .exactness
-            .map(|(threshold, report)| ThresholdReport {
-                hits: threshold.hits,
-                unit: threshold.unit.name(),
-                report,
-            });
+        let expected_ok = expected_ok.map(|expected| expected.min(tally.sent));
         let is_checked = expected_ok.is_some() || threshold.is_some();
-        let are_all_answered = tally.answered() == tally.sent;
-        let exact = are_all_answered
-            && expected_ok.as_ref().is_none_or(|expected| expected.exact)
-            && threshold
-                .as_ref()
-                .is_none_or(|threshold| threshold.report.wrong == 0);
+        let exact = tally.answered() == tally.sent
+            && expected_ok.is_none_or(|expected| expected == tally.ok)
+            && threshold.as_ref().is_none_or(|report| report.wrong == 0);
         Self {
             seconds,
-            concurrency: context.concurrency,
-            connections: context.connections,
             sent: tally.sent,
             answered: tally.answered(),
             ok: tally.ok,
             over_limit: tally.over_limit,
             per_second: tally.sent as f64 / seconds.max(1e-9),
-            errors: failures.collect(),
+            errors: errors.collect(),
             unfinished: tally.unfinished,
             reconnections: tally.reconnections,
-            rate: context.rate,
             sent_late: tally.late,
             not_sent: tally.not_sent,
-            latency_ms: Latency {
-                p50: quantile_ms(&tally.latency, 0.5),
-                p90: quantile_ms(&tally.latency, 0.9),
-                p99: quantile_ms(&tally.latency, 0.99),
-                p99_9: quantile_ms(&tally.latency, 0.999),
-                max: tally.latency.max() as f64 / 1e3,
-            },
+            latency_ms: QUANTILES
+                .map(|(name, share)| (name, quantile(tally, share)))
+                .into(),
             cpu_micros_per_request: cpu.collect(),
             expected_ok,
             threshold,
@@ -156,83 +117,47 @@ impl LoadReport {
 
     /// The result for people.
     pub(super) fn text(&self) -> String {
-        let count = |number: u64| grouped(number as f64);
         let mut rows = Vec::new();
         let mut row = |name: &str, text: String| rows.push(vec![name.to_owned(), text]);
+        let (sent, time) = (count(self.sent), people::span(self.seconds));
         row(
             "sent",
-            format!(
-                "{} in {:.1} s, {} a second; at most {} in flight, {} connections",
-                count(self.sent),
-                self.seconds,
-                grouped(self.per_second),
-                self.concurrency,
-                self.connections
-            ),
+            format!("{sent} in {time}, {} a second", grouped(self.per_second)),
         );
+        let [answered, ok, over] = [self.answered, self.ok, self.over_limit].map(count);
         row(
             "answered",
-            format!(
-                "{}: OK {}, OVER_LIMIT {}",
-                count(self.answered),
-                count(self.ok),
-                count(self.over_limit)
-            ),
+            format!("{answered}: OK {ok}, OVER_LIMIT {over}"),
         );
-        for (
-            kind,
-            Failures {
-                count: failures,
-                message,
-            },
-        ) in &self.errors
-        {
+        for (kind, failures) in &self.errors {
+            let message = failures.message.escape_debug();
             row(
                 "error",
-                format!("{kind} {}: {}", count(*failures), message.escape_debug()),
+                format!("{kind} {}: {message}", count(failures.count)),
             );
         }
         if self.unfinished > 0 {
-            row(
-                "unfinished",
-                format!("{} were under way at the end", count(self.unfinished)),
-            );
+            row("unfinished", count(self.unfinished));
         }
         if self.reconnections > 0 {
             row("reconnected", count(self.reconnections));
         }
+        let [late, not_sent] = [self.sent_late, self.not_sent].map(count);
         if self.sent_late + self.not_sent > 0 {
-            let rate = grouped(self.rate.unwrap_or_default());
+            let what = "the rate was not reached";
             row(
                 "behind",
-                format!(
-                    "{rate} a second were not reached: {} were sent more than 10 ms late, {} were \
-                     due and not sent",
-                    count(self.sent_late),
-                    count(self.not_sent)
-                ),
+                format!("{what}: {late} were sent more than 10 ms late, {not_sent} not at all"),
             );
         }
-        let Latency {
-            p50,
-            p90,
-            p99,
-            p99_9,
-            max,
-        } = self.latency_ms;
-        row(
-            "latency",
-            format!(
-                "p50 {p50:.2} ms, p90 {p90:.2} ms, p99 {p99:.2} ms, p99.9 {p99_9:.2} ms, max {max:.2} ms"
-            ),
-        );
-        let cpu = self
-            .cpu_micros_per_request
+        let latency = self
+            .latency_ms
             .iter()
-            .map(|(name, micros)| match micros {
-                Some(micros) => format!("{name} {micros:.1} µs a request"),
-                None => format!("{name} has ended"),
-            });
+            .map(|(name, ms)| format!("{name} {ms:.2} ms"));
+        row("latency", latency.collect::<Vec<_>>().join(", "));
+        let cpu = self.cpu_micros_per_request.iter();
+        let cpu =
+            cpu.filter_map(|(name, micros)| Some(format!("{name} {:.1} µs a request", (*micros)?)));
         let cpu: Vec<_> = cpu.collect();
         if !cpu.is_empty() {
             row("CPU", cpu.join(", "));
@@ -249,57 +174,53 @@ impl LoadReport {
     /// What the check of exactness found, as the end of a sentence.
     fn findings(&self) -> String {
         let mut text = String::new();
-        let missing = self.sent - self.answered;
-        if missing > 0 {
-            text += &format!("; {} requests have no answer", grouped(missing as f64));
-        }
-        if let Some(ExpectedOk {
-            expected,
-            exact: false,
-        }) = self.expected_ok
-        {
+        if self.answered < self.sent {
             text += &format!(
-                "; {} were answered OK in place of {}",
-                grouped(self.ok as f64),
-                grouped(expected as f64)
+                "; {} requests have no answer",
+                count(self.sent - self.answered)
             );
         }
-        if let Some(ThresholdReport { unit, report, .. }) = &self.threshold {
-            let ExactnessReport {
-                checked,
-                wrong,
-                worst,
-                at_edges,
-                unchecked,
-            } = report;
-            text +=
-                &format!("; {checked} descriptors in a {unit} were compared, {wrong} are wrong");
-            if *at_edges > 0 {
-                text += &format!(
-                    "; {at_edges} were under way where a {unit} ended, and may belong to both sides"
-                );
+        if let Some(expected) = self.expected_ok.filter(|expected| *expected != self.ok) {
+            text += &format!(
+                "; {} were answered OK in place of {}",
+                count(self.ok),
+                count(expected)
+            );
+        }
+        let Some(report) = &self.threshold else {
+            return text;
+        };
+        let ExactnessReport {
+            unit,
+            checked,
+            wrong,
+            worst,
+            at_edges,
+            unchecked,
+        } = report;
+        text += &format!("; {checked} descriptors in a {unit} were compared, {wrong} are wrong");
+        if *at_edges > 0 {
+            text += &format!(
+                "; {at_edges} were under way where a {unit} ended, and may belong to both sides"
+            );
+        }
+        if *unchecked > 0 {
+            text += &format!("; {unchecked} were not compared, because too many are distinct");
+        }
+        if let Some(Offender {
+            descriptor,
+            window,
+            granted,
+            possible,
+            threshold,
+        }) = worst
+        {
+            let began = people::instant(Timestamp::from_second(*window as i64).unwrap_or_default());
+            text += &format!("; the worst: {descriptor} was granted {granted}");
+            if *possible > 0 {
+                text += &format!(" and perhaps {possible} more");
             }
-            if *unchecked > 0 {
-                text += &format!("; {unchecked} were not compared, because too many are distinct");
-            }
-            if let Some(Offender {
-                descriptor,
-                window,
-                granted,
-                possible,
-                threshold,
-            }) = worst
-            {
-                let began = Timestamp::from_second(*window as i64).unwrap_or_default();
-                text += &format!("; the worst: {descriptor} was granted {granted}");
-                if *possible > 0 {
-                    text += &format!(" and perhaps {possible} more");
-                }
-                text += &format!(
-                    " in place of {threshold} in the {unit} of {}",
-                    people::instant(began)
-                );
-            }
+            text += &format!(" in place of {threshold} in the {unit} of {began}");
         }
         text
     }
@@ -307,12 +228,10 @@ impl LoadReport {
 
 /// The progress line.
 pub(super) fn progress(tally: &Tally, per_second: f64) -> String {
-    let [p50, p99] = [0.5, 0.99].map(|quantile| quantile_ms(&tally.latency, quantile));
+    let [ok, over, errors] = [tally.ok, tally.over_limit, tally.failed()].map(count);
+    let [p50, p99] = [0.5, 0.99].map(|share| quantile(tally, share));
+    let rate = grouped(per_second);
     format!(
-        "{} a second, OK {}, OVER_LIMIT {}, errors {}, p50 {p50:.2} ms, p99 {p99:.2} ms",
-        grouped(per_second),
-        grouped(tally.ok as f64),
-        grouped(tally.over_limit as f64),
-        grouped(tally.failed() as f64)
+        "{rate} a second, OK {ok}, OVER_LIMIT {over}, errors {errors}, p50 {p50:.2} ms, p99 {p99:.2} ms"
     )
 }
