@@ -170,7 +170,7 @@ fn quantiles<const N: usize>(latency: &Histogram<u64>, shares: [f64; N]) -> [f64
 pub struct Client {
     runtime: tokio::runtime::Runtime,
     options: Options,
-    client: client::Client,
+    connected: client::Client,
 }
 
 impl Client {
@@ -200,7 +200,7 @@ impl Client {
         Self {
             runtime,
             options,
-            client,
+            connected: client,
         }
     }
 
@@ -242,7 +242,7 @@ impl Client {
         };
         let mut traffic = Traffic(requests);
         let run = self
-            .client
+            .connected
             .run(&mut traffic, pace, until, std::future::pending());
         Tally::new(self.runtime.block_on(run))
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::client::Answered;
 use super::requests::written;
-use crate::core::proto::rate_limit_response::Code;
+use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::time::{Micros, Span, Unit};
 
 /// The most counters of descriptors and windows at a time: about 200 MB.
@@ -124,7 +124,7 @@ impl Exactness {
             let code = statuses.map(|(response, statuses)| {
                 statuses
                     .get(index)
-                    .map_or(response.overall_code(), |status| status.code())
+                    .map_or(response.overall_code(), DescriptorStatus::code)
             });
             let entries = &answered.request.message[descriptor.entries.clone()];
             if descriptor.hits > 0 {
