@@ -286,6 +286,23 @@ struct Site {
     _folder: tempfile::TempDir,
 }
 
+/// Compares the limits of `deploy/regions.md` with the same ones and other shares.
+fn compares_regions(shown: &Shown) {
+    let page = tools::file("deploy/regions.md");
+    let limits = page.split("```yaml\n").nth(1).expect("limits");
+    let limits = limits.split("```").next().expect("an end");
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, shares) in [("old", "eu: 40%, us: 60%"), ("new", "eu: 50%, us: 50%")] {
+        let folder = folder.path().join(name);
+        fs::create_dir(&folder).expect("a folder");
+        let limits = limits.replace("eu: 40%, us: 60%", shares);
+        fs::write(folder.join("limits.yaml"), limits).expect("written");
+    }
+    let line = shown.command.replacen("weir", WEIR, 1);
+    let folder = folder.path().display();
+    assert_shows(shown, &shell(&format!("cd {folder} && {line}")));
+}
+
 impl Site {
     fn start() -> Self {
         let tokens = tempfile::NamedTempFile::new().expect("a file");
@@ -316,19 +333,7 @@ impl Site {
                         + &self.weir.grpc_addr().to_string()),
                 ),
             ),
-            ["weir", "load", ..] => {
-                let line = command
-                    .replacen("weir", WEIR, 1)
-                    .replace("localhost:8081", &self.weir.grpc_addr().to_string())
-                    .replace("$(pidof weir)", &self.weir.id().to_string());
-                let mask = |line: &str| without_figures(line, command.contains(" --for "));
-                let masked = Shown {
-                    command: command.to_owned(),
-                    output: shown.output.iter().map(|line| mask(line)).collect(),
-                };
-                let real: Vec<_> = shell(&line).lines().map(mask).collect();
-                assert_shows(&masked, &real.join("\n"));
-            }
+            ["weir", "load", ..] => self.loads(shown),
             ["weir", "health", ..] => {
                 let ports = format!(
                     "PORT={} GRPC_PORT={} ",
@@ -337,23 +342,7 @@ impl Site {
                 );
                 assert_shows(shown, &shell(&(ports + &command.replacen("weir", WEIR, 1))));
             }
-            ["weir", "check", .., "old", "new"] => {
-                let page = tools::file("deploy/regions.md");
-                let limits = page.split("```yaml\n").nth(1).expect("limits");
-                let limits = limits.split("```").next().expect("an end");
-                let folder = tempfile::tempdir().expect("a folder");
-                for (name, shares) in [("old", "eu: 40%, us: 60%"), ("new", "eu: 50%, us: 50%")] {
-                    let folder = folder.path().join(name);
-                    fs::create_dir(&folder).expect("a folder");
-                    let limits = limits.replace("eu: 40%, us: 60%", shares);
-                    fs::write(folder.join("limits.yaml"), limits).expect("written");
-                }
-                let line = command.replacen("weir", WEIR, 1);
-                assert_shows(
-                    shown,
-                    &shell(&format!("cd {} && {line}", folder.path().display())),
-                );
-            }
+            ["weir", "check", .., "old", "new"] => compares_regions(shown),
             ["weir", "check", ..] => {
                 assert_shows(shown, &shell(&command.replacen("weir", WEIR, 1)));
             }
@@ -385,6 +374,21 @@ impl Site {
             _ => return false,
         }
         true
+    }
+
+    fn loads(&self, shown: &Shown) {
+        let command = shown.command.as_str();
+        let line = command
+            .replacen("weir", WEIR, 1)
+            .replace("localhost:8081", &self.weir.grpc_addr().to_string())
+            .replace("$(pidof weir)", &self.weir.id().to_string());
+        let mask = |line: &str| without_figures(line, command.contains(" --for "));
+        let masked = Shown {
+            command: command.to_owned(),
+            output: shown.output.iter().map(|line| mask(line)).collect(),
+        };
+        let real: Vec<_> = shell(&line).lines().map(mask).collect();
+        assert_shows(&masked, &real.join("\n"));
     }
 
     /// Sends a request to the service or to Envoy; false if the command is none.

@@ -89,7 +89,7 @@ async fn servers_that_are_not_exact_fail() {
             assert_eq!(toy.state(|state| state.requests), 1_200);
             match (finding, expectation[0]) {
                 (Some(text), "--threshold") => {
-                    assert!(printed.contains(text), "{fault:?} {printed}")
+                    assert!(printed.contains(text), "{fault:?} {printed}");
                 }
                 (Some(text), _) if matches!(fault, Fault::Late(_) | Fault::Error) => {
                     assert!(printed.contains(text), "{fault:?} {printed}");
@@ -352,6 +352,28 @@ async fn tls_headers_and_unix_sockets() {
     );
 }
 
+/// Arguments that are refused before anything is sent, with a part of the message.
+const WRONG: &[(&str, &[&str], &str)] = &[
+    (
+        "a=b,c={unifrm:1..2}",
+        &[],
+        "column 7: `{unifrm:1..2}` is no generator",
+    ),
+    ("a={who}", &[], "column 3: `{who}` is no generator"),
+    ("a=b", &["--hits", "{uuid}"], "{uniform:1..500}"),
+    ("a=b", &["--rate", "0"], "1 to 1G"),
+    ("a=b", &["--arrivals", "poisson"], "--rate"),
+    ("a=b", &["--for", "10"], "add a unit"),
+    ("a=b", &["--for", "0s"], "more than 0"),
+    ("a=b", &["--timeout", "2h"], "1ms to 1h"),
+    ("a=b", &["--threshold", "10/week"], "100/minute"),
+    ("a=b", &["--header", "te: x"], "te cannot be set"),
+    ("a=b", &["--header", "x"], "write NAME: VALUE"),
+    ("a=b", &["--pid", "weir"], "weir=4711"),
+    ("a=b", &["--pid", "weir=4294967295"], "there is no process"),
+    ("a=b", &["--concurrency", "0"], "1..=100000"),
+];
+
 #[test]
 fn bad_input_is_refused() {
     let service = Weir::start(DEMO, &[]);
@@ -359,7 +381,10 @@ fn bad_input_is_refused() {
     let http = service.http_addr().to_string();
     let closed = "127.0.0.1:1";
     let socket = format!("unix:{}/none", folder.path().display());
-    for (address, descriptor, more, code, part) in [
+    let wrong = WRONG
+        .iter()
+        .map(|&(descriptor, more, part)| (closed, descriptor, more, 2, part));
+    let services = [
         (
             closed,
             "a=b",
@@ -369,39 +394,8 @@ fn bad_input_is_refused() {
         ),
         (&*socket, "a=b", &[], 1, "none: it cannot be reached"),
         (&*http, "a=b", &[], 1, "does not speak gRPC"),
-        (
-            closed,
-            "a=b,c={unifrm:1..2}",
-            &[],
-            2,
-            "column 7: `{unifrm:1..2}` is no generator",
-        ),
-        (
-            closed,
-            "a={who}",
-            &[],
-            2,
-            "column 3: `{who}` is no generator",
-        ),
-        (closed, "a=b", &["--hits", "{uuid}"], 2, "{uniform:1..500}"),
-        (closed, "a=b", &["--rate", "0"], 2, "1 to 1G"),
-        (closed, "a=b", &["--arrivals", "poisson"], 2, "--rate"),
-        (closed, "a=b", &["--for", "10"], 2, "add a unit"),
-        (closed, "a=b", &["--for", "0s"], 2, "more than 0"),
-        (closed, "a=b", &["--timeout", "2h"], 2, "1ms to 1h"),
-        (closed, "a=b", &["--threshold", "10/week"], 2, "100/minute"),
-        (closed, "a=b", &["--header", "te: x"], 2, "te cannot be set"),
-        (closed, "a=b", &["--header", "x"], 2, "write NAME: VALUE"),
-        (closed, "a=b", &["--pid", "weir"], 2, "weir=4711"),
-        (
-            closed,
-            "a=b",
-            &["--pid", "weir=4294967295"],
-            2,
-            "there is no process",
-        ),
-        (closed, "a=b", &["--concurrency", "0"], 2, "1..=100000"),
-    ] {
+    ];
+    for (address, descriptor, more, code, part) in services.into_iter().chain(wrong) {
         let arguments = [
             "load",
             address,

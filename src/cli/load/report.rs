@@ -7,11 +7,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::super::print;
-use super::super::size::amount::grouped;
 use super::client::Tally;
 use super::cpu::Process;
 use super::exact::{ExactnessReport, Offender};
-use crate::core::time::people;
+use crate::core::time::people::{self, grouped};
 
 /// CPU time that is measured, in µs: ten ticks of the kernel.
 const LEAST_CPU_MICROS: f64 = 100_000.0;
