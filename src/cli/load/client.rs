@@ -41,7 +41,7 @@ const BETWEEN_REPORTS: Duration = Duration::from_millis(250);
 /// How long calls that are under way may take when the run is stopped.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The longest latency that is told from longer ones, in µs: two hours.
+/// The longest latency of the histogram, in µs: two hours. Longer ones count as this.
 const LONGEST_MICROS: u64 = 7_200_000_000;
 
 /// When the next call is due.
