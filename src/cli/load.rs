@@ -8,6 +8,7 @@ mod exact;
 mod report;
 mod requests;
 
+use std::collections::HashSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -155,6 +156,15 @@ pub(super) fn run(command: LoadCommand) -> anyhow::Result<ExitCode> {
     if command.descriptor.len() > MAX_DESCRIPTORS {
         return Err(UsageError(format!(
             "a request has at most {MAX_DESCRIPTORS} descriptors"
+        ))
+        .into());
+    }
+    let mut names = HashSet::from([cpu::OWN]);
+    let mut processes = command.pid.iter().map(|process| &*process.name);
+    if let Some(name) = processes.find(|name| !names.insert(name)) {
+        return Err(UsageError(format!(
+            "--pid: `{name}` names another process as well; `{}` is this one",
+            cpu::OWN
         ))
         .into());
     }

@@ -161,6 +161,8 @@ async fn the_counts_are_those_of_the_service() {
         "--format",
         "json",
     ];
+    let mut other_users = users;
+    other_users[1] = "user=o{uniform:0..7}";
     let output = load(
         service.grpc_addr(),
         &[&users[..], &["--iterations", "5000"]].concat(),
@@ -180,6 +182,17 @@ async fn the_counts_are_those_of_the_service() {
         closed["over_limit"].as_u64() > Some(0) && closed["latency_ms"]["p99"].as_f64() > Some(0.0)
     );
     assert_counts_are_those_of(&service, &closed);
+
+    // Refused hits count, so that a small request may be refused behind a large one.
+    let hits = ["--hits", "{uniform:1..30}", "--iterations", "2000"];
+    let output = load(service.grpc_addr(), &[&other_users[..], &hits].concat()).await;
+    let drawn = result(&output);
+    assert_eq!(
+        (output.status.code(), drawn["threshold"]["wrong"].as_u64()),
+        (Some(0), Some(0)),
+        "{drawn}"
+    );
+    assert!(drawn["over_limit"].as_u64() > Some(0), "{drawn}");
 
     let service = Weir::start(PER_USER, &[("GRPC_MAX_CONNECTION_AGE", "200ms")]);
     let rate = [
@@ -239,6 +252,18 @@ async fn a_rate_that_is_not_reached_is_reported_and_latency_counts_from_when_a_r
         printed.contains("behind    the rate was not reached: "),
         "{printed}"
     );
+}
+
+/// What was due is said at once, also where it is more than could be counted one by one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_far_beyond_the_machine_ends_in_time() {
+    let (toy, address) = Toy::start(Fault::None).await;
+    let arguments = ["--descriptor", "user=x", "--rate", "1G", "--for", "1s"];
+    let output = load(address, &[&arguments[..], &["--format", "json"]].concat()).await;
+    let result = result(&output);
+    let count = |name: &str| result[name].as_u64().expect("a count");
+    assert_eq!(count("sent") + count("not_sent"), 1_000_000_000, "{result}");
+    assert_eq!(toy.state(|state| state.requests), count("sent"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -371,6 +396,12 @@ const WRONG: &[(&str, &[&str], &str)] = &[
     ("a=b", &["--header", "x"], "write NAME: VALUE"),
     ("a=b", &["--pid", "weir"], "weir=4711"),
     ("a=b", &["--pid", "weir=4294967295"], "there is no process"),
+    ("a=b", &["--pid", "load=1"], "`load` is this one"),
+    (
+        "a=b",
+        &["--pid", "x=1", "--pid", "x=2"],
+        "`x` names another process",
+    ),
     ("a=b", &["--concurrency", "0"], "1..=100000"),
 ];
 

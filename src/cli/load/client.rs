@@ -380,8 +380,9 @@ fn keep_time(
     begin: Instant,
     sender: &mpsc::Sender<Instant>,
 ) -> u64 {
-    let mut end = until.time.unwrap_or(Duration::MAX);
-    for count in 0..until.iterations.unwrap_or(u64::MAX) {
+    let end = until.time.unwrap_or(Duration::MAX);
+    let most = until.iterations.unwrap_or(u64::MAX);
+    for count in 0..most {
         let due = arrivals.next(&mut random);
         let Some(at) = begin.checked_add(due).filter(|_| due < end) else {
             return count;
@@ -395,10 +396,10 @@ fn keep_time(
             }
             thread::sleep(left.min(LONGEST_SLEEP));
         }
-        // When the receiver is gone, the rest is only counted.
+        // The receiver is gone. What is due may be far more than could be counted one by one.
         if sender.blocking_send(at).is_err() {
-            end = end.min(begin.elapsed());
+            return arrivals.due_before(end.min(begin.elapsed())).min(most);
         }
     }
-    until.iterations.unwrap_or(u64::MAX)
+    most
 }

@@ -352,6 +352,8 @@ fn failure_of(headers: &HeaderMap) -> Option<Failure> {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(2);
+    // A number that gRPC does not know is UNKNOWN, so that a server has only so many.
+    let code = i32::from(tonic::Code::from(code));
     (code != 0).then(|| {
         let message = headers
             .get("grpc-message")

@@ -4,6 +4,9 @@ use std::fs;
 
 use rustix::param::clock_ticks_per_second;
 
+/// What the result calls this process.
+pub(super) const OWN: &str = "load";
+
 /// A process whose CPU time is measured.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
@@ -28,7 +31,7 @@ impl Process {
 
     /// This process, from now on; `None` without `/proc`.
     pub(super) fn own() -> Option<Self> {
-        Self::begin("load", "self")
+        Self::begin(OWN, "self")
     }
 
     fn begin(name: &str, id: &str) -> Option<Self> {

@@ -14,8 +14,13 @@ use super::requests::written;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::time::{Micros, Span, Unit};
 
-/// The most counters of descriptors and windows at a time: about 200 MB.
-const MAX_COUNTERS: usize = 1_000_000;
+/// The most memory of the counters at a time, and that of one beside its entries: a place in a table
+/// that may be half empty.
+const MAX_BYTES: usize = 256 << 20;
+const COUNTER_BYTES: usize = 160;
+
+/// How late the client may see that the time of a request is over.
+const STALL: Duration = Duration::from_secs(1);
 
 /// So many hits per unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,17 +56,17 @@ struct Counter {
     granted: u64,
     /// Hits that may have been granted in it.
     possible: u64,
-    /// The least hits that were surely refused in it.
+    /// The most hits of a request that was surely refused in it.
     refused: Option<u64>,
 }
 
 /// The counts of all descriptors.
 pub(super) struct Exactness {
     threshold: Threshold,
-    timeout: Span,
+    patience: Span,
     windows: BTreeMap<u64, HashMap<Box<[u8]>, Counter>>,
-    counters: usize,
-    max_counters: usize,
+    bytes: usize,
+    max_bytes: usize,
     report: ExactnessReport,
 }
 
@@ -98,10 +103,10 @@ impl Exactness {
     pub(super) fn new(threshold: Threshold, timeout: Duration) -> Self {
         Self {
             threshold,
-            timeout: timeout.into(),
+            patience: timeout.saturating_add(STALL).into(),
             windows: BTreeMap::new(),
-            counters: 0,
-            max_counters: MAX_COUNTERS,
+            bytes: 0,
+            max_bytes: MAX_BYTES,
             report: ExactnessReport {
                 unit: threshold.unit.name(),
                 ..ExactnessReport::default()
@@ -113,7 +118,7 @@ impl Exactness {
     pub(super) fn take(&mut self, answered: &Answered) {
         let [sent, at] = answered.between;
         // An answer that arrives later than this has been given up.
-        let last = self.window(Micros(at.0.saturating_sub(self.timeout.micros())));
+        let last = self.window(Micros(at.0.saturating_sub(self.patience.micros())));
         self.judge_before(last);
         let statuses = answered
             .result
@@ -122,9 +127,9 @@ impl Exactness {
             .map(|response| (response, &response.statuses));
         for (index, descriptor) in answered.request.descriptors.iter().enumerate() {
             let code = statuses.map(|(response, statuses)| {
-                statuses
-                    .get(index)
-                    .map_or(response.overall_code(), DescriptorStatus::code)
+                let code = statuses.get(index).map(DescriptorStatus::code);
+                code.filter(|code| *code != Code::Unknown)
+                    .unwrap_or(response.overall_code())
             });
             let entries = &answered.request.message[descriptor.entries.clone()];
             if descriptor.hits > 0 {
@@ -143,11 +148,11 @@ impl Exactness {
                 return;
             };
             match code {
-                Some(Code::Ok) if first == last => counter.granted += hits,
-                Some(Code::Ok) | None => counter.possible += hits,
-                Some(_) if first == last => {
-                    counter.refused = Some(counter.refused.map_or(hits, |least| least.min(hits)));
+                Some(Code::Ok) if first == last => {
+                    counter.granted = counter.granted.saturating_add(hits);
                 }
+                Some(Code::Ok) | None => counter.possible = counter.possible.saturating_add(hits),
+                Some(_) if first == last => counter.refused = counter.refused.max(Some(hits)),
                 Some(_) => {}
             }
         }
@@ -160,10 +165,11 @@ impl Exactness {
     fn counter(&mut self, window: u64, entries: &[u8]) -> Option<&mut Counter> {
         let counters = self.windows.entry(window).or_default();
         if !counters.contains_key(entries) {
-            if self.counters == self.max_counters {
+            let bytes = self.bytes + COUNTER_BYTES + entries.len();
+            if bytes > self.max_bytes {
                 return None;
             }
-            self.counters += 1;
+            self.bytes = bytes;
             counters.insert(entries.into(), Counter::default());
         }
         counters.get_mut(entries)
@@ -177,8 +183,8 @@ impl Exactness {
             .filter(|oldest| *oldest.key() < window)
         {
             let (window, counters) = oldest.remove_entry();
-            self.counters -= counters.len();
             for (entries, counter) in counters {
+                self.bytes -= COUNTER_BYTES + entries.len();
                 self.judge(window, &entries, counter);
             }
         }
@@ -192,8 +198,10 @@ impl Exactness {
         } = counter;
         let threshold = self.threshold.hits;
         self.report.checked += 1;
-        // Hits were refused though there was room for them.
-        let is_less = refused.is_some_and(|least| granted + possible + least <= threshold);
+        // There was room for whatever was refused. Where refused hits count, the first refused request
+        // had no room, and smaller ones behind it are refused though they had.
+        let taken = granted.saturating_add(possible);
+        let is_less = refused.is_some_and(|most| taken.saturating_add(most) <= threshold);
         if granted <= threshold && !is_less {
             return;
         }
@@ -306,12 +314,54 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_the_bound_is_reported() {
         let mut exactness = exactness("1/day");
-        exactness.max_counters = 3;
+        exactness.max_bytes = 3 * (COUNTER_BYTES + 1);
         for name in [b"a", b"b", b"c", b"d", b"d", b"a"] {
             exactness.count(name, 1, OK, [Micros(0), Micros(1)]);
         }
         let report = exactness.finish();
         assert_eq!((report.checked, report.unchecked, report.wrong), (3, 2, 1));
+    }
+
+    #[test]
+    fn memory_of_judged_windows_is_free_again() {
+        let mut exactness = exactness("1/second");
+        exactness.max_bytes = 2 * (COUNTER_BYTES + 1);
+        for second in 0..10 {
+            exactness.judge_before(second);
+            for name in [b"a", b"b", b"c"] {
+                exactness.count(name, 1, OK, [Micros(second * SECOND); 2]);
+            }
+        }
+        let report = exactness.finish();
+        assert_eq!((report.checked, report.unchecked), (20, 10));
+    }
+
+    #[test]
+    fn small_requests_behind_a_large_one_that_was_refused_are_no_shortfall() {
+        for (granted, refused, wrong) in [
+            (90, &[11, 1][..], 0),
+            (90, &[10, 1], 1),
+            (100, &[1], 0),
+            (101, &[50], 1),
+            (0, &[200], 0),
+        ] {
+            let mut exactness = exactness("100/minute");
+            exactness.count(b"", granted, OK, [Micros(0); 2]);
+            for &hits in refused {
+                exactness.count(b"", hits, OVER, [Micros(0); 2]);
+            }
+            assert_eq!(exactness.finish().wrong, wrong, "{granted} {refused:?}");
+        }
+    }
+
+    #[test]
+    fn any_number_of_hits_can_be_counted() {
+        let mut exactness = exactness("1/minute");
+        for code in [OK, OK, None, None, OVER] {
+            exactness.count(b"", u64::MAX, code, [Micros(0); 2]);
+        }
+        let worst = exactness.finish().worst.expect("it was granted more");
+        assert_eq!((worst.granted, worst.possible), (u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -197,14 +197,16 @@ impl LoadReport {
             at_edges,
             unchecked,
         } = report;
+        let [checked, wrong, edges, missed] =
+            [checked, wrong, at_edges, unchecked].map(|n| count(*n));
         text += &format!("; {checked} descriptors in a {unit} were compared, {wrong} are wrong");
         if *at_edges > 0 {
             text += &format!(
-                "; {at_edges} were under way where a {unit} ended, and may belong to both sides"
+                "; {edges} were under way where a {unit} ended, and may belong to both sides"
             );
         }
         if *unchecked > 0 {
-            text += &format!("; {unchecked} were not compared, because too many are distinct");
+            text += &format!("; {missed} were not compared, because too many are distinct");
         }
         if let Some(Offender {
             descriptor,

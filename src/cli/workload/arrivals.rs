@@ -43,6 +43,20 @@ impl Arrivals {
         self.count += 1;
         Duration::try_from_secs_f64(self.seconds).unwrap_or(Duration::MAX)
     }
+
+    /// How many requests are due before this time, which is behind the last one that was drawn: random
+    /// ones that were not drawn count as their mean.
+    pub(in crate::cli) fn due_before(&self, end: Duration) -> u64 {
+        let end = end.as_secs_f64();
+        let due = match self.kind {
+            ArrivalKind::Constant => (end * self.per_second).ceil(),
+            ArrivalKind::Poisson => {
+                let left = (end - self.seconds).max(0.0);
+                (left * self.per_second).round() + self.count as f64
+            }
+        };
+        due as u64
+    }
 }
 
 #[cfg(test)]
@@ -58,6 +72,25 @@ mod tests {
             last = arrivals.next(&mut random);
         }
         assert_eq!(last, Duration::from_secs(10_000));
+    }
+
+    #[test]
+    fn requests_that_are_due_are_counted_without_drawing_them() {
+        for (per_second, millis) in [(3.0, 1_000), (100.0, 1_000), (7.5, 10_400), (1e6, 100)] {
+            let end = Duration::from_millis(millis);
+            let mut random = fastrand::Rng::with_seed(1);
+            let mut arrivals = Arrivals::new(ArrivalKind::Constant, per_second);
+            let foreseen = arrivals.due_before(end);
+            let due = (0..).take_while(|_| arrivals.next(&mut random) < end);
+            assert_eq!(due.count() as u64, foreseen, "{per_second} {millis}");
+        }
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut arrivals = Arrivals::new(ArrivalKind::Poisson, 1_000.0);
+        for _ in 0..50 {
+            arrivals.next(&mut random);
+        }
+        let rest = Duration::from_secs_f64(arrivals.seconds + 2.0);
+        assert_eq!(arrivals.due_before(rest), 2_050);
     }
 
     #[test]
