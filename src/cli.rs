@@ -14,6 +14,7 @@ mod hit;
 pub mod load;
 mod overrides;
 mod print;
+mod replay;
 mod replicas;
 mod serve;
 pub mod size;
@@ -70,6 +71,8 @@ enum Command {
     /// Send requests to a running service at a rate or as fast as it answers, and say how fast and
     /// how exact it is
     Load(Box<load::LoadCommand>),
+    /// Say what limits would have done to recorded requests: which, when and whose they would refuse
+    Replay(Box<replay::Replay>),
     /// Print the configuration with which Envoy sends what limit files limit
     Envoy(Box<envoy::Envoy>),
     /// Refuse the requests of a descriptor, at once and in all replicas
@@ -139,6 +142,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Unmatched(unmatched) => unmatched::run(&unmatched),
         Command::Hit(hit) => hit::run(hit),
         Command::Load(load) => load::run(*load),
+        Command::Replay(replay) => replay::run(&replay),
         Command::Envoy(envoy) => envoy::run(&envoy),
         Command::Block(which) => overrides::order(&which, "block", None),
         Command::Exempt(which) => overrides::order(&which, "exempt", None),

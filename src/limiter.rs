@@ -402,7 +402,8 @@ fn error_type(error: StoreError) -> &'static str {
     }
 }
 
-fn less_reserve(timeout: Duration) -> Duration {
+/// What is left of a deadline less the part that is reserved for the response.
+pub(crate) fn less_reserve(timeout: Duration) -> Duration {
     timeout.saturating_sub(if timeout < SHORT_DEADLINE {
         SMALL_RESERVE
     } else {
@@ -412,7 +413,7 @@ fn less_reserve(timeout: Duration) -> Duration {
 
 /// How long a request is held: for the longest delay of its shapers if the whole request is
 /// allowed, else not at all. A shaper in shadow mode does not delay.
-fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
+pub(crate) fn longest_delay(checks: &Checks, decisions: &Decisions) -> Span {
     let refused = checks.is_over_limit(decisions.iter().map(Decision::allows));
     if refused
         || decisions

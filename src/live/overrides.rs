@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+pub(crate) use self::file::read_overrides;
 pub use self::kept::Keeping;
 use self::kept::{Change, Kept, Mark, Reading, keep_ended};
 use self::place::Place;

@@ -30,6 +30,7 @@ use crate::store::redis::error as redis_error;
 pub use decision_log::DecisionFilter;
 use decode::decode_into;
 use http::HeaderMap;
+pub(crate) use log_text::LONGEST_TEXT;
 pub use log_text::{LoggedValues, MIN_SECRET_BYTES};
 pub use refusal_log::RefusalLog;
 use respond::{Framed, respond};

@@ -52,6 +52,7 @@ mod plots;
 mod redis;
 mod regions;
 mod reload;
+mod replay;
 mod replicas;
 mod requests;
 mod rules;

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::kept::{Change, Kept, Mark, Reading, keep_ended, read_record};
-use crate::limits::overrides::Record;
+use crate::limits::overrides::{Override, Record};
 use crate::live::replaced::replace;
 
 /// The largest file in bytes: 10,000 usual overrides have three megabytes.
@@ -36,21 +36,7 @@ impl File {
             if mark.as_ref() == Some(&current) {
                 return Ok(None);
             }
-            let (mut all, mut unreadable) = (Vec::new(), Vec::new());
-            let (values, ended) = elements(&path)?;
-            for (index, value) in values.iter().enumerate() {
-                match read_record(None, &value.to_string()) {
-                    Ok(kept) => all.push(kept),
-                    Err(error) => unreadable
-                        .push((format!("number {} in {}", index + 1, path.display()), error)),
-                }
-            }
-            Ok(Some(Reading {
-                mark: current,
-                all,
-                unreadable,
-                ended,
-            }))
+            Ok(Some(reading(&path, current)?))
         };
         tokio::task::spawn_blocking(read)
             .await
@@ -86,6 +72,39 @@ impl File {
         tokio::task::spawn_blocking(write)
             .await
             .unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// Everything in the file, which is in the state of `mark`.
+fn reading(path: &Path, mark: Mark) -> Result<Reading, String> {
+    let (mut all, mut unreadable) = (Vec::new(), Vec::new());
+    let (values, ended) = elements(path)?;
+    for (index, value) in values.iter().enumerate() {
+        match read_record(None, &value.to_string()) {
+            Ok(kept) => all.push(kept),
+            Err(error) => {
+                unreadable.push((format!("number {} in {}", index + 1, path.display()), error));
+            }
+        }
+    }
+    Ok(Reading {
+        mark,
+        all,
+        unreadable,
+        ended,
+    })
+}
+
+/// The overrides in a file as a service would read it, whether or not they have ended.
+///
+/// # Errors
+/// There is no file, it cannot be read, or one of the overrides cannot be.
+pub(crate) fn read_overrides(path: &Path) -> Result<Vec<Override>, String> {
+    fs::metadata(path).map_err(|error| unreadable(path, &error))?;
+    let reading = reading(path, Mark::default())?;
+    match reading.unreadable.first() {
+        Some((which, error)) => Err(format!("{which}: {error}")),
+        None => Ok(reading.all.into_iter().map(|kept| kept.one).collect()),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::core::verdict::{Decision, Wait};
 use crate::limits::plan::{By, Outcome};
 
 /// Characters of a domain, a key or a value.
-pub(super) const LONGEST_TEXT: usize = 64;
+pub(crate) const LONGEST_TEXT: usize = 64;
 /// Entries of a descriptor that a line shows.
 const MAX_ENTRIES: usize = 8;
 /// Bytes of a digest that are shown, as two digits each.

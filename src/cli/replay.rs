@@ -1,0 +1,409 @@
+//! `weir replay`: what limit files would do to a trace of requests, with the time of the trace in
+//! the place of the clock.
+//!
+//! `trace` reads rows in the order of time, or `workload` makes them up; `engine` decides them by
+//! the service's own functions, `tally` and `compare` count, and `result` and `report` are what the
+//! reader sees.
+
+mod compare;
+mod engine;
+mod report;
+mod result;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod workload;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::workload::{Fields, Hits, Template};
+use super::{UnusableFiles, UsageError, check, print};
+use crate::core::algorithm::AlgorithmKind;
+use crate::core::ask::Ask;
+use crate::core::time::{Micros, Span, parse_duration, people};
+use crate::limiter::less_reserve;
+use crate::limits::overrides::Overrides;
+use crate::limits::plan;
+use crate::limits::rules::limit::Limit;
+use crate::limits::rules::{Rules, compile};
+use crate::live::overrides::read_overrides;
+use crate::process::settings::ReadFlags;
+use crate::service::rls::decode::decode_into;
+use compare::Compare;
+use engine::{Engine, Setup, Variant};
+use result::{Difference, Outcome, Report};
+use tally::{Series, Tally};
+use trace::{BadRows, Requests, Row, Trace};
+use workload::{Workload, WorkloadFlags};
+
+/// The exit code where more is newly refused than may be.
+const TOO_MANY_REFUSED: u8 = 3;
+
+/// Rows between two looks at the progress.
+const ROWS_PER_LOOK: u64 = 16_384;
+
+/// Limits that are named where one is not found.
+const MAX_NAMED: usize = 10;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Example: weir replay trace.jsonl --config config --config next\n\n\
+    A line of a trace is a request as POST /json takes it, with its `time`:\n  \
+    {\"time\": \"2026-11-23T10:00:00.5Z\", \"domain\": \"demo\", \"descriptors\": [{\"entries\": \
+    [{\"key\": \"user\", \"value\": \"ann\"}]}]}"
+)]
+pub(super) struct Replay {
+    /// File of requests: JSON lines, CSV, or an access log of Envoy; `-` reads stdin. It may be in
+    /// gzip
+    #[arg(required_unless_present = "workload")]
+    trace: Option<PathBuf>,
+    /// Folder of limit files, or one file; a second one is compared with the first
+    #[arg(long, required = true, value_name = "PATH")]
+    config: Vec<PathBuf>,
+    /// File of overrides, as OVERRIDES_FILE; they apply until their ends, in the time of the trace
+    #[arg(long, value_name = "FILE")]
+    overrides: Option<PathBuf>,
+    /// Descriptor of the requests of CSV, an access log or a workload, such as
+    /// 'path={path},user={user}', where {name} is a column or a field; without one of its fields it
+    /// is left out, as by Envoy. May stand several times
+    #[arg(long, value_name = "TEMPLATE", value_parser = template)]
+    descriptor: Vec<Template>,
+    /// Domain of these requests, where the trace has no field `domain`
+    #[arg(long, short, requires = "descriptor")]
+    domain: Option<String>,
+    /// Hits of these requests, where the trace has no field `hits`, such as {uniform:1..500}
+    #[arg(long, value_name = "HITS", value_parser = Hits::parse, requires = "descriptor")]
+    hits: Option<Hits>,
+    /// Sort the rows by time, in memory, at most 4 GiB; without it, rows may be a minute out of
+    /// order
+    #[arg(long)]
+    sort: bool,
+    /// How long each request takes that has no duration of its own, such as 250ms: it ends what
+    /// limits of requests in flight count
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    duration: Option<Span>,
+    /// Deadline of a request, as the timeout of Envoy's rate-limit filter: shapers delay no request
+    /// beyond it [default: none]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    timeout: Option<Span>,
+    /// Exit with code 3 if the second configuration refuses more of the rows than this share that
+    /// the first one admits, such as 0.1%
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    fail_if_newly_refused: Option<f64>,
+    /// Run this limit by each algorithm, by its path such as demo.remote_address, or its name
+    #[arg(long, value_name = "LIMIT", conflicts_with = "fail_if_newly_refused")]
+    algorithms: Option<String>,
+    /// Write the report with its pictures to this file too
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Format of the output: text for people, json for programs
+    #[arg(long, default_value = "text", value_name = "text|json")]
+    format: print::Format,
+    #[command(flatten)]
+    workload: WorkloadFlags,
+    #[command(flatten)]
+    read: ReadFlags,
+}
+
+fn template(text: &str) -> Result<Template, String> {
+    Template::parse(text, Fields::Allowed).map_err(|error| error.to_string())
+}
+
+fn duration(text: &str) -> Result<Span, String> {
+    let parsed = parse_duration(text).map(Span::from);
+    parsed.map_err(|error| error.report().1.to_owned())
+}
+
+/// A share, from `0%` to `100%`.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text
+        .strip_suffix('%')
+        .and_then(|number| number.parse().ok());
+    let share = number.filter(|share| (0.0..=100.0).contains(share));
+    share.ok_or_else(|| "write a share such as 0.1%, from 0% to 100%".to_owned())
+}
+
+pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
+    let configs = replay.config.len();
+    let wrong = match () {
+        () if configs > 2 => "--config may stand twice at most",
+        () if configs == 2 && replay.algorithms.is_some() => "--algorithms is of one --config",
+        () if configs < 2 && replay.fail_if_newly_refused.is_some() => {
+            "--fail-if-newly-refused compares two configurations: write --config twice"
+        }
+        () => "",
+    };
+    if !wrong.is_empty() {
+        return Err(UsageError(wrong.to_owned()).into());
+    }
+    let mut pass = Pass::new(replay)?;
+    let (mut rows, progress) = Rows::open(replay)?;
+    while let Some(row) = rows.next()? {
+        pass.row(&row);
+        if pass.rows.is_multiple_of(ROWS_PER_LOOK) {
+            rows.show(&progress, pass.rows, row.at);
+        }
+    }
+    progress.finish_and_clear();
+    let report = pass.report(replay, rows.left_out())?;
+    if let Some(path) = &replay.html {
+        std::fs::write(path, report::page(&report))
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    replay.format.print(&report, Report::text)?;
+    let newly_refused = |difference: &Difference| difference.newly_refused.requests;
+    let count = report.difference.as_ref().map_or(0, newly_refused);
+    let share = 100.0 * count as f64 / report.rows.max(1) as f64;
+    Ok(match replay.fail_if_newly_refused {
+        Some(most) if share > most => ExitCode::from(TOO_MANY_REFUSED),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// Where rows come from.
+enum Rows {
+    Trace(Box<Trace>),
+    Workload(Box<Workload>),
+}
+
+impl Rows {
+    /// With the progress, which is shown on a terminal.
+    fn open(replay: &Replay) -> anyhow::Result<(Self, ProgressBar)> {
+        let requests = || Requests {
+            domain: replay.domain.clone(),
+            templates: replay.descriptor.clone(),
+            hits: replay.hits.clone(),
+            random: fastrand::Rng::with_seed(replay.workload.seed),
+        };
+        if let Some(workload) = Workload::new(&replay.workload, requests())? {
+            let progress = bar(Some(workload.end().since(workload::BEGIN).micros()))?;
+            return Ok((Self::Workload(Box::new(workload)), progress));
+        }
+        let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
+        let (stream, bytes): (Box<dyn Read>, _) = if path == Path::new("-") {
+            (Box::new(std::io::stdin()), None)
+        } else {
+            let unreadable = || format!("{} cannot be read", path.display());
+            let file = File::open(path).with_context(unreadable)?;
+            let bytes = file.metadata().with_context(unreadable)?.len();
+            (Box::new(file), Some(bytes))
+        };
+        let progress = bar(bytes)?;
+        let trace = Trace::new(progress.wrap_read(stream), requests(), replay.sort)?;
+        Ok((Self::Trace(Box::new(trace)), progress))
+    }
+
+    fn next(&mut self) -> anyhow::Result<Option<Row>> {
+        match self {
+            Self::Trace(trace) => trace.next(),
+            Self::Workload(workload) => Ok(workload.next()),
+        }
+    }
+
+    /// Shows the progress. That of a trace counts its bytes by itself.
+    fn show(&self, progress: &ProgressBar, rows: u64, at: Micros) {
+        progress.set_message(format!(
+            "{rows} rows, {}",
+            people::instant(people::timestamp(at))
+        ));
+        if let Self::Workload(_) = self {
+            progress.set_position(at.since(workload::BEGIN).micros());
+        }
+    }
+
+    /// The rows that could not be read, and how many lines have no request.
+    fn left_out(self) -> (BadRows, u64) {
+        match self {
+            Self::Trace(trace) => (trace.bad, trace.passed_over),
+            Self::Workload(_) => Default::default(),
+        }
+    }
+}
+
+/// A bar of so much work, where that is known.
+fn bar(length: Option<u64>) -> anyhow::Result<ProgressBar> {
+    let template = match length {
+        Some(_) => "{bar:30} {percent} %, {eta} left, {msg}",
+        None => "{spinner} {msg}",
+    };
+    let bar = length.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+    Ok(bar.with_style(ProgressStyle::with_template(template)?))
+}
+
+/// One pass over all rows, through all configurations at once.
+struct Pass {
+    runs: Vec<Run>,
+    duration: Option<Span>,
+    rows: u64,
+    /// The times of the first and the last row.
+    times: Option<(Micros, Micros)>,
+    offered: Series,
+    compare: Option<Compare>,
+    bad: BadRows,
+}
+
+/// One configuration.
+struct Run {
+    name: String,
+    engine: Engine,
+    tally: Tally,
+}
+
+impl Run {
+    fn new(name: String, setup: Setup) -> Self {
+        Self {
+            name,
+            engine: Engine::new(setup),
+            tally: Tally::default(),
+        }
+    }
+}
+
+impl Pass {
+    fn new(replay: &Replay) -> anyhow::Result<Self> {
+        let overrides = match &replay.overrides {
+            Some(path) => {
+                let read = read_overrides(path).map_err(anyhow::Error::msg)?;
+                Some(Arc::new(Overrides::new(read)))
+            }
+            None => None,
+        };
+        let mut runs = Vec::new();
+        for config in &replay.config {
+            let options = replay.read.options(config.clone(), false);
+            let read = check::read(&options);
+            let compiled = read.and_then(|read| compile::compile(&read.texts, &options.compile));
+            let rules = Arc::new(compiled.map_err(UnusableFiles::limits)?.rules);
+            let setup = |variant| Setup {
+                rules: Arc::clone(&rules),
+                plan: plan::Options {
+                    calendar_months: options.compile.process.calendar_months,
+                    ..plan::Options::default()
+                },
+                overrides: overrides.clone(),
+                max_hold: replay.timeout.map_or(Span::MAX, |timeout| {
+                    Span::from(less_reserve(timeout.into()))
+                }),
+                variant,
+            };
+            match &replay.algorithms {
+                Some(limit) => runs.extend(variants(limit_of(&rules, limit)?, setup)?),
+                None => runs.push(Run::new(config.display().to_string(), setup(None))),
+            }
+        }
+        Ok(Self {
+            compare: (replay.config.len() == 2).then(Compare::default),
+            runs,
+            duration: replay.duration,
+            rows: 0,
+            times: None,
+            offered: Series::default(),
+            bad: BadRows::default(),
+        })
+    }
+
+    /// Decides a row, which is not before the last one.
+    fn row(&mut self, row: &Row) {
+        let mut ask = Ask::default();
+        if let Err(error) = decode_into(&mut ask, &row.message) {
+            self.bad.add(row.line, &error);
+            return;
+        }
+        self.rows += 1;
+        self.offered.add(row.at);
+        let first = self.times.map_or(row.at, |(first, _)| first);
+        self.times = Some((first, row.at));
+        let duration = row.duration.or(self.duration);
+        let mut before = None;
+        for run in &mut self.runs {
+            let picked = run.engine.pick(&ask, duration);
+            let ask = picked.as_ref().unwrap_or(&ask);
+            let decided = run.engine.decide(row.at, duration, ask, &row.message);
+            run.tally.observe(row.at, ask, &decided);
+            match (&mut self.compare, before.take()) {
+                (Some(compare), Some(before)) => compare.observe(&before, &decided),
+                (Some(_), None) => before = Some(decided),
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// What it found. `bad` are the rows that could not be read before.
+    ///
+    /// # Errors
+    /// Too many rows are bad.
+    fn report(
+        self,
+        replay: &Replay,
+        (mut bad, passed_over): (BadRows, u64),
+    ) -> anyhow::Result<Report> {
+        bad.merge(&self.bad);
+        bad.check(self.rows)?;
+        let outcome = |run: &Run| Outcome::new(run.name.clone(), &run.engine, &run.tally);
+        let (first, last) = self.times.unwrap_or_default();
+        Ok(Report {
+            rows: self.rows,
+            from: self.times.map(|_| tally::instant(first)),
+            until: self.times.map(|_| tally::instant(last)),
+            seconds: last.since(first).micros() as f64 / 1e6,
+            passed_over,
+            bad_rows: bad,
+            algorithms_of: replay.algorithms.clone(),
+            configurations: self.runs.iter().map(outcome).collect(),
+            difference: self.compare.as_ref().map(Difference::new),
+            offered: self.offered,
+        })
+    }
+}
+
+/// The limit of this path, or the only one of this name.
+fn limit_of<'r>(rules: &'r Rules, wanted: &str) -> Result<&'r Limit, UsageError> {
+    if let Some(limit) = rules.limits().find(|limit| limit.path() == wanted) {
+        return Ok(limit);
+    }
+    let named = |limit: &&Limit| limit.name.as_deref() == Some(wanted);
+    let all: Vec<_> = rules.limits().filter(named).collect();
+    let (what, paths): (_, Vec<_>) = match all[..] {
+        [limit] => return Ok(limit),
+        [] => (
+            "no limit is",
+            rules.limits().map(Limit::path).take(MAX_NAMED).collect(),
+        ),
+        _ => (
+            "several limits are",
+            all.iter().map(|limit| limit.path()).collect(),
+        ),
+    };
+    let (wanted, paths) = (wanted.escape_debug(), paths.join(", "));
+    Err(UsageError(format!(
+        "--algorithms: {what} `{wanted}`; write a path, such as {paths}"
+    )))
+}
+
+/// A limit by each algorithm that its numbers allow.
+fn variants(limit: &Limit, setup: impl Fn(Option<Variant>) -> Setup) -> anyhow::Result<Vec<Run>> {
+    if limit.counts_in_flight() || limit.amounts().next().is_none() {
+        let what = "--algorithms: the limit has no rate, and so no other algorithm";
+        return Err(UsageError(what.to_owned()).into());
+    }
+    let mut runs = Vec::new();
+    for (name, kind) in AlgorithmKind::NAMED {
+        if kind == AlgorithmKind::Concurrency {
+            continue;
+        }
+        match Variant::new(limit, kind) {
+            Ok(variant) => runs.push(Run::new(name.to_owned(), setup(Some(variant)))),
+            Err(error) => print::error(format_args!("weir: {name} is left out: {error}")),
+        }
+    }
+    Ok(runs)
+}

@@ -1,0 +1,471 @@
+//! The result of a replay: for programs as it is, and in parts for a terminal and for a page.
+
+use serde::Serialize;
+
+use super::compare::{Changed, Compare};
+use super::engine::Engine;
+use super::tally::{LimitTally, Listed, MAX_LISTED, Series, Tally, Top};
+use super::trace::BadRows;
+use crate::cli::print;
+use crate::core::time::people;
+use crate::limits::plan::key::{self, EntryText};
+use crate::limits::rules::Rules;
+use crate::limits::rules::compile::OneLine;
+use crate::limits::rules::limit::{Limit, LimitId};
+use crate::observe::subjects::REQUEST_LIMIT;
+
+/// What is reported.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) rows: u64,
+    /// Times of the first and the last row.
+    pub(super) from: Option<String>,
+    pub(super) until: Option<String>,
+    pub(super) seconds: f64,
+    /// Lines of the trace without a request.
+    pub(super) passed_over: u64,
+    pub(super) bad_rows: BadRows,
+    /// The limit of which each configuration has another algorithm.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) algorithms_of: Option<String>,
+    pub(super) configurations: Vec<Outcome>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) difference: Option<Difference>,
+    /// Rows over time.
+    #[serde(skip)]
+    pub(super) offered: Series,
+}
+
+/// What one configuration did.
+#[derive(Serialize)]
+pub(super) struct Outcome {
+    pub(super) config: String,
+    ok: u64,
+    over_limit: u64,
+    /// Those with refusals first.
+    pub(super) limits: Vec<LimitOutcome>,
+    /// Limits that no row asked.
+    unused_limits: usize,
+    pub(super) most_refused: Vec<SubjectCount>,
+    unmatched: u64,
+    unmatched_kinds: Vec<UnmatchedKind>,
+    blocked_by_overrides: u64,
+    exempt_by_overrides: u64,
+    notes: Vec<String>,
+    /// Requests admitted over time.
+    #[serde(skip)]
+    pub(super) admitted: Series,
+}
+
+#[derive(Serialize)]
+pub(super) struct LimitOutcome {
+    pub(super) limit: String,
+    amount: String,
+    algorithm: &'static str,
+    shadow_mode: bool,
+    #[serde(flatten)]
+    pub(super) tally: LimitTally,
+}
+
+#[derive(Serialize)]
+pub(super) struct SubjectCount {
+    /// Its exact name, as commands take it.
+    subject: String,
+    domain: String,
+    pub(super) entries: Vec<EntryText>,
+    pub(super) count: u64,
+}
+
+#[derive(Serialize)]
+struct UnmatchedKind {
+    count: u64,
+    /// The first descriptor of the kind.
+    example: String,
+}
+
+/// What differs from the first configuration to the second one.
+#[derive(Serialize)]
+pub(super) struct Difference {
+    pub(super) newly_refused: Change,
+    newly_admitted: Change,
+}
+
+#[derive(Serialize)]
+pub(super) struct Change {
+    pub(super) requests: u64,
+    subjects: usize,
+    most: Vec<SubjectCount>,
+}
+
+/// A part of what people read.
+pub(super) enum Part {
+    /// What begins here.
+    Title(String),
+    Line(String),
+    /// A table, whose first columns are numbers. Without rows there is none.
+    Table {
+        title: String,
+        /// Names of columns; none where they are plain.
+        heads: Vec<&'static str>,
+        rows: Vec<Vec<String>>,
+        numbers: usize,
+    },
+}
+
+impl Outcome {
+    pub(super) fn new(config: String, engine: &Engine, tally: &Tally) -> Self {
+        let rules = engine.rules();
+        let limit = |(&id, tally): (_, &LimitTally)| LimitOutcome::new(rules, id, tally.clone());
+        let mut limits: Vec<_> = tally.limits.iter().map(limit).collect();
+        limits.sort_by(|one, other| {
+            let order = |limit: &LimitOutcome| (limit.tally.refused, limit.tally.asked);
+            let by_counts = order(other).cmp(&order(one));
+            by_counts.then_with(|| one.limit.cmp(&other.limit))
+        });
+        let mut kinds: Vec<_> = tally.unmatched.kinds.values().cloned().collect();
+        kinds.sort_by(|one, other| other.cmp(one));
+        let kind = |(count, example)| UnmatchedKind { count, example };
+        Self {
+            config,
+            ok: tally.ok,
+            over_limit: tally.over_limit,
+            unused_limits: rules.limit_count() - tally.limits.keys().flatten().count(),
+            limits,
+            most_refused: listed(&tally.most_refused),
+            unmatched: tally.unmatched.count,
+            unmatched_kinds: kinds.into_iter().take(MAX_LISTED).map(kind).collect(),
+            blocked_by_overrides: tally.blocked,
+            exempt_by_overrides: tally.exempt,
+            notes: notes(engine, tally),
+            admitted: tally.admitted.clone(),
+        }
+    }
+}
+
+/// What limits the meaning of the counts.
+fn notes(engine: &Engine, tally: &Tally) -> Vec<String> {
+    let notes = [
+        (
+            if engine.is_variant() {
+                0
+            } else {
+                engine.left_out
+            },
+            "descriptors of limits of requests in flight are left out, because their durations are \
+             unknown; write --duration",
+        ),
+        (
+            engine.not_released,
+            "requests in flight were not released before max_duration, because more than a million \
+             were in flight",
+        ),
+        (
+            engine.evicted(),
+            "keys left the memory store because it was full, as in a service with default settings",
+        ),
+        (
+            tally.uncounted,
+            "decisions were on subjects beyond the first million, which are not counted as subjects",
+        ),
+    ];
+    let notes = notes.into_iter().filter(|(count, _)| *count > 0);
+    notes
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect()
+}
+
+impl LimitOutcome {
+    fn new(rules: &Rules, id: Option<LimitId>, tally: LimitTally) -> Self {
+        let limit = id.map(|id| rules.limit(id));
+        let amount = limit.and_then(|limit| limit.amounts().next());
+        let path = |limit: &Limit| match &limit.plan {
+            Some(plan) => format!("{} (plan {plan})", limit.path()),
+            None => limit.path(),
+        };
+        Self {
+            limit: limit.map_or_else(|| REQUEST_LIMIT.to_owned(), path),
+            amount: match (limit, amount) {
+                (Some(limit), _) if limit.is_by_rows => "by rows".to_owned(),
+                (_, Some(amount)) => amount.rate.to_string(),
+                _ => "of the request".to_owned(),
+            },
+            algorithm: amount.map_or("", |amount| amount.algorithm.spec().name),
+            shadow_mode: limit.is_some_and(|limit| limit.shadow_mode),
+            tally,
+        }
+    }
+}
+
+fn listed(top: &Top) -> Vec<SubjectCount> {
+    let subject = |one: &Listed| {
+        let parts = key::read(&one.key);
+        SubjectCount {
+            subject: key::name(&one.key),
+            domain: parts.domain,
+            entries: parts.entries,
+            count: one.count,
+        }
+    };
+    top.0.iter().map(subject).collect()
+}
+
+impl Difference {
+    pub(super) fn new(compare: &Compare) -> Self {
+        let change = |changed: &Changed| Change {
+            requests: changed.requests,
+            subjects: changed.subjects.len(),
+            most: listed(&changed.subjects.top),
+        };
+        Self {
+            newly_refused: change(&compare.newly_refused),
+            newly_admitted: change(&compare.newly_admitted),
+        }
+    }
+
+    fn parts(&self, configs: &str, rows: u64) -> [Part; 3] {
+        let Self {
+            newly_refused,
+            newly_admitted,
+        } = self;
+        let count = |change: &Change| {
+            let share = percent(change.requests, rows);
+            format!(
+                "{} ({share}) of {} subjects",
+                change.requests, change.subjects
+            )
+        };
+        let (refused, admitted) = (count(newly_refused), count(newly_admitted));
+        [
+            Part::Title(format!(
+                "{configs}: newly refused {refused}, newly admitted {admitted}"
+            )),
+            subjects("most newly refused subjects", &newly_refused.most),
+            subjects("most newly admitted subjects", &newly_admitted.most),
+        ]
+    }
+}
+
+/// A part of a whole in percent.
+fn percent(part: u64, whole: u64) -> String {
+    format!("{:.2} %", 100.0 * part as f64 / whole.max(1) as f64)
+}
+
+impl Report {
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        self.parts().iter().map(Part::text).collect()
+    }
+
+    /// What people read, the rows first.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        let times = match (&self.from, &self.until) {
+            (Some(from), Some(until)) => {
+                format!(" from {from} to {until} ({})", people::span(self.seconds))
+            }
+            _ => String::new(),
+        };
+        let mut parts = vec![Part::Line(format!("{} rows{times}", self.rows))];
+        if self.passed_over > 0 {
+            parts.push(Part::Line(format!(
+                "{} lines have no request",
+                self.passed_over
+            )));
+        }
+        parts.push(Part::Table {
+            title: format!("{} rows cannot be read, such as", self.bad_rows.count),
+            heads: Vec::new(),
+            rows: self.bad_rows.named(),
+            numbers: 0,
+        });
+        if let Some(limit) = &self.algorithms_of {
+            self.by_algorithm(limit, &mut parts);
+        } else {
+            self.configurations
+                .iter()
+                .for_each(|one| one.write(&mut parts));
+        }
+        if let Some(difference) = &self.difference {
+            let configs = self.configurations.iter();
+            let configs: Vec<_> = configs
+                .map(|one| OneLine(&one.config).to_string())
+                .collect();
+            parts.extend(difference.parts(&configs.join(" -> "), self.rows));
+        }
+        parts
+    }
+
+    /// One limit by each algorithm.
+    fn by_algorithm(&self, limit: &str, parts: &mut Vec<Part>) {
+        let mut heads = LimitOutcome::HEADS.to_vec();
+        heads.splice(7.., ["longest delay", "algorithm"]);
+        let row = |outcome: &Outcome| {
+            let limit = outcome.limits.first()?;
+            let delay = people::span(limit.tally.longest_delay_seconds);
+            let mut cells = limit.cells();
+            cells.splice(7.., [delay, outcome.config.clone()]);
+            Some(cells)
+        };
+        parts.push(Part::Title(format!("{} by each algorithm", OneLine(limit))));
+        let rows: Vec<_> = self.configurations.iter().filter_map(row).collect();
+        if rows.is_empty() {
+            parts.push(Part::Line("no row asks this limit".to_owned()));
+        }
+        parts.push(Part::Table {
+            title: String::new(),
+            heads,
+            rows,
+            numbers: 4,
+        });
+        let notes = self
+            .configurations
+            .iter()
+            .flat_map(|outcome| &outcome.notes);
+        parts.extend(notes.cloned().map(Part::Line));
+    }
+}
+
+impl Outcome {
+    fn write(&self, parts: &mut Vec<Part>) {
+        let Self { ok, over_limit, .. } = self;
+        let share = percent(*over_limit, ok + over_limit);
+        let config = OneLine(&self.config);
+        let kinds = self.unmatched_kinds.iter();
+        parts.extend([
+            Part::Title(format!(
+                "{config}: {ok} OK, {over_limit} OVER_LIMIT ({share})"
+            )),
+            Part::Table {
+                title: String::new(),
+                heads: LimitOutcome::HEADS.to_vec(),
+                rows: self.limits.iter().map(LimitOutcome::cells).collect(),
+                numbers: 4,
+            },
+            subjects("most refused subjects", &self.most_refused),
+            Part::Table {
+                title: format!("{} descriptors without a limit, such as", self.unmatched),
+                heads: Vec::new(),
+                rows: kinds
+                    .map(|kind| vec![kind.count.to_string(), kind.example.clone()])
+                    .collect(),
+                numbers: 1,
+            },
+        ]);
+        let mut line = |text| parts.push(Part::Line(text));
+        for LimitOutcome { limit, tally, .. } in &self.limits {
+            let LimitTally {
+                trial_asked,
+                trial_refused,
+                ..
+            } = tally;
+            if *trial_asked > 0 {
+                let share = percent(*trial_refused, *trial_asked);
+                line(format!(
+                    "the trial of {limit} would refuse {trial_refused} of {trial_asked} ({share})"
+                ));
+            }
+            if tally.longest_delay_seconds > 0.0 {
+                let delay = people::span(tally.longest_delay_seconds);
+                line(format!("{limit} delays requests by up to {delay}"));
+            }
+        }
+        for (count, what) in [
+            (
+                self.blocked_by_overrides,
+                "descriptors are blocked by overrides",
+            ),
+            (
+                self.exempt_by_overrides,
+                "descriptors are exempt by overrides",
+            ),
+            (self.unused_limits as u64, "limits were asked by no row"),
+        ] {
+            if count > 0 {
+                line(format!("{count} {what}"));
+            }
+        }
+        self.notes.iter().cloned().for_each(line);
+    }
+}
+
+impl LimitOutcome {
+    const HEADS: [&str; 8] = [
+        "asked",
+        "admitted",
+        "refused",
+        "share",
+        "subjects",
+        "most",
+        "first refused",
+        "limit",
+    ];
+
+    /// One for each of the heads.
+    fn cells(&self) -> Vec<String> {
+        let Self { tally, amount, .. } = self;
+        let most = match self.algorithm {
+            "concurrency" => amount.clone(),
+            _ => format!("{} of {amount}", tally.most_in_window),
+        };
+        let shadow = if self.shadow_mode {
+            " (shadow mode)"
+        } else {
+            ""
+        };
+        vec![
+            tally.asked.to_string(),
+            tally.admitted.to_string(),
+            tally.refused.to_string(),
+            percent(tally.refused, tally.asked),
+            format!("{} of {}", tally.subjects_refused, tally.subjects),
+            most,
+            tally
+                .first_refused
+                .clone()
+                .unwrap_or_else(|| "-".to_owned()),
+            format!("{}{shadow}", OneLine(&self.limit)),
+        ]
+    }
+}
+
+/// A list of subjects: counts, domains and entries.
+fn subjects(title: &str, subjects: &[SubjectCount]) -> Part {
+    let row = |one: &SubjectCount| {
+        let entries = print::row(&one.entries, Some(&one.subject));
+        vec![
+            one.count.to_string(),
+            OneLine(&one.domain).to_string(),
+            entries,
+        ]
+    };
+    Part::Table {
+        title: title.to_owned(),
+        heads: Vec::new(),
+        rows: subjects.iter().map(row).collect(),
+        numbers: 1,
+    }
+}
+
+impl Part {
+    fn text(&self) -> String {
+        match self {
+            Self::Title(text) => format!("\n{text}\n"),
+            Self::Line(text) => format!("{text}\n"),
+            Self::Table { rows, .. } if rows.is_empty() => String::new(),
+            Self::Table {
+                title,
+                heads,
+                rows,
+                numbers,
+            } => {
+                let heads: Vec<_> = heads.iter().map(|&head| head.to_owned()).collect();
+                let heads = Some(heads).filter(|heads| !heads.is_empty());
+                let all: Vec<_> = heads.into_iter().chain(rows.iter().cloned()).collect();
+                let table = print::table(&all, *numbers);
+                let lines = table.lines().map(|line| format!("  {line}\n"));
+                let title = Some(title).filter(|title| !title.is_empty());
+                let title = title.map(|title| format!("{title}:\n"));
+                title.into_iter().chain(lines).collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! What is counted while a configuration runs: by limit, by subject and over time. All of it is
+//! bounded, whatever a trace holds.
+
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashMap;
+use serde::Serialize;
+
+use super::engine::Decided;
+use crate::core::ask::Ask;
+use crate::core::time::{Micros, people};
+use crate::limits::plan::{By, Outcome};
+use crate::limits::rules::limit::LimitId;
+
+/// Subjects whose counts are kept, in each configuration: as many keys as the memory store has by
+/// default.
+const MAX_SUBJECTS: usize = 1_000_000;
+
+/// Rows of each list of subjects.
+pub(super) const MAX_LISTED: usize = 10;
+
+/// Kinds of descriptors without a limit that are listed.
+const MAX_UNMATCHED: usize = 1_000;
+
+/// Counts over time at most, so that a picture has no more points than its width.
+const MAX_BINS: usize = 600;
+
+/// The counts of a limit, as they are reported.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct LimitTally {
+    /// Decisions.
+    pub(super) asked: u64,
+    pub(super) admitted: u64,
+    pub(super) refused: u64,
+    hits_asked: u64,
+    hits_admitted: u64,
+    pub(super) subjects: u64,
+    pub(super) subjects_refused: u64,
+    pub(super) first_refused: Option<String>,
+    /// The most that it admitted in one window of one subject, in its units.
+    pub(super) most_in_window: u64,
+    pub(super) longest_delay_seconds: f64,
+    /// Decisions of its trial.
+    pub(super) trial_asked: u64,
+    pub(super) trial_refused: u64,
+    /// Refusals over time.
+    #[serde(skip)]
+    pub(super) refusals: Series,
+}
+
+/// The counts of a subject.
+#[derive(Debug, Default)]
+struct SubjectTally {
+    asked: u64,
+    refused: u64,
+    /// The number of its current window, and the hits that were admitted in it.
+    window: u64,
+    admitted: u64,
+}
+
+/// An instant as programs read it.
+pub(super) fn instant(at: Micros) -> String {
+    people::timestamp(at).to_string()
+}
+
+/// All counts of a configuration.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) ok: u64,
+    pub(super) over_limit: u64,
+    /// Requests admitted over time, by the instant at which shapers let them pass.
+    pub(super) admitted: Series,
+    /// `None` is the limits that requests bring along.
+    pub(super) limits: HashMap<Option<LimitId>, LimitTally>,
+    subjects: HashMap<u64, SubjectTally>,
+    /// Decisions on subjects beyond those that are kept.
+    pub(super) uncounted: u64,
+    pub(super) most_refused: Top,
+    pub(super) unmatched: Unmatched,
+    pub(super) blocked: u64,
+    pub(super) exempt: u64,
+    hasher: RandomState,
+}
+
+impl Tally {
+    /// Counts what was decided on a request that was sent `at`.
+    pub(super) fn observe(&mut self, at: Micros, ask: &Ask<'_>, decided: &Decided) {
+        let outcomes = decided.outcomes();
+        for (slot, outcome) in outcomes.each.iter().enumerate() {
+            match outcome.by {
+                By::Check { .. } => self.check(at, outcome, outcomes.is_undone),
+                By::Block(_) => {
+                    self.blocked += 1;
+                    self.blocks(outcome);
+                }
+                By::Exempt => self.exempt += 1,
+                By::NoLimit if outcome.limit.is_none() => self.unmatched.add(ask, slot),
+                By::NoLimit | By::Unlimited => {}
+            }
+        }
+        if let Some(trials) = &decided.plan.trials {
+            for (index, _, trial) in trials.iter() {
+                let limit = self.limits.entry(Some(trial.limit)).or_default();
+                limit.trial_asked += 1;
+                limit.trial_refused += u64::from(!decided.tried[index.0].allows());
+            }
+        }
+        if outcomes.is_over_limit {
+            self.over_limit += 1;
+        } else {
+            self.ok += 1;
+            self.admitted.add(at + decided.delay);
+        }
+    }
+
+    fn check(&mut self, at: Micros, outcome: &Outcome<'_>, is_undone: bool) {
+        let (
+            By::Check {
+                planned,
+                check,
+                decision,
+            },
+            Some(key),
+        ) = (outcome.by, outcome.counter)
+        else {
+            return;
+        };
+        if check.hits < 0 {
+            return;
+        }
+        let hits = check.hits.unsigned_abs();
+        let allowed = decision.allows();
+        let id = outcome.limit.map(|found| found.limit.id);
+        let limit = self.limits.entry(id).or_default();
+        limit.asked += 1;
+        limit.hits_asked = limit.hits_asked.saturating_add(hits);
+        if let Some(verdict) = decision.verdict() {
+            let delay = verdict.delay.micros() as f64 / 1e6;
+            limit.longest_delay_seconds = limit.longest_delay_seconds.max(delay);
+        }
+        if allowed {
+            limit.admitted += 1;
+        } else {
+            limit.refused += 1;
+            limit.first_refused.get_or_insert_with(|| instant(at));
+            limit.refusals.add(at);
+        }
+        let fingerprint = self.hasher.hash_one(key);
+        let is_full = self.subjects.len() >= MAX_SUBJECTS;
+        let subject = match self.subjects.entry(fingerprint) {
+            hashbrown::hash_map::Entry::Vacant(_) if is_full => {
+                self.uncounted += 1;
+                return;
+            }
+            entry => entry.or_default(),
+        };
+        subject.asked += 1;
+        limit.subjects += u64::from(subject.asked == 1);
+        if !allowed {
+            subject.refused += 1;
+            limit.subjects_refused += u64::from(subject.refused == 1);
+            self.most_refused.note(fingerprint, subject.refused, key);
+        } else if !is_undone && !check.algorithm.has_holders() {
+            limit.hits_admitted = limit.hits_admitted.saturating_add(hits);
+            let window = check.algorithm.window().number_at(at);
+            if subject.window != window {
+                (subject.window, subject.admitted) = (window, 0);
+            }
+            subject.admitted = subject.admitted.saturating_add(hits);
+            let units = planned.scale.units(subject.admitted);
+            limit.most_in_window = limit.most_in_window.max(units);
+        }
+    }
+
+    fn blocks(&mut self, outcome: &Outcome<'_>) {
+        let Some(key) = outcome.counter else { return };
+        let fingerprint = self.hasher.hash_one(key);
+        if self.subjects.len() < MAX_SUBJECTS || self.subjects.contains_key(&fingerprint) {
+            let subject = self.subjects.entry(fingerprint).or_default();
+            (subject.asked, subject.refused) = (subject.asked + 1, subject.refused + 1);
+            self.most_refused.note(fingerprint, subject.refused, key);
+        }
+    }
+}
+
+/// A subject in a list.
+#[derive(Debug)]
+pub(super) struct Listed {
+    fingerprint: u64,
+    pub(super) count: u64,
+    /// The key of its counter.
+    pub(super) key: Box<[u8]>,
+}
+
+/// The subjects with the largest counts, largest first.
+///
+/// A subject enters when its count, which is exact, is above the smallest in the list. So those
+/// with the largest counts are in it at the end.
+#[derive(Debug, Default)]
+pub(super) struct Top(pub(super) Vec<Listed>);
+
+impl Top {
+    /// Notes the count of a subject, which has grown.
+    fn note(&mut self, fingerprint: u64, count: u64, key: &[u8]) {
+        let Self(list) = self;
+        if list.len() >= MAX_LISTED && list.last().is_some_and(|last| last.count >= count) {
+            return;
+        }
+        let at = list.iter().position(|one| one.fingerprint == fingerprint);
+        let mut one = match at {
+            Some(at) => list.remove(at),
+            None => Listed {
+                fingerprint,
+                count,
+                key: key.into(),
+            },
+        };
+        one.count = count;
+        let at = list.partition_point(|other| other.count >= count);
+        list.insert(at, one);
+        list.truncate(MAX_LISTED);
+    }
+}
+
+/// Counts of subjects, and those with the largest.
+#[derive(Debug, Default)]
+pub(super) struct Ranked {
+    counts: HashMap<u64, u64>,
+    hasher: RandomState,
+    pub(super) top: Top,
+}
+
+impl Ranked {
+    /// Counts a subject by the key of its counter.
+    pub(super) fn add(&mut self, key: &[u8]) {
+        let fingerprint = self.hasher.hash_one(key);
+        if self.counts.len() < MAX_SUBJECTS || self.counts.contains_key(&fingerprint) {
+            let count = self.counts.entry(fingerprint).or_default();
+            *count += 1;
+            self.top.note(fingerprint, *count, key);
+        }
+    }
+
+    /// The number of subjects.
+    pub(super) fn len(&self) -> usize {
+        self.counts.len()
+    }
+}
+
+/// Descriptors without a limit, by their domain and keys, with the first of each kind.
+#[derive(Debug, Default)]
+pub(super) struct Unmatched {
+    pub(super) count: u64,
+    pub(super) kinds: HashMap<u64, (u64, String)>,
+    hasher: RandomState,
+}
+
+impl Unmatched {
+    #[cold]
+    fn add(&mut self, ask: &Ask<'_>, slot: usize) {
+        self.count += 1;
+        let Some((_, entries)) = ask.descriptors().nth(slot) else {
+            return;
+        };
+        let keys: Vec<_> = entries.iter().map(|entry| entry.key).collect();
+        let kind = self.hasher.hash_one((ask.domain, keys));
+        if self.kinds.len() < MAX_UNMATCHED || self.kinds.contains_key(&kind) {
+            let name = || crate::limits::plan::key::name_of(ask.domain, entries.iter().copied());
+            self.kinds.entry(kind).or_insert_with(|| (0, name())).0 += 1;
+        }
+    }
+}
+
+/// A count over time, in seconds or, of a long trace, in more of them: at most 600 numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    /// The first second, once there is one.
+    begin: Option<u64>,
+    /// Seconds of a number.
+    width: u64,
+    bins: Vec<u64>,
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Self {
+            begin: None,
+            width: 1,
+            bins: Vec::new(),
+        }
+    }
+}
+
+impl Series {
+    /// Counts one at this instant, which is not before the first one.
+    pub(super) fn add(&mut self, at: Micros) {
+        let second = at.0 / 1_000_000;
+        let begin = *self.begin.get_or_insert(second);
+        let mut bin = (second.saturating_sub(begin) / self.width) as usize;
+        while bin >= MAX_BINS {
+            self.widen();
+            bin /= 2;
+        }
+        if self.bins.len() <= bin {
+            self.bins.resize(bin + 1, 0);
+        }
+        self.bins[bin] += 1;
+    }
+
+    fn widen(&mut self) {
+        self.width *= 2;
+        self.bins = self.bins.chunks(2).map(|pair| pair.iter().sum()).collect();
+    }
+
+    /// The counts a second, for so many parts of the time from `begin`, each of `width` seconds.
+    pub(super) fn rates(&self, begin: u64, width: u64, parts: usize) -> Vec<f64> {
+        let mut rates = vec![0.0; parts];
+        let own = self.begin.unwrap_or(begin).saturating_sub(begin);
+        for (index, &count) in self.bins.iter().enumerate() {
+            let part = (own + index as u64 * self.width) / width;
+            if let Some(rate) = rates.get_mut(part as usize) {
+                *rate += count as f64 / width as f64;
+            }
+        }
+        rates
+    }
+
+    /// Its first second.
+    pub(super) fn begin(&self) -> u64 {
+        self.begin.unwrap_or(0)
+    }
+
+    /// The second in which its last number ends; `None` if there is none.
+    pub(super) fn end(&self) -> Option<u64> {
+        Some(self.begin? + self.bins.len() as u64 * self.width)
+    }
+
+    /// The seconds of a number.
+    pub(super) const fn width(&self) -> u64 {
+        self.width
+    }
+}

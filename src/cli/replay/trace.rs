@@ -1,0 +1,262 @@
+//! Traces: rows of requests with their times, from a file or a pipe, in the order of time.
+//!
+//! The format is that of the first line: JSON objects, Envoy's default access log, or CSV with the
+//! names of its columns. A row becomes the bytes that Envoy would send, which take the service's
+//! own decoder.
+
+mod fields;
+mod lines;
+mod order;
+mod requests;
+mod weir_log;
+
+use std::io::Read;
+
+use anyhow::{Context, bail, ensure};
+use serde::Serialize;
+
+use crate::core::time::{Micros, Span, parse_duration};
+use crate::limits::overrides::parse_instant;
+use fields::Records;
+pub(super) use fields::Requests;
+use lines::Lines;
+use order::Order;
+use weir_log::WeirLog;
+
+/// One request of a trace.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// When it was sent.
+    pub(super) at: Micros,
+    /// Its line in the trace, from 1 on.
+    pub(super) line: u64,
+    /// How long it took, where the trace says so.
+    pub(super) duration: Option<Span>,
+    /// The `RateLimitRequest`, encoded. It need not be valid.
+    pub(super) message: Vec<u8>,
+}
+
+impl Ord for Row {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.line).cmp(&(other.at, other.line))
+    }
+}
+
+impl PartialOrd for Row {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Bad rows that are named.
+const MAX_NAMED: usize = 10;
+
+/// Of so many rows one may be bad.
+const MOST_BAD: u64 = 100;
+
+/// Rows that could not be used.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct BadRows {
+    /// How many.
+    pub(super) count: u64,
+    /// The first of them.
+    pub(super) first: Vec<BadRow>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct BadRow {
+    line: u64,
+    error: String,
+}
+
+impl BadRows {
+    /// Adds the row of this line.
+    pub(super) fn add(&mut self, line: u64, error: &impl ToString) {
+        self.count += 1;
+        if self.first.len() < MAX_NAMED {
+            let error = error.to_string();
+            self.first.push(BadRow { line, error });
+        }
+    }
+
+    /// Adds all of others.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.first.extend(other.first.iter().cloned());
+        self.first.sort_by_key(|bad| bad.line);
+        self.first.truncate(MAX_NAMED);
+    }
+
+    /// The first of them, as rows of a table.
+    pub(super) fn named(&self) -> Vec<Vec<String>> {
+        let row = |bad: &BadRow| vec![format!("line {}: {}", bad.line, bad.error.escape_debug())];
+        self.first.iter().map(row).collect()
+    }
+
+    /// # Errors
+    /// More than one of a hundred rows is bad. `good` are the others.
+    pub(super) fn check(&self, good: u64) -> anyhow::Result<()> {
+        if self.count * MOST_BAD > self.count + good {
+            bail!(
+                "{} of {} rows cannot be read, which is more than 1 %; the first:\n{}",
+                self.count,
+                self.count + good,
+                self.named().concat().join("\n")
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What a line is.
+enum Format {
+    /// Known with the first line.
+    Unknown(Requests),
+    /// A request, or a line of Weir's own log.
+    Requests(WeirLog),
+    /// Named fields.
+    Records(Box<Records>),
+}
+
+impl Format {
+    /// The format of a trace that begins with this line, and whether the line is no row.
+    ///
+    /// # Errors
+    /// It has none.
+    fn of(requests: Requests, first: &[u8]) -> anyhow::Result<(Self, bool)> {
+        if requests.templates.is_empty() {
+            ensure!(
+                first.starts_with(b"{"),
+                "the trace is not JSON: CSV and access logs need --descriptor, such as \
+                 --descriptor 'user={{user}}'"
+            );
+            return Ok((Self::Requests(WeirLog::default()), false));
+        }
+        let (records, is_head) = Records::new(requests, first).map_err(anyhow::Error::msg)?;
+        Ok((Self::Records(Box::new(records)), is_head))
+    }
+
+    /// The row of a line; `None` if it is about no request.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn row(&mut self, line: &[u8], number: u64) -> Result<Option<Row>, String> {
+        match self {
+            Self::Records(records) => records.row(line, number),
+            Self::Requests(log) if line.starts_with(weir_log::BEGIN) => log.row(line, number),
+            Self::Requests(_) | Self::Unknown(_) => requests::row(line, number).map(Some),
+        }
+    }
+}
+
+/// A trace.
+pub(super) struct Trace {
+    lines: Lines,
+    format: Format,
+    order: Order,
+    /// The last line was read.
+    ended: bool,
+    /// Rows that could not be read so far.
+    pub(super) bad: BadRows,
+    /// Lines that are about no request.
+    pub(super) passed_over: u64,
+}
+
+impl Trace {
+    /// The trace in this stream. `requests` makes requests of records. `sorts_all`: it is held in
+    /// memory, and sorted as a whole.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn new(
+        stream: impl Read + 'static,
+        requests: Requests,
+        sorts_all: bool,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            format: Format::Unknown(requests),
+            passed_over: 0,
+            lines: Lines::new(stream).context(UNREADABLE)?,
+            order: Order::new(sorts_all),
+            ended: false,
+            bad: BadRows::default(),
+        })
+    }
+
+    /// The next row in the order of time; `None` after the last one.
+    ///
+    /// # Errors
+    /// The trace cannot be read, or it is too far out of order.
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<Row>> {
+        loop {
+            if let Some(row) = self.order.pop(self.ended) {
+                return Ok(Some(row));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            let number = self.lines.number + 1;
+            let line = match self.lines.next().context(UNREADABLE)? {
+                None => {
+                    self.ended = true;
+                    continue;
+                }
+                Some(Ok([])) => continue,
+                Some(line) => line,
+            };
+            if let (Format::Unknown(requests), Ok(first)) = (&mut self.format, &line) {
+                let (format, is_head) = Format::of(std::mem::take(requests), first)?;
+                self.format = format;
+                if is_head {
+                    continue;
+                }
+            }
+            match line.and_then(|line| self.format.row(line, number)) {
+                Ok(Some(row)) => self.order.push(row).map_err(anyhow::Error::msg)?,
+                Ok(None) => self.passed_over += 1,
+                Err(error) => self.bad.add(number, &error),
+            }
+        }
+    }
+}
+
+const UNREADABLE: &str = "the trace cannot be read";
+
+/// An instant: RFC 3339, or seconds since 1970.
+fn time_of(text: &str) -> Result<Micros, String> {
+    match text.parse() {
+        Ok(seconds) => instant(seconds),
+        Err(_) => parse_instant(text).map_err(|_| no_time(text)),
+    }
+}
+
+/// The instant so many seconds after 1970.
+fn instant(seconds: f64) -> Result<Micros, String> {
+    let micros = (seconds * 1e6).round();
+    match (0.0..MOST_MICROS).contains(&micros) {
+        true => Ok(Micros(micros as u64)),
+        false => Err(no_time(&seconds.to_string())),
+    }
+}
+
+/// The end of the year 9999, in microseconds.
+const MOST_MICROS: f64 = 253_402_300_800e6;
+
+fn no_time(text: &str) -> String {
+    format!(
+        "`{}` is no time; write RFC 3339, such as 2026-11-23T10:00:00.5Z, or seconds since 1970",
+        text.escape_debug()
+    )
+}
+
+/// A duration with its units, or milliseconds, as Envoy writes them.
+fn duration_of(text: &str) -> Result<Span, String> {
+    let millis = text.parse().map(|millis: u32| u64::from(millis) * 1_000);
+    match millis {
+        Ok(micros) => Ok(Span::from_micros(micros)),
+        Err(_) => parse_duration(text).map(Span::from).map_err(|_| {
+            let text = text.escape_debug();
+            format!("`{text}` is no duration; write milliseconds, or a unit as in 250ms or 1m30s")
+        }),
+    }
+}

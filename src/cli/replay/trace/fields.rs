@@ -1,0 +1,500 @@
+//! Records of named fields, and the requests that Envoy would have sent of them: CSV, Envoy's access
+//! log, and JSON objects.
+//!
+//! `--descriptor` says what a route of Envoy would send. As there, a descriptor of which a field is
+//! missing is left out, and a request without descriptors is not sent.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
+use csv_core::ReadRecordResult;
+use prost::Message;
+use serde_json::Value;
+
+use super::{Row, duration_of, time_of};
+use crate::cli::workload::{Filled, Hits, Template};
+use crate::core::proto::rate_limit_descriptor::Entry;
+use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
+
+/// Names of the time of a record: ours, and those of Envoy's and others' logs.
+const TIMES: [&str; 4] = ["time", "start_time", "@timestamp", "timestamp"];
+
+/// The other fields that have a meaning.
+const DOMAIN: &str = "domain";
+const HITS: &str = "hits";
+const DURATION: &str = "duration";
+
+/// The fields of Envoy's default access log, in their order. Source: Envoy, "Access logging",
+/// "Default format string".
+const ENVOY: [&str; 15] = [
+    "start_time",
+    "method",
+    "path",
+    "protocol",
+    "response_code",
+    "response_flags",
+    "bytes_received",
+    "bytes_sent",
+    "duration",
+    "upstream_service_time",
+    "x_forwarded_for",
+    "user_agent",
+    "request_id",
+    "authority",
+    "upstream_host",
+];
+
+/// The values of a record, by the names that are asked for.
+type Values<'l> = Vec<Option<Cow<'l, [u8]>>>;
+
+/// How requests are made of records.
+#[derive(Default)]
+pub(in crate::cli::replay) struct Requests {
+    /// Where a record names none.
+    pub(in crate::cli::replay) domain: Option<String>,
+    /// One for each descriptor.
+    pub(in crate::cli::replay) templates: Vec<Template>,
+    /// Of a request, where a record names none.
+    pub(in crate::cli::replay) hits: Option<Hits>,
+    pub(in crate::cli::replay) random: fastrand::Rng,
+}
+
+/// Reads records.
+pub(super) struct Records {
+    requests: Requests,
+    /// The fields that are asked for.
+    names: Vec<String>,
+    /// Of each template, which of these its fields are.
+    fields: Vec<Vec<usize>>,
+    form: Form,
+    filled: Filled,
+}
+
+/// How a line holds a record.
+enum Form {
+    /// A column for each field, with those of the names.
+    Csv(Box<Csv>, Vec<Option<usize>>),
+    Envoy,
+    Json,
+}
+
+impl Records {
+    /// Records in the form of this line, which is the first one, and whether it is the names of
+    /// columns and no record.
+    ///
+    /// # Errors
+    /// There is no column of that name.
+    pub(super) fn new(requests: Requests, first: &[u8]) -> Result<(Self, bool), String> {
+        let mut names: Vec<String> = TIMES.map(str::to_owned).to_vec();
+        names.extend([DOMAIN, HITS, DURATION].map(str::to_owned));
+        let mut index_of = |name: &String| {
+            names
+                .iter()
+                .position(|known| known == name)
+                .unwrap_or_else(|| {
+                    names.push(name.clone());
+                    names.len() - 1
+                })
+        };
+        let templates = requests.templates.iter();
+        let fields = templates
+            .map(|template| template.fields().iter().map(&mut index_of).collect())
+            .collect();
+        let form = match first.first() {
+            Some(b'{') => Form::Json,
+            Some(b'[') => Form::Envoy,
+            _ => {
+                let mut csv = Box::new(Csv::new());
+                let columns = csv.read(first)?;
+                let column = |name: &String| columns.iter().position(|own| *own == name.as_bytes());
+                let positions: Vec<_> = names.iter().map(column).collect();
+                let of_templates = names.iter().zip(&positions).skip(TIMES.len() + 3);
+                let missing = of_templates
+                    .filter(|(_, at)| at.is_none())
+                    .map(|(name, _)| name);
+                if let Some(name) = missing.into_iter().next() {
+                    let columns = columns.iter().map(|name| String::from_utf8_lossy(name));
+                    let columns = columns.collect::<Vec<_>>().join(", ");
+                    return Err(format!(
+                        "--descriptor names {{{name}}}, which is no column; the first line has: {}",
+                        columns.escape_debug()
+                    ));
+                }
+                Form::Csv(csv, positions)
+            }
+        };
+        let has_head = matches!(form, Form::Csv(..));
+        let records = Self {
+            requests,
+            names,
+            fields,
+            form,
+            filled: Filled::default(),
+        };
+        Ok((records, has_head))
+    }
+
+    /// The row of a line; `None` if it has no descriptors.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn row(&mut self, line: &[u8], number: u64) -> Result<Option<Row>, String> {
+        let mut object = serde_json::Map::new();
+        let values: Values<'_> = match &mut self.form {
+            Form::Csv(csv, positions) => csv.values(line, positions)?,
+            Form::Envoy => envoy(line, &self.names)?,
+            Form::Json => {
+                object = serde_json::from_slice(line)
+                    .map_err(|error| format!("it is no JSON object: {error}"))?;
+                let value = |name: &String| object.get(name).and_then(text);
+                self.names.iter().map(value).collect()
+            }
+        };
+        let [times @ .., domain, hits, duration] = &values[..TIMES.len() + 3] else {
+            return Ok(None);
+        };
+        let utf8 = |value: &Cow<'_, [u8]>| String::from_utf8_lossy(value).into_owned();
+        let time = times.iter().flatten().next().map(utf8);
+        let hits = match hits.as_ref().map(utf8) {
+            Some(hits) => hits.parse().map_err(|_| {
+                format!(
+                    "`{}` are no hits; write a whole number",
+                    hits.escape_debug()
+                )
+            })?,
+            None => self.requests.hits.as_ref().map_or(0, |hits| {
+                hits.draw(&mut self.requests.random)
+                    .try_into()
+                    .unwrap_or(u32::MAX)
+            }),
+        };
+        let domain = domain
+            .as_ref()
+            .map(utf8)
+            .or_else(|| self.requests.domain.clone());
+        let request = RateLimitRequest {
+            domain: domain.ok_or("it names no domain; write --domain")?,
+            hits_addend: hits,
+            descriptors: self
+                .requests
+                .descriptors(&self.fields, &values, &mut self.filled),
+        };
+        let row = Row {
+            at: time_of(&time.ok_or("it has no time: no field `time` or `start_time`")?)?,
+            line: number,
+            duration: duration
+                .as_ref()
+                .map(utf8)
+                .as_deref()
+                .map(duration_of)
+                .transpose()?,
+            message: request.encode_to_vec(),
+        };
+        drop(object);
+        Ok(Some(row).filter(|_| !request.descriptors.is_empty()))
+    }
+}
+
+impl Requests {
+    /// A request without a record.
+    pub(in crate::cli::replay) fn made_up(&mut self) -> RateLimitRequest {
+        let none = vec![Vec::new(); self.templates.len()];
+        let hits = self
+            .hits
+            .as_ref()
+            .map_or(0, |hits| hits.draw(&mut self.random));
+        RateLimitRequest {
+            domain: self.domain.clone().unwrap_or_default(),
+            descriptors: self.descriptors(&none, &Vec::new(), &mut Filled::default()),
+            hits_addend: hits.try_into().unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The descriptors of a record, without those that lack a field.
+    fn descriptors(
+        &mut self,
+        fields: &[Vec<usize>],
+        values: &Values<'_>,
+        filled: &mut Filled,
+    ) -> Vec<RateLimitDescriptor> {
+        let mut descriptors = Vec::with_capacity(fields.len());
+        for (template, fields) in self.templates.iter_mut().zip(fields) {
+            let field = |index: usize| values[fields[index]].as_deref();
+            if template.fill(&mut self.random, field, filled) {
+                let entries = template.entries(filled).map(|entry| Entry {
+                    key: entry.key.to_vec(),
+                    value: entry.value.to_vec(),
+                });
+                descriptors.push(RateLimitDescriptor {
+                    entries: entries.collect(),
+                    ..RateLimitDescriptor::default()
+                });
+            }
+        }
+        descriptors
+    }
+}
+
+/// Lines of CSV (RFC 4180). A record is one line.
+struct Csv {
+    reader: csv_core::Reader,
+    text: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+/// Columns at most.
+const MAX_COLUMNS: usize = 1_024;
+
+impl Csv {
+    fn new() -> Self {
+        Self {
+            reader: csv_core::Reader::new(),
+            text: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    /// The fields of a line.
+    fn read(&mut self, line: &[u8]) -> Result<Vec<&[u8]>, String> {
+        self.text.resize(self.text.len().max(line.len() + 1), 0);
+        self.ends.resize(MAX_COLUMNS, 0);
+        self.reader.reset();
+        let (mut input, mut written, mut columns) = (line, 0, 0);
+        // Twice: the end of the input ends the record.
+        for _ in 0..2 {
+            let (result, read, text, ends) = self.reader.read_record(
+                input,
+                &mut self.text[written..],
+                &mut self.ends[columns..],
+            );
+            (input, written, columns) = (&input[read..], written + text, columns + ends);
+            if matches!(result, ReadRecordResult::OutputEndsFull) {
+                return Err(format!("it has more than {MAX_COLUMNS} columns"));
+            }
+        }
+        let mut start = 0;
+        let field = |&end: &usize| &self.text[std::mem::replace(&mut start, end)..end];
+        Ok(self.ends[..columns].iter().map(field).collect())
+    }
+
+    /// The fields of these columns. An empty one is missing.
+    fn values(&mut self, line: &[u8], columns: &[Option<usize>]) -> Result<Values<'_>, String> {
+        let fields = self.read(line)?;
+        let value = |column: &Option<usize>| {
+            let field = fields.get((*column)?).filter(|field| !field.is_empty())?;
+            Some(Cow::Borrowed(*field))
+        };
+        Ok(columns.iter().map(value).collect())
+    }
+}
+
+/// The text of a value of JSON, if it has one. `-` is what Envoy writes where there is none.
+fn text(value: &Value) -> Option<Cow<'_, [u8]>> {
+    match value {
+        Value::String(text) if text == "-" => None,
+        Value::String(text) => Some(without_port(text.as_bytes())),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string().into_bytes().into()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// An address with a port, such as `downstream_remote_address`, without it: Envoy's descriptors
+/// have addresses only.
+fn without_port(value: &[u8]) -> Cow<'_, [u8]> {
+    let socket = str::from_utf8(value)
+        .ok()
+        .and_then(|text| text.parse::<SocketAddr>().ok());
+    match socket {
+        Some(socket) => socket.ip().to_string().into_bytes().into(),
+        None => value.into(),
+    }
+}
+
+/// The fields of a line of Envoy's default access log.
+fn envoy<'l>(line: &'l [u8], names: &[String]) -> Result<Values<'l>, String> {
+    let wrong = "it is no line of Envoy's default access log";
+    let mut parts = Vec::with_capacity(ENVOY.len());
+    let mut rest = line;
+    while !rest.is_empty() {
+        let (part, behind) = match rest {
+            [b'[', inside @ ..] => until(inside, b"]"),
+            [b'"', inside @ ..] => until(inside, b"\""),
+            _ => until(rest, b""),
+        }
+        .ok_or(wrong)?;
+        // The method, the path and the protocol.
+        if parts.len() == 1 {
+            let space = |at: Option<usize>| at.ok_or(wrong);
+            let first = space(part.iter().position(|&byte| byte == b' '))?;
+            let last = space(part.iter().rposition(|&byte| byte == b' '))?;
+            parts.push(&part[..first]);
+            parts.push(part.get(first + 1..last).ok_or(wrong)?);
+            parts.push(&part[last + 1..]);
+        } else {
+            parts.push(part);
+        }
+        rest = behind;
+    }
+    if parts.len() != ENVOY.len() {
+        return Err(format!(
+            "{wrong}: it has {} fields of {}",
+            parts.len(),
+            ENVOY.len()
+        ));
+    }
+    let value = |name: &String| {
+        let part = *parts.get(ENVOY.iter().position(|known| known == name)?)?;
+        (part != b"-").then(|| without_port(part))
+    };
+    Ok(names.iter().map(value).collect())
+}
+
+/// What is before this mark and a space, or the end of the line; and what is behind.
+fn until<'l>(text: &'l [u8], mark: &[u8]) -> Option<(&'l [u8], &'l [u8])> {
+    let ends = |rest: &[u8]| {
+        let behind = rest.strip_prefix(mark)?;
+        matches!(behind.first(), None | Some(b' ')).then_some(behind.len().min(1))
+    };
+    let at = (0..=text.len()).find(|&at| ends(&text[at..]).is_some())?;
+    let space = ends(&text[at..])?;
+    Some((&text[..at], &text[at + mark.len() + space..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::workload::Fields;
+    use crate::core::time::{Micros, Span};
+
+    fn records(templates: &[&str], first: &str) -> Result<(Records, bool), String> {
+        let template = |text: &&str| Template::parse(text, Fields::Allowed).expect("a template");
+        let requests = Requests {
+            domain: Some("d".to_owned()),
+            templates: templates.iter().map(template).collect(),
+            hits: None,
+            random: fastrand::Rng::with_seed(1),
+        };
+        Records::new(requests, first.as_bytes())
+    }
+
+    /// The time in seconds, and the request as it is explained.
+    fn shown(row: Option<Row>) -> Option<(f64, String)> {
+        let row = row?;
+        let ask = crate::service::rls::decode::decode(&row.message).expect("a request");
+        let descriptor = |entries: &[crate::core::ask::Entry<'_>]| {
+            let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
+            entries.join(",")
+        };
+        let all: Vec<_> = ask
+            .descriptors()
+            .map(|(_, entries)| descriptor(entries))
+            .collect();
+        let domain = String::from_utf8_lossy(ask.domain);
+        let text = format!("{domain} {} {}", ask.hits_addend, all.join(" | "));
+        Some((row.at.0 as f64 / 1e6, text))
+    }
+
+    #[test]
+    fn csv_has_named_columns() {
+        let (mut records, has_head) = records(
+            &["who={who}", "path={path},who={who}"],
+            "path,time,who,hits,domain",
+        )
+        .expect("columns");
+        assert!(has_head);
+        let mut row = |line: &str| records.row(line.as_bytes(), 2).map(shown);
+        assert_eq!(
+            row("/a,5,ann,3,shop"),
+            Ok(Some((5.0, "shop 3 who=ann | path=/a,who=ann".to_owned())))
+        );
+        assert_eq!(
+            row("\"/a,\"\"b\",1970-01-01T00:00:06.5Z,ann,,"),
+            Ok(Some((6.5, "d 0 who=ann | path=/a,\"b,who=ann".to_owned())))
+        );
+        assert_eq!(
+            row(",7,ann"),
+            Ok(Some((7.0, "d 0 who=ann".to_owned()))),
+            "a field is missing"
+        );
+        assert_eq!(row("/a,8,"), Ok(None), "Envoy would ask nothing");
+        for (line, what) in [
+            ("/a,,ann", "no time"),
+            ("/a,x,ann", "`x` is no time"),
+            ("/a,5,ann,-1", "no hits"),
+        ] {
+            let error = row(line).expect_err(line);
+            assert!(error.contains(what), "{error}");
+        }
+        assert!(
+            row(&",".repeat(2_000))
+                .expect_err("columns")
+                .contains("1024")
+        );
+        let Err(error) = super::tests::records(&["who={whom}"], "time,who") else {
+            panic!("it is unknown")
+        };
+        assert!(
+            error.contains("{whom}") && error.contains("time, who"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_default_access_log_of_envoy_is_read() {
+        let line = r#"[2026-11-23T10:00:00.500Z] "GET /a b?c="d HTTP/1.1" 200 - 0 135 12 11 "10.0.0.9" "curl/8 "x y" "4d" "shop:80" "10.1.1.1:8080""#;
+        let template = "remote_address={x_forwarded_for},path={path}";
+        let (mut records, has_head) = records(
+            &[template, "ua={user_agent}", "flags={response_flags}"],
+            line,
+        )
+        .expect("a log");
+        assert!(!has_head);
+        let row = records
+            .row(line.as_bytes(), 1)
+            .expect("a row")
+            .expect("descriptors");
+        assert_eq!(row.duration, Some(Span::from_micros(12_000)));
+        assert_eq!(row.at, Micros(1_795_428_000_500_000));
+        let text = r#"d 0 remote_address=10.0.0.9,path=/a b?c="d | ua=curl/8 "x y"#;
+        assert_eq!(
+            shown(Some(row)).map(|(_, text)| text).as_deref(),
+            Some(text)
+        );
+        for line in [
+            "[2026-11-23T10:00:00.500Z]",
+            "[x",
+            r#"[2026-11-23T10:00:00.500Z] "GET" 200"#,
+            "[] \"  \"",
+        ] {
+            let error = records.row(line.as_bytes(), 1).expect_err(line);
+            assert!(error.contains("no line of Envoy's"), "{error}");
+        }
+    }
+
+    #[test]
+    fn logs_in_json_are_read() {
+        let line = r#"{"start_time": "1970-01-01T00:00:05Z", "downstream_remote_address": "[2001:db8::1]:443", "path": "/a", "code": 200, "x": null, "duration": 7}"#;
+        let (mut records, _) = records(
+            &[
+                "remote_address={downstream_remote_address},path={path}",
+                "x={x}",
+                "code={code}",
+            ],
+            line,
+        )
+        .expect("a log");
+        let row = records
+            .row(line.as_bytes(), 1)
+            .expect("a row")
+            .expect("descriptors");
+        assert_eq!(row.duration, Some(Span::from_micros(7_000)));
+        let text = "d 0 remote_address=2001:db8::1,path=/a | code=200".to_owned();
+        assert_eq!(shown(Some(row)), Some((5.0, text)));
+        assert!(
+            records
+                .row(b"{\"time\": 5}", 1)
+                .is_ok_and(|row| row.is_none())
+        );
+        assert!(records.row(b"{", 1).is_err());
+    }
+}

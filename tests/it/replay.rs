@@ -1,0 +1,607 @@
+//! `weir replay` as its users see it: traces of every format, its result, its errors and exit codes,
+//! and the report in a real browser.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+
+use crate::support::browser::Browser;
+use crate::support::{Weir, exclusive, http_client};
+
+const LIMITS: &str = "domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+  - key: path
+    value: /login
+    rate_limit: { unit: hour, requests_per_unit: 2, algorithm: sliding_window_log }
+";
+
+/// A text of a client that would change the title of a page if any of it became markup.
+const HOSTILE: &str =
+    "\"'><script>document.title=1</script><img src=x onerror=\"document.title=1\">";
+
+/// A folder with limits of 3 a minute in `old`, of 2 a minute in `new`, and these files.
+struct Site(tempfile::TempDir);
+
+impl Site {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let site = Self(folder);
+        for (name, limits) in [
+            ("old", LIMITS.to_owned()),
+            ("new", LIMITS.replace("unit: 3", "unit: 2")),
+        ] {
+            fs::create_dir(site.path(name)).expect("a folder");
+            fs::write(site.path(name).join("d.yaml"), limits).expect("written");
+        }
+        for (name, text) in files {
+            fs::write(site.path(name), text).expect("written");
+        }
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `weir replay` with these arguments in the folder, which reads `input`.
+    fn replay(&self, arguments: &[&str], input: &[u8]) -> Output {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .env_clear()
+            .current_dir(self.0.path())
+            .arg("replay")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        // It ends before it has read all where something is wrong.
+        let _ = stdin.write_all(input);
+        drop(stdin);
+        child.wait_with_output().expect("it ends")
+    }
+
+    /// The result for programs.
+    fn json(&self, arguments: &[&str], input: &[u8]) -> Value {
+        let output = self.replay(&[arguments, &["--format", "json"]].concat(), input);
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// The exit code and the error of a run that fails.
+    fn fails(&self, arguments: &[&str], input: &[u8]) -> (Option<i32>, String) {
+        let output = self.replay(arguments, input);
+        assert_eq!(
+            output.stdout,
+            b"",
+            "{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+        (output.status.code(), stderr(&output))
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A row of a user at a second.
+fn row(second: u64, user: &str) -> String {
+    let entries = serde_json::json!([{ "entries": [{ "key": "user", "value": user }] }]);
+    format!(
+        "{}\n",
+        serde_json::json!({ "time": 1_795_428_000 + second, "domain": "d", "descriptors": entries })
+    )
+}
+
+/// Five requests of `ann` and two of `bob` in a minute, one more of `ann` in the next.
+fn usual() -> String {
+    let rows = [
+        (0, "ann"),
+        (1, "bob"),
+        (2, "ann"),
+        (3, "ann"),
+        (4, "ann"),
+        (5, "ann"),
+        (6, "bob"),
+        (61, "ann"),
+    ];
+    rows.iter()
+        .map(|(second, user)| row(*second, user))
+        .collect()
+}
+
+#[test]
+fn two_configurations_are_compared() {
+    let site = Site::new(&[("trace.jsonl", &usual())]);
+    let both = ["trace.jsonl", "--config", "old", "--config", "new"];
+    let result = site.json(&both, b"");
+    assert_eq!(result["rows"], 8);
+    let [old, new] = [0, 1].map(|index| &result["configurations"][index]);
+    assert_eq!((&old["ok"], &old["over_limit"]), (&6.into(), &2.into()));
+    assert_eq!((&new["ok"], &new["over_limit"]), (&5.into(), &3.into()));
+    let limit = &new["limits"][0];
+    for (name, value) in [
+        ("limit", Value::from("d.user")),
+        ("amount", "2/minute".into()),
+        ("asked", 8.into()),
+        ("admitted", 5.into()),
+        ("subjects", 2.into()),
+        ("subjects_refused", 1.into()),
+        ("first_refused", "2026-11-23T10:00:03Z".into()),
+        ("most_in_window", 2.into()),
+    ] {
+        assert_eq!(limit[name], value, "{name} of {limit}");
+    }
+    let difference = &result["difference"];
+    assert_eq!(
+        (
+            &difference["newly_refused"]["requests"],
+            &difference["newly_admitted"]["requests"]
+        ),
+        (&1.into(), &0.into())
+    );
+    assert_eq!(
+        difference["newly_refused"]["most"][0]["subject"],
+        "d|user=ann"
+    );
+
+    // One row of eight is newly refused.
+    let code = |most: &str| {
+        let arguments = [&both[..], &["--fail-if-newly-refused", most]].concat();
+        site.replay(&arguments, b"").status.code()
+    };
+    assert_eq!(
+        [code("12.4%"), code("12.5%"), code("0%")],
+        [Some(3), Some(0), Some(3)]
+    );
+    let back = [
+        "trace.jsonl",
+        "--config",
+        "new",
+        "--config",
+        "old",
+        "--fail-if-newly-refused",
+        "0%",
+    ];
+    assert_eq!(site.replay(&back, b"").status.code(), Some(0));
+    assert_eq!(
+        site.json(&back, b"")["difference"]["newly_admitted"]["requests"],
+        1
+    );
+
+    let text = String::from_utf8(site.replay(&both, b"").stdout).expect("UTF-8");
+    for line in [
+        "8 rows from 2026-11-23T10:00:00Z to 2026-11-23T10:01:01Z (1m 1s)",
+        "old: 6 OK, 2 OVER_LIMIT (25.00 %)",
+        "      8         5        3  37.50 %  1 of 2    2 of 2/minute  2026-11-23T10:00:03Z  d.user",
+        "old -> new: newly refused 1 (12.50 %) of 1 subjects, newly admitted 0 (0.00 %) of 0 subjects",
+    ] {
+        assert!(
+            text.lines().any(|own| own == line),
+            "no `{line}` in\n{text}"
+        );
+    }
+}
+
+#[test]
+fn a_trace_comes_by_a_pipe_in_gzip_and_a_little_out_of_order() {
+    let site = Site::new(&[]);
+    let mut rows: Vec<_> = usual().lines().map(|line| format!("{line}\r\n")).collect();
+    rows.swap(1, 6);
+    rows.insert(3, "\n".to_owned());
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(rows.concat().as_bytes()).expect("in memory");
+    let result = site.json(
+        &["-", "--config", "old"],
+        &gzip.finish().expect("in memory"),
+    );
+    assert_eq!(result["configurations"][0]["over_limit"], 2);
+    assert!(result["difference"].is_null());
+}
+
+#[test]
+fn rows_that_cannot_be_read_are_counted_and_named() {
+    let site = Site::new(&[]);
+    let good: String = (0..1_188).map(|second| row(second, "ann")).collect();
+    let bad: String = (0..12)
+        .map(|number| format!("{{\"bad\": {number}}}\n"))
+        .collect();
+    let long = format!("{{\"x\": \"{}\"}}\n", "y".repeat(1 << 20));
+    let result = site.json(&["-", "--config", "old"], format!("{bad}{good}").as_bytes());
+    assert_eq!(
+        (&result["bad_rows"]["count"], &result["rows"]),
+        (&12.into(), &1_188.into())
+    );
+    let first = result["bad_rows"]["first"].as_array().expect("a list");
+    assert_eq!((first.len(), &first[9]["line"]), (10, &10.into()));
+    // One more is above 1 %.
+    let (code, error) = site.fails(
+        &["-", "--config", "old"],
+        format!("{long}{bad}{good}").as_bytes(),
+    );
+    assert_eq!(code, Some(1));
+    assert!(
+        error.contains("13 of 1201 rows cannot be read, which is more than 1 %"),
+        "{error}"
+    );
+    assert!(
+        error.contains("line 1: it is longer than 1 MiB")
+            && error.contains("line 2: it has no `time`"),
+        "{error}"
+    );
+    // What the service would refuse is a bad row too.
+    let (code, error) = site.fails(
+        &["-", "--config", "old"],
+        br#"{"time": 1, "domain": "", "descriptors": []}"#,
+    );
+    assert_eq!(code, Some(1));
+    assert!(
+        error.contains("line 1: rate limit domain must not be empty"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let late = row(100, "ann") + &row(0, "bob");
+    let site = Site::new(&[("late.jsonl", &late), ("t.csv", "time,user\n1,ann\n")]);
+    let old = ["--config", "old"];
+    for (arguments, code, what) in [
+        (&["late.jsonl"][..], 1, "line 2 is 1m 40s before line 1"),
+        (&["none.jsonl"], 1, "none.jsonl cannot be read"),
+        (&["t.csv"], 1, "CSV and access logs need --descriptor"),
+        (
+            &["t.csv", "--descriptor", "user={who}"],
+            1,
+            "{who}, which is no column; the first line has: time, user",
+        ),
+        (
+            &["t.csv", "--descriptor", "user={user}"],
+            1,
+            "it names no domain; write --domain",
+        ),
+        (&["t.csv", "--descriptor", "user"], 2, "--descriptor"),
+        (&["late.jsonl", "--config", "none"], 1, "none"),
+        (&["late.jsonl", "--overrides", "none.json"], 1, "none.json"),
+        (
+            &["late.jsonl", "--fail-if-newly-refused", "1%"],
+            2,
+            "write --config twice",
+        ),
+        (
+            &["late.jsonl", "--fail-if-newly-refused", "1"],
+            2,
+            "write a share such as 0.1%",
+        ),
+        (
+            &["late.jsonl", "--config", "old", "--config", "new"],
+            2,
+            "twice at most",
+        ),
+        (
+            &["late.jsonl", "--algorithms", "d.users"],
+            2,
+            "no limit is `d.users`; write a path, such as d.user, d.path_/login",
+        ),
+        (&["--workload"], 2, "--rate"),
+        (
+            &[
+                "--workload",
+                "--rate",
+                "1",
+                "--for",
+                "1s",
+                "--domain",
+                "d",
+                "--descriptor",
+                "user={user}",
+            ],
+            2,
+            "{user} is a field",
+        ),
+        (&[], 2, "TRACE"),
+    ] {
+        let (exit, error) = site.fails(&[arguments, &old].concat(), b"");
+        assert_eq!(exit, Some(code), "{arguments:?}: {error}");
+        assert!(
+            error.contains(what) && error.lines().count() < 20,
+            "{arguments:?}: {error}"
+        );
+    }
+    let sorted = site.json(&["late.jsonl", "--sort", "--config", "old"], b"");
+    assert_eq!(
+        (&sorted["rows"], &sorted["seconds"]),
+        (&2.into(), &100.0.into())
+    );
+}
+
+#[test]
+fn requests_are_made_of_csv_and_of_access_logs() {
+    let log = |second: u64, path: &str, forwarded: &str| {
+        format!(
+            "[2026-11-23T10:00:{second:02}.000Z] \"GET {path} HTTP/1.1\" 200 - 0 5 7 6 \"{forwarded}\" \"curl\" \"id\" \"shop\" \"10.0.0.1:80\"\n"
+        )
+    };
+    let text = log(0, "/login", "ann")
+        + &log(1, "/login", "ann")
+        + &log(2, "/login", "-")
+        + &log(3, "/a", "ann");
+    let json: String = (0..5)
+        .map(|second| {
+            format!("{{\"start_time\": \"2026-11-23T10:00:0{second}Z\", \"who\": \"ann\"}}\n")
+        })
+        .collect();
+    let csv = "user,time,hits,domain\nann,2026-11-23T10:00:00Z,2,d\n\"ann\",1795428001,2,d\nbob,1795428002,,d\n";
+    let site = Site::new(&[
+        ("access.log", &text),
+        ("access.json", &json),
+        ("t.csv", csv),
+    ]);
+    let limits = |arguments: &[&str]| {
+        let result = site.json(&[arguments, &["--config", "old"]].concat(), b"");
+        let limits = result["configurations"][0]["limits"]
+            .as_array()
+            .expect("a list")
+            .clone();
+        let counts = |limit: &Value| {
+            (
+                limit["limit"].as_str().map(str::to_owned),
+                limit["asked"].as_u64(),
+                limit["refused"].as_u64(),
+            )
+        };
+        (
+            result["rows"].as_u64(),
+            limits.iter().map(counts).collect::<Vec<_>>(),
+        )
+    };
+    let user = |asked, refused| (Some("d.user".to_owned()), Some(asked), Some(refused));
+    let login = |asked, refused| (Some("d.path_/login".to_owned()), Some(asked), Some(refused));
+    let both = [
+        "access.log",
+        "--domain",
+        "d",
+        "--descriptor",
+        "user={x_forwarded_for}",
+        "--descriptor",
+        "path={path}",
+    ];
+    assert_eq!(limits(&both), (Some(4), vec![login(3, 1), user(3, 0)]));
+    assert_eq!(
+        limits(&["access.json", "--domain", "d", "--descriptor", "user={who}"]),
+        (Some(5), vec![user(5, 2)])
+    );
+    assert_eq!(
+        limits(&["t.csv", "--descriptor", "user={user}"]),
+        (Some(3), vec![user(3, 1)])
+    );
+    // A field that no record has.
+    let arguments = [
+        "access.json",
+        "--domain",
+        "d",
+        "--descriptor",
+        "user={whom}",
+    ];
+    let result = site.json(&[&arguments[..], &["--config", "old"]].concat(), b"");
+    assert_eq!(
+        (&result["rows"], &result["passed_over"]),
+        (&0.into(), &5.into())
+    );
+}
+
+/// What a service logged is replayed, and refused as by the service.
+#[tokio::test]
+async fn the_log_of_a_service_is_a_trace() {
+    let environment = [
+        ("LOG_FORMAT", "json"),
+        ("LOG_LEVEL", "debug"),
+        ("LOG_DECISIONS", "*"),
+        ("LOG_REFUSALS", "9"),
+    ];
+    let yearly = LIMITS.replace("minute", "year");
+    let weir = Weir::start(&[("d.yaml", &yearly)], &environment);
+    for number in 0..12 {
+        let value = if number % 3 == 0 { "bob \"x\"" } else { "ann" };
+        let entries = serde_json::json!([{ "entries": [{ "key": "user", "value": value }] }]);
+        let body = serde_json::json!({ "domain": "d", "descriptors": entries }).to_string();
+        http_client::post(weir.http_addr(), "/json", body.as_bytes());
+    }
+    let decisions = || {
+        let lines = weir.logs();
+        let count = lines
+            .iter()
+            .filter(|line| line.contains("\"decision\""))
+            .count();
+        (count == 12).then_some(lines)
+    };
+    let log = crate::support::wait::eventually(decisions)
+        .expect("a line for each decision")
+        .join("\n");
+    let site = Site::new(&[("weir.log", &log)]);
+    fs::write(site.path("old").join("d.yaml"), yearly).expect("written");
+    let result = site.json(&["weir.log", "--config", "old"], b"");
+    let outcome = &result["configurations"][0];
+    // 8 of ann and 4 of bob, of whom each may send 3.
+    assert_eq!(
+        (&result["rows"], &outcome["ok"], &outcome["over_limit"]),
+        (&12.into(), &6.into(), &6.into())
+    );
+    assert_eq!(outcome["most_refused"][0]["subject"], "d|user=ann");
+    assert_eq!(result["bad_rows"]["count"], 0);
+}
+
+#[test]
+fn a_workload_is_made_up_and_repeats() {
+    let site = Site::new(&[]);
+    let arguments = [
+        "--workload",
+        "--domain",
+        "d",
+        "--descriptor",
+        "user={uniform:1..20}",
+        "--rate",
+        "2",
+        "--for",
+        "1h",
+        "--config",
+        "old",
+    ];
+    let of = |more: &[&str]| site.json(&[&arguments[..], more].concat(), b"");
+    let steady = of(&[]);
+    assert_eq!(steady, of(&["--seed", "0"]), "a seed repeats it");
+    assert_ne!(steady, of(&["--seed", "1"]));
+    let rows = |result: &Value| result["rows"].as_f64().expect("a number");
+    // The standard deviation of 7,200 is 85.
+    assert!(
+        (rows(&steady) - 7_200.0).abs() < 500.0,
+        "{}",
+        steady["rows"]
+    );
+    assert_eq!(of(&["--arrivals", "constant"])["rows"], 7_200);
+    let burst = rows(&of(&["--burst", "10x/5m"]));
+    assert!((burst - 7_200.0 - 9.0 * 600.0).abs() < 600.0, "{burst}");
+    let attack = of(&["--attack", "50%"]);
+    assert!(
+        (rows(&attack) - 14_400.0).abs() < 700.0,
+        "{}",
+        attack["rows"]
+    );
+    let most = &attack["configurations"][0]["most_refused"];
+    assert!(
+        most[0]["count"].as_u64() > Some(6_000) && most[1]["count"].as_u64() < Some(500),
+        "{most}"
+    );
+    // Between 00:00 and 01:00 the curve is near its lowest.
+    let day = rows(&of(&["--day"]));
+    assert!((3_000.0..4_400.0).contains(&day), "{day}");
+}
+
+#[test]
+fn one_limit_is_run_by_each_algorithm() {
+    let site = Site::new(&[("trace.jsonl", &usual())]);
+    let result = site.json(
+        &["trace.jsonl", "--config", "old", "--algorithms", "d.user"],
+        b"",
+    );
+    let names = [
+        "fixed_window",
+        "sliding_window_log",
+        "sliding_window_counter",
+        "sliding_window_buckets",
+        "token_bucket",
+        "leaky_bucket",
+    ];
+    let outcomes = result["configurations"].as_array().expect("a list");
+    let refused = |name: &str| {
+        let outcome = outcomes.iter().find(|outcome| outcome["config"] == name);
+        outcome.and_then(|outcome| outcome["limits"][0]["refused"].as_u64())
+    };
+    // The log has hits of the last minute still; strict spacing of 20 s admits one of each at most
+    // in the first six seconds.
+    assert_eq!(
+        names.map(refused),
+        [Some(2), Some(2), Some(3), Some(2), Some(2), Some(5)]
+    );
+    let text = site
+        .replay(
+            &["trace.jsonl", "--config", "old", "--algorithms", "d.user"],
+            b"",
+        )
+        .stdout;
+    let text = String::from_utf8(text).expect("UTF-8");
+    assert!(
+        names
+            .iter()
+            .all(|name| text.lines().any(|line| line.ends_with(name))),
+        "{text}"
+    );
+}
+
+/// A trace of a hostile client, in a browser: nothing of it is markup, and the page asks for nothing.
+#[test]
+fn the_report_shows_hostile_values_as_text() {
+    let rows: String = (0..600)
+        .map(|second| row(second, if second % 2 == 0 { HOSTILE } else { "bob" }))
+        .collect();
+    let site = Site::new(&[("trace.jsonl", &rows)]);
+    let file = site.path("report.html");
+    let second = "<img src=x onerror=document.title=1>";
+    fs::rename(site.path("new"), site.path(second)).expect("renamed");
+    let output = site.replay(
+        &[
+            "trace.jsonl",
+            "--config",
+            "old",
+            "--config",
+            second,
+            "--html",
+            "report.html",
+        ],
+        b"",
+    );
+    assert!(output.status.success(), "{}", stderr(&output));
+    let _alone = exclusive();
+    let browser = Browser::start();
+    let address = format!("file://{}", file.display());
+    browser.open(&address);
+    browser.wait_for_text("Requests a second");
+    assert_eq!(browser.run("return document.title"), "weir replay");
+    assert_eq!(
+        browser.run("return document.querySelectorAll('script, img, link, iframe').length"),
+        0
+    );
+    let text = browser.text();
+    assert!(
+        text.contains("<script>document.title=1</script>") && text.contains(second),
+        "{text}"
+    );
+    assert!(
+        browser
+            .run("return document.querySelectorAll('svg polyline').length")
+            .as_u64()
+            >= Some(5)
+    );
+    // The policy refuses a script although the page would have one.
+    browser.run(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')",
+    );
+    assert_eq!(browser.run("return document.title"), "weir replay");
+    let asked: Vec<_> = browser
+        .requests()
+        .into_iter()
+        .filter(|(_, url)| *url != address)
+        .collect();
+    assert!(
+        asked.iter().all(|(_, url)| url.ends_with("/x")),
+        "{asked:?}"
+    );
+    save_screenshots(&browser);
+}
+
+/// Pictures of the page for people, where they are asked for.
+fn save_screenshots(browser: &Browser) {
+    let Some(folder) = std::env::var_os("WEIR_SCREENSHOTS") else {
+        return;
+    };
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme);
+        browser.resize(1_000, 1_700);
+        let picture = browser.devtools(
+            "Page.captureScreenshot",
+            &serde_json::json!({ "format": "png" }),
+        );
+        let data = picture["data"].as_str().expect("base64");
+        let file = Path::new(&folder).join(format!("replay-{scheme}.png.base64"));
+        fs::write(file, data).expect("written");
+    }
+}
