@@ -6,6 +6,7 @@
 //! knows fails the test.
 
 mod form;
+mod replays;
 mod sizes;
 
 use std::fs;
@@ -506,6 +507,7 @@ fn runs_alone(shown: &Shown) -> bool {
             };
             wait::eventually(tries).expect("it asks the control plane");
         }
+        ["weir", "replay", ..] => replays::assert_replays(shown),
         // It runs this test.
         ["cargo", "+nightly", "fuzz", "run", target] => {
             assert!(
