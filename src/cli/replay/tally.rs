@@ -20,7 +20,7 @@ const MAX_SUBJECTS: usize = 1_000_000;
 pub(super) const MAX_LISTED: usize = 10;
 
 /// Kinds of descriptors without a limit that are listed.
-const MAX_UNMATCHED: usize = 1_000;
+const MAX_UNMATCHED: usize = 100;
 
 /// Counts over time at most, so that a picture has no more points than its width.
 const MAX_BINS: usize = 600;

@@ -48,8 +48,9 @@ impl PartialOrd for Row {
     }
 }
 
-/// Bad rows that are named.
+/// Bad rows that are named, and the characters of their errors, which may quote the row.
 const MAX_NAMED: usize = 10;
+const MAX_ERROR: usize = 300;
 
 /// Of so many rows one may be bad.
 const MOST_BAD: u64 = 100;
@@ -74,7 +75,7 @@ impl BadRows {
     pub(super) fn add(&mut self, line: u64, error: &impl ToString) {
         self.count += 1;
         if self.first.len() < MAX_NAMED {
-            let error = error.to_string();
+            let error = error.to_string().chars().take(MAX_ERROR).collect();
             self.first.push(BadRow { line, error });
         }
     }
