@@ -277,6 +277,38 @@ fn requests_in_flight_end_after_their_durations() {
 }
 
 #[test]
+fn a_refused_request_releases_at_once_what_it_holds() {
+    let limit = |key: &str, amount: u64| {
+        format!(
+            "  - key: {key}\n    descriptors:\n      - key: request\n        \
+            rate_limit: {{ algorithm: concurrency, requests_per_unit: {amount}, max_duration: 1h }}\n"
+        )
+    };
+    let limits = format!(
+        "domain: r\ndescriptors:\n{}{}",
+        limit("user", 2),
+        limit("route", 1)
+    );
+    let (_folder, rules, overrides) = site(&[("r.yaml", &limits)]);
+    let mut engine = Engine::new(setup(&rules, &overrides));
+    let mut ask = |secs: u64, keys: &[&str]| {
+        let id = secs.to_string();
+        let descriptor = |key: &&str| serde_json::json!({ "entries": [{ "key": key, "value": "a" }, { "key": "request", "value": id }] });
+        let descriptors: Vec<_> = keys.iter().map(descriptor).collect();
+        let request = serde_json::json!({ "domain": "r", "descriptors": descriptors });
+        let message = json::request(request.to_string().as_bytes()).expect("a request");
+        let ask = decode(&message).expect("a request");
+        let (at, duration) = (Micros(secs * 1_000_000), Some(Span::from_secs(100)));
+        let decided = engine.decide(at, duration, &ask, &message);
+        !decided.outcomes().is_over_limit
+    };
+    assert!(ask(0, &["user", "route"]));
+    assert!(!ask(1, &["user", "route"]), "the route has one already");
+    assert!(ask(2, &["user"]), "the user has one, not two");
+    assert!(!ask(3, &["user"]));
+}
+
+#[test]
 fn the_subjects_that_are_refused_most_are_exact() {
     let (_folder, rules, overrides) = site(&[(
         "d.yaml",
