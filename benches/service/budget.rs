@@ -387,6 +387,51 @@ impl Measured {
         ]
     }
 
+    /// One key with all of the load.
+    fn lines_of_a_hot_key(&self) -> Vec<Line> {
+        let (memory, lease) = (
+            "Weir, memory, one key",
+            "Weir, Redis, fixed_window, lease: true, one key",
+        );
+        let one = "Weir, Redis, fixed_window, one key";
+        let ratios = |run, to, of: fn(&Reading) -> f64| self.ratios(run, to, of);
+        let commands = self.of(lease).iter().map(|reading| reading.commands);
+        vec![
+            line(
+                "20a",
+                "one key with `lease`: server CPU / the same in memory",
+                AtMost(1.15),
+                AtMost(1.05),
+                ratios(lease, memory, server),
+            ),
+            line(
+                "20b",
+                "redis commands per hit of it",
+                AtMost(0.01),
+                AtMost(0.001),
+                commands.collect(),
+            ),
+            line(
+                "20c",
+                "p99 of it at 8k/s / the same in memory",
+                AtMost(1.5),
+                AtMost(1.1),
+                ratios(
+                    "Weir, Redis, fixed_window, lease: true, one key, 8k/s",
+                    "Weir, memory, one key, 8k/s",
+                    p99,
+                ),
+            ),
+            line(
+                "21",
+                "merged hits: redis CPU per hit of one key without `lease` / of 10,000 keys",
+                AtMost(0.5),
+                AtMost(0.25),
+                ratios(one, ON_REDIS, |reading| reading.redis),
+            ),
+        ]
+    }
+
     /// What each server took for each load.
     fn table_of_readings(&self) -> String {
         let mut text =
@@ -418,7 +463,12 @@ impl Measured {
     pub fn report(&self, machine: &str) -> String {
         let mut text =
             "| # | measure | must | goal | measured |  |\n|---|---|---|---|---|---|\n".to_owned();
-        for line in self.lines().into_iter().chain(self.lines_of_fleets()) {
+        let lines = [
+            self.lines(),
+            self.lines_of_fleets(),
+            self.lines_of_a_hot_key(),
+        ];
+        for line in lines.into_iter().flatten() {
             let verdict = match median(&line.values) {
                 None => "not measured",
                 Some(value) if line.goal.holds(value) => "goal",

@@ -65,6 +65,8 @@ pub struct Reading {
     pub p50: f64,
     pub p99: f64,
     pub p999: f64,
+    /// Commands of Redis per call, those of Weir's monitor included; 0 without a Redis.
+    pub commands: f64,
     /// The share of the calls that failed or were refused, which none should.
     pub not_ok: f64,
 }
@@ -112,6 +114,14 @@ impl Scenario {
         Self {
             name: format!("{}, Zipf", self.name),
             keys: Keys::Zipf,
+            ..self
+        }
+    }
+
+    fn one_key(self) -> Self {
+        Self {
+            name: format!("{}, one key", self.name),
+            keys: Keys::One,
             ..self
         }
     }
@@ -166,6 +176,8 @@ impl Scenario {
             times.warm_up
         };
         let _ = client.run(&mut requests, self.pace, Until::Passed(warm_up));
+        let commands = || server.redis.as_ref().map_or(0.0, plain_redis::commands);
+        let before = commands();
         let (of_server, of_redis) = (server.cpu_micros(), server.redis_cpu_micros());
         let tally = client.run(&mut requests, self.pace, Until::Passed(times.window));
         let answered = tally.answered() as f64;
@@ -174,6 +186,7 @@ impl Scenario {
             .zip(of_redis)
             .map_or(0.0, |(after, before)| (after - before) / answered);
         let server = (server.cpu_micros() - of_server) / answered;
+        let commands = (commands() - before) / answered;
         let [p50, p99, p999] = tally.quantiles([0.5, 0.99, 0.999]);
         let not_ok = (tally.failed + tally.over_limit) as f64 / answered;
         Reading {
@@ -184,6 +197,7 @@ impl Scenario {
             p50,
             p99,
             p999,
+            commands,
             not_ok,
         }
     }
@@ -227,6 +241,11 @@ pub fn all(peers: &[Peer]) -> Vec<Scenario> {
         redis("token_bucket").redis_alone(),
         redis("fixed_window").three(),
         redis("fixed_window").zipf(),
+        memory().one_key(),
+        redis("fixed_window").one_key(),
+        redis(workload::WITH_LEASE).one_key(),
+        memory().one_key().open(),
+        redis(workload::WITH_LEASE).one_key().open(),
         empty().open(),
         memory().open(),
         redis("fixed_window").open(),
@@ -260,7 +279,7 @@ pub fn rounds(scenarios: &[Scenario], times: Times) -> Readings {
             let reading = scenario.measure(times);
             eprintln!(
                 "round {round}: {:40} {:6.2} + {:5.2} us {:8.0}/s p50 {:6.0} p99 {:6.0} p99.9 \
-                 {:6.0} us {:.4} not ok; INCR {:.2} us",
+                 {:6.0} us {:.5} commands {:.4} not ok; INCR {:.2} us",
                 scenario.name,
                 reading.server,
                 reading.redis,
@@ -268,6 +287,7 @@ pub fn rounds(scenarios: &[Scenario], times: Times) -> Readings {
                 reading.p50,
                 reading.p99,
                 reading.p999,
+                reading.commands,
                 reading.not_ok,
                 reading.incr
             );

@@ -66,6 +66,9 @@ pub fn write(folder: &Path, algorithm: &str) {
     }
 }
 
+/// A fixed window whose busy keys are answered with hits drawn ahead.
+pub const WITH_LEASE: &str = "fixed_window, lease: true";
+
 /// The rate in YAML. `algorithm` is written only when it is not the default, because other servers
 /// do not know this key.
 fn rate(algorithm: &str, unit: &str, hits: u32) -> String {
@@ -222,6 +225,8 @@ pub enum Keys {
     Uniform,
     /// The n-th most frequent key 1/n times as often as the first.
     Zipf,
+    /// Always the same one.
+    One,
 }
 
 /// The requests of a load.
@@ -233,6 +238,7 @@ pub fn requests(keys: Keys, descriptors: usize) -> RequestSequence {
     let mut random = fastrand::Rng::with_seed(7);
     let order = match keys {
         Keys::Uniform => (0..DRAWS).map(|_| random.u32(..KEYS as u32)).collect(),
+        Keys::One => vec![0],
         Keys::Zipf => {
             let mut sum = 0.0;
             let sums: Vec<f64> = (1..=KEYS)
