@@ -72,3 +72,49 @@ impl Algorithm {
         matches!(self, Self::FixedWindow(_))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Arrival, Options};
+    use super::*;
+    use crate::core::time::{Micros, Rate, Unit};
+
+    /// Positions lose their meaning at an edge of the ticks, to which the store has rounded its time.
+    #[test]
+    fn what_is_left_ends_with_the_window_also_where_ticks_are_long() {
+        let rate = Rate {
+            requests_per_unit: 1_000_000,
+            unit: Unit::Second,
+            unit_multiplier: 3_153_600_000,
+        };
+        for kind in [
+            AlgorithmKind::FixedWindow,
+            AlgorithmKind::SlidingWindowCounter,
+        ] {
+            let options = Options {
+                kind,
+                ..Options::default()
+            };
+            let algorithm = Algorithm::try_new(&rate, &options).expect("an algorithm");
+            let tick = algorithm.tick().micros();
+            assert!(tick > 1 || kind == AlgorithmKind::FixedWindow, "{tick}");
+            let window = algorithm.lease_window().expect("it has leases").micros();
+            let window = window.div_ceil(tick) * tick;
+            for into_tick in [0, 1, tick / 3, tick - 1] {
+                let now = Micros(1_800_000_000_000_000 / tick * tick + into_tick);
+                let at = Arrival {
+                    now,
+                    max_hold: Span::ZERO,
+                };
+                let left = algorithm.lease_left(&algorithm.step(None, at, 1).verdict);
+                let end = (now.0 / window + 1) * window;
+                let ends = now.0 + left.micros();
+                assert!(
+                    ends <= end,
+                    "{kind:?} {into_tick} of {tick}: {ends} > {end}"
+                );
+                assert!(ends + 2 * tick >= end, "{kind:?}: {ends} of {end}");
+            }
+        }
+    }
+}
