@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::client::Answered;
 use super::requests::written;
+use crate::core::proto::RateLimitResponse;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::core::time::{Micros, Span, Unit};
 
@@ -99,6 +100,17 @@ pub(super) struct Offender {
     pub(super) threshold: u64,
 }
 
+/// The answer to a descriptor; `None` if its hits may count or not: it has room in a request that is
+/// refused for another descriptor, so that they are not granted, and count where `commit` is `each`.
+fn code_of(response: &RateLimitResponse, index: usize) -> Option<Code> {
+    let overall = response.overall_code();
+    let code = response.statuses.get(index).map(DescriptorStatus::code);
+    let code = code
+        .filter(|code| *code != Code::Unknown)
+        .unwrap_or(overall);
+    (code != Code::Ok || overall == Code::Ok).then_some(code)
+}
+
 impl Exactness {
     pub(super) fn new(threshold: Threshold, timeout: Duration) -> Self {
         Self {
@@ -120,17 +132,9 @@ impl Exactness {
         // An answer that arrives later than this has been given up.
         let last = self.window(Micros(at.0.saturating_sub(self.patience.micros())));
         self.judge_before(last);
-        let statuses = answered
-            .result
-            .as_ref()
-            .ok()
-            .map(|response| (response, &response.statuses));
         for (index, descriptor) in answered.request.descriptors.iter().enumerate() {
-            let code = statuses.map(|(response, statuses)| {
-                let code = statuses.get(index).map(DescriptorStatus::code);
-                code.filter(|code| *code != Code::Unknown)
-                    .unwrap_or(response.overall_code())
-            });
+            let code = answered.result.as_ref().ok();
+            let code = code.and_then(|response| code_of(response, index));
             let entries = &answered.request.message[descriptor.entries.clone()];
             if descriptor.hits > 0 {
                 self.count(entries, descriptor.hits, code, [sent, at]);
@@ -352,6 +356,32 @@ mod tests {
             }
             assert_eq!(exactness.finish().wrong, wrong, "{granted} {refused:?}");
         }
+    }
+
+    #[test]
+    fn hits_of_a_request_that_another_descriptor_refuses_are_not_granted() {
+        let code = |overall: Code, statuses: &[Code], index| {
+            let status = |code: &Code| DescriptorStatus {
+                code: (*code).into(),
+                ..Default::default()
+            };
+            let response = RateLimitResponse {
+                overall_code: overall.into(),
+                statuses: statuses.iter().map(status).collect(),
+                ..Default::default()
+            };
+            code_of(&response, index)
+        };
+        let (ok, over) = (Code::Ok, Code::OverLimit);
+        assert_eq!(code(ok, &[ok, ok], 1), OK);
+        assert_eq!(
+            [0, 1].map(|index| code(over, &[ok, over], index)),
+            [None, OVER]
+        );
+        // In a quota mode a descriptor is over its limit, and the request passes.
+        assert_eq!([0, 1].map(|index| code(ok, &[ok, over], index)), [OK, OVER]);
+        assert_eq!([ok, over].map(|overall| code(overall, &[], 0)), [OK, OVER]);
+        assert_eq!(code(over, &[Code::Unknown], 0), OVER);
     }
 
     #[test]
