@@ -164,7 +164,12 @@ pub(super) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
     let count = report.difference.as_ref().map_or(0, newly_refused);
     let share = 100.0 * count as f64 / report.rows.max(1) as f64;
     Ok(match replay.fail_if_newly_refused {
-        Some(most) if share > most => ExitCode::from(TOO_MANY_REFUSED),
+        Some(most) if share > most => {
+            print::error(format_args!(
+                "weir: {share:.2} % of the requests are newly refused, more than {most} %"
+            ));
+            ExitCode::from(TOO_MANY_REFUSED)
+        }
         _ => ExitCode::SUCCESS,
     })
 }

@@ -29,6 +29,9 @@ const ROWS_PER_SWEEP: u64 = 256;
 /// `max_duration`.
 const MAX_IN_FLIGHT: usize = 1_000_000;
 
+/// Bytes of their messages.
+const MAX_IN_FLIGHT_BYTES: usize = 256 << 20;
+
 /// What a configuration is run with.
 pub(super) struct Setup {
     pub(super) rules: Arc<Rules>,
@@ -88,6 +91,8 @@ pub(super) struct Engine {
     counts_in_flight: bool,
     /// Requests in flight, in the order of their ends.
     ends: BinaryHeap<Reverse<End>>,
+    /// The bytes of their messages.
+    in_flight_bytes: usize,
     rows: u64,
     /// Descriptors of limits of requests in flight without a duration, which are left out.
     pub(super) left_out: u64,
@@ -134,6 +139,7 @@ impl Engine {
             }),
             setup,
             ends: BinaryHeap::new(),
+            in_flight_bytes: 0,
             rows: 0,
             left_out: 0,
             not_released: 0,
@@ -239,7 +245,9 @@ impl Engine {
 
     /// Has a request end at this instant.
     fn end_at(&mut self, at: Micros, message: &[u8]) {
-        if self.ends.len() < MAX_IN_FLIGHT {
+        let bytes = self.in_flight_bytes + message.len();
+        if self.ends.len() < MAX_IN_FLIGHT && bytes <= MAX_IN_FLIGHT_BYTES {
+            self.in_flight_bytes = bytes;
             let (row, message) = (self.rows, message.into());
             self.ends.push(Reverse(End { at, row, message }));
         } else {
@@ -254,6 +262,7 @@ impl Engine {
             && end.at <= now
             && let Some(Reverse(End { at, message, .. })) = self.ends.pop()
         {
+            self.in_flight_bytes -= message.len();
             // It was decoded before.
             let Ok(ask) = decode(&message) else { continue };
             let releases = some(&ask, |descriptor, entries| {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::engine::Decided;
 use crate::core::ask::Ask;
-use crate::core::time::{Micros, people};
+use crate::core::time::{Micros, Span, people};
 use crate::limits::plan::{By, Outcome};
 use crate::limits::rules::limit::LimitId;
 
@@ -53,6 +53,8 @@ pub(super) struct LimitTally {
 struct SubjectTally {
     asked: u64,
     refused: u64,
+    /// Blocked by an operator.
+    blocked: u64,
     /// The number of its current window, and the hits that were admitted in it.
     window: u64,
     admitted: u64,
@@ -109,7 +111,7 @@ impl Tally {
             self.over_limit += 1;
         } else {
             self.ok += 1;
-            self.admitted.add(at + decided.delay);
+            self.admitted.add_after(at, decided.delay);
         }
     }
 
@@ -139,7 +141,7 @@ impl Tally {
             limit.longest_delay_seconds = limit.longest_delay_seconds.max(delay);
         }
         if allowed {
-            limit.admitted += 1;
+            limit.admitted += u64::from(!is_undone);
         } else {
             limit.refused += 1;
             limit.first_refused.get_or_insert_with(|| instant(at));
@@ -159,7 +161,8 @@ impl Tally {
         if !allowed {
             subject.refused += 1;
             limit.subjects_refused += u64::from(subject.refused == 1);
-            self.most_refused.note(fingerprint, subject.refused, key);
+            let count = subject.refused + subject.blocked;
+            self.most_refused.note(fingerprint, count, key);
         } else if !is_undone && !check.algorithm.has_holders() {
             limit.hits_admitted = limit.hits_admitted.saturating_add(hits);
             let window = check.algorithm.window().number_at(at);
@@ -177,8 +180,9 @@ impl Tally {
         let fingerprint = self.hasher.hash_one(key);
         if self.subjects.len() < MAX_SUBJECTS || self.subjects.contains_key(&fingerprint) {
             let subject = self.subjects.entry(fingerprint).or_default();
-            (subject.asked, subject.refused) = (subject.asked + 1, subject.refused + 1);
-            self.most_refused.note(fingerprint, subject.refused, key);
+            subject.blocked += 1;
+            let count = subject.refused + subject.blocked;
+            self.most_refused.note(fingerprint, count, key);
         }
     }
 }
@@ -294,8 +298,13 @@ impl Default for Series {
 impl Series {
     /// Counts one at this instant, which is not before the first one.
     pub(super) fn add(&mut self, at: Micros) {
-        let second = at.0 / 1_000_000;
-        let begin = *self.begin.get_or_insert(second);
+        self.add_after(at, Span::ZERO);
+    }
+
+    /// Counts one so long after this instant, which is not before the first one.
+    pub(super) fn add_after(&mut self, at: Micros, delay: Span) {
+        let second = (at + delay).0 / 1_000_000;
+        let begin = *self.begin.get_or_insert(at.0 / 1_000_000);
         let mut bin = (second.saturating_sub(begin) / self.width) as usize;
         while bin >= MAX_BINS {
             self.widen();

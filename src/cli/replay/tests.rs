@@ -366,3 +366,12 @@ fn a_series_keeps_its_sum_however_long_it_becomes() {
             .all(|rate| (rate - 1.0 / 7.0).abs() < 0.01)
     );
 }
+
+#[test]
+fn a_series_begins_with_the_first_request_also_where_that_is_delayed() {
+    let mut series = Series::default();
+    let second = |secs: u64| Micros(secs * 1_000_000);
+    series.add_after(second(5), Span::from_secs(3));
+    series.add(second(6));
+    assert_eq!(series.rates(5, 1, 4), [0.0, 1.0, 0.0, 1.0]);
+}

@@ -43,7 +43,7 @@ pub(super) struct WorkloadFlags {
     #[arg(long, value_name = "FACTORx/DURATION", value_parser = burst, requires = "workload")]
     burst: Option<(f64, Span)>,
     /// One subject, the first that is made up, sends this share of all requests, such as 50%
-    #[arg(long, value_name = "PERCENT", value_parser = super::percent, requires = "workload")]
+    #[arg(long, value_name = "PERCENT", value_parser = attack, requires = "workload")]
     attack: Option<f64>,
     /// Seed of all that is drawn
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
@@ -53,6 +53,12 @@ pub(super) struct WorkloadFlags {
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (1e-6..=1e9).contains(rate));
     rate.ok_or_else(|| "write requests a second, from 0.000001 to 1000000000".to_owned())
+}
+
+/// A share that leaves something to others.
+fn attack(text: &str) -> Result<f64, String> {
+    let share = super::percent(text).ok().filter(|share| *share <= 99.0);
+    share.ok_or_else(|| "write a share such as 50%, from 0% to 99%".to_owned())
 }
 
 fn burst(text: &str) -> Result<(f64, Span), String> {
@@ -68,8 +74,10 @@ pub(super) struct Workload {
     requests: Requests,
     arrivals: Arrivals,
     random: fastrand::Rng,
-    /// The highest rate; lower ones are a part of it.
+    /// The highest rate of all but the attack; lower ones are a part of it.
     peak: f64,
+    /// The part of the requests that the attack is.
+    share: f64,
     flags: WorkloadFlags,
     lasts: Span,
     /// The request of the subject that sends too much.
@@ -98,11 +106,12 @@ impl Workload {
         let day = if flags.day { 1.0 + DAILY } else { 1.0 };
         let burst = flags.burst.map_or(1.0, |(factor, _)| factor);
         let share = flags.attack.unwrap_or(0.0) / 100.0;
-        let peak = rate * day * burst / (1.0 - share).max(1e-3);
+        let peak = rate * day * burst;
         Ok(Some(Self {
-            arrivals: Arrivals::new(flags.arrivals, peak),
+            arrivals: Arrivals::new(flags.arrivals, peak / (1.0 - share)),
             random: fastrand::Rng::with_seed(flags.seed),
             peak,
+            share,
             attack: flags.attack.map(|_| requests.made_up()),
             flags: flags.clone(),
             lasts,
@@ -123,13 +132,13 @@ impl Workload {
             if after >= self.lasts {
                 return None;
             }
-            let is_attack = self.random.f64() < self.flags.attack.unwrap_or(0.0) / 100.0;
+            if self.random.f64() * self.peak >= self.rate_at(after) {
+                continue;
+            }
+            let is_attack = self.random.f64() < self.share;
             let request = match &self.attack {
                 Some(request) if is_attack => request.clone(),
-                _ if self.random.f64() * self.peak_of_others() < self.rate_at(after) => {
-                    self.requests.made_up()
-                }
-                _ => continue,
+                _ => self.requests.made_up(),
             };
             self.line += 1;
             return Some(Row {
@@ -139,10 +148,6 @@ impl Workload {
                 message: request.encode_to_vec(),
             });
         }
-    }
-
-    fn peak_of_others(&self) -> f64 {
-        self.peak * (1.0 - self.flags.attack.unwrap_or(0.0) / 100.0)
     }
 
     /// The rate of all but the attack, so long after the begin.
@@ -162,5 +167,63 @@ impl Workload {
             };
         }
         rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::workload::Fields;
+
+    fn rows(flags: &WorkloadFlags) -> Vec<Row> {
+        let template = Template::parse("user={uniform:1..1000000}", Fields::Allowed);
+        let requests = Requests {
+            domain: Some("d".to_owned()),
+            templates: vec![template.expect("a template")],
+            ..Requests::default()
+        };
+        let workload = Workload::new(flags, requests).expect("no fields");
+        let mut workload = workload.expect("a workload");
+        std::iter::from_fn(|| workload.next()).collect()
+    }
+
+    /// Two a second for a day, and as many of the attack if it has half of all.
+    fn flags(attack: f64, burst: Option<(f64, Span)>, day: bool) -> WorkloadFlags {
+        WorkloadFlags {
+            workload: true,
+            rate: Some(2.0),
+            lasts: Some(Span::from_secs(86_400)),
+            arrivals: ArrivalKind::Poisson,
+            day,
+            burst,
+            attack: Some(attack),
+            seed: 3,
+        }
+    }
+
+    #[test]
+    fn an_attack_has_its_share_whatever_the_shape_is() {
+        let burst = Some((10.0, Span::from_secs(3_600)));
+        for (day, burst, expected) in [
+            (false, None, 345_600.0),
+            (true, None, 345_600.0),
+            (false, burst, 345_600.0 * 33.0 / 24.0),
+        ] {
+            let rows = rows(&flags(50.0, burst, day));
+            let first = &rows.iter().find(|row| {
+                let same = rows
+                    .iter()
+                    .take(50)
+                    .filter(|other| other.message == row.message);
+                same.count() > 5
+            });
+            let attack = &first.expect("one that sends too much").message;
+            let count = rows.iter().filter(|row| row.message == *attack).count() as f64;
+            let share = count / rows.len() as f64;
+            assert!((0.48..0.52).contains(&share), "{share} {day} {burst:?}");
+            let all = rows.len() as f64 / expected;
+            assert!((0.97..1.03).contains(&all), "{all} {day} {burst:?}");
+        }
+        assert!(attack("99%").is_ok() && attack("99.5%").is_err());
     }
 }

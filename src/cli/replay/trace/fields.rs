@@ -256,20 +256,26 @@ impl Csv {
 
     /// The fields of a line.
     fn read(&mut self, line: &[u8]) -> Result<Vec<&[u8]>, String> {
+        if line.is_empty() {
+            return Ok(Vec::new());
+        }
         self.text.resize(self.text.len().max(line.len() + 1), 0);
         self.ends.resize(MAX_COLUMNS, 0);
         self.reader.reset();
-        let (mut input, mut written, mut columns) = (line, 0, 0);
-        // Twice: the end of the input ends the record.
-        for _ in 0..2 {
-            let (result, read, text, ends) = self.reader.read_record(
-                input,
-                &mut self.text[written..],
-                &mut self.ends[columns..],
-            );
-            (input, written, columns) = (&input[read..], written + text, columns + ends);
+        let (mut written, mut columns) = (0, 0);
+        for (part, is_last) in [(line, false), (b"\n", true)] {
+            let (result, read, text, ends) =
+                self.reader
+                    .read_record(part, &mut self.text[written..], &mut self.ends[columns..]);
+            (written, columns) = (written + text, columns + ends);
             if matches!(result, ReadRecordResult::OutputEndsFull) {
                 return Err(format!("it has more than {MAX_COLUMNS} columns"));
+            }
+            let has_ended = matches!(result, ReadRecordResult::Record);
+            if has_ended != is_last || read < part.len() {
+                return Err(
+                    "it ends within quotes, or has a line break: a record is one line".into(),
+                );
             }
         }
         let mut start = 0;
@@ -421,6 +427,8 @@ mod tests {
             ("/a,,ann", "no time"),
             ("/a,x,ann", "`x` is no time"),
             ("/a,5,ann,-1", "no hits"),
+            ("/a,5,\"ann", "within quotes"),
+            ("/a,5,ann\r/b,6,bob", "a line break"),
         ] {
             let error = row(line).expect_err(line);
             assert!(error.contains(what), "{error}");

@@ -1,6 +1,6 @@
 //! Lines of a file or of a pipe, as they are or in gzip, read as a stream: one line is in memory.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
@@ -27,9 +27,13 @@ impl Lines {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn new(stream: impl Read + 'static) -> io::Result<Self> {
-        let mut reader = BufReader::with_capacity(BUFFER_BYTES, stream);
-        let is_gzip = reader.fill_buf()?.starts_with(&GZIP);
+    pub(super) fn new(mut stream: impl Read + 'static) -> io::Result<Self> {
+        // A pipe may give one byte at a time.
+        let mut head = Vec::new();
+        let most = GZIP.len() as u64;
+        stream.by_ref().take(most).read_to_end(&mut head)?;
+        let is_gzip = head == GZIP;
+        let reader = BufReader::with_capacity(BUFFER_BYTES, Cursor::new(head).chain(stream));
         Ok(Self {
             reader: match is_gzip {
                 true => Box::new(BufReader::with_capacity(
@@ -62,5 +66,47 @@ impl Lines {
         }
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         Ok(Some(Ok(line.strip_suffix(b"\r").unwrap_or(line))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    /// A pipe that gives a byte at a time.
+    struct Slow(Cursor<Vec<u8>>);
+
+    impl Read for Slow {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let most = buffer.len().min(1);
+            self.0.read(&mut buffer[..most])
+        }
+    }
+
+    fn lines(bytes: Vec<u8>) -> Vec<String> {
+        let mut lines = Lines::new(Slow(Cursor::new(bytes))).expect("a stream");
+        let mut all = Vec::new();
+        while let Some(line) = lines.next().expect("a stream") {
+            let line = line.map(|line| String::from_utf8_lossy(line).into_owned());
+            all.push(line.unwrap_or_else(|error| error));
+        }
+        all
+    }
+
+    #[test]
+    fn pipes_are_read_as_files_are() {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(b"one\r\ntwo\n\nlast").expect("compressed");
+        let gzip = gzip.finish().expect("compressed");
+        let expected = ["one", "two", "", "last"];
+        assert_eq!(lines(gzip), expected);
+        assert_eq!(lines(b"one\r\ntwo\n\nlast".to_vec()), expected);
+        assert_eq!(lines(Vec::new()), [""; 0]);
+        assert_eq!(lines(b"x".to_vec()), ["x"]);
     }
 }
