@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn requests_that_are_due_are_counted_without_drawing_them() {
-        for (per_second, millis) in [(3.0, 1_000), (100.0, 1_000), (7.5, 10_400), (1e6, 100)] {
+        for (per_second, millis) in [(3.0, 1_000), (100.0, 1_000), (7.5, 10_500), (1e6, 100)] {
             let end = Duration::from_millis(millis);
             let mut random = fastrand::Rng::with_seed(1);
             let mut arrivals = Arrivals::new(ArrivalKind::Constant, per_second);
