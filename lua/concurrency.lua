@@ -207,25 +207,18 @@ if steps[72] then -- 'H'
     end
   end
 
-  -- Writes a changed state, and drops what has expired.
+  -- Writes a changed state, and drops what has expired: last, because a set that is empty for a moment is one that a node of a cluster does not have
+  -- while its slot is being migrated, and Redis would refuse to add to it.
   holders_write = function(key, state, life)
     local set, added, removed = undo(state), {}, {}
     local extra = set.extra
-    if set.is_mixed then
-      if extra > 0 then
-        local gone = expired(set, state.floor, state.top)
-        for index = 1, #gone do
-          if set.current[gone[index]] == nil then
-            set.current[gone[index]] = false
-          end
+    if set.is_mixed and extra > 0 then
+      local gone = expired(set, state.floor, state.top)
+      for index = 1, #gone do
+        if set.current[gone[index]] == nil then
+          set.current[gone[index]] = false
         end
-      else
-        call('ZREMRANGEBYSCORE', key, 0, text(state.floor - 1))
-        call('ZREMRANGEBYSCORE', key, text(state.top + 1), '+inf')
       end
-      local first, last = live_tombs(state.now, state.life)
-      call('ZREMRANGEBYSCORE', key, '-inf', '(' .. first)
-      call('ZREMRANGEBYSCORE', key, '(' .. last, text(-TOMBS))
     end
     local function add(score, member)
       added[#added + 1], added[#added + 2] = text(score), member
@@ -258,8 +251,17 @@ if steps[72] then -- 'H'
     elseif set.extra > 0 then
       removed[#removed + 1] = 'x'
     end
-    run('ZREM', key, removed)
     run('ZADD', key, added)
+    if set.is_mixed then
+      if set.extra == 0 then
+        call('ZREMRANGEBYSCORE', key, 0, text(state.floor - 1))
+        call('ZREMRANGEBYSCORE', key, text(state.top + 1), '+inf')
+      end
+      local first, last = live_tombs(state.now, state.life)
+      call('ZREMRANGEBYSCORE', key, '-inf', '(' .. first)
+      call('ZREMRANGEBYSCORE', key, '(' .. last, text(-TOMBS))
+    end
+    run('ZREM', key, removed)
     if added[1] then
       call('PEXPIRE', key, life)
     end

@@ -1,24 +1,6 @@
 -- The last part of the script: steps all runs, or, if a request is late or commits all or none, all requests; then writes the changed states
 -- and returns the reply. KEYS, ARGV and the reply are described in frame.lua. The twin is src/store/redis/wire/call.rs.
-local time = call('TIME')
-local now = time[1] * 1000000 + time[2]
-if ARGV[1] ~= '' then
-  now, kept = tonumber(ARGV[1]), {}
-  time[1], time[2] = string.format('%.0f', floor(now / 1000000)), string.format('%.0f', now % 1000000)
-end
-now_ms = floor(now / 1000)
-soonest = now_ms + 5000
-local keys, unpack = checked or KEYS, struct.unpack
-if firsts then
-  firsts = { unpack('<' .. string.rep('H', #keys), firsts) }
-end
--- Logs and sets of holders are long, so that only parts of them are read.
-if log_read or holders_read or not keys[1] then
-  found, states = {}, {}
-else
-  found = call('MGET', list(keys))
-  states = { list(found) }
-end
+
 -- The packings of a limit and of a run.
 local LIMIT, LIMIT_SIZE, RUN, RUN_SIZE = '<Bddddddd', 57, '<HHdd', 20
 if not all_or_none and now <= unpack('<d', ARGV[5]) then

@@ -1,6 +1,7 @@
 -- The first part of the script that decides all checks of a batch in one call: its arguments, its reply, and what all parts share. Behind it
--- follow all_or_none.lua, log.lua, one file per algorithm, usage.lua, and decide.lua (see src/store/redis/wire/script.rs). The text never changes:
--- Redis keeps every different script. The twin in Rust is src/store/redis/wire/call.rs, which packs the arguments and reads the reply.
+-- follow all_or_none.lua, log.lua, one file per algorithm, usage.lua, clock.lua, read_at_once.lua, and decide.lua (see
+-- src/store/redis/wire/script.rs). There are two texts, which never change: Redis keeps every different script. In a cluster the other one begins
+-- with undeclared_keys.lua, and has read_each.lua. The twin in Rust is src/store/redis/wire/call.rs, which packs the arguments and reads the reply.
 --
 -- KEYS: the keys of all checks, in order, and behind them those of usage records. A check is named by its index in KEYS, from 1 on.
 --

@@ -203,6 +203,7 @@ fn check_batch(shape: u8, hits: u8, replies: &[u8]) {
     ];
     let options = BatchOptions {
         by_slot: is_set(4),
+        crosses_slots: false,
         fixed_windows_by_script: is_set(8),
         expiry_jitter_secs: 0,
     };

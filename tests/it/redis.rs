@@ -3,6 +3,7 @@
 
 mod algorithms;
 mod clock_jumps;
+mod cluster;
 mod command_counts;
 mod counters;
 pub mod differential;
@@ -80,6 +81,8 @@ pub struct ScriptCall<'p> {
     /// Redis's clock.
     pub now: ClockReading,
     pub refused: Vec<RefusedHits<'p>>,
+    /// See [`Call::crosses_slots`].
+    pub crosses_slots: bool,
 }
 
 /// One script call for these requests at their time, each with its own deadline and `max_hold`.
@@ -102,6 +105,7 @@ pub fn call<'c>(requests: impl IntoIterator<Item = (&'c Checks, When)>) -> Scrip
         requests: requests.into_iter().map(request).collect(),
         now,
         refused: Vec::new(),
+        crosses_slots: false,
     }
 }
 
@@ -114,6 +118,7 @@ impl ScriptCall<'_> {
             refused: self.refused.clone(),
             now: self.now,
             is_time_given: true,
+            crosses_slots: self.crosses_slots,
             jitter_secs: 0,
         })
     }

@@ -27,6 +27,7 @@
 mod pool;
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::time::Instant;
@@ -289,13 +290,24 @@ impl LanesOfNode {
         };
         let (replies, needs_expire) = {
             let known_ttls = connection.known_ttls();
-            let batch = Batch::new(taken.iter(), self.batch_options, now, known_ttls);
+            let batch_options = BatchOptions {
+                crosses_slots: self.node.crosses_slots.load(Ordering::Relaxed),
+                ..self.batch_options
+            };
+            let batch = Batch::new(taken.iter(), batch_options, now, known_ttls);
             let mut replies = batch.unanswered();
             let deadlines = taken.iter().map(|request| request.budget.deadline);
             let deadline = deadlines.max().unwrap_or(now.at);
             self.send(connection, &batch, deadline, &mut replies).await;
             if let Some(again) = batch.calls_to_resend(&replies) {
                 self.send(connection, &again, deadline, &mut replies).await;
+            }
+            if let Some(again) = batch.calls_by_slot(&replies) {
+                self.send(connection, &again, deadline, &mut replies).await;
+                if let Some(with_text) = again.calls_to_resend(&replies) {
+                    self.send(connection, &with_text, deadline, &mut replies)
+                        .await;
+                }
             }
             // The reply that refused them as late has renewed the estimate of the clock.
             let now = || self.node.clock.reading();

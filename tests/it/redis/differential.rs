@@ -249,11 +249,14 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
         pipeline.add_command(command);
         commands += 1;
     };
-    for batch in batches {
+    for (index, batch) in batches.iter().enumerate() {
         for key in &batch.deleted {
             add(cmd("DEL").arg(key).clone());
         }
-        add(call([(&batch.checks, batch.when)]).command(ScriptRef::ByHash));
+        let mut call = call([(&batch.checks, batch.when)]);
+        // Both texts of the script, in turn on the same states.
+        call.crosses_slots = index % 2 == 1;
+        add(call.command(ScriptRef::ByHash));
         for (key, _) in &batch.stored {
             add(stored_state::read(key));
         }
@@ -328,10 +331,13 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
         deadline: Micros(END),
         max_hold: Span::ZERO,
     };
-    call([(&first, when)])
-        .command(ScriptRef::ByText)
-        .exec(&mut connection)
-        .expect("Redis loads the script");
+    let mut call = call([(&first, when)]);
+    for crosses_slots in [false, true] {
+        call.crosses_slots = crosses_slots;
+        call.command(ScriptRef::ByText)
+            .exec(&mut connection)
+            .expect("Redis loads the script");
+    }
     server.flush();
     let (mut done, mut batches, mut allowed, mut refused) = (0, 0, 0, 0);
     while done < operations {

@@ -182,7 +182,8 @@ fn random_checks_leave_the_records_of_the_pure_step() {
             };
             let late: Vec<bool> = requests.iter().map(|_| random.u8(..10) == 0).collect();
             let calls = requests.iter().zip(&late);
-            let call = call(calls.map(|(checks, &late)| (checks, when(late))));
+            let mut call = call(calls.map(|(checks, &late)| (checks, when(late))));
+            call.crosses_slots = random.bool();
             let answers = answers(&call, &mut connection);
             let mut rest = &answers[..];
             for (checks, &late) in requests.iter().zip(&late) {

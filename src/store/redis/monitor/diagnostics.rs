@@ -30,6 +30,8 @@ pub(crate) struct Facts {
     pub(crate) report: InfoReport,
     pub(crate) config: ServerConfig,
     pub(crate) missing: MissingAccess,
+    /// Whether the node of a cluster runs scripts only on declared keys, which have one hash slot.
+    pub(crate) refuses_cross_slot: bool,
     /// How far the server's clock is ahead of the wall clock of this machine, in microseconds.
     pub(crate) clock_ahead_micros: Option<i64>,
 }
@@ -64,6 +66,14 @@ pub(crate) fn diagnose(facts: &Facts, before: &[Diagnostic]) -> Vec<Diagnostic> 
                 "full_coverage",
                 "cluster-require-full-coverage is yes: when one shard is lost, all other shards \
                  refuse commands too; set it to no",
+            )
+        }),
+        facts.refuses_cross_slot.then(|| {
+            information(
+                "declared_keys",
+                "the node refuses scripts that declare no keys: Weir calls its script for each \
+                 hash slot by itself, which can cost the node three times as much CPU; let \
+                 scripts access undeclared keys if the service has a setting for it",
             )
         }),
         clock_ahead_micros.is_some_and(|ahead| ahead.unsigned_abs() > MAX_CLOCK_OFFSET_MICROS).then(|| {

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use bb8_redis::redis::Value;
@@ -16,7 +17,8 @@ use tokio::time::{Duration, Instant, sleep};
 
 use super::diagnostics::{self, Facts};
 use super::queries::{
-    self, FULL_COVERAGE, INFO, KEY, MissingAccess, Query, SAVE, STOPS_WRITES, read_config,
+    self, CROSS_SLOT, FULL_COVERAGE, INFO, KEY, MissingAccess, Query, SAVE, STOPS_WRITES,
+    read_config,
 };
 use crate::core::breaker::Why;
 use crate::core::verdict::StoreError;
@@ -353,10 +355,15 @@ impl Inspector {
         probe: &mut ProbeConnection,
         checks_access: bool,
     ) -> Result<(), StoreError> {
-        let key = map.key_of(node, |number| deployment.options.probe_key(number));
+        let probe_key = |number| deployment.options.probe_key(number);
+        let key = map.key_of(node, probe_key);
+        let foreign_key = map.foreign_key(node, probe_key).filter(|_| key.is_some());
         let mut queries = vec![INFO, SAVE, STOPS_WRITES];
         if deployment.is_cluster() {
             queries.push(FULL_COVERAGE);
+        }
+        if foreign_key.is_some() && self.facts.missing.is_empty() {
+            queries.push(CROSS_SLOT);
         }
         queries.retain(|query| !probe.refused.contains(query));
         let mut required = Vec::new();
@@ -367,12 +374,20 @@ impl Inspector {
         }
         let out = probe.connection.outgoing();
         for query in queries.iter().chain(&required) {
-            queries::write(query, key.as_deref().unwrap_or_default(), out);
+            let [key, foreign_key] =
+                [&key, &foreign_key].map(|key| key.as_deref().unwrap_or_default());
+            queries::write(query, key, foreign_key, out);
         }
         let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut replies = probe.connection.query(deadline).await?.iter();
         for (query, reply) in queries.into_iter().zip(&mut replies) {
             match reply {
+                reply if query == CROSS_SLOT => {
+                    if let Some(crosses_slots) = queries::crosses_slots(reply) {
+                        self.facts.refuses_cross_slot = !crosses_slots;
+                        node.crosses_slots.store(crosses_slots, Ordering::Relaxed);
+                    }
+                }
                 Value::ServerError(_) => probe.refused.push(query),
                 Value::BulkString(text) if query == INFO => {
                     let text = String::from_utf8_lossy(text);

@@ -14,13 +14,25 @@ use crate::store::redis::wire::commands::CommandBuffer;
 /// A command in a form that changes nothing: its name, which may be two words, and its arguments.
 pub(super) type Query = &'static [&'static str];
 
-/// The argument that stands for a key. No such key exists.
+/// The argument that stands for a key of the server. No such key exists.
 pub(super) const KEY: &str = "{key}";
+
+/// The argument that stands for a key of another node of the cluster.
+const FOREIGN_KEY: &str = "{foreign key}";
 
 pub(super) const INFO: Query = &["INFO"];
 pub(super) const SAVE: Query = &["CONFIG GET", "save"];
 pub(super) const STOPS_WRITES: Query = &["CONFIG GET", "stop-writes-on-bgsave-error"];
 pub(super) const FULL_COVERAGE: Query = &["CONFIG GET", "cluster-require-full-coverage"];
+
+/// Reads a key of the node and one of another node in a script that declares neither.
+pub(super) const CROSS_SLOT: Query = &[
+    "EVAL",
+    "return {redis.pcall('GET', ARGV[1]), redis.pcall('GET', ARGV[2])}",
+    "0",
+    KEY,
+    FOREIGN_KEY,
+];
 
 /// The commands that every request may need, except MULTI, EXEC and TIME, which every inspection
 /// sends first. The commands of scripts are among them, because a script has the rights of its
@@ -73,7 +85,7 @@ pub(super) fn required(topology: &Topology, has_usage: bool) -> impl Iterator<It
 }
 
 /// Encodes a query.
-pub(super) fn write(query: Query, key: &[u8], out: &mut CommandBuffer) {
+pub(super) fn write(query: Query, key: &[u8], foreign_key: &[u8], out: &mut CommandBuffer) {
     let command = out.begin();
     for word in query[0].split(' ') {
         command.arg(word);
@@ -81,6 +93,7 @@ pub(super) fn write(query: Query, key: &[u8], out: &mut CommandBuffer) {
     for &argument in &query[1..] {
         match argument {
             KEY => command.arg(key),
+            FOREIGN_KEY => command.arg(foreign_key),
             _ => command.arg(argument),
         };
     }
@@ -134,6 +147,26 @@ impl MissingAccess {
     }
 }
 
+/// Whether the reply to [`CROSS_SLOT`] shows that a script may use undeclared keys of the node, and
+/// no others: a service that ran it anywhere would count on the wrong server. `None` if it shows
+/// neither, as while the cluster is down.
+pub(super) fn crosses_slots(reply: &Value) -> Option<bool> {
+    let of_error = |error| error::name(error::classify(error));
+    match reply {
+        Value::ServerError(error) => match of_error(error) {
+            error::SERVER_ERROR | "crossslot" => Some(false),
+            _ => None,
+        },
+        Value::Array(values) => match &values[..] {
+            [Value::Nil, Value::ServerError(error)] => Some(of_error(error) == error::MOVED),
+            [Value::Nil, _] => Some(false),
+            [Value::ServerError(error), _] if of_error(error) == error::SERVER_ERROR => Some(false),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Reads the reply to CONFIG GET of one setting, which is its name and its value. A reply of
 /// another form changes nothing.
 pub(super) fn read_config(config: &mut ServerConfig, query: Query, reply: &Value) {
@@ -147,5 +180,39 @@ pub(super) fn read_config(config: &mut ServerConfig, query: Query, reply: &Value
         STOPS_WRITES => config.stops_writes = is_yes,
         FULL_COVERAGE => config.requires_full_coverage = is_yes,
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bb8_redis::redis::parse_redis_value;
+
+    use super::*;
+
+    #[test]
+    fn a_node_has_to_run_undeclared_keys_of_its_own_and_to_refuse_others() {
+        let foreign = "-ERR Script attempted to access a non local key in a cluster node\r\n";
+        let down = "-ERR Script attempted to execute a command while the cluster is down\r\n";
+        for (reply, expected) in [
+            (format!("*2\r\n$-1\r\n{foreign}"), Some(true)),
+            ("*2\r\n$-1\r\n$-1\r\n".to_owned(), Some(false)),
+            (
+                "*2\r\n-ERR undeclared key\r\n-ERR undeclared key\r\n".to_owned(),
+                Some(false),
+            ),
+            (
+                "-ERR Number of keys can't be zero\r\n".to_owned(),
+                Some(false),
+            ),
+            ("-CROSSSLOT Keys\r\n".to_owned(), Some(false)),
+            (format!("*2\r\n{foreign}{foreign}"), None),
+            (format!("*2\r\n{down}{down}"), None),
+            ("-LOADING x\r\n".to_owned(), None),
+            ("-NOPERM x\r\n".to_owned(), None),
+            ("$-1\r\n".to_owned(), None),
+        ] {
+            let value = parse_redis_value(reply.as_bytes()).expect("a reply");
+            assert_eq!(crosses_slots(&value), expected, "{reply}");
+        }
     }
 }

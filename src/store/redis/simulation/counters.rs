@@ -249,7 +249,7 @@ impl FakeCounters {
                 self.put(key, after);
                 RespReply::Integer(after)
             }
-            "EVALSHA" if !self.knows_script || command[1] != script::HASH.as_bytes() => {
+            "EVALSHA" if !self.knows_script || command[1] != script::SCRIPT.hash.as_bytes() => {
                 RespReply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned())
             }
             "EVAL" | "EVALSHA" => {

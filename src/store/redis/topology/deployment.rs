@@ -204,6 +204,7 @@ impl Deployment {
     pub(crate) fn batch_options(&self) -> BatchOptions {
         BatchOptions {
             by_slot: self.is_cluster(),
+            crosses_slots: false,
             fixed_windows_by_script: self.options.fixed_windows_by_script,
             expiry_jitter_secs: self.options.expiry_jitter_secs,
         }

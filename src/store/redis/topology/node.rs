@@ -58,6 +58,9 @@ pub(crate) struct Node {
     pub(crate) connections: OpenConnections,
     pub(crate) counters: Counters,
     pub(crate) round_trips: RoundTrips,
+    /// Whether the node of a cluster runs a script on undeclared keys of its slots, and on no other
+    /// keys. Written by the monitor.
+    pub(crate) crosses_slots: AtomicBool,
     /// Written by the monitor.
     pub(crate) latest_status: ArcSwap<ServerStatus>,
     /// The time that the latest request had left, in microseconds; a probe has about as much. 0
@@ -181,6 +184,7 @@ impl Node {
             connections: OpenConnections::default(),
             counters: Counters::default(),
             round_trips: RoundTrips::default(),
+            crosses_slots: AtomicBool::new(false),
             latest_status: ArcSwap::default(),
             budget_micros: AtomicU64::new(0),
             rtt: RttEstimator::default(),

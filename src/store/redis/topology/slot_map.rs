@@ -113,8 +113,20 @@ impl SlotMap {
     /// The first of the keys that `key` makes of 0, 1, 2 and so on that `node` owns, for probes;
     /// `None` if it owns none of them.
     pub(crate) fn key_of(&self, node: &Node, key: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
-        (0..SLOTS as u32)
-            .map(key)
-            .find(|key| self.owner(key).is_ok_and(|owner| owner.id == node.id))
+        self.key_where(|owner| owner.id == node.id, key)
+    }
+
+    /// The first of these keys that another node than `node` owns.
+    pub(crate) fn foreign_key(&self, node: &Node, key: impl Fn(u32) -> Vec<u8>) -> Option<Vec<u8>> {
+        self.key_where(|owner| owner.id != node.id, key)
+    }
+
+    fn key_where(
+        &self,
+        is_owner: impl Fn(&Node) -> bool,
+        key: impl Fn(u32) -> Vec<u8>,
+    ) -> Option<Vec<u8>> {
+        let mut keys = (0..SLOTS as u32).map(key);
+        keys.find(|key| self.owner(key).is_ok_and(|owner| is_owner(owner)))
     }
 }

@@ -119,6 +119,7 @@ impl UsageClient {
                 at: Instant::now(),
             },
             is_time_given: false,
+            crosses_slots: false,
             jitter_secs: 0,
         };
         let mut outcome = self.run_script(&call, ScriptRef::ByHash, deadline).await;

@@ -6,9 +6,11 @@
 //! hit on another such window goes in a transaction (`MULTI`, `TIME`, `INCRBY` and `EXPIRE`,
 //! `EXEC`), with the looks of its request at the same window. All other checks go in a call of the
 //! script. Hits of a batch on one counter are one `INCRBY` of their sum: its reply gives each of them
-//! the position that a row of `INCRBY`s would give it. A single server gets at most one group of each encoding. A node of a cluster gets one
-//! transaction and one call per slot, because neither may use keys of two slots. Every request gets
-//! its own answers, whatever became of the others in the batch.
+//! the position that a row of `INCRBY`s would give it. A single server gets at most one group of
+//! each encoding. A node of a cluster gets one transaction per slot, because that may not use keys
+//! of two slots. Its call of the script is one for all slots, with keys that are not declared, or
+//! one per slot where the node refuses that. Every request gets its own answers, whatever became of
+//! the others in the batch.
 
 mod read;
 
@@ -35,9 +37,11 @@ const KEY_CAPACITY: usize = 256;
 /// How the checks of a batch are encoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchOptions {
-    /// The server is a node of a cluster: no transaction and no call of the script may use keys of
-    /// two slots.
+    /// The server is a node of a cluster: neither a transaction nor a call of the script with
+    /// declared keys may use keys of two slots.
     pub(crate) by_slot: bool,
+    /// The node runs the script on keys of several of its slots: one call is enough.
+    pub(crate) crosses_slots: bool,
     /// Fixed windows are decided by the script too, which counts nothing after the caller's
     /// deadline.
     pub(crate) fixed_windows_by_script: bool,
@@ -61,6 +65,8 @@ struct CommandGroup {
     encoding: Encoding,
     slot: Slot,
     is_asking: bool,
+    /// See [`Call::crosses_slots`].
+    crosses_slots: bool,
     /// Those of a call in the order of the requests, so that the checks of one request stand
     /// together; others by counter, so that hits on one counter do.
     checks: Vec<CheckPosition>,
@@ -128,7 +134,12 @@ impl<'r> Batch<'r> {
                     }
                     _ => Encoding::Script(ScriptRef::ByHash),
                 };
-                let slot = if batch_options.by_slot && encoding != Encoding::Plain {
+                let crosses_slots = batch_options.crosses_slots
+                    && !request.is_asking
+                    && encoding == Encoding::Script(ScriptRef::ByHash);
+                let has_slot =
+                    batch_options.by_slot && encoding != Encoding::Plain && !crosses_slots;
+                let slot = if has_slot {
                     hash_slot::of(request.checks.key(check))
                 } else {
                     0
@@ -144,22 +155,20 @@ impl<'r> Batch<'r> {
                     group.encoding == encoding
                         && group.slot == slot
                         && group.is_asking == request.is_asking
+                        && group.crosses_slots == crosses_slots
                         && !is_alone
                 };
                 match batch.groups.iter_mut().find(belongs) {
                     Some(group) => group.checks.push(position),
                     None => {
-                        let likely = if batch_options.by_slot {
-                            1
-                        } else {
-                            batch.requests.len()
-                        };
+                        let likely = if has_slot { 1 } else { batch.requests.len() };
                         let mut checks = Vec::with_capacity(likely);
                         checks.push(position);
                         batch.groups.push(CommandGroup {
                             encoding,
                             slot,
                             is_asking: request.is_asking,
+                            crosses_slots,
                             checks,
                         });
                     }
@@ -214,16 +223,54 @@ impl<'r> Batch<'r> {
             if group.encoding == Encoding::Script(ScriptRef::ByHash)
                 && replies[request].answers[pick] == no_script
             {
-                // EVAL puts the script into Redis's cache, so that the calls behind it find it.
-                let script_ref = if groups.is_empty() {
-                    ScriptRef::ByText
-                } else {
+                // EVAL puts the text into Redis's cache, so that the calls behind it find it.
+                let is_same = |other: &CommandGroup| other.crosses_slots == group.crosses_slots;
+                let script_ref = if groups.iter().any(is_same) {
                     ScriptRef::ByHash
+                } else {
+                    ScriptRef::ByText
                 };
                 groups.push(CommandGroup {
                     encoding: Encoding::Script(script_ref),
                     ..group.clone()
                 });
+            }
+        }
+        self.again(groups, self.now)
+    }
+
+    /// The checks that a call across slots did not execute, each in a call of its own with its key
+    /// declared; those of a request that commits all or none stay together. `None` when there are
+    /// none, or when a reply broke the protocol.
+    pub(crate) fn calls_by_slot(&self, replies: &[Reply]) -> Option<Self> {
+        if broke_protocol(replies) {
+            return None;
+        }
+        let is_refused = |at: &CheckPosition| {
+            replies[at.request].answers[at.pick].is_err_and(error::needs_own_call)
+        };
+        let mut groups: SmallVec<[CommandGroup; 2]> = SmallVec::new();
+        for group in self.groups.iter().filter(|group| group.crosses_slots) {
+            for checks in group
+                .checks
+                .chunk_by(|one, other| one.request == other.request)
+            {
+                let together = match self.requests[checks[0].request].checks.commit {
+                    Commit::Each => 1,
+                    Commit::AllOrNone => checks.len(),
+                };
+                let parts = checks.chunks(together);
+                groups.extend(
+                    parts
+                        .filter(|part| part.iter().all(is_refused))
+                        .map(|part| CommandGroup {
+                            encoding: Encoding::Script(ScriptRef::ByHash),
+                            slot: 0,
+                            is_asking: false,
+                            crosses_slots: false,
+                            checks: part.to_vec(),
+                        }),
+                );
             }
         }
         self.again(groups, self.now)
@@ -394,6 +441,7 @@ impl<'r> Batch<'r> {
             refused: Vec::new(),
             now: self.now,
             is_time_given: false,
+            crosses_slots: group.crosses_slots,
             jitter_secs: self.options.expiry_jitter_secs,
         }
     }

@@ -78,6 +78,8 @@ pub struct Call<'p> {
     /// For tests: the script uses `now` in place of Redis's clock, keeps keys for years, answers how
     /// long each has to be kept, and takes deadlines exactly.
     pub is_time_given: bool,
+    /// The keys belong to several hash slots of a cluster's node, and are not declared.
+    pub crosses_slots: bool,
     /// The TTL of a fixed window's counter is longer by a random time of at most this many seconds,
     /// and of at most the window.
     pub jitter_secs: u32,
@@ -104,10 +106,18 @@ impl Call<'_> {
 
     /// Writes the whole command into an empty one.
     pub(crate) fn write(&self, script_ref: ScriptRef, command: &mut Cmd) {
-        match script_ref {
-            ScriptRef::ByHash => command.arg("EVALSHA").arg(&*script::HASH),
-            ScriptRef::ByText => command.arg("EVAL").arg(&*script::TEXT),
+        let script = if self.crosses_slots {
+            &script::CROSS_SLOT_SCRIPT
+        } else {
+            &script::SCRIPT
         };
+        match script_ref {
+            ScriptRef::ByHash => command.arg("EVALSHA").arg(&script.hash),
+            ScriptRef::ByText => command.arg("EVAL").arg(&script.text),
+        };
+        if self.crosses_slots {
+            command.arg(0);
+        }
         let usage = if self.is_tracked() {
             Some(UsageArguments::new(self))
         } else {

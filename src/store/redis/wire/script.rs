@@ -1,9 +1,10 @@
-//! The Lua script that runs inside Redis: its text, and the SHA-1 digest under which Redis caches
-//! it.
+//! The Lua script that runs inside Redis: its texts, and the SHA-1 digests under which Redis caches
+//! them.
 //!
-//! All files of `lua/` are joined to one script. Weir calls it by its digest (EVALSHA), and sends
+//! The files of `lua/` are joined to one script. Weir calls it by its digest (EVALSHA), and sends
 //! the text (EVAL) only when Redis answers NOSCRIPT. Nothing of a request may become part of the
-//! text, because Redis caches every different text.
+//! text, because Redis caches every different text. There are two: one for declared keys, and one
+//! for keys of several hash slots, which decides the same and reads each key by itself.
 //!
 //! Source: redis.io, command pages of EVAL and EVALSHA.
 //!
@@ -19,25 +20,48 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use crate::core::algorithm;
 use crate::core::digest::hex;
 
-/// The text of the script. `frame.lua` comes first because the algorithms register their steps in
-/// its table; `usage.lua`, which follows what the steps return, comes behind them; `decide.lua`,
-/// which calls the steps, comes last.
-pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
-    let mut text = concat!(
-        include_str!("../../../../lua/frame.lua"),
-        include_str!("../../../../lua/all_or_none.lua"),
-        include_str!("../../../../lua/log.lua"),
-    )
-    .to_owned();
-    text.extend(algorithm::TABLE.iter().map(|spec| spec.script));
-    text + concat!(
-        include_str!("../../../../lua/usage.lua"),
-        include_str!("../../../../lua/decide.lua")
+/// A text of the script.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) text: String,
+    /// Its SHA-1 digest as 40 lower-case hexadecimal digits: the first argument of EVALSHA.
+    pub(crate) hash: String,
+}
+
+/// The script on declared keys, which in a cluster belong to one hash slot.
+pub(crate) static SCRIPT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("", include_str!("../../../../lua/read_at_once.lua")));
+
+/// The script on keys of several hash slots of one node of a cluster: its keys are arguments.
+pub(crate) static CROSS_SLOT_SCRIPT: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        include_str!("../../../../lua/undeclared_keys.lua"),
+        include_str!("../../../../lua/read_each.lua"),
     )
 });
 
-/// The SHA-1 digest of [`TEXT`] as 40 lower-case hexadecimal digits: the first argument of EVALSHA.
-pub(crate) static HASH: LazyLock<String> = LazyLock::new(|| hash(&TEXT));
+impl Script {
+    /// `frame.lua` comes first, behind `keys`, because the algorithms register their steps in its
+    /// table; `usage.lua`, which follows what the steps return, comes behind them; `decide.lua`,
+    /// which calls the steps, comes last, behind `reads`, which reads the states.
+    fn new(keys: &str, reads: &str) -> Self {
+        let mut text = keys.to_owned();
+        text += concat!(
+            include_str!("../../../../lua/frame.lua"),
+            include_str!("../../../../lua/all_or_none.lua"),
+            include_str!("../../../../lua/log.lua"),
+        );
+        text.extend(algorithm::TABLE.iter().map(|spec| spec.script));
+        text += concat!(
+            include_str!("../../../../lua/usage.lua"),
+            include_str!("../../../../lua/clock.lua")
+        );
+        text += reads;
+        text += include_str!("../../../../lua/decide.lua");
+        let hash = hash(&text);
+        Self { text, hash }
+    }
+}
 
 fn hash(text: &str) -> String {
     hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()).as_ref())
@@ -88,7 +112,7 @@ mod tests {
             .chain([b'A', b'U'])
             .collect();
         let mut found = 0;
-        for line in TEXT.lines() {
+        for line in CROSS_SLOT_SCRIPT.text.lines() {
             for code in numbers(line).filter(|number| codes.contains(number)) {
                 found += 1;
                 assert!(line.contains(&format!("'{}'", char::from(code))), "{line}");
@@ -100,7 +124,8 @@ mod tests {
     #[test]
     fn the_script_answers_rows_of_the_size_in_the_table() {
         for spec in &algorithm::TABLE {
-            let is_wide = TEXT.contains(&format!("code == {} and 32 or 24", spec.wire_code));
+            let wide = format!("code == {} and 32 or 24", spec.wire_code);
+            let is_wide = SCRIPT.text.contains(&wide);
             assert_eq!(
                 if is_wide { 4 } else { 3 },
                 spec.reply_numbers,

@@ -13,6 +13,7 @@ use crate::core::verdict::Verdict;
 use crate::limits::plan::{CheckIndex, Modes};
 use crate::store::Budget;
 use crate::store::redis::wire::replies::{Parser, ReplyBuffer};
+use crate::store::redis::wire::script;
 
 const NOW: Micros = Micros(1_800_000_000_000_000);
 
@@ -46,6 +47,7 @@ fn asking(request: &Request) -> Request {
 fn batch(requests: &[Request], expiry_jitter_secs: u32) -> Batch<'_> {
     let batch_options = BatchOptions {
         by_slot: false,
+        crosses_slots: false,
         fixed_windows_by_script: false,
         expiry_jitter_secs,
     };
@@ -301,6 +303,7 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     let all = [request(checks)];
     let batch_options = BatchOptions {
         by_slot: true,
+        crosses_slots: false,
         fixed_windows_by_script: false,
         expiry_jitter_secs: 0,
     };
@@ -337,6 +340,174 @@ fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
 }
 
+/// A batch for a node that runs the script on keys of several slots: a request of hits on a token
+/// bucket for each list of keys.
+fn across_slots(all: &[Request]) -> Batch<'_> {
+    let batch_options = BatchOptions {
+        by_slot: true,
+        crosses_slots: true,
+        fixed_windows_by_script: true,
+        expiry_jitter_secs: 0,
+    };
+    let now = ClockReading {
+        time: NOW,
+        at: Instant::now(),
+    };
+    Batch::new(all, batch_options, now, &mut KnownTtls::default())
+}
+
+fn windows(keys: &[&[u8]], commit: Commit) -> Request {
+    let mut checks = Checks::of(keys.iter().map(|key| on(key, 10, 1)));
+    checks.commit = commit;
+    request(checks)
+}
+
+/// The requests and the checks of each group.
+fn positions(batch: &Batch<'_>) -> Vec<Vec<(usize, usize)>> {
+    let of_group = |group: &CommandGroup| {
+        group
+            .checks
+            .iter()
+            .map(|at| (at.request, at.pick))
+            .collect()
+    };
+    batch.groups.iter().map(of_group).collect()
+}
+
+#[test]
+fn a_node_of_a_cluster_gets_one_call_for_all_slots() {
+    let mut all = [
+        windows(&[b"{a}1", b"{b}1"], Commit::Each),
+        windows(&[b"{c}1", b"{c}2"], Commit::AllOrNone),
+        windows(&[b"{a}2"], Commit::Each),
+    ];
+    all[2] = asking(&all[2]);
+    let batch = across_slots(&all);
+    assert_eq!(
+        positions(&batch),
+        [vec![(0, 0), (0, 1), (1, 0), (1, 1)], vec![(2, 0)]],
+        "ASKING is for one call"
+    );
+    let mut commands = CommandBuffer::default();
+    batch.write(&mut commands);
+    let text = String::from_utf8_lossy(commands.bytes());
+    let call = format!(
+        "EVALSHA\r\n$40\r\n{}\r\n$1\r\n0\r\n$1\r\n4\r\n",
+        script::CROSS_SLOT_SCRIPT.hash
+    );
+    assert!(text.contains(&call), "{text}");
+    let own = format!(
+        "ASKING\r\n*9\r\n$7\r\nEVALSHA\r\n$40\r\n{}\r\n$1\r\n1\r\n",
+        script::SCRIPT.hash
+    );
+    assert!(text.contains(&own), "{text}");
+}
+
+#[test]
+fn only_checks_that_a_call_across_slots_did_not_run_get_calls_of_their_own() {
+    let all = [
+        windows(&[b"{a}1", b"{b}1", b"{d}1"], Commit::Each),
+        windows(&[b"{c}1", b"{c}2"], Commit::AllOrNone),
+    ];
+    let batch = across_slots(&all);
+    let used = Verdict {
+        allowed: true,
+        remaining: 0,
+        used: 1,
+        reset_after: Span::ZERO,
+        retry_after: crate::core::verdict::Wait::Never,
+        delay: Span::ZERO,
+    };
+    let again = |answers: [Result<Verdict, StoreError>; 5]| {
+        let mut replies = batch.unanswered();
+        replies[0].answers.copy_from_slice(&answers[..3]);
+        replies[1].answers.copy_from_slice(&answers[3..]);
+        let again = batch.calls_by_slot(&replies)?;
+        assert!(again.groups.iter().all(|group| !group.crosses_slots));
+        // The node may not know the other text.
+        again
+            .groups
+            .iter()
+            .flat_map(|group| &group.checks)
+            .for_each(|at| {
+                replies[at.request].answers[at.pick] =
+                    Err(StoreError::NotExecuted(error::NO_SCRIPT));
+            });
+        let texts = again.calls_to_resend(&replies).expect("no script");
+        assert_eq!(
+            texts.groups[0].encoding,
+            Encoding::Script(ScriptRef::ByText)
+        );
+        Some(positions(&again))
+    };
+    let (moved, oom) = (
+        Err(StoreError::NotExecuted("moved")),
+        Err(StoreError::NotExecuted("oom")),
+    );
+    let (wrong, unknown) = (
+        Err(StoreError::Data("wrongtype")),
+        Err(StoreError::Unknown("moved")),
+    );
+    assert_eq!(again([Ok(used); 5]), None);
+    assert_eq!(
+        again([Ok(used), moved, Ok(used), Ok(used), Ok(used)]),
+        Some(vec![vec![(0, 1)]])
+    );
+    assert_eq!(
+        again([moved, wrong, Ok(used), moved, moved]),
+        Some(vec![vec![(0, 0)], vec![(1, 0), (1, 1)]])
+    );
+    assert_eq!(
+        again([wrong, unknown, Ok(used), wrong, moved]),
+        None,
+        "the whole request or nothing"
+    );
+    assert_eq!(again([unknown; 5]), None, "they may have run");
+    assert_eq!(again([oom; 5]).map(|groups| groups.len()), Some(4));
+    let protocol = Err(StoreError::Unknown(error::PROTOCOL));
+    assert_eq!(again([moved, moved, moved, moved, protocol]), None);
+}
+
+/// The line of a key that the node does not have, as redis-server 7.0.15 sends it for a protected
+/// read, and an abort of the whole script.
+#[test]
+fn a_key_that_is_not_local_fails_only_its_own_check() {
+    let all = [windows(&[b"{a}1", b"{b}1"], Commit::Each)];
+    let batch = across_slots(&all);
+    let line = "ERR Script attempted to access a non local key in a cluster node";
+    let mut replies = batch.unanswered();
+    let rows: Vec<u8> = [[-1.0, 0.0, 0.0], [7.0, 0.0, 0.0]]
+        .iter()
+        .flatten()
+        .flat_map(|n: &f64| n.to_le_bytes())
+        .collect();
+    let mut reply =
+        format!("*4\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${}\r\n", rows.len()).into_bytes();
+    reply.extend(rows);
+    reply.extend(format!("\r\n${}\r\n{line}\r\n", line.len()).into_bytes());
+    batch.read(Parser::of(&reply), &mut replies);
+    let used = |reply: &Reply| {
+        reply
+            .answers
+            .iter()
+            .map(|answer| answer.map(|it| it.used))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        used(&replies[0]),
+        [Err(StoreError::NotExecuted("moved")), Ok(7)]
+    );
+    batch.read(
+        Parser::of(format!("-{line} script: 5f, on @user_script:1.\r\n").as_bytes()),
+        &mut replies,
+    );
+    assert_eq!(
+        used(&replies[0]),
+        [Err(StoreError::Unknown("moved")); 2],
+        "it may have written"
+    );
+}
+
 /// Two keys of a slot that is being migrated: one has moved already, the other has not.
 #[test]
 fn only_the_moved_keys_of_a_transaction_are_redirected() {
@@ -350,6 +521,7 @@ fn only_the_moved_keys_of_a_transaction_are_redirected() {
     let all = [request(checks)];
     let batch_options = BatchOptions {
         by_slot: true,
+        crosses_slots: false,
         fixed_windows_by_script: false,
         expiry_jitter_secs: 0,
     };
@@ -434,6 +606,7 @@ fn exchanged(
 ) -> (usize, Vec<Result<u64, StoreError>>, usize, usize) {
     let batch_options = BatchOptions {
         by_slot: false,
+        crosses_slots: false,
         fixed_windows_by_script: false,
         expiry_jitter_secs: 0,
     };
@@ -554,6 +727,7 @@ fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() 
         })))];
     let batch_options = BatchOptions {
         by_slot: true,
+        crosses_slots: false,
         fixed_windows_by_script: false,
         expiry_jitter_secs: 0,
     };
@@ -805,6 +979,7 @@ fn a_redirect_of_a_merged_command_is_that_of_all_its_hits() {
     let all = [1, 2].map(|hits| request(Checks::of([on(b"a", 10, hits), on(b"b", 10, 1)])));
     let batch_options = BatchOptions {
         by_slot: true,
+        crosses_slots: false,
         fixed_windows_by_script: false,
         expiry_jitter_secs: 0,
     };
@@ -910,6 +1085,7 @@ fn answered(
     };
     let batch_options = BatchOptions {
         by_slot: false,
+        crosses_slots: false,
         fixed_windows_by_script: false,
         expiry_jitter_secs: 0,
     };

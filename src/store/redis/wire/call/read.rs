@@ -116,7 +116,7 @@ impl Call<'_> {
             *answer = match read_row(&check.algorithm, row) {
                 Some(CheckRow::Failed(line)) => Err(lines
                     .get(line.wrapping_sub(1))
-                    .map_or(PROTOCOL_ERROR, |line| error::classify_line(line))),
+                    .map_or(PROTOCOL_ERROR, |line| error::classify_failed_check(line))),
                 Some(row) => {
                     if let &CheckRow::Decided {
                         reset: reset @ 1.., ..

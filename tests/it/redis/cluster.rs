@@ -1,0 +1,597 @@
+//! Scripts in a Redis Cluster: one call for all slots of a node, also while slots move, a primary
+//! fails, or a node refuses such calls.
+
+#![allow(
+    clippy::await_holding_lock,
+    reason = "each test has a runtime of its own, and a cluster loads the machine"
+)]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::future::join_all;
+use weir::core::algorithm::{AlgorithmKind, Options};
+use weir::core::time::{Rate, Unit};
+use weir::limits::rules::Commit;
+use weir::store::redis::{Options as RedisOptions, RawOptions, TlsFiles, UsageClient};
+
+use super::*;
+use crate::support::cluster::Cluster;
+use crate::support::redis::RedisServer;
+use crate::support::wait::eventually_async;
+use crate::support::{exclusive, ports};
+use crate::usage::{tracked, tracking};
+
+/// Callers at a time.
+const CALLERS: usize = 64;
+
+fn options(url: &str) -> RedisOptions {
+    let raw = RawOptions {
+        kind: "cluster",
+        url,
+        ..RawOptions::default()
+    };
+    RedisOptions::parse(&raw, &TlsFiles::default()).expect("good settings")
+}
+
+/// A limit so long that nothing comes back during a test, which a script decides.
+fn limit(kind: AlgorithmKind, amount: u32) -> Algorithm {
+    let rate = Rate {
+        requests_per_unit: amount.into(),
+        unit: Unit::Year,
+        unit_multiplier: 1,
+    };
+    let options = Options {
+        kind,
+        count_denied: Some(false),
+        ..Options::default()
+    };
+    Algorithm::try_new(&rate, &options).expect("options that belong together")
+}
+
+fn hit_on(algorithm: Algorithm, hits: i64) -> Check {
+    Check::new(algorithm, hits, Modes::default())
+}
+
+fn bucket(amount: u32, hits: i64) -> Check {
+    hit_on(limit(AlgorithmKind::TokenBucket, amount), hits)
+}
+
+fn keys(name: &str, count: usize) -> Vec<String> {
+    let key = |number| format!("w1{{{name}={number}}}x");
+    (0..count).map(key).collect()
+}
+
+/// The sum over all primaries of how often a command was called.
+fn calls(cluster: &Cluster, command: &str) -> u64 {
+    let ports = cluster.primaries();
+    let calls = |&port: &u16| cluster.node(port).calls(command);
+    ports.iter().map(calls).sum()
+}
+
+/// Asks until each node gets one call for all of its slots.
+async fn wait_for_calls_across_slots(redis: &Redis, cluster: &Cluster) {
+    let keys = keys("wait", 30);
+    let checks: Vec<_> = keys.iter().map(|key| (&**key, bucket(1_000, 1))).collect();
+    for _ in 0..100 {
+        let before = calls(cluster, "evalsha");
+        let answers = ask(redis, &checks).await;
+        assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+        if calls(cluster, "evalsha") - before <= 3 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the nodes still get a call for each slot");
+}
+
+async fn start() -> (Cluster, Redis) {
+    let cluster = Cluster::start();
+    let redis = Redis::connect_lazily(options(&cluster.url()));
+    wait_for_calls_across_slots(&redis, &cluster).await;
+    (cluster, redis)
+}
+
+/// One call for each node, which reads each key once, also after the nodes have lost the texts.
+#[tokio::test]
+async fn a_node_gets_one_call_for_all_slots() {
+    let _exclusive = exclusive();
+    let (cluster, redis) = start().await;
+    let keys = keys("one", 60);
+    let kinds = AlgorithmKind::NAMED.map(|(_, kind)| kind);
+    let kinds = kinds
+        .iter()
+        .filter(|kind| **kind != AlgorithmKind::Concurrency);
+    let checks: Vec<_> = keys
+        .iter()
+        .zip(kinds.cycle())
+        .map(|(key, &kind)| (&**key, hit_on(limit(kind, 1), 1)))
+        .collect();
+    for round in 0..3 {
+        if round == 2 {
+            for port in cluster.primaries() {
+                cluster.node(port).run::<()>(&["SCRIPT", "FLUSH"]);
+            }
+        }
+        let before = ["evalsha", "eval", "mget"].map(|command| calls(&cluster, command));
+        let answers = ask(&redis, &checks).await;
+        let after = ["evalsha", "eval", "mget"].map(|command| calls(&cluster, command));
+        let allowed = |answer: &Result<Verdict, _>| answer.map(|verdict| verdict.allowed);
+        let expected = Ok(round == 0);
+        assert!(
+            answers
+                .checks
+                .iter()
+                .all(|answer| allowed(answer) == expected),
+            "round {round}: {answers:?}"
+        );
+        let called: Vec<_> = before
+            .iter()
+            .zip(after)
+            .map(|(before, after)| after - before)
+            .collect();
+        assert_eq!(
+            called,
+            [3, if round == 2 { 3 } else { 0 }, 0],
+            "round {round}"
+        );
+    }
+}
+
+/// The same random requests get the same answers from a cluster and from one server, which run
+/// different texts of the script.
+#[tokio::test]
+async fn a_cluster_decides_as_one_server_does() {
+    const KINDS: [AlgorithmKind; 6] = [
+        AlgorithmKind::FixedWindow,
+        AlgorithmKind::SlidingWindowLog,
+        AlgorithmKind::SlidingWindowCounter,
+        AlgorithmKind::SlidingWindowBuckets,
+        AlgorithmKind::TokenBucket,
+        AlgorithmKind::LeakyBucket,
+    ];
+    let _exclusive = exclusive();
+    let (_cluster, of_cluster) = start().await;
+    let server = RedisServer::start();
+    let of_server = Redis::connect_lazily(server.options());
+    let keys = pairs(36);
+    let (mut refused, mut groups) = (0, 0);
+    for round in 0..600 {
+        let is_group = fastrand::u8(..4) == 0;
+        let mut picked: Vec<usize> = (0..fastrand::usize(1..=20))
+            .map(|_| fastrand::usize(..keys.len()))
+            .collect();
+        if is_group {
+            picked = vec![picked[0], picked[0] ^ 1, picked[0]];
+        }
+        let check = |&index: &usize| {
+            let hits = fastrand::i64(-2..=5);
+            (&*keys[index], hit_on(limit(KINDS[index / 2 % 6], 40), hits))
+        };
+        let mut checks = checks_of(&picked.iter().map(check).collect::<Vec<_>>());
+        if is_group {
+            checks.commit = Commit::AllOrNone;
+            groups += 1;
+        }
+        let budget = || Budget::until(Instant::now() + TIMEOUT);
+        let answers = [
+            decide_within(&of_cluster, checks.clone(), budget()).await,
+            decide_within(&of_server, checks.clone(), budget()).await,
+        ];
+        let [ours, others] = answers.map(|answers| {
+            let read = |answer: &Result<Verdict, _>| {
+                let verdict = answer.expect("Redis is well");
+                (verdict.allowed, verdict.used, verdict.remaining)
+            };
+            answers.checks.iter().map(read).collect::<Vec<_>>()
+        });
+        assert_eq!(ours, others, "round {round}: {checks:?}");
+        refused += ours.iter().filter(|(allowed, ..)| !allowed).count();
+    }
+    assert!(refused > 100 && groups > 50, "{refused}, {groups}");
+}
+
+/// What a load found out about one key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    admitted: u64,
+    refused: u64,
+    /// Hits that may have counted.
+    unknown: u64,
+}
+
+type Outcomes = BTreeMap<String, Outcome>;
+
+/// Asks for random keys, some of them together in all-or-none requests, until `is_over` and each key
+/// was refused.
+async fn load(redis: &Redis, keys: &[String], amount: u32, is_over: &AtomicBool) -> Outcomes {
+    let kinds = [
+        AlgorithmKind::FixedWindow,
+        AlgorithmKind::TokenBucket,
+        AlgorithmKind::SlidingWindowLog,
+        AlgorithmKind::SlidingWindowCounter,
+    ];
+    let outcomes = std::cell::RefCell::new(Outcomes::new());
+    let caller = async |_| {
+        for round in 0.. {
+            let is_done = keys.iter().all(|key| {
+                outcomes
+                    .borrow()
+                    .get(key)
+                    .is_some_and(|outcome| outcome.refused > 0)
+            });
+            if is_over.load(Ordering::Relaxed) && is_done {
+                break;
+            }
+            assert!(round < 100_000, "{:?}", outcomes.borrow());
+            let first = fastrand::usize(..keys.len());
+            // Pairs of keys share a slot.
+            let picked = if fastrand::bool() {
+                vec![first, first ^ 1]
+            } else {
+                vec![
+                    first,
+                    fastrand::usize(..keys.len()),
+                    fastrand::usize(..keys.len()),
+                ]
+            };
+            let check =
+                |&index: &usize| (&*keys[index], hit_on(limit(kinds[index % 4], amount), 1));
+            let mut checks = checks_of(&picked.iter().map(check).collect::<Vec<_>>());
+            let is_group = picked.len() == 2;
+            if is_group {
+                checks.commit = Commit::AllOrNone;
+            }
+            let answers =
+                decide_within(redis, checks, Budget::until(Instant::now() + TIMEOUT)).await;
+            let is_refused = |answer: &Result<Verdict, _>| answer.is_ok_and(|it| !it.allowed);
+            let is_undone = is_group && answers.checks.iter().any(is_refused);
+            for (index, answer) in picked.into_iter().zip(&answers.checks) {
+                let mut outcomes = outcomes.borrow_mut();
+                let outcome = outcomes.entry(keys[index].clone()).or_default();
+                match answer {
+                    Ok(verdict) if !verdict.allowed => outcome.refused += 1,
+                    Ok(_) if is_undone => {}
+                    Ok(_) => outcome.admitted += 1,
+                    Err(StoreError::NotExecuted(_)) => {}
+                    Err(StoreError::Unknown(_)) => outcome.unknown += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(..5))).await;
+        }
+    };
+    join_all((0..CALLERS).map(caller)).await;
+    outcomes.into_inner()
+}
+
+/// Keys, of which two each share a slot.
+fn pairs(count: usize) -> Vec<String> {
+    let key = |number: usize| format!("w1{{pair={}}}{number}", number / 2);
+    (0..count).map(key).collect()
+}
+
+/// Runs a load while `disturb` disturbs the cluster.
+async fn load_while(
+    cluster: Cluster,
+    redis: &Redis,
+    keys: &[String],
+    amount: u32,
+    disturb: impl FnOnce(&mut Cluster) + Send + 'static,
+) -> (Cluster, Outcomes) {
+    let (is_over, mut cluster) = (Arc::new(AtomicBool::new(false)), cluster);
+    let thread = std::thread::spawn({
+        let is_over = Arc::clone(&is_over);
+        move || {
+            disturb(&mut cluster);
+            is_over.store(true, Ordering::Relaxed);
+            cluster
+        }
+    });
+    let outcomes = load(redis, keys, amount, &is_over).await;
+    assert_eq!(outcomes.len(), keys.len());
+    (thread.join().expect("it ends"), outcomes)
+}
+
+/// Slots move back and forth under 64 callers: each limit admits exactly its amount.
+#[tokio::test]
+async fn slots_that_move_change_no_count() {
+    const AMOUNT: u32 = 150;
+    let _exclusive = exclusive();
+    let (cluster, redis) = start().await;
+    let keys = pairs(24);
+    let moving: Vec<_> = keys.iter().step_by(3).cloned().collect();
+    let disturb = move |cluster: &mut Cluster| {
+        for key in moving {
+            let slot = cluster.slot(&key);
+            let (from, ports) = (cluster.owner(slot), cluster.primaries());
+            let to = *ports.iter().find(|&&port| port != from).expect("another");
+            for port in [to, from] {
+                cluster.migrate(slot, port, Duration::from_millis(15));
+            }
+        }
+    };
+    let (cluster, outcomes) = load_while(cluster, &redis, &keys, AMOUNT, disturb).await;
+    for (key, outcome) in &outcomes {
+        assert_eq!(
+            (outcome.admitted, outcome.unknown),
+            (AMOUNT.into(), 0),
+            "{key}: {outcomes:?}"
+        );
+    }
+    let ports = cluster.primaries();
+    let errors = ports
+        .iter()
+        .map(|&port| cluster.node(port).run(&["INFO", "errorstats"]));
+    let errors: Vec<String> = errors.collect();
+    for name in ["errorstat_MOVED", "errorstat_ASK"] {
+        assert!(
+            errors.iter().any(|stats| stats.contains(name)),
+            "{errors:?}"
+        );
+    }
+}
+
+/// A primary is killed: no hit counts twice, and limits of the other nodes admit exactly their amounts.
+#[tokio::test]
+async fn a_killed_primary_makes_no_hit_count_twice() {
+    const AMOUNT: u32 = 300;
+    let _exclusive = exclusive();
+    let (cluster, redis) = start().await;
+    let keys = pairs(24);
+    let slot = cluster.slot(&keys[0]);
+    let lost = cluster.owner(slot);
+    let is_lost: Vec<bool> = keys
+        .iter()
+        .map(|key| cluster.owner(cluster.slot(key)) == lost)
+        .collect();
+    let disturb = move |cluster: &mut Cluster| {
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.kill(lost);
+        cluster.wait_for_new_owner(slot, lost);
+    };
+    let (_cluster, outcomes) = load_while(cluster, &redis, &keys, AMOUNT, disturb).await;
+    for (key, is_lost) in keys.iter().zip(is_lost) {
+        let outcome = outcomes[key];
+        assert!(
+            outcome.admitted + outcome.unknown >= AMOUNT.into(),
+            "a hit counted twice: {key}: {outcome:?}"
+        );
+        // The replica may not have had the latest hits.
+        assert!(
+            is_lost || outcome.admitted <= AMOUNT.into(),
+            "{key}: {outcome:?}"
+        );
+    }
+}
+
+/// Keys of a node, in different slots.
+fn keys_of(cluster: &Cluster, port: u16, name: &str, count: usize) -> Vec<String> {
+    let is_own = |key: &String| cluster.owner(cluster.slot(key)) == port;
+    let own: Vec<_> = keys(name, 40)
+        .into_iter()
+        .filter(is_own)
+        .take(count)
+        .collect();
+    assert_eq!(own.len(), count);
+    own
+}
+
+/// What the node answers a hit, a look, and a hit over its limit, which counts nothing.
+async fn three(redis: &Redis, keys: &[String], full: &str) -> [Result<bool, StoreError>; 3] {
+    let checks = [
+        (&*keys[0], bucket(5, 1)),
+        (&*keys[1], bucket(5, 0)),
+        (full, bucket(1, 1)),
+    ];
+    let answers = ask(redis, &checks).await;
+    [0, 1, 2].map(|index| answers.checks[index].map(|verdict| verdict.allowed))
+}
+
+/// While a node refuses writes, a hit is an error, and a look and a refusal stand. While it refuses
+/// everything, all are errors of today's names, and nothing is counted.
+#[tokio::test]
+async fn refusals_of_a_node_mean_what_they_mean_on_a_single_slot() {
+    let _exclusive = exclusive();
+    let (cluster, redis) = start().await;
+    let port = cluster.primaries()[0];
+    let (node, keys) = (cluster.node(port), keys_of(&cluster, port, "refused", 3));
+    let full = &*keys[2];
+    assert_eq!(
+        three(&redis, &keys, full).await,
+        [Ok(true), Ok(true), Ok(true)]
+    );
+    let set = |name: &str, value: &str| node.run::<()>(&["CONFIG", "SET", name, value]);
+    for (name, value, usual, error) in [
+        ("maxmemory", "1mb", "0", "oom"),
+        ("min-replicas-to-write", "5", "0", "noreplicas"),
+    ] {
+        set(name, value);
+        let answers = three(&redis, &keys, full).await;
+        set(name, usual);
+        assert_eq!(
+            answers,
+            [Err(StoreError::NotExecuted(error)), Ok(true), Ok(false)]
+        );
+    }
+    node.run::<()>(&["ACL", "SETUSER", "default", "-get"]);
+    let answers = three(&redis, &keys, full).await;
+    node.run::<()>(&["ACL", "SETUSER", "default", "+get"]);
+    assert_eq!(answers, [Err(StoreError::NotExecuted("noperm")); 3]);
+
+    let own = cluster.slot("w1{weir}").to_string();
+    set("cluster-require-full-coverage", "yes");
+    let lost = if cluster.owner(own.parse().expect("a slot")) == port {
+        own
+    } else {
+        "7".to_owned()
+    };
+    node.run::<()>(&["CLUSTER", "DELSLOTS", &lost]);
+    let is_down = || {
+        let info: String = node.run(&["CLUSTER", "INFO"]);
+        info.contains("cluster_state:fail").then_some(())
+    };
+    assert!(eventually_async(is_down).await.is_some(), "still up");
+    let answers = three(&redis, &keys, full).await;
+    node.run::<()>(&["CLUSTER", "ADDSLOTS", &lost]);
+    assert_eq!(answers, [Err(StoreError::NotExecuted("clusterdown")); 3]);
+    let is_up = || is_down().is_none().then_some(());
+    assert!(eventually_async(is_up).await.is_some(), "still down");
+    let used =
+        ask(&redis, &[(&*keys[0], bucket(5, 0))]).await.checks[0].map(|verdict| verdict.used);
+    assert_eq!(used, Ok(1), "refused hits count nothing");
+}
+
+/// A counter and its record are in one slot, and count together or not at all while it moves.
+#[tokio::test]
+async fn usage_is_recorded_across_slots_and_while_one_moves() {
+    let _exclusive = exclusive();
+    let (cluster, redis) = start().await;
+    let (keys, tracking) = (keys("usage", 12), tracking(60, 5));
+    let hit_all = async || {
+        let checks: Vec<_> = keys.iter().map(|key| (&**key, bucket(100, 1))).collect();
+        let checks = tracked(checks_of(&checks), &tracking);
+        decide_within(&redis, checks, Budget::until(Instant::now() + TIMEOUT)).await
+    };
+    for _ in 0..2 {
+        let before = calls(&cluster, "evalsha");
+        assert!(hit_all().await.checks.iter().all(Result::is_ok));
+        assert!(calls(&cluster, "evalsha") - before <= 3);
+    }
+    // Its record has moved, and the counter has not.
+    let (slot, record) = (cluster.slot(&keys[0]), "w1{usage=0}us");
+    let from = cluster.owner(slot);
+    let to = *cluster
+        .primaries()
+        .iter()
+        .find(|&&port| port != from)
+        .expect("another");
+    let [source, target] = [from, to].map(|port| cluster.node(port));
+    let [from_id, to_id] = [source, target].map(|node| node.run::<String>(&["CLUSTER", "MYID"]));
+    let slot = slot.to_string();
+    target.run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+    source.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+    source.run::<()>(&["MIGRATE", "127.0.0.1", &to.to_string(), record, "0", "5000"]);
+    let answers = hit_all().await;
+    assert_eq!(answers.checks[0], Err(StoreError::NotExecuted("tryagain")));
+    assert!(answers.checks[1..].iter().all(Result::is_ok), "{answers:?}");
+    let counter = &*keys[0];
+    source.run::<()>(&[
+        "MIGRATE",
+        "127.0.0.1",
+        &to.to_string(),
+        counter,
+        "0",
+        "5000",
+    ]);
+    assert!(hit_all().await.checks.iter().all(Result::is_ok));
+    let client = UsageClient::new(Arc::clone(redis.deployment()), String::new());
+    for (node, id) in [(target, &to_id), (source, &to_id)] {
+        node.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", id]);
+    }
+    let began = Instant::now();
+    for (index, key) in keys.iter().enumerate() {
+        // A check that Redis answers with MOVED makes Weir read the slots again.
+        let used = ask(&redis, &[(&**key, bucket(100, 0))]).await.checks[0].map(|it| it.used);
+        let read = async || {
+            let deadline = Instant::now() + TIMEOUT;
+            client.record(key.as_bytes(), deadline).await
+        };
+        while read().await.is_err() {
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "{:?}",
+                read().await
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let (_, record) = read().await.expect("Redis is well");
+        let asked = record.expect("a record").total.asked;
+        let expected = if index == 0 { 3 } else { 4 };
+        assert_eq!((asked, used), (expected, Ok(expected)), "{key}");
+    }
+}
+
+/// Passes on everything to a server, but makes script calls without keys ones with nine keys.
+fn relay_without_undeclared_keys(server: u16) -> u16 {
+    let listener = TcpListener::bind(ports::free()).expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else {
+                break;
+            };
+            for is_request in [true, false] {
+                let ends =
+                    [client.try_clone(), server.try_clone()].map(|end| end.expect("a socket"));
+                let [mut from, mut to] = ends;
+                if !is_request {
+                    std::mem::swap(&mut from, &mut to);
+                }
+                std::thread::spawn(move || {
+                    let mut bytes = vec![0; 1 << 16];
+                    while let Ok(count @ 1..) = from.read(&mut bytes) {
+                        let none = b"\r\n$1\r\n0\r\n";
+                        for at in 0..count.saturating_sub(none.len()) {
+                            if is_request && bytes[at..].starts_with(none) {
+                                bytes[at + 6] = b'9';
+                            }
+                        }
+                        if to.write_all(&bytes[..count]).is_err() {
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    port
+}
+
+/// A node that refuses undeclared keys gets a call for each slot, and the diagnostics say so. The
+/// counts are the same.
+#[tokio::test]
+async fn a_node_that_refuses_undeclared_keys_gets_a_call_for_each_slot() {
+    let _exclusive = exclusive();
+    let cluster = Cluster::start();
+    let port = cluster.primaries()[0];
+    let keys = keys_of(&cluster, port, "declared", 6);
+    let node = cluster.node(port);
+    let relay = relay_without_undeclared_keys(port).to_string();
+    node.run::<()>(&["CONFIG", "SET", "cluster-announce-port", &relay]);
+    let redis = Redis::connect_lazily(options(&cluster.url()));
+    let advice = || {
+        let servers = redis.deployment().servers();
+        let of_relay = servers
+            .iter()
+            .find(|server| server.address.ends_with(&*relay))?;
+        let diagnostics = of_relay.status.diagnostics.iter();
+        diagnostics
+            .map(|advice| advice.name)
+            .find(|name| *name == "declared_keys")
+    };
+    assert!(
+        eventually_async(advice).await.is_some(),
+        "{:?}",
+        redis.deployment().servers()
+    );
+    let checks: Vec<_> = keys.iter().map(|key| (&**key, bucket(3, 1))).collect();
+    for round in 1..=5 {
+        let before = node.calls("evalsha");
+        let answers = ask(&redis, &checks).await;
+        let allowed = |answer: &Result<Verdict, _>| answer.map(|verdict| verdict.allowed);
+        let expected = Ok(round <= 3);
+        assert!(
+            answers
+                .checks
+                .iter()
+                .all(|answer| allowed(answer) == expected),
+            "{answers:?}"
+        );
+        let per_slot = node.calls("evalsha") - before >= keys.len() as u64;
+        assert!(per_slot || round == 1, "round {round}");
+    }
+}
