@@ -58,6 +58,9 @@ use support::{RedisServer, ports};
 const KEYS: usize = 20_000;
 const ROUNDS: usize = 5;
 
+/// The first and the last slot of each node of the cluster.
+const SLOTS: [[&str; 2]; 3] = [["0", "5460"], ["5461", "10922"], ["10923", "16383"]];
+
 /// Decisions per round and cell.
 const DECISIONS: usize = 16_000;
 
@@ -96,7 +99,9 @@ fn main() {
 
 /// A server, and Weir's store for it.
 struct Deployment {
-    server: RedisServer,
+    servers: Vec<RedisServer>,
+    /// Those of each server.
+    keys: Vec<Vec<String>>,
     redis: Redis,
     _files: Option<Files>,
 }
@@ -106,47 +111,60 @@ impl Deployment {
         let server = RedisServer::start();
         let redis = Redis::connect_lazily(server.options());
         Self {
-            server,
+            servers: vec![server],
+            keys: vec![all_keys()],
             redis,
             _files: None,
         }
     }
 
-    /// One node that owns all slots.
+    /// Three nodes that own a third of the slots each.
     fn cluster() -> Self {
-        let bus = ports::free().port().to_string();
-        let arguments = [
-            "--cluster-enabled",
-            "yes",
-            "--cluster-port",
-            &bus,
-            "--cluster-announce-ip",
-            "127.0.0.1",
-        ];
-        let server = RedisServer::start_with(&arguments);
-        server.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        let servers = SLOTS.map(|[first, last]| {
+            let bus = ports::free().port().to_string();
+            let server =
+                RedisServer::start_with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
+            server.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", first]);
+            server.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
+            (server, bus)
+        });
+        for (met, bus) in &servers[1..] {
+            let port = met.port().to_string();
+            let [(first, _), ..] = &servers;
+            first.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
+        }
         let began = Instant::now();
-        while !server
-            .run::<String>(&["CLUSTER", "INFO"])
-            .contains("cluster_state:ok")
-        {
+        let is_ok = |(server, _): &(RedisServer, String)| {
+            let info: String = server.run(&["CLUSTER", "INFO"]);
+            info.contains("cluster_state:ok") && info.contains("cluster_size:3")
+        };
+        while !servers.iter().all(is_ok) {
             assert!(
                 began.elapsed() < Duration::from_secs(30),
-                "the node does not serve its slots"
+                "the nodes do not serve their slots"
             );
             std::thread::sleep(Duration::from_millis(50));
         }
+        let servers: Vec<_> = servers.into_iter().map(|(server, _)| server).collect();
+        let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
         let options = parse(
             &RawOptions {
                 kind: "cluster",
-                url: &server.url(),
+                url: &urls.join(","),
                 ..RawOptions::default()
             },
             &TlsFiles::default(),
         );
         let redis = Redis::connect_lazily(options);
+        let mut keys = vec![Vec::new(); servers.len()];
+        for key in all_keys() {
+            let slot: u32 = servers[0].run(&["CLUSTER", "KEYSLOT", &key]);
+            let is_last = |[_, last]: &[&str; 2]| last.parse().is_ok_and(|last: u32| slot <= last);
+            keys[SLOTS.iter().position(is_last).expect("a slot")].push(key);
+        }
         Self {
-            server,
+            servers,
+            keys,
             redis,
             _files: None,
         }
@@ -193,36 +211,57 @@ impl Deployment {
         );
         let redis = Redis::connect_lazily(options);
         Self {
-            server,
+            servers: vec![server],
+            keys: vec![all_keys()],
             redis,
             _files: Some(files),
         }
     }
 
-    /// CPU time of redis-server per decision, in batches of `batch`. The first decisions, which
-    /// connect and load the script, are not counted.
+    /// CPU time of redis-server per decision, in batches of `batch` at each server. The decisions
+    /// before, which connect, load the script and create the counters, are not counted.
     async fn micros(&self, algorithm: Algorithm, batch: usize) -> f64 {
-        self.server.flush();
-        self.decide(algorithm, batch, 0..batch).await;
-        let begin = first_thread_micros(self.server.process_id());
-        self.decide(algorithm, batch, 0..DECISIONS).await;
-        (first_thread_micros(self.server.process_id()) - begin) / DECISIONS as f64
+        self.servers.iter().for_each(RedisServer::flush);
+        for _ in 0..2 {
+            self.decide(algorithm, 64, KEYS).await;
+        }
+        let begin = self.all_micros();
+        let decided = self.decide(algorithm, batch, DECISIONS).await;
+        (self.all_micros() - begin) / decided as f64
     }
 
-    async fn decide(&self, algorithm: Algorithm, batch: usize, decisions: std::ops::Range<usize>) {
-        for first in decisions.step_by(batch) {
-            let keys: Vec<String> = (first..first + batch)
-                .map(|key| format!("w1{{bench|user={}}}x", key % KEYS))
-                .collect();
-            let checks =
-                Arc::new(Checks::of(keys.iter().map(|key| {
-                    (key.as_bytes(), Check::new(algorithm, 1, Modes::default()))
-                })));
-            let budget = Budget::until(Instant::now() + Duration::from_secs(10));
-            let answers = self.redis.decide(&checks, &checks.indices(), budget).await;
-            assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
-        }
+    /// CPU time of all its servers.
+    fn all_micros(&self) -> f64 {
+        let of = |server: &RedisServer| first_thread_micros(server.process_id());
+        self.servers.iter().map(of).sum()
     }
+
+    /// Decides about `decisions` checks, and returns how many. The servers take turns, as if each had
+    /// a machine of its own: the few cores of this one hold the caches of one server.
+    async fn decide(&self, algorithm: Algorithm, batch: usize, decisions: usize) -> usize {
+        let mut decided = 0;
+        for keys in &self.keys {
+            let mut keys = keys.iter().cycle();
+            for _ in 0..(decisions / self.keys.len()).div_ceil(batch) {
+                let checks = keys
+                    .by_ref()
+                    .take(batch)
+                    .map(|key| (key.as_bytes(), Check::new(algorithm, 1, Modes::default())));
+                let checks = Arc::new(Checks::of(checks));
+                let budget = Budget::until(Instant::now() + Duration::from_secs(10));
+                let answers = self.redis.decide(&checks, &checks.indices(), budget).await;
+                assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+                decided += batch;
+            }
+        }
+        decided
+    }
+}
+
+/// The keys of all counters.
+fn all_keys() -> Vec<String> {
+    let key = |number| format!("w1{{bench|user={number}}}x");
+    (0..KEYS).map(key).collect()
 }
 
 fn parse(raw: &RawOptions<'_>, files: &TlsFiles) -> redis::Options {
@@ -241,7 +280,7 @@ async fn measure_redis() -> String {
     ];
     let rate = Rate {
         requests_per_unit: 100,
-        unit: Unit::Minute,
+        unit: Unit::Hour,
         unit_multiplier: 1,
     };
     let mut table =
