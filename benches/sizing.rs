@@ -219,42 +219,44 @@ impl Deployment {
     }
 
     /// CPU time of redis-server per decision, in batches of `batch` at each server. The decisions
-    /// before, which connect, load the script and create the counters, are not counted.
+    /// before, which connect, load the script and create the counters, are not counted. The servers
+    /// take turns, as if each had a machine of its own: the few cores of this one hold the caches of
+    /// one server.
     async fn micros(&self, algorithm: Algorithm, batch: usize) -> f64 {
-        self.servers.iter().for_each(RedisServer::flush);
-        for _ in 0..2 {
-            self.decide(algorithm, 64, KEYS).await;
-        }
-        let begin = self.all_micros();
-        let decided = self.decide(algorithm, batch, DECISIONS).await;
-        (self.all_micros() - begin) / decided as f64
-    }
-
-    /// CPU time of all its servers.
-    fn all_micros(&self) -> f64 {
-        let of = |server: &RedisServer| first_thread_micros(server.process_id());
-        self.servers.iter().map(of).sum()
-    }
-
-    /// Decides about `decisions` checks, and returns how many. The servers take turns, as if each had
-    /// a machine of its own: the few cores of this one hold the caches of one server.
-    async fn decide(&self, algorithm: Algorithm, batch: usize, decisions: usize) -> usize {
-        let mut decided = 0;
-        for keys in &self.keys {
-            let mut keys = keys.iter().cycle();
-            for _ in 0..(decisions / self.keys.len()).div_ceil(batch) {
-                let checks = keys
-                    .by_ref()
-                    .take(batch)
-                    .map(|key| (key.as_bytes(), Check::new(algorithm, 1, Modes::default())));
-                let checks = Arc::new(Checks::of(checks));
-                let budget = Budget::until(Instant::now() + Duration::from_secs(10));
-                let answers = self.redis.decide(&checks, &checks.indices(), budget).await;
-                assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
-                decided += batch;
+        let (mut micros, mut decided) = (0.0, 0);
+        for (server, keys) in self.servers.iter().zip(&self.keys) {
+            server.flush();
+            for _ in 0..2 {
+                self.decide(algorithm, 64, keys, keys.len()).await;
             }
+            let begin = first_thread_micros(server.process_id());
+            let decisions = DECISIONS / self.servers.len();
+            decided += self.decide(algorithm, batch, keys, decisions).await;
+            micros += first_thread_micros(server.process_id()) - begin;
         }
-        decided
+        micros / decided as f64
+    }
+
+    /// Decides about `decisions` checks of these keys, and returns how many.
+    async fn decide(
+        &self,
+        algorithm: Algorithm,
+        batch: usize,
+        keys: &[String],
+        decisions: usize,
+    ) -> usize {
+        let mut keys = keys.iter().cycle();
+        for _ in 0..decisions.div_ceil(batch) {
+            let checks = keys
+                .by_ref()
+                .take(batch)
+                .map(|key| (key.as_bytes(), Check::new(algorithm, 1, Modes::default())));
+            let checks = Arc::new(Checks::of(checks));
+            let budget = Budget::until(Instant::now() + Duration::from_secs(10));
+            let answers = self.redis.decide(&checks, &checks.indices(), budget).await;
+            assert!(answers.checks.iter().all(Result::is_ok), "{answers:?}");
+        }
+        decisions.div_ceil(batch) * batch
     }
 }
 
@@ -287,7 +289,7 @@ async fn measure_redis() -> String {
         "| algorithm | Redis Cluster / one server, 1 at a time | in batches of 16 | of 64 | TLS / \
          plaintext, 1 at a time | in batches of 16 | of 64 |\n|---|---|---|---|---|---|---|\n"
             .to_owned();
-    for (name, kind) in AlgorithmKind::NAMED {
+    for (name, kind) in AlgorithmKind::OVER_TIME {
         let algorithm = Algorithm::try_new(
             &rate,
             &Options {

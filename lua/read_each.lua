@@ -3,10 +3,10 @@
 -- them, and the caller sends them again.
 found, states = {}, {}
 if not log_read and not holders_read then
-  local pcall, type = redis.pcall, type
+  local pcall = redis.pcall
   for index = 1, #keys do
     local state = pcall('GET', keys[index])
-    found[index] = type(state) == 'string' and state
+    found[index] = state and state.err == nil and state
   end
   states = { list(found) }
 end

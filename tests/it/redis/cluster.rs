@@ -12,6 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
+use weir::core::algorithm::concurrency::Concurrency;
 use weir::core::algorithm::{AlgorithmKind, Options};
 use weir::core::time::{Rate, Unit};
 use weir::limits::rules::Commit;
@@ -512,6 +513,33 @@ async fn usage_is_recorded_across_slots_and_while_one_moves() {
         let expected = if index == 0 { 3 } else { 4 };
         assert_eq!((asked, used), (expected, Ok(expected)), "{key}");
     }
+}
+
+/// A place that expires while its slot is being migrated goes to another request: the set of holders
+/// is never empty in between, when Redis would refuse to add to it.
+#[tokio::test]
+async fn a_place_passes_to_another_request_while_its_slot_moves() {
+    const LIFE: Duration = Duration::from_millis(100);
+    let _exclusive = exclusive();
+    let (cluster, redis) = start().await;
+    let ports = cluster.primaries();
+    let key = keys_of(&cluster, ports[0], "held", 1).remove(0);
+    let limit = Algorithm::Concurrency(Concurrency::new(1, LIFE.into()));
+    let acquire = async |id: &[u8]| {
+        let checks = checks_of(&[(&key, hit_on(limit, 1))]);
+        let index = checks.indices()[0];
+        let budget = Budget::until(Instant::now() + TIMEOUT);
+        let answers = decide_within(&redis, checks.held_by(index, id), budget).await;
+        answers.checks[0].map(|verdict| verdict.allowed)
+    };
+    assert_eq!(acquire(b"a").await, Ok(true));
+    let slot = cluster.slot(&key).to_string();
+    let [source, target] = [ports[0], ports[1]].map(|port| cluster.node(port));
+    let [from, to] = [source, target].map(|node| node.run::<String>(&["CLUSTER", "MYID"]));
+    target.run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
+    source.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
+    tokio::time::sleep(2 * LIFE).await;
+    assert_eq!(acquire(b"b").await, Ok(true));
 }
 
 /// Passes on everything to a server, but makes script calls without keys ones with nine keys.
