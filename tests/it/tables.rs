@@ -324,11 +324,9 @@ fn plan_with(key: &str) -> Option<&'static str> {
         "max_delay" => {
             "unit: minute, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 1s"
         }
-        "max_duration" => return None,
-        // No limit has one beside the track_usage of these defaults.
-        "lease" => return None,
-        // It needs the name of a region; tests/it/regions.rs has a plan with shares.
-        "region_shares" => return None,
+        // Beside the track_usage of these defaults no limit has a lease; shares need the name of a
+        // region, and tests/it/regions.rs has plans with them.
+        "max_duration" | "lease" | "region_shares" => return None,
         "count_denied" => "unit: minute, requests_per_unit: 10, count_denied: false",
         "max_debt" => {
             "unit: minute, requests_per_unit: 10, algorithm: token_bucket, count_denied: true, \
