@@ -11,8 +11,8 @@
 //! `STORE_TIMEOUT` (500 ms) bounds callers with a longer deadline. The `grpc-timeout` of the
 //! caller, less a reserve, comes first.
 
-mod fingerprints;
 pub mod replicas;
+mod table;
 
 pub mod denial_cache;
 mod draws;

@@ -13,8 +13,7 @@
 //! before the entry ends are cached: no other client can change their numbers meanwhile. And where
 //! the wait depends on the hits, it is known for a single hit only; the store is asked for others.
 //!
-//! The cache is set-associative: one fixed block of memory, no allocation, and one lock per set,
-//! held for the length of a look-up.
+//! The cache is a `table`: no allocation, and a lock that is held for the length of a look-up.
 //!
 //! Answering a check of several hits without the reset was not better: Envoy then shows
 //! `x-ratelimit-reset: 0`. Where the cache refuses an `all_or_none` request, the other checks
@@ -22,13 +21,13 @@
 //! property test compares each refusal with the answer of the store.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::fingerprints::{Fingerprint, Fingerprints};
+use super::table::{Fingerprint, Table};
 use crate::core::algorithm::Algorithm;
 use crate::core::lock;
 use crate::core::time::Span;
@@ -63,14 +62,7 @@ const WAYS: usize = 4;
 
 /// The cache; clones share the entries.
 #[derive(Clone)]
-pub struct DenialCache(Arc<Inner>);
-
-struct Inner {
-    sets: Box<[Mutex<Set>]>,
-    fingerprints: Fingerprints,
-    /// Zero of the cache's time.
-    epoch: Instant,
-}
+pub struct DenialCache(Arc<Table<Set>>);
 
 /// Entries that share a lock.
 #[derive(Default)]
@@ -109,13 +101,8 @@ impl DenialCache {
     /// An empty cache; `None` if its size is 0.
     #[must_use]
     pub fn new(options: Options) -> Option<Self> {
-        let sets = (options.bytes / size_of::<Mutex<Set>>()).max(1);
-        let inner = || Inner {
-            sets: (0..sets).map(|_| Mutex::default()).collect(),
-            fingerprints: Fingerprints::default(),
-            epoch: Instant::now(),
-        };
-        (options.bytes > 0).then(|| Self(Arc::new(inner())))
+        let sets = options.bytes / size_of::<Mutex<Set>>();
+        (options.bytes > 0).then(|| Self(Arc::new(Table::new(sets))))
     }
 
     /// The refusals that are cached at `now`. Of checks that commit all or none, there are none
@@ -180,8 +167,9 @@ impl DenialCache {
     }
 
     fn forget_check(&self, checks: &Checks, check: &Check) {
-        let key = self.fingerprint(checks.key(check), &check.algorithm);
+        let key = self.0.fingerprint(checks.key(check), &check.algorithm);
         for entry in self
+            .0
             .set(key)
             .entries
             .iter_mut()
@@ -195,7 +183,7 @@ impl DenialCache {
     /// turn.
     #[must_use]
     pub fn usage(&self, now: Instant) -> (usize, Lookups) {
-        let now = self.micros(now);
+        let now = self.0.micros(now);
         let (mut valid, mut lookups) = (0, Lookups::default());
         for set in &self.0.sets {
             let set = lock(set);
@@ -212,8 +200,11 @@ impl DenialCache {
         if bypasses(&check.algorithm) || (hits > 1 && !is_never && !waits_alike(&check.algorithm)) {
             return None;
         }
-        let (key, now) = (self.fingerprint(key, &check.algorithm), self.micros(now));
-        let mut set = self.set(key);
+        let (key, now) = (
+            self.0.fingerprint(key, &check.algorithm),
+            self.0.micros(now),
+        );
+        let mut set = self.0.set(key);
         let found = set
             .entries
             .iter()
@@ -247,16 +238,16 @@ impl DenialCache {
             Wait::For(wait) => Some(wait),
             Wait::Never => None,
         };
-        let (began, now) = (self.micros(began), self.micros(now));
+        let (began, now) = (self.0.micros(began), self.0.micros(now));
         let longest = MAX_AGE.as_micros() as u64;
         let new = Entry {
-            key: self.fingerprint(key, &check.algorithm),
+            key: self.0.fingerprint(key, &check.algorithm),
             until: began.saturating_add(wait.map_or(longest, |wait| wait.micros().min(longest))),
             retry: now.saturating_add(wait.map_or(u64::MAX, Span::micros)),
             reset: now.saturating_add(verdict.reset_after.micros()),
             used: verdict.used,
         };
-        let mut set = self.set(new.key);
+        let mut set = self.0.set(new.key);
         if let Some(known) = set.entries.iter_mut().find(|entry| entry.key == new.key) {
             if new.until > known.until {
                 *known = new;
@@ -264,20 +255,6 @@ impl DenialCache {
         } else if let Some(soonest) = set.entries.iter_mut().min_by_key(|entry| entry.until) {
             *soonest = new;
         }
-    }
-
-    fn fingerprint(&self, key: &[u8], algorithm: &Algorithm) -> Fingerprint {
-        self.0.fingerprints.of(key, algorithm)
-    }
-
-    fn set(&self, key: Fingerprint) -> MutexGuard<'_, Set> {
-        key.set(&self.0.sets)
-    }
-
-    /// Microseconds since the epoch of the cache, rounded down. Rounding keeps the order of
-    /// instants.
-    fn micros(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.0.epoch).as_micros()).unwrap_or(u64::MAX)
     }
 }
 

@@ -8,8 +8,8 @@
 //! can be lost are hits that were drawn and not used, at most those of 0.1 s in each process. They
 //! are not given back: a give-back to the wrong window would admit too many.
 //!
-//! The table is set-associative like that of the denial cache, and made when the first limit with
-//! `lease` is asked. An entry that another key replaces loses what it holds.
+//! The table is made when the first limit with `lease` is asked. An entry that another key replaces
+//! loses what it holds.
 
 mod lease;
 
@@ -21,8 +21,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use self::lease::{Lease, Terms, Turn};
-use super::fingerprints::{Fingerprint, Fingerprints};
 use super::replicas::ReplicaCount;
+use super::table::{Fingerprint, Table};
 use crate::core::lock;
 use crate::core::verdict::{StoreError, Verdict};
 use crate::limits::plan::{Check, CheckIndex, CheckIndices, Checks};
@@ -67,15 +67,8 @@ pub struct Leases(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    table: OnceLock<Table>,
+    table: OnceLock<Table<Set>>,
     events: [AtomicU64; EVENTS],
-}
-
-struct Table {
-    sets: Box<[Mutex<Set>]>,
-    fingerprints: Fingerprints,
-    /// Zero of the times of all entries.
-    epoch: Instant,
 }
 
 type Set = [Entry; WAYS];
@@ -124,8 +117,8 @@ impl Leases {
     ) -> Option<Verdict> {
         let check = &checks[CheckIndex(0)];
         let (hits, table) = (Self::hits(check)?, self.0.table.get()?);
-        let (key, now) = (table.fingerprint(checks, check), table.micros(now));
-        let mut set = key.set(&table.sets);
+        let (key, now) = (fingerprint(table, checks, check), table.micros(now));
+        let mut set = table.set(key);
         let entry = set.iter_mut().find(|entry| entry.key == key)?;
         let terms = terms(check, replicas.get().get().into());
         entry.lease.take_at_once(now, hits, terms)
@@ -172,8 +165,8 @@ impl Leases {
         let Some(table) = self.0.table.get().filter(|_| check.lease) else {
             return 0;
         };
-        let (key, now) = (table.fingerprint(checks, check), table.micros(now));
-        let set = key.set(&table.sets);
+        let (key, now) = (fingerprint(table, checks, check), table.micros(now));
+        let set = table.set(key);
         set.iter()
             .find(|entry| entry.key == key)
             .map_or(0, |entry| entry.lease.held(now))
@@ -185,8 +178,8 @@ impl Leases {
             return;
         };
         for check in checks.iter().filter(|check| check.lease) {
-            let key = table.fingerprint(checks, check);
-            let mut set = key.set(&table.sets);
+            let key = fingerprint(table, checks, check);
+            let mut set = table.set(key);
             for entry in set.iter_mut().filter(|entry| entry.key == key) {
                 self.count(Event::Evicted, entry.lease.rest);
                 *entry = Entry::default();
@@ -218,14 +211,15 @@ impl Leases {
         }
     }
 
-    fn table(&self) -> &Table {
-        self.0.table.get_or_init(Table::default)
+    fn table(&self) -> &Table<Set> {
+        let new = || Table::new(MAX_ENTRIES / WAYS);
+        self.0.table.get_or_init(new)
     }
 
     fn set(&self, checks: &Checks, check: &Check) -> (Fingerprint, MutexGuard<'_, Set>) {
         let table = self.table();
-        let key = table.fingerprint(checks, check);
-        (key, key.set(&table.sets))
+        let key = fingerprint(table, checks, check);
+        (key, table.set(key))
     }
 
     /// The entry of a key, in place of another one if it has none.
@@ -296,7 +290,10 @@ impl Draws<'_> {
             let answer = &mut answers[index.0];
             let verdict = match *answer {
                 Ok(verdict) => self.drawn(checks, index, &verdict),
-                Err(_) => self.failed(checks, index),
+                Err(_) => {
+                    self.failed(checks, index);
+                    None
+                }
             };
             if let Some(verdict) = verdict {
                 *answer = Ok(verdict);
@@ -336,12 +333,11 @@ impl Draws<'_> {
         drawn.verdict
     }
 
-    /// The same where the store has not answered: there is none.
-    fn failed(&self, checks: &Checks, index: CheckIndex) -> Option<Verdict> {
+    /// Notes that the store has not answered a check that has asked.
+    fn failed(&self, checks: &Checks, index: CheckIndex) {
         let is_draw = self.ahead(index) > 0;
-        self.with_lease(checks, index, |lease, now, _, _| lease.failed(now))?;
+        self.with_lease(checks, index, |lease, now, _, _| lease.failed(now));
         self.leases.count(Event::Failed, is_draw.into());
-        None
     }
 
     /// Works on the lease of a check that asks; `None` if leases have no part in it.
@@ -356,7 +352,7 @@ impl Draws<'_> {
         };
         let (check, table) = (&checks[index], self.leases.table());
         let (hits, now) = (Leases::hits(check)?, table.micros(Instant::now()));
-        let mut set = key.set(&table.sets);
+        let mut set = table.set(key);
         let entry = self.leases.entry(&mut set, key, now);
         Some(work(
             &mut entry.lease,
@@ -373,7 +369,7 @@ impl Draws<'_> {
         };
         *ahead = 0;
         if std::mem::take(draws) {
-            let mut set = key.set(&self.leases.table().sets);
+            let mut set = self.leases.table().set(*key);
             for entry in set.iter_mut().filter(|entry| entry.key == *key) {
                 entry.lease.end_draw();
             }
@@ -392,25 +388,8 @@ impl Drop for Draws<'_> {
     }
 }
 
-impl Default for Table {
-    fn default() -> Self {
-        Self {
-            sets: (0..MAX_ENTRIES / WAYS).map(|_| Mutex::default()).collect(),
-            fingerprints: Fingerprints::default(),
-            epoch: Instant::now(),
-        }
-    }
-}
-
-impl Table {
-    fn fingerprint(&self, checks: &Checks, check: &Check) -> Fingerprint {
-        self.fingerprints.of(checks.key(check), &check.algorithm)
-    }
-
-    /// Microseconds since the epoch of the table, rounded down.
-    fn micros(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX)
-    }
+fn fingerprint(table: &Table<Set>, checks: &Checks, check: &Check) -> Fingerprint {
+    table.fingerprint(checks.key(check), &check.algorithm)
 }
 
 fn terms(check: &Check, replicas: u64) -> Terms<'_> {

@@ -511,7 +511,8 @@ async fn a_changed_limit_holds_nothing_of_the_one_before() {
 
 #[test]
 fn the_table_keeps_its_bounds() {
-    let table = Table::default();
+    let leases = Leases::default();
+    let table = leases.table();
     assert_eq!(table.sets.len() * WAYS, MAX_ENTRIES);
     assert!(size_of_val(&*table.sets) <= MAX_BYTES);
 }
