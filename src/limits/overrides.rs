@@ -413,11 +413,7 @@ pub fn raised(amount: &Amount, to: &Rate) -> Result<Amount, Unfit> {
     }
     Ok(Amount {
         whole: to.requests_per_unit,
-        share: amount.share,
-        has_own_burst: amount.has_own_burst,
-        default_cost: amount.default_cost,
-        lease: amount.lease,
-        ..Amount::new(own, scale, algorithm)
+        ..amount.with_rate(own, algorithm)
     })
 }
 

@@ -410,6 +410,18 @@ impl Amount {
         }
     }
 
+    /// The same with another rate and the algorithm of it.
+    #[must_use]
+    pub fn with_rate(self, rate: Rate, algorithm: Algorithm) -> Self {
+        let shown = Self::new(rate, self.scale, algorithm).shown;
+        Self {
+            rate,
+            shown,
+            algorithm,
+            ..self
+        }
+    }
+
     /// The rate of all regions together.
     #[must_use]
     pub fn whole_rate(&self) -> Rate {
