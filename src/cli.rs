@@ -25,7 +25,9 @@ mod workload;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use crate::core::time::parse_duration;
 use crate::limits::rules::compile::Problem;
 use crate::observe::telemetry;
 use crate::process::settings::{self, Flags, Given, SettingError, Settings};
@@ -175,6 +177,14 @@ fn of_environment(command: &mut clap::Command) -> anyhow::Result<Settings> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UsageError(String);
+
+/// Reads a duration in the notation of limits, such as `250ms` or `1m30s`.
+///
+/// # Errors
+/// What to write.
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).map_err(|error| error.report().1.to_owned())
+}
 
 /// The exit code of a command that did what it was asked for, or not all of it.
 fn success_if(is_success: bool) -> ExitCode {

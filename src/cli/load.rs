@@ -21,7 +21,6 @@ use super::connect::{self, TlsFlags, address};
 use super::size::amount;
 use super::workload::{ArrivalKind, Fields, Hits, Template};
 use super::{UsageError, print, success_if};
-use crate::core::time::parse_duration;
 use crate::net::dial::Address;
 use client::{Answered, Client, EncodedRequest, Load, Options, Pace, Tally, Until};
 use cpu::Process;
@@ -123,8 +122,7 @@ fn template(text: &str) -> Result<Template, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = parse_duration(text).map_err(|error| error.report().1.to_owned())?;
-    Some(parsed)
+    Some(super::duration(text)?)
         .filter(|time| !time.is_zero())
         .ok_or_else(|| "write more than 0".to_owned())
 }

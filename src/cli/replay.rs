@@ -29,7 +29,7 @@ use super::workload::{Fields, Hits, Template};
 use super::{UnusableFiles, UsageError, check, print};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::ask::Ask;
-use crate::core::time::{Micros, Span, parse_duration, people};
+use crate::core::time::{Micros, Span, people};
 use crate::limiter::less_reserve;
 use crate::limits::overrides::Overrides;
 use crate::limits::plan;
@@ -119,8 +119,7 @@ fn template(text: &str) -> Result<Template, String> {
 }
 
 fn duration(text: &str) -> Result<Span, String> {
-    let parsed = parse_duration(text).map(Span::from);
-    parsed.map_err(|error| error.report().1.to_owned())
+    super::duration(text).map(Span::from)
 }
 
 /// A share, from `0%` to `100%`.

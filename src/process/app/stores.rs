@@ -55,13 +55,15 @@ impl Stores {
         let replicas = settings.outage.replicas.clone();
         if let SharedStore::Redis { .. } = &store {
             denials = DenialCache::new(settings.denials);
-            let scraped = leases.get_or_insert_with(Leases::default).clone();
-            metrics.register(Box::new(move || lease_samples(&scraped)));
+            leases = Some(Leases::default());
             let (outage, has_lookups) = (outage.clone(), matches!(replicas, Source::Dns(_)));
             metrics.register(Box::new(move || local_samples(&outage, has_lookups)));
         }
         if let Some(denials) = denials.clone() {
             metrics.register(Box::new(move || denial_samples(&denials)));
+        }
+        if let Some(leases) = leases.clone() {
+            metrics.register(Box::new(move || lease_samples(&leases)));
         }
         let key_prefix = settings.rls.plan.key_prefix.clone();
         Self {
