@@ -14,14 +14,14 @@ mod hit;
 pub mod load;
 mod overrides;
 mod print;
-mod replay;
+pub(crate) mod replay;
 mod replicas;
 mod serve;
 pub mod size;
 mod top;
 mod unmatched;
 mod usage;
-mod workload;
+pub(crate) mod workload;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -6,7 +6,6 @@ mod connection;
 pub mod cpu;
 mod exact;
 mod report;
-mod requests;
 
 use std::collections::HashSet;
 use std::process::ExitCode;
@@ -19,14 +18,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::connect::{self, TlsFlags, address};
 use super::size::amount;
-use super::workload::{ArrivalKind, Fields, Hits, Template};
+use super::workload::{ArrivalKind, Fields, Hits, Requests, Template};
 use super::{UsageError, print, success_if};
 use crate::net::dial::Address;
 use client::{Answered, Client, EncodedRequest, Load, Options, Pace, Tally, Until};
 use cpu::Process;
 use exact::{Exactness, Threshold};
 use report::LoadReport;
-use requests::Requests;
 
 /// The most descriptors of a request.
 const MAX_DESCRIPTORS: usize = 64;
@@ -180,7 +178,7 @@ struct Traffic {
 
 impl Load for Traffic {
     fn next(&mut self) -> EncodedRequest {
-        self.requests.next()
+        EncodedRequest::new(self.requests.made_up())
     }
 
     fn answered(&mut self, answered: &Answered) {
@@ -218,12 +216,12 @@ async fn load(command: LoadCommand) -> anyhow::Result<ExitCode> {
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{wide_msg}").context("the progress line")?);
     let mut traffic = Traffic {
-        requests: Requests::new(
-            &command.domain,
-            command.descriptor,
-            command.hits,
-            command.seed,
-        ),
+        requests: Requests {
+            domain: Some(command.domain),
+            templates: command.descriptor,
+            hits: command.hits,
+            random: fastrand::Rng::with_seed(command.seed),
+        },
         exactness: command
             .threshold
             .map(|threshold| Exactness::new(threshold, command.timeout)),

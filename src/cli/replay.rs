@@ -12,7 +12,7 @@ mod result;
 mod tally;
 #[cfg(test)]
 mod tests;
-mod trace;
+pub(crate) mod trace;
 mod workload;
 
 use std::fs::File;
@@ -25,7 +25,7 @@ use anyhow::Context;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::workload::{Fields, Hits, Template};
+use super::workload::{Fields, Hits, Requests, Template};
 use super::{UnusableFiles, UsageError, check, print};
 use crate::core::algorithm::AlgorithmKind;
 use crate::core::ask::Ask;
@@ -42,7 +42,7 @@ use compare::Compare;
 use engine::{Engine, Setup, Variant};
 use result::{Difference, Outcome, Report};
 use tally::{Series, Tally};
-use trace::{BadRows, Requests, Row, Trace};
+use trace::{BadRows, Row, Trace};
 use workload::{Workload, WorkloadFlags};
 
 /// The exit code where more is newly refused than may be.

@@ -4,8 +4,10 @@
 
 mod arrivals;
 mod part;
+mod requests;
 mod template;
 
-pub(super) use arrivals::{ArrivalKind, Arrivals};
-pub(super) use part::Hits;
-pub(super) use template::{Fields, Filled, Template};
+pub(crate) use arrivals::{ArrivalKind, Arrivals};
+pub(crate) use part::Hits;
+pub(crate) use requests::Requests;
+pub(crate) use template::{Fields, Template};

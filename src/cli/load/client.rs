@@ -6,11 +6,10 @@
 //! a call was due: a stall delays all calls that were due meanwhile, and they say so.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hdrhistogram::Histogram;
@@ -21,8 +20,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use super::super::workload::{ArrivalKind, Arrivals};
 use super::connection::Connection;
 pub use super::connection::{Failure, FailureKind, Options};
-use crate::core::proto::RateLimitResponse;
 use crate::core::proto::rate_limit_response::Code;
+use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::core::time::{Micros, Span};
 
 /// A call that is sent later than this after it was due is late; and calls that are due before the
@@ -75,16 +74,23 @@ pub struct EncodedRequest {
     /// The message, with the prefix of gRPC.
     pub message: Bytes,
     /// Its descriptors, if their answers are counted.
-    pub descriptors: Vec<EncodedDescriptor>,
+    pub descriptors: Vec<RateLimitDescriptor>,
 }
 
-/// A descriptor of a request.
-#[derive(Clone, Debug)]
-pub struct EncodedDescriptor {
-    /// The bytes of its entries in the message.
-    pub entries: Range<usize>,
-    /// Its hits.
-    pub hits: u64,
+impl EncodedRequest {
+    pub(super) fn new(request: RateLimitRequest) -> Self {
+        let length = request.encoded_len();
+        let mut message = BytesMut::with_capacity(1 + 4 + length);
+        // It is not compressed.
+        message.put_u8(0);
+        message.put_u32(length as u32);
+        // A BytesMut grows.
+        let _ = request.encode(&mut message);
+        Self {
+            message: message.freeze(),
+            descriptors: request.descriptors,
+        }
+    }
 }
 
 /// What became of a call.

@@ -7,12 +7,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use prost::Message;
 use serde::Serialize;
 
+use super::super::print;
 use super::client::Answered;
-use super::requests::written;
-use crate::core::proto::RateLimitResponse;
+use crate::core::ask::written::entry;
 use crate::core::proto::rate_limit_response::{Code, DescriptorStatus};
+use crate::core::proto::{RateLimitDescriptor, RateLimitResponse};
 use crate::core::time::{Micros, Span, Unit};
 
 /// The most memory of the counters at a time, and that of one beside its entries: a place in a table
@@ -111,6 +113,23 @@ fn code_of(response: &RateLimitResponse, index: usize) -> Option<Code> {
     (code != Code::Ok || overall == Code::Ok).then_some(code)
 }
 
+/// The entries of a descriptor, by which it is counted.
+fn encoded(descriptor: &RateLimitDescriptor) -> Vec<u8> {
+    let entries = descriptor.entries.clone();
+    RateLimitDescriptor {
+        entries,
+        ..RateLimitDescriptor::default()
+    }
+    .encode_to_vec()
+}
+
+/// The same, as operators write them.
+fn written(entries: &[u8]) -> String {
+    let decoded = RateLimitDescriptor::decode(entries).unwrap_or_default();
+    let entries = decoded.entries.iter();
+    print::words(entries.map(|own| entry(&own.key, &own.value)))
+}
+
 impl Exactness {
     pub(super) fn new(threshold: Threshold, timeout: Duration) -> Self {
         Self {
@@ -135,9 +154,9 @@ impl Exactness {
         for (index, descriptor) in answered.request.descriptors.iter().enumerate() {
             let code = answered.result.as_ref().ok();
             let code = code.and_then(|response| code_of(response, index));
-            let entries = &answered.request.message[descriptor.entries.clone()];
-            if descriptor.hits > 0 {
-                self.count(entries, descriptor.hits, code, [sent, at]);
+            let hits = descriptor.hits_addend.unwrap_or(1);
+            if hits > 0 {
+                self.count(&encoded(descriptor), hits, code, [sent, at]);
             }
         }
     }

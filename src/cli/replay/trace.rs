@@ -15,25 +15,25 @@ use std::io::Read;
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 
+use crate::cli::workload::Requests;
 use crate::core::time::{Micros, Span, parse_duration};
 use crate::limits::overrides::parse_instant;
 use fields::Records;
-pub(super) use fields::Requests;
 use lines::Lines;
 use order::Order;
 use weir_log::WeirLog;
 
 /// One request of a trace.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(crate) struct Row {
     /// When it was sent.
-    pub(super) at: Micros,
+    pub(crate) at: Micros,
     /// Its line in the trace, from 1 on.
-    pub(super) line: u64,
+    pub(crate) line: u64,
     /// How long it took, where the trace says so.
-    pub(super) duration: Option<Span>,
+    pub(crate) duration: Option<Span>,
     /// The `RateLimitRequest`, encoded. It need not be valid.
-    pub(super) message: Vec<u8>,
+    pub(crate) message: Vec<u8>,
 }
 
 impl Ord for Row {
@@ -57,22 +57,22 @@ const MOST_BAD: u64 = 100;
 
 /// Rows that could not be used.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct BadRows {
+pub(crate) struct BadRows {
     /// How many.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// The first of them.
-    pub(super) first: Vec<BadRow>,
+    pub(crate) first: Vec<BadRow>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct BadRow {
+pub(crate) struct BadRow {
     line: u64,
     error: String,
 }
 
 impl BadRows {
     /// Adds the row of this line.
-    pub(super) fn add(&mut self, line: u64, error: &impl ToString) {
+    pub(crate) fn add(&mut self, line: u64, error: &impl ToString) {
         self.count += 1;
         if self.first.len() < MAX_NAMED {
             let error = error.to_string().chars().take(MAX_ERROR).collect();
@@ -81,7 +81,7 @@ impl BadRows {
     }
 
     /// Adds all of others.
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.first.extend(other.first.iter().cloned());
         self.first.sort_by_key(|bad| bad.line);
@@ -89,14 +89,14 @@ impl BadRows {
     }
 
     /// The first of them, as rows of a table.
-    pub(super) fn named(&self) -> Vec<Vec<String>> {
+    pub(crate) fn named(&self) -> Vec<Vec<String>> {
         let row = |bad: &BadRow| vec![format!("line {}: {}", bad.line, bad.error.escape_debug())];
         self.first.iter().map(row).collect()
     }
 
     /// # Errors
     /// More than one of a hundred rows is bad. `good` are the others.
-    pub(super) fn check(&self, good: u64) -> anyhow::Result<()> {
+    pub(crate) fn check(&self, good: u64) -> anyhow::Result<()> {
         if self.count * MOST_BAD > self.count + good {
             bail!(
                 "{} of {} rows cannot be read, which is more than 1 %; the first:\n{}",
@@ -151,16 +151,16 @@ impl Format {
 }
 
 /// A trace.
-pub(super) struct Trace {
+pub(crate) struct Trace {
     lines: Lines,
     format: Format,
     order: Order,
     /// The last line was read.
     ended: bool,
     /// Rows that could not be read so far.
-    pub(super) bad: BadRows,
+    pub(crate) bad: BadRows,
     /// Lines that are about no request.
-    pub(super) passed_over: u64,
+    pub(crate) passed_over: u64,
 }
 
 impl Trace {
@@ -169,7 +169,7 @@ impl Trace {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn new(
+    pub(crate) fn new(
         stream: impl Read + 'static,
         requests: Requests,
         sorts_all: bool,
@@ -188,7 +188,7 @@ impl Trace {
     ///
     /// # Errors
     /// The trace cannot be read, or it is too far out of order.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<Row>> {
+    pub(crate) fn next(&mut self) -> anyhow::Result<Option<Row>> {
         loop {
             if let Some(row) = self.order.pop(self.ended) {
                 return Ok(Some(row));

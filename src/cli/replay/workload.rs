@@ -6,9 +6,9 @@ use std::f64::consts::TAU;
 use clap::Args;
 use prost::Message;
 
-use super::trace::{Requests, Row};
+use super::trace::Row;
 use crate::cli::UsageError;
-use crate::cli::workload::{ArrivalKind, Arrivals, Template};
+use crate::cli::workload::{ArrivalKind, Arrivals, Requests, Template};
 use crate::core::proto::RateLimitRequest;
 use crate::core::time::{Micros, Span};
 

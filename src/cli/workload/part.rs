@@ -292,14 +292,14 @@ impl Lines {
 
 /// The hits of a descriptor: a number, or one that is drawn, such as `{uniform:1..500}`.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Hits(Number);
+pub(crate) struct Hits(Number);
 
 impl Hits {
     /// Reads hits; 0 looks without counting.
     ///
     /// # Errors
     /// What is wrong, and what to write.
-    pub(in crate::cli) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let between = text
             .strip_prefix('{')
             .and_then(|rest| rest.strip_suffix('}'));
@@ -316,7 +316,7 @@ impl Hits {
     }
 
     /// The hits of the next descriptor.
-    pub(in crate::cli) fn draw(&self, random: &mut fastrand::Rng) -> u64 {
+    pub(crate) fn draw(&self, random: &mut fastrand::Rng) -> u64 {
         self.0.draw(random)
     }
 }

@@ -13,14 +13,14 @@ const MAX_ENTRIES: usize = 64;
 
 /// Whether a template may name fields of records, as `{name}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli) enum Fields {
+pub(crate) enum Fields {
     None,
     Allowed,
 }
 
 /// A descriptor whose values are made up.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Template {
+pub(crate) struct Template {
     entries: Vec<(Vec<u8>, Vec<Part>)>,
     fields: Vec<String>,
 }
@@ -28,15 +28,15 @@ pub(in crate::cli) struct Template {
 /// Why a template cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {what}")]
-pub(in crate::cli) struct TemplateError {
+pub(crate) struct TemplateError {
     /// The character at which it is wrong, from 1.
-    pub(in crate::cli) column: usize,
+    pub(crate) column: usize,
     what: String,
 }
 
 /// The values of one descriptor, in a buffer that is used again.
 #[derive(Clone, Debug, Default)]
-pub(in crate::cli) struct Filled {
+pub(crate) struct Filled {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -46,7 +46,7 @@ impl Template {
     ///
     /// # Errors
     /// What is wrong, with its column.
-    pub(in crate::cli) fn parse(text: &str, fields: Fields) -> Result<Self, TemplateError> {
+    pub(crate) fn parse(text: &str, fields: Fields) -> Result<Self, TemplateError> {
         let mut reader = Reader {
             text,
             at: 0,
@@ -74,13 +74,12 @@ impl Template {
     }
 
     /// The names of its fields, each once; [`Template::fill`] asks for them by their index.
-    #[allow(dead_code, reason = "for traces, whose rows have fields")]
-    pub(in crate::cli) fn fields(&self) -> &[String] {
+    pub(crate) fn fields(&self) -> &[String] {
         &self.fields
     }
 
     /// Makes up the next values. False: the record lacks a field, so that there is no descriptor.
-    pub(in crate::cli) fn fill<'a>(
+    pub(crate) fn fill<'a>(
         &mut self,
         random: &mut fastrand::Rng,
         field: impl Fn(usize) -> Option<&'a [u8]>,
@@ -100,10 +99,7 @@ impl Template {
     }
 
     /// The entries of the descriptor that was filled last.
-    pub(in crate::cli) fn entries<'a>(
-        &'a self,
-        filled: &'a Filled,
-    ) -> impl Iterator<Item = Entry<'a>> {
+    pub(crate) fn entries<'a>(&'a self, filled: &'a Filled) -> impl Iterator<Item = Entry<'a>> {
         let mut start = 0;
         self.entries
             .iter()

@@ -6,15 +6,15 @@
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
 use csv_core::ReadRecordResult;
 use prost::Message;
+use regex::bytes::Regex;
 use serde_json::Value;
 
 use super::{Row, duration_of, time_of};
-use crate::cli::workload::{Filled, Hits, Template};
-use crate::core::proto::rate_limit_descriptor::Entry;
-use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
+use crate::cli::workload::Requests;
 
 /// Names of the time of a record: ours, and those of Envoy's and others' logs.
 const TIMES: [&str; 4] = ["time", "start_time", "@timestamp", "timestamp"];
@@ -24,40 +24,22 @@ const DOMAIN: &str = "domain";
 const HITS: &str = "hits";
 const DURATION: &str = "duration";
 
-/// The fields of Envoy's default access log, in their order. Source: Envoy, "Access logging",
-/// "Default format string".
-const ENVOY: [&str; 15] = [
-    "start_time",
-    "method",
-    "path",
-    "protocol",
-    "response_code",
-    "response_flags",
-    "bytes_received",
-    "bytes_sent",
-    "duration",
-    "upstream_service_time",
-    "x_forwarded_for",
-    "user_agent",
-    "request_id",
-    "authority",
-    "upstream_host",
-];
+/// A line of Envoy's default access log, with the names of its fields. Envoy escapes nothing in it:
+/// a path and a user agent may have spaces and quotes. Source: Envoy, "Access logging", "Default
+/// format string".
+static ENVOY: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = concat!(
+        r#"(?s-u)^\[(?<start_time>[^\]]+)\] "(?<method>\S+) (?<path>.*?) (?<protocol>\S+)" "#,
+        r"(?<response_code>\S+) (?<response_flags>\S+) (?<bytes_received>\S+) (?<bytes_sent>\S+) ",
+        r#"(?<duration>\S+) (?<upstream_service_time>\S+) "(?<x_forwarded_for>[^"]*)" "#,
+        r#""(?<user_agent>.*)" "(?<request_id>[^" ]*)" "(?<authority>[^" ]*)" "#,
+        r#""(?<upstream_host>[^" ]*)"$"#
+    );
+    Regex::new(pattern).expect("a pattern")
+});
 
 /// The values of a record, by the names that are asked for.
 type Values<'l> = Vec<Option<Cow<'l, [u8]>>>;
-
-/// How requests are made of records.
-#[derive(Default)]
-pub(in crate::cli::replay) struct Requests {
-    /// Where a record names none.
-    pub(in crate::cli::replay) domain: Option<String>,
-    /// One for each descriptor.
-    pub(in crate::cli::replay) templates: Vec<Template>,
-    /// Of a request, where a record names none.
-    pub(in crate::cli::replay) hits: Option<Hits>,
-    pub(in crate::cli::replay) random: fastrand::Rng,
-}
 
 /// Reads records.
 pub(super) struct Records {
@@ -67,7 +49,6 @@ pub(super) struct Records {
     /// Of each template, which of these its fields are.
     fields: Vec<Vec<usize>>,
     form: Form,
-    filled: Filled,
 }
 
 /// How a line holds a record.
@@ -129,7 +110,6 @@ impl Records {
             names,
             fields,
             form,
-            filled: Filled::default(),
         };
         Ok((records, has_head))
     }
@@ -139,15 +119,17 @@ impl Records {
     /// # Errors
     /// What is wrong with it.
     pub(super) fn row(&mut self, line: &[u8], number: u64) -> Result<Option<Row>, String> {
-        let mut object = serde_json::Map::new();
+        let object: Value;
         let values: Values<'_> = match &mut self.form {
             Form::Csv(csv, positions) => csv.values(line, positions)?,
             Form::Envoy => envoy(line, &self.names)?,
             Form::Json => {
                 object = serde_json::from_slice(line)
                     .map_err(|error| format!("it is no JSON object: {error}"))?;
-                let value = |name: &String| object.get(name).and_then(text);
-                self.names.iter().map(value).collect()
+                let inside = |name: &str| object.pointer(&format!("/{}", name.replace('.', "/")));
+                let value = |name: &String| object.get(name).or_else(|| inside(name));
+                let names = self.names.iter();
+                names.map(|name| value(name).and_then(text)).collect()
             }
         };
         let [times @ .., domain, hits, duration] = &values[..TIMES.len() + 3] else {
@@ -155,30 +137,24 @@ impl Records {
         };
         let utf8 = |value: &Cow<'_, [u8]>| String::from_utf8_lossy(value).into_owned();
         let time = times.iter().flatten().next().map(utf8);
-        let hits = match hits.as_ref().map(utf8) {
-            Some(hits) => hits.parse().map_err(|_| {
-                format!(
-                    "`{}` are no hits; write a whole number",
-                    hits.escape_debug()
-                )
-            })?,
-            None => self.requests.hits.as_ref().map_or(0, |hits| {
-                hits.draw(&mut self.requests.random)
-                    .try_into()
-                    .unwrap_or(u32::MAX)
-            }),
-        };
-        let domain = domain
-            .as_ref()
-            .map(utf8)
-            .or_else(|| self.requests.domain.clone());
-        let request = RateLimitRequest {
-            domain: domain.ok_or("it names no domain; write --domain")?,
-            hits_addend: hits,
-            descriptors: self
-                .requests
-                .descriptors(&self.fields, &values, &mut self.filled),
-        };
+        let mut request = self.requests.of_record(|template, field| {
+            let value = &values[self.fields[template][field]];
+            value.as_deref()
+        });
+        if let Some(domain) = domain.as_ref().map(utf8) {
+            request.domain = domain;
+        } else if self.requests.domain.is_none() {
+            return Err("it names no domain; write --domain".to_owned());
+        }
+        if let Some(hits) = hits.as_ref().map(utf8) {
+            let number = hits.parse().map_err(|_| {
+                let hits = hits.escape_debug();
+                format!("`{hits}` are no hits; write a whole number")
+            })?;
+            for descriptor in &mut request.descriptors {
+                descriptor.hits_addend = Some(number);
+            }
+        }
         let row = Row {
             at: time_of(&time.ok_or("it has no time: no field `time` or `start_time`")?)?,
             line: number,
@@ -190,48 +166,7 @@ impl Records {
                 .transpose()?,
             message: request.encode_to_vec(),
         };
-        drop(object);
         Ok(Some(row).filter(|_| !request.descriptors.is_empty()))
-    }
-}
-
-impl Requests {
-    /// A request without a record.
-    pub(in crate::cli::replay) fn made_up(&mut self) -> RateLimitRequest {
-        let none = vec![Vec::new(); self.templates.len()];
-        let hits = self
-            .hits
-            .as_ref()
-            .map_or(0, |hits| hits.draw(&mut self.random));
-        RateLimitRequest {
-            domain: self.domain.clone().unwrap_or_default(),
-            descriptors: self.descriptors(&none, &Vec::new(), &mut Filled::default()),
-            hits_addend: hits.try_into().unwrap_or(u32::MAX),
-        }
-    }
-
-    /// The descriptors of a record, without those that lack a field.
-    fn descriptors(
-        &mut self,
-        fields: &[Vec<usize>],
-        values: &Values<'_>,
-        filled: &mut Filled,
-    ) -> Vec<RateLimitDescriptor> {
-        let mut descriptors = Vec::with_capacity(fields.len());
-        for (template, fields) in self.templates.iter_mut().zip(fields) {
-            let field = |index: usize| values[fields[index]].as_deref();
-            if template.fill(&mut self.random, field, filled) {
-                let entries = template.entries(filled).map(|entry| Entry {
-                    key: entry.key.to_vec(),
-                    value: entry.value.to_vec(),
-                });
-                descriptors.push(RateLimitDescriptor {
-                    entries: entries.collect(),
-                    ..RateLimitDescriptor::default()
-                });
-            }
-        }
-        descriptors
     }
 }
 
@@ -318,58 +253,19 @@ fn without_port(value: &[u8]) -> Cow<'_, [u8]> {
 
 /// The fields of a line of Envoy's default access log.
 fn envoy<'l>(line: &'l [u8], names: &[String]) -> Result<Values<'l>, String> {
-    let wrong = "it is no line of Envoy's default access log";
-    let mut parts = Vec::with_capacity(ENVOY.len());
-    let mut rest = line;
-    while !rest.is_empty() {
-        let (part, behind) = match rest {
-            [b'[', inside @ ..] => until(inside, b"]"),
-            [b'"', inside @ ..] => until(inside, b"\""),
-            _ => until(rest, b""),
-        }
-        .ok_or(wrong)?;
-        // The method, the path and the protocol.
-        if parts.len() == 1 {
-            let space = |at: Option<usize>| at.ok_or(wrong);
-            let first = space(part.iter().position(|&byte| byte == b' '))?;
-            let last = space(part.iter().rposition(|&byte| byte == b' '))?;
-            parts.push(&part[..first]);
-            parts.push(part.get(first + 1..last).ok_or(wrong)?);
-            parts.push(&part[last + 1..]);
-        } else {
-            parts.push(part);
-        }
-        rest = behind;
-    }
-    if parts.len() != ENVOY.len() {
-        return Err(format!(
-            "{wrong}: it has {} fields of {}",
-            parts.len(),
-            ENVOY.len()
-        ));
-    }
+    let fields = ENVOY.captures(line);
+    let fields = fields.ok_or("it is no line of Envoy's default access log")?;
     let value = |name: &String| {
-        let part = *parts.get(ENVOY.iter().position(|known| known == name)?)?;
-        (part != b"-").then(|| without_port(part))
+        let field = fields.name(name)?.as_bytes();
+        (field != b"-").then(|| without_port(field))
     };
     Ok(names.iter().map(value).collect())
-}
-
-/// What is before this mark and a space, or the end of the line; and what is behind.
-fn until<'l>(text: &'l [u8], mark: &[u8]) -> Option<(&'l [u8], &'l [u8])> {
-    let ends = |rest: &[u8]| {
-        let behind = rest.strip_prefix(mark)?;
-        matches!(behind.first(), None | Some(b' ')).then_some(behind.len().min(1))
-    };
-    let at = (0..=text.len()).find(|&at| ends(&text[at..]).is_some())?;
-    let space = ends(&text[at..])?;
-    Some((&text[..at], &text[at + mark.len() + space..]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::workload::Fields;
+    use crate::cli::workload::{Fields, Template};
     use crate::core::time::{Micros, Span};
 
     fn records(templates: &[&str], first: &str) -> Result<(Records, bool), String> {
@@ -387,16 +283,13 @@ mod tests {
     fn shown(row: Option<Row>) -> Option<(f64, String)> {
         let row = row?;
         let ask = crate::service::rls::decode::decode(&row.message).expect("a request");
-        let descriptor = |entries: &[crate::core::ask::Entry<'_>]| {
+        let descriptor = |(descriptor, entries): (_, &[crate::core::ask::Entry<'_>])| {
             let entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
-            entries.join(",")
+            format!("{} {}", ask.hits(descriptor), entries.join(","))
         };
-        let all: Vec<_> = ask
-            .descriptors()
-            .map(|(_, entries)| descriptor(entries))
-            .collect();
+        let all: Vec<_> = ask.descriptors().map(descriptor).collect();
         let domain = String::from_utf8_lossy(ask.domain);
-        let text = format!("{domain} {} {}", ask.hits_addend, all.join(" | "));
+        let text = format!("{domain} {}", all.join(" | "));
         Some((row.at.0 as f64 / 1e6, text))
     }
 
@@ -411,15 +304,18 @@ mod tests {
         let mut row = |line: &str| records.row(line.as_bytes(), 2).map(shown);
         assert_eq!(
             row("/a,5,ann,3,shop"),
-            Ok(Some((5.0, "shop 3 who=ann | path=/a,who=ann".to_owned())))
+            Ok(Some((5.0, "shop 3 who=ann | 3 path=/a,who=ann".to_owned())))
         );
         assert_eq!(
             row("\"/a,\"\"b\",1970-01-01T00:00:06.5Z,ann,,"),
-            Ok(Some((6.5, "d 0 who=ann | path=/a,\"b,who=ann".to_owned())))
+            Ok(Some((
+                6.5,
+                "d 1 who=ann | 1 path=/a,\"b,who=ann".to_owned()
+            )))
         );
         assert_eq!(
             row(",7,ann"),
-            Ok(Some((7.0, "d 0 who=ann".to_owned()))),
+            Ok(Some((7.0, "d 1 who=ann".to_owned()))),
             "a field is missing"
         );
         assert_eq!(row("/a,8,"), Ok(None), "Envoy would ask nothing");
@@ -463,7 +359,7 @@ mod tests {
             .expect("descriptors");
         assert_eq!(row.duration, Some(Span::from_micros(12_000)));
         assert_eq!(row.at, Micros(1_795_428_000_500_000));
-        let text = r#"d 0 remote_address=10.0.0.9,path=/a b?c="d | ua=curl/8 "x y"#;
+        let text = r#"d 1 remote_address=10.0.0.9,path=/a b?c="d | 1 ua=curl/8 "x y"#;
         assert_eq!(
             shown(Some(row)).map(|(_, text)| text).as_deref(),
             Some(text)
@@ -481,12 +377,14 @@ mod tests {
 
     #[test]
     fn logs_in_json_are_read() {
-        let line = r#"{"start_time": "1970-01-01T00:00:05Z", "downstream_remote_address": "[2001:db8::1]:443", "path": "/a", "code": 200, "x": null, "duration": 7}"#;
+        let line = r#"{"start_time": "1970-01-01T00:00:05Z", "downstream_remote_address": "[2001:db8::1]:443", "path": "/a", "code": 200, "x": null, "duration": 7, "a": {"b": {"c": "in"}, "b.c": "out"}}"#;
         let (mut records, _) = records(
             &[
                 "remote_address={downstream_remote_address},path={path}",
                 "x={x}",
                 "code={code}",
+                "in={a.b.c},b={a.b}",
+                "in={a.b.c}",
             ],
             line,
         )
@@ -496,7 +394,7 @@ mod tests {
             .expect("a row")
             .expect("descriptors");
         assert_eq!(row.duration, Some(Span::from_micros(7_000)));
-        let text = "d 0 remote_address=2001:db8::1,path=/a | code=200".to_owned();
+        let text = "d 1 remote_address=2001:db8::1,path=/a | 1 code=200 | 1 in=in".to_owned();
         assert_eq!(shown(Some(row)), Some((5.0, text)));
         assert!(
             records
