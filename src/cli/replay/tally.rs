@@ -1,14 +1,16 @@
 //! What is counted while a configuration runs: by limit, by subject and over time. All of it is
 //! bounded, whatever a trace holds.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use serde::Serialize;
 
 use super::engine::Decided;
 use crate::core::ask::Ask;
 use crate::core::time::{Micros, Span, people};
+use crate::limits::plan::key::name_of;
 use crate::limits::plan::{By, Outcome};
 use crate::limits::rules::limit::LimitId;
 
@@ -74,14 +76,13 @@ pub(super) struct Tally {
     pub(super) admitted: Series,
     /// `None` is the limits that requests bring along.
     pub(super) limits: HashMap<Option<LimitId>, LimitTally>,
-    subjects: HashMap<u64, SubjectTally>,
+    subjects: Bounded<SubjectTally, MAX_SUBJECTS>,
     /// Decisions on subjects beyond those that are kept.
     pub(super) uncounted: u64,
     pub(super) most_refused: Top,
     pub(super) unmatched: Unmatched,
     pub(super) blocked: u64,
     pub(super) exempt: u64,
-    hasher: RandomState,
 }
 
 impl Tally {
@@ -147,14 +148,9 @@ impl Tally {
             limit.first_refused.get_or_insert_with(|| instant(at));
             limit.refusals.add(at);
         }
-        let fingerprint = self.hasher.hash_one(key);
-        let is_full = self.subjects.len() >= MAX_SUBJECTS;
-        let subject = match self.subjects.entry(fingerprint) {
-            hashbrown::hash_map::Entry::Vacant(_) if is_full => {
-                self.uncounted += 1;
-                return;
-            }
-            entry => entry.or_default(),
+        let Some((fingerprint, subject)) = self.subjects.of(key) else {
+            self.uncounted += 1;
+            return;
         };
         subject.asked += 1;
         limit.subjects += u64::from(subject.asked == 1);
@@ -177,13 +173,34 @@ impl Tally {
 
     fn blocks(&mut self, outcome: &Outcome<'_>) {
         let Some(key) = outcome.counter else { return };
-        let fingerprint = self.hasher.hash_one(key);
-        if self.subjects.len() < MAX_SUBJECTS || self.subjects.contains_key(&fingerprint) {
-            let subject = self.subjects.entry(fingerprint).or_default();
+        if let Some((fingerprint, subject)) = self.subjects.of(key) {
             subject.blocked += 1;
             let count = subject.refused + subject.blocked;
             self.most_refused.note(fingerprint, count, key);
         }
+    }
+}
+
+/// Values by the fingerprints of their keys, `MOST` at most.
+#[derive(Debug, Default)]
+pub(super) struct Bounded<V, const MOST: usize> {
+    values: HashMap<u64, V>,
+    hasher: RandomState,
+}
+
+impl<V: Default, const MOST: usize> Bounded<V, MOST> {
+    /// The fingerprint and the value of a key; `None` if it would be one too many.
+    fn of(&mut self, key: impl Hash) -> Option<(u64, &mut V)> {
+        let fingerprint = self.hasher.hash_one(key);
+        let is_full = self.values.len() >= MOST;
+        match self.values.entry(fingerprint) {
+            Entry::Vacant(_) if is_full => None,
+            entry => Some((fingerprint, entry.or_default())),
+        }
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &V> {
+        self.values.values()
     }
 }
 
@@ -229,17 +246,14 @@ impl Top {
 /// Counts of subjects, and those with the largest.
 #[derive(Debug, Default)]
 pub(super) struct Ranked {
-    counts: HashMap<u64, u64>,
-    hasher: RandomState,
+    counts: Bounded<u64, MAX_SUBJECTS>,
     pub(super) top: Top,
 }
 
 impl Ranked {
     /// Counts a subject by the key of its counter.
     pub(super) fn add(&mut self, key: &[u8]) {
-        let fingerprint = self.hasher.hash_one(key);
-        if self.counts.len() < MAX_SUBJECTS || self.counts.contains_key(&fingerprint) {
-            let count = self.counts.entry(fingerprint).or_default();
+        if let Some((fingerprint, count)) = self.counts.of(key) {
             *count += 1;
             self.top.note(fingerprint, *count, key);
         }
@@ -247,7 +261,7 @@ impl Ranked {
 
     /// The number of subjects.
     pub(super) fn len(&self) -> usize {
-        self.counts.len()
+        self.counts.values().count()
     }
 }
 
@@ -255,8 +269,7 @@ impl Ranked {
 #[derive(Debug, Default)]
 pub(super) struct Unmatched {
     pub(super) count: u64,
-    pub(super) kinds: HashMap<u64, (u64, String)>,
-    hasher: RandomState,
+    pub(super) kinds: Bounded<(u64, String), MAX_UNMATCHED>,
 }
 
 impl Unmatched {
@@ -267,10 +280,11 @@ impl Unmatched {
             return;
         };
         let keys: Vec<_> = entries.iter().map(|entry| entry.key).collect();
-        let kind = self.hasher.hash_one((ask.domain, keys));
-        if self.kinds.len() < MAX_UNMATCHED || self.kinds.contains_key(&kind) {
-            let name = || crate::limits::plan::key::name_of(ask.domain, entries.iter().copied());
-            self.kinds.entry(kind).or_insert_with(|| (0, name())).0 += 1;
+        if let Some((_, (count, example))) = self.kinds.of((ask.domain, keys)) {
+            *count += 1;
+            if *count == 1 {
+                *example = name_of(ask.domain, entries.iter().copied());
+            }
         }
     }
 }
