@@ -14,12 +14,13 @@ mod header_blocks;
 mod json;
 mod keys;
 mod replies;
+mod traces;
 mod yaml;
 
 /// A name in `fuzz/fuzz_targets` and `fuzz/corpus`, and the property.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 8] = [
+const TARGETS: [Target; 9] = [
     ("authority", authority::check),
     ("decode", decode::check),
     ("grpc_timeout", grpc_timeout::check),
@@ -27,6 +28,7 @@ const TARGETS: [Target; 8] = [
     ("json", json::check),
     ("keys", keys::check),
     ("replies", replies::check),
+    ("traces", traces::check),
     ("yaml", yaml::check),
 ];
 

@@ -176,6 +176,11 @@ fn replies() {
 }
 
 #[test]
+fn traces() {
+    run("traces", 20_000);
+}
+
+#[test]
 fn yaml() {
     run("yaml", 5_000);
 }
