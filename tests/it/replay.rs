@@ -403,45 +403,65 @@ fn requests_are_made_of_csv_and_of_access_logs() {
     );
 }
 
+/// Settings with which a service logs each decision.
+const LOGS: [(&str, &str); 4] = [
+    ("LOG_FORMAT", "json"),
+    ("LOG_LEVEL", "debug"),
+    ("LOG_DECISIONS", "*"),
+    ("LOG_REFUSALS", "9"),
+];
+
+/// The result of `weir load` with these arguments against a service.
+fn load(weir: &Weir, arguments: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .env_clear()
+        .args(["load", &weir.grpc_addr().to_string(), "--domain", "d"])
+        .args(["--format", "json"])
+        .args(arguments)
+        .output()
+        .expect("the binary runs");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The log of a service, once it has so many decisions.
+fn log(weir: &Weir, decisions: usize) -> String {
+    let whole = || {
+        let lines = weir.logs();
+        let own = lines.iter().filter(|line| line.contains("\"decision\""));
+        (own.count() == decisions).then(|| lines.join("\n"))
+    };
+    crate::support::wait::eventually(whole).expect("a line for each decision")
+}
+
+/// The result of the replay of a log through these limits.
+fn replayed(log: &str, limits: &str) -> Value {
+    let site = Site::new(&[("weir.log", log)]);
+    fs::write(site.path("old").join("d.yaml"), limits).expect("written");
+    site.json(&["weir.log", "--config", "old"], b"")
+}
+
 /// What a service logged is replayed, and refused as by the service.
 #[tokio::test]
 async fn the_log_of_a_service_is_a_trace() {
-    let environment = [
-        ("LOG_FORMAT", "json"),
-        ("LOG_LEVEL", "debug"),
-        ("LOG_DECISIONS", "*"),
-        ("LOG_REFUSALS", "9"),
-    ];
     let yearly = LIMITS.replace("minute", "year");
-    let weir = Weir::start(&[("d.yaml", &yearly)], &environment);
+    let weir = Weir::start(&[("d.yaml", &yearly)], &LOGS);
     for number in 0..12 {
         let value = if number % 3 == 0 { "bob \"x\"" } else { "ann" };
         let entries = serde_json::json!([{ "entries": [{ "key": "user", "value": value }] }]);
         let body = serde_json::json!({ "domain": "d", "descriptors": entries }).to_string();
         http_client::post(weir.http_addr(), "/json", body.as_bytes());
     }
-    let load = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .env_clear()
-        .args(["load", &weir.grpc_addr().to_string(), "--domain", "d"])
-        .args(["--descriptor", "user={uniform:1..40}", "--format", "json"])
-        .args(["--iterations", "400", "--concurrency", "8"])
-        .output()
-        .expect("the binary runs");
-    let load: Value = serde_json::from_slice(&load.stdout).expect("JSON");
-    let decisions = || {
-        let lines = weir.logs();
-        let count = lines
-            .iter()
-            .filter(|line| line.contains("\"decision\""))
-            .count();
-        (count == 412).then_some(lines)
-    };
-    let log = crate::support::wait::eventually(decisions)
-        .expect("a line for each decision")
-        .join("\n");
-    let site = Site::new(&[("weir.log", &log)]);
-    fs::write(site.path("old").join("d.yaml"), yearly).expect("written");
-    let result = site.json(&["weir.log", "--config", "old"], b"");
+    let users = "user={uniform:1..40}";
+    let arguments = [
+        "--descriptor",
+        users,
+        "--iterations",
+        "400",
+        "--concurrency",
+        "8",
+    ];
+    let load = load(&weir, &arguments);
+    let result = replayed(&log(&weir, 412), &yearly);
     let outcome = &result["configurations"][0];
     // 8 of ann and 4 of bob, of whom each may send 3; and the same of each as the service answered.
     let count = |name: &str| load[name].as_u64().expect("a number");
@@ -450,6 +470,48 @@ async fn the_log_of_a_service_is_a_trace() {
     assert_eq!(outcome["ok"], 6 + count("ok"));
     assert_eq!(outcome["over_limit"], 6 + count("over_limit"));
     assert_eq!(result["bad_rows"]["count"], 0);
+}
+
+/// Windows end while a service is under load. Its log has the times of its lines, so that only
+/// requests at the edge of a window may be decided in another one.
+#[tokio::test]
+async fn a_load_across_the_edges_of_windows_is_replayed_alike() {
+    let limits = LIMITS.replace(
+        "unit: minute, requests_per_unit: 3",
+        "unit: second, requests_per_unit: 9",
+    );
+    let weir = Weir::start(&[("d.yaml", &limits)], &LOGS);
+    let load = load(
+        &weir,
+        &[
+            "--descriptor",
+            "user={uniform:1..5}",
+            "--rate",
+            "300",
+            "--for",
+            "4s",
+        ],
+    );
+    let sent = load["sent"].as_u64().expect("a number");
+    let log = log(&weir, sent as usize);
+    let result = replayed(&log, &limits);
+    let at_edge = |line: &&str| {
+        let fraction = line.split('.').nth(1).and_then(|rest| rest.get(..6));
+        let micros = fraction.and_then(|digits| digits.parse().ok());
+        line.contains("\"decision\"")
+            && !micros.is_some_and(|micros: u32| (10_000..990_000).contains(&micros))
+    };
+    let at_edges = log.lines().filter(at_edge).count() as u64;
+    let ok = [&load["ok"], &result["configurations"][0]["ok"]];
+    let [ok, replayed] = ok.map(|ok| ok.as_u64().expect("a number"));
+    // Five users who are granted nine in each of four or five windows.
+    assert!(sent > 600 && (150..=225).contains(&ok), "{load}");
+    assert_eq!(result["rows"], sent);
+    assert!(at_edges < sent / 10, "{at_edges} of {sent}");
+    assert!(
+        replayed.abs_diff(ok) <= at_edges,
+        "{ok} {replayed} {at_edges}"
+    );
 }
 
 #[test]
