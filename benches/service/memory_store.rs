@@ -92,6 +92,7 @@ pub fn here(keys: usize) {
     // Capacity for the later keys beside the first ones, in case the sweep is late.
     let memory = Memory::new(memory::Options {
         max_keys: 2 * keys,
+        max_bytes: usize::MAX,
         ..Default::default()
     });
     let before = own_resident_bytes();

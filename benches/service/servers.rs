@@ -131,6 +131,8 @@ impl Server {
                     &redis.as_ref().map(RedisServer::url).unwrap_or_default(),
                 );
                 let mut command = on(placement, "sh");
+                // In a shell a line break would end the command.
+                let text = text.replace('\n', " ");
                 command.args(["-c", &format!("exec {text}")]);
                 command
             }
