@@ -149,6 +149,31 @@ const PER_USER: &[(&str, &str)] = &[(
     "domain: demo\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 100 } }]\n",
 )];
 
+/// A second load in a day finds what the first one has left, and says why it is less.
+#[tokio::test(flavor = "multi_thread")]
+async fn hits_from_before_a_load_explain_a_shortfall_in_its_first_window() {
+    let service = Weir::start(PER_USER, &[]);
+    let arguments = [
+        "--descriptor",
+        "user=a",
+        "--threshold",
+        "100/day",
+        "--iterations",
+        "150",
+    ];
+    for (code, expected) in [
+        (0, "exact     yes"),
+        (1, "granted 0 in place of 100 in the day of "),
+    ] {
+        let output = load(service.grpc_addr(), &arguments).await;
+        let printed = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{printed}");
+        assert!(printed.contains(expected), "{printed}");
+        let says_why = printed.contains(", in which hits from before the load count as well");
+        assert_eq!(says_why, code == 1, "{printed}");
+    }
+}
+
 /// A closed loop, and a constant rate whose connections the service closes again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_counts_are_those_of_the_service() {

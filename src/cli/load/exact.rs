@@ -67,6 +67,8 @@ struct Counter {
 pub(super) struct Exactness {
     threshold: Threshold,
     patience: Span,
+    /// The window in which the load began.
+    first: Option<u64>,
     windows: BTreeMap<u64, HashMap<Box<[u8]>, Counter>>,
     bytes: usize,
     max_bytes: usize,
@@ -100,6 +102,8 @@ pub(super) struct Offender {
     /// Of these hits that may belong to the window, none excuses the difference.
     pub(super) possible: u64,
     pub(super) threshold: u64,
+    /// The window began before the load, so that hits of others may count in it.
+    pub(super) began_before: bool,
 }
 
 /// The answer to a descriptor; `None` if its hits may count or not: it has room in a request that is
@@ -135,6 +139,7 @@ impl Exactness {
         Self {
             threshold,
             patience: timeout.saturating_add(STALL).into(),
+            first: None,
             windows: BTreeMap::new(),
             bytes: 0,
             max_bytes: MAX_BYTES,
@@ -164,6 +169,7 @@ impl Exactness {
     fn count(&mut self, entries: &[u8], hits: u64, code: Option<Code>, between: [Micros; 2]) {
         // A clock that went back makes an empty range.
         let [first, last] = between.map(|at| self.window(at));
+        self.first.get_or_insert(first);
         self.report.at_edges += u64::from(first != last);
         for window in first..=last {
             let Some(counter) = self.counter(window, entries) else {
@@ -238,6 +244,7 @@ impl Exactness {
                 granted,
                 possible,
                 threshold,
+                began_before: self.first.is_some_and(|first| window <= first),
             });
         }
     }
@@ -291,6 +298,21 @@ mod tests {
             assert_eq!(report.wrong, wrong, "{granted} {refused}: {report:?}");
             let worst = report.worst.map(|worst| (worst.granted, worst.window));
             assert_eq!(worst, (wrong > 0).then_some((granted as u64, 60)));
+        }
+    }
+
+    #[test]
+    fn only_the_first_window_may_have_hits_from_before() {
+        for (before, after, expected) in [(9, 10, Some(true)), (10, 9, Some(false)), (10, 10, None)]
+        {
+            let answers = [
+                (OK, 1, 2, before),
+                (OVER, 3, 4, 1),
+                (OK, 61, 62, after),
+                (OVER, 63, 64, 1),
+            ];
+            let worst = counted("10/minute", &answers).worst;
+            assert_eq!(worst.map(|worst| worst.began_before), expected);
         }
     }
 

@@ -214,6 +214,7 @@ impl LoadReport {
             granted,
             possible,
             threshold,
+            began_before,
         }) = worst
         {
             let began = people::instant(Timestamp::from_second(*window as i64).unwrap_or_default());
@@ -222,6 +223,9 @@ impl LoadReport {
                 text += &format!(" and perhaps {possible} more");
             }
             text += &format!(" in place of {threshold} in the {unit} of {began}");
+            if *began_before && granted < threshold {
+                text += ", in which hits from before the load count as well";
+            }
         }
         text
     }
