@@ -12,7 +12,7 @@ use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitRequest, RateLimitResponse};
 
 use crate::support::sentinel::SentinelSet;
-use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, exclusive, request};
+use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, exclusive, request, wait};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -514,8 +514,9 @@ async fn the_memory_store_has_no_leases() {
     assert_eq!(weir.metric("weir_lease_answers_total"), Some(0.0));
 }
 
-/// A failover that loses nothing admits nothing beyond the limit.
-#[tokio::test]
+/// A failover that loses nothing admits nothing beyond the limit. It may take longer than a
+/// connection lives whose client answers no PING: other threads do.
+#[tokio::test(flavor = "multi_thread")]
 #[expect(
     clippy::await_holding_lock,
     reason = "tests that start several servers take turns"
@@ -551,6 +552,17 @@ async fn a_failover_admits_no_more_than_the_limit() {
         passed += admitted(client, "small", 1, (400, 16)).await;
     }
     set.wait_for_switch_from(old);
+    // Until the new primary answers, the failure policy denies all.
+    for client in &clients {
+        let mut client = client.clone();
+        let answers = async {
+            while ask(&mut client, "small", 0).await.overall_code() != Code::Ok {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let answers = tokio::time::timeout(wait::TIMEOUT, answers).await;
+        answers.expect("the new primary answers");
+    }
     let stop = Arc::new(AtomicBool::new(false));
     while !stop.load(Ordering::Relaxed) {
         let mut more = 0;
@@ -564,7 +576,5 @@ async fn a_failover_admits_no_more_than_the_limit() {
         stop.store(more == 0 && is_over == Code::OverLimit, Ordering::Relaxed);
     }
     assert!(passed <= 3_000, "{passed}");
-    // A draw whose answer comes too late loses its hits, as on a machine that is busy. What was
-    // granted before the failover and a part of the rest is left in any case.
-    assert!(passed > 1_800, "{passed}");
+    assert!(passed >= 2_500, "{passed}");
 }

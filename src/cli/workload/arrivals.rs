@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How the instants of a rate are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ArrivalKind {
+pub(in crate::cli) enum ArrivalKind {
     /// All distances are equal.
     Constant,
     /// Distances are random (a Poisson process).
@@ -13,7 +13,7 @@ pub(crate) enum ArrivalKind {
 
 /// The instants at which requests of a constant mean rate are due.
 #[derive(Clone, Debug)]
-pub(crate) struct Arrivals {
+pub(in crate::cli) struct Arrivals {
     kind: ArrivalKind,
     per_second: f64,
     /// Requests so far, and the seconds after the begin at which the last one was due.
@@ -23,7 +23,7 @@ pub(crate) struct Arrivals {
 
 impl Arrivals {
     /// Requests at this mean rate, which is above 0.
-    pub(crate) const fn new(kind: ArrivalKind, per_second: f64) -> Self {
+    pub(in crate::cli) const fn new(kind: ArrivalKind, per_second: f64) -> Self {
         Self {
             kind,
             per_second,
@@ -33,7 +33,7 @@ impl Arrivals {
     }
 
     /// When the next request is due, after the begin. The first of a constant rate is due at once.
-    pub(crate) fn next(&mut self, random: &mut fastrand::Rng) -> Duration {
+    pub(in crate::cli) fn next(&mut self, random: &mut fastrand::Rng) -> Duration {
         match self.kind {
             // A product has no error that grows, as a sum would.
             ArrivalKind::Constant => self.seconds = self.count as f64 / self.per_second,
@@ -46,7 +46,7 @@ impl Arrivals {
 
     /// How many requests are due before this time, which is behind the last one that was drawn: random
     /// ones that were not drawn count as their mean.
-    pub(crate) fn due_before(&self, end: Duration) -> u64 {
+    pub(in crate::cli) fn due_before(&self, end: Duration) -> u64 {
         let end = end.as_secs_f64();
         let due = match self.kind {
             ArrivalKind::Constant => (end * self.per_second).ceil(),
