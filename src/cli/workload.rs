@@ -7,7 +7,7 @@ mod part;
 mod requests;
 mod template;
 
-pub(crate) use arrivals::{ArrivalKind, Arrivals};
+pub(super) use arrivals::{ArrivalKind, Arrivals};
 pub(crate) use part::Hits;
 pub(crate) use requests::Requests;
 pub(crate) use template::{Fields, Template};

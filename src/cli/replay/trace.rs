@@ -61,18 +61,18 @@ pub(crate) struct BadRows {
     /// How many.
     pub(crate) count: u64,
     /// The first of them.
-    pub(crate) first: Vec<BadRow>,
+    pub(super) first: Vec<BadRow>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct BadRow {
+pub(super) struct BadRow {
     line: u64,
     error: String,
 }
 
 impl BadRows {
     /// Adds the row of this line.
-    pub(crate) fn add(&mut self, line: u64, error: &impl ToString) {
+    pub(super) fn add(&mut self, line: u64, error: &impl ToString) {
         self.count += 1;
         if self.first.len() < MAX_NAMED {
             let error = error.to_string().chars().take(MAX_ERROR).collect();
@@ -81,7 +81,7 @@ impl BadRows {
     }
 
     /// Adds all of others.
-    pub(crate) fn merge(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.first.extend(other.first.iter().cloned());
         self.first.sort_by_key(|bad| bad.line);
@@ -96,7 +96,7 @@ impl BadRows {
 
     /// # Errors
     /// More than one of a hundred rows is bad. `good` are the others.
-    pub(crate) fn check(&self, good: u64) -> anyhow::Result<()> {
+    pub(super) fn check(&self, good: u64) -> anyhow::Result<()> {
         if self.count * MOST_BAD > self.count + good {
             bail!(
                 "{} of {} rows cannot be read, which is more than 1 %; the first:\n{}",

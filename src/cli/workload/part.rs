@@ -299,7 +299,7 @@ impl Hits {
     ///
     /// # Errors
     /// What is wrong, and what to write.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub(in crate::cli) fn parse(text: &str) -> Result<Self, String> {
         let between = text
             .strip_prefix('{')
             .and_then(|rest| rest.strip_suffix('}'));
@@ -316,7 +316,7 @@ impl Hits {
     }
 
     /// The hits of the next descriptor.
-    pub(crate) fn draw(&self, random: &mut fastrand::Rng) -> u64 {
+    pub(super) fn draw(&self, random: &mut fastrand::Rng) -> u64 {
         self.0.draw(random)
     }
 }

@@ -8,6 +8,7 @@ use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 /// Makes requests of templates.
 #[derive(Default)]
 pub(crate) struct Requests {
+    /// Of all requests, where a record names none.
     pub(crate) domain: Option<String>,
     /// One for each descriptor.
     pub(crate) templates: Vec<Template>,
@@ -18,13 +19,13 @@ pub(crate) struct Requests {
 
 impl Requests {
     /// The next request of templates without fields.
-    pub(crate) fn made_up(&mut self) -> RateLimitRequest {
+    pub(in crate::cli) fn made_up(&mut self) -> RateLimitRequest {
         self.of_record(|_, _| None)
     }
 
     /// The next request of a record, without the descriptors of which it lacks a field. `field` is
     /// the value of a field of a template, both by their indices.
-    pub(crate) fn of_record<'a>(
+    pub(in crate::cli) fn of_record<'a>(
         &mut self,
         field: impl Fn(usize, usize) -> Option<&'a [u8]>,
     ) -> RateLimitRequest {

@@ -30,13 +30,13 @@ pub(crate) struct Template {
 #[error("column {column}: {what}")]
 pub(crate) struct TemplateError {
     /// The character at which it is wrong, from 1.
-    pub(crate) column: usize,
+    pub(super) column: usize,
     what: String,
 }
 
 /// The values of one descriptor, in a buffer that is used again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Filled {
+pub(super) struct Filled {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -74,12 +74,12 @@ impl Template {
     }
 
     /// The names of its fields, each once; [`Template::fill`] asks for them by their index.
-    pub(crate) fn fields(&self) -> &[String] {
+    pub(in crate::cli) fn fields(&self) -> &[String] {
         &self.fields
     }
 
     /// Makes up the next values. False: the record lacks a field, so that there is no descriptor.
-    pub(crate) fn fill<'a>(
+    pub(super) fn fill<'a>(
         &mut self,
         random: &mut fastrand::Rng,
         field: impl Fn(usize) -> Option<&'a [u8]>,
@@ -99,7 +99,7 @@ impl Template {
     }
 
     /// The entries of the descriptor that was filled last.
-    pub(crate) fn entries<'a>(&'a self, filled: &'a Filled) -> impl Iterator<Item = Entry<'a>> {
+    pub(super) fn entries<'a>(&'a self, filled: &'a Filled) -> impl Iterator<Item = Entry<'a>> {
         let mut start = 0;
         self.entries
             .iter()

@@ -126,7 +126,10 @@ impl Records {
             Form::Json => {
                 object = serde_json::from_slice(line)
                     .map_err(|error| format!("it is no JSON object: {error}"))?;
-                let inside = |name: &str| object.pointer(&format!("/{}", name.replace('.', "/")));
+                let inside = |name: &str| {
+                    let mut parts = name.split('.');
+                    parts.try_fold(&object, |value, part| value.get(part))
+                };
                 let value = |name: &String| object.get(name).or_else(|| inside(name));
                 let names = self.names.iter();
                 names.map(|name| value(name).and_then(text)).collect()
