@@ -1,7 +1,7 @@
 //! A terminal with a program on it.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Child, Command, Stdio};
@@ -12,6 +12,9 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use super::wait::{eventually, eventually_within};
+
+/// What is written behind the last text of a program, whose reader may be behind.
+const MARK: &str = "\u{1b}[end of the program]";
 
 /// A terminal with a program on it.
 pub struct Terminal {
@@ -102,8 +105,15 @@ impl Terminal {
             .contains(LocalModes::ECHO | LocalModes::ICANON)
     }
 
+    /// Waits for the end of the program, and for all that it has shown. Returns its exit code.
     pub fn end(&mut self) -> Option<i32> {
-        eventually(|| self.child.try_wait().expect("a child")).and_then(|status| status.code())
+        let status = eventually(|| self.child.try_wait().expect("a child"));
+        self.device.write_all(MARK.as_bytes()).expect("a mark");
+        self.wait_for(MARK, 1);
+        let mut shown = self.shown.lock().expect("no panic");
+        *shown = shown.replace(MARK, "");
+        drop(shown);
+        status.and_then(|status| status.code())
     }
 }
 
