@@ -39,7 +39,7 @@
 //! # Wings
 //!
 //! From the ground up. A file imports only from its own wing and from wings above it in this list,
-//! inside a wing from rooms above its own, and no files import in a circle; `tests/it/house.rs`
+//! inside a wing from rooms above its own, and no files import in a circle; `tests/it/form/house.rs`
 //! holds every import to this.
 //!
 //! | wing | what it holds |

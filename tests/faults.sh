@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures what Weir promises while Redis fails: runs the long scenarios of tests/it/faults/ one after the other. Run nothing else meanwhile.
+# Measures what Weir promises while Redis fails: runs the long scenarios of tests/it/redis/faults/ one after the other. Run nothing else meanwhile.
 #
 #     tests/faults.sh             prints one line per goal: Gnn PASS figures, or Gnn FAIL figures; fails when a goal fails
 #     tests/faults.sh --write     writes the figures into the table of tests/README.md too

@@ -1,14 +1,19 @@
 //! The Redis store against a real redis-server: exact counts, one answer per check, named errors,
-//! and recovery from them.
+//! recovery from them, and the answers during an outage.
 
 mod algorithms;
 mod clock_jumps;
 mod cluster;
 mod command_counts;
 mod counters;
+mod denial_cache;
 pub mod differential;
+mod failure_policies;
 mod failures;
+mod faults;
+mod leases;
 mod monitor;
+mod outages;
 mod scripts;
 mod security;
 

@@ -127,7 +127,7 @@ impl Row {
 }
 
 /// Bytes that Redis needs for the usage of a subject with so many buckets: its record, and its
-/// entries in the four lists of its limit. `tests/it/size.rs` compares them with a real server.
+/// entries in the four lists of its limit. `tests/it/operators/size.rs` compares them with a real server.
 #[must_use]
 pub fn usage_bytes(buckets: u32) -> f64 {
     const AFTER_ONE_HIT: f64 = 870.0;

@@ -1,4 +1,4 @@
-//! Tests of the pure step and of the views of a record. `tests/it/usage/vectors.rs` compares the
+//! Tests of the pure step and of the views of a record. `tests/it/operators/usage/vectors.rs` compares the
 //! step with both stores.
 
 use proptest::prelude::*;

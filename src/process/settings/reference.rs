@@ -102,7 +102,7 @@ fn is_reported((known, harmless): &Setting, name: &str, value: &str) -> bool {
 }
 
 /// Every variable of envoyproxy/ratelimit, its default, and what Weir does with another value;
-/// `tests/it/variables.rs` walks it too.
+/// `tests/it/service/variables.rs` walks it too.
 #[cfg(test)]
 const VARIABLES: &str = include_str!("../../../tests/vectors/reference_variables.txt");
 

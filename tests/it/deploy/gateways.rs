@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::kubernetes::{environment, validate};
 use super::{at, documents, documents_in, items, text};
+use crate::service::xds::{hit, start_with, users};
 use crate::support::control_plane::ControlPlane;
 use crate::support::{RedisServer, tools};
-use crate::xds::{hit, start_with, users};
 
 const ENVOY_GATEWAY: &str = "deploy/envoy-gateway/config.yaml";
 const AI_GATEWAY: &str = "deploy/envoy-ai-gateway/weir.yaml";

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use super::release;
-use crate::docs::{Shown, assert_shows, console};
+use crate::form::docs::{Shown, assert_shows, console};
 use crate::support::tools;
 
 const IMAGE: &str = concat!("weir:", env!("CARGO_PKG_VERSION"));

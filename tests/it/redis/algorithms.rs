@@ -4,7 +4,7 @@
 use weir::store::redis::ScriptRef;
 
 use super::*;
-use crate::algorithms::tables;
+use crate::decisions::algorithms::tables;
 use crate::support::redis::RedisServer;
 
 #[test]

@@ -19,11 +19,11 @@ use weir::limits::rules::Commit;
 use weir::store::redis::{Options as RedisOptions, RawOptions, TlsFiles, UsageClient};
 
 use super::*;
+use crate::operators::usage::{tracked, tracking};
 use crate::support::cluster::Cluster;
 use crate::support::redis::RedisServer;
 use crate::support::wait::eventually_async;
 use crate::support::{exclusive, ports};
-use crate::usage::{tracked, tracking};
 
 /// Callers at a time.
 const CALLERS: usize = 64;

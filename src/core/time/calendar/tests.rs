@@ -1,4 +1,4 @@
-//! Properties of calendars; `tests/it/calendars.rs` compares their windows with those of another
+//! Properties of calendars; `tests/it/decisions/calendars.rs` compares their windows with those of another
 //! implementation.
 
 use proptest::prelude::*;

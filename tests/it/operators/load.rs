@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cli::{folder_with, weir};
+use crate::operators::cli::{folder_with, weir};
 use crate::support::certificates::{Authority, Files};
 use crate::support::terminal::Terminal;
 use crate::support::wait::eventually;

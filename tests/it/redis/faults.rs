@@ -113,7 +113,7 @@ fn metric(services: &[Weir], name: &str, label: &str) -> u64 {
 /// tests/README.md lists every goal of the code, and no other.
 #[test]
 fn the_page_lists_the_goals() {
-    let folder = tools::repository().join("tests/it/faults");
+    let folder = tools::repository().join("tests/it/redis/faults");
     let texts = std::fs::read_dir(folder)
         .expect("a folder")
         .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("text"));

@@ -1,6 +1,6 @@
 //! The plots and the table of config/algorithms.md are those that the algorithms draw now.
 
-#[path = "../../benches/plots.rs"]
+#[path = "../../../benches/plots.rs"]
 mod drawn;
 
 use weir::core::algorithm::AlgorithmKind;

@@ -113,47 +113,47 @@ pub fn tables() -> Vec<Sequence> {
     let sequences: Vec<Sequence> = [
         table(
             AlgorithmKind::FixedWindow,
-            include_str!("../vectors/algorithms/fixed_window.txt"),
+            include_str!("../../vectors/algorithms/fixed_window.txt"),
         ),
         table(
             AlgorithmKind::FixedWindow,
-            include_str!("../vectors/algorithms/calendar.txt"),
+            include_str!("../../vectors/algorithms/calendar.txt"),
         ),
         table(
             AlgorithmKind::SlidingWindowLog,
-            include_str!("../vectors/algorithms/sliding_window_log.txt"),
+            include_str!("../../vectors/algorithms/sliding_window_log.txt"),
         ),
         table(
             AlgorithmKind::SlidingWindowCounter,
-            include_str!("../vectors/algorithms/sliding_window_counter.txt"),
+            include_str!("../../vectors/algorithms/sliding_window_counter.txt"),
         ),
         table(
             AlgorithmKind::SlidingWindowBuckets,
-            include_str!("../vectors/algorithms/sliding_window_buckets.txt"),
+            include_str!("../../vectors/algorithms/sliding_window_buckets.txt"),
         ),
         table(
             AlgorithmKind::TokenBucket,
-            include_str!("../vectors/algorithms/token_bucket.txt"),
+            include_str!("../../vectors/algorithms/token_bucket.txt"),
         ),
         table(
             AlgorithmKind::LeakyBucket,
-            include_str!("../vectors/algorithms/leaky_bucket.txt"),
+            include_str!("../../vectors/algorithms/leaky_bucket.txt"),
         ),
         table(
             AlgorithmKind::Concurrency,
-            include_str!("../vectors/algorithms/concurrency.txt"),
+            include_str!("../../vectors/algorithms/concurrency.txt"),
         ),
         table(
             AlgorithmKind::FixedWindow,
-            include_str!("../vectors/all_or_none.txt"),
+            include_str!("../../vectors/all_or_none.txt"),
         ),
         table(
             AlgorithmKind::FixedWindow,
-            include_str!("../vectors/changed_amounts.txt"),
+            include_str!("../../vectors/changed_amounts.txt"),
         ),
         table(
             AlgorithmKind::FixedWindow,
-            include_str!("../vectors/answers.txt"),
+            include_str!("../../vectors/answers.txt"),
         ),
     ]
     .into_iter()

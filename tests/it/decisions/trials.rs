@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 
-use crate::admin::schema::Answers;
+use crate::operators::admin::schema::Answers;
 use crate::support::http_client::Response;
 use crate::support::wait::eventually;
 use crate::support::{

@@ -82,7 +82,7 @@ impl Line {
 }
 
 fn lines() -> Vec<Line> {
-    let text = include_str!("../../vectors/usage.txt");
+    let text = include_str!("../../../vectors/usage.txt");
     let lines: Vec<Line> = text
         .lines()
         .filter(|line| !line.starts_with('#'))

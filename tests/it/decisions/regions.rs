@@ -27,11 +27,11 @@ use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 use weir::core::time::Unit;
 
+use crate::service::xds;
 use crate::support::certificates::Files;
 use crate::support::control_plane::ControlPlane;
 use crate::support::http_client::{self, Response};
 use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
-use crate::xds;
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "

@@ -2,7 +2,7 @@
 //! to verify, a certificate of its own, no ALPN.
 
 use super::*;
-use crate::envoy::example_configuration;
+use crate::service::envoy::example_configuration;
 use crate::support::envoy::{Envoy, with};
 
 /// The example configuration with this TLS in the cluster of Weir.

@@ -168,7 +168,8 @@ fn envoy_asks_over_a_unix_socket() {
         &[("GRPC_UDS", &text), ("GRPC_UDS_MODE", "0666")],
     );
     assert_eq!(mode(&files.path("weir.sock")), 0o666);
-    let configuration = crate::envoy::example_configuration(SocketAddr::from(([127, 0, 0, 1], 1)));
+    let configuration =
+        crate::service::envoy::example_configuration(SocketAddr::from(([127, 0, 0, 1], 1)));
     let socket = "address: { socket_address: { address: 127.0.0.1, port_value: 1 } }";
     let envoy = Envoy::start(&with(
         &configuration,

@@ -19,7 +19,7 @@ struct Sequence {
 }
 
 fn table() -> Vec<Sequence> {
-    let text = include_str!("../vectors/hits.txt");
+    let text = include_str!("../../vectors/hits.txt");
     let lines = text
         .lines()
         .filter(|line| !line.starts_with('#') && !line.trim().is_empty());

@@ -325,7 +325,7 @@ fn plan_with(key: &str) -> Option<&'static str> {
             "unit: minute, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 1s"
         }
         // Beside the track_usage of these defaults no limit has a lease; shares need the name of a
-        // region, and tests/it/regions.rs has plans with them.
+        // region, and tests/it/decisions/regions.rs has plans with them.
         "max_duration" | "lease" | "region_shares" => return None,
         "count_denied" => "unit: minute, requests_per_unit: 10, count_denied: false",
         "max_debt" => {

@@ -31,7 +31,7 @@ struct Variable {
 }
 
 fn variables() -> Vec<Variable> {
-    let text = include_str!("../vectors/reference_variables.txt");
+    let text = include_str!("../../vectors/reference_variables.txt");
     let empty = |text: &'static str| if text == "-" { "" } else { text };
     let row = |line: &'static str| {
         let words: Vec<_> = line.split_whitespace().collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use weir::core::proto::rate_limit_response::Code;
 
-use crate::admin::schema::Answers;
+use crate::operators::admin::schema::Answers;
 use crate::support::cluster::Cluster;
 use crate::support::wait::{eventually, eventually_async};
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, http_client, request};

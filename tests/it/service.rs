@@ -1,0 +1,16 @@
+//! The service: its listeners, protocols, settings, metrics, logs and traces.
+
+pub mod envoy;
+pub mod exporters;
+pub mod grpc_tls;
+pub mod http;
+pub mod instructions;
+pub mod listeners;
+pub mod logs;
+pub mod metrics;
+pub mod reload;
+pub mod replicas;
+pub mod server;
+pub mod tracing;
+pub mod variables;
+pub mod xds;
