@@ -14,15 +14,35 @@ cd "$root"
 
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-$([ -t 1 ] && echo always || echo never)}
 results="$root/target/test-results"
-suites=0
 
-# suite ARGUMENTS...: one run of `cargo test`. Its result lines are held back and printed at the end.
+# suite NAME TARGETS... -- OPTIONS...: one run of `cargo test`. Its result line is held back and printed at the end. The times of tests are an
+# unstable option of the test runner, which stable compilers accept in this environment.
 suite() {
-    suites=$((suites + 1))
-    cargo test --locked "$@" 2>&1 | sed -u -e "/^test result:/{
-        w $results/$suites
+    local name=$1
+    shift
+    cargo test --locked --config 'target."cfg(all())".runner = ["env", "RUSTC_BOOTSTRAP=1"]' "$@" -Zunstable-options --report-time 2>&1 |
+        tee "$results/$name.log" | sed -u -e "/^test result:/{
+        w $results/$name.result
         d
     }"
+}
+
+# The tests of tests/it/alone.txt run one at a time, next to the others, of which one runs for each processor.
+integration_tests() {
+    local alone alone_passed=yes others_passed=yes
+    mapfile -t alone < <(grep -v '^#' tests/it/alone.txt)
+    suite integration-alone --test it -- --test-threads=1 "${alone[@]}" >"$results/alone.output" &
+    suite integration --test it -- "${alone[@]/#/--skip=}" || others_passed=
+    wait $! || alone_passed=
+    cat "$results/alone.output"
+    [ "$alone_passed$others_passed" = yesyes ]
+}
+
+# Prints the slowest tests of all suites.
+slowest() {
+    printf '== slowest tests\n'
+    sed -n 's/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>$/\2 s  \1/p' "$results"/*.log | sort -rn | head -n 20
+    printf '\n'
 }
 
 case "${1:-}" in
@@ -34,7 +54,7 @@ install)
 *) die "unknown argument '$1'; usage: tests/run.sh [install]" ;;
 esac
 
-install_tools
+step "installation" install_tools
 cargo fetch --locked --quiet || die "cannot download the dependencies in Cargo.lock; the lines above are the output of cargo fetch"
 export CARGO_NET_OFFLINE=true
 mkdir -p "$results"
@@ -42,14 +62,14 @@ rm -f "$results"/*
 
 step "format" cargo fmt --all --check
 step "lints" cargo clippy --locked --all-targets -- -D warnings
-# What fuzz targets compile: the library without the dependencies of its tests.
-step "lints of fuzz targets" cargo clippy --locked --lib -- -D warnings --cfg fuzzing
+# What fuzz targets compile: the library without the dependencies of its tests. Its lints ran before.
+step "fuzz targets" cargo rustc --locked --lib --profile check -- -D warnings --cfg fuzzing
 step "build" cargo test --locked --no-run
-step "documentation examples" suite --doc
-step "unit tests" suite --lib --bins
-# One thread more than there are processors: the tests that load the machine wait for each other (`exclusive`), and a waiting one holds its thread.
-step "integration tests" suite --test it -- --test-threads=$(($(nproc) + 1))
+step "documentation examples" cargo test --locked --doc
+step "unit tests" suite unit --lib --bins --
+step "integration tests" integration_tests
 
+slowest
 summary || result=$?
-cat "$results"/*
+cat "$results"/*.result
 exit ${result:-0}

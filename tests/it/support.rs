@@ -38,11 +38,30 @@ pub use self::weir::Weir;
 /// The client that `build.rs` makes.
 pub type Client = RateLimitServiceClient<Channel>;
 
-/// A lock for tests that start many servers or load the machine: only one of them runs at a time.
-pub fn exclusive() -> MutexGuard<'static, ()> {
-    static EXCLUSIVE: Mutex<()> = Mutex::new(());
-    // A test that failed leaves no state behind.
-    EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Paths of the tests that run one at a time. `tests/run.sh` runs them in a process of their own,
+/// so that none of them holds a thread while it waits for another one.
+const ALONE: &str = include_str!("alone.txt");
+
+/// The turn of a test that runs alone; it ends when this is dropped.
+pub struct Turn {
+    _guard: MutexGuard<'static, ()>,
+}
+
+/// Waits until no other test runs that starts many servers or loads the machine. Panics in a test
+/// that `tests/it/alone.txt` does not list.
+pub fn exclusive() -> Turn {
+    static TURN: Mutex<()> = Mutex::new(());
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or_default();
+    let is_listed = |path: &str| !path.starts_with('#') && test.starts_with(path);
+    assert!(
+        ALONE.lines().any(is_listed),
+        "{test} runs alone: add its path to tests/it/alone.txt"
+    );
+    Turn {
+        // A test that failed leaves no state behind.
+        _guard: TURN.lock().unwrap_or_else(PoisonError::into_inner),
+    }
 }
 
 /// Limits of the domain `demo`; per year, so that no window ends while a test runs.

@@ -10,7 +10,7 @@ mod views;
 use std::net::SocketAddr;
 
 use crate::support::browser::Browser;
-use crate::support::{Weir, descriptor, exclusive, request};
+use crate::support::{Turn, Weir, descriptor, exclusive, request};
 
 /// Keys and values as a hostile client of a client writes them. Each would change the title of the
 /// page if any of it became markup.
@@ -60,7 +60,7 @@ struct Desk {
     weir: Weir,
     address: SocketAddr,
     _tokens: tempfile::NamedTempFile,
-    _alone: std::sync::MutexGuard<'static, ()>,
+    _alone: Turn,
 }
 
 impl Desk {

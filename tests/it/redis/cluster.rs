@@ -1,11 +1,6 @@
 //! Scripts in a Redis Cluster: one call for all slots of a node, also while slots move, a primary
 //! fails, or a node refuses such calls.
 
-#![allow(
-    clippy::await_holding_lock,
-    reason = "each test has a runtime of its own, and a cluster loads the machine"
-)]
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -253,10 +253,6 @@ impl Windows {
 /// Three processes and 60 callers, twenty ends of windows, and a process that is killed in the
 /// middle: no window has more than the limit; one with enough callers has it but for a few hits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(
-    clippy::await_holding_lock,
-    reason = "tests that start several servers take turns"
-)]
 async fn twenty_windows_and_a_kill_admit_the_limit_and_no_more() {
     const LIMIT: usize = 600;
     let _exclusive = exclusive();
@@ -517,10 +513,6 @@ async fn the_memory_store_has_no_leases() {
 /// A failover that loses nothing admits nothing beyond the limit. It may take longer than a
 /// connection lives whose client answers no PING: other threads do.
 #[tokio::test(flavor = "multi_thread")]
-#[expect(
-    clippy::await_holding_lock,
-    reason = "tests that start several servers take turns"
-)]
 async fn a_failover_admits_no_more_than_the_limit() {
     let _exclusive = exclusive();
     let mut set = SentinelSet::start(1);

@@ -336,10 +336,6 @@ async fn missing_rights_are_named() {
 }
 
 #[tokio::test]
-#[expect(
-    clippy::await_holding_lock,
-    reason = "the test has its runtime for itself"
-)]
 async fn a_cluster_keeps_them_in_one_slot_and_resets_each_counter_where_it_is() {
     let _exclusive = exclusive();
     let (desk, cluster) = (Desk::new(), Cluster::start());
@@ -371,10 +367,6 @@ async fn becomes_allowed(weir: &Weir, value: &str) {
 }
 
 #[tokio::test]
-#[expect(
-    clippy::await_holding_lock,
-    reason = "the test has its runtime for itself"
-)]
 async fn sentinels_lead_to_them() {
     let _exclusive = exclusive();
     let (desk, sentinels) = (Desk::new(), SentinelSet::start(1));

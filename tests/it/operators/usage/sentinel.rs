@@ -197,10 +197,6 @@ fn are_listed(weir: &Weir, expected: &[(String, u64)]) -> bool {
 /// A primary is killed; the next one hangs with refused hits on their way to it, and comes back as
 /// a stale primary.
 #[tokio::test]
-#[expect(
-    clippy::await_holding_lock,
-    reason = "the test has its runtime for itself"
-)]
 async fn a_failover_of_sentinels_counts_nothing_twice() {
     let _exclusive = exclusive();
     let mut set = SentinelSet::start(1);

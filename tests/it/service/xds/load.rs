@@ -106,10 +106,6 @@ async fn push(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(
-    clippy::await_holding_lock,
-    reason = "the test has its runtime for itself"
-)]
 async fn a_hundred_thousand_nodes_change_ten_times_a_second_while_requests_run() {
     let _exclusive = exclusive();
     let resources: Vec<Sent> = (0..DOMAINS)
