@@ -4,8 +4,9 @@
 #     tests/faults.sh             prints one line per goal: Gnn PASS figures, or Gnn FAIL figures; fails when a goal fails
 #     tests/faults.sh --write     writes the figures into the table of tests/README.md too
 #     tests/faults.sh g3 g8       runs only these goals
+#     tests/faults.sh --all       then runs what else tests/run.sh leaves out: the tests marked as weekly, and five times the usual cases of each property
 #
-# It takes about eight minutes after the build; no scenario takes longer than one minute.
+# The goals take about eight minutes after the build, and no scenario longer than one minute. --all takes about half an hour.
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,12 +15,14 @@ cd "$root"
 . tests/tools.sh
 
 write=
+all=
 filters=()
 for argument in "$@"; do
     case "$argument" in
     --write) write=yes ;;
+    --all) all=yes ;;
     [gG][0-9]*) filters+=("::${argument,,}_") ;;
-    *) die "unknown argument '$argument'; usage: tests/faults.sh [--write] [GOAL...], for example g3" ;;
+    *) die "unknown argument '$argument'; usage: tests/faults.sh [--all] [--write] [GOAL...], for example g3" ;;
     esac
 done
 [ ${#filters[@]} != 0 ] || filters=("faults::")
@@ -46,7 +49,7 @@ write_table() {
 }
 
 has cargo || die "cargo is not installed. Install a Rust toolchain of version 1.88 or newer (https://rustup.rs)"
-need_redis
+if [ -n "$all" ]; then install_tools; else need_redis; fi
 export CARGO_TERM_COLOR=never
 quietly "build the tests" cargo test --locked --test it --no-run
 
@@ -54,11 +57,15 @@ lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
 failed=
 # Other output of a test is printed only when it fails.
-WEIR_FAULTS=script cargo test --quiet --locked --test it -- --test-threads=1 --nocapture "${filters[@]}" 2>&1 |
+WEIR_FAULTS=script cargo test --quiet --locked --test it -- --include-ignored --test-threads=1 --nocapture "${filters[@]}" 2>&1 |
     tee "$lines.all" | sed -u -n 's/^.*\(\<G[0-9][0-9]* \(PASS\|FAIL\) .*\)$/\1/p' | tee "$lines" || failed=yes
 if [ -n "$failed" ] || ! grep -q PASS "$lines"; then
     cat "$lines.all" >&2
 fi
 rm -f "$lines.all"
 [ -z "$write" ] || write_table "$lines"
+if [ -n "$all" ]; then
+    cargo test --locked --test it -- --ignored --skip=redis::faults:: --test-threads=1 || failed=yes
+    WEIR_TEST_CASES=500 cargo test --locked --lib || failed=yes
+fi
 [ -z "$failed" ] && ! grep -q FAIL "$lines"

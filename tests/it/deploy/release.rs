@@ -373,7 +373,7 @@ fn workflows() -> BTreeMap<String, (String, Value)> {
     let files = fs::read_dir(tools::repository().join(".github/workflows"))
         .expect("a folder")
         .count();
-    let workflows: BTreeMap<_, _> = ["release", "tests"].map(read).into();
+    let workflows: BTreeMap<_, _> = ["release", "tests", "weekly"].map(read).into();
     assert_eq!(workflows.len(), files, "all are checked");
     workflows
 }

@@ -128,6 +128,7 @@ fn check(desk: &Desk, what: &str) {
 }
 
 #[tokio::test]
+#[ignore = "weekly: tests/faults.sh --all"]
 async fn every_view_can_be_read_in_both_schemes_and_in_narrow_windows() {
     let desk = Desk::start(&[]);
     for value in HOSTILE.iter().copied().chain(["42", &"long".repeat(3_000)]) {
@@ -170,6 +171,7 @@ async fn every_view_can_be_read_in_both_schemes_and_in_narrow_windows() {
 
 /// The checks find what they look for.
 #[tokio::test]
+#[ignore = "weekly: tests/faults.sh --all"]
 async fn planted_mistakes_are_found() {
     let desk = Desk::start(&[]);
     desk.open("explain");

@@ -78,6 +78,7 @@ async fn the_overview_shows_decisions_and_limits_and_follows_them() {
 }
 
 #[tokio::test]
+#[ignore = "weekly: tests/faults.sh --all"]
 async fn limits_are_a_tree_with_search_and_the_place_in_the_file() {
     let desk = Desk::start(&[]);
     desk.open("limits");
@@ -224,6 +225,7 @@ async fn changes_need_a_token_which_is_kept_in_memory() {
 }
 
 #[tokio::test]
+#[ignore = "weekly: tests/faults.sh --all"]
 async fn what_is_not_shown_is_not_asked_for() {
     let desk = Desk::start(&[]);
     desk.open("explain");
@@ -249,6 +251,7 @@ async fn what_is_not_shown_is_not_asked_for() {
 }
 
 #[tokio::test]
+#[ignore = "weekly: tests/faults.sh --all"]
 async fn the_files_are_those_of_the_repository_with_a_strict_policy() {
     let weir = crate::support::Weir::start(super::LIMITS.get(1..).expect("limits"), &[]);
     let address = weir.listener("debug");

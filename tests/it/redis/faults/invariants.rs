@@ -75,6 +75,7 @@ const CORNERS: [u64; 10] = [
 /// Any number of hits gets an answer and no error, no count wraps around, and the key stays limited
 /// afterwards.
 #[test]
+#[ignore = "weekly: tests/faults.sh --all"]
 fn g13_any_number_of_hits_is_limited() {
     let (mut goal, pace) = (Goal::of("G13"), Pace::here());
     let redis = RedisServer::start();
@@ -184,6 +185,7 @@ fn hits_at(
 /// Redis's clock jumps an hour back and forth, and jitters: the remaining count is never above the
 /// limit, each jump admits at most one more limit, and no wait is longer than two windows.
 #[test]
+#[ignore = "weekly: tests/faults.sh --all"]
 fn g14_redis_s_clock_jumps() {
     const MINUTE: u64 = 60_000_000;
     const NOW: u64 = 1_800_000_030_000_000;
@@ -241,6 +243,7 @@ fn g14_redis_s_clock_jumps() {
 /// The script in Redis and the pure step, which the memory store uses, agree in every verdict and
 /// in every stored state.
 #[test]
+#[ignore = "weekly: tests/faults.sh --all"]
 fn g15_redis_and_memory_agree() {
     let (goal, each) = (Goal::of("G15"), Pace::here().pick(10_000, 250_000));
     // Panics at the first difference.
@@ -257,6 +260,7 @@ fn g15_redis_and_memory_agree() {
 /// After any request, every key has a TTL and a bounded length. A key that lost its TTL gets one
 /// with its next hit.
 #[test]
+#[ignore = "weekly: tests/faults.sh --all"]
 fn g16_every_key_expires() {
     const LONGEST: usize = 512;
     let mut goal = Goal::of("G16");

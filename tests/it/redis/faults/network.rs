@@ -52,6 +52,7 @@ fn goal_of_phases(
 /// Weir waits for a latency within its timeout. Above it the failure policy answers in time, and
 /// memory does not grow.
 #[test]
+#[ignore = "weekly: tests/faults.sh --all"]
 fn g4_latency_is_waited_for_or_answered() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G4"), Pace::here());
     let redis = RedisServer::start();

@@ -45,6 +45,7 @@ fn longest_recovery(report: &Report, back: &[Instant]) -> Option<Duration> {
 /// Redis is killed every few seconds while limits count locally: no caller sees an error, and each
 /// loss of the counters and each outage admits at most one more limit.
 #[test]
+#[ignore = "weekly: tests/faults.sh --all"]
 fn g1_redis_is_killed_repeatedly_and_limits_count_locally() {
     let (_exclusive, mut goal) = (exclusive(), Goal::of("G1"));
     let label = |number: u64| ["local", "error", "local", "tight"][number as usize / 2 % 4];
@@ -79,6 +80,7 @@ fn g1_redis_is_killed_repeatedly_and_limits_count_locally() {
 
 /// The same while the failure policy is `error`: each failed request gets UNAVAILABLE, in time.
 #[test]
+#[ignore = "weekly: tests/faults.sh --all"]
 fn g2_redis_is_killed_repeatedly_and_errors_come_in_time() {
     let (_exclusive, mut goal) = (exclusive(), Goal::of("G2"));
     let Kills { report, back, .. } = kill_repeatedly(move |number| {
@@ -170,6 +172,7 @@ fn g3_a_hang_opens_the_breaker_and_leaves_no_late_hits() {
 /// Redis does not run at the start: Weir serves at once, answers by policy, and counts in Redis as
 /// soon as it runs.
 #[test]
+#[ignore = "weekly: tests/faults.sh --all"]
 fn g5_redis_does_not_run_at_the_start() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G5"), Pace::here());
     let mut redis = RedisServer::absent();

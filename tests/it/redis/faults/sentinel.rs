@@ -48,6 +48,7 @@ fn fail_over_twice(set: &mut SentinelSet, time: &AtomicUsize) -> Vec<(usize, Ins
 /// The primary is killed. Then the next primary is paused; when it is resumed, it acts as a primary
 /// for a while. Callers see no error, Weir uses the new primary at once, and the old one no more.
 #[test]
+#[ignore = "weekly: tests/faults.sh --all"]
 fn g8_sentinel_fails_over() {
     let (_exclusive, mut goal, pace) = (exclusive(), Goal::of("G8"), Pace::here());
     // With two replicas a failover may take long, because the Sentinels disagree.
