@@ -3,14 +3,16 @@
 
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use weir::limits::rules::compile::{Options, SourceText, compile};
 
 use super::text;
-use crate::support::wait::TIMEOUT;
 
-/// Compiles on a thread with the stack that test threads have, and returns the only problem. The
-/// time is a guard against hanging, far above what a busy machine needs.
+/// Guard against hanging, far above what a busy machine needs without optimization.
+const GUARD: Duration = Duration::from_secs(180);
+
+/// Compiles on a thread with the stack that test threads have, and returns the only problem.
 fn refusal(text: impl Into<Vec<u8>>) -> String {
     let file = SourceText {
         name: "bomb.yaml".into(),
@@ -23,7 +25,7 @@ fn refusal(text: impl Into<Vec<u8>>) -> String {
         .spawn(compile)
         .expect("a thread");
     let problems = receiver
-        .recv_timeout(TIMEOUT)
+        .recv_timeout(GUARD)
         .expect("an answer")
         .expect_err("a refusal");
     problems[0].to_string()
