@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the Helm chart in deploy/helm/weir with the real helm, without a cluster.
+"""Checks the Helm chart in deploy/helm/weir and the overlays in deploy/kubernetes with the real helm and kustomize, without a cluster.
 
     tests/deploy/chart.py lint        `helm lint --strict` for each case of cases.py
     tests/deploy/chart.py render      what helm renders matches the schemas, and its objects refer to each other
@@ -7,6 +7,7 @@
     tests/deploy/chart.py sources     alerts, dashboards and limits are those of the repository, also in a package
     tests/deploy/chart.py compare     the chart says what deploy/kubernetes and deploy/envoy-ai-gateway say
     tests/deploy/chart.py page        the commands and values in deploy/README.md
+    tests/deploy/chart.py overlays    what kustomize builds of deploy/kubernetes and of the pages, as `render`
 
 tests/deploy.sh runs them, and installs what they need.
 """
@@ -15,8 +16,9 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shlex
-import subprocess
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -27,10 +29,15 @@ sys.dont_write_bytecode = True
 import references
 import schemas
 from cases import CASES, REFUSED
-from helm import CHART, REPOSITORY, KUBERNETES, Rendered, rendered, run, template
+from helm import CHART, REPOSITORY, KUBERNETES, Built, Rendered, rendered, run, template
 
 # helm is a process for each case, and waits little.
 THREADS = concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count())
+
+OVERLAYS = REPOSITORY / "deploy/kubernetes"
+
+# The values of the chart that say where the counters of an overlay are, if not in a Redis of its own.
+STORES = {"base": {"redis": {"mode": "external"}}, "memory": {"redis": {"mode": "none"}}}
 
 # The oldest Kubernetes that Chart.yaml allows, and cases with fields that it does not have.
 OLDEST = "1.27.0"
@@ -48,11 +55,14 @@ def lint():
     return sum(THREADS.map(one, CASES), [])
 
 
+def check(made, source, versions=schemas.VERSIONS):
+    return schemas.check(made.documents, source, versions) or [f"{source}: {mistake}" for mistake in references.check(made)]
+
+
 def render():
     wrong = []
     for name, made in zip(CASES, THREADS.map(rendered, CASES.values())):
-        invalid = schemas.check(made.documents, name, schemas.VERSIONS if name in NEWER else (OLDEST, *schemas.VERSIONS))
-        wrong += invalid or [f"{name}: {mistake}" for mistake in references.check(made)]
+        wrong += check(made, name, schemas.VERSIONS if name in NEWER else (OLDEST, *schemas.VERSIONS))
     code, _, errors = template({}, kubernetes=OLDEST)
     wrong += [] if code == 0 else [f"Kubernetes {OLDEST}: {errors}"]
     code, _, errors = template({}, kubernetes="1.26.0")
@@ -91,7 +101,17 @@ def unused_values():
         changes = any(template(changed)[1] != rendered(values).text for values, changed in cases)
         return [] if changes else [f"{path} changes nothing"]
 
-    return sum(THREADS.map(one, (path for path in leaves(schemas.documents((CHART / "values.yaml").read_text())[0]) if path not in FIXED)), [])
+    def undocumented(schema, values, path=""):
+        """The values that only the schema has; helm adds `global` to those of each chart."""
+        for name, inner in schema.get("properties", {}).items():
+            if name not in values:
+                yield f"values.yaml has no {path}{name}"
+            elif isinstance(values[name], dict) and name != "settings":
+                yield from undocumented(inner, values[name], f"{path}{name}.")
+
+    values = schemas.documents((CHART / "values.yaml").read_text())[0]
+    wrong = list(undocumented(json.loads((CHART / "values.schema.json").read_text()), {"global": {}, **values}))
+    return wrong + sum(THREADS.map(one, (path for path in leaves(values) if path not in FIXED)), [])
 
 
 def refuse():
@@ -107,28 +127,20 @@ def refuse():
 
 def sources():
     made = rendered(CASES["pod-monitor"])
-    wrong = []
     alerts = schemas.documents((REPOSITORY / "deploy/monitoring/alerts.yaml").read_text())[0]
-    if made.one("PrometheusRule")["spec"] != alerts:
-        wrong.append("the PrometheusRule is not deploy/monitoring/alerts.yaml")
-    wrong += promtool(made.one("PrometheusRule")["spec"])
-    dashboards = {f"weir-{path.name}": json.loads(path.read_text()) for path in (REPOSITORY / "deploy/monitoring/dashboards").iterdir()}
-    if {name: json.loads(text) for one in made.all("ConfigMap", "monitoring") for name, text in one["data"].items()} != dashboards:
-        wrong.append("the ConfigMaps are not deploy/monitoring/dashboards")
+    wrong = monitoring(made, alerts, "chart") + monitoring(Built(OVERLAYS / "overlays/monitoring", {}), alerts, "overlay")
     limits = (REPOSITORY / "deploy/kubernetes/limits/ratelimit.yaml").read_text()
     if made.one("ConfigMap", "service")["data"] != {"ratelimit.yaml": limits}:
         wrong.append("the example limits are not deploy/kubernetes/limits")
-    wrong += changed_alerts(alerts)
-    return wrong + package()
+    return wrong + changed_alerts(alerts) + package()
 
 
-def promtool(rules):
-    """What promtool says about the rules; Prometheus's own parser."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        json.dump(rules, file)
-        file.flush()
-        ended = subprocess.run([os.environ["WEIR_TEST_PROMTOOL"], "check", "rules", file.name], capture_output=True, text=True, timeout=60)
-    return [] if ended.returncode == 0 else [f"promtool: {ended.stdout}{ended.stderr}"]
+def monitoring(made, alerts, source):
+    """The alerts and the dashboards are those of deploy/monitoring."""
+    shown = {name: json.loads(text) for one in made.all("ConfigMap") for name, text in one["data"].items() if name.endswith(".json")}
+    dashboards = [json.loads(path.read_text()) for path in (REPOSITORY / "deploy/monitoring/dashboards").iterdir()]
+    same = made.one("PrometheusRule")["spec"] == alerts and len(shown) == len(dashboards) and all(one in shown.values() for one in dashboards)
+    return [] if same else [f"{source}: other alerts or dashboards than in deploy/monitoring"]
 
 
 def changed_alerts(alerts):
@@ -198,12 +210,10 @@ BEYOND_AI_GATEWAY = {
 
 
 def compare():
-    built = subprocess.run([os.environ["WEIR_TEST_KUSTOMIZE"], "build", REPOSITORY / "deploy/kubernetes"], capture_output=True, text=True, timeout=60, check=True)
-    wrong = differences(schemas.documents(built.stdout), rendered({"autoscaling": {"enabled": True}}).documents, BEYOND_THE_BASE)
+    wrong = differences(Built(OVERLAYS, {}).documents, rendered({"autoscaling": {"enabled": True}}).documents, BEYOND_THE_BASE)
     # The same labels in one namespace with a Weir for other limits would mix the two; in the chart the release tells them apart.
     gateway = (REPOSITORY / "deploy/envoy-ai-gateway/weir.yaml").read_text().replace("component: quota", "component: service")
-    gateway = schemas.documents(gateway)
-    return wrong + differences(gateway, rendered(CASES["control-plane"]).documents, BEYOND_AI_GATEWAY)
+    return wrong + differences(schemas.documents(gateway), rendered(CASES["control-plane"]).documents, BEYOND_AI_GATEWAY)
 
 
 def differences(files, made, expected):
@@ -250,11 +260,9 @@ def page():
     values_in = lambda part: [schemas.documents(block.split("```")[0])[0] for block in part.split("```yaml\n")[1:]]
     blocks = values_in(section)
     wrong = [] if blocks else ["no block of values"]
-    image = {"image": {"repository": "registry.example/weir"}}
-    wrong += [] if values_in(gateway) == [CASES["control-plane"] | image] else ["the values for Envoy AI Gateway are not those that `compare` compares"]
+    wrong += [] if values_in(gateway) == [CASES["control-plane"] | {"image": {"repository": "registry.example/weir"}}] else ["the values for Envoy AI Gateway are not those that `compare` compares"]
     for values in blocks:
-        made = Rendered(values)
-        wrong += schemas.check(made.documents, "page") or [f"page: {mistake}" for mistake in references.check(made)]
+        wrong += check(Rendered(values), "page")
     commands = [shlex.split(line[2:]) for line in section.splitlines() if line.startswith(("$ helm install ", "$ helm upgrade --install "))]
     wrong += [] if commands else ["no command"]
     for command in commands:
@@ -269,8 +277,50 @@ def page():
     return wrong
 
 
+def overlays():
+    wrong = []
+    for folder in sorted(path.parent for path in OVERLAYS.rglob("kustomization.yaml")):
+        text = (folder / "kustomization.yaml").read_text()
+        files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and folder != OVERLAYS]
+        wrong += [f"{folder.name}: {file} is not in the kustomization" for file in files if file not in (*text.split(), "kustomization.yaml")]
+        wrong += check(Built(folder, STORES.get(folder.name, {})), folder.name) if "kind: Component" not in text else []
+    memory = Built(OVERLAYS / "overlays/memory", {}).one("Deployment")["spec"]
+    wrong += [] if (memory["replicas"], memory["strategy"]) == (1, {"type": "Recreate"}) else ["memory: two pods would count separately"]
+    return wrong + overlays_of_pages()
+
+
+def built_of(page, *values):
+    """The overlays that a page shows, built beside a copy of what they name, and their mistakes."""
+    blocks = [block.split("```")[0] for block in (REPOSITORY / page).read_text().split("```yaml\n")[1:]]
+    built = []
+    with tempfile.TemporaryDirectory() as folder:
+        for part in ("kubernetes", "monitoring"):
+            shutil.copytree(REPOSITORY / "deploy" / part, pathlib.Path(folder, part), symlinks=True)
+        for text, of_chart in zip((block for block in blocks if block.startswith("resources:")), values, strict=True):
+            overlay = tempfile.mkdtemp(dir=folder)
+            pathlib.Path(overlay, "kustomization.yaml").write_text(text)
+            built.append(Built(overlay, of_chart))
+    return built, sum((check(one, page) for one in built), [])
+
+
+def overlays_of_pages():
+    """They do what the text around them says: one admits the gateway of deploy/istio, and another mounts the Secret that the page makes."""
+    istio = schemas.documents((REPOSITORY / "deploy/istio/envoyfilter.yaml").read_text())[0]
+    namespace = lambda name: {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+    gateway = namespace(istio["metadata"]["namespace"]) | {"podSelector": {"matchLabels": istio["spec"]["workloadSelector"]["labels"]}}
+    (own, combined), wrong = built_of("deploy/README.md", STORES["base"], {"networkPolicy": {"ask": [gateway], "scrape": [namespace("monitoring")]}})
+    found = (own.environment["REDIS_URL"], own.one("HorizontalPodAutoscaler")["spec"]["minReplicas"], own.pod["containers"][0]["image"].split(":")[0],
+             {one["metadata"]["namespace"] for one in own.documents}, {"StatefulSet", "Job", "PrometheusRule", "Certificate"} - {one["kind"] for one in combined.documents})
+    wrong += [] if found == ("redis.example:6379", 3, "registry.example/weir", {"edge"}, set()) else [f"deploy/README.md: {found}"]
+    page = "deploy/support-desk.md"
+    secret, file = re.search(r"kubectl create secret generic (\S+) --from-file=(\S+)\n", (REPOSITORY / page).read_text()).groups()
+    (desk,), more = built_of(page, {"debug": {"tokenSecret": secret}})
+    mounts = [f"{mount['mountPath']}/{file}" for mount in desk.pod["containers"][0]["volumeMounts"] if mount["name"] == "admin"]
+    return wrong + more + ([] if mounts == [desk.environment["ADMIN_TOKEN_FILE"]] else [f"{page}: the tokens are at {mounts}"])
+
+
 if __name__ == "__main__":
-    steps = {"lint": lint, "render": render, "refuse": refuse, "sources": sources, "compare": compare, "page": page}
+    steps = {"lint": lint, "render": render, "refuse": refuse, "sources": sources, "compare": compare, "page": page, "overlays": overlays}
     if len(sys.argv) != 2 or sys.argv[1] not in steps:
         sys.exit(__doc__)
     mistakes = steps[sys.argv[1]]()

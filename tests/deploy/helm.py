@@ -1,4 +1,4 @@
-"""The real helm, and what it renders of the chart in deploy/helm/weir."""
+"""The real helm and kustomize, and the objects that they make of the chart in deploy/helm/weir and of overlays."""
 
 import functools
 import json
@@ -34,26 +34,16 @@ def template(values, chart=CHART, kubernetes=KUBERNETES):
     return run("template", RELEASE, chart, "--namespace", NAMESPACE, "--kube-version", kubernetes, values=values)
 
 
-class Rendered:
-    """The objects that the chart makes of some values."""
+class Objects:
+    """Manifests, and the values of the chart that make the same: a chart for some values, or an overlay of kustomize."""
 
-    def __init__(self, values, chart=CHART):
-        code, self.text, errors = template(values, chart)
-        if code != 0:
-            raise AssertionError(f"helm refuses {json.dumps(values)}:\n{errors}")
-        self.values = values
-        self.documents = schemas.documents(self.text)
-
-    @classmethod
-    @functools.lru_cache(maxsize=None)
-    def of(cls, values):
-        """The objects of values that are given as JSON; each is rendered once."""
-        return cls(json.loads(values))
+    def __init__(self, text, values):
+        self.text, self.values, self.documents = text, values, schemas.documents(text)
 
     def all(self, kind, component=None):
         """The objects of a kind, and of a component by its label."""
         wanted = [document for document in self.documents if document["kind"] == kind]
-        return [one for one in wanted if component in (None, one["metadata"]["labels"].get("app.kubernetes.io/component"))]
+        return [one for one in wanted if component in (None, one["metadata"].get("labels", {}).get("app.kubernetes.io/component"))]
 
     def one(self, kind, component=None):
         """The only such object."""
@@ -76,6 +66,34 @@ class Rendered:
         """The pod of `helm test`."""
         found = self.all("Pod", "test")
         return found[0]["spec"] if found else None
+
+
+class Rendered(Objects):
+    """The objects that the chart makes of some values."""
+
+    def __init__(self, values, chart=CHART):
+        code, text, errors = template(values, chart)
+        if code != 0:
+            raise AssertionError(f"helm refuses {json.dumps(values)}:\n{errors}")
+        super().__init__(text, values)
+
+    @classmethod
+    @functools.lru_cache(maxsize=None)
+    def of(cls, values):
+        """The objects of values that are given as JSON; each is rendered once."""
+        return cls(json.loads(values))
+
+
+class Built(Objects):
+    """What kustomize builds of a folder, in the namespace `default` unless it has another."""
+
+    def __init__(self, folder, values):
+        ended = subprocess.run([os.environ["WEIR_TEST_KUSTOMIZE"], "build", folder], capture_output=True, text=True, timeout=60)
+        if ended.returncode != 0:
+            raise AssertionError(f"kustomize refuses {folder}: {ended.stderr}")
+        super().__init__(ended.stdout, values)
+        for document in self.documents:
+            document["metadata"].setdefault("namespace", "default")
 
 
 def rendered(values):
