@@ -16,7 +16,8 @@ mod monitoring;
 mod release;
 mod restricted;
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -53,6 +54,26 @@ fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     at(value, pointer)
         .as_array()
         .unwrap_or_else(|| panic!("{pointer} is no list in {value:#}"))
+}
+
+/// Standard output and standard error.
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+/// Runs a program in a folder; it must succeed. Returns what it prints.
+fn run(program: &Path, arguments: &[&str], folder: &Path) -> String {
+    let mut command = Command::new(program);
+    let output = command.args(arguments).current_dir(folder).output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    let succeeds = output.status.success();
+    assert!(
+        succeeds,
+        "{} {arguments:?}: {}",
+        program.display(),
+        printed(&output)
+    );
+    printed(&output)
 }
 
 /// For commands of Docker and Kubernetes the test checks only that their files exist; other tests

@@ -120,23 +120,7 @@ fn descriptors() -> Site {
 /// `deploy/envoy/envoy.yaml` with other ports, and a timeout that is long enough for a busy
 /// machine.
 pub fn example_configuration(weir: SocketAddr) -> String {
-    let text = tools::file("deploy/envoy/envoy.yaml");
-    let text = with(
-        &text,
-        "address: 0.0.0.0, port_value: 10000",
-        "address: 127.0.0.1, port_value: 0",
-    );
-    let text = with(&text, "port_value: 9901", "port_value: 0");
-    let text = with(
-        &text,
-        "port_value: 8081",
-        &format!("port_value: {}", weir.port()),
-    );
-    let text = with(&text, "timeout: 0.1s", "timeout: 10s");
-    text.replace(
-        "port_value: 10001",
-        &format!("port_value: {}", ports::free().port()),
-    )
+    crate::deploy::examples::configuration("envoy", weir)
 }
 
 fn statuses<const N: usize>(ask: impl Fn() -> http_client::Response) -> [u16; N] {

@@ -190,15 +190,21 @@ fn send(source: Ipv4Addr, address: SocketAddr, message: &[u8], path: &str) -> Re
     })
 }
 
-/// Sends `message` and returns what the server sends until it closes the connection, even when the
-/// server does not read all of `message`.
-pub fn exchange(source: Ipv4Addr, address: SocketAddr, message: &[u8]) -> io::Result<Vec<u8>> {
+/// A connection from one of the many addresses of the loopback interface.
+pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(IpAddr::V4(source), 0).into())?;
     socket.connect(&address.into())?;
-    let mut stream = TcpStream::from(socket);
+    let stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
+    Ok(stream)
+}
+
+/// Sends `message` and returns what the server sends until it closes the connection, even when the
+/// server does not read all of `message`.
+pub fn exchange(source: Ipv4Addr, address: SocketAddr, message: &[u8]) -> io::Result<Vec<u8>> {
+    let mut stream = connect_from(source, address)?;
     // A server that refuses a message need not read all of it.
     let written = stream.write_all(message);
     let mut received = Vec::new();
