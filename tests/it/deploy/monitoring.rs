@@ -7,11 +7,11 @@ mod recorded;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{documents, items, text};
+use super::{documents, items, printed, run, text};
 use crate::support::tools;
 use promql::Query;
 
@@ -78,56 +78,33 @@ fn panel_queries() -> Vec<(String, String)> {
     found
 }
 
-fn promtool(arguments: &[&str], file: &Path) -> Output {
-    Command::new(tools::promtool())
-        .args(arguments)
-        .arg(file)
-        .output()
-        .expect("promtool runs")
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
-}
-
+/// The script of the dashboards finds a file that was edited, one that is missing, and one that it
+/// does not write.
 #[test]
 fn the_dashboards_are_what_their_script_writes() {
-    let script = tools::repository().join(FOLDER).join("dashboards.py");
-    let output = Command::new("python3")
-        .arg(&script)
-        .arg("--check")
-        .output()
-        .expect("python3 runs");
-    assert!(output.status.success(), "{}", printed(&output));
-
-    // A copy of the script finds a file that was edited, one that is missing, and one that it does
-    // not write.
     let folder = tempfile::tempdir().expect("a folder");
-    let copy = folder.path().join("dashboards.py");
-    for file in ["dashboards.py", "grafana.py"] {
-        std::fs::copy(script.with_file_name(file), folder.path().join(file)).expect("copied");
-    }
-    let check = |arguments: &[&str]| {
-        Command::new("python3")
-            .arg(&copy)
-            .args(arguments)
-            .output()
-            .expect("python3 runs")
+    let own = tools::repository().join(FOLDER);
+    let python = |folder: &Path, arguments: &[&str]| {
+        let mut python = Command::new("python3");
+        python.arg("dashboards.py").args(arguments);
+        python.current_dir(folder).output().expect("python3 runs")
     };
-    assert!(check(&[]).status.success() && check(&["--check"]).status.success());
+    let output = python(&own, &["--check"]);
+    assert!(output.status.success(), "{}", printed(&output));
+    for file in ["dashboards.py", "grafana.py"] {
+        std::fs::copy(own.join(file), folder.path().join(file)).expect("copied");
+    }
+    assert!(python(folder.path(), &[]).status.success());
     let file = |name: &str| folder.path().join("dashboards").join(name);
     std::fs::write(file("overview.json"), "{}").expect("written");
     std::fs::remove_file(file("redis.json")).expect("removed");
     std::fs::write(file("other.json"), "{}").expect("written");
-    let output = check(&["--check"]);
-    assert!(!output.status.success());
-    assert!(
-        printed(&output)
-            .trim()
-            .ends_with(": overview.json, redis.json, other.json"),
-        "{}",
-        printed(&output)
-    );
+    let output = python(folder.path(), &["--check"]);
+    let named = printed(&output);
+    let is_named = named
+        .trim()
+        .ends_with(": overview.json, redis.json, other.json");
+    assert!(!output.status.success() && is_named, "{named}");
 }
 
 /// What a dashboard needs to work in a Grafana that knows nothing of it.
@@ -201,74 +178,66 @@ fn dashboards_fit_any_grafana_and_explain_each_panel() {
     }
 }
 
-/// Prometheus's own parser reads each query of a panel, as the expression of a recording rule.
+/// Prometheus's own parser reads each query of a panel, as the expression of a recording rule, the
+/// alerts, and the configuration that a page shows.
 #[test]
 fn every_query_and_every_rule_is_promql() {
     let folder = tempfile::tempdir().expect("a folder");
-    let check = |queries: &[(String, String)]| {
-        let rules: Vec<_> = queries
-            .iter()
-            .enumerate()
-            .map(|(index, (_, query))| json!({"record": format!("query:{index}"), "expr": query}))
-            .collect();
-        let file = folder.path().join("queries.yaml");
-        std::fs::write(
-            &file,
-            json!({"groups": [{"name": "panels", "rules": rules}]}).to_string(),
-        )
-        .expect("written");
-        promtool(&["check", "rules"], &file)
-    };
-    let queries: Vec<_> = panel_queries()
-        .into_iter()
-        .map(|(place, query)| (place, query.replace("$__rate_interval", "1m")))
-        .collect();
-    let output = check(&queries);
-    assert!(output.status.success(), "{}", printed(&output));
-    let output = promtool(
-        &["check", "rules"],
-        &tools::repository().join(FOLDER).join("alerts.yaml"),
-    );
-    assert!(
-        output.status.success()
-            && printed(&output).contains(&format!("{} rules found", alerts().len())),
-        "{}",
-        printed(&output)
-    );
+    let write =
+        |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
+    let promtool = |arguments: &[&str]| run(&tools::promtool(), arguments, folder.path());
+    let rules = panel_queries().into_iter().enumerate().map(|(index, (_, query))| {
+        json!({"record": format!("query:{index}"), "expr": query.replace("$__rate_interval", "1m")})
+    });
+    let rules = json!({"groups": [{"name": "panels", "rules": rules.collect::<Vec<_>>()}]});
+    write("queries.yaml", &rules.to_string());
+    promtool(&["check", "rules", "queries.yaml"]);
 
-    let configuration = tempfile::tempdir().expect("a folder");
+    write("alerts.yaml", &tools::file("deploy/monitoring/alerts.yaml"));
     let page = tools::file("deploy/metrics.md");
-    let shown = page
+    let mut blocks = page
         .split("```yaml\n")
-        .find(|block| block.starts_with("rule_files:"))
-        .and_then(|block| block.split("```").next());
-    std::fs::write(
-        configuration.path().join("prometheus.yml"),
-        shown.expect("a configuration"),
-    )
-    .expect("written");
-    std::fs::write(
-        configuration.path().join("alerts.yaml"),
-        tools::file("deploy/monitoring/alerts.yaml"),
-    )
-    .expect("written");
-    let output = promtool(
-        &["check", "config"],
-        &configuration.path().join("prometheus.yml"),
-    );
-    assert!(
-        output.status.success() && printed(&output).contains("rules found"),
-        "{}",
-        printed(&output)
-    );
+        .filter(|block| block.starts_with("rule_files:"));
+    let shown = blocks.next().and_then(|block| block.split("```").next());
+    write("prometheus.yml", shown.expect("a configuration"));
+    let output = promtool(&["check", "config", "prometheus.yml"]);
+    let found = format!("{} rules found", alerts().len());
+    assert!(output.contains(&found), "no {found} in {output}");
+}
 
-    let unclosed = [(
-        "a missing bracket".to_owned(),
-        queries[0].1.replacen(')', "", 1),
-    )];
+/// Text in front of the groups of alerts.yaml in the object of the Prometheus operator.
+const RULE: &str = "\
+# The alerts of alerts.yaml as an object of the Prometheus operator. This file is generated: after a change of alerts.yaml,
+# `WEIR_WRITE=1 cargo test --test it -- the_rule_of_the_operator` writes it anew.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: ratelimit
+  labels: { app.kubernetes.io/name: weir, app.kubernetes.io/component: service }
+spec:
+  groups:
+";
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "tells whether to write the file")]
+fn the_rule_of_the_operator_has_the_alerts_of_the_file() {
+    let alerts = tools::file("deploy/monitoring/alerts.yaml");
+    let (_, groups) = alerts.split_once("\ngroups:\n").expect("groups");
+    let lines = groups.lines().map(|line| {
+        if line.is_empty() {
+            "\n".to_owned()
+        } else {
+            format!("  {line}\n")
+        }
+    });
+    let generated = format!("{RULE}{}", lines.collect::<String>());
+    let path = "deploy/monitoring/prometheusrule.yaml";
+    if std::env::var_os("WEIR_WRITE").is_some() {
+        std::fs::write(tools::repository().join(path), &generated).expect("written");
+    }
     assert!(
-        !check(&unclosed).status.success(),
-        "promtool finds mistakes"
+        generated == tools::file(path),
+        "{path} is not made of alerts.yaml; its first lines say how to write it"
     );
 }
 
