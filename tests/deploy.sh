@@ -34,7 +34,7 @@ static_image() {
     triple=$(uname -m)-unknown-linux-gnu
     flags=CARGO_TARGET_$(echo "$triple" | tr '[:lower:]-' '[:upper:]_')_RUSTFLAGS
     env "$flags=-C target-feature=+crt-static" cargo build --locked --quiet --target "$triple" --bin weir &&
-        WEIR_TEST_IMAGE_BINARY="$root/target/$triple/debug/weir" cargo test --locked --quiet --test it -- deploy::image
+        WEIR_TEST_IMAGE_BINARY="$root/target/$triple/debug/weir" cargo test --locked --quiet --test it -- deploy::image deploy::gateways
 }
 
 case "${1:-}" in

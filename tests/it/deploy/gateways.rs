@@ -1,157 +1,119 @@
-//! `deploy/envoy-gateway` and `deploy/envoy-ai-gateway`: the manifests match the schemas, and a
-//! Weir with their environment gets its limits.
+//! Weir in the place of the rate-limit services of Envoy Gateway and Envoy AI Gateway: with the
+//! environment that they or the files in `deploy/` set, it gets its limits from their control
+//! planes. Only ports and addresses differ, because other tests run at the same time.
 
-use serde_json::Value;
+use std::fs;
 
-use super::kubernetes::{environment, validate};
-use super::{at, documents, documents_in, items, text};
-use crate::service::xds::{hit, start_with, users};
+use super::image::{assert_restricted, image, restricted};
+use super::{at, documents, documents_in, environment, text};
+use crate::service::xds::{config, hit, leaf, node, server_config, start_with, users, yearly};
+use crate::support::certificates::Authority;
 use crate::support::control_plane::ControlPlane;
-use crate::support::{RedisServer, tools};
+use crate::support::tls_client::TlsClient;
+use crate::support::{RedisServer, Weir, http_client, ports};
 
-const ENVOY_GATEWAY: &str = "deploy/envoy-gateway/config.yaml";
-const AI_GATEWAY: &str = "deploy/envoy-ai-gateway/weir.yaml";
+const DOMAIN: &str = "default/eg/http";
+const ROUTE: &str = "httproute/default/backend/rule/0/match/0/www_example_com";
+const RULE: &str = "rule-0-match-0";
 
-/// The node that Envoy AI Gateway's controller knows.
-const AI_NODE: &str = "envoy-ai-gateway-ratelimit";
+/// Variables that Envoy Gateway sets, with all of its options, apart from addresses. Source:
+/// envoyproxy/gateway, internal/infrastructure/kubernetes/ratelimit.
+const SET_BY_ENVOY_GATEWAY: &str = "
+    RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true
+    RUNTIME_WATCH_ROOT=false LOG_LEVEL=info USE_STATSD=false
+    FORCE_START_WITHOUT_INITIAL_CONFIG=true REDIS_SOCKET_TYPE=tcp CONFIG_TYPE=GRPC_XDS_SOTW
+    CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit CONFIG_GRPC_XDS_SERVER_USE_TLS=true
+    CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/certs/tls.crt CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/certs/tls.key
+    CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/certs/ca.crt GRPC_SERVER_USE_TLS=true
+    GRPC_SERVER_TLS_CERT=/certs/tls.crt GRPC_SERVER_TLS_KEY=/certs/tls.key
+    GRPC_SERVER_TLS_CA_CERT=/certs/ca.crt USE_PROMETHEUS=true
+    PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml TRACING_ENABLED=true
+    TRACING_SERVICE_NAME=envoy-ratelimit TRACING_SERVICE_NAMESPACE=envoy-gateway-system
+    TRACING_SERVICE_INSTANCE_ID=envoy-ratelimit-0 TRACING_SAMPLING_RATE=0.6
+    OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1";
 
-#[test]
-fn the_manifests_match_the_schemas() {
-    for file in [ENVOY_GATEWAY, AI_GATEWAY] {
-        let (is_valid, output_text) = validate(&tools::repository().join(file));
-        assert!(is_valid, "{output_text}");
-    }
-}
+/// The image of `deploy/envoy-gateway/config.yaml` is all that changes in the pod of Envoy Gateway.
+#[tokio::test(flavor = "multi_thread")]
+async fn envoy_gateway_starts_the_image_in_place_of_its_own() {
+    let (folder, root) = image();
+    let write = |file: &str, text: &str| fs::write(root.join(file), text).expect("written");
+    let authority = Authority::new("envoy-gateway");
+    fs::create_dir(root.join("certs")).expect("a folder");
+    // Envoy checks no name of the service's certificate; the client of this test does.
+    let issued = authority.issue(&["*.envoy-gateway-system", "localhost"]);
+    write("certs/ca.crt", &authority.pem());
+    write("certs/tls.crt", &issued.certificate);
+    write("certs/tls.key", &issued.key);
+    write("etc/hosts", "127.0.0.1 envoy-gateway redis\n");
+    let tls = server_config(&authority, &authority.issue(&["envoy-gateway"]));
+    let control = ControlPlane::start_with_tls(tls);
+    let (redis, metrics) = (RedisServer::start(), ports::free());
 
-/// What Envoy Gateway sets whatever its options are: internal/infrastructure/kubernetes/ratelimit.
-pub(super) fn set_by_envoy_gateway<'a>(
-    control_plane: &'a str,
-    redis: &'a str,
-) -> [(&'static str, &'a str); 12] {
-    [
-        ("RUNTIME_ROOT", "/data"),
-        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
-        ("RUNTIME_IGNOREDOTFILES", "true"),
-        ("RUNTIME_WATCH_ROOT", "false"),
-        ("LOG_LEVEL", "info"),
-        ("USE_STATSD", "false"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
-        ("CONFIG_GRPC_XDS_SERVER_URL", control_plane),
-        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
-        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
-        ("REDIS_SOCKET_TYPE", "tcp"),
-        ("REDIS_URL", redis),
-    ]
-}
-
-/// The names are those of the API of Envoy Gateway (api/v1alpha1) and those that its own deployment
-/// has.
-#[tokio::test]
-async fn the_configuration_of_envoy_gateway_replaces_the_image_and_adds_variables_that_weir_knows()
-{
-    let config_map = documents(ENVOY_GATEWAY).remove(0);
-    let config = documents_in(text(&config_map, "/data/envoy-gateway.yaml")).remove(0);
-    let container = at(
-        &config,
-        "/provider/kubernetes/rateLimitDeployment/container",
+    let config_map = documents("deploy/envoy-gateway/config.yaml").remove(0);
+    let file = documents_in(text(&config_map, "/data/envoy-gateway.yaml")).remove(0);
+    assert_eq!(at(&file, "/rateLimit/backend/type"), "Redis");
+    let container = at(&file, "/provider/kubernetes/rateLimitDeployment/container");
+    let image_name = concat!("weir:", env!("CARGO_PKG_VERSION"));
+    assert_eq!(text(container, "/image"), image_name);
+    let mut command = restricted(&root, &[]);
+    command.envs(
+        SET_BY_ENVOY_GATEWAY
+            .split_whitespace()
+            .filter_map(|set| set.split_once('=')),
     );
-    assert_eq!(
-        text(container, "/image"),
-        concat!("weir:", env!("CARGO_PKG_VERSION"))
-    );
-    assert_eq!(at(&config, "/rateLimit/backend/type"), "Redis");
-    let redis = RedisServer::start();
-    let control = ControlPlane::start();
-    control.set("1", [users("default/eg/http", 1)]);
-    let (url, redis_url) = (control.url(), redis.url());
-    let own = set_by_envoy_gateway(&url, &redis_url);
-    let added = environment(container);
-    let weir = start_with(&[&own[..], &added].concat());
+    let url = control.url().replace("127.0.0.1", "envoy-gateway");
+    command.env("CONFIG_GRPC_XDS_SERVER_URL", url);
+    command.env("REDIS_URL", format!("redis:{}", redis.port()));
+    command.env("PROMETHEUS_ADDR", metrics.to_string());
+    command
+        .envs(environment(container))
+        .env("STORE_TIMEOUT", "5s");
+    let mut weir = Weir::spawn(command, folder);
+    let health = weir.get("/healthcheck");
+    assert_eq!(health, (200, "OK".to_owned()), "before it has limits");
+    assert_restricted(&weir, &root);
+    let tree = vec![node(ROUTE, ROUTE, vec![leaf(RULE, RULE, yearly(3))])];
+    control.set("1", [config(DOMAIN, tree)]);
     control.wait_for_ack("1").await;
-    let client = &mut weir.client().await;
-    assert!(hit(client, "default/eg/http", &[("user", "u")]).await);
-    assert!(!hit(client, "default/eg/http", &[("user", "u")]).await);
-}
 
-/// The Service is where Envoy looks for it, unless `--quotaRateLimitServiceAddr` says otherwise, and
-/// the Deployment has its ports and its settings.
-fn assert_found_by_envoy(deployment: &Value, service: &Value) {
-    assert_eq!(
-        (
-            text(service, "/metadata/name"),
-            text(service, "/metadata/namespace")
-        ),
-        (AI_NODE, "envoy-gateway-system")
-    );
-    assert_eq!(at(service, "/spec/ports/0/port"), 8081);
-    assert_eq!(
-        at(service, "/spec/selector"),
-        at(deployment, "/spec/template/metadata/labels")
-    );
-    let container = at(deployment, "/spec/template/spec/containers/0");
-    let set = environment(container);
-    let value = |name: &str| {
-        set.iter()
-            .find(|(variable, _)| *variable == name)
-            .map(|(_, value)| *value)
-    };
-    assert_eq!(value("CONFIG_GRPC_XDS_NODE_ID"), Some(AI_NODE));
-    assert_eq!(
-        value("CONFIG_GRPC_XDS_SERVER_URL"),
-        Some("ai-gateway-controller.envoy-ai-gateway-system:18002")
-    );
-    let mount = items(container, "/volumeMounts")
-        .iter()
-        .map(|mount| text(mount, "/mountPath"))
-        .next()
-        .expect("a writable folder");
-    let path = value("CONFIG_GRPC_XDS_CACHE_FILE").expect("a cache");
-    assert!(path.starts_with(mount), "{path} is in the writable folder");
-    let port = |name: &str| {
-        items(container, "/ports")
-            .iter()
-            .find(|port| port["name"] == name)
-            .map(|port| &port["containerPort"])
-    };
-    assert_eq!(
-        (port("grpc"), port("http")),
-        (Some(&Value::from(8081)), Some(&Value::from(8080)))
-    );
+    let tls = TlsClient::new(weir.grpc_addr(), &authority.pem());
+    let client = &mut tls.client().await.expect("TLS");
+    for expected in [true, true, true, false] {
+        let is_allowed = hit(client, DOMAIN, &[(ROUTE, ROUTE), (RULE, RULE)]).await;
+        assert_eq!(is_allowed, expected);
+    }
+    let keys = redis.keys();
+    assert!(keys.iter().any(|key| key.contains(RULE)), "{keys:?}");
+    let page = http_client::get(metrics, "/metrics").body;
+    let labels = format!("{{domain=\"{DOMAIN}\",key1=\"{ROUTE}_{ROUTE}\",key2=\"{RULE}_{RULE}\"}}");
+    for value in ["total_hits 4", "within_limit 3", "over_limit 1"] {
+        let (name, value) = value.split_once(' ').expect("two words");
+        let series = format!("\nratelimit_service_rate_limit_{name}{labels} {value}\n");
+        assert!(page.contains(&series), "no {series} in:\n{page}");
+    }
+    assert!(weir.terminate().success());
 }
 
 #[tokio::test]
-async fn the_service_of_envoy_ai_gateway_is_found_and_gets_its_quotas() {
-    let manifests = documents(AI_GATEWAY);
-    let of_kind = |kind: &str| {
-        manifests
-            .iter()
-            .find(|manifest| manifest["kind"] == kind)
-            .expect("a manifest")
-    };
-    let (deployment, service) = (of_kind("Deployment"), of_kind("Service"));
-    assert_found_by_envoy(deployment, service);
-    let set = environment(at(deployment, "/spec/template/spec/containers/0"));
-
+async fn envoy_ai_gateway_gets_its_quotas_from_the_manifest() {
+    let manifest = documents("deploy/envoy-ai-gateway/weir.yaml").remove(0);
+    let container = at(&manifest, "/spec/template/spec/containers/0");
     let redis = RedisServer::start();
-    let control = ControlPlane::start_for(AI_NODE);
+    let control = ControlPlane::start_for("envoy-ai-gateway-ratelimit");
     control.set("1", [users("ai-gateway-quota", 1)]);
     let folder = tempfile::tempdir().expect("a folder");
-    let (url, redis_url, cache) = (
-        control.url(),
-        redis.url(),
-        folder.path().join("limits").display().to_string(),
-    );
-    let here = |name: &str| match name {
-        "CONFIG_GRPC_XDS_SERVER_URL" => Some(url.as_str()),
-        "REDIS_URL" => Some(redis_url.as_str()),
-        "CONFIG_GRPC_XDS_CACHE_FILE" => Some(cache.as_str()),
-        _ => None,
-    };
-    let environment: Vec<_> = set
-        .iter()
-        .map(|&(name, value)| (name, here(name).unwrap_or(value)))
-        .collect();
-    let weir = start_with(&environment);
+    let cache = folder.path().join("limits").display().to_string();
+    let here = [
+        ("CONFIG_GRPC_XDS_SERVER_URL", control.url()),
+        ("REDIS_URL", redis.url()),
+        ("CONFIG_GRPC_XDS_CACHE_FILE", cache),
+    ];
+    let mut set = environment(container);
+    for (name, value) in &here {
+        let given = set.iter_mut().find(|(other, _)| other == name);
+        given.unwrap_or_else(|| panic!("{name} is not set")).1 = value;
+    }
+    let weir = start_with(&set);
     control.wait_for_ack("1").await;
     let client = &mut weir.client().await;
     assert!(hit(client, "ai-gateway-quota", &[("user", "u")]).await);

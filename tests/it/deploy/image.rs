@@ -1,101 +1,37 @@
-//! The image, without a container: the binary runs as the image's user in the root folder that
-//! `deploy/rootfs.sh` makes, with the examples that `deploy/Dockerfile` adds.
+//! The image without a container: the binary in the files that `deploy/rootfs.sh` gathers, started
+//! as both gateways start it. The workflow `tests` builds the image and runs it in a container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::dockerfile::last_stage;
-use super::{at, items, kubernetes, text};
-use crate::support::http_client::post;
-use crate::support::wait::eventually;
-use crate::support::{RedisServer, Weir, config_map, tools};
+use crate::support::{Weir, tools};
+
+/// The user of both gateways' manifests.
+const USER: &str = "65534";
 
 fn rootfs(binary: &Path, root: &Path) -> Output {
     Command::new(tools::repository().join("deploy/rootfs.sh"))
-        .arg(binary)
-        .arg(root)
+        .args([binary, root])
         .output()
         .expect("rootfs.sh runs")
 }
 
-/// The binary in the image.
-fn binary() -> PathBuf {
-    tools::image_binary().unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_weir")))
-}
-
-/// A folder, and in it the files of the image.
+/// A folder, and in it the files of the image without the examples.
 pub(super) fn image() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("root");
-    let output = rootfs(&binary(), &root);
+    let binary = tools::image_binary().unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_weir")));
+    let output = rootfs(&binary, &root);
     assert!(output.status.success(), "{output:?}");
-    let config = root.join("config");
-    fs::create_dir(&config).expect("a folder");
-    for entry in fs::read_dir(tools::repository().join("config")).expect("the examples") {
-        let file = entry.expect("an entry").path();
-        let name = file.file_name().expect("a name");
-        fs::copy(&file, config.join(name)).expect("copied");
+    // Runtimes of containers mount these where the image has none. A static binary has its random
+    // numbers from /dev/urandom.
+    for mounted in ["proc", "dev"] {
+        fs::create_dir(root.join(mounted)).expect("a folder");
     }
     (folder, root)
-}
-
-/// Runs the image's entry point in `root`.
-fn enter(root: &Path) -> Command {
-    run_in(root, &entry_point())
-}
-
-/// Runs a program in `root` as the image's user, or as the current user where `chroot` is not
-/// permitted.
-fn run_in(root: &Path, program: &[String]) -> Command {
-    let mut command = if is_root() {
-        let mut chroot = Command::new("chroot");
-        chroot.arg(format!("--userspec={}", user()));
-        chroot
-    } else {
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--map-root-user", "chroot"]);
-        unshare
-    };
-    // PATH is for `chroot` and `unshare`. Free ports replace the exposed ones.
-    command
-        .arg(root)
-        .args(program)
-        .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    command.envs([
-        ("HOST", "127.0.0.1"),
-        ("PORT", "0"),
-        ("GRPC_HOST", "127.0.0.1"),
-        ("GRPC_PORT", "0"),
-    ]);
-    command
-}
-
-pub(super) fn entry_point() -> Vec<String> {
-    serde_json::from_str(&last_stage("ENTRYPOINT")).expect("a list")
-}
-
-/// The user and the group, as `ID:ID`.
-pub(super) fn user() -> String {
-    last_stage("USER")
-}
-
-/// The ports, in ascending order.
-pub(super) fn ports() -> Vec<String> {
-    let mut ports: Vec<_> = last_stage("EXPOSE").split(' ').map(str::to_owned).collect();
-    ports.sort();
-    ports
-}
-
-/// The command of the health check.
-pub(super) fn health_check() -> Vec<String> {
-    let check = last_stage("HEALTHCHECK");
-    let (_, command) = check.split_once(" CMD ").expect("a command");
-    serde_json::from_str(command).expect("a list")
 }
 
 pub(super) fn is_root() -> bool {
@@ -103,181 +39,157 @@ pub(super) fn is_root() -> bool {
     output.stdout.trim_ascii() == b"0"
 }
 
-/// The HTTP status of a request and the amount of the limit that decided it; 0 when no limit
-/// matched.
-fn limit(weir: &Weir, request: &Value) -> (u16, u64) {
-    let response = post(weir.http_addr(), "/json", request.to_string().as_bytes());
-    let answer: Value = serde_json::from_str(&response.body)
-        .unwrap_or_else(|error| panic!("{error} in {response:?}"));
-    (
-        response.status,
-        answer["statuses"][0]["currentLimit"]["requestsPerUnit"]
-            .as_u64()
-            .unwrap_or(0),
-    )
-}
-
-#[test]
-fn the_image_serves_its_examples_and_its_health_check_says_so() {
-    let (folder, root) = image();
-    assert_eq!(last_stage("WORKDIR"), "/", "so that ./config is /config");
-    assert!(!root.join("bin/sh").exists(), "no shell");
-    let mut command = enter(&root);
-    command.env("DRAIN_DELAY", "10s");
-    let mut weir = Weir::spawn(command, folder);
-    assert_eq!(weir.get("/healthcheck").0, 200);
-    let client = json!({"domain": "demo", "descriptors": [{"entries": [{"key": "remote_address", "value": "1.2.3.4"}]}]});
-    assert_eq!(
-        limit(&weir, &client),
-        (200, 20),
-        "the examples are in force"
-    );
-
-    let check = || {
-        let mut check = run_in(&root, &health_check());
-        let output = check
-            .env("PORT", weir.http_addr().port().to_string())
-            .output()
-            .expect("it runs");
-        (
-            output.status.success(),
-            String::from_utf8_lossy(&output.stdout).into_owned(),
-        )
+/// Runs `/bin/ratelimit` in a read-only `root` with `/proc` and `/dev`, as the gateways' user, or as the
+/// current user where that is not permitted.
+pub(super) fn restricted(root: &Path, arguments: &[&str]) -> Command {
+    // The mount is of a namespace of its own and ends with the process.
+    let script = "mount --bind \"$0\" \"$0\" && mount --rbind /proc \"$0/proc\" && mount --rbind \
+        /dev \"$0/dev\" && mount -o remount,bind,ro \"$0\" && exec chroot \"$@\"";
+    let mut command = Command::new("unshare");
+    let user = format!("--userspec={USER}:{USER}");
+    let (map, user) = if is_root() {
+        (None, Some(&user))
+    } else {
+        (Some("--map-root-user"), None)
     };
-    assert_eq!(check(), (true, "healthy\n".to_owned()));
-    weir.signal("TERM");
+    command.args(map).args(["--mount", "sh", "-ec", script]);
+    command.arg(root).args(user).arg(root);
+    command.arg("/bin/ratelimit").args(arguments);
+    // PATH is for `unshare` and `chroot`. Free ports replace those of the image.
+    command.env_clear().envs([
+        ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("HOST", "127.0.0.1"),
+        ("PORT", "0"),
+        ("GRPC_HOST", "127.0.0.1"),
+        ("GRPC_PORT", "0"),
+        ("DRAIN_DELAY", "0s"),
+    ]);
+    command
+}
+
+/// Where the process runs as the gateways' user, and has neither a file nor a folder open for
+/// writing.
+pub(super) fn assert_restricted(weir: &Weir, root: &Path) {
+    let process = PathBuf::from(format!("/proc/{}", weir.id()));
+    let status = fs::read_to_string(process.join("status")).expect("a process");
     assert!(
-        eventually(|| (!check().0).then_some(())).is_some(),
-        "unhealthy while it drains"
+        !is_root() || status.contains(&format!("\nUid:\t{USER}\t")),
+        "{status}"
     );
-    weir.signal("KILL");
-    assert!(!weir.wait().success());
+    for descriptor in fs::read_dir(process.join("fd")).expect("a process") {
+        let target = fs::read_link(descriptor.expect("an entry").path()).unwrap_or_default();
+        assert!(!target.starts_with(root), "{} is open", target.display());
+    }
 }
 
 #[test]
-fn the_image_has_what_manifests_for_the_reference_start() {
-    let (_folder, root) = image();
-    let output = run_in(
-        &root,
-        &["/bin/ratelimit".to_owned(), "--version".to_owned()],
-    )
-    .output()
-    .expect("it runs");
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout).trim(),
-        concat!("weir ", env!("CARGO_PKG_VERSION")),
-        "{output:?}"
-    );
-}
-
-/// Runs the image as the pod would: with the Deployment's settings, a ConfigMap in the layout of
-/// Kubernetes, and Redis found by its name.
-#[test]
-fn the_image_serves_with_the_settings_of_the_deployment_and_reloads() {
+fn it_serves_as_ratelimit_and_writes_nothing() {
     let (folder, root) = image();
-    let deployment = kubernetes::manifest("Deployment", "ratelimit");
-    let container = at(&deployment, "/spec/template/spec/containers/0");
-    let config = root.join(text(container, "/volumeMounts/0/mountPath").trim_start_matches('/'));
-    fs::create_dir_all(&config).expect("a folder");
-    let limits = tools::file("deploy/kubernetes/limits/ratelimit.yaml");
-    let publish = |version: &str, limits: &str| {
-        config_map::publish(&config, version, "ratelimit.yaml", limits);
+    let start = |force: &str| {
+        let unknown = ["--quotaRateLimitServiceAddr=a.b:8081", "--token", "hunter2"];
+        let mut command = restricted(&root, &unknown);
+        command.envs([
+            ("RUNTIME_ROOT", "/data"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+            ("RUNTIME_WATCH_ROOT", "false"),
+            ("FORCE_START_WITHOUT_INITIAL_CONFIG", force),
+            ("USE_STATSD", "false"),
+        ]);
+        command
     };
-    publish("..2026_01", &limits);
+    let refused = start("false").output().expect("it runs");
+    let is_refused = refused.status.code() == Some(1);
+    assert!(is_refused, "there is no folder of limits: {refused:?}");
 
-    let redis = RedisServer::start();
-    fs::write(root.join("etc/hosts"), "127.0.0.1 ratelimit-redis\n").expect("written");
-    let mut command = enter(&root);
-    for (name, value) in kubernetes::environment(container) {
-        let value = if name == "REDIS_URL" {
-            value.replace("6379", &redis.port().to_string())
-        } else {
-            value.to_owned()
-        };
-        command.env(name, if name == "DRAIN_DELAY" { "0s" } else { &value });
-    }
-    command.env("STORE_TIMEOUT", "10s");
-    let mut weir = Weir::spawn(command, folder);
-    if is_root() {
-        assert_eq!(format!("{0}:{0}", user_of(&weir)), user());
-    }
-    assert_eq!(weir.get("/healthcheck").0, 200);
-
-    let entries =
-        json!([{"key": "path", "value": "/login"}, {"key": "remote_address", "value": "1.2.3.4"}]);
-    assert_eq!(
-        limit(
-            &weir,
-            &json!({"domain": "ratelimit", "descriptors": [{"entries": entries}]})
-        ),
-        (200, 5)
-    );
+    let mut weir = Weir::spawn(start("true"), folder);
+    assert_eq!(weir.get("/healthcheck"), (200, "OK".to_owned()));
+    assert_restricted(&weir, &root);
+    let log = weir.logs().join("\n");
+    let ignored = "started as `ratelimit`, Weir ignores arguments that it does not know: \
+        --quotaRateLimitServiceAddr, --token";
+    assert!(log.contains(ignored) && !log.contains("hunter2"), "{log}");
     assert!(
-        !redis.keys().is_empty(),
-        "counted in the Redis of that name"
-    );
-    publish(
-        "..2026_02",
-        &limits.replace("requests_per_unit: 5", "requests_per_unit: 50"),
-    );
-    let look =
-        json!({"domain": "ratelimit", "descriptors": [{"entries": entries, "hitsAddend": 0}]});
-    assert_eq!(
-        eventually(|| Some(limit(&weir, &look)).filter(|limit| limit.1 != 5)),
-        Some((200, 50)),
-        "reloaded"
+        !root.join("data").exists() && !root.join("tmp").exists(),
+        "there is no folder that could be written to"
     );
     assert!(weir.terminate().success());
 }
 
-pub(super) fn user_of(weir: &Weir) -> u32 {
-    let status = fs::read_to_string(format!("/proc/{}/status", weir.id())).expect("a process");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Uid:"))
-        .expect("a user");
-    line.split_whitespace()
-        .next()
-        .and_then(|user| user.parse().ok())
-        .expect("a number")
-}
-
 #[test]
-fn the_image_and_the_deployment_agree() {
-    let deployment = kubernetes::manifest("Deployment", "ratelimit");
-    let pod = at(&deployment, "/spec/template/spec");
-    let id = |field| at(pod, "/securityContext")[field].to_string();
-    assert_eq!(user(), format!("{}:{}", id("runAsUser"), id("runAsGroup")));
-    let named = items(pod, "/containers/0/ports")
-        .iter()
-        .map(|port| port["containerPort"].to_string());
-    let mut named: Vec<_> = named.collect();
-    named.sort();
-    assert_eq!(ports(), named);
-}
-
-/// The entry point and the health check are programs of the image.
-#[test]
-fn the_programs_that_the_image_names_are_in_it() {
+fn rootfs_sh_gathers_what_weir_reads_and_names_the_problem() {
     let (_folder, root) = image();
-    for command in [entry_point(), health_check()] {
-        let program = root.join(command[0].trim_start_matches('/'));
-        assert!(program.is_file(), "{command:?}");
+    let files = [
+        "weir",
+        "bin/ratelimit",
+        "etc/passwd",
+        "etc/group",
+        "etc/nsswitch.conf",
+    ];
+    for file in files {
+        assert!(root.join(file).symlink_metadata().is_ok(), "{file}");
+    }
+    assert!(!root.join("bin/sh").exists(), "no shell");
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let binary = Path::new(env!("CARGO_BIN_EXE_weir"));
+    let missing = rootfs(&folder.path().join("missing"), &folder.path().join("root"));
+    fs::write(folder.path().join("something"), "").expect("written");
+    let full = rootfs(binary, folder.path());
+    for (refused, says) in [(missing, "build it first"), (full, "is not empty")] {
+        let is_named = String::from_utf8_lossy(&refused.stderr).contains(says);
+        assert!(!refused.status.success() && is_named, "{refused:?}");
     }
 }
 
+/// Texts of the Dockerfile, and of the files that rely on them.
 #[test]
-fn rootfs_sh_names_the_problem() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let refused = rootfs(&folder.path().join("missing"), &folder.path().join("root"));
-    assert!(
-        !refused.status.success()
-            && String::from_utf8_lossy(&refused.stderr).contains("build it first")
-    );
-    fs::write(folder.path().join("something"), "").expect("written");
-    let refused = rootfs(Path::new(env!("CARGO_BIN_EXE_weir")), folder.path());
-    assert!(
-        !refused.status.success()
-            && String::from_utf8_lossy(&refused.stderr).contains("is not empty")
-    );
+fn pages_and_manifests_describe_the_image() {
+    let label = |name: &str, value: &str| format!("image.{name}=\"{value}\"");
+    let labels = [
+        label("version", env!("CARGO_PKG_VERSION")),
+        label("licenses", env!("CARGO_PKG_LICENSE")),
+        label("description", env!("CARGO_PKG_DESCRIPTION")),
+    ];
+    let [version, license, description] = &labels;
+    for (file, texts) in [
+        (
+            "deploy/Dockerfile",
+            &[
+                version,
+                license,
+                description,
+                "\nFROM scratch\n",
+                "\nWORKDIR /\n",
+                "\nUSER 65532:65532\n",
+                "\nEXPOSE 8080 8081\n",
+                " CMD [\"/weir\", \"health\"]\nENTRYPOINT [\"/weir\"]\n",
+            ][..],
+        ),
+        (
+            "deploy/install.md",
+            &[
+                "| user | 65532, ",
+                "| ports | 8080 (HTTP), 8081 (gRPC) |",
+                "`HEALTHCHECK` runs `/weir health`",
+            ],
+        ),
+        (
+            "deploy/compose.yaml",
+            &["test: [CMD, /weir, health]", ":8080:8080\"", ":8081:8081\""],
+        ),
+        (
+            "deploy/kubernetes/base/deployment.yaml",
+            &[
+                "runAsUser: 65532\n",
+                "runAsGroup: 65532\n",
+                "containerPort: 8080 ",
+                "containerPort: 8081 ",
+            ],
+        ),
+    ] {
+        let content = tools::file(file);
+        for text in texts {
+            assert!(content.contains(*text), "{file} has no {text:?}");
+        }
+    }
 }

@@ -1,611 +1,358 @@
-//! `deploy/install.md` and `RELEASING.md`: their commands run as they stand there, as far as no
-//! container, no service and no long build is needed; the others name what exists. docker is a
-//! script that keeps the list of its calls.
+//! The commands of `deploy/README.md`, `deploy/envoy/README.md`, `deploy/install.md` and
+//! `RELEASING.md`, as far as no container, no cluster and no long build is needed; the scripts that
+//! build, with programs that only note their calls; and the unit of systemd.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-use super::release;
+use super::{printed, release, shell};
 use crate::form::docs::{Shown, assert_shows, console};
-use crate::support::tools;
+use crate::support::{Weir, envoy, tools, weir};
 
-const IMAGE: &str = concat!("weir:", env!("CARGO_PKG_VERSION"));
+const BINARY: &str = env!("CARGO_BIN_EXE_weir");
 
-/// A folder with a program `docker` that writes its arguments to `calls`, and shows `123456789` as
-/// the size of any image.
-struct Docker {
-    folder: tempfile::TempDir,
-}
+/// The architecture of a release that is not this machine's, and its name in triples.
+const FOREIGN: (&str, &str) = if cfg!(target_arch = "aarch64") {
+    ("amd64", "x86_64")
+} else {
+    ("arm64", "aarch64")
+};
 
-impl Docker {
-    fn new() -> Self {
+/// A folder of programs that take the place of those that build something. Each adds its arguments
+/// to the file `calls`.
+struct Programs(tempfile::TempDir);
+
+impl Programs {
+    /// Programs with these names, and the rest of their scripts.
+    fn new(programs: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let calls = folder.path().join("calls");
-        // `--output type=oci,dest=FILE` must leave a file.
-        let script = format!(
-            "#!/bin/sh\nset -eu\necho \"$*\" >>'{}'\ncase $1 in image) echo 123456789 ;; esac
-for word; do case $word in type=oci,dest=*) echo archive >\"${{word#type=oci,dest=}}\" ;; esac; done\n",
-            calls.display()
-        );
-        let program = folder.path().join("docker");
-        fs::write(&program, script).expect("written");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("executable");
-        Self { folder }
+        for (name, rest) in programs {
+            let path = folder.path().join(name);
+            let script = format!("#!/bin/sh\nset -eu\necho \"{name} $*\" >>\"$CALLS\"\n{rest}\n");
+            fs::write(&path, script).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+        }
+        Self(folder)
     }
 
-    /// Runs deploy/build-image.sh in the folder of the repository.
-    fn build(&self, arguments: &[&str]) -> Output {
-        let mut script = Command::new(tools::repository().join("deploy/build-image.sh"));
-        script
+    /// Runs a script with these programs before those of the system. Returns its output, and the
+    /// calls.
+    fn run(&self, script: &Path, arguments: &[&str]) -> (Output, String) {
+        let calls = self.0.path().join("calls");
+        fs::write(&calls, "").expect("written");
+        let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", self.0.path().display());
+        let output = Command::new(script)
             .args(arguments)
             .env_clear()
-            .env("HOME", "/root")
-            .env("WEIR_SOURCE", "https://example.org/weir");
-        script
-            .env(
-                "PATH",
-                format!(
-                    "{}:/usr/sbin:/usr/bin:/sbin:/bin",
-                    self.folder.path().display()
-                ),
-            )
+            .envs([("HOME", "/root"), ("PATH", &path)])
+            .env("CALLS", &calls)
             .output()
-            .expect("it runs")
-    }
-
-    /// The calls so far, and forgets them.
-    fn calls(&self) -> Vec<String> {
-        let file = self.folder.path().join("calls");
-        let calls = fs::read_to_string(&file).unwrap_or_default();
-        let _ = fs::remove_file(&file);
-        calls.lines().map(str::to_owned).collect()
+            .expect("it runs");
+        (output, fs::read_to_string(&calls).expect("a file"))
     }
 }
 
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
-}
-
-#[test]
-fn build_image_sh_writes_an_archive_and_refuses_what_excludes_each_other() {
-    let docker = Docker::new();
-    let archive = docker.folder.path().join("weir.tar");
-    let output = docker.build(&[
-        "--output",
-        &archive.to_string_lossy(),
-        "--platforms",
-        "linux/arm64",
-    ]);
+/// Runs deploy/build-image.sh, which must succeed, and returns its calls of docker.
+fn build_image(arguments: &[&str]) -> String {
+    // `--output type=oci,dest=FILE` must leave a file.
+    let archive =
+        "for word; do case $word in type=oci,dest=*) : >\"${word#type=oci,dest=}\" ;; esac; done";
+    let docker = format!("case $1 in image) echo 123456789 ;; esac\n{archive}");
+    let script = tools::repository().join("deploy/build-image.sh");
+    let (output, calls) = Programs::new(&[("docker", &docker)]).run(&script, arguments);
     assert!(
-        output.status.success() && archive.is_file(),
-        "{}",
+        output.status.success(),
+        "{arguments:?}: {}",
         printed(&output)
     );
-    assert!(docker.calls()[0].contains("--platform linux/arm64 --output type=oci,dest="));
+    assert!(
+        calls.starts_with("docker buildx build --file deploy/Dockerfile --tag "),
+        "{calls}"
+    );
+    calls
+}
 
+/// The workflow `tests` builds the image of its machine. Others are built by releases only.
+#[test]
+fn build_image_sh_pushes_or_writes_images_of_both_architectures() {
+    let image = "registry.example/team/weir";
+    let calls = build_image(&["--push", "--tag", "1.2.3", "--tag", "latest", image]);
+    for part in [
+        "--tag registry.example/team/weir:1.2.3 --tag registry.example/team/weir:latest ",
+        "--platform linux/amd64,linux/arm64 --push --provenance=mode=max --sbom=true .\n",
+        "docker buildx imagetools inspect registry.example/team/weir:1.2.3\n",
+        "docker buildx imagetools inspect registry.example/team/weir:latest\n",
+    ] {
+        assert!(calls.contains(part), "{part} is not in {calls}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let archive = folder.path().join("weir.tar").display().to_string();
+    let calls = build_image(&["--output", &archive, "--platforms", "linux/arm64"]);
+    let expected = format!("--platform linux/arm64 --output type=oci,dest={archive} .\n");
+    assert!(calls.contains(&expected), "{calls}");
+
+    let script = tools::repository().join("deploy/build-image.sh");
     for (wrong, says) in [
         (&["--tag"][..], "usage:"),
         (&["--loud"], "usage:"),
         (&["a", "b"], "usage:"),
         (&["--push", "--output", "x"], "exclude each other"),
     ] {
-        let output = docker.build(wrong);
-        assert!(
-            !output.status.success() && printed(&output).contains(says),
-            "{wrong:?}: {}",
-            printed(&output)
-        );
-    }
-    assert_eq!(docker.calls(), Vec::<String>::new(), "nothing was built");
-}
-
-/// Each argument of the build is one that the Dockerfile declares.
-fn assert_arguments_are_declared(call: &str) {
-    for argument in call
-        .split(' ')
-        .skip_while(|word| *word != "--build-arg")
-        .filter_map(|word| word.split_once('='))
-    {
-        if argument.0.starts_with("WEIR_") {
-            assert!(
-                tools::file("deploy/Dockerfile").contains(&format!("\nARG {}=\n", argument.0)),
-                "{argument:?}"
-            );
-        }
+        let (output, calls) = Programs::new(&[("docker", "")]).run(&script, wrong);
+        let says = !output.status.success() && printed(&output).contains(says);
+        assert!(says && calls.is_empty(), "{wrong:?}: {}", printed(&output));
     }
 }
 
+/// Runs a copy of deploy/build-binary.sh in a folder without sources. Returns its output and its
+/// calls.
+fn build_binary(arguments: &[&str]) -> (Output, String) {
+    let cargo = "case $* in *build*) env | grep ^CARGO_TARGET_ >>\"$CALLS\"
+        mkdir -p target/TRIPLE/release && : >target/TRIPLE/release/weir ;; esac";
+    let (architecture, machine) = FOREIGN;
+    let cargo = cargo.replace("TRIPLE", &format!("{machine}-unknown-linux-gnu"));
+    let compiler = format!("{machine}-linux-gnu-gcc");
+    let mut programs = vec![
+        ("cargo", &*cargo),
+        ("rustup", ""),
+        ("apt-get", ""),
+        ("readelf", ""),
+    ];
+    if arguments.contains(&architecture) {
+        programs.push((&compiler, ""));
+    }
+    let programs = Programs::new(&programs);
+    let copy = programs.0.path().join("deploy/build-binary.sh");
+    fs::create_dir(copy.with_file_name("")).expect("a folder");
+    fs::copy(tools::repository().join("deploy/build-binary.sh"), &copy).expect("copied");
+    programs.run(&copy, arguments)
+}
+
+/// As a release and the Dockerfile call it for the other architecture. The workflow `tests` builds
+/// for its own one.
 #[test]
-fn build_image_sh_builds_for_this_machine_or_for_both_architectures() {
-    let docker = Docker::new();
-    let output = docker.build(&[]);
+fn build_binary_sh_compiles_for_the_other_architecture() {
+    let (architecture, machine) = FOREIGN;
+    let triple = format!("{machine}-unknown-linux-gnu");
+    let (output, calls) = build_binary(&["--tools", architecture]);
     assert!(output.status.success(), "{}", printed(&output));
-    let calls = docker.calls();
-    assert!(
-        calls[0].starts_with("buildx build --file deploy/Dockerfile --tag weir:")
-            && calls[0].contains(IMAGE),
-        "{calls:?}"
-    );
-    assert!(
-        calls[0].ends_with("--load .") && !calls[0].contains("--platform"),
-        "{calls:?}"
-    );
-    assert!(
-        calls[0].contains("--build-arg WEIR_SOURCE=https://example.org/weir"),
-        "{calls:?}"
-    );
-    assert_eq!(
-        calls[1],
-        format!("image inspect --format {{{{.Size}}}} {IMAGE}")
-    );
-    assert!(
-        printed(&output).contains(&format!("120563 KiB {IMAGE}")),
-        "the size is printed: {}",
-        printed(&output)
-    );
-
-    assert_arguments_are_declared(&calls[0]);
-
-    let output = docker.build(&[
-        "--push",
-        "--tag",
-        "1.2.3",
-        "--tag",
-        "latest",
-        "registry.example/team/weir",
-    ]);
-    assert!(output.status.success(), "{}", printed(&output));
-    let calls = docker.calls();
-    for part in [
-        "--tag registry.example/team/weir:1.2.3 --tag registry.example/team/weir:latest ",
-        "--platform linux/amd64,linux/arm64 --push ",
-        "--provenance=mode=max --sbom=true",
-    ] {
-        assert!(calls[0].contains(part), "{part} is not in {calls:?}");
+    let package = format!("libc6-dev-{architecture}-cross");
+    let target = format!("rustup target add {triple}\n");
+    for part in [&*package, &target, "cargo install --locked --version "] {
+        assert!(calls.contains(part), "{part} is not in {calls}");
     }
-    assert_eq!(
-        calls[1..],
-        ["1.2.3", "latest"]
-            .map(|tag| format!("buildx imagetools inspect registry.example/team/weir:{tag}"))
-    );
+    let (output, calls) = build_binary(&["--static", architecture]);
+    assert!(output.status.success(), "{}", printed(&output));
+    let variable = format!("CARGO_TARGET_{}_UNKNOWN_LINUX_GNU", machine.to_uppercase());
+    for part in [
+        format!("cargo auditable build --locked --release --target {triple} --bin weir\n"),
+        format!("{variable}_LINKER={machine}-linux-gnu-gcc\n"),
+        format!("{variable}_RUSTFLAGS=--remap-path-prefix="),
+        " -C target-feature=+crt-static\n".to_owned(),
+    ] {
+        assert!(calls.contains(&part), "{part} is not in {calls}");
+    }
 }
 
 #[test]
 fn build_binary_sh_names_the_problem() {
-    let script = tools::repository().join("deploy/build-binary.sh");
-    let run = |arguments: &[&str], path: &str| {
-        Command::new(&script)
-            .args(arguments)
-            .env_clear()
-            .env("PATH", path)
-            .env("HOME", "/root")
-            .output()
-            .expect("it runs")
-    };
     for wrong in [&[][..], &["sparc"], &["--static"], &["--fast", "amd64"]] {
-        let output = run(wrong, "/usr/bin:/bin");
-        assert_eq!(
-            output.status.code(),
-            Some(2),
-            "{wrong:?}: {}",
-            printed(&output)
-        );
-        assert!(printed(&output).contains("usage:"));
+        let (output, _) = build_binary(wrong);
+        let is_explained = output.status.code() == Some(2) && printed(&output).contains("usage:");
+        assert!(is_explained, "{wrong:?}: {}", printed(&output));
     }
-    // In the repository there is a folder src, which this option would replace.
-    let refused = run(
-        &[
-            "--dependencies",
-            if cfg!(target_arch = "aarch64") {
-                "arm64"
-            } else {
-                "amd64"
-            },
-        ],
-        "/usr/bin:/bin",
-    );
-    assert!(
-        !refused.status.success() && printed(&refused).contains("there is a folder src"),
-        "{}",
-        printed(&refused)
-    );
-    // A folder with the few programs that it needs, and without a cross compiler.
-    let folder = tempfile::tempdir().expect("a folder");
-    for program in ["dirname", "uname", "sh"] {
-        std::os::unix::fs::symlink(tools::on_the_path(program), folder.path().join(program))
-            .expect("a link");
-    }
-    let foreign = if cfg!(target_arch = "aarch64") {
+    // The repository has a folder src, which the option would replace; and PATH has no compiler.
+    let own = if FOREIGN.0 == "arm64" {
         "amd64"
     } else {
         "arm64"
     };
-    let refused = run(&[foreign], &folder.path().to_string_lossy());
-    assert!(
-        !refused.status.success()
-            && printed(&refused)
-                .contains("-linux-gnu-gcc is not installed. Install it (Debian package: "),
-        "{}",
-        printed(&refused)
-    );
-}
-
-/// Scripts in the place of programs that build or install something: each adds its call to `calls`
-/// beside their folder. The one of cargo leaves an empty binary, and writes the variables of its
-/// target.
-fn builders(folder: &Path) {
-    let programs = folder.join("programs");
-    fs::create_dir(&programs).expect("a folder");
-    let cargo = "target= previous=
-for word; do [ \"$previous\" != --target ] || target=$word; previous=$word; done
-case $* in
-*--version | install\\ *) ;;
-*build\\ *)
-    env | grep ^CARGO_TARGET_ | sort >>\"$CALLS\"
-    for file in src/lib.rs src/main.rs build.rs; do [ -f $file ]; done
-    ls benches | sed 's/^/bench /' >>\"$CALLS\"
-    mkdir -p \"target/$target/release\"
-    echo binary >\"target/$target/release/weir\"
-    ;;
-clean\\ *) rm \"target/$target/release/weir\" ;;
-*) exit 1 ;;
-esac";
-    for (name, script) in [
-        ("apt-get", ""),
-        ("rustup", ""),
-        ("x86_64-linux-gnu-gcc", ""),
-        ("aarch64-linux-gnu-gcc", ""),
-        ("readelf", ""),
-        ("cargo", cargo),
-    ] {
-        let path = programs.join(name);
-        let text = format!("#!/bin/sh\nset -eu\necho \"{name} $*\" >>\"$CALLS\"\n{script}\n");
-        fs::write(&path, text).expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
-    }
-}
-
-/// A copy of deploy/build-binary.sh, in a folder with the manifest and nothing else; and what its
-/// calls of programs were.
-fn build_binary(folder: &Path, arguments: &[&str]) -> Vec<String> {
-    let calls = folder.join("calls");
-    let output = Command::new(folder.join("deploy/build-binary.sh"))
-        .args(arguments)
-        .env_clear()
-        .env("CALLS", &calls)
-        .env("HOME", "/root")
-        .env(
-            "PATH",
-            format!(
-                "{}:/usr/sbin:/usr/bin:/sbin:/bin",
-                folder.join("programs").display()
-            ),
-        )
-        .output()
-        .expect("it runs");
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        printed(&output)
-    );
-    let made = fs::read_to_string(&calls).unwrap_or_default();
-    let _ = fs::remove_file(&calls);
-    made.lines().map(str::to_owned).collect()
-}
-
-fn has(calls: &[String], start: &str, part: &str) -> bool {
-    calls
-        .iter()
-        .any(|call| call.starts_with(start) && call.contains(part))
-}
-
-/// After the layer of the dependencies: what stood in the place of Weir's own files is gone, and
-/// `cargo build` read no manifest that names a missing file.
-fn assert_only_dependencies(folder: &Path, triple: &str, calls: &[String]) {
-    let manifest = tools::file("Cargo.toml");
-    let benches = manifest.split("[[bench]]\nname = \"").skip(1);
-    let benches: Vec<_> = benches.filter_map(|rest| rest.split('"').next()).collect();
-    assert!(benches.len() > 2);
-    for bench in benches {
-        assert!(calls.contains(&format!("bench {bench}.rs")), "{bench}");
-    }
-    for gone in ["src", "build.rs", &format!("target/{triple}/release/weir")] {
-        assert!(!folder.join(gone).exists(), "{gone}");
-    }
-}
-
-/// As the Dockerfile calls it, for both architectures: the tools, the dependencies, and Weir with
-/// cross compilers and flags.
-#[test]
-fn build_binary_sh_builds_dependencies_and_weir() {
-    for (architecture, triple) in [
-        ("amd64", "x86_64-unknown-linux-gnu"),
-        ("arm64", "aarch64-unknown-linux-gnu"),
+    let script = tools::repository().join("deploy/build-binary.sh");
+    for (path, arguments, says) in [
+        (
+            "/usr/bin:/bin",
+            &["--dependencies", own][..],
+            "there is a folder src",
+        ),
+        (
+            "",
+            &[FOREIGN.0],
+            "-linux-gnu-gcc is not installed. Install it (Debian package: ",
+        ),
     ] {
         let folder = tempfile::tempdir().expect("a folder");
-        let root = folder.path();
-        builders(root);
-        fs::create_dir(root.join("deploy")).expect("a folder");
-        for file in ["deploy/build-binary.sh", "Cargo.toml", "Cargo.lock"] {
-            fs::copy(tools::repository().join(file), root.join(file)).expect("copied");
+        for program in ["dirname", "uname", "sh"] {
+            let link = folder.path().join(program);
+            std::os::unix::fs::symlink(tools::on_the_path(program), link).expect("a link");
         }
-        let is_foreign = !triple.starts_with(std::env::consts::ARCH);
-        let calls = build_binary(root, &["--tools", architecture]);
-        let cross = format!("libc6-dev-{architecture}-cross");
-        assert_eq!(has(&calls, "apt-get install", &cross), is_foreign);
-        assert!(has(&calls, "rustup target add", triple), "{calls:#?}");
-        assert!(
-            has(&calls, "cargo install", "cargo-auditable"),
-            "{calls:#?}"
-        );
-
-        let build =
-            format!("cargo auditable build --locked --release --target {triple} --bin weir");
-        let name = triple.to_uppercase().replace('-', "_");
-        let assert_built = |calls: &[String]| {
-            assert!(calls.contains(&build), "{calls:#?}");
-            let flags = format!("CARGO_TARGET_{name}_RUSTFLAGS=");
-            let is_static = has(calls, &flags, "target-feature=+crt-static");
-            assert!(is_static, "{calls:#?}");
-            let linker = format!("CARGO_TARGET_{name}_LINKER=");
-            assert_eq!(has(calls, &linker, "-linux-gnu-gcc"), is_foreign);
-        };
-        let calls = build_binary(root, &["--static", "--dependencies", architecture]);
-        assert_built(&calls);
-        assert_only_dependencies(root, triple, &calls);
-
-        fs::create_dir(root.join("src")).expect("a folder");
-        for file in ["src/lib.rs", "src/main.rs", "build.rs"] {
-            fs::write(root.join(file), "").expect("written");
-        }
-        assert_built(&build_binary(root, &["--static", architecture]));
-        let binary = format!("target/{triple}/release/weir");
-        assert!(root.join(binary).is_file());
+        let path = format!("{}:{path}", folder.path().display());
+        let mut command = Command::new(&script);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs([("HOME", "/root"), ("PATH", &path)]);
+        let output = command.output().expect("it runs");
+        let says = !output.status.success() && printed(&output).contains(says);
+        assert!(says, "{arguments:?}: {}", printed(&output));
     }
-}
-
-fn assert_builds_an_image(arguments: &[&str]) {
-    let docker = Docker::new();
-    let arguments: Vec<_> = arguments
-        .iter()
-        .map(|word| {
-            if *word == "weir.tar" {
-                "/dev/null"
-            } else {
-                word
-            }
-        })
-        .collect();
-    let output = docker.build(&arguments);
-    assert!(
-        output.status.success() && docker.calls()[0].starts_with("buildx build"),
-        "{}",
-        printed(&output)
-    );
 }
 
 /// Runs one command of a page. `release` is a folder with the files of a release.
 fn run(shown: &Shown, release: &Path) {
-    let binary = env!("CARGO_BIN_EXE_weir");
-    let exists = |path: &str| {
+    let command = &*shown.command;
+    let exists = |path: &str, folder: &Path| {
+        let path = path.trim_end_matches("/*");
+        assert!(folder.join(path).exists(), "{path} of `{command}`");
+    };
+    let exists_here = |path: &str| exists(path, tools::repository());
+    // What needs containers or a long build is run by the workflow.
+    let in_workflow = |part: &str| {
+        let workflow = tools::file(".github/workflows/tests.yaml");
         assert!(
-            tools::repository().join(path).exists(),
-            "{path} of `{}`",
-            shown.command
+            workflow.contains(part),
+            "no step of the workflow runs `{part}`"
         );
     };
-    let here = |command: &str| shell(tools::repository(), command);
-    match shown.command.split_whitespace().collect::<Vec<_>>()[..] {
-        // .github/workflows/tests.yaml runs it: a release build takes minutes.
-        ["cargo", "install", "--locked", "--path", "."] => {
-            assert!(tools::file(".github/workflows/tests.yaml").contains(&shown.command));
+    let words: Vec<_> = command.split_whitespace().collect();
+    match words[..] {
+        ["weir", ..] => {
+            let line = command.replacen("weir", BINARY, 1);
+            assert_shows(shown, &shell(tools::repository(), &line));
         }
-        ["weir", ..] => assert_shows(shown, &here(&shown.command.replacen("weir", binary, 1))),
-        ["sha256sum" | "tar", ..] => assert_shows(shown, &shell(release, &shown.command)),
+        ["sha256sum" | "tar", ..] => assert_shows(shown, &shell(release, command)),
         [program, "--version"] if program.starts_with("weir-") => {
-            assert_shows(shown, &shell(release, &shown.command));
+            assert_shows(shown, &shell(release, command));
         }
-        ["gh", "attestation", "verify", archive, "--repo", _] => {
-            assert!(release.join(archive).is_file(), "{archive}");
+        ["gh", "attestation", "verify", archive, "--repo", _] => exists(archive, release),
+        ["cargo", "install", ..]
+        | ["docker", "compose", ..]
+        | ["curl", ..]
+        | ["deploy/build-image.sh"] => in_workflow(command),
+        ["docker", "run", ref options @ .., image] => {
+            assert_eq!(image, concat!("weir:", env!("CARGO_PKG_VERSION")));
+            in_workflow(&format!("docker run {} ", options.join(" ")));
         }
-        // build_image_sh_builds_for_this_machine_or_for_both_architectures and
-        // build_binary_sh_builds_dependencies_and_weir run these scripts.
-        ["deploy/build-image.sh", ref arguments @ ..] => assert_builds_an_image(arguments),
+        ["deploy/build-image.sh", "--output", _] => drop(build_image(&["--output", "/dev/null"])),
+        ["deploy/build-image.sh", ref arguments @ ..] => drop(build_image(arguments)),
         [
             "deploy/build-binary.sh",
             ref options @ ..,
             "amd64" | "arm64",
         ] => {
-            let script = tools::file("deploy/build-binary.sh");
-            assert!(
-                options
-                    .iter()
-                    .all(|option| script.contains(&format!("#   {option} "))),
-                "{options:?} are not explained in the script"
-            );
+            let (output, _) = build_binary(&[options, &[FOREIGN.0]].concat());
+            assert!(output.status.success(), "{command}: {}", printed(&output));
         }
-        ["docker", "run", .., image] => assert_eq!(image, IMAGE),
-        [
-            "docker",
-            "compose",
-            "-f",
-            file,
-            "up",
-            "--build",
-            "--detach",
-            "--wait",
-        ] => exists(file),
-        // The workflow `tests` asks it.
-        ["curl", "-i", "localhost:10000/"] => {}
         ["install", "-m", "755", source, _] | ["install", "-D", "-m", "644", "-t", _, source] => {
-            assert!(
-                release.join(source.trim_end_matches("/*")).exists(),
-                "{source}"
-            );
+            exists(source, release);
         }
-        ["install", "-m", "644", source, _] => exists(source),
-        ["systemctl", "enable", "--now", "weir"] => exists("deploy/systemd/weir.service"),
-        ["tests/run.sh" | "tests/deploy.sh"] => exists(&shown.command),
+        ["systemctl", "enable", "--now", "weir"] => exists_here("deploy/systemd/weir.service"),
+        // tests/deploy/chart.py renders what helm gets, and builds what kubectl gets.
+        ["helm", "install", _, path, ..]
+        | ["helm", "upgrade", "--install", _, path, ..]
+        | ["kubectl", "apply", "-k" | "-f", path]
+        | ["install", "-m", "644", path, _]
+        | [path @ ("tests/run.sh" | "tests/deploy.sh")] => exists_here(path),
+        ["envoy", "-c", file] => envoy::validate(&tools::file(file)),
         // tests/it/deploy/release.rs runs these.
-        ["deploy/release.sh", command, ..] => {
-            assert!(release::COMMANDS.contains(&command), "{command}");
-        }
-        ["git", "commit" | "tag" | "push", ..] => {}
-        _ => panic!("no test runs `{}`", shown.command),
+        ["deploy/release.sh", name, ..] => assert!(release::COMMANDS.contains(&name), "{name}"),
+        ["helm", "test", _] | ["git", "commit" | "tag" | "push", ..] => {}
+        _ => panic!("no test runs `{command}`"),
     }
-}
-
-/// What a shell line prints in a folder; it must succeed.
-fn shell(folder: &Path, line: &str) -> String {
-    let output = Command::new("sh")
-        .args(["-c", line])
-        .current_dir(folder)
-        .output()
-        .expect("a shell");
-    assert!(output.status.success(), "`{line}`: {}", printed(&output));
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
 fn every_command_of_the_pages_runs() {
     let folder = tempfile::tempdir().expect("a folder");
-    let binary = PathBuf::from(env!("CARGO_BIN_EXE_weir"));
-    release::run(
-        tools::repository(),
-        &[
-            "package",
-            &binary.to_string_lossy(),
-            "amd64",
-            &folder.path().to_string_lossy(),
-        ],
-    );
-    release::run(
-        tools::repository(),
-        &["checksums", &folder.path().to_string_lossy()],
-    );
-    for page in ["deploy/install.md", "RELEASING.md"] {
+    let program = release::program(folder.path());
+    let release = folder.path().join("release");
+    let files = release.display().to_string();
+    for arguments in [
+        &["package", &program, "amd64", &files][..],
+        &["checksums", &files],
+    ] {
+        release::run(tools::repository(), arguments);
+    }
+    for page in [
+        "deploy/README.md",
+        "deploy/envoy/README.md",
+        "deploy/install.md",
+        "RELEASING.md",
+    ] {
         // Commands of a list are indented.
         let text: String = tools::file(page)
             .lines()
             .map(|line| format!("{}\n", line.strip_prefix("   ").unwrap_or(line)))
             .collect();
         let commands = console(&text);
-        assert!(commands.len() > 8, "{page}: {}", commands.len());
+        assert!(commands.len() > 6, "{page}: {}", commands.len());
         for shown in &commands {
-            run(shown, folder.path());
+            run(shown, &release);
         }
     }
 }
 
-/// What the page says of the image is what the Dockerfile says.
 #[test]
-fn the_page_describes_the_image() {
-    let page = tools::file("deploy/install.md");
-    let user = super::image::user();
-    let ports = super::dockerfile::last_stage("EXPOSE");
-    let ports: Vec<_> = ports.split(' ').collect();
-    assert!(page.contains(&format!(
-        "| user | {}, ",
-        user.split(':').next().expect("a user")
-    )));
-    assert!(page.contains(&format!(
-        "| ports | {} (HTTP), {} (gRPC) |",
-        ports[0], ports[1]
-    )));
-    assert!(page.contains(&format!(
-        "`HEALTHCHECK` runs `{}`",
-        super::image::health_check().join(" ")
-    )));
+fn the_tables_of_files_name_what_is_there() {
+    for folder in ["deploy", "deploy/envoy"] {
+        let page = tools::file(&format!("{folder}/README.md"));
+        for row in page.lines().filter_map(|line| line.strip_prefix("| `")) {
+            let (cell, _) = row.split_once('|').expect("a first cell");
+            for name in cell.split(", ").map(|name| name.trim().trim_matches('`')) {
+                let path = tools::repository().join(folder).join(name);
+                assert!(path.exists(), "{folder} has no {name}");
+            }
+        }
+    }
+}
+
+/// A setting of the unit.
+fn of_unit(name: &str) -> String {
+    let unit = tools::file("deploy/systemd/weir.service");
+    let mut values = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    values.next().expect("a value").to_owned()
 }
 
 /// The paths that the support desk's page sets are those that the unit and its addition give.
 #[test]
 fn the_unit_of_systemd_keeps_what_the_support_desk_writes() {
-    let (unit, page) = (
-        tools::file("deploy/systemd/weir.service"),
-        tools::file("deploy/support-desk.md"),
-    );
-    let value = |name: &str| {
-        page.split(&format!("{name}="))
-            .nth(1)
-            .expect(name)
-            .split(['\\', '\'', ' ', '`', '\n'])
-            .next()
-            .expect("a value")
-    };
-    let state = unit
-        .lines()
-        .find_map(|line| line.strip_prefix("StateDirectory="))
-        .expect("a folder to write in");
-    assert!(
-        page.contains(&format!("OVERRIDES_FILE=/var/lib/{state}/")),
-        "what the process may write"
-    );
-    let (credential, path) = value("LoadCredential")
-        .split_once(':')
-        .expect("a name and a path");
-    assert!(
-        page.contains(&format!(
-            "ADMIN_TOKEN_FILE=/run/credentials/weir.service/{credential}\\n"
-        )),
-        "the copy of systemd"
-    );
-    assert!(
-        page.contains(&format!("install -m 600 tokens {path}\n")),
-        "where the page puts it"
-    );
+    let page = tools::file("deploy/support-desk.md");
+    for text in [
+        format!("OVERRIDES_FILE=/var/lib/{}/", of_unit("StateDirectory")),
+        "install -m 600 tokens /etc/weir-tokens\n".to_owned(),
+        "LoadCredential=tokens:/etc/weir-tokens\\n".to_owned(),
+        "ADMIN_TOKEN_FILE=/run/credentials/weir.service/tokens\\n".to_owned(),
+    ] {
+        assert!(page.contains(&text), "the page has no {text}");
+    }
 }
 
 /// The unit starts what the page installs, with a command line that Weir accepts.
 #[test]
 fn the_unit_of_systemd_starts_weir() {
-    let unit = tools::file("deploy/systemd/weir.service");
-    let start = unit
-        .lines()
-        .find_map(|line| line.strip_prefix("ExecStart="))
-        .expect("a command");
+    let start = of_unit("ExecStart");
     let words: Vec<_> = start.split(' ').collect();
     let (program, arguments) = words.split_first().expect("a program");
+    let installed = format!("/weir {}/\n", program.trim_end_matches("/weir"));
     assert!(
-        tools::file("deploy/install.md")
-            .contains(&format!("/weir {}/\n", program.trim_end_matches("/weir"))),
-        "where the page installs it"
+        tools::file("deploy/install.md").contains(&installed),
+        "{installed}"
     );
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     let config = tools::repository().join("config").display().to_string();
-    command.args(arguments.iter().map(|word| {
-        if *word == "/etc/weir" {
-            config.as_str()
-        } else {
-            word
-        }
-    }));
-    command
-        .args([
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--grpc-host",
-            "127.0.0.1",
-            "--grpc-port",
-            "0",
-            "--debug-port",
-            "0",
-        ])
-        .env_clear();
-    let mut weir = crate::support::Weir::spawn(command, tempfile::tempdir().expect("a folder"));
+    let here = arguments
+        .iter()
+        .map(|word| if *word == "/etc/weir" { &*config } else { word });
+    let mut command = Command::new(BINARY);
+    // Free ports, after the command.
+    command.args(here).args(&weir::ARGUMENTS[1..]).env_clear();
+    let mut weir = Weir::spawn(command, tempfile::tempdir().expect("a folder"));
     assert_eq!(weir.get("/healthcheck").0, 200);
     weir.signal("KILL");
     weir.wait();
-    let grace = unit
-        .lines()
-        .find_map(|line| line.strip_prefix("TimeoutStopSec="))
-        .and_then(|value| value.parse::<u32>().ok());
-    assert!(
-        grace.is_some_and(|seconds| seconds >= 15),
-        "DRAIN_DELAY and 10 s for requests in flight"
-    );
+    // DRAIN_DELAY and 10 s for requests in flight.
+    let grace = of_unit("TimeoutStopSec").parse::<u32>();
+    assert!(grace.is_ok_and(|seconds| seconds >= 15));
 }

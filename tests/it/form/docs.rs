@@ -19,8 +19,8 @@ use crate::service::envoy::example_configuration;
 use crate::support::envoy::Envoy;
 use crate::support::{RedisServer, Weir, http_client, tools, wait};
 
-/// Pages whose commands need Docker, Kubernetes or a release: deploy.rs and deploy/install.rs run
-/// what they can of them.
+/// Pages whose commands need Docker, Kubernetes or a release: deploy/install.rs runs what it can of
+/// them.
 const COMMANDS_ELSEWHERE: [&str; 4] = [
     "RELEASING.md",
     "deploy/README.md",

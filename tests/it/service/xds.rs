@@ -9,6 +9,8 @@ mod memory;
 mod overlay;
 mod refusals;
 
+pub(crate) use connection::server_config;
+
 use std::time::{Duration, Instant};
 
 use weir::core::proto::rate_limit_response::Code;

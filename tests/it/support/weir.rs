@@ -14,7 +14,7 @@ use super::log::Log;
 use super::wait::{eventually, eventually_async};
 
 /// The arguments of every process: any free ports of the loopback interface.
-const ARGUMENTS: [&str; 11] = [
+pub const ARGUMENTS: [&str; 11] = [
     "serve",
     "--host",
     "127.0.0.1",

@@ -230,7 +230,7 @@ async fn a_configuration_beyond_the_bound_is_refused_by_name() {
 
 /// TLS as Envoy Gateway's control plane has it: a certificate of its own authority, and one asked
 /// from each client.
-fn server_config(authority: &Authority, issued: &Issued) -> ServerConfig {
+pub(crate) fn server_config(authority: &Authority, issued: &Issued) -> ServerConfig {
     let certificates = |pem: &str| {
         CertificateDer::pem_slice_iter(pem.as_bytes())
             .collect::<Result<Vec<_>, _>>()
