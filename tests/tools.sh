@@ -187,12 +187,12 @@ need_grpcurl() {
 
 need_kustomize() {
     go_tool WEIR_TEST_KUSTOMIZE kustomize "$kustomize_version" sigs.k8s.io/kustomize/kustomize/v5 \
-        "tests with kustomize (the files of deploy/kubernetes are checked one by one without it)"
+        "tests of the overlays in deploy/kubernetes"
 }
 
 need_helm() {
     go_tool WEIR_TEST_HELM helm "$helm_version" helm.sh/helm/v4/cmd/helm \
-        "tests of the chart in deploy/helm/weir (its values and the names of its variables are checked without it)"
+        "tests of the chart in deploy/helm/weir (the names of its variables are checked without it)"
 }
 
 # Definitions of custom resources, from the modules of the projects that have them. WEIR_TEST_CRDS are their folders, separated by colons.
@@ -254,6 +254,5 @@ install_tools() {
     need_envoy
     need_kubernetes_validate
     need_grpcurl
-    need_kustomize
     need_promtool
 }

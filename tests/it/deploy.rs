@@ -1,7 +1,6 @@
 //! The files in `deploy/` as users run them: the image, Envoy's configurations, alerts, scripts, and
 //! the commands of the pages. `tests/deploy.sh` has the chart and the manifests.
 
-mod chart;
 mod compose;
 pub mod examples;
 mod gateways;
@@ -9,9 +8,10 @@ mod generated;
 mod image;
 mod install;
 mod istio;
-mod kubernetes;
 mod monitoring;
 mod release;
+mod settings;
+mod stores;
 
 use std::path::Path;
 use std::process::{Command, Output};

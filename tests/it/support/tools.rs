@@ -24,7 +24,7 @@ pub fn envoy() -> PathBuf {
     required("Envoy", "WEIR_TEST_ENVOY", "envoy-", "envoy")
 }
 
-/// kubernetes-validate, which checks manifests against the published schemas of Kubernetes.
+/// kubernetes-validate, whose Python has the library that checks JSON against a schema.
 pub fn kubernetes_validate() -> PathBuf {
     required(
         "kubernetes-validate",
@@ -52,17 +52,9 @@ pub fn image_binary() -> Option<PathBuf> {
 
 /// grpcurl; `None` only when `tests/run.sh` reported that it cannot be installed.
 pub fn grpcurl() -> Option<PathBuf> {
-    unless_none("grpcurl", "WEIR_TEST_GRPCURL")
-}
-
-/// kustomize; `None` only when `tests/run.sh` reported that it cannot be installed.
-pub fn kustomize() -> Option<PathBuf> {
-    unless_none("kustomize", "WEIR_TEST_KUSTOMIZE")
-}
-
-fn unless_none(name: &str, variable: &str) -> Option<PathBuf> {
+    let variable = "WEIR_TEST_GRPCURL";
     (variable_value(variable).as_deref() != Some("none".as_ref()))
-        .then(|| required(name, variable, "bin", &format!("{name}-")))
+        .then(|| required("grpcurl", variable, "bin", "grpcurl-"))
 }
 
 #[expect(

@@ -1,19 +1,19 @@
-//! The Sentinels and the cluster of the overlays, run without containers: the commands, scripts and
-//! files of the manifests, on addresses of the loopback interface that have the names of the pods.
-//! A pod that restarts gets another address, as in Kubernetes.
+//! The Sentinels and the cluster of the overlays of `deploy/kubernetes`, run without containers:
+//! the commands, scripts and files of the manifests, on addresses of the loopback interface that
+//! have the names of the pods. A pod that restarts gets another address, as in Kubernetes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use ::weir::core::proto::rate_limit_response::Code;
 use serde_json::Value;
 use tempfile::TempDir;
-use weir::core::proto::rate_limit_response::Code;
 
-use super::{at, documents, environment, items, overlay_folder, text};
-use crate::deploy::image::is_root;
+use super::image::is_root;
+use super::{at, documents, environment, items, printed, text};
 use crate::support::wait::{eventually, eventually_async};
-use crate::support::{Client, Weir, descriptor, request, tools};
+use crate::support::{Client, Weir, descriptor, request, tools, weir};
 
 /// A limit per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -22,6 +22,10 @@ descriptors:
   - key: user
     rate_limit: { unit: year, requests_per_unit: 20 }
 ";
+
+fn overlay_folder(overlay: &str) -> String {
+    format!("deploy/kubernetes/overlays/{overlay}")
+}
 
 /// A command in a mount namespace of its own.
 fn isolated() -> Command {
@@ -109,7 +113,7 @@ impl Pods {
         for folder in [&root, &data] {
             std::fs::create_dir_all(folder).expect("a folder");
         }
-        let script = tools::repository().join("tests/it/deploy/kubernetes/pod.sh");
+        let script = tools::repository().join("tests/it/deploy/stores/pod.sh");
         let config = tools::repository()
             .join(overlay_folder(self.overlay))
             .join("config");
@@ -180,20 +184,13 @@ impl Pods {
 
     /// Kills the containers of a pod.
     fn kill(&mut self, pod: u64) {
-        let names: Vec<_> = self
-            .containers
-            .keys()
-            .filter(|(of, _)| *of == pod)
-            .cloned()
-            .collect();
-        for mut child in names
-            .iter()
-            .filter_map(|name| self.containers.remove(name))
-            .collect::<Vec<_>>()
-        {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.containers.retain(|(number, _), child| {
+            if *number == pod {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            *number != pod
+        });
     }
 
     /// Forgets what a pod has in volumes that end with it.
@@ -225,21 +222,8 @@ impl Pods {
             .args(["sh", "-ec", "mount --bind \"$0\" /etc/hosts; exec \"$@\""])
             .arg(self.hosts())
             .arg(env!("CARGO_BIN_EXE_weir"));
-        command.args([
-            "serve",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--grpc-host",
-            "127.0.0.1",
-            "--grpc-port",
-            "0",
-            "--debug-port",
-            "0",
-        ]);
+        command.args(weir::ARGUMENTS).arg("--config");
         command
-            .arg("--config")
             .arg(limits.path())
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
@@ -285,15 +269,18 @@ async fn ask_until_answered(client: &mut Client, user: &str) -> u32 {
     }
 }
 
-/// A Sentinel is asked, which says the same as the others in the end.
+/// Waits until a condition holds.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let holds = eventually_async(|| condition().then_some(())).await;
+    assert!(holds.is_some(), "not in time: {what}");
+}
+
+/// A Sentinel is asked; the others agree in the end.
 async fn wait_for_primary(pods: &Pods, asked: u64, is_right: impl Fn(&str) -> bool) -> String {
     let primary = || {
         let reply = pods.run(asked, "26379", "SENTINEL GET-MASTER-ADDR-BY-NAME ratelimit");
-        reply
-            .lines()
-            .next()
-            .map(str::to_owned)
-            .filter(|name| is_right(name))
+        let name = reply.lines().next().map(str::to_owned);
+        name.filter(|name| is_right(name))
     };
     eventually_async(primary).await.expect("a primary")
 }
@@ -306,43 +293,32 @@ async fn sentinels_replace_a_primary_and_it_comes_back_as_a_replica() {
     }
     let first = "ratelimit-redis-0.ratelimit-redis";
     assert_eq!(wait_for_primary(&pods, 2, |_| true).await, first);
-    let in_sync = || {
-        pods.run(0, "6379", "INFO replication")
-            .matches("state=online")
-            .count()
-            == 2
-    };
-    assert!(
-        eventually_async(|| in_sync().then_some(())).await.is_some(),
-        "two replicas"
-    );
+    let replicas = || pods.run(0, "6379", "INFO replication");
+    until("two replicas", || {
+        replicas().matches("state=online").count() == 2
+    })
+    .await;
     // They look every ten seconds; a failover before that would not know the second replica.
     let knows_all = |pod| {
         let known = pods.run(pod, "26379", "SENTINEL MASTER ratelimit");
         known.contains("num-other-sentinels\n2\n") && known.contains("num-slaves\n2\n")
     };
-    assert!(
-        eventually_async(|| (0..3).all(knows_all).then_some(()))
-            .await
-            .is_some(),
-        "three Sentinels that know two replicas"
-    );
+    until("three Sentinels that know two replicas", || {
+        (0..3).all(knows_all)
+    })
+    .await;
     let weir = pods.weir();
     let client = &mut weir.client().await;
     assert_eq!(ask_until_answered(client, "a").await, 19);
     assert_eq!(ask(client, "a").await, Some(18));
-    assert!(
-        eventually_async(|| (pods.counters(1) == 1).then_some(()))
-            .await
-            .is_some(),
-        "replicated"
-    );
+    until("replicated", || pods.counters(1) == 1).await;
 
     pods.kill(0);
     let second = wait_for_primary(&pods, 2, |name| name != first).await;
+    let is_name = second.ends_with(".ratelimit-redis");
     assert!(
-        second.ends_with(".ratelimit-redis"),
-        "{second} is no name, and an address would not be that of the pod after a restart"
+        is_name,
+        "{second}: an address would not be that of the pod after a restart"
     );
     // Requests whose answers were lost may have counted.
     let remaining = ask_until_answered(client, "a").await;
@@ -355,20 +331,12 @@ async fn sentinels_replace_a_primary_and_it_comes_back_as_a_replica() {
     pods.forget(0);
     pods.move_pod(0);
     pods.start(0);
-    let role = || pods.run(0, "6379", "ROLE");
-    let follows = eventually_async(|| {
-        role()
-            .starts_with(&format!("slave\n{second}\n6379\nconnected"))
-            .then_some(())
+    let expected = format!("slave\n{second}\n6379\nconnected");
+    until("a replica of the second", || {
+        pods.run(0, "6379", "ROLE").starts_with(&expected)
     })
     .await;
-    assert!(follows.is_some(), "a replica of {second}: {}", role());
-    assert_eq!(
-        pods.run(0, "26379", "SENTINEL GET-MASTER-ADDR-BY-NAME ratelimit")
-            .lines()
-            .next(),
-        Some(&*second)
-    );
+    assert_eq!(wait_for_primary(&pods, 0, |_| true).await, second);
     assert_eq!(ask(client, "a").await, Some(remaining - 1));
 }
 
@@ -381,42 +349,25 @@ async fn a_cluster_is_created_once_survives_a_primary_and_a_restart_with_other_a
     }
     let job = documents(&format!("{}/create.yaml", overlay_folder("redis-cluster"))).remove(0);
     for expected in ["All 16384 slots covered", "the cluster exists"] {
-        let output = pods
-            .command("create", at(&job, "/spec/template/spec/containers/0"))
-            .stdout(Stdio::piped())
-            .output()
-            .expect("it runs");
-        let output_text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && output_text.contains(expected),
-            "{output_text}"
-        );
+        let mut create = pods.command("create", at(&job, "/spec/template/spec/containers/0"));
+        let output = create.stdout(Stdio::piped()).output().expect("it runs");
+        let is_created = output.status.success() && printed(&output).contains(expected);
+        assert!(is_created, "{}", printed(&output));
     }
     wait_for_cluster(&pods).await;
-    let nodes = || pods.run(5, "6379", "CLUSTER NODES");
-    let has_replicas =
-        || nodes().matches(" slave ").count() + nodes().matches("myself,slave ").count() == 3;
-    assert!(
-        eventually_async(|| has_replicas().then_some(()))
-            .await
-            .is_some(),
-        "{}",
-        nodes()
-    );
+    let nodes = || pods.run(5, "6379", "CLUSTER NODES").replace("myself,", "");
+    until("three replicas", || nodes().matches(" slave ").count() == 3).await;
     let weir = pods.weir();
     let client = &mut weir.client().await;
     for user in USERS {
         assert_eq!(ask_until_answered(client, user).await, 19);
     }
-    assert!(
-        (0..3).all(|pod| pods.counters(pod) > 0),
-        "each primary has counters"
-    );
-    let replicated = eventually_async(|| {
-        ((3..6).map(|pod| pods.counters(pod)).sum::<usize>() == USERS.len()).then_some(())
+    let counters = |of: std::ops::Range<u64>| of.map(|pod| pods.counters(pod)).collect::<Vec<_>>();
+    assert!(!counters(0..3).contains(&0), "each primary has counters");
+    until("replicated", || {
+        counters(3..6).iter().sum::<usize>() == USERS.len()
     })
     .await;
-    assert!(replicated.is_some());
 
     pods.kill(0);
     for user in USERS {
@@ -444,29 +395,22 @@ async fn a_cluster_is_created_once_survives_a_primary_and_a_restart_with_other_a
 /// Waits until each node is connected to all others at their addresses, and is ready by the probe
 /// of the manifest.
 async fn wait_for_cluster(pods: &Pods) {
-    let probe = items(
-        &pods.set,
-        "/spec/template/spec/containers/0/readinessProbe/exec/command",
-    )
-    .to_vec();
+    let probe = "/spec/template/spec/containers/0/readinessProbe/exec/command";
+    let probe: Vec<_> = items(&pods.set, probe)
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     let is_ready = |pod: u64| {
         let nodes = pods.run(pod, "6379", "CLUSTER NODES");
         let sees = |other: u64| {
-            nodes.lines().any(|line| {
-                line.contains(&format!("{}:6379@", pods.address(other)))
-                    && line.contains(" connected")
-            })
+            let address = format!("{}:6379@", pods.address(other));
+            nodes
+                .lines()
+                .any(|line| line.contains(&address) && line.contains(" connected"))
         };
-        let words: Vec<_> = probe.iter().filter_map(Value::as_str).collect();
-        let succeeds = || {
-            Command::new(words[0])
-                .args(&words[1..])
-                .env("POD_IP", pods.address(pod))
-                .status()
-                .is_ok_and(|status| status.success())
-        };
-        (0..pods.count()).all(sees) && succeeds()
+        let mut command = Command::new(probe[0]);
+        command.args(&probe[1..]).env("POD_IP", pods.address(pod));
+        (0..pods.count()).all(sees) && command.status().is_ok_and(|status| status.success())
     };
-    let ready = eventually_async(|| (0..pods.count()).all(is_ready).then_some(())).await;
-    assert!(ready.is_some(), "{}", pods.run(0, "6379", "CLUSTER NODES"));
+    until("a cluster", || (0..pods.count()).all(is_ready)).await;
 }
