@@ -152,7 +152,7 @@ fn count(folder: &Path) -> Counts {
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(std::env::current_exe().expect("a program"));
     command.args([
-        "instructions::cases::counted",
+        "service::instructions::cases::counted",
         "--exact",
         "--ignored",
         "--nocapture",
