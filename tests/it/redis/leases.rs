@@ -2,7 +2,6 @@
 //! beyond a limit.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +11,8 @@ use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitRequest, RateLimitResponse};
 
 use crate::support::sentinel::SentinelSet;
-use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, exclusive, request, wait};
+use crate::support::wait;
+use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, exclusive, request};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -510,17 +510,22 @@ async fn the_memory_store_has_no_leases() {
     assert_eq!(weir.metric("weir_lease_answers_total"), Some(0.0));
 }
 
-/// A failover that loses nothing admits nothing beyond the limit. It may take longer than a
-/// connection lives whose client answers no PING: other threads do.
+/// A failover that loses no counts: exactly the limit passes, but for what the store counted and did
+/// not answer. Such a hit is lost, and such a draw too; a draw is of at most half of what is left.
+///
+/// The failover may take longer than a connection lives whose client answers no PING: other threads
+/// do.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failover_admits_no_more_than_the_limit() {
+async fn a_failover_admits_the_limit() {
+    const LIMIT: usize = 3_000;
     let _exclusive = exclusive();
     let mut set = SentinelSet::start(1);
     let url = set.url();
+    // A timeout so long that no answer of a Redis that is well is late.
     let environment = [
         ("REDIS_URL", url.as_str()),
         ("REDIS_TYPE", "sentinel"),
-        ("STORE_TIMEOUT", "200ms"),
+        ("STORE_TIMEOUT", "5s"),
     ];
     let weirs = [(); 2].map(|()| Weir::start(&[("limits.yaml", LIMITS)], &environment));
     let clients = join_all(weirs.iter().map(Weir::client)).await;
@@ -528,6 +533,7 @@ async fn a_failover_admits_no_more_than_the_limit() {
     for client in &clients {
         passed += admitted(client, "small", 1, (900, 16)).await;
     }
+    assert_eq!(passed, 1_800, "all were answered, so no draw is lost");
     let old = set.primary();
     // All that was counted is on the replica too.
     let mut connection = set.server(old).connection();
@@ -543,7 +549,7 @@ async fn a_failover_admits_no_more_than_the_limit() {
     for client in &clients {
         passed += admitted(client, "small", 1, (400, 16)).await;
     }
-    set.wait_for_switch_from(old);
+    let (new, _) = set.wait_for_switch_from(old);
     // Until the new primary answers, the failure policy denies all.
     for client in &clients {
         let mut client = client.clone();
@@ -555,18 +561,35 @@ async fn a_failover_admits_no_more_than_the_limit() {
         let answers = tokio::time::timeout(wait::TIMEOUT, answers).await;
         answers.expect("the new primary answers");
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    while !stop.load(Ordering::Relaxed) {
+    let total = |series: &str| -> f64 { weirs.iter().filter_map(|weir| weir.metric(series)).sum() };
+    let unanswered = || {
+        let draws = total("weir_lease_draws_total{result=\"failed\"}");
+        (draws, total("weir_outage_answers_total{policy=\"deny\"}"))
+    };
+    let before = unanswered();
+    // The failure policy denies as a limit does that is used up: the counter says which it was.
+    let counter = set.server(new).keys();
+    let counter = counter
+        .iter()
+        .find(|key| *key != "mark")
+        .expect("a counter");
+    loop {
         let mut more = 0;
         for client in &clients {
             more += admitted(client, "small", 1, (400, 16)).await;
         }
         passed += more;
-        let is_over = ask(&mut clients[0].clone(), "small", 0)
-            .await
-            .overall_code();
-        stop.store(more == 0 && is_over == Code::OverLimit, Ordering::Relaxed);
+        let counted: usize = set.server(new).run(&["GET", counter]);
+        if more == 0 && counted >= LIMIT {
+            break;
+        }
     }
-    assert!(passed <= 3_000, "{passed}");
-    assert!(passed >= 2_500, "{passed}");
+    let (draws, hits) = unanswered();
+    let lost = (draws - before.0) * 600.0 + (hits - before.1);
+    assert!(passed <= LIMIT, "{passed}");
+    assert!(
+        passed as f64 + lost >= LIMIT as f64,
+        "{passed}, {lost} lost"
+    );
+    println!("{passed} passed, at most {lost} were lost");
 }
