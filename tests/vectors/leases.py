@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """The model of leases: their rules for a fixed window, random worlds that try to exceed a limit, and leases.txt.
 
-    tests/vectors/leases.py --check 200                               # random worlds: no window admits more than its limit
-    tests/vectors/leases.py --mutants                                 # a broken rule exceeds a limit in some world, each of four
+    tests/vectors/leases.py --check 200                               # random worlds: no window admits more than its limit, or loses hits
+    tests/vectors/leases.py --mutants                                 # a broken rule is noticed in some world, each of five
     tests/vectors/leases.py --vectors 1500 > tests/vectors/leases.txt # steps with their results, for src/limiter/leases/lease/tests.rs
 
 A world has several processes whose clocks differ by up to 200 parts per million, and one counter. Messages are late or lost, processes crash, the
-counter is reset, hits are given back. Times are whole microseconds. The same seed gives the same world.
+counter is reset, hits are refunded, some that were never used. Times are whole microseconds. The same seed gives the same world.
 """
 
 import argparse
@@ -17,7 +17,8 @@ from collections import Counter, deque
 BUSY, MEASURED, FRESH, RETRY, CLOCKS = 8, 100_000, 1_000_000, 100_000, 4_096
 LARGEST = 2**53
 MUTANTS = {"clamp": "a grant is not clamped to the limit", "arrival": "the end of a lease counts from the arrival of the reply",
-           "window": "what is held is kept into the next window", "take": "a request is answered without taking hits"}
+           "window": "what is held is kept into the next window", "take": "a request is answered without taking hits",
+           "fall": "a count that falls voids what is held"}
 
 
 class Limit:
@@ -42,7 +43,7 @@ class Lease:
             setattr(self, field, 0)
 
     def measure(self, now, hits, limit):
-        measured, passed = min(MEASURED, limit.window // 20), now - self.slot
+        measured, passed = min(MEASURED, limit.window // 20), max(0, now - self.slot)
         if passed >= measured:
             is_next, self.slot = passed < 2 * measured, now
             self.requests_before, self.requests_now = is_next * self.requests_now, 0
@@ -105,8 +106,11 @@ class Lease:
             if now >= self.until:
                 if self.mutant != "window":
                     ended, self.rest = self.rest, 0
-            elif began >= self.known_at and (count if position is None else position) < self.known:
-                void, self.rest = self.rest, 0
+            elif began >= self.known_at:
+                # What is held is a part of the count, unless the counter was reset.
+                before = count if position is None else position
+                void = self.rest if self.mutant == "fall" and before < self.known else max(0, self.rest - before)
+                self.rest -= void
             if position is not None:
                 granted = ahead if self.mutant == "clamp" else max(0, min(ahead, limit.limit - position - hits))
             self.rest += granted
@@ -130,14 +134,18 @@ class Counted:
     def __init__(self, limit):
         self.limit, self.number, self.count = limit, 0, 0
 
-    def hit(self, now, hits):
+    def before(self, now):
         number = now // self.limit.window
         if number != self.number:
             self.number, self.count = number, 0
+        return self.count
+
+    def hit(self, now, hits):
+        self.before(now)
         allowed = hits < 0 or self.count + hits <= self.limit.limit
         if allowed or self.limit.count_denied:
             self.count = max(0, self.count + hits)
-        return allowed, self.count, (number + 1) * self.limit.window - now
+        return allowed, self.count, (self.number + 1) * self.limit.window - now
 
 
 class World:
@@ -147,19 +155,23 @@ class World:
         rng = self.rng = random.Random(seed)
         self.mutant, self.now, self.queue, self.number = mutant, self.START, [], 0
         count = rng.randint(1, 5)
-        self.limit = Limit(rng.choice([1, 20, 200, 700, 1_500]), rng.choice([300_000, 300_000, 1_000_000]), rng.choice([1, 2, 4, 8]), rng.random() < 0.6)
-        self.store, self.length = Counted(self.limit), rng.randint(800_000, 2_500_000)
+        self.limit = Limit(rng.choice([1, 20, 200, 700, 1_500]), rng.choice([300_000, 300_000, 1_000_000, 4_000_000]), rng.choice([1, 2, 4, 8]), rng.random() < 0.6)
+        self.store, self.length = Counted(self.limit), rng.randint(800_000, 2_500_000) + self.limit.window
         self.largest = rng.choice([1, 1, 5, 50])
         self.loads = [rng.choice([0.5, 0.9, 3]) for _ in range(12)]   # of the windows in turn, in limits
         # The time of a message, and how many are far later, and are lost.
         self.way, self.late = rng.choice([150, 12_000]), rng.choice([0, 0.02])
         self.leases, self.crashes = [Lease(mutant) for _ in range(count)], [0] * count
         self.clocks, self.weights = [rng.randint(-200, 200) for _ in range(count)], [rng.randint(1, 20) for _ in range(count)]
+        self.pauses, self.refunds = rng.choice([0, 0, 0.01]), rng.choice([0, 0, 6, 300])
+        self.refunds_unused = rng.random() < 0.3
         self.excused = [0] * count              # held hits of a counter that was reset
         self.resets = 0
-        self.admitted, self.given, self.refused, self.lost = Counter(), Counter(), Counter(), Counter()
-        self.most = Counter()                   # the most hits that a process held behind a draw, by window
-        self.disturbed = set()                  # windows with a reset or a give-back
+        # Hits of windows: admitted, refunded, refused and counted, counted and neither used nor held.
+        self.admitted, self.refunded, self.denied, self.lost = Counter(), Counter(), Counter(), Counter()
+        self.most = Counter()                   # the most hits that a process held after a draw, by window
+        self.disturbed = set()                  # windows with a reset, or a refund of more than was used
+        self.problem = None
 
     def clock(self, replica, now=None):
         now = self.now if now is None else now
@@ -180,23 +192,23 @@ class World:
         while when < self.START + self.length:
             wanted = self.limit.limit * self.loads[int(when // window) % len(self.loads)]
             when += rng.expovariate(min(0.008, max(0.0003, 2 * wanted / (1 + self.largest) / window)))
+            if rng.random() < self.pauses:
+                when += rng.randint(900_000, 1_500_000)
             self.at(int(when), self.request, rng.choices(range(len(self.leases)), self.weights)[0], min(rng.randint(1, self.largest), self.limit.limit))
-        for rare, times in ((self.crash, 3), (self.reset, 1), (self.give_back, 6)):
-            for _ in range(rng.randint(1, times) if rng.random() < 0.3 else 0):
+        for rare, times in ((self.crash, 3 * (rng.random() < 0.3)), (self.reset, rng.random() < 0.3), (self.refund, self.refunds)):
+            for _ in range(times and rng.randint(1, times)):
                 self.at(self.START + rng.randint(0, self.length), rare)
-        while self.queue:
+        while self.queue and not self.problem:
             self.now, _, what, args = heapq.heappop(self.queue)
             what(*args)
-        return self.wrong()
+        return self.problem
 
     def request(self, replica, hits):
         lease, began = self.leases[replica], self.clock(replica)
-        if lease.take_at_once(began, hits, self.limit):
-            return self.held(replica, hits)
-        turn = lease.turn(began, hits, self.limit)
-        if turn[0] == "held":
-            return self.held(replica, hits)
-        self.send([replica, self.crashes[replica], began, hits, turn[1], turn[2]])
+        turn = ("held",) if lease.take_at_once(began, hits, self.limit) else lease.turn(began, hits, self.limit)
+        if turn[0] != "held":
+            return self.send([replica, self.crashes[replica], began, hits, turn[1], turn[2]])
+        self.held(replica, hits)
 
     def send(self, message):
         state = {"done": False}
@@ -206,35 +218,39 @@ class World:
 
     def execute(self, message, state):
         _, _, _, hits, ahead, _ = message
-        verdict, window = self.store.hit(self.now, hits + ahead), self.window()
-        self.lost[window] += hits + ahead           # until a reply says otherwise
+        before, verdict, window = self.store.before(self.now), self.store.hit(self.now, hits + ahead), self.window()
+        counted = verdict[1] - before
+        self.lost[window] += counted                # until a reply says otherwise
         if self.rng.random() >= self.late / 2:
-            self.at(self.now + self.delay(), self.reply, message, state, verdict, window, self.resets)
+            self.at(self.now + self.delay(), self.reply, message, state, verdict, (window, counted, self.refunded[window], self.resets))
 
-    def reply(self, message, state, verdict, window, resets):
-        replica, crashes, began, hits, ahead, draws = message
+    def reply(self, message, state, verdict, executed):
+        (replica, crashes, began, hits, ahead, draws), (window, counted, refunded, resets) = message, executed
         if state["done"] or crashes != self.crashes[replica]:
             return
         state["done"], lease, now = True, self.leases[replica], self.clock(replica)
         answer, granted, void, ended = lease.drawn(began, now, hits, ahead, verdict, self.limit)
-        self.lost[window] -= hits + granted
+        if void and not self.resets and window not in self.disturbed:
+            self.problem = f"{void} hits of window {window} are void, although all refunded hits had been used"
+        is_admitted = bool(answer and answer[0])
+        self.lost[window] -= granted + (hits if counted else 0)
         self.most[window, replica] = max(self.most[window, replica], lease.rest)
-        if void or ended:
-            self.excused[replica] = 0
+        self.excused[replica] = 0 if ended else max(0, self.excused[replica] - void)
         if resets != self.resets:
             self.excused[replica] += granted
-        taken = not (answer and answer[0]) and lease.take(now, hits, self.limit)
+        taken = not is_admitted and lease.take(now, hits, self.limit)
         if draws:
             lease.end_draw()
-        if answer and answer[0]:
-            if resets == self.resets:
-                self.admitted[window] += hits
-        elif taken:
+        if is_admitted:
+            self.used(window, hits * (resets == self.resets))
+        elif counted:
+            self.denied[window] += hits
+        if taken:
             self.held(replica, hits)
         elif answer is None:
             self.send([replica, crashes, began, hits, 0, False])
-        else:
-            self.refused[window] += hits
+        elif not is_admitted:
+            self.is_refused(window, refunded)
 
     def time_out(self, message, state):
         replica, crashes, _, hits, _, draws = message
@@ -252,7 +268,20 @@ class World:
     def held(self, replica, hits):
         less = min(hits, self.excused[replica])
         self.excused[replica] -= less
-        self.admitted[self.window()] += hits - less
+        self.used(self.window(), hits - less)
+
+    def used(self, window, hits):
+        self.admitted[window] += hits
+        if self.admitted[window] - self.refunded[window] > self.limit.limit:
+            self.problem = f"window {window} admitted {self.admitted[window] - self.refunded[window]} of {self.limit.limit}"
+
+    def is_refused(self, window, refunded):
+        """When the store refused hits, the window lacked at most what is held, lost or refused and counted, and a request."""
+        held = sum(hits for (of, _), hits in self.most.items() if of == window)
+        lacks = self.limit.limit - self.admitted[window] + refunded
+        bound = held + self.lost[window] + self.denied[window] + self.largest - 1
+        if window not in self.disturbed and lacks > bound:
+            self.problem = f"window {window} refused hits and lacks {lacks}, of {self.limit.limit}; at most {bound} are held, lost or refused"
 
     def crash(self):
         replica = self.rng.randrange(len(self.leases))
@@ -262,29 +291,19 @@ class World:
 
     def reset(self):
         self.resets += 1
-        self.store.count, self.admitted[self.window()], self.given[self.window()] = 0, 0, 0
+        self.store.count, self.admitted[self.window()], self.refunded[self.window()] = 0, 0, 0
         self.excused = [lease.rest for lease in self.leases]
         self.disturbed.add(self.window())
 
-    def give_back(self):
-        window = self.window()
-        hits = min(self.rng.randint(1, 50), self.admitted[window] - self.given[window])
-        if hits > 0:
-            self.store.hit(self.now, -hits)
-            self.given[window] += hits
+    def refund(self):
+        window, before, hits = self.window(), self.store.before(self.now), self.rng.randint(1, 50)
+        used = self.admitted[window] - self.refunded[window]
+        if self.refunds_unused and hits > used:
             self.disturbed.add(window)
-
-    def wrong(self):
-        """What may never happen, and what did; None if nothing. A window that refused hits lacks at most what is held, what is lost, and a request."""
-        for window, hits in self.admitted.items():
-            if hits - self.given[window] > self.limit.limit:
-                return f"window {window} admitted {hits} of {self.limit.limit}"
-        for window in set(self.refused) - self.disturbed:
-            held = sum(hits for (of, _), hits in self.most.items() if of == window)
-            lacks, bound = self.limit.limit - self.admitted[window], held + self.lost[window] + self.largest - 1
-            if self.refused[window] and lacks > bound:
-                return f"window {window} refused hits and lacks {lacks}, of {self.limit.limit}; at most {bound} are held or lost"
-        return None
+        else:
+            hits = min(hits, used)
+        if hits > 0:
+            self.refunded[window] += before - self.store.hit(self.now, -hits)[1]
 
 
 def check(worlds, mutant=None):
@@ -292,7 +311,7 @@ def check(worlds, mutant=None):
     return next(((seed, wrong) for seed in range(worlds) if (wrong := World(seed, mutant).run())), None)
 
 
-def vectors(steps, seed=38):
+def vectors(steps, seed=40):
     """Random steps of one process; a line `limit` begins with new terms and an empty lease."""
     rng = random.Random(seed)
     print("# Written by leases.py: steps of a lease of a fixed window. Times are microseconds.")
@@ -313,8 +332,10 @@ def vectors(steps, seed=38):
             written += 1
             now += rng.choice([1, 50, 300, 300, 1_000, 3_000, 10_000] + [250_000] * (rng.random() < 0.2))
             hits = min(rng.choice([1, 1, 1, 1, 1, rng.randint(1, 50)]), limit.limit)
-            if rng.random() < 0.02:
+            if rng.random() < 0.05:
                 store.count = 0
+            if rng.random() < 0.04:
+                store.hit(now, -rng.randint(1, 50))
             if rng.random() < 0.06:
                 store.hit(now, rng.randint(1, 1 + limit.limit // rng.choice([2, 20, 20, 20])))
             chance = rng.random()
@@ -358,7 +379,7 @@ def main():
         found = check(args.check)
         if found:
             raise SystemExit(f"world {found[0]}: {found[1]}")
-        print(f"{args.check} worlds: no window admitted more than its limit, or refused more than what was held or lost")
+        print(f"{args.check} worlds: no window admitted more than its limit or lost more than draws without an answer")
     for mutant, what in MUTANTS.items() if args.mutants else ():
         found = check(200, mutant)
         if not found:

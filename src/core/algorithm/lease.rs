@@ -65,12 +65,6 @@ impl Algorithm {
             .checked_sub(hits)
             .filter(|_| is_counted && verdict.used < self.largest_charge())
     }
-
-    /// Whether a count only grows within a window, unless it is reset or lost.
-    #[must_use]
-    pub const fn counts_up(&self) -> bool {
-        matches!(self, Self::FixedWindow(_))
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,21 @@
 //! What this process knows of one key with `lease`: pure rules, with the time as an argument. Times
 //! are in microseconds of the table.
 //!
-//! The rules, and why they hold. The store hands out each position of a window once. This process
-//! admits a hit only by the store's own verdict, or by a position that a draw was granted, at most
-//! the limit, before `until`. `until` is never behind the end of the window of these positions: it
-//! is computed from the instant before the draw was sent, and a 4,096th of the rest is taken off,
-//! which is more than two clocks differ. So a reply that arrives before its own `until` and before
-//! that of the lease is of the same window; one that arrives behind that of the lease begins a new
-//! one; and what a reply behind its own has drawn is lost. No window needs a number.
+//! The rules, and why they hold. The count of a window is never less than the hits that were used
+//! in it and not refunded, and those that all processes hold. A hit is used only by the store's own
+//! verdict, or because it is held, before `until`; and a draw is granted only hits with which the
+//! count is at most the limit. So hits used and held, less those refunded, are at most the limit.
+//! `until` is never after the end of their window: it is computed from the instant before the draw
+//! was sent, and a 4,096th of the rest is taken off, which is more than two clocks differ. So a
+//! reply that arrives before its own `until` and before that of the lease is of the same window;
+//! one that arrives after that of the lease begins a new one; and what a reply after its own has
+//! drawn is lost. No window needs a number.
+//!
+//! A refund takes used hits off the count, and what is held stays a part of it. So a count that
+//! falls voids nothing, unless it is less than what this process alone holds: then the counter was
+//! reset or lost, or hits were refunded that were never used. What is beyond the count is void, and
+//! since nothing counts it any more, its part of the limit is not lost.
+//! Sliding windows take refunds off their newest hits, with and without leases.
 
 use crate::core::algorithm::Algorithm;
 use crate::core::time::Span;
@@ -21,7 +29,7 @@ const BUSY: u64 = 8;
 const MEASURED: u64 = 100_000;
 
 /// After the last reply, the store is asked after 1 s at the latest: a reset, or hits that were
-/// given back, are noticed by then.
+/// refunded, are noticed by then.
 const FRESH: u64 = 1_000_000;
 
 /// After a failure, the store is not asked for this time while held hits last.
@@ -58,7 +66,7 @@ pub(super) struct Drawn {
     pub(super) verdict: Option<Verdict>,
     /// Hits that are held from now on.
     pub(super) granted: u64,
-    /// Hits that were held and are void: the counter was reset or lost.
+    /// Hits that were held and are void: they are not in the store's count.
     pub(super) void: u64,
     /// Hits that were held and whose window has ended.
     pub(super) ended: u64,
@@ -185,8 +193,9 @@ impl Lease {
             let before = position.unwrap_or(verdict.used);
             if now >= self.until {
                 drawn.ended = std::mem::take(&mut self.rest);
-            } else if terms.algorithm.counts_up() && began >= self.known_at && before < self.known {
-                drawn.void = std::mem::take(&mut self.rest);
+            } else if began >= self.known_at {
+                drawn.void = self.rest.saturating_sub(before);
+                self.rest -= drawn.void;
             }
             drawn.granted = position.map_or(0, |before| {
                 ahead.min(terms.limit.saturating_sub(before + hits))

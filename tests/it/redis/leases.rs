@@ -380,6 +380,104 @@ async fn held_hits_pass_while_redis_is_away() {
     assert!(weir.metric("weir_outage_answers_total{policy=\"deny\"}") >= Some(4.0));
 }
 
+/// All keys of which 3,000 hits pass a year.
+const YEARLY: [&str; 4] = ["small", "uncounted", "counter", "buckets"];
+
+fn unused(weir: &Weir, reason: &str) -> f64 {
+    let series = format!("weir_lease_unused_hits_total{{reason=\"{reason}\"}}");
+    weir.metric(&series).expect("the series")
+}
+
+async fn ask_for(client: &mut Client, hits: &[(&str, i64)]) -> RateLimitResponse {
+    let descriptors = hits
+        .iter()
+        .map(|&(key, hits)| descriptor_with_hits(&[(key, "x")], hits));
+    let request = request("leases", descriptors.collect());
+    let answer = client.should_rate_limit(request).await;
+    answer.expect("an answer").into_inner()
+}
+
+/// Asks each replica in turn until none of them admits a hit. Returns how many were admitted.
+async fn use_up(clients: &[Client], key: &str) -> i64 {
+    let mut all = 0;
+    loop {
+        let mut round = 0;
+        for client in clients {
+            round += admitted(client, key, 1, (200, 16)).await;
+        }
+        if round == 0 {
+            return all;
+        }
+        all += i64::try_from(round).expect("few");
+    }
+}
+
+/// Refunds of hits that were used, by any replica, alone or in one request with hits, void nothing
+/// that is held: all of the limit passes.
+#[tokio::test]
+async fn refunds_are_no_resets() {
+    let redis = RedisServer::start();
+    let weirs = [(); 2].map(|()| start(&redis, &[]));
+    let clients = join_all(weirs.iter().map(Weir::client)).await;
+    for key in YEARLY {
+        let mut net = 0;
+        for round in 0..18 {
+            for client in &clients {
+                let passed = admitted(client, key, 1, (64, 8)).await;
+                net += i64::try_from(passed).expect("few");
+            }
+            // More than a draw, and less; of the replica that has drawn last, and of the other one.
+            let refund = [7, 90, 1, 40, 15][round % 5];
+            let client = &mut clients[round / 2 % 2].clone();
+            let answer = if round % 3 == 0 {
+                net += 1;
+                ask_for(client, &[(key, 1), (key, -refund), ("cold", 1)]).await
+            } else {
+                ask(client, key, -refund).await
+            };
+            assert_eq!(answer.overall_code(), Code::Ok, "{key} {round}");
+            net -= refund;
+        }
+        assert!((1_000..3_000).contains(&net), "{key}: {net}");
+        net += use_up(&clients, key).await;
+        assert_eq!(net, 3_000, "{key}");
+    }
+    for weir in &weirs {
+        assert_eq!(unused(weir, "void"), 0.0);
+        assert!(weir.metric("weir_lease_drawn_hits_total") >= Some(500.0));
+    }
+}
+
+/// A refund of more than was used leaves nothing counted: what is held beyond the count is void, and
+/// no less than the limit passes again.
+#[tokio::test]
+async fn refunds_of_unused_hits_void_what_is_not_counted() {
+    let redis = RedisServer::start();
+    let weir = start(&redis, &[]);
+    let client = weir.client().await;
+    let mut all_held = 0;
+    for key in YEARLY {
+        hold(&weir, &client, key).await;
+        let answer = ask(&mut client.clone(), key, -3_000).await;
+        assert_eq!(
+            (answer.overall_code(), remaining(&answer)),
+            (Code::Ok, 3_000)
+        );
+        all_held += held(&weir, key).expect("held hits");
+    }
+    a_second_passes().await;
+    for key in YEARLY {
+        let passed = use_up(std::slice::from_ref(&client), key).await;
+        assert_eq!(passed, 3_000, "{key}");
+    }
+    assert_eq!(unused(&weir, "void"), all_held as f64);
+}
+
+/// What is known of counters is old then.
+async fn a_second_passes() {
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+}
+
 /// Operators: what they order holds at once, and a lease never stands in its way.
 #[tokio::test]
 async fn orders_and_reloads_end_leases() {

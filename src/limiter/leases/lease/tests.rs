@@ -130,6 +130,7 @@ struct World<'s> {
     raised: usize,
     /// Admitted hits by the time that they count at, for what may be given back.
     admitted: Vec<(u64, u64)>,
+    is_reset: bool,
 }
 
 impl<'s> World<'s> {
@@ -149,6 +150,7 @@ impl<'s> World<'s> {
             events: Vec::new(),
             raised: 0,
             admitted: Vec::new(),
+            is_reset: false,
         }
     }
 
@@ -339,9 +341,14 @@ impl<'s> World<'s> {
             &executed.verdict,
             terms,
         );
-        if drawn.void > 0 || drawn.ended > 0 {
-            excused[limit] = 0;
-        }
+        // Refunded hits have all been used.
+        let is_fixed = matches!(terms.algorithm, Algorithm::FixedWindow(_));
+        assert!(drawn.void == 0 || self.is_reset || !is_fixed, "{drawn:?}");
+        excused[limit] = if drawn.ended > 0 {
+            0
+        } else {
+            excused[limit].saturating_sub(drawn.void)
+        };
         if executed.is_lost {
             excused[limit] += drawn.granted;
         }
@@ -392,6 +399,7 @@ impl<'s> World<'s> {
 
     fn reset(&mut self) {
         self.store = None;
+        self.is_reset = true;
         self.happens(Event::Reset);
         self.admitted.clear();
         for replica in &mut self.replicas {
