@@ -2,7 +2,7 @@
 """The model of leases: their rules for a fixed window, random worlds that try to exceed a limit, and leases.txt.
 
     tests/vectors/leases.py --check 200                               # random worlds: no window admits more than its limit, or loses hits
-    tests/vectors/leases.py --mutants                                 # a broken rule is noticed in some world, each of five
+    tests/vectors/leases.py --mutants                                 # a broken rule is noticed in some world, each of six
     tests/vectors/leases.py --vectors 1500 > tests/vectors/leases.txt # steps with their results, for src/limiter/leases/lease/tests.rs
 
 A world has several processes whose clocks differ by up to 200 parts per million, and one counter. Messages are late or lost, processes crash, the
@@ -18,7 +18,7 @@ BUSY, MEASURED, FRESH, RETRY, CLOCKS = 8, 100_000, 1_000_000, 100_000, 4_096
 LARGEST = 2**53
 MUTANTS = {"clamp": "a grant is not clamped to the limit", "arrival": "the end of a lease counts from the arrival of the reply",
            "window": "what is held is kept into the next window", "take": "a request is answered without taking hits",
-           "fall": "a count that falls voids what is held"}
+           "fall": "a count that falls voids what is held", "refused": "refused hits size a draw"}
 
 
 class Limit:
@@ -42,12 +42,16 @@ class Lease:
         for field in self.FIELDS:
             setattr(self, field, 0)
 
-    def measure(self, now, hits, limit):
+    def measure(self, now, limit):
         measured, passed = min(MEASURED, limit.window // 20), max(0, now - self.slot)
         if passed >= measured:
             is_next, self.slot = passed < 2 * measured, now
             self.requests_before, self.requests_now = is_next * self.requests_now, 0
             self.hits_before, self.hits_now = is_next * self.hits_now, 0
+
+    def count(self, now, hits, limit):
+        """An admitted request."""
+        self.measure(now, limit)
         self.requests_now += 1
         self.hits_now += hits
 
@@ -70,17 +74,17 @@ class Lease:
             return None
         if self.mutant != "take":
             self.rest -= hits
+        self.count(now, hits, limit)
         return max(0, limit.limit - self.used()), self.used(), max(0, self.reset - now)
 
     def take_at_once(self, now, hits, limit):
-        if self.is_due(now) or self.rest < hits:
-            return None
-        self.measure(now, hits, limit)
-        return self.take(now, hits, limit)
+        return None if self.is_due(now) else self.take(now, hits, limit)
 
     def turn(self, now, hits, limit):
         """("held", answer) or ("ask", hits ahead, whether it draws)."""
-        self.measure(now, hits, limit)
+        self.measure(now, limit)
+        if self.mutant == "refused":
+            self.count(now, hits, limit)
         if not self.is_due(now):
             answer = self.take(now, hits, limit)
             if answer:
@@ -118,6 +122,7 @@ class Lease:
             self.until, self.fresh_until, self.reset = until, began + FRESH, now + left
             used = self.used()
         if position is not None and position + hits <= limit.limit:
+            self.count(now, hits, limit)
             return (True, used), granted, void, ended
         return None if position is None and ahead > 0 else (allowed, count), granted, void, ended
 
@@ -171,6 +176,7 @@ class World:
         self.admitted, self.refunded, self.denied, self.lost = Counter(), Counter(), Counter(), Counter()
         self.most = Counter()                   # the most hits that a process held after a draw, by window
         self.disturbed = set()                  # windows with a reset, or a refund of more than was used
+        self.uses = [deque() for _ in range(count)]     # what a process used: times and hits
         self.problem = None
 
     def clock(self, replica, now=None):
@@ -211,6 +217,12 @@ class World:
         self.held(replica, hits)
 
     def send(self, message):
+        replica, _, began, _, ahead, _ = message
+        uses = self.uses[replica]
+        while uses and uses[0][0] <= began - 3 * MEASURED:
+            uses.popleft()
+        if ahead and ahead > (used := sum(hits for _, hits in uses)):
+            self.problem = f"a draw is of {ahead} hits, and {used} were used"
         state = {"done": False}
         if self.rng.random() >= self.late / 2:
             self.at(self.now + self.delay(), self.execute, message, state)
@@ -242,7 +254,7 @@ class World:
         if draws:
             lease.end_draw()
         if is_admitted:
-            self.used(window, hits * (resets == self.resets))
+            self.used(replica, window, hits * (resets == self.resets), hits)
         elif counted:
             self.denied[window] += hits
         if taken:
@@ -268,10 +280,11 @@ class World:
     def held(self, replica, hits):
         less = min(hits, self.excused[replica])
         self.excused[replica] -= less
-        self.used(self.window(), hits - less)
+        self.used(replica, self.window(), hits - less, hits)
 
-    def used(self, window, hits):
-        self.admitted[window] += hits
+    def used(self, replica, window, counted, hits):
+        self.uses[replica].append((self.clock(replica), hits))
+        self.admitted[window] += counted
         if self.admitted[window] - self.refunded[window] > self.limit.limit:
             self.problem = f"window {window} admitted {self.admitted[window] - self.refunded[window]} of {self.limit.limit}"
 
@@ -379,7 +392,7 @@ def main():
         found = check(args.check)
         if found:
             raise SystemExit(f"world {found[0]}: {found[1]}")
-        print(f"{args.check} worlds: no window admitted more than its limit or lost more than draws without an answer")
+        print(f"{args.check} worlds: no window admitted more than its limit or lost more than draws without an answer, and no draw was of more than was used")
     for mutant, what in MUTANTS.items() if args.mutants else ():
         found = check(200, mutant)
         if not found:

@@ -21,7 +21,7 @@ use crate::core::algorithm::Algorithm;
 use crate::core::time::Span;
 use crate::core::verdict::{Verdict, Wait};
 
-/// A key is busy from so many requests in the measured time on, and no draw is of fewer hits.
+/// A key is busy after so many admitted requests in the measured time. No draw is of fewer hits.
 const BUSY: u64 = 8;
 
 /// The measured time, unless a twentieth of the window is less: 0.1 s. A block is what was used in
@@ -116,7 +116,7 @@ pub(super) struct Lease {
 impl Lease {
     /// The turn of a request of so many hits, at least one and not above the limit.
     pub(super) fn turn(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> Turn {
-        self.measure(now, hits, terms.algorithm);
+        self.measure(now, terms.algorithm);
         if !self.is_due(now)
             && let Some(verdict) = self.take(now, hits, terms)
         {
@@ -143,18 +143,16 @@ impl Lease {
         }
     }
 
-    /// The turn of a request, if it is answered here. Otherwise nothing changes, not even what is
-    /// measured.
+    /// The turn of a request, if it is answered here. Otherwise nothing changes.
     pub(super) fn take_at_once(
         &mut self,
         now: u64,
         hits: u64,
         terms: Terms<'_>,
     ) -> Option<Verdict> {
-        if self.is_due(now) || self.rest < hits {
+        if self.is_due(now) {
             return None;
         }
-        self.measure(now, hits, terms.algorithm);
         self.take(now, hits, terms)
     }
 
@@ -164,6 +162,7 @@ impl Lease {
             return None;
         }
         self.rest = self.rest.checked_sub(hits)?;
+        self.count(now, hits, terms.algorithm);
         let used = self.used();
         Some(Verdict {
             allowed: true,
@@ -208,12 +207,15 @@ impl Lease {
             used = self.used();
         }
         drawn.verdict = match position {
-            Some(before) if before + hits <= terms.limit => Some(Verdict {
-                allowed: true,
-                remaining: terms.limit.saturating_sub(used),
-                used,
-                ..*verdict
-            }),
+            Some(before) if before + hits <= terms.limit => {
+                self.count(now, hits, terms.algorithm);
+                Some(Verdict {
+                    allowed: true,
+                    remaining: terms.limit.saturating_sub(used),
+                    used,
+                    ..*verdict
+                })
+            }
             None if ahead > 0 => None,
             Some(_) | None => Some(*verdict),
         };
@@ -240,8 +242,8 @@ impl Lease {
         self.known.saturating_sub(self.rest)
     }
 
-    /// Counts a request.
-    fn measure(&mut self, now: u64, hits: u64, algorithm: &Algorithm) {
+    /// Begins a measured time, if the last one is over.
+    fn measure(&mut self, now: u64, algorithm: &Algorithm) {
         let window = algorithm.lease_window().unwrap_or_default().micros();
         let measured = MEASURED.min(window / 20);
         let passed = now.saturating_sub(self.slot);
@@ -251,6 +253,11 @@ impl Lease {
             self.requests.turn(is_next);
             self.hits.turn(is_next);
         }
+    }
+
+    /// Counts an admitted request: what is refused makes no key busy, and no block larger.
+    fn count(&mut self, now: u64, hits: u64, algorithm: &Algorithm) {
+        self.measure(now, algorithm);
         self.requests.now += 1;
         self.hits.now = self.hits.now.saturating_add(hits);
     }

@@ -478,6 +478,34 @@ async fn a_second_passes() {
     tokio::time::sleep(Duration::from_millis(1_100)).await;
 }
 
+/// A draw is of hits that were used: refused hits make no key busy, and no draw larger.
+#[tokio::test]
+async fn refused_hits_size_no_draw() {
+    let redis = RedisServer::start();
+    let weirs = [(); 3].map(|()| start(&redis, &[]));
+    let clients = join_all(weirs.iter().map(Weir::client)).await;
+    for key in ["uncounted", "counter", "buckets"] {
+        for (count, client) in clients[..2].iter().enumerate() {
+            let client = &mut client.clone();
+            let first = ask(client, key, 1).await;
+            assert_eq!(remaining(&first), 2_999 - 2 * count as u32, "{key}");
+            assert_eq!(admitted(client, key, 3_000, (20, 20)).await, 0);
+            let last = ask(client, key, 1).await;
+            assert_eq!(remaining(&last), 2_998 - 2 * count as u32, "{key}");
+        }
+        let look = ask(&mut clients[2].clone(), key, 0).await;
+        assert_eq!(remaining(&look), 2_996, "{key}: replicas hold hits");
+        // A busy key draws no more than it has used, whatever is refused beside it.
+        let client = &mut clients[2].clone();
+        for _ in 0..10 {
+            admitted(client, key, 1, (16, 8)).await;
+            admitted(client, key, 2_900, (4, 4)).await;
+            let held = held(&weirs[2], key).unwrap_or(0);
+            assert!(held <= 160, "{key}: {held}");
+        }
+    }
+}
+
 /// Operators: what they order holds at once, and a lease never stands in its way.
 #[tokio::test]
 async fn orders_and_reloads_end_leases() {
