@@ -71,7 +71,8 @@ impl Limiter {
             .map_or_else(|| SmallVec::from_elem(None, checks.len()), refused);
         for (index, refusal) in cached.iter_mut().enumerate() {
             let index = CheckIndex(index);
-            if draws.answer(index).is_some() || (refusal.is_some() && draws.take(checks, index)) {
+            let is_answered = draws.answer(index).is_some();
+            if is_answered || (refusal.is_some() && draws.lifts_refusal(checks, index)) {
                 *refusal = None;
             }
         }

@@ -274,6 +274,13 @@ impl Draws<'_> {
         true
     }
 
+    /// Whether a check that the denial cache refuses is not refused: held hits answer it or, where
+    /// their count is old, the store.
+    pub(super) fn lifts_refusal(&mut self, checks: &Checks, index: CheckIndex) -> bool {
+        let is_old = |lease: &mut Lease, now, hits, _: Terms<'_>| lease.is_old(now, hits);
+        self.with_lease(checks, index, is_old) == Some(true) || self.take(checks, index)
+    }
+
     /// Takes in the store's answers to the checks at `picked`. Returns those that have to be asked
     /// again, with their own hits alone: draws that were refused, where refused hits do not count.
     pub(super) fn finish(

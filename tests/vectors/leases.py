@@ -2,7 +2,7 @@
 """The model of leases: their rules for a fixed window, random worlds that try to exceed a limit, and leases.txt.
 
     tests/vectors/leases.py --check 200                               # random worlds: no window admits more than its limit, or loses hits
-    tests/vectors/leases.py --mutants                                 # a broken rule is noticed in some world, each of six
+    tests/vectors/leases.py --mutants                                 # a broken rule is noticed in some world, each of seven
     tests/vectors/leases.py --vectors 1500 > tests/vectors/leases.txt # steps with their results, for src/limiter/leases/lease/tests.rs
 
 A world has several processes whose clocks differ by up to 200 parts per million, and one counter. Messages are late or lost, processes crash, the
@@ -18,7 +18,7 @@ BUSY, MEASURED, FRESH, RETRY, CLOCKS = 8, 100_000, 1_000_000, 100_000, 4_096
 LARGEST = 2**53
 MUTANTS = {"clamp": "a grant is not clamped to the limit", "arrival": "the end of a lease counts from the arrival of the reply",
            "window": "what is held is kept into the next window", "take": "a request is answered without taking hits",
-           "fall": "a count that falls voids what is held", "refused": "refused hits size a draw"}
+           "fall": "a count that falls voids what is held", "refused": "refused hits size a draw", "stale": "held hits are answered by an old count"}
 
 
 class Limit:
@@ -55,8 +55,10 @@ class Lease:
         self.requests_now += 1
         self.hits_now += hits
 
-    def is_due(self, now):
-        return not self.is_drawing and (self.rest <= self.block // 4 or now >= self.fresh_until or now >= self.until)
+    def answers(self, now):
+        """Whether a request is answered here if there are enough hits: no draw is due, and the count is fresh."""
+        is_due = not self.is_drawing and (self.rest <= self.block // 4 or now >= self.fresh_until)
+        return not is_due and (now < self.fresh_until or self.mutant == "stale")
 
     def used(self):
         return max(0, self.known - self.rest)
@@ -78,14 +80,14 @@ class Lease:
         return max(0, limit.limit - self.used()), self.used(), max(0, self.reset - now)
 
     def take_at_once(self, now, hits, limit):
-        return None if self.is_due(now) else self.take(now, hits, limit)
+        return self.take(now, hits, limit) if self.answers(now) else None
 
     def turn(self, now, hits, limit):
         """("held", answer) or ("ask", hits ahead, whether it draws)."""
         self.measure(now, limit)
         if self.mutant == "refused":
             self.count(now, hits, limit)
-        if not self.is_due(now):
+        if self.answers(now):
             answer = self.take(now, hits, limit)
             if answer:
                 return ("held", answer)
@@ -177,6 +179,7 @@ class World:
         self.most = Counter()                   # the most hits that a process held after a draw, by window
         self.disturbed = set()                  # windows with a reset, or a refund of more than was used
         self.uses = [deque() for _ in range(count)]     # what a process used: times and hits
+        self.counted = [0] * count              # when a process last sent what it knows the count by
         self.problem = None
 
     def clock(self, replica, now=None):
@@ -214,6 +217,8 @@ class World:
         turn = ("held",) if lease.take_at_once(began, hits, self.limit) else lease.turn(began, hits, self.limit)
         if turn[0] != "held":
             return self.send([replica, self.crashes[replica], began, hits, turn[1], turn[2]])
+        if began - self.counted[replica] >= FRESH:
+            self.problem = f"hits are answered by a count that is {began - self.counted[replica]} us old"
         self.held(replica, hits)
 
     def send(self, message):
@@ -248,6 +253,8 @@ class World:
         self.lost[window] -= granted + (hits if counted else 0)
         self.most[window, replica] = max(self.most[window, replica], lease.rest)
         self.excused[replica] = 0 if ended else max(0, self.excused[replica] - void)
+        if lease.known_at == now:
+            self.counted[replica] = began
         if resets != self.resets:
             self.excused[replica] += granted
         taken = not is_admitted and lease.take(now, hits, self.limit)
@@ -272,6 +279,7 @@ class World:
         is_cancelled = self.rng.random() < 0.3
         if not is_cancelled:
             lease.failed(now)
+            self.counted[replica] = max(self.counted[replica], now + RETRY - FRESH)
             if lease.take(now, hits, self.limit):
                 self.held(replica, hits)
         if draws:
@@ -392,7 +400,7 @@ def main():
         found = check(args.check)
         if found:
             raise SystemExit(f"world {found[0]}: {found[1]}")
-        print(f"{args.check} worlds: no window admitted more than its limit or lost more than draws without an answer, and no draw was of more than was used")
+        print(f"{args.check} worlds: no window admitted more than its limit or lost more than draws without an answer, and no draw or count broke its bound")
     for mutant, what in MUTANTS.items() if args.mutants else ():
         found = check(200, mutant)
         if not found:

@@ -28,8 +28,8 @@ const BUSY: u64 = 8;
 /// it, so that a crash loses no more.
 const MEASURED: u64 = 100_000;
 
-/// After the last reply, the store is asked after 1 s at the latest: a reset, or hits that were
-/// refunded, are noticed by then.
+/// A count that is older than 1 s answers nothing: other replicas' hits, a reset and refunds are
+/// noticed by then.
 const FRESH: u64 = 1_000_000;
 
 /// After a failure, the store is not asked for this time while held hits last.
@@ -117,7 +117,7 @@ impl Lease {
     /// The turn of a request of so many hits, at least one and not above the limit.
     pub(super) fn turn(&mut self, now: u64, hits: u64, terms: Terms<'_>) -> Turn {
         self.measure(now, terms.algorithm);
-        if !self.is_due(now)
+        if self.answers(now)
             && let Some(verdict) = self.take(now, hits, terms)
         {
             return Turn::Held(verdict);
@@ -128,8 +128,7 @@ impl Lease {
                 draws: false,
             };
         }
-        let ahead = self.wanted(now, hits, terms);
-        let is_fresh = now < self.fresh_until;
+        let (ahead, is_fresh) = (self.wanted(now, hits, terms), self.is_fresh(now));
         if ahead == 0
             && is_fresh
             && let Some(verdict) = self.take(now, hits, terms)
@@ -150,10 +149,11 @@ impl Lease {
         hits: u64,
         terms: Terms<'_>,
     ) -> Option<Verdict> {
-        if self.is_due(now) {
-            return None;
+        if self.answers(now) {
+            self.take(now, hits, terms)
+        } else {
+            None
         }
-        self.take(now, hits, terms)
     }
 
     /// Answers a request with hits that are held, if there are enough.
@@ -262,10 +262,18 @@ impl Lease {
         self.hits.now = self.hits.now.saturating_add(hits);
     }
 
-    /// Whether a request should draw.
-    fn is_due(&self, now: u64) -> bool {
-        let is_low = self.rest <= self.block / 4;
-        !self.is_drawing && (is_low || now >= self.fresh_until || now >= self.until)
+    /// Whether what is held answers a request: the count is fresh, and no draw is due.
+    fn answers(&self, now: u64) -> bool {
+        self.is_fresh(now) && (self.is_drawing || self.rest > self.block / 4)
+    }
+
+    fn is_fresh(&self, now: u64) -> bool {
+        now < self.fresh_until
+    }
+
+    /// Whether there are enough hits, of a count that is too old to answer with.
+    pub(super) fn is_old(&self, now: u64, hits: u64) -> bool {
+        self.held(now) >= hits && !self.is_fresh(now)
     }
 
     /// The hits to draw ahead of a request: none for a key that is not busy, in a window of which

@@ -506,6 +506,65 @@ async fn refused_hits_size_no_draw() {
     }
 }
 
+/// The remaining hits are at most a second old, in each answer of calls that come at once, and of
+/// each descriptor of a call.
+#[tokio::test]
+async fn no_answer_is_older_than_a_second() {
+    let redis = RedisServer::start();
+    let weirs = [(); 2].map(|()| start(&redis, &[]));
+    let clients = join_all(weirs.iter().map(Weir::client)).await;
+    for key in YEARLY {
+        hold(&weirs[0], &clients[0], key).await;
+    }
+    for calls_at_once in [6, 1] {
+        let mut left = Vec::new();
+        for key in YEARLY {
+            let before = remaining(&ask(&mut clients[0].clone(), key, 1).await);
+            assert!(held(&weirs[0], key).is_some_and(|held| held >= 3), "{key}");
+            for _ in 0..3 {
+                ask(&mut clients[1].clone(), key, 100).await;
+            }
+            left.push(before - 300);
+        }
+        a_second_passes().await;
+        for (key, left) in YEARLY.into_iter().zip(left) {
+            let calls = (0..calls_at_once).map(|_| async {
+                let descriptors = vec![(key, 1); 6 / calls_at_once];
+                ask_for(&mut clients[0].clone(), &descriptors).await
+            });
+            for answer in join_all(calls).await {
+                for status in &answer.statuses {
+                    let shown = status.limit_remaining;
+                    assert!((1..left).contains(&shown), "{key}: {shown} of {left}");
+                }
+            }
+        }
+    }
+}
+
+/// A refusal that the denial cache knows does not keep held hits, nor an old count in their answers.
+#[tokio::test]
+async fn held_hits_beside_a_cached_refusal_have_a_fresh_count() {
+    let redis = RedisServer::start();
+    let weirs = [(); 2].map(|()| start(&redis, &[]));
+    let [one, other] = &mut *join_all(weirs.iter().map(Weir::client)).await else {
+        unreachable!("two replicas")
+    };
+    hold(&weirs[0], one, "small").await;
+    assert!(admitted(other, "small", 1, (3_100, 16)).await > 2_000);
+    a_second_passes().await;
+    let held = held(&weirs[0], "small").expect("held hits");
+    assert_eq!(
+        ask(one, "small", 3_001).await.overall_code(),
+        Code::OverLimit
+    );
+    for _ in 0..held {
+        let answer = ask(one, "small", 1).await;
+        assert_eq!((answer.overall_code(), remaining(&answer)), (Code::Ok, 0));
+    }
+    assert_eq!(ask(one, "small", 1).await.overall_code(), Code::OverLimit);
+}
+
 /// Operators: what they order holds at once, and a lease never stands in its way.
 #[tokio::test]
 async fn orders_and_reloads_end_leases() {
