@@ -187,6 +187,16 @@ impl Leases {
         }
     }
 
+    /// Drops what this process holds of all counters: one of them was reset, and it is not known
+    /// which. Locks each set in turn.
+    pub fn forget_all(&self) {
+        for set in self.0.table.get().iter().flat_map(|table| &table.sets) {
+            for entry in &mut *lock(set) {
+                self.count(Event::Evicted, std::mem::take(&mut entry.lease.rest));
+            }
+        }
+    }
+
     /// The keys of which hits are held at `now`. Locks each set in turn.
     #[must_use]
     pub fn len(&self, now: Instant) -> usize {

@@ -14,6 +14,7 @@ mod place;
 mod shared;
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 pub(crate) use self::file::read_overrides;
 pub use self::kept::Keeping;
-use self::kept::{Change, Kept, Mark, Reading, keep_ended};
+use self::kept::{Change, Kept, Mark, RESET, Reading, keep_ended};
 use self::place::Place;
 use super::Live;
 use crate::core::lock;
@@ -76,7 +77,10 @@ pub struct Registry {
     gate: tokio::sync::Mutex<()>,
     known: Mutex<Known>,
     changes: Changes,
+    on_reset: OnReset,
 }
+
+struct OnReset(Box<dyn Fn() + Send + Sync>);
 
 /// What was read last.
 #[derive(Debug, Default)]
@@ -101,10 +105,16 @@ struct Changes {
     reset: AtomicU64,
 }
 
+impl fmt::Debug for OnReset {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("OnReset").finish()
+    }
+}
+
 impl Registry {
-    /// A registry that has read nothing.
+    /// A registry that has read nothing. It calls `on_reset` after any replica has reset a counter.
     #[must_use]
-    pub fn new(live: Arc<Live>, keeping: Keeping) -> Self {
+    pub fn new(live: Arc<Live>, keeping: Keeping, on_reset: Box<dyn Fn() + Send + Sync>) -> Self {
         let place = Place::new(keeping);
         Self {
             live,
@@ -112,6 +122,7 @@ impl Registry {
             gate: tokio::sync::Mutex::new(()),
             known: Mutex::default(),
             changes: Changes::default(),
+            on_reset: OnReset(on_reset),
         }
     }
 
@@ -211,10 +222,26 @@ impl Registry {
         Ok(one)
     }
 
-    /// Logs and counts that the counter of a descriptor was reset.
-    pub fn record_reset(&self, domain: &str, entries: &str, limit: &str, existed: bool, by: &str) {
+    /// Logs and counts that the counter of a descriptor was reset, and tells the other replicas.
+    pub async fn record_reset(
+        &self,
+        domain: &str,
+        entries: &str,
+        limit: &str,
+        existed: bool,
+        by: &str,
+    ) {
         self.changes.reset.fetch_add(1, Ordering::Relaxed);
         audit::reset(domain, entries, limit, existed, by);
+        if !matches!(self.place, Place::Redis(_)) {
+            return;
+        }
+        let _gate = self.gate.lock().await;
+        // In a box of its own: it would make every call of the admin API larger.
+        if let Err(error) = Box::pin(self.change(Change::Reset)).await {
+            tracing::warn!(%error, "overrides: other replicas may use hits that they hold of a \
+                counter that was reset");
+        }
     }
 
     async fn change(&self, change: Change) -> Result<(), ChangeError> {
@@ -307,6 +334,9 @@ impl Registry {
     fn take(&self, known: &mut Known, reading: Reading) {
         known.past = reading.ended;
         known.unreadable = reading.unreadable.len();
+        if reading.mark.0.starts_with(RESET.as_bytes()) {
+            (self.on_reset.0)();
+        }
         known.mark = Some(reading.mark);
         known.all = reading.all;
         let ids: HashSet<_> = known.all.iter().map(|kept| kept.one.id.clone()).collect();

@@ -396,7 +396,8 @@ fn overrides(
     stores: &Stores,
     metrics: &Metrics,
 ) -> Arc<Registry> {
-    let overrides = Arc::new(Registry::new(Arc::clone(live), stores.keeping(settings)));
+    let (keeping, on_reset) = (stores.keeping(settings), stores.forget_leases());
+    let overrides = Arc::new(Registry::new(Arc::clone(live), keeping, on_reset));
     let scraped = Arc::clone(&overrides);
     metrics.register(Box::new(move || scraped.samples()));
     overrides

@@ -486,7 +486,8 @@ impl Target<'_> {
         let existed = reset.iter().any(|counter| counter.existed);
         parts
             .overrides
-            .record_reset(&self.domain, &entries, &limit, existed, call.by());
+            .record_reset(&self.domain, &entries, &limit, existed, call.by())
+            .await;
         Ok(json(&Reset {
             reset,
             warnings: reset_warnings(parts, plan, found.limit),

@@ -28,6 +28,9 @@ pub enum Keeping {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark(pub(super) Vec<u8>);
 
+/// The mark begins so after the reset of a counter, which changes no override.
+pub(super) const RESET: &str = "reset";
+
 /// An override, and its text where it is kept.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
@@ -57,6 +60,8 @@ pub(super) enum Change {
     Sweep,
     /// Writes all of these, if there is nothing.
     Restore(Vec<Kept>),
+    /// Changes none, but tells all replicas that a counter was reset.
+    Reset,
 }
 
 impl Change {

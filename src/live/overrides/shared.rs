@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::kept::{
-    Change, ENDED_KEPT, Kept, MAX_ENDED, Mark, Reading, oldest_end, read_record, too_long,
+    Change, ENDED_KEPT, Kept, MAX_ENDED, Mark, RESET, Reading, oldest_end, read_record, too_long,
 };
 use crate::core::verdict::StoreError;
 use crate::limits::overrides::{MAX_OVERRIDES, MAX_RECORD_BYTES, Record, instant};
@@ -246,14 +246,17 @@ impl Shared {
         ended: &[Kept],
         deadline: Instant,
     ) -> Result<(), String> {
-        let version = format!("{:032x}", fastrand::u128(..));
+        let mut version = format!("{:032x}", fastrand::u128(..));
+        if matches!(change, Change::Reset) {
+            version.insert_str(0, RESET);
+        }
         let most = MAX_OVERRIDES.to_string();
         let (name, id, text) = match change {
             Change::Set(record) => {
                 let text = serde_json::to_string(record).map_err(|error| error.to_string())?;
                 ("set", record.id.as_str(), text)
             }
-            Change::Remove(_) | Change::Sweep => ("sweep", "", String::new()),
+            Change::Remove(_) | Change::Sweep | Change::Reset => ("sweep", "", String::new()),
             Change::Restore(_) => ("restore", "", String::new()),
         };
         let numbers = [

@@ -90,6 +90,12 @@ impl Stores {
         Limiter::new(denials, store, outage, self.limiter).with_leases(self.leases.clone())
     }
 
+    /// Drops what this process holds of all counters.
+    pub(super) fn forget_leases(&self) -> Box<dyn Fn() + Send + Sync> {
+        let leases = self.leases.clone().unwrap_or_default();
+        Box::new(move || leases.forget_all())
+    }
+
     /// The usage of subjects, for operators.
     pub(super) fn usage(&self) -> Usage {
         let client = |deployment: &Arc<redis::Deployment>| {

@@ -11,7 +11,7 @@ use weir::core::proto::rate_limit_response::Code;
 use weir::core::proto::{RateLimitRequest, RateLimitResponse};
 
 use crate::support::sentinel::SentinelSet;
-use crate::support::wait;
+use crate::support::wait::{self, eventually_async};
 use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, exclusive, request};
 
 /// Limits per year, so that no window ends while a test runs.
@@ -476,6 +476,32 @@ async fn refunds_of_unused_hits_void_what_is_not_counted() {
 /// What is known of counters is old then.
 async fn a_second_passes() {
     tokio::time::sleep(Duration::from_millis(1_100)).await;
+}
+
+/// A reset by one replica voids within a second what the others hold, also where it is not seen in
+/// the count, because hits were used since.
+#[tokio::test]
+async fn a_reset_voids_what_other_replicas_hold() {
+    let redis = RedisServer::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let [tokens, token] = ["tokens", "token"].map(|name| folder.path().join(name));
+    std::fs::write(&tokens, "alice:0123456789abcdef0123\n").expect("written");
+    std::fs::write(&token, "0123456789abcdef0123\n").expect("written");
+    let environment = [("ADMIN_TOKEN_FILE", tokens.to_str().expect("UTF-8"))];
+    let weirs = [(); 2].map(|()| start(&redis, &environment));
+    let clients = join_all(weirs.iter().map(Weir::client)).await;
+    for key in YEARLY {
+        for (weir, client) in weirs.iter().zip(&clients) {
+            hold(weir, client, key).await;
+        }
+        let (entry, token) = (format!("{key}=x"), token.to_str().expect("UTF-8"));
+        weirs[0].command(&["reset", "--admin-token-file", token, "-d", "leases", &entry]);
+        let passed = admitted(&clients[0], key, 1, (1_000, 8)).await;
+        assert_eq!(passed, 1_000, "{key}");
+        let none = || held(&weirs[1], key).is_none().then_some(());
+        assert!(eventually_async(none).await.is_some(), "{key}");
+        assert_eq!(1_000 + use_up(&clients, key).await, 3_000, "{key}");
+    }
 }
 
 /// A draw is of hits that were used: refused hits make no key busy, and no draw larger.
