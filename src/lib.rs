@@ -44,6 +44,7 @@
 //!
 //! | wing | what it holds |
 //! |---|---|
+//! | `testing` | shared by the tests of all wings; compiled for tests only |
 //! | [`core`] | instants and spans, requests, answers, algorithms, usage records, the circuit breaker, the generated messages |
 //! | [`limits`] | the configuration from YAML to the tree in which descriptors are matched, overrides, and the plan of a request |
 //! | [`net`] | TLS, bounds on what peers leave unfinished, the dialer of all clients, and HTTP: the server of the listeners for operators and the client |
@@ -72,3 +73,6 @@ pub mod store;
 // Compiled for tests and fuzz targets only.
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+
+#[cfg(test)]
+mod testing;

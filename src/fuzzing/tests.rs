@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use fastrand::Rng;
 
 use super::*;
+use crate::testing::{cases, number_in};
 
 /// The longest input, as libFuzzer has it by default.
 const MAX_INPUT_BYTES: usize = 4_096;
@@ -47,15 +48,6 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-fn setting(name: &str) -> Option<u64> {
-    #[expect(clippy::disallowed_methods, reason = "a test whose length can be set")]
-    let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
-    )
-}
-
 /// Prints the input if the property does not hold for it.
 struct Reported<'a> {
     target: &'a str,
@@ -85,8 +77,8 @@ impl Drop for Reported<'_> {
 /// Checks the corpus of a target, and this many mutations of it.
 fn run(target: &str, inputs: u64) {
     let (seed, inputs) = (
-        setting("WEIR_FUZZ_SEED").unwrap_or(1),
-        setting("WEIR_FUZZ_INPUTS").unwrap_or(inputs),
+        number_in("WEIR_FUZZ_SEED").unwrap_or(1),
+        number_in("WEIR_FUZZ_INPUTS").unwrap_or_else(|| cases(inputs)),
     );
     let (corpus, mut rng) = (corpus(target), Rng::with_seed(seed));
     let seeds = corpus.iter().cloned();

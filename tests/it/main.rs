@@ -24,3 +24,5 @@ mod operators;
 mod redis;
 mod service;
 mod support;
+#[path = "../../src/testing.rs"]
+mod testing;

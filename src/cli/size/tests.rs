@@ -258,6 +258,8 @@ prop_compose! {
 }
 
 proptest! {
+    #![proptest_config(crate::testing::property(256))]
+
     #[test]
     fn every_plan_carries_its_peak_and_prints_numbers(load in loads()) {
         let of = |key| value(&load, key);

@@ -193,6 +193,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         /// Where replicas show only their first ones, the true counts of all are still within the
         /// stated errors.
         #[test]

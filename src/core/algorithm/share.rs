@@ -95,6 +95,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         #[test]
         fn times_stay_and_amounts_shrink(kind in prop::sample::select(AlgorithmKind::OVER_TIME.map(|(_, kind)| kind).to_vec()), limit in 0..100_000_u64,
             replicas in 1..=u32::MAX, hits in any::<i64>()) {

@@ -232,7 +232,7 @@ fn check_retry(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::testing::property(3_000))]
 
     #[test]
     fn a_retry_is_exact_and_a_reset_too(algorithm in algorithm(any::<bool>(), &[]), acts in acts(act())) {

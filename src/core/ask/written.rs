@@ -274,6 +274,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         #[test]
         fn what_is_written_is_read_as_it_was(pieces in prop::collection::vec(r"[a*\\u{}01\n=-]{0,8}|\PC{0,4}", 1..4)) {
             let text = Text(pieces.iter().map(|piece| (&**piece).into()).collect());

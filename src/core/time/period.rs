@@ -309,6 +309,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         #[test]
         fn any_instant_is_in_the_month_of_the_calendar(secs in 0..253_370_764_800_u64, micros in 0..1_000_000_u64, count in 1..=120_u32) {
             let now = Micros(secs * 1_000_000 + micros);

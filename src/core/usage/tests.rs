@@ -240,6 +240,8 @@ fn what_is_no_record_is_not_read() {
 }
 
 proptest! {
+    #![proptest_config(crate::testing::property(256))]
+
     /// Whatever the order and the times: totals are sums, and a bucket has exactly the hits of its
     /// interval as long as the clock goes on.
     #[test]

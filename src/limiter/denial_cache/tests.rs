@@ -506,7 +506,7 @@ impl Reference {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::testing::property(2_000))]
 
     /// With the cache in front, every refusal of its own is one that the store would have made, for
     /// these hits and for more, with the same numbers, and the store has the states that it would

@@ -244,6 +244,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         /// The number in force is the largest of all answers of the last half minute and the one
         /// before them.
         #[test]

@@ -838,6 +838,8 @@ fn all_texts() -> Vec<String> {
 }
 
 proptest! {
+    #![proptest_config(crate::testing::property(256))]
+
     /// The tree decides as a list that is searched from its begin.
     #[test]
     fn a_tree_decides_as_a_list(list in overrides(), now in 0..12_u64, path in prop::collection::vec((r"[ab*\\]", r"[ab*\\]{0,3}"), 1..3)) {

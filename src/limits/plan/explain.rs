@@ -200,6 +200,8 @@ descriptors:
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         /// What is said of a descriptor is what the plan has for it.
         #[test]
         fn it_says_what_the_plan_does(descriptors in prop::collection::vec(prop::collection::vec(("[abc]", "[xy]{0,2}"), 1..3), 1..5)) {

@@ -114,7 +114,7 @@ fn value() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(crate::testing::property(4_000))]
 
     #[test]
     fn keys_are_equal_only_for_what_counts_together(left in value(), right in value()) {

@@ -354,6 +354,8 @@ fn without_a_match_the_plan_is_the_same() {
 }
 
 proptest! {
+    #![proptest_config(crate::testing::property(256))]
+
     /// Who orders an exemption or a raise lets more pass, whatever the request; who orders a block
     /// lets less pass.
     #[test]

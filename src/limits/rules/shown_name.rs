@@ -64,6 +64,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         #[test]
         fn any_name_is_short_and_leaves_no_header_and_no_quotes(name in prop::collection::vec(any::<u8>(), 0..300)) {
             let shown = shown(&name);

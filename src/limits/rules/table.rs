@@ -292,6 +292,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         /// It finds what a map of the first rows finds, and names the line of the first row of a
         /// value that comes again.
         #[test]

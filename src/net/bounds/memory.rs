@@ -140,6 +140,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         #[test]
         fn the_shares_are_less_than_the_limit(limit in prop_oneof![any::<u64>(), 0..(4_u64 << 30)]) {
             let shares = Shares::of(limit);

@@ -357,6 +357,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         #[test]
         fn no_text_forges_a_field_or_a_line(message in texts(), reason in texts(), by in texts()) {
             let log = || tracing::info!(target: AUDIT, reason, by = %by, "{message}");

@@ -290,6 +290,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         /// OpenTelemetry's own reader of `traceparent` takes the same as valid; it also takes
         /// identifiers of other lengths.
         #[test]

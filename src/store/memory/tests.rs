@@ -357,7 +357,7 @@ fn algorithms() -> impl Iterator<Item = (&'static str, Algorithm)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(crate::testing::property(200))]
 
     /// Packed, moved, put aside and swept: the store says what the bare steps say.
     #[test]

@@ -727,7 +727,7 @@ fn naive_find(mut level: &[Branch], entries: &[(String, String)]) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::testing::property(400))]
 
     #[test]
     fn find_is_what_the_documentation_says(

@@ -448,6 +448,8 @@ descriptors:
 }
 
 proptest::proptest! {
+    #![proptest_config(crate::testing::property(256))]
+
     /// Whatever stands in a table, it is compiled, or refused at a place of it in one line.
     #[test]
     fn any_bytes_are_a_table_or_are_refused_with_their_place(

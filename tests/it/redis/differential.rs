@@ -21,32 +21,22 @@ use weir::limits::rules::Commit;
 use self::generator::Generator;
 use super::*;
 use crate::support::redis::RedisServer;
+use crate::testing::{cases, number_in};
 
-/// The default number of checks per algorithm.
-const OPERATIONS: usize = 20_000;
+/// The number of checks per algorithm of a full run.
+const OPERATIONS: u64 = 20_000;
 
 /// Batches that are sent in one pipeline.
 const TOGETHER: usize = 64;
 
-/// Batches before the limits and the keys are replaced.
+/// The most batches before the limits and the keys are replaced. Other scenes are up to eight times
+/// shorter, because a short run needs several of them.
 const PER_SCENE: usize = 512;
 
 /// Times in microseconds: from about today to the year 2112, so that a time plus a window of 100
 /// years is still exact in Lua.
 const START: u64 = 1_800_000_000_000_000;
 const END: u64 = 1 << 52;
-
-fn setting(name: &str) -> Option<u64> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test that can be asked to run longer"
-    )]
-    let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
-    )
-}
 
 /// The state of a key by the pure steps, and until when it must be kept.
 #[derive(Clone, Debug)]
@@ -314,14 +304,14 @@ fn compare(connection: &mut Connection, batches: &[Expected], seed: u64) {
 fn run(kinds: &[AlgorithmKind]) {
     run_for(
         kinds,
-        setting("WEIR_DIFFERENTIAL_OPERATIONS").map_or(OPERATIONS, |number| number as usize),
+        number_in("WEIR_DIFFERENTIAL_OPERATIONS").unwrap_or_else(|| cases(OPERATIONS)) as usize,
     );
 }
 
 /// Runs this number of checks on these algorithms. Panics at the first difference; returns how many
 /// checks there were.
 pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
-    let seed = setting("WEIR_DIFFERENTIAL_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let seed = number_in("WEIR_DIFFERENTIAL_SEED").unwrap_or_else(|| fastrand::u64(..));
     let server = RedisServer::start();
     let mut connection = server.connection();
     let (mut generator, mut model) = (Generator::new(kinds, seed), Model::new());
@@ -340,8 +330,10 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
     }
     server.flush();
     let (mut done, mut batches, mut allowed, mut refused) = (0, 0, 0, 0);
+    let mut in_scene = PER_SCENE / 4;
     while done < operations {
-        if batches >= PER_SCENE {
+        if batches >= in_scene {
+            in_scene = PER_SCENE >> generator.random.u8(..4);
             generator.next_scene();
             // A limit of 0 stores nothing.
             if !server.keys().is_empty() {

@@ -95,7 +95,7 @@ impl Naive {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::testing::property(3_000))]
 
     #[test]
     fn a_set_of_holders_is_what_a_list_of_them_is(

@@ -85,7 +85,7 @@ fn most_used(algorithm: &Algorithm) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(30_000))]
+    #![proptest_config(crate::testing::property(30_000))]
 
     #[test]
     fn nothing_panics(algorithm in algorithm(any::<bool>(), &[]), state in state(), now in number(), patience in number(), hits in any::<i64>()) {

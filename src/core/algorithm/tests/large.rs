@@ -44,7 +44,7 @@ fn near(span: Span, micros: u128) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::testing::property(3_000))]
 
     #[test]
     fn a_bucket_refills_as_its_rate_says((algorithm, limit, window) in large(AlgorithmKind::TokenBucket), acts in acts(act())) {

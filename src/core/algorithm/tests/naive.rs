@@ -86,7 +86,7 @@ fn check_window(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::testing::property(3_000))]
 
     #[test]
     fn the_log_counts_what_is_younger_than_a_window(limit in 0_u64..12, count_denied in any::<bool>(), asks in asks(-3)) {

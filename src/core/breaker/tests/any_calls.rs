@@ -99,7 +99,7 @@ fn figures() -> impl Strategy<Value = Options> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::testing::property(2_000))]
 
     #[test]
     fn nothing_panics(options in figures(), calls in prop::collection::vec((prop_oneof![any::<u64>(), 0_u64..9, Just(u64::MAX)], call()), 0..60)) {

@@ -116,7 +116,7 @@ fn healed_after(away: Away, outage_micros: u64, jitters: &[u32]) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::testing::property(2_000))]
 
     #[test]
     fn requests_are_let_in_soon_after_the_node_is_back(

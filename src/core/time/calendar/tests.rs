@@ -84,7 +84,7 @@ fn instants() -> impl Strategy<Value = Micros> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::testing::property(2_000))]
 
     #[test]
     fn windows_follow_each_other_and_contain_their_instants(calendar in calendars(), now in instants()) {

@@ -758,7 +758,7 @@ fn steps_are_those_of_the_model() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::testing::property(400))]
 
     #[test]
     fn fixed_windows_admit_at_most_their_limit(

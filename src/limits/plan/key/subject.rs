@@ -402,6 +402,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         /// The name of a counter leads to that counter again, whatever a client sends.
         #[test]
         fn a_name_is_read_as_the_tag_that_it_names(domain in bytes(), entries in prop::collection::vec((bytes(), bytes()), 1..4)) {

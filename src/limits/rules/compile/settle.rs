@@ -1027,6 +1027,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         /// What stands further up decides, and what it does not say is as if it were not there.
         #[test]
         fn what_stands_above_decides(row in layer(), plan in layer(), limit in layer()) {

@@ -197,7 +197,7 @@ fn number(tree: &Tree, value: &str) -> Option<usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::testing::property(2_000))]
 
     #[test]
     fn the_order_is_that_of_a_matcher_that_tries_everything(kinds in kinds(), values in prop::collection::vec(value(), 1..8)) {

@@ -466,6 +466,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         /// What is named as matching is what the look-up finds; each other branch alone in a tree
         /// matches if, and only if, it is called a later one.
         #[test]

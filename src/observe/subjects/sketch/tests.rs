@@ -377,7 +377,7 @@ fn stream() -> impl Strategy<Value = Vec<(u64, u64, bool)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(crate::testing::property(200))]
 
     #[test]
     fn the_bounds_hold_for_any_stream(stream in stream(), size in prop::sample::select(SIZES.to_vec())) {

@@ -335,6 +335,8 @@ fn check(message: &[u8]) {
 }
 
 proptest! {
+    #![proptest_config(crate::testing::property(256))]
+
     #[test]
     fn a_message_that_prost_encodes_is_decoded(request in any_request()) {
         let bytes = request.encode_to_vec();

@@ -26,6 +26,8 @@ mod tests {
     use crate::limits::rules::shown_name::shown;
 
     proptest! {
+        #![proptest_config(crate::testing::property(256))]
+
         /// Any name and any numbers are one member of a list that a parser reads back, and one line
         /// of printable ASCII.
         #[test]

@@ -258,6 +258,8 @@ fn any_options() -> impl Strategy<Value = Options> {
 }
 
 proptest! {
+    #![proptest_config(crate::testing::property(256))]
+
     #[test]
     fn the_encoding_is_that_of_prost(
         domain in prop_oneof![Just("d"), Just("unknown")],

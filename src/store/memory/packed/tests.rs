@@ -82,7 +82,7 @@ fn states() -> impl Strategy<Value = State> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(crate::testing::property(4_000))]
 
     #[test]
     fn a_state_comes_out_as_it_went_in(state in states(), algorithm in algorithms(), recovers in numbers()) {

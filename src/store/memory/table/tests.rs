@@ -86,7 +86,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::testing::property(300))]
 
     #[test]
     fn it_holds_what_a_map_holds(calls in calls()) {

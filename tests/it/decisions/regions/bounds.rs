@@ -78,6 +78,8 @@ fn warned(problems: &[Problem]) -> HashMap<u64, u64> {
 }
 
 proptest! {
+    #![proptest_config(crate::testing::property(256))]
+
     #[test]
     fn regions_together_have_at_most_what_is_written_or_what_a_warning_says(
         shares in shares(), limit in numbers(), burst in prop::option::of(numbers()), to in numbers(), trial in numbers(),

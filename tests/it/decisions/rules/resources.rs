@@ -518,7 +518,7 @@ fn cut_in_two(descriptors: &[Descriptor], cut: usize) -> Vec<Descriptor> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::testing::property(300))]
 
     #[test]
     fn a_resource_means_what_the_same_file_means(

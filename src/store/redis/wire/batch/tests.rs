@@ -1100,7 +1100,7 @@ fn answered(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::testing::property(2_000))]
 
     /// In one batch, checks are answered as one by one.
     #[test]

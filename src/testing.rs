@@ -1,0 +1,47 @@
+//! Shared by the tests of all wings, and of `tests/it`, which compiles this file as well: the number
+//! of cases of tests with random inputs.
+//!
+//! Such a test names the cases of a full run. `WEIR_TEST_CASES` is the share that is played, in per
+//! cent of them: 20 by default, 500 at night.
+
+use proptest::test_runner::{Config, RngSeed};
+
+/// The default share, in per cent.
+const DEFAULT_SHARE: u64 = 20;
+
+/// A share has at least this number of cases.
+const MIN_CASES: u64 = 50;
+
+/// The number in an environment variable, if it is set.
+pub(crate) fn number_in(name: &str) -> Option<u64> {
+    #[expect(clippy::disallowed_methods, reason = "the length of a test can be set")]
+    let text = std::env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|error| panic!("{name}={text}: {error}")),
+    )
+}
+
+/// The number of cases to play, of a test with `full` cases.
+pub(crate) fn cases(full: u64) -> u64 {
+    let share = number_in("WEIR_TEST_CASES").unwrap_or(DEFAULT_SHARE);
+    (full * share / 100).max(MIN_CASES.min(full))
+}
+
+/// Configuration of a property with `full` cases. proptest prints the smallest values that fail; the
+/// seed that is printed here repeats the run.
+pub(crate) fn property(full: u64) -> Config {
+    let mut config = Config {
+        cases: cases(full) as u32,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    if config.rng_seed == RngSeed::Random {
+        config.rng_seed = RngSeed::Fixed(fastrand::u64(..));
+    }
+    println!(
+        "{0} cases: PROPTEST_CASES={0} PROPTEST_RNG_SEED={1} repeats them",
+        config.cases, config.rng_seed
+    );
+    config
+}
