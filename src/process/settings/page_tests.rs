@@ -85,10 +85,6 @@ const TYPES: &[(&str, &str, &str)] = &[
     ("URL", "URL", "addresses of Redis; see `REDIS_URL`"),
 ];
 
-fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/settings.md")
-}
-
 /// The flags in the order of `--help`, under their headings.
 fn flags() -> Vec<(String, Vec<Arg>)> {
     let command = Flags::augment_args(Command::new("weir"));
@@ -283,21 +279,12 @@ fn reference_tables(headings: &[(String, Vec<Arg>)], page: &mut String) {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "tells whether to write the page")]
 fn the_page_of_settings_is_what_the_flags_say() {
-    let generated = page();
-    if std::env::var_os("WEIR_WRITE").is_some() {
-        std::fs::write(path(), &generated).expect("deploy/ can be written");
-    }
-    let written = std::fs::read_to_string(path()).unwrap_or_default();
-    let differs = generated
-        .lines()
-        .zip(written.lines().chain(std::iter::repeat("")))
-        .find(|(new, old)| new != old);
-    assert!(
-        generated == written,
-        "deploy/settings.md is not what the flags say; WEIR_WRITE=1 cargo test --lib \
-         settings::page_tests writes it anew. The first line that differs: {differs:?}"
+    crate::testing::assert_written(
+        "deploy/settings.md",
+        None,
+        &page(),
+        "--lib settings::page_tests",
     );
 }
 

@@ -14,7 +14,7 @@
 //! Of what is sent, resets are counted (`resets`).
 
 mod authority;
-mod blocks;
+pub(crate) mod blocks;
 mod frames;
 mod resets;
 
@@ -30,8 +30,6 @@ use crate::net::bounds::{Charge, Unfinished};
 use crate::observe::metrics::Metrics;
 use authority::Authorities;
 use blocks::HeaderBlocks;
-#[cfg(any(test, fuzzing))]
-pub(crate) use blocks::MAX_CONTINUATIONS;
 pub(crate) use blocks::MAX_FRAME_BYTES;
 use frames::FrameWalker;
 use resets::Resets;
