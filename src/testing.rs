@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngSeed};
 /// The default share, in per cent.
 const DEFAULT_SHARE: u64 = 20;
 
-/// A share has at least this number of cases.
+/// A share has at least this number of cases, or a quarter of a smaller full run.
 const MIN_CASES: u64 = 50;
 
 /// The number in an environment variable, if it is set.
@@ -27,7 +27,7 @@ pub(crate) fn number_in(name: &str) -> Option<u64> {
 /// The number of cases to play, of a test with `full` cases.
 pub(crate) fn cases(full: u64) -> u64 {
     let share = number_in("WEIR_TEST_CASES").unwrap_or(DEFAULT_SHARE);
-    (full * share / 100).max(MIN_CASES.min(full))
+    (full * share / 100).max(MIN_CASES.min(full / 4))
 }
 
 /// Configuration of a property with `full` cases. proptest prints the smallest values that fail; the

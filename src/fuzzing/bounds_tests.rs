@@ -5,7 +5,16 @@
 
 #![expect(clippy::cast_lossless, reason = "constants of several types")]
 
+use crate::core;
+use crate::desk;
+use crate::limiter;
+use crate::limits;
+use crate::live;
+use crate::net;
+use crate::observe;
+use crate::service;
 use crate::service::server::{self, body::Budget};
+use crate::store;
 use crate::testing::{assert_written, repository_file};
 
 struct Row {
@@ -55,7 +64,7 @@ macro_rules! rows {
         Row { what: $what, figure: $figure.to_owned(), at_the_bound: $at, constant: None }
     };
     (@row $unit:ident $name:ident in $($module:ident)::+, $what:literal, $at:literal) => {
-        rows!(@made figure!($unit crate::$($module)::+::$name), $name, $($module)::+, $what, $at)
+        rows!(@made figure!($unit $($module)::+::$name), $name, $($module)::+, $what, $at)
     };
     (@row $unit:ident $default:expr => $name:ident in $($module:ident)::+, $what:literal, $at:literal) => {
         rows!(@made figure!($unit $default.$name), $name, $($module)::+, $what, $at)
@@ -71,6 +80,7 @@ macro_rules! rows {
     ($([$($row:tt)*])*) => { vec![$(rows!(@row $($row)*)),*] };
 }
 
+#[expect(clippy::too_many_lines, reason = "rows of a table")]
 fn grpc() -> Vec<Row> {
     rows! {
         [count server::Options::default() => max_connections in service::server,
@@ -275,7 +285,7 @@ fn the_page_has_the_figures_of_the_constants() {
                 row.at_the_bound,
                 &constant.unwrap_or_default(),
             ];
-            text += &format!("| {} |\n", cells.join(" | ").replace("|  |", "| |"));
+            text += &format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |");
         }
         assert_written(
             "SECURITY.md",

@@ -24,5 +24,6 @@ mod operators;
 mod redis;
 mod service;
 mod support;
+#[expect(dead_code, reason = "unit tests need more of it")]
 #[path = "../../src/testing.rs"]
 mod testing;

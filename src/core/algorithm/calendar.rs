@@ -138,8 +138,6 @@ mod tests {
     use crate::core::algorithm::{Algorithm, FixedWindow};
     use crate::core::time::Span;
 
-    const THREE: NonZeroU32 = NonZeroU32::new(3).expect("not 0");
-
     fn calendar() -> Options {
         Options {
             period: Some(PeriodKind::Calendar),
@@ -166,86 +164,44 @@ mod tests {
 
     #[test]
     fn months_and_years_in_utc_are_those_of_the_setting() {
-        let by_setting = Options {
+        let setting = Options {
             calendar_months: true,
             ..Options::default()
         };
-        assert_eq!(
-            period(Unit::Month, calendar()),
-            period(Unit::Month, by_setting)
-        );
-        let (first, second) = ("2026-01-01".parse().ok(), "2026-01-02".parse().ok());
-        assert_eq!(
-            period(
-                Unit::Month,
-                Options {
-                    anchor: first,
-                    ..calendar()
-                }
-            ),
-            period(Unit::Month, by_setting)
-        );
-        assert!(matches!(
-            period(
-                Unit::Month,
-                Options {
-                    anchor: second,
-                    ..calendar()
-                }
-            ),
-            Period::Calendar(_)
-        ));
-        assert!(
-            matches!(period(Unit::Year, Options { anchor: first, ..calendar() }), Period::Months(months) if months.get() == 12)
-        );
-        assert!(matches!(
-            period(
-                Unit::Month,
-                Options {
-                    timezone: Zone::named("Europe/London"),
-                    ..calendar()
-                }
-            ),
-            Period::Calendar(_)
-        ));
         // What a limit says of itself wins over the setting.
         let fixed = Options {
             period: Some(PeriodKind::Fixed),
-            calendar_months: true,
-            ..Options::default()
+            ..setting
         };
-        assert!(matches!(period(Unit::Month, fixed), Period::Even(_)));
-    }
-
-    #[test]
-    fn a_quarter_is_three_months() {
-        let by_setting = Options {
-            calendar_months: true,
-            ..Options::default()
+        let from = |anchor: &str| Options {
+            anchor: Some(anchor.parse().expect("an anchor")),
+            ..calendar()
         };
-        let quarter = |options| period(Unit::Quarter, options);
-        assert_eq!(
-            (quarter(calendar()), quarter(by_setting)),
-            (Period::Months(THREE), Period::Months(THREE))
-        );
-        assert_eq!(
-            quarter(Options {
-                anchor: "2026-10-01".parse().ok(),
-                ..calendar()
-            }),
-            Period::Months(THREE)
-        );
-        assert!(matches!(
-            quarter(Options {
-                anchor: "2026-02-01".parse().ok(),
-                ..calendar()
-            }),
-            Period::Calendar(_)
-        ));
-        assert_eq!(
-            quarter(Options::default()),
-            Period::Even(Span::from_secs(90 * 86_400))
-        );
+        let in_london = Options {
+            timezone: Zone::named("Europe/London"),
+            ..calendar()
+        };
+        let months = |months| Some(Period::Months(NonZeroU32::new(months).expect("not 0")));
+        let days = |days: u64| Some(Period::Even(Span::from_secs(days * 86_400)));
+        // None: a calendar of its own.
+        for (unit, options, expected) in [
+            (Unit::Month, setting, months(1)),
+            (Unit::Month, calendar(), months(1)),
+            (Unit::Month, from("2026-01-01"), months(1)),
+            (Unit::Month, from("2026-01-02"), None),
+            (Unit::Year, from("2026-01-01"), months(12)),
+            (Unit::Month, in_london, None),
+            (Unit::Month, fixed, days(30)),
+            (Unit::Quarter, setting, months(3)),
+            (Unit::Quarter, calendar(), months(3)),
+            (Unit::Quarter, from("2026-10-01"), months(3)),
+            (Unit::Quarter, from("2026-02-01"), None),
+            (Unit::Quarter, Options::default(), days(90)),
+        ] {
+            let found = Some(period(unit, options));
+            let found = found.filter(|found| !matches!(found, Period::Calendar(_)));
+            assert_eq!(found, expected, "{unit:?} {options:?}");
+        }
     }
 
     #[test]
@@ -271,45 +227,32 @@ mod tests {
             options
         };
         let none = Options::default();
-        assert_eq!(applied(Unit::Hour, 1, none), none);
-        assert_eq!(applied(Unit::Month, 3, none), none);
-        assert_eq!(
-            applied(
-                Unit::Month,
-                1,
-                Options {
-                    period: Some(PeriodKind::Fixed),
-                    ..none
-                }
-            )
-            .timezone,
-            None
-        );
-        assert_eq!(
-            applied(Unit::Month, 1, none),
-            Options {
-                week_starts: None,
-                ..all
-            }
-        );
-        assert_eq!(
-            applied(Unit::Week, 1, none),
-            Options {
-                anchor: None,
-                ..all
-            }
-        );
+        let fixed = Options {
+            period: Some(PeriodKind::Fixed),
+            ..none
+        };
         let anchored = Options {
             anchor: "2026-01-01".parse().ok(),
             ..none
         };
-        assert_eq!(
-            applied(Unit::Week, 1, anchored),
-            Options {
-                week_starts: None,
-                anchor: anchored.anchor,
-                ..all
-            }
-        );
+        let but_week = Options {
+            week_starts: None,
+            ..all
+        };
+        let week = |week_starts, anchor| Options {
+            week_starts,
+            anchor,
+            ..all
+        };
+        for (unit, multiplier, written, expected) in [
+            (Unit::Hour, 1, none, none),
+            (Unit::Month, 3, none, none),
+            (Unit::Month, 1, none, but_week),
+            (Unit::Week, 1, none, week(all.week_starts, None)),
+            (Unit::Week, 1, anchored, week(None, anchored.anchor)),
+        ] {
+            assert_eq!(applied(unit, multiplier, written), expected, "{unit:?}");
+        }
+        assert_eq!(applied(Unit::Month, 1, fixed).timezone, None);
     }
 }

@@ -21,33 +21,39 @@ fn cache() -> DenialCache {
 }
 
 fn made(kind: AlgorithmKind, limit: u64, count_denied: bool) -> Algorithm {
-    let options = algorithm_options(kind, count_denied);
-    Algorithm::try_new(
-        &Rate {
-            requests_per_unit: limit,
-            unit: Unit::Second,
-            unit_multiplier: 1,
-        },
-        &options,
-    )
-    .expect("an algorithm")
+    delayed(kind, limit, count_denied, None)
 }
 
-fn algorithm_options(kind: AlgorithmKind, count_denied: bool) -> crate::core::algorithm::Options {
-    crate::core::algorithm::Options {
+fn delayed(
+    kind: AlgorithmKind,
+    limit: u64,
+    count_denied: bool,
+    max_delay: Option<Span>,
+) -> Algorithm {
+    let rate = Rate {
+        requests_per_unit: limit,
+        unit: Unit::Second,
+        unit_multiplier: 1,
+    };
+    let options = crate::core::algorithm::Options {
         kind,
         count_denied: Some(count_denied),
+        max_delay,
         ..Default::default()
-    }
+    };
+    Algorithm::try_new(&rate, &options).expect("an algorithm")
 }
 
 fn checks(algorithm: Algorithm, hits: &[(&str, i64)]) -> Checks {
     Checks::of(hits.iter().map(|&(key, hits)| {
-        (
-            key.as_bytes(),
-            Check::new(algorithm, hits, Modes::default()),
-        )
+        let check = Check::new(algorithm, hits, Modes::default());
+        (key.as_bytes(), check)
     }))
+}
+
+/// Checks of a fixed window.
+fn fixed(hits: &[(&str, i64)]) -> Checks {
+    checks(Algorithm::FixedWindow(FIXED), hits)
 }
 
 fn group(mut checks: Checks) -> Checks {
@@ -78,10 +84,8 @@ fn ms(ms: u64) -> Duration {
 
 impl DenialCache {
     fn knows(&self, checks: &Checks, now: Instant) -> Vec<bool> {
-        self.refused(checks, now)
-            .iter()
-            .map(Option::is_some)
-            .collect()
+        let refused = self.refused(checks, now);
+        refused.iter().map(Option::is_some).collect()
     }
 
     fn entries_at(&self, now: Instant) -> usize {
@@ -99,23 +103,14 @@ impl DenialCache {
 fn an_entry_ends_at_the_retry_time_counted_from_the_beginning_of_its_decision() {
     let (cache, began) = (cache(), Instant::now());
     let one = checks(made(AlgorithmKind::TokenBucket, 10, false), &[("a", 1)]);
-    cache.record(
-        &one,
-        &[CheckIndex(0)],
-        &[Ok(refused_for(100))],
-        began,
-        began + ms(30),
-    );
+    let answers = [Ok(refused_for(100))];
+    cache.record(&one, &[CheckIndex(0)], &answers, began, began + ms(30));
     assert_eq!(cache.entries_at(began + ms(99)), 1);
     let verdict = cache.refused(&one, began + ms(99))[0].expect("still refused");
     // What is shown counts down from when it was learned.
-    assert_eq!(
-        (verdict.retry_after, verdict.reset_after),
-        (
-            Wait::For(Span::from_micros(31_000)),
-            Span::from_micros(131_000)
-        )
-    );
+    let [retry_after, reset_after] = [31_000, 131_000].map(Span::from_micros);
+    assert_eq!(verdict.retry_after, Wait::For(retry_after));
+    assert_eq!(verdict.reset_after, reset_after);
     assert_eq!((verdict.allowed, verdict.remaining), (false, 0));
     assert_eq!(cache.knows(&one, began + ms(100)), [false]);
     assert_eq!(cache.entries_at(began + ms(100)), 0);
@@ -129,11 +124,9 @@ fn look_ups_are_counted_by_what_was_found() {
     assert_eq!(lookups(), Lookups::default());
     assert_eq!(cache.knows(&one, now), [false]);
     cache.record_all(&one, &[refused_for(100)], now);
-    assert_eq!(
-        [cache.knows(&one, now), cache.knows(&one, now)],
-        [[true], [true]]
-    );
-    assert_eq!(cache.knows(&one, now + ms(100)), [false], "it has ended");
+    for (at, is_known) in [(0, true), (0, true), (100, false)] {
+        assert_eq!(cache.knows(&one, now + ms(at)), [is_known], "{at}");
+    }
     assert_eq!(lookups(), Lookups { hits: 2, misses: 2 });
     // A look, a give-back and a charge are no business of the cache.
     for (algorithm, hits) in [
@@ -141,10 +134,8 @@ fn look_ups_are_counted_by_what_was_found() {
         (one_of(10), -1),
         (made(AlgorithmKind::TokenBucket, 10, true), 1),
     ] {
-        assert_eq!(
-            cache.knows(&checks(algorithm, &[("a", hits)]), now),
-            [false]
-        );
+        let checks = checks(algorithm, &[("a", hits)]);
+        assert_eq!(cache.knows(&checks, now), [false]);
     }
     assert_eq!(lookups(), Lookups { hits: 2, misses: 2 });
 }
@@ -156,24 +147,16 @@ fn one_of(limit: u64) -> Algorithm {
 #[test]
 fn no_entry_lives_longer_than_a_second() {
     let (cache, began) = (cache(), Instant::now());
-    let algorithm = made(AlgorithmKind::SlidingWindowLog, 10, false);
+    let log = |limit| made(AlgorithmKind::SlidingWindowLog, limit, false);
     let (long, never) = (
-        checks(algorithm, &[("long", 1)]),
-        checks(
-            made(AlgorithmKind::SlidingWindowLog, 0, false),
-            &[("never", 1)],
-        ),
+        checks(log(10), &[("long", 1)]),
+        checks(log(0), &[("never", 1)]),
     );
     cache.record_all(&long, &[refused_for(3_600_000)], began);
     cache.record_all(&never, &[refusal(Wait::Never, Span::from_secs(9))], began);
     for checks in [long, never] {
-        assert_eq!(
-            (
-                cache.knows(&checks, began + ms(999)),
-                cache.knows(&checks, began + ms(1_000))
-            ),
-            (vec![true], vec![false])
-        );
+        let known = [999, 1_000].map(|at| cache.knows(&checks, began + ms(at)));
+        assert_eq!(known, [[true], [false]]);
     }
 }
 
@@ -194,19 +177,18 @@ fn a_single_hit_and_what_never_passes_are_refused_and_the_store_knows_other_wait
     ] {
         assert_eq!(cache.knows(&asked(hits), now), [known], "{hits} hits");
     }
-    assert_eq!(
-        cache.refused(&asked(1), now)[0].map(|verdict| verdict.retry_after),
-        Some(Wait::For(Span::from_micros(500_000)))
-    );
-    assert_eq!(
-        cache.refused(&asked(11), now)[0].map(|verdict| verdict.retry_after),
-        Some(Wait::Never)
-    );
+    for (hits, wait) in [
+        (1, Wait::For(Span::from_micros(500_000))),
+        (11, Wait::Never),
+    ] {
+        let verdict = cache.refused(&asked(hits), now)[0].expect("refused");
+        assert_eq!(verdict.retry_after, wait);
+    }
     // Of two, the one that holds for longer stays.
-    cache.record_all(&asked(1), &[refused_for(200)], now);
-    assert_eq!(cache.knows(&asked(1), now + ms(499)), [true]);
-    cache.record_all(&asked(1), &[refused_for(900)], now);
-    assert_eq!(cache.knows(&asked(1), now + ms(899)), [true]);
+    for (wait, until) in [(200, 499), (900, 899)] {
+        cache.record_all(&asked(1), &[refused_for(wait)], now);
+        assert_eq!(cache.knows(&asked(1), now + ms(until)), [true]);
+    }
 }
 
 #[test]
@@ -219,30 +201,17 @@ fn refusals_that_leave_something_are_not_cached() {
     for (_, kind) in AlgorithmKind::OVER_TIME {
         for hits in [2, 5, 11] {
             let some = checks(made(kind, 10, false), &[(&hits.to_string(), hits)]);
-            cache.record_all(&some, &[left], now);
-            assert_eq!(
-                cache.knows(&some, now),
-                [false],
-                "{kind:?}: others may take what is left"
-            );
-            // Fewer may be allowed before that many are, except in a window.
-            cache.record_all(&some, &[refused_for(900)], now);
-            assert_eq!(
-                cache.knows(&some, now),
-                [kind == AlgorithmKind::FixedWindow],
-                "{kind:?}"
-            );
+            // Others may take what is left. Fewer may be allowed before that many are, except in a
+            // window.
+            let is_window = kind == AlgorithmKind::FixedWindow;
+            for (answer, is_known) in [(left, false), (refused_for(900), is_window)] {
+                cache.record_all(&some, &[answer], now);
+                assert_eq!(cache.knows(&some, now), [is_known], "{kind:?}");
+            }
         }
     }
-    cache.record_all(
-        &group(checks(Algorithm::FixedWindow(FIXED), &[("b", 8)])),
-        &[left],
-        now,
-    );
-    assert_eq!(
-        cache.knows(&checks(Algorithm::FixedWindow(FIXED), &[("b", 8)]), now),
-        [false]
-    );
+    cache.record_all(&group(fixed(&[("b", 8)])), &[left], now);
+    assert_eq!(cache.knows(&fixed(&[("b", 8)]), now), [false]);
 }
 
 #[test]
@@ -260,23 +229,13 @@ fn a_full_fixed_window_refuses_any_number_of_hits() {
     ] {
         let (cache, now) = (cache(), Instant::now());
         cache.record_all(&learned, &answer, now);
-        assert_eq!(cache.knows(&asked(fixed, 1), now + ms(699)), [true]);
-        assert_eq!(
-            cache.knows(&asked(fixed, 1), now + ms(700)),
-            [false],
-            "the window has ended"
-        );
-        for (hits, wait) in [
-            (1, Wait::For(Span::from_micros(700_000))),
-            (10, Wait::For(Span::from_micros(700_000))),
-            (11, Wait::Never),
-        ] {
+        let known = [699, 700].map(|at| cache.knows(&asked(fixed, 1), now + ms(at)));
+        assert_eq!(known, [[true], [false]], "the window has ended");
+        let wait = Wait::For(Span::from_micros(700_000));
+        for (hits, wait) in [(1, wait), (10, wait), (11, Wait::Never)] {
             let verdict = cache.refused(&asked(fixed, hits), now)[0].expect("refused");
-            assert_eq!(
-                (verdict.remaining, verdict.retry_after),
-                (0, wait),
-                "{hits} hits"
-            );
+            let found = (verdict.remaining, verdict.retry_after);
+            assert_eq!(found, (0, wait), "{hits} hits");
         }
     }
 }
@@ -284,76 +243,46 @@ fn a_full_fixed_window_refuses_any_number_of_hits() {
 #[test]
 fn a_give_back_asks_the_store_and_ends_the_entry() {
     let (cache, now) = (cache(), Instant::now());
-    let asked = |hits: &[(&str, i64)]| checks(Algorithm::FixedWindow(FIXED), hits);
-    let denied = [refused_for(900)];
-    cache.record_all(&asked(&[("a", 1)]), &denied, now);
-    cache.record_all(&asked(&[("b", 1)]), &denied, now);
-    assert_eq!(
-        cache.knows(&asked(&[("a", 1), ("a", -1)]), now),
-        [false, false],
-        "what comes behind a give-back may be allowed"
-    );
+    let denied = refused_for(900);
+    for key in ["a", "b"] {
+        cache.record_all(&fixed(&[(key, 1)]), &[denied], now);
+    }
+    // What comes behind a give-back may be allowed.
+    let known = cache.knows(&fixed(&[("a", 1), ("a", -1)]), now);
+    assert_eq!(known, [false, false]);
     // Whether it is known to have happened or not, and whatever the same request was refused.
-    let both = asked(&[("a", -1), ("a", 1)]);
-    cache.record(
-        &both,
-        &both.indices(),
-        &[Err(StoreError::Unknown("timeout")), Ok(denied[0])],
-        now,
-        now,
-    );
-    assert_eq!(
-        cache.knows(&asked(&[("a", 1), ("b", 1)]), now),
-        [false, true]
-    );
+    let both = fixed(&[("a", -1), ("a", 1)]);
+    let answers = [Err(StoreError::Unknown("timeout")), Ok(denied)];
+    cache.record(&both, &both.indices(), &answers, now, now);
+    let known = cache.knows(&fixed(&[("a", 1), ("b", 1)]), now);
+    assert_eq!(known, [false, true]);
 }
 
 #[test]
 fn a_changed_amount_does_not_find_old_entries() {
     let (cache, now) = (cache(), Instant::now());
-    let asked = |fixed| checks(Algorithm::FixedWindow(fixed), &[("a", 1)]);
-    cache.record_all(&asked(FIXED), &[refused_for(900)], now);
-    assert_eq!(cache.knows(&asked(FIXED), now), [true]);
-    assert_eq!(
-        cache.knows(&asked(FixedWindow { limit: 11, ..FIXED }), now),
-        [false]
-    );
-    let bucket = made(AlgorithmKind::TokenBucket, 10, false);
+    let window = |limit| Algorithm::FixedWindow(FixedWindow { limit, ..FIXED });
+    let bucket = one_of(10);
     let Algorithm::TokenBucket(token) = bucket else {
         panic!("a bucket")
     };
-    cache.record_all(&checks(bucket, &[("b", 1)]), &[refused_for(900)], now);
     let larger = Algorithm::TokenBucket(crate::core::algorithm::TokenBucket { burst: 11, ..token });
-    assert_eq!(
-        (
-            cache.knows(&checks(bucket, &[("b", 1)]), now),
-            cache.knows(&checks(larger, &[("b", 1)]), now)
-        ),
-        (vec![true], vec![false])
-    );
+    for (key, old, new) in [("a", window(10), window(11)), ("b", bucket, larger)] {
+        let asked = |algorithm| checks(algorithm, &[(key, 1)]);
+        cache.record_all(&asked(old), &[refused_for(900)], now);
+        let known = [old, new].map(|algorithm| cache.knows(&asked(algorithm), now));
+        assert_eq!(known, [[true], [false]], "{key}");
+    }
 }
 
 #[test]
 fn refusals_of_a_shaper_are_cached_only_without_max_delay() {
     let (cache, now) = (cache(), Instant::now());
-    let rate = Rate {
-        requests_per_unit: 10,
-        unit: Unit::Second,
-        unit_multiplier: 1,
-    };
-    let leaky = |max_delay| {
-        let options = crate::core::algorithm::Options {
-            max_delay: Some(max_delay),
-            ..algorithm_options(AlgorithmKind::LeakyBucket, false)
-        };
-        checks(
-            Algorithm::try_new(&rate, &options).expect("an algorithm"),
-            &[("a", 1)],
-        )
-    };
     for (max_delay, known) in [(Span::ZERO, true), (Span::from_secs(1), false)] {
-        cache.record_all(&leaky(max_delay), &[refused_for(900)], now);
-        assert_eq!(cache.knows(&leaky(max_delay), now), [known]);
+        let leaky = delayed(AlgorithmKind::LeakyBucket, 10, false, Some(max_delay));
+        let one = checks(leaky, &[("a", 1)]);
+        cache.record_all(&one, &[refused_for(900)], now);
+        assert_eq!(cache.knows(&one, now), [known]);
     }
 }
 
@@ -378,52 +307,30 @@ fn refusals_of_limits_that_count_denied_hits_are_not_cached() {
 #[test]
 fn checks_that_commit_all_or_none_are_refused_for_one_that_refuses_them_all() {
     let (cache, now) = (cache(), Instant::now());
-    let asked = |hits: &[(&str, i64)]| checks(Algorithm::FixedWindow(FIXED), hits);
     let allowed = Verdict {
         allowed: true,
         ..refused_for(1)
     };
-    cache.record_all(
-        &group(asked(&[("a", 1), ("b", 1)])),
-        &[refused_for(900), allowed],
-        now,
-    );
-    assert_eq!(
-        cache.knows(&asked(&[("a", 1), ("b", 1)]), now),
-        [true, false]
-    );
-    assert_eq!(
-        cache.knows(&group(asked(&[("a", 1), ("b", 1)])), now),
-        [true, false]
-    );
-    let in_shadow = Check::new(
-        Algorithm::FixedWindow(FIXED),
-        1,
-        Modes {
-            shadow: true,
+    let both = fixed(&[("a", 1), ("b", 1)]);
+    let answers = [refused_for(900), allowed];
+    cache.record_all(&group(both.clone()), &answers, now);
+    assert_eq!(cache.knows(&both, now), [true, false]);
+    assert_eq!(cache.knows(&group(both), now), [true, false]);
+    let one = |shadow| {
+        let modes = Modes {
+            shadow,
             ..Modes::default()
-        },
-    );
-    let shadowed = Checks::of([
-        (&b"a"[..], in_shadow),
-        (
-            b"b",
-            Check::new(Algorithm::FixedWindow(FIXED), 1, Modes::default()),
-        ),
-    ]);
-    assert_eq!(
-        cache.knows(&group(shadowed), now),
-        [false, false],
-        "the request may pass, and count"
-    );
-    assert_eq!(cache.knows(&group(asked(&[("a", 1)])), now), [true]);
+        };
+        Check::new(Algorithm::FixedWindow(FIXED), 1, modes)
+    };
+    // The request may pass, and count.
+    let shadowed = Checks::of([(&b"a"[..], one(true)), (b"b", one(false))]);
+    assert_eq!(cache.knows(&group(shadowed), now), [false, false]);
+    assert_eq!(cache.knows(&group(fixed(&[("a", 1)])), now), [true]);
     // The second of one key was refused because of the first, and neither is taken.
-    cache.record_all(
-        &group(asked(&[("c", 10), ("c", 1)])),
-        &[allowed, refused_for(900)],
-        now,
-    );
-    assert_eq!(cache.knows(&asked(&[("c", 1)]), now), [false]);
+    let answers = [allowed, refused_for(900)];
+    cache.record_all(&group(fixed(&[("c", 10), ("c", 1)])), &answers, now);
+    assert_eq!(cache.knows(&fixed(&[("c", 1)]), now), [false]);
 }
 
 #[test]
@@ -435,24 +342,17 @@ fn its_size_is_bounded_and_the_smallest_works() {
         (10_000, 10_000 / size_of::<Entry>()),
         (1 << 20, (1 << 20) / size_of::<Entry>()),
     ] {
-        let (cache, now) = (
-            DenialCache::new(Options { bytes }).expect("a cache"),
-            Instant::now(),
-        );
+        let cache = DenialCache::new(Options { bytes }).expect("a cache");
+        let now = Instant::now();
         for key in 0..50_000 {
-            cache.record_all(
-                &checks(Algorithm::FixedWindow(FIXED), &[(&key.to_string(), 1)]),
-                &[refused_for(900)],
-                now,
-            );
+            let one = fixed(&[(&key.to_string(), 1)]);
+            cache.record_all(&one, &[refused_for(900)], now);
         }
-        let last = checks(Algorithm::FixedWindow(FIXED), &[("49999", 1)]);
+        let last = fixed(&[("49999", 1)]);
         assert_eq!(cache.knows(&last, now), [true], "the newest entry is kept");
         let entries = cache.entries_at(now);
-        assert!(
-            entries <= most && entries > most / 2,
-            "{bytes} bytes: {entries} of {most}"
-        );
+        let is_right = entries <= most && entries > most / 2;
+        assert!(is_right, "{bytes} bytes: {entries} of {most}");
     }
 }
 
@@ -475,33 +375,26 @@ impl Reference {
                 |index| self.0.get(keys[index.0]).cloned(),
                 |left, right| keys[left.0] == keys[right.0],
             );
-            self.0.extend(
-                group
-                    .writes
-                    .into_iter()
-                    .map(|(index, state, _)| (keys[index.0].to_owned(), state)),
-            );
+            let writes = group.writes.into_iter();
+            let written = writes.map(|(index, state, _)| (keys[index.0].to_owned(), state));
+            self.0.extend(written);
             return group.verdicts.into_iter().map(Ok).collect();
         }
         let mut answers = vec![Err(StoreError::NotExecuted("not picked")); checks.len()];
         for &index in picked {
             let (check, key) = (&checks[index], keys[index.0]);
-            let step = check
-                .algorithm
-                .step(self.0.get(key).cloned(), at, check.hits);
-            self.0
-                .extend(step.state.map(|state| (key.to_owned(), state)));
+            let state = self.0.get(key).cloned();
+            let step = check.algorithm.step(state, at, check.hits);
+            let state = step.state.map(|state| (key.to_owned(), state));
+            self.0.extend(state);
             answers[index.0] = Ok(step.verdict);
         }
         answers
     }
 
     fn would_allow(&self, check: &Check, key: &str, hits: i64, at: Arrival) -> bool {
-        check
-            .algorithm
-            .step(self.0.get(key).cloned(), at, hits)
-            .verdict
-            .allowed
+        let state = self.0.get(key).cloned();
+        check.algorithm.step(state, at, hits).verdict.allowed
     }
 }
 

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::core::ask::Entry;
     use crate::limits::plan::Options;
-    use crate::limits::rules::compile::{self, SourceText, compile};
+    use crate::limits::rules::compile::rules_of;
     use crate::limits::rules::trace::End;
 
     const FILE: &str = "
@@ -79,14 +79,7 @@ descriptors:
 ";
 
     fn plan(ask: &Ask<'_>) -> Plan {
-        let file = SourceText {
-            name: "a.yaml".to_owned(),
-            text: FILE.into(),
-        };
-        let rules = compile(&[file], &compile::Options::default())
-            .unwrap_or_else(|problems| panic!("{problems:?}"))
-            .rules;
-        Plan::new(&Arc::new(rules), ask, &Options::default())
+        Plan::new(&Arc::new(rules_of(FILE)), ask, &Options::default())
     }
 
     fn ask<'a>(domain: &'a str, descriptors: &[&[(&'a str, &'a str)]]) -> Ask<'a> {
@@ -160,13 +153,7 @@ descriptors:
             "domain: d\ndescriptors:\n{values}- {{ key: user, rate_limit: {{ unit: day, \
              requests_per_unit: 1 }} }}\n"
         );
-        let file = SourceText {
-            name: "a.yaml".to_owned(),
-            text: text.into(),
-        };
-        let rules = compile(&[file], &compile::Options::default())
-            .unwrap_or_else(|problems| panic!("{problems:?}"))
-            .rules;
+        let rules = rules_of(&text);
         let ask = ask("d", &[&[("user", "x")] as &[_]; 256]);
         let plan = Plan::new(&Arc::new(rules), &ask, &Options::default());
         let mut all = Vec::new();

@@ -1,7 +1,7 @@
 //! Counters of sets, networks, groups and regular expressions: two values have the same key if, and
 //! only if, they count together.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use super::key::{self, Subject};
 use super::*;
 use crate::limits::rules::Lookup;
 use crate::limits::rules::address::{self, Text};
-use crate::limits::rules::compile::{self, SourceText, compile};
+use crate::limits::rules::compile::rules_of;
 
 const FILE: &str = "
 domain: d
@@ -29,15 +29,8 @@ descriptors:
 ";
 
 fn rules() -> Arc<Rules> {
-    let file = SourceText {
-        name: "a.yaml".to_owned(),
-        text: FILE.into(),
-    };
-    Arc::new(
-        compile(&[file], &compile::Options::default())
-            .unwrap_or_else(|problems| panic!("{problems:?}"))
-            .rules,
-    )
+    static RULES: LazyLock<Arc<Rules>> = LazyLock::new(|| Arc::new(rules_of(FILE)));
+    Arc::clone(&RULES)
 }
 
 fn key_of(plan: &Plan) -> Vec<u8> {
@@ -177,15 +170,7 @@ fn metrics_show_addresses_as_they_are_counted() {
             "value: 10.0.0.0/8",
             "value: 10.0.0.0/8, detailed_metric: true",
         );
-    let file = SourceText {
-        name: "a.yaml".to_owned(),
-        text: text.into(),
-    };
-    let rules = Arc::new(
-        compile(&[file], &compile::Options::default())
-            .unwrap_or_else(|problems| panic!("{problems:?}"))
-            .rules,
-    );
+    let rules = Arc::new(rules_of(&text));
     for (value, expected) in [
         ("2001:DB8:0:7::9", "ip_2001:db8:0:7::/64"),
         ("::ffff:10.0.0.9", "ip_10.0.0.9"),

@@ -11,7 +11,7 @@ use super::*;
 use crate::core::algorithm::{Arrival, State};
 use crate::core::time::Micros;
 use crate::limits::overrides::{EntryRecord, Override, Overrides, RateRecord, Record};
-use crate::limits::rules::compile::{self, SourceText, compile};
+use crate::limits::rules::compile::rules_of;
 
 const FILE: &str = "
 domain: d
@@ -23,18 +23,6 @@ descriptors:
 - { key: r, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 2 } }
 - { key: u, rate_limit: { unlimited: true } }
 ";
-
-fn rules(file: &str) -> Arc<Rules> {
-    let file = SourceText {
-        name: "a.yaml".to_owned(),
-        text: file.into(),
-    };
-    Arc::new(
-        compile(&[file], &compile::Options::default())
-            .unwrap_or_else(|problems| panic!("{problems:?}"))
-            .rules,
-    )
-}
 
 fn all_or_none() -> String {
     FILE.replace("domain: d\n", "domain: d\ncommit: all_or_none\n")
@@ -94,7 +82,7 @@ impl Process {
     fn new(file: &str, orders: &[Override]) -> Self {
         let (overrides, store) = (Overrides::new(orders.to_vec()), Store::default());
         Self {
-            rules: rules(file),
+            rules: Arc::new(rules_of(file)),
             overrides,
             options: Options::default(),
             store,
@@ -340,7 +328,7 @@ fn a_raised_limit_counts_where_it_counted() {
 
 #[test]
 fn without_a_match_the_plan_is_the_same() {
-    let (rules, options) = (rules(FILE), Options::default());
+    let (rules, options) = (Arc::new(rules_of(FILE)), Options::default());
     let overrides = Overrides::new(vec![order("block", "x")]);
     for keys in [&["a"][..], &["a", "b", "c"], &["u", "unknown"]] {
         let ask = ask("d", keys, 1);

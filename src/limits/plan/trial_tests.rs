@@ -8,7 +8,7 @@ use super::override_tests::order_to;
 use super::*;
 use crate::core::time::Micros;
 use crate::limits::overrides::Overrides;
-use crate::limits::rules::compile::{self, SourceText, compile};
+use crate::limits::rules::compile::rules_of;
 
 const FILE: &str = "
 domain: d
@@ -20,18 +20,6 @@ descriptors:
 - { key: u, rate_limit: { unlimited: true, trial: { unit: minute, requests_per_unit: 3, algorithm: token_bucket } } }
 - { key: p, value: '/a*', share_threshold: true, rate_limit: { unit: minute, requests_per_unit: 9, trial: { requests_per_unit: 3 } } }
 ";
-
-fn rules(file: &str) -> Arc<Rules> {
-    let file = SourceText {
-        name: "a.yaml".to_owned(),
-        text: file.into(),
-    };
-    Arc::new(
-        compile(&[file], &compile::Options::default())
-            .unwrap_or_else(|problems| panic!("{problems:?}"))
-            .rules,
-    )
-}
 
 /// Descriptors of one entry with these keys, each with its hits.
 fn ask<'a>(descriptors: &[(&'a str, Option<u64>)]) -> Ask<'a> {
@@ -64,7 +52,7 @@ fn trials(plan: &Plan) -> Vec<(String, i64, usize)> {
 
 fn plan(file: &str, descriptors: &[(&str, Option<u64>)]) -> Plan {
     Plan::new(
-        &rules(file),
+        &Arc::new(rules_of(file)),
         &ask(descriptors),
         &Options {
             key_prefix: "x:".to_owned(),
@@ -150,7 +138,7 @@ fn a_descriptor_without_its_limit_has_no_trial() {
     });
     own.close(descriptor);
     assert!(
-        Plan::new(&rules(FILE), &own, &Options::default())
+        Plan::new(&Arc::new(rules_of(FILE)), &own, &Options::default())
             .trials
             .is_none(),
         "the request brings a limit along"
@@ -163,7 +151,7 @@ fn what_operators_decide_does_not_reach_a_trial_and_a_raise_does_not_change_it()
         let overrides = Overrides::new(vec![order_to(50, kind, key)]);
         let ask = ask(&[("a", None), ("u", None)]);
         Plan::with_overrides(
-            &rules(file),
+            &Arc::new(rules_of(file)),
             Some(overrides.at(Micros(1_000_000))),
             &ask,
             &Options::default(),
@@ -198,7 +186,7 @@ fn what_operators_decide_does_not_reach_a_trial_and_a_raise_does_not_change_it()
 
 #[test]
 fn a_subject_that_is_known_by_its_digest_has_the_trial_of_its_limit() {
-    let rules = rules(FILE);
+    let rules = Arc::new(rules_of(FILE));
     let long = "v".repeat(200);
     for (key, checks) in [("a", 1), ("u", 0)] {
         let name = key::name_of(

@@ -101,6 +101,19 @@ pub struct Compiled {
     pub warnings: Vec<Problem>,
 }
 
+/// The rules of one file without a mistake.
+#[cfg(test)]
+pub(crate) fn rules_of(text: &str) -> Rules {
+    let file = SourceText {
+        name: "limits.yaml".to_owned(),
+        text: text.into(),
+    };
+    let compiled = compile(&[file], &Options::default());
+    compiled
+        .unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+        .rules
+}
+
 /// Compiles files, in the order given.
 ///
 /// # Errors

@@ -410,17 +410,7 @@ fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::rules::compile::{self, SourceText, compile};
-
-    fn rules(text: &str) -> Rules {
-        let file = SourceText {
-            name: "a.yaml".to_owned(),
-            text: text.into(),
-        };
-        compile(&[file], &compile::Options::default())
-            .unwrap_or_else(|problems| panic!("{problems:?}"))
-            .rules
-    }
+    use crate::limits::rules::compile::rules_of;
 
     const OLD: &str = "
 domain: d
@@ -448,7 +438,7 @@ descriptors:
             )
             .replace("burst: 9", "burst: 8, on_store_failure: local")
             .replace("gone", "new");
-        let difference = Difference::new(&rules(OLD), &rules(&new));
+        let difference = Difference::new(&rules_of(OLD), &rules_of(&new));
         let shown = |texts: Vec<String>| texts.join("\n");
         assert_eq!(
             shown(difference.added.iter().map(ToString::to_string).collect()),
@@ -467,10 +457,10 @@ descriptors:
 
     #[test]
     fn equal_rules_do_not_differ_and_each_field_counts() {
-        assert!(Difference::new(&rules(OLD), &rules(OLD)).is_empty());
+        assert!(Difference::new(&rules_of(OLD), &rules_of(OLD)).is_empty());
         let one = "domain: d\ndescriptors:\n- key: a\n  value: b*\n";
         let limit = "  rate_limit: { unit: day, requests_per_unit: 1 }\n";
-        let with = |more: &str| rules(&format!("{one}{more}"));
+        let with = |more: &str| rules_of(&format!("{one}{more}"));
         for (more, field) in [
             (
                 "  rate_limit: { unit: day, requests_per_unit: 2 }\n",
@@ -530,7 +520,7 @@ descriptors:
     #[test]
     fn calendars_differ_by_zone_and_begin() {
         let limit = |more: &str| {
-            rules(&format!(
+            rules_of(&format!(
                 "domain: d\ndescriptors: [{{ key: a, rate_limit: {{ unit: month, \
                  requests_per_unit: 1, period: {more} }} }}]\n"
             ))
@@ -579,7 +569,7 @@ descriptors:
              requests_per_unit: 1 }}\n",
             "x".repeat(1_000)
         );
-        let difference = Difference::new(&Rules::default(), &rules(&new));
+        let difference = Difference::new(&Rules::default(), &rules_of(&new));
         let text = difference.added[0].to_string();
         assert!(
             text.starts_with("d.a\\nxxx") && text.ends_with("x... (1 per day)") && text.len() < 230,

@@ -160,8 +160,10 @@ fn a_mistake_changes_nothing_and_is_counted_once() {
     let watching = watching(|folder| fs::write(folder.join("a.yaml"), limits("one")).unwrap());
     fs::write(watching.path("b.yaml"), "no_domain: here\n").unwrap();
     watching.until_refused("b.yaml");
+    // A change of another file has no effect either.
+    fs::write(watching.path("c.yaml"), limits("three")).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(watching.domains(), ["one"]);
+    assert_eq!(watching.domains(), ["one"], "all or nothing");
     assert!(
         watching
             .metrics
@@ -169,7 +171,7 @@ fn a_mistake_changes_nothing_and_is_counted_once() {
             .contains("ratelimit_service_config_load_error 1\n")
     );
     fs::write(watching.path("b.yaml"), limits("two")).unwrap();
-    watching.until_domains(&["one", "two"]);
+    watching.until_domains(&["one", "three", "two"]);
     assert!(watching.live.rejected().is_none());
 }
 

@@ -82,21 +82,20 @@ fn observe(
     modes: Modes,
     answer: Result<Verdict, StoreError>,
 ) {
-    observe_decision(
-        tallies,
-        slot,
-        hits,
-        modes,
-        answer.map_or_else(Decision::Fails, Decision::Store),
-    );
+    let decision = answer.map_or_else(Decision::Fails, Decision::Store);
+    observe_decision(tallies, slot, hits, modes, decision);
+}
+
+/// One request that a limit allows.
+fn allow(tallies: &Tallies, limit: u32, hits: i64) {
+    let slot = checked(Some(limit), None);
+    observe(tallies, slot, hits, Modes::default(), Ok(verdict(true, 1)));
 }
 
 fn observe_decision(tallies: &Tallies, slot: Slot, hits: i64, modes: Modes, decision: Decision) {
     let mut plan = empty_plan();
-    plan.rules = Arc::new(Rules::of_limits([(
-        "shop",
-        (0..10).map(|id| limit(id, &[], Some(TEN))).collect(),
-    )]));
+    let limits = (0..10).map(|id| limit(id, &[], Some(TEN)));
+    plan.rules = Arc::new(Rules::of_limits([("shop", limits.collect())]));
     plan.unknown_domain = false;
     plan.slots.push(slot);
     plan.checks = Arc::new(Checks::of([(&b"key"[..], Check::new(FIXED, hits, modes))]));
@@ -141,10 +140,20 @@ fn value(text: &str, series: &str) -> Option<f64> {
     value
 }
 
-/// Each of these samples has this value.
-fn expect_each<S: AsRef<str>>(text: &str, samples: impl IntoIterator<Item = (S, f64)>) {
-    for (series, value) in samples {
-        expect(text, series.as_ref(), Some(value));
+/// Each line of `samples` is a series and its value, or `-` if there is no such series.
+#[track_caller]
+fn expect(text: &str, samples: &str) {
+    for sample in samples
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        let (series, expected) = sample.rsplit_once(' ').expect("a series and a value");
+        assert_eq!(
+            value(text, series),
+            expected.parse().ok(),
+            "{series} in {text}"
+        );
     }
 }
 
@@ -155,24 +164,6 @@ fn plain_and_shadow() -> (Modes, Modes) {
     };
     (Modes::default(), shadow)
 }
-
-/// A sample of the metrics of envoyproxy/ratelimit for the limit with one level.
-fn stat(name: &str) -> String {
-    format!("ratelimit_service_rate_limit_{name}{ONE_LEVEL}")
-}
-
-/// The decisions of the limit `user` with this outcome.
-fn decisions(outcome: &str) -> String {
-    format!("weir_decisions_total{{domain=\"shop\",limit=\"user\",outcome=\"{outcome}\"}}")
-}
-
-#[track_caller]
-fn expect(text: &str, series: &str, expected: Option<f64>) {
-    assert_eq!(value(text, series), expected, "{series} in {text}");
-}
-
-const ONE_LEVEL: &str = "{domain=\"shop\",key1=\"user\"}";
-const TWO_LEVELS: &str = "{domain=\"shop\",key1=\"user_bob\",key2=\"path./x\"}";
 
 #[test]
 fn every_limit_has_its_series_from_the_start() {
@@ -194,62 +185,51 @@ fn every_limit_has_its_series_from_the_start() {
         "over_limit",
         "shadow_mode",
     ] {
-        for labels in [ONE_LEVEL, TWO_LEVELS] {
-            expect(
-                &text,
-                &format!("ratelimit_service_rate_limit_{stat}{labels}"),
-                Some(0.0),
-            );
-        }
-        assert!(!text.contains(&format!(
-            "ratelimit_service_rate_limit_{stat}{{domain=\"shop\",key1=\"vip\""
-        )));
+        expect(
+            &text,
+            &format!(
+                r#"
+                ratelimit_service_rate_limit_{stat}{{domain="shop",key1="user"}} 0
+                ratelimit_service_rate_limit_{stat}{{domain="shop",key1="user_bob",key2="path./x"}} 0
+                ratelimit_service_rate_limit_{stat}{{domain="shop",key1="vip"}} -
+                "#
+            ),
+        );
     }
     for outcome in ["ok", "over_limit", "shadow_over_limit", "error"] {
-        let series = |limit: &str| {
-            format!(
-                "weir_decisions_total{{domain=\"shop\",limit=\"{limit}\",outcome=\"{outcome}\"}}"
-            )
-        };
-        expect(&text, &series("user"), Some(0.0));
-        expect(&text, &series("user_bob.path./x"), Some(0.0));
-        expect(&text, &series("vip"), None);
+        expect(
+            &text,
+            &format!(
+                r#"
+                weir_decisions_total{{domain="shop",limit="user",outcome="{outcome}"}} 0
+                weir_decisions_total{{domain="shop",limit="user_bob.path./x",outcome="{outcome}"}} 0
+                weir_decisions_total{{domain="shop",limit="vip",outcome="{outcome}"}} -
+                "#
+            ),
+        );
     }
     expect(
         &text,
-        "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}",
-        Some(0.0),
+        r#"
+        weir_decisions_total{domain="shop",limit="vip",outcome="unlimited"} 0
+        ratelimit_service_should_rate_limit_error{err_type="redis_error"} 0
+        ratelimit_service_global_shadow_mode 0
+        ratelimit_service_config_load_error 0
+        "#,
     );
-    expect(
-        &text,
-        "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}",
-        Some(0.0),
-    );
-    expect(&text, "ratelimit_service_global_shadow_mode", Some(0.0));
-    expect(&text, "ratelimit_service_config_load_error", Some(0.0));
-    expect(
-        &text,
-        concat!(
-            "weir_build_info{version=\"",
-            env!("CARGO_PKG_VERSION"),
-            "\",commit=\"",
-            env!("WEIR_COMMIT"),
-            "\"}"
-        ),
-        Some(1.0),
-    );
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT"));
+    let build = format!(r#"weir_build_info{{version="{version}",commit="{commit}"}} 1"#);
+    expect(&text, &build);
 }
 
 #[test]
 fn hits_and_outcomes_are_counted_by_limit() {
     let metrics = Metrics::new(2, 0.8);
-    let tallies = tallies_of(
-        &metrics,
-        &[
-            limit(0, &[("user", None)], Some(TEN)),
-            limit(1, &[("vip", None)], None),
-        ],
-    );
+    let limits = [
+        limit(0, &[("user", None)], Some(TEN)),
+        limit(1, &[("vip", None)], None),
+    ];
+    let tallies = tallies_of(&metrics, &limits);
     let (plain, shadow) = plain_and_shadow();
     for (hits, modes, answer) in [
         (3, plain, Ok(verdict(true, 9))),
@@ -264,40 +244,37 @@ fn hits_and_outcomes_are_counted_by_limit() {
     for unchecked in [slot(Some(1), Fate::Unlimited), slot(None, Fate::Free)] {
         observe(&tallies, unchecked, 1, plain, Ok(verdict(true, 1)));
     }
-    let text = metrics.encode();
-    let hits = [
-        ("total_hits", 13.0),
-        ("within_limit", 3.0),
-        ("near_limit", 2.0),
-        ("over_limit", 7.0),
-        ("shadow_mode", 5.0),
-    ];
-    expect_each(&text, hits.map(|(name, hits)| (stat(name), hits)));
-    let counts = [
-        ("ok", 2.0),
-        ("over_limit", 2.0),
-        ("shadow_over_limit", 1.0),
-        ("error", 1.0),
-    ];
-    expect_each(
-        &text,
-        counts.map(|(outcome, count)| (decisions(outcome), count)),
+    expect(
+        &metrics.encode(),
+        r#"
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"} 13
+        ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"} 3
+        ratelimit_service_rate_limit_near_limit{domain="shop",key1="user"} 2
+        ratelimit_service_rate_limit_over_limit{domain="shop",key1="user"} 7
+        ratelimit_service_rate_limit_shadow_mode{domain="shop",key1="user"} 5
+        weir_decisions_total{domain="shop",limit="user",outcome="ok"} 2
+        weir_decisions_total{domain="shop",limit="user",outcome="over_limit"} 2
+        weir_decisions_total{domain="shop",limit="user",outcome="shadow_over_limit"} 1
+        weir_decisions_total{domain="shop",limit="user",outcome="error"} 1
+        weir_decisions_total{domain="shop",limit="vip",outcome="unlimited"} 1
+        weir_negative_hits_total{domain="shop",limit="user"} 4
+        weir_store_errors_total{kind="unknown"} 1
+        weir_free_descriptors_total{domain="shop"} 1
+        weir_free_descriptors_total{domain="blog"} 0
+        "#,
     );
-    expect_each(
-        &text,
-        [
-            (
-                "weir_decisions_total{domain=\"shop\",limit=\"vip\",outcome=\"unlimited\"}",
-                1.0,
-            ),
-            (
-                "weir_negative_hits_total{domain=\"shop\",limit=\"user\"}",
-                4.0,
-            ),
-            ("weir_store_errors_total{kind=\"unknown\"}", 1.0),
-            ("weir_free_descriptors_total{domain=\"shop\"}", 1.0),
-            ("weir_free_descriptors_total{domain=\"blog\"}", 0.0),
-        ],
+    // A reload keeps the counter of a domain.
+    let reloaded = tallies_of(&metrics, &limits[..1]);
+    observe(
+        &reloaded,
+        slot(None, Fate::Free),
+        1,
+        plain,
+        Ok(verdict(true, 1)),
+    );
+    expect(
+        &metrics.encode(),
+        r#"weir_free_descriptors_total{domain="shop"} 2"#,
     );
 }
 
@@ -307,147 +284,81 @@ fn decisions_without_the_store_are_counted_by_their_source() {
     let tallies = tallies_of(&metrics, &[limit(0, &[("user", None)], Some(TEN))]);
     let (plain, shadow) = plain_and_shadow();
     let (over, error) = (verdict(false, 5), StoreError::NotExecuted("connect"));
+    let local = |verdict| Decision::Local(verdict, error, NonZeroU32::MIN);
     for (hits, modes, decision) in [
         (3, plain, Decision::DenialCache(over)),
         (4, shadow, Decision::DenialCache(over)),
-        (
-            10,
-            plain,
-            Decision::Local(verdict(true, 9), error, NonZeroU32::MIN),
-        ),
-        (20, plain, Decision::Local(over, error, NonZeroU32::MIN)),
+        (10, plain, local(verdict(true, 9))),
+        (20, plain, local(over)),
         (100, plain, Decision::PolicyAllows(error)),
         (200, plain, Decision::PolicyRefuses(error)),
         (400, plain, Decision::Fails(StoreError::Unknown("timeout"))),
     ] {
         observe_decision(&tallies, checked(Some(0), None), hits, modes, decision);
     }
-    let text = metrics.encode();
-    let hits = [
-        ("total_hits", 737.0),
-        ("within_limit", 10.0),
-        ("near_limit", 0.0),
-        ("over_limit", 27.0),
-        ("shadow_mode", 4.0),
-    ];
-    expect_each(&text, hits.map(|(name, hits)| (stat(name), hits)));
     expect(
-        &text,
-        &format!("weir_denial_cache_refused_hits_total{ONE_LEVEL}"),
-        Some(7.0),
-    );
-    let counts = [
-        ("ok", 1.0),
-        ("over_limit", 2.0),
-        ("shadow_over_limit", 1.0),
-        ("error", 1.0),
-        ("outage_allowed", 1.0),
-        ("outage_denied", 1.0),
-    ];
-    expect_each(
-        &text,
-        counts.map(|(outcome, count)| (decisions(outcome), count)),
-    );
-    for (policy, count) in [
-        ("error", 1.0),
-        ("allow", 1.0),
-        ("deny", 1.0),
-        ("local", 2.0),
-    ] {
-        let series = format!("weir_outage_answers_total{{policy=\"{policy}\"}}");
-        expect(&text, &series, Some(count));
-    }
-    expect(&text, "weir_denial_cache_answers_total", Some(2.0));
-    expect(
-        &text,
-        "weir_store_errors_total{kind=\"not_executed\"}",
-        Some(4.0),
+        &metrics.encode(),
+        r#"
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"} 737
+        ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"} 10
+        ratelimit_service_rate_limit_near_limit{domain="shop",key1="user"} 0
+        ratelimit_service_rate_limit_over_limit{domain="shop",key1="user"} 27
+        ratelimit_service_rate_limit_shadow_mode{domain="shop",key1="user"} 4
+        weir_denial_cache_refused_hits_total{domain="shop",key1="user"} 7
+        weir_denial_cache_answers_total 2
+        weir_decisions_total{domain="shop",limit="user",outcome="ok"} 1
+        weir_decisions_total{domain="shop",limit="user",outcome="over_limit"} 2
+        weir_decisions_total{domain="shop",limit="user",outcome="shadow_over_limit"} 1
+        weir_decisions_total{domain="shop",limit="user",outcome="error"} 1
+        weir_decisions_total{domain="shop",limit="user",outcome="outage_allowed"} 1
+        weir_decisions_total{domain="shop",limit="user",outcome="outage_denied"} 1
+        weir_outage_answers_total{policy="error"} 1
+        weir_outage_answers_total{policy="allow"} 1
+        weir_outage_answers_total{policy="deny"} 1
+        weir_outage_answers_total{policy="local"} 2
+        weir_store_errors_total{kind="not_executed"} 4
+        "#,
     );
 }
 
 #[test]
 fn counters_survive_a_reload_by_the_labels_of_their_limit() {
     let metrics = Metrics::new(1, 0.8);
-    let old = tallies_of(
-        &metrics,
-        &[
-            limit(0, &[("user", None)], Some(TEN)),
-            limit(1, &[("gone", None)], Some(TEN)),
-        ],
+    let [old, new] = [["user", "gone"], ["fresh", "user"]].map(|keys| {
+        let limits = [0, 1].map(|id| limit(id, &[(keys[id as usize], None)], Some(TEN)));
+        tallies_of(&metrics, &limits)
+    });
+    // A request that is still on the old rules counts too.
+    allow(&old, 0, 1);
+    allow(&new, 1, 2);
+    expect(
+        &metrics.encode(),
+        r#"
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="user"} 3
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="fresh"} 0
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="gone"} -
+        "#,
     );
-    let new = tallies_of(
-        &metrics,
-        &[
-            limit(0, &[("fresh", None)], Some(TEN)),
-            limit(1, &[("user", None)], Some(TEN)),
-        ],
-    );
-    observe(
-        &old,
-        checked(Some(0), None),
-        1,
-        Modes::default(),
-        Ok(verdict(true, 1)),
-    );
-    observe(
-        &new,
-        checked(Some(1), None),
-        2,
-        Modes::default(),
-        Ok(verdict(true, 3)),
-    );
-    let text = metrics.encode();
-    let total = |key| {
-        value(
-            &text,
-            &format!("ratelimit_service_rate_limit_total_hits{{domain=\"shop\",key1=\"{key}\"}}"),
-        )
-    };
-    assert_eq!(
-        total("user"),
-        Some(3.0),
-        "a request that is still on the old rules counts too"
-    );
-    assert_eq!(total("fresh"), Some(0.0));
-    assert_eq!(total("gone"), None);
 }
 
 #[test]
 fn limits_of_equal_labels_are_one_series() {
     let metrics = Metrics::new(1, 0.8);
-    let (one, other) = (
+    let limits = [
         limit(0, &[("a_b", Some("c"))], Some(TEN)),
         limit(1, &[("a", Some("b_c"))], Some(TEN)),
-    );
-    let (dotted, nested) = (
         limit(2, &[("x.y", None)], Some(TEN)),
         limit(3, &[("x", None), ("y", None)], Some(TEN)),
-    );
-    let tallies = tallies_of(&metrics, &[one, other, dotted, nested]);
-    for id in 0..4 {
-        observe(
-            &tallies,
-            checked(Some(id), None),
-            1,
-            Modes::default(),
-            Ok(verdict(true, 1)),
-        );
-    }
-    let text = metrics.encode();
+    ];
+    let tallies = tallies_of(&metrics, &limits);
+    (0..4).for_each(|id| allow(&tallies, id, 1));
     expect(
-        &text,
-        "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"a_b_c\"}",
-        Some(2.0),
-    );
-    expect(
-        &text,
-        "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"x\",key2=\"y\"}",
-        Some(1.0),
-    );
-    expect(
-        &text,
-        "weir_decisions_total{domain=\"shop\",limit=\"x.y\",outcome=\"ok\"}",
-        Some(2.0),
+        &metrics.encode(),
+        r#"
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="a_b_c"} 2
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="x",key2="y"} 1
+        weir_decisions_total{domain="shop",limit="x.y",outcome="ok"} 2
+        "#,
     );
 }
 
@@ -467,114 +378,70 @@ fn the_name_of_a_limit_is_a_label_of_weirs_own_metrics() {
     ];
     let tallies = tallies_of(&metrics, &limits);
     for (id, hits) in [(0, 1), (1, 2), (2, 4), (3, 8)] {
-        for hits in [hits, -hits] {
-            let slot = checked(Some(id), None);
-            observe(&tallies, slot, hits, Modes::default(), Ok(verdict(true, 1)));
-        }
+        allow(&tallies, id, hits);
+        allow(&tallies, id, -hits);
     }
-    let text = metrics.encode();
-    for (labels, hits) in [
-        ("limit=\"user\"", 1.0),
-        ("limit=\"path\",name=\"per \\\"path\\\"\"", 2.0),
-        ("limit=\"a_b_c\",name=\"one\"", 4.0),
-        ("limit=\"a_b_c\",name=\"two\"", 8.0),
-    ] {
-        expect(
-            &text,
-            &format!("weir_decisions_total{{domain=\"shop\",{labels},outcome=\"ok\"}}"),
-            Some(2.0),
-        );
-        expect(
-            &text,
-            &format!("weir_negative_hits_total{{domain=\"shop\",{labels}}}"),
-            Some(hits),
-        );
-    }
-    let total = |key| {
-        value(
-            &text,
-            &format!("ratelimit_service_rate_limit_total_hits{{domain=\"shop\",key1=\"{key}\"}}"),
-        )
-    };
-    assert_eq!((total("path"), total("a_b_c")), (Some(2.0), Some(12.0)));
-    // A reload keeps the counters of a limit that keeps its name.
-    let _reloaded = tallies_of(
-        &metrics,
-        &[
-            named(0, &[("a_b", Some("c"))], "one"),
-            named(1, &[("a", Some("b_c"))], "new"),
-        ],
+    expect(
+        &metrics.encode(),
+        r#"
+        weir_decisions_total{domain="shop",limit="user",outcome="ok"} 2
+        weir_decisions_total{domain="shop",limit="path",name="per \"path\"",outcome="ok"} 2
+        weir_decisions_total{domain="shop",limit="a_b_c",name="one",outcome="ok"} 2
+        weir_decisions_total{domain="shop",limit="a_b_c",name="two",outcome="ok"} 2
+        weir_negative_hits_total{domain="shop",limit="user"} 1
+        weir_negative_hits_total{domain="shop",limit="path",name="per \"path\""} 2
+        weir_negative_hits_total{domain="shop",limit="a_b_c",name="one"} 4
+        weir_negative_hits_total{domain="shop",limit="a_b_c",name="two"} 8
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="path"} 2
+        ratelimit_service_rate_limit_total_hits{domain="shop",key1="a_b_c"} 12
+        "#,
     );
-    let text = metrics.encode();
-    let hits = |name| {
-        value(
-            &text,
-            &format!("weir_negative_hits_total{{domain=\"shop\",limit=\"a_b_c\",name=\"{name}\"}}"),
-        )
-    };
-    assert_eq!(
-        (hits("one"), hits("two"), hits("new")),
-        (Some(4.0), None, Some(0.0))
+    // A reload keeps the counters of a limit that keeps its name.
+    let reloaded = [
+        named(0, &[("a_b", Some("c"))], "one"),
+        named(1, &[("a", Some("b_c"))], "new"),
+    ];
+    let _reloaded = tallies_of(&metrics, &reloaded);
+    expect(
+        &metrics.encode(),
+        r#"
+        weir_negative_hits_total{domain="shop",limit="a_b_c",name="one"} 4
+        weir_negative_hits_total{domain="shop",limit="a_b_c",name="two"} -
+        weir_negative_hits_total{domain="shop",limit="a_b_c",name="new"} 0
+        "#,
     );
 }
 
 #[test]
 fn limits_that_were_never_asked_can_be_left_out() {
     const LIMITS: u32 = 10_000;
-    let keys: Vec<_> = (0..LIMITS).map(|id| format!("key_{id}")).collect();
-    let limits: Vec<_> = keys
-        .iter()
-        .zip(0..)
-        .map(|(key, id)| limit(id, &[(key, None)], Some(TEN)))
-        .collect();
-    let series = |metrics: &Metrics| {
-        metrics
-            .encode()
-            .lines()
-            .filter(|line| line.contains("key_"))
-            .count()
-    };
-    for omits_unused_limits in [false, true] {
-        let metrics = Metrics::with_options(
-            1,
-            Options {
-                near_limit_ratio: 0.8,
-                omits_unused_limits,
-            },
-        );
-        let tallies = tallies_of(&metrics, &limits);
-        assert_eq!(
-            series(&metrics),
-            if omits_unused_limits { 0 } else { 13 * 10_000 }
-        );
-        // Whatever was decided, also about a look and in an outage.
-        observe(
-            &tallies,
-            checked(Some(5), None),
-            0,
-            Modes::default(),
-            Ok(verdict(true, 1)),
-        );
-        observe(
-            &tallies,
-            checked(Some(9), None),
-            1,
-            Modes::default(),
-            Err(StoreError::Unknown("lost")),
-        );
-        let text = metrics.encode();
-        let total = |id| {
-            value(
-                &text,
-                &format!(
-                    "ratelimit_service_rate_limit_total_hits{{domain=\"shop\",key1=\"key_{id}\"}}"
-                ),
-            )
+    let key = |id| format!("key_{id}");
+    let limits = (0..LIMITS).map(|id| limit(id, &[(&key(id), None)], Some(TEN)));
+    let limits: Vec<_> = limits.collect();
+    for (omits_unused_limits, series, unused) in [(false, 13 * 10_000, "0"), (true, 0, "-")] {
+        let options = Options {
+            near_limit_ratio: 0.8,
+            omits_unused_limits,
         };
-        let unused = if omits_unused_limits { None } else { Some(0.0) };
-        assert_eq!(
-            (total(5), total(9), total(7)),
-            (Some(0.0), Some(1.0), unused)
+        let metrics = Metrics::with_options(1, options);
+        let tallies = tallies_of(&metrics, &limits);
+        let text = metrics.encode();
+        let found = text.lines().filter(|line| line.contains("key_"));
+        assert_eq!(found.count(), series);
+        // Whatever was decided, also about a look and in an outage.
+        allow(&tallies, 5, 0);
+        let lost = Err(StoreError::Unknown("lost"));
+        observe(&tallies, checked(Some(9), None), 1, Modes::default(), lost);
+        let total = "ratelimit_service_rate_limit_total_hits";
+        expect(
+            &metrics.encode(),
+            &format!(
+                r#"
+                {total}{{domain="shop",key1="key_5"}} 0
+                {total}{{domain="shop",key1="key_9"}} 1
+                {total}{{domain="shop",key1="key_7"}} {unused}
+                "#
+            ),
         );
     }
 }
@@ -587,39 +454,20 @@ fn names_that_depend_on_the_request_are_counted_by_name_and_decided_by_limit() {
         ..limit(0, &[("user", None)], Some(TEN))
     };
     let tallies = tallies_of(&metrics, &[detailed]);
-    observe(
-        &tallies,
-        checked(Some(0), Some(&["user_bob"])),
-        1,
-        Modes::default(),
-        Ok(verdict(true, 1)),
-    );
-    observe(
-        &tallies,
-        checked(None, Some(&["user_\"eve\"", "b", "c"])),
-        12,
-        Modes::default(),
-        Ok(verdict(false, 11)),
-    );
-    let text = metrics.encode();
-    let within = "ratelimit_service_rate_limit_within_limit";
+    let (plain, _) = plain_and_shadow();
+    let bob = checked(Some(0), Some(&["user_bob"]));
+    observe(&tallies, bob, 1, plain, Ok(verdict(true, 1)));
+    let eve = checked(None, Some(&["user_\"eve\"", "b", "c"]));
+    observe(&tallies, eve, 12, plain, Ok(verdict(false, 11)));
     expect(
-        &text,
-        &format!("{within}{{domain=\"shop\",key1=\"user_bob\"}}"),
-        Some(1.0),
-    );
-    expect(&text, &format!("{within}{ONE_LEVEL}"), None);
-    expect(
-        &text,
-        "weir_decisions_total{domain=\"shop\",limit=\"user\",outcome=\"ok\"}",
-        Some(1.0),
-    );
-    let over = "ratelimit_service_rate_limit_over_limit{domain=\"shop\",key1=\"user_\\\"eve\\\"\",key2=\"b.c\"}";
-    expect(&text, over, Some(2.0));
-    expect(
-        &text,
-        "weir_decisions_total{domain=\"shop\",limit=\"(request)\",outcome=\"over_limit\"}",
-        Some(1.0),
+        &metrics.encode(),
+        r#"
+        ratelimit_service_rate_limit_within_limit{domain="shop",key1="user_bob"} 1
+        ratelimit_service_rate_limit_within_limit{domain="shop",key1="user"} -
+        ratelimit_service_rate_limit_over_limit{domain="shop",key1="user_\"eve\"",key2="b.c"} 2
+        weir_decisions_total{domain="shop",limit="user",outcome="ok"} 1
+        weir_decisions_total{domain="shop",limit="(request)",outcome="over_limit"} 1
+        "#,
     );
 }
 
@@ -627,35 +475,22 @@ fn names_that_depend_on_the_request_are_counted_by_name_and_decided_by_limit() {
 fn unknown_domains_are_named_up_to_a_bound() {
     let metrics = Metrics::new(1, 0.8);
     let tallies = tallies_of(&metrics, &[]);
-    for number in 0..MAX_UNKNOWN_DOMAINS + 50 {
-        tallies.observe(
-            CORE,
-            format!("d{number}").as_bytes(),
-            &empty_plan(),
-            &empty_plan().outcomes(&Decisions::new()),
-        );
-    }
-    for _ in 0..2 {
-        let plan = empty_plan();
-        tallies.observe(CORE, b"d0", &plan, &plan.outcomes(&Decisions::new()));
+    for number in (0..MAX_UNKNOWN_DOMAINS + 50).chain([0, 0]) {
+        let (domain, plan, none) = (format!("d{number}"), empty_plan(), Decisions::new());
+        let outcomes = plan.outcomes(&none);
+        tallies.observe(CORE, domain.as_bytes(), &plan, &outcomes);
     }
     let text = metrics.encode();
     expect(
         &text,
-        "weir_domain_not_found_total{domain=\"d0\"}",
-        Some(3.0),
+        r#"
+        weir_domain_not_found_total{domain="d0"} 3
+        weir_domain_not_found_total{domain="other"} 50
+        "#,
     );
-    expect(
-        &text,
-        "weir_domain_not_found_total{domain=\"other\"}",
-        Some(50.0),
-    );
-    assert_eq!(
-        text.lines()
-            .filter(|line| line.starts_with("weir_domain_not_found_total"))
-            .count(),
-        MAX_UNKNOWN_DOMAINS + 1
-    );
+    let names = text.lines();
+    let names = names.filter(|line| line.starts_with("weir_domain_not_found_total"));
+    assert_eq!(names.count(), MAX_UNKNOWN_DOMAINS + 1);
 }
 
 #[test]
@@ -672,37 +507,25 @@ fn requests_are_counted_by_code_and_timed() {
     metrics.request_failed(Core(1), ErrorCause::Store);
     metrics.request_failed(Core(0), ErrorCause::Service);
     let text = metrics.encode();
-    let method = "grpc_method=\"ShouldRateLimit\"";
-    expect(
-        &text,
-        &format!("ratelimit_service_total_requests{{{method}}}"),
-        Some(4.0),
-    );
-    expect(&text, "weir_requests_total{code=\"OK\"}", Some(2.0));
-    expect(
-        &text,
-        "weir_requests_total{code=\"INVALID_ARGUMENT\"}",
-        Some(1.0),
-    );
-    expect(&text, "weir_requests_total{code=\"INTERNAL\"}", None);
-    expect(
-        &text,
-        "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"}",
-        Some(1.0),
-    );
-    expect(
-        &text,
-        "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}",
-        Some(1.0),
-    );
     let time = "ratelimit_service_response_time_seconds";
-    for (le, count) in [("0.00005", 2.0), ("0.0001", 3.0), ("1", 3.0), ("+Inf", 4.0)] {
-        expect(
-            &text,
-            &format!("{time}_bucket{{{method},le=\"{le}\"}}"),
-            Some(count),
-        );
-    }
+    let method = r#"grpc_method="ShouldRateLimit""#;
+    expect(
+        &text,
+        &format!(
+            r#"
+            ratelimit_service_total_requests{{{method}}} 4
+            weir_requests_total{{code="OK"}} 2
+            weir_requests_total{{code="INVALID_ARGUMENT"}} 1
+            weir_requests_total{{code="INTERNAL"}} -
+            ratelimit_service_should_rate_limit_error{{err_type="redis_error"}} 1
+            ratelimit_service_should_rate_limit_error{{err_type="service_error"}} 1
+            {time}_bucket{{{method},le="0.00005"}} 2
+            {time}_bucket{{{method},le="0.0001"}} 3
+            {time}_bucket{{{method},le="1"}} 3
+            {time}_bucket{{{method},le="+Inf"}} 4
+            "#
+        ),
+    );
     let sum = value(&text, &format!("{time}_sum{{{method}}}")).unwrap();
     assert!((sum - 2.000_111).abs() < 1e-9, "{sum}");
 }
@@ -711,20 +534,16 @@ fn requests_are_counted_by_code_and_timed() {
 fn all_codes_have_their_names() {
     let metrics = Metrics::new(1, 0.8);
     (0..17).for_each(|code| metrics.request_answered(CORE, Code::from(code), Duration::ZERO));
-    let text = metrics.encode();
-    for name in [
-        "CANCELLED",
-        "DEADLINE_EXCEEDED",
-        "RESOURCE_EXHAUSTED",
-        "UNAVAILABLE",
-        "UNAUTHENTICATED",
-    ] {
-        expect(
-            &text,
-            &format!("weir_requests_total{{code=\"{name}\"}}"),
-            Some(1.0),
-        );
-    }
+    expect(
+        &metrics.encode(),
+        r#"
+        weir_requests_total{code="CANCELLED"} 1
+        weir_requests_total{code="DEADLINE_EXCEEDED"} 1
+        weir_requests_total{code="RESOURCE_EXHAUSTED"} 1
+        weir_requests_total{code="UNAVAILABLE"} 1
+        weir_requests_total{code="UNAUTHENTICATED"} 1
+        "#,
+    );
 }
 
 #[test]
@@ -735,17 +554,25 @@ fn other_parts_of_the_process_add_their_samples() {
     metrics.connection_refused();
     metrics.calls_refused(1);
     metrics.config_refused();
-    let text = metrics.encode();
-    expect(&text, "weir_memory_keys", Some(7.0));
-    expect(&text, "weir_panics_total", Some(1.0));
-    expect(&text, "weir_connections_refused_total", Some(1.0));
-    expect(&text, "weir_calls_refused_total", Some(1.0));
-    expect(&text, "weir_config_last_load_successful", Some(0.0));
+    expect(
+        &metrics.encode(),
+        "
+        weir_memory_keys 7
+        weir_panics_total 1
+        weir_connections_refused_total 1
+        weir_calls_refused_total 1
+        weir_config_last_load_successful 0
+        ",
+    );
     metrics.config_loaded(&Rules::default(), 3);
-    let text = metrics.encode();
-    expect(&text, "weir_config_last_load_successful", Some(1.0));
-    expect(&text, "weir_config_generation", Some(3.0));
-    expect(&text, "ratelimit_service_config_load_success", Some(1.0));
+    expect(
+        &metrics.encode(),
+        "
+        weir_config_last_load_successful 1
+        weir_config_generation 3
+        ratelimit_service_config_load_success 1
+        ",
+    );
 }
 
 #[test]
@@ -756,13 +583,7 @@ fn no_request_waits_for_a_scrape_or_a_reload() {
     let held = crate::core::lock(&metrics.series);
     let (done, counted) = std::sync::mpsc::sync_channel(1);
     let request = std::thread::spawn(move || {
-        observe(
-            &tallies,
-            checked(Some(0), None),
-            1,
-            Modes::default(),
-            Ok(verdict(true, 1)),
-        );
+        allow(&tallies, 0, 1);
         done.send(()).unwrap();
     });
     assert_eq!(counted.recv_timeout(Duration::from_secs(10)), Ok(()));

@@ -536,19 +536,11 @@ mod tests {
 
     #[test]
     fn what_a_limit_matches_is_no_sample() {
-        use crate::limits::rules::compile::{self, SourceText, compile};
+        use crate::limits::rules::compile::rules_of;
         let text = "domain: d\ndescriptors:\n- { key: a, rate_limit: { name: first, unit: day, \
             requests_per_unit: 1 } }\n- { key: b, rate_limit: { unit: day, requests_per_unit: 1, \
             replaces: [{ name: first }] } }\n";
-        let file = SourceText {
-            name: "d.yaml".to_owned(),
-            text: text.into(),
-        };
-        let rules = std::sync::Arc::new(
-            compile(&[file], &compile::Options::default())
-                .expect("good limits")
-                .rules,
-        );
+        let rules = std::sync::Arc::new(rules_of(text));
         let (unmatched, quota, fingerprints) = (
             Unmatched::default(),
             Quota::default(),

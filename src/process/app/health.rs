@@ -72,20 +72,8 @@ impl Conditions {
 mod tests {
     use super::*;
     use crate::limits::rules::Rules;
-    use crate::limits::rules::compile::{self, SourceText, compile};
+    use crate::limits::rules::compile::rules_of;
     use crate::observe::metrics::Metrics;
-
-    fn rules(text: &str) -> Rules {
-        compile(
-            &[SourceText {
-                name: "a.yaml".to_owned(),
-                text: text.into(),
-            }],
-            &compile::Options::default(),
-        )
-        .expect("valid limits")
-        .rules
-    }
 
     #[test]
     fn a_domain_is_required_only_if_the_settings_say_so() {
@@ -104,7 +92,7 @@ mod tests {
         for (rules, status) in [
             (None, not_ready),
             (Some(Rules::default()), not_ready),
-            (Some(rules("domain: d")), Status::Ready),
+            (Some(rules_of("domain: d")), Status::Ready),
         ] {
             rules.map(|rules| live.replace(rules));
             assert_eq!(conditions(true).status(), status);
@@ -157,7 +145,7 @@ mod tests {
         };
         let health = Health::default();
         let check = async {
-            for (rules, is_ready) in [(rules("domain: d"), true), (Rules::default(), false)] {
+            for (rules, is_ready) in [(rules_of("domain: d"), true), (Rules::default(), false)] {
                 live.replace(rules);
                 tokio::time::sleep(TICK + TICK / 2).await;
                 assert_eq!(health.is_ready(), is_ready);

@@ -19,101 +19,61 @@ struct Cli {
 /// Reads flags; each variable that a test depends on is given as a flag, so that the machine's
 /// environment does not matter.
 fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, SettingError> {
-    let flags = Cli::try_parse_from([&["weir"], arguments].concat())
-        .expect("flags")
-        .flags;
-    Settings::from_flags(
-        flags,
-        &environment
-            .iter()
-            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
-            .collect::<Vec<_>>(),
-    )
+    let command_line = [&["weir"], arguments].concat();
+    let flags = Cli::try_parse_from(command_line).expect("flags").flags;
+    let variable = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+    let variables: Vec<_> = environment.iter().map(variable).collect();
+    Settings::from_flags(flags, &variables)
+}
+
+fn settings(arguments: &[&str]) -> Settings {
+    read(arguments, &[]).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+}
+
+fn error(arguments: &[&str]) -> String {
+    read(arguments, &[]).expect_err("invalid").to_string()
 }
 
 #[test]
 fn limits_are_where_the_reference_has_them() {
-    let istio = [
-        "--runtime-root",
-        "/data",
-        "--runtime-subdirectory",
-        "ratelimit",
-    ];
-    assert_eq!(
-        read(&istio, &[]).expect("settings").files.path,
-        PathBuf::from("/data/ratelimit/config")
-    );
-    assert_eq!(
-        read(&[], &[]).expect("settings").files.path,
-        PathBuf::from("config")
-    );
+    let istio = ["--runtime-root=/data", "--runtime-subdirectory=ratelimit"];
     let slashes = [
-        "--runtime-root",
-        "/data",
-        "--runtime-subdirectory",
-        "/ratelimit",
-        "--runtime-appdirectory",
-        "/config",
+        "--runtime-root=/data",
+        "--runtime-subdirectory=/ratelimit",
+        "--runtime-appdirectory=/config",
     ];
-    assert_eq!(
-        read(&slashes, &[]).expect("settings").files.path,
-        PathBuf::from("/data/ratelimit/config")
-    );
-    // As in a manifest that leaves the root to the image of envoyproxy/ratelimit.
-    for (argument, path) in [
-        ("--runtime-subdirectory=ratelimit", "ratelimit/config"),
-        ("--runtime-appdirectory=limits", "limits"),
+    let subdirectory = ["--runtime-subdirectory=ratelimit", "--runtime-root="];
+    let appdirectory = ["--runtime-appdirectory=limits", "--runtime-root="];
+    for (arguments, path) in [
+        (&istio[..], "/data/ratelimit/config"),
+        (&[], "config"),
+        (&slashes, "/data/ratelimit/config"),
+        // As in a manifest that leaves the root to the image of envoyproxy/ratelimit.
+        (
+            &subdirectory[..1],
+            "/srv/runtime_data/current/ratelimit/config",
+        ),
+        (&subdirectory, "/srv/runtime_data/current/ratelimit/config"),
+        (&appdirectory[..1], "/srv/runtime_data/current/limits"),
+        (&appdirectory, "/srv/runtime_data/current/limits"),
+        (&["--config=x.yaml"], "x.yaml"),
     ] {
-        let path = PathBuf::from("/srv/runtime_data/current").join(path);
-        assert_eq!(read(&[argument], &[]).expect("settings").files.path, path);
-        assert_eq!(
-            read(&[argument, "--runtime-root="], &[])
-                .expect("settings")
-                .files
-                .path,
-            path
-        );
+        let found = settings(arguments).files.path;
+        assert_eq!(found, PathBuf::from(path), "{arguments:?}");
     }
-    assert_eq!(
-        read(&["--config", "x.yaml"], &[])
-            .expect("settings")
-            .files
-            .path,
-        PathBuf::from("x.yaml")
-    );
 }
 
 #[test]
 fn the_backend_follows_the_url() {
-    assert!(matches!(
-        read(&[], &[]).expect("settings").backend,
-        Backend::Memory(_)
-    ));
-    assert!(matches!(
-        read(&["--redis-url", "r:6379"], &[])
-            .expect("settings")
-            .backend,
-        Backend::Redis { .. }
-    ));
-    assert!(matches!(
-        read(&["--redis-url", "r:6379", "--backend-type", "memory"], &[])
-            .expect("settings")
-            .backend,
-        Backend::Memory(_)
-    ));
-    assert!(
-        read(&["--backend-type", "redis"], &[])
-            .expect_err("no URL")
-            .to_string()
-            .contains("REDIS_URL=host:6379")
-    );
+    let redis = ["--redis-url=r:6379", "--backend-type=memory"];
+    assert!(matches!(settings(&[]).backend, Backend::Memory(_)));
+    let backend = settings(&redis[..1]).backend;
+    assert!(matches!(backend, Backend::Redis { .. }));
+    assert!(matches!(settings(&redis).backend, Backend::Memory(_)));
+    assert!(error(&["--backend-type=redis"]).contains("REDIS_URL=host:6379"));
     assert!(read(&["--backend-type", "memcache"], &[]).is_err());
     assert!(read(&["--redis-type", ""], &[]).is_ok());
-    assert!(
-        read(&["--redis-health-check-active-connection"], &[])
-            .expect("settings")
-            .redis_health
-    );
+    assert!(settings(&["--redis-health-check-active-connection"]).redis_health);
     let warned = read(
         &["--redis-url", "r:6379", "--redis-tls-cacert", "/ca"],
         &[("MEMCACHE_TLS", "true")],
@@ -136,13 +96,10 @@ fn a_setting_of_redis_without_its_url_is_refused() {
         ["--redis-persecond-url=r:6379", "REDIS_PERSECOND_URL"],
     ];
     for [argument, name] in settings {
-        let error = read(&[argument], &[]).expect_err(argument).to_string();
+        let remedy = "write REDIS_URL=host:6379, or BACKEND_TYPE=memory to count in memory";
         assert_eq!(
-            error,
-            format!(
-                "{name} needs REDIS_URL; write REDIS_URL=host:6379, or BACKEND_TYPE=memory to \
-                 count in memory"
-            )
+            error(&[argument]),
+            format!("{name} needs REDIS_URL; {remedy}")
         );
         assert!(
             read(&[argument, "--backend-type=memory"], &[]).is_ok(),
@@ -154,19 +111,13 @@ fn a_setting_of_redis_without_its_url_is_refused() {
 
 #[test]
 fn settings_without_effect_are_warnings() {
-    assert_eq!(
-        read(&[], &[("MEMCACHE_SRV", "x")])
-            .expect("settings")
-            .warnings
-            .len(),
-        1
-    );
-    assert!(
-        read(&[], &[("USE_STATSD", "false"), ("REDIS_TYPE", "SINGLE")])
-            .expect("settings")
-            .warnings
-            .is_empty()
-    );
+    for (environment, count) in [
+        (&[("MEMCACHE_SRV", "x")][..], 1),
+        (&[("USE_STATSD", "false"), ("REDIS_TYPE", "SINGLE")], 0),
+    ] {
+        let warnings = read(&[], environment).expect("settings").warnings;
+        assert_eq!(warnings.len(), count, "{warnings:?}");
+    }
 }
 
 #[test]
@@ -210,7 +161,13 @@ fn sizes_that_the_reference_accepts_are_accepted() {
 #[test]
 fn stop_increment_is_a_default_of_commit() {
     let flag = "--stop-cache-key-increment-when-overlimit";
-    let of = |arguments: &[&str]| read(arguments, &[]).expect("settings");
+    let of = settings;
+    let per_second = [
+        "--redis-url=a:1",
+        "--redis-persecond",
+        "--redis-persecond-url=b:1",
+        "--redis-type=cluster",
+    ];
     assert_eq!(of(&[]).files.compile.process.commit, Commit::Each);
     for (arguments, costs) in [
         (&[][..], &[][..]),
@@ -219,36 +176,16 @@ fn stop_increment_is_a_default_of_commit() {
             &["--redis-url=a:1", "--redis-type=cluster"],
             &["one hash slot"],
         ),
-        (
-            &[
-                "--redis-url=a:1",
-                "--redis-persecond",
-                "--redis-persecond-url=b:1",
-            ],
-            &["not in that of REDIS_PERSECOND_URL"],
-        ),
-        (
-            &[
-                "--redis-url=a:1",
-                "--redis-type=cluster",
-                "--redis-persecond",
-                "--redis-persecond-url=b:1",
-            ],
-            &["one hash slot", "REDIS_PERSECOND_URL"],
-        ),
+        (&per_second[..3], &["not in that of REDIS_PERSECOND_URL"]),
+        (&per_second, &["one hash slot", "REDIS_PERSECOND_URL"]),
     ] {
         let settings = of(&[arguments, &[flag]].concat());
         assert_eq!(settings.files.compile.process.commit, Commit::AllOrNone);
-        assert_eq!(
-            settings.warnings.len(),
-            usize::from(!costs.is_empty()),
-            "{:?}",
-            settings.warnings
-        );
+        let warnings = settings.warnings;
+        let are_said = costs.iter().all(|cost| warnings[0].contains(cost));
         assert!(
-            costs.iter().all(|cost| settings.warnings[0].contains(cost)),
-            "{:?}",
-            settings.warnings
+            warnings.len() == usize::from(!costs.is_empty()) && are_said,
+            "{warnings:?}"
         );
         assert_eq!(of(arguments).warnings, Vec::<String>::new());
     }
@@ -269,19 +206,13 @@ fn invalid_values_are_refused_with_a_remedy() {
             "GRPC_SERVER_USE_TLS=true",
         ),
     ] {
-        assert!(
-            read(&arguments, &[])
-                .expect_err("invalid")
-                .to_string()
-                .contains(hint),
-            "{arguments:?}"
-        );
+        assert!(error(&arguments).contains(hint), "{arguments:?}");
     }
 }
 
 #[test]
 fn outages_and_denied_keys_are_set_by_four_flags() {
-    let default = read(&[], &[]).expect("settings");
+    let default = settings(&[]);
     assert_eq!(default.rls.plan.on_store_failure, OnStoreFailure::Error);
     let fixed = |count| Source::Fixed(NonZeroU32::new(count).expect("not 0"));
     assert_eq!(
@@ -293,42 +224,29 @@ fn outages_and_denied_keys_are_set_by_four_flags() {
         (fixed(1), 100_000, 8 << 20)
     );
     for (name, policy) in OnStoreFailure::NAMED {
-        assert_eq!(
-            read(&["--on-store-failure", name], &[])
-                .expect("settings")
-                .rls
-                .plan
-                .on_store_failure,
-            policy
-        );
+        let plan = settings(&["--on-store-failure", name]).rls.plan;
+        assert_eq!(plan.on_store_failure, policy);
     }
-    let set = [
-        "--on-store-failure",
-        "LOCAL",
-        "--replicas",
-        "3",
-        "--local-max-keys",
-        "5000",
-        "--local-cache-size-in-bytes",
-        "0",
-    ];
-    let set = read(&set, &[]).expect("settings");
+    let set = settings(&[
+        "--on-store-failure=LOCAL",
+        "--replicas=3",
+        "--local-max-keys=5000",
+        "--local-cache-size-in-bytes=0",
+    ]);
     assert_eq!(
         (set.outage.replicas, set.outage.max_keys, set.denials.bytes),
         (fixed(3), 5_000, 0)
     );
     let by_name = [
-        "--replicas",
-        "dns:ratelimit-headless",
-        "--redis-url",
-        "127.0.0.1:6379",
+        "--replicas=dns:ratelimit-headless",
+        "--redis-url=127.0.0.1:6379",
     ];
-    let followed = read(&by_name, &[]).expect("settings");
+    let followed = settings(&by_name);
     assert!(
         matches!(&followed.outage.replicas, Source::Dns(name) if name.to_string() == "dns:ratelimit-headless")
     );
     assert!(followed.warnings.is_empty(), "{:?}", followed.warnings);
-    let in_memory = read(&by_name[..2], &[]).expect("settings").warnings;
+    let in_memory = settings(&by_name[..1]).warnings;
     assert!(
         in_memory[0].starts_with("REPLICAS has no effect: counters are in memory"),
         "{in_memory:?}"
@@ -365,16 +283,10 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
             "{arguments:?}: {refused}"
         );
     }
-    let never = read(
-        &[
-            "--grpc-max-connection-age",
-            "0",
-            "--grpc-max-connection-age-grace",
-            "2540400h",
-        ],
-        &[],
-    )
-    .expect("settings")
+    let never = settings(&[
+        "--grpc-max-connection-age=0",
+        "--grpc-max-connection-age-grace=2540400h",
+    ])
     .server;
     assert_eq!(
         (never.max_connection_age, never.max_connection_age_grace),
@@ -384,16 +296,8 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
 
 #[test]
 fn header_names_are_validated() {
-    let named = |name: &str| {
-        read(
-            &[
-                "--limit-response-headers-enabled",
-                "--limit-reset-header",
-                name,
-            ],
-            &[],
-        )
-    };
+    let enabled = "--limit-response-headers-enabled";
+    let named = |name| read(&[enabled, "--limit-reset-header", name], &[]);
     assert!(named("X-RateLimit-Reset").is_ok());
     for invalid in ["", "x y", "x:", "x\r\ny", "\u{e4}"] {
         assert!(
@@ -412,13 +316,7 @@ fn header_names_are_validated() {
 
 #[test]
 fn a_switch_may_stand_alone_or_have_a_value() {
-    let merges = |arguments: &[&str]| {
-        read(arguments, &[])
-            .expect("settings")
-            .files
-            .compile
-            .merge_domains
-    };
+    let merges = |arguments: &[&str]| settings(arguments).files.compile.merge_domains;
     assert!(!merges(&[]));
     assert!(
         merges(&["--merge-domain-config"])
@@ -426,4 +324,6 @@ fn a_switch_may_stand_alone_or_have_a_value() {
             && merges(&["--merge_domain_configs"])
     );
     assert!(!merges(&["--merge-domain-config=false"]));
+    let omits = |arguments: &[&str]| settings(arguments).metrics.omits_unused_limits;
+    assert!(!omits(&[]) && omits(&["--metrics-omit-unused-limits"]));
 }

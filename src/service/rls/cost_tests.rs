@@ -12,7 +12,7 @@ use super::*;
 use crate::core::proto::rate_limit_descriptor::Entry;
 use crate::core::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::limiter::{self, FailurePolicies, failure_policies};
-use crate::limits::rules::compile::{self, SourceText, compile};
+use crate::limits::rules::compile::rules_of;
 use crate::store::{Memory, Store, memory};
 
 /// Gives limits a name, as in a configuration that uses `replaces`.
@@ -30,19 +30,10 @@ fn service(name: &str) -> Rls {
         )
     };
     let limits: String = (0..10).map(limit).collect();
-    let text = format!("domain: shop\ndescriptors:\n  - key: customer\n    descriptors:\n{limits}")
-        .into_bytes();
-    let compiled = compile(
-        &[SourceText {
-            name: "shop.yaml".to_owned(),
-            text,
-        }],
-        &compile::Options::default(),
-    )
-    .expect("good limits");
+    let text = format!("domain: shop\ndescriptors:\n  - key: customer\n    descriptors:\n{limits}");
     let metrics = Metrics::new(1, 0.8);
     let live = Arc::new(Live::new(Arc::clone(&metrics)));
-    live.replace(compiled.rules);
+    live.replace(rules_of(&text));
     let store = Store::Memory(Memory::new(memory::Options::default()));
     let limiter = Limiter::new(
         None,

@@ -30,6 +30,8 @@ use crate::net::bounds::{Charge, Unfinished};
 use crate::observe::metrics::Metrics;
 use authority::Authorities;
 use blocks::HeaderBlocks;
+#[cfg(any(test, fuzzing))]
+pub(crate) use blocks::MAX_CONTINUATIONS;
 pub(crate) use blocks::MAX_FRAME_BYTES;
 use frames::FrameWalker;
 use resets::Resets;

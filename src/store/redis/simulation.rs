@@ -551,7 +551,7 @@ fn under_any_fault_each_request_counts_at_most_once_and_its_answer_is_true() {
     // Fewer seeds are for repeating a failed run.
     if seeds >= MIXED_SEEDS / 5 {
         assert!(
-            answers.iter().all(|&count| count > seeds / 15) && totals.occurrences.len() == 23,
+            answers.iter().all(|&count| count > 100) && totals.occurrences.len() == 23,
             "the mix does not cover every case: {totals:#?}"
         );
     }

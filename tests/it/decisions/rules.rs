@@ -24,6 +24,8 @@ use weir::limits::rules::compile::{
 use weir::limits::rules::limit::{Amount, Limit, LimitId, LimitInForce, OnStoreFailure, Scale};
 use weir::limits::rules::{Commit, Lookup, Rules};
 
+use self::resources::{Branch, trees};
+
 mod bombs;
 mod resources;
 
@@ -605,81 +607,6 @@ fn problems_beyond_the_readable_number_are_counted_and_not_listed() {
     );
 }
 
-/// A tree of random rules, small enough that requests often hit it.
-#[derive(Clone, Debug)]
-struct Branch {
-    key: String,
-    value: String,
-    has_limit: bool,
-    below: Vec<Branch>,
-}
-
-fn word() -> impl Strategy<Value = String> {
-    proptest::string::string_regex("[ab_*]{1,4}").expect("a pattern")
-}
-
-fn branches() -> impl Strategy<Value = Vec<Branch>> {
-    let branch = (
-        word(),
-        prop_oneof![Just(String::new()), word()],
-        any::<bool>(),
-    )
-        .boxed();
-    let leaf = branch.clone().prop_map(|(key, value, has_limit)| {
-        vec![Branch {
-            key,
-            value,
-            has_limit,
-            below: Vec::new(),
-        }]
-    });
-    leaf.prop_recursive(3, 24, 4, move |below| {
-        let branch = (branch.clone(), below).prop_map(|((key, value, has_limit), below)| Branch {
-            key,
-            value,
-            has_limit,
-            below,
-        });
-        proptest::collection::vec(branch, 0..4)
-    })
-    .prop_map(distinct)
-}
-
-/// Two branches of one key and value at one level are refused; that is tested elsewhere.
-fn distinct(branches: Vec<Branch>) -> Vec<Branch> {
-    let mut kept: Vec<Branch> = Vec::new();
-    for mut branch in branches {
-        if !kept
-            .iter()
-            .any(|other| (&other.key, &other.value) == (&branch.key, &branch.value))
-        {
-            branch.below = distinct(branch.below);
-            kept.push(branch);
-        }
-    }
-    kept
-}
-
-fn yaml_of(branches: &[Branch]) -> String {
-    let items: Vec<_> = branches
-        .iter()
-        .map(|branch| {
-            let limit = if branch.has_limit {
-                ", rate_limit: {unit: second, requests_per_unit: 1}"
-            } else {
-                ""
-            };
-            format!(
-                "{{key: \"{}\", value: \"{}\"{limit}, descriptors: {}}}",
-                branch.key,
-                branch.value,
-                yaml_of(&branch.below)
-            )
-        })
-        .collect();
-    format!("[{}]", items.join(", "))
-}
-
 /// By recursion over all splits: slow, and plainly right.
 fn naive_glob(pattern: &[u8], text: &[u8]) -> bool {
     match pattern.split_first() {
@@ -718,7 +645,7 @@ fn naive_find(mut level: &[Branch], entries: &[(String, String)]) -> String {
             + &branch.key
             + if branch.value.is_empty() { "" } else { "_" }
             + &branch.value;
-        if index + 1 == entries.len() && branch.has_limit {
+        if index + 1 == entries.len() && branch.limit.is_some() {
             return path;
         }
         level = &branch.below;
@@ -731,10 +658,11 @@ proptest! {
 
     #[test]
     fn find_is_what_the_documentation_says(
-        branches in branches(),
+        branches in trees(),
         requests in proptest::collection::vec(proptest::collection::vec(("[ab_*]{0,4}", "[ab_*]{0,5}"), 0..4), 8),
     ) {
-        let rules = rules_of(&format!("domain: d\ndescriptors: {}", yaml_of(&branches)));
+        let yaml: Vec<_> = branches.iter().map(Branch::yaml).collect();
+        let rules = rules_of(&serde_json::json!({"domain": "d", "descriptors": yaml}).to_string());
         // Random requests seldom go deep: the ones that follow the tree do.
         let mut requests = requests;
         let mut level = &branches;

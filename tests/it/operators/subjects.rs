@@ -2,13 +2,11 @@
 
 mod terminal;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::support::wait::eventually_async;
 use crate::support::{Client, Weir, descriptor, http_client, request};
 
 const LIMITS: &[(&str, &str)] = &[(
@@ -247,99 +245,6 @@ HITS  ERROR  REFUSED  ERROR  LIMIT      SUBJECT
     );
 }
 
-/// Each number that is shown of a subject is right within its error. Returns the largest error.
-fn assert_within_the_error(top: &Value, of: &str, exact: impl Fn(&str) -> u64) -> u64 {
-    let mut largest = 0;
-    for subject in top["subjects"].as_array().expect("subjects") {
-        let number = |name: &str| subject[name].as_u64().expect("a number");
-        let (shown, error) = (number(of), number(&format!("{of}_error")));
-        let user = subject["entries"][0]["value"].as_str().expect("a user");
-        let exact = exact(user);
-        assert!(
-            shown <= exact && exact <= shown + error,
-            "{subject}: {exact}"
-        );
-        largest = largest.max(error);
-    }
-    largest
-}
-
-/// Traffic of Zipf's law through several workers: what is shown is right within the error that is
-/// stated.
-#[tokio::test]
-async fn zipf_traffic_is_counted_within_the_stated_error() {
-    const REQUESTS: usize = 300;
-    const DESCRIPTORS: usize = 200;
-    let weir = Weir::start(LIMITS, &[("WORKERS", "3")]);
-    let mut clients = [
-        weir.client().await,
-        weir.client().await,
-        weir.client().await,
-    ];
-    let mut random = fastrand::Rng::with_seed(17);
-    let mut exact: HashMap<String, u64> = HashMap::new();
-    for number in 0..REQUESTS {
-        // The inverse of Zipf's distribution with the exponent 1, over 30,000 users.
-        let users: Vec<String> = (0..DESCRIPTORS)
-            .map(|_| (30_000_f64.powf(random.f64()) as u64).to_string())
-            .collect();
-        for user in &users {
-            *exact.entry(user.clone()).or_default() += 1;
-        }
-        let descriptors = users
-            .iter()
-            .map(|user| descriptor(&[("user", user)]))
-            .collect();
-        clients[number % 3]
-            .should_rate_limit(request("shop", descriptors))
-            .await
-            .expect("an answer");
-    }
-    let address = weir.listener("debug");
-    let top = api(address, "top?count=1000");
-    let error_at_most = top["error_at_most"].as_u64().expect("a number");
-    assert_eq!(top["total"], REQUESTS * DESCRIPTORS);
-    assert!(
-        (1..=240).contains(&error_at_most),
-        "{error_at_most} of {}: more than fit, and at most 0.4 %",
-        top["total"]
-    );
-    let shown = top["subjects"].as_array().expect("subjects");
-    let largest = assert_within_the_error(&top, "hits", |user| exact[user]);
-    assert!(largest <= error_at_most, "{largest}");
-    let user = |subject: &Value| {
-        subject["entries"][0]["value"]
-            .as_str()
-            .expect("a user")
-            .to_owned()
-    };
-    let mut heaviest: Vec<_> = exact
-        .iter()
-        .map(|(user, hits)| (*hits, user.clone()))
-        .collect();
-    heaviest.sort_unstable_by(|one, other| other.cmp(one));
-    let first: Vec<_> = shown.iter().take(5).map(user).collect();
-    assert_eq!(
-        first,
-        heaviest
-            .iter()
-            .take(5)
-            .map(|(_, user)| user.clone())
-            .collect::<Vec<_>>()
-    );
-    // Three hits of each user are allowed, and all others refused.
-    let allowed = 3;
-    let refusals = api(address, "top?by=refused&count=1000");
-    assert_eq!(
-        refusals["total"],
-        exact
-            .values()
-            .map(|hits| hits.saturating_sub(allowed))
-            .sum::<u64>()
-    );
-    assert_within_the_error(&refusals, "refused", |user| exact[user] - allowed);
-}
-
 /// `weir unmatched`, but for the times. Either domain may be first.
 fn assert_unmatched_as_text(admin: &str) {
     let text = stdout(&["unmatched"], admin);
@@ -437,64 +342,5 @@ async fn descriptors_that_no_limit_matches_are_kept_by_domain() {
     assert_eq!(
         report["domains"],
         api(address, "unmatched?domain=shoop")["domains"]
-    );
-}
-
-/// A hostile client of a client sends new values without end.
-#[tokio::test(flavor = "multi_thread")]
-async fn endless_new_values_take_no_memory() {
-    let weir = Weir::start(LIMITS, &[("MEMORY_MAX_KEYS", "1000"), ("WORKERS", "2")]);
-    let client = &mut weir.client().await;
-    // Half of the values find a limit, and each second domain is a new one.
-    let batch = |number: usize| {
-        let one = |index: usize| {
-            descriptor(&[(
-                if index.is_multiple_of(2) {
-                    "user"
-                } else {
-                    "nothing"
-                },
-                &format!("{:0>100}", 200 * number + index),
-            )])
-        };
-        let domain = if number.is_multiple_of(2) {
-            "shop".to_owned()
-        } else {
-            format!("shop-{number}")
-        };
-        request(&domain, (0..200).map(one).collect())
-    };
-    for number in 0..50 {
-        client
-            .should_rate_limit(batch(number))
-            .await
-            .expect("an answer");
-    }
-    let _ = api(weir.listener("debug"), "top?count=1000");
-    let before = weir.resident_kib();
-    for number in 50..550 {
-        client
-            .should_rate_limit(batch(number))
-            .await
-            .expect("an answer");
-    }
-    let top = api(weir.listener("debug"), "top?count=1000&by=refusals");
-    assert!(
-        top["subjects"]
-            .as_array()
-            .is_some_and(|subjects| subjects.len() <= 1_000)
-    );
-    let grown = || weir.resident_kib().saturating_sub(before);
-    assert!(
-        eventually_async(|| (grown() < 16_000).then_some(()))
-            .await
-            .is_some(),
-        "{} KiB",
-        grown()
-    );
-    assert!(
-        api(weir.listener("debug"), "unmatched")["domains"]
-            .as_array()
-            .is_some_and(|domains| domains.len() <= 200)
     );
 }

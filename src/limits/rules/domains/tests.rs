@@ -51,15 +51,13 @@ fn broken(name: &str) -> Resource {
 fn found(
     rules: &Rules,
     domain: &str,
-    entries: &[(&str, &str)],
+    entries: &[(&'static str, &'static str)],
 ) -> Result<Option<u64>, &'static str> {
-    let entries: Vec<_> = entries
-        .iter()
-        .map(|(key, value)| AskEntry {
-            key: key.as_bytes(),
-            value: value.as_bytes(),
-        })
-        .collect();
+    let entry = |(key, value): &(&'static str, &'static str)| AskEntry {
+        key: key.as_bytes(),
+        value: value.as_bytes(),
+    };
+    let entries: Vec<_> = entries.iter().map(entry).collect();
     match rules.find(domain.as_bytes(), &entries) {
         Lookup::UnknownDomain => Err("unknown domain"),
         Lookup::NoLimit => Ok(None),
@@ -78,10 +76,18 @@ fn user(rules: &Rules, domain: &str) -> Result<Option<u64>, &'static str> {
 }
 
 fn texts(problems: &[Problem]) -> String {
-    problems
-        .iter()
-        .map(|problem| format!("{problem}\n"))
-        .collect()
+    let lines = problems.iter().map(|problem| format!("{problem}\n"));
+    lines.collect()
+}
+
+/// A list of resources as the first one, with the default settings.
+fn applied(list: Vec<Resource>) -> Applied {
+    Domains::default().apply(list, &XdsOptions::default())
+}
+
+/// The problems of the first domain that is refused.
+fn refusal(applied: &Applied) -> String {
+    texts(&applied.refused.first().expect("it is refused").problems)
 }
 
 #[test]
@@ -93,10 +99,8 @@ fn a_list_is_everything_and_an_equal_one_changes_nothing() {
         .expect("the first list has rules, also without domains");
     assert_eq!(user(&rules, "a"), Err("unknown domain"));
     let applied = domains.apply(vec![one("b", 2), one("a", 1)], &settings);
-    assert_eq!(
-        (applied.added, applied.compiled),
-        (vec!["a".to_owned(), "b".to_owned()], 2)
-    );
+    assert_eq!(applied.added, ["a", "b"]);
+    assert_eq!(applied.compiled, 2);
     let rules = applied.rules.expect("rules");
     assert_eq!(
         (user(&rules, "a"), user(&rules, "b")),
@@ -108,14 +112,8 @@ fn a_list_is_everything_and_an_equal_one_changes_nothing() {
         "{applied:?}"
     );
     let applied = domains.apply(vec![one("c", 3), one("b", 5)], &settings);
-    assert_eq!(
-        (&*applied.added, &*applied.changed, &*applied.removed),
-        (
-            &["c".to_owned()][..],
-            &["b".to_owned()][..],
-            &["a".to_owned()][..]
-        )
-    );
+    let lists = [&applied.added, &applied.changed, &applied.removed];
+    assert_eq!(lists, [&["c"], &["b"], &["a"]]);
     let rules = applied.rules.expect("rules");
     assert_eq!(
         (user(&rules, "a"), user(&rules, "b"), user(&rules, "c")),
@@ -132,43 +130,34 @@ fn a_bad_domain_keeps_its_last_good_version_or_is_absent_and_the_others_apply() 
     let (mut domains, settings) = (Domains::default(), XdsOptions::default());
     domains.apply(vec![one("a", 1), one("b", 1)], &settings);
     let applied = domains.apply(vec![one("a", 2), broken("b"), broken("c")], &settings);
-    let rules = applied.rules.expect("rules");
+    let rules = applied.rules.as_ref().expect("rules");
     assert_eq!(
-        (user(&rules, "a"), user(&rules, "b"), user(&rules, "c")),
+        (user(rules, "a"), user(rules, "b"), user(rules, "c")),
         (Ok(Some(2)), Ok(Some(1)), Err("unknown domain"))
     );
-    let refused: Vec<_> = applied
-        .refused
-        .iter()
+    let refused = applied.refused.iter();
+    let refused: Vec<_> = refused
         .map(|refused| (&*refused.domain, refused.keeps_old, refused.is_new))
         .collect();
     assert_eq!(refused, [("b", true, true), ("c", false, true)]);
     assert_eq!(
-        texts(&applied.refused[0].problems),
+        refusal(&applied),
         "resource b: user: error: the rate_limit has no unit; write one of second, minute, hour, \
          day, week, month, quarter, year\n"
     );
-    let names = |domains: &Domains| {
-        domains
-            .in_force()
-            .map(|resource| resource.descriptors[0].rate_limit.clone())
-            .collect::<Vec<_>>()
-    };
+    let amounts = domains
+        .in_force()
+        .map(|good| &good.descriptors[0].rate_limit);
     assert_eq!(
-        names(&domains),
+        amounts.cloned().collect::<Vec<_>>(),
         [per_minute(2), per_minute(1)],
         "the good version is what a cache keeps"
     );
     // Again: the same refusals, which are not new, and nothing is compiled.
     let applied = domains.apply(vec![broken("c"), broken("b"), one("a", 2)], &settings);
     assert!(applied.rules.is_none() && applied.compiled == 0);
-    assert!(
-        applied
-            .refused
-            .iter()
-            .all(|refused| !refused.is_new && !refused.problems.is_empty())
-            && applied.refused.len() == 2
-    );
+    let is_old = |refused: &Refused| !refused.is_new && !refused.problems.is_empty();
+    assert!(applied.refused.iter().all(is_old) && applied.refused.len() == 2);
     // Corrected, as it was before: its old version is in force already, and it counts as changed.
     let applied = domains.apply(vec![one("a", 2), one("b", 1), one("c", 3)], &settings);
     let rules = applied.rules.expect("rules");
@@ -184,21 +173,14 @@ fn a_bad_domain_keeps_its_last_good_version_or_is_absent_and_the_others_apply() 
 
 #[test]
 fn one_change_among_a_thousand_domains_compiles_one_and_shares_the_others() {
-    let list = |requests: u32| -> Vec<_> {
-        let nodes = |domain: u32| {
-            (0..100)
-                .map(|index| {
-                    node(
-                        "user",
-                        &index.to_string(),
-                        per_minute(if domain == 500 { requests } else { 1 }),
-                    )
-                })
-                .collect()
+    let list = |of_500: u32| -> Vec<_> {
+        let domain = |number: u32| {
+            let requests = if number == 500 { of_500 } else { 1 };
+            let limit = |index: u32| node("user", &index.to_string(), per_minute(requests));
+            let name = format!("d{number}");
+            resource(&name, &name, (0..100).map(limit).collect())
         };
-        (0..1_000)
-            .map(|domain| resource(&format!("d{domain}"), &format!("d{domain}"), nodes(domain)))
-            .collect()
+        (0..1_000).map(domain).collect()
     };
     let (mut domains, settings) = (Domains::default(), XdsOptions::default());
     let applied = domains.apply(list(1), &settings);
@@ -206,29 +188,15 @@ fn one_change_among_a_thousand_domains_compiles_one_and_shares_the_others() {
     assert_eq!((applied.compiled, before.limit_count()), (1_000, 100_000));
     let applied = domains.apply(list(2), &settings);
     let after = applied.rules.expect("rules");
-    assert_eq!(
-        (applied.compiled, applied.changed.as_slice()),
-        (1, &["d500".to_owned()][..])
-    );
-    assert_eq!(
-        after
-            .by_number
-            .iter()
-            .filter(|domain| before.shares(domain))
-            .count(),
-        999
-    );
+    assert_eq!(applied.changed, ["d500"]);
+    assert_eq!(applied.compiled, 1);
+    let domains = after.by_number.iter();
+    assert_eq!(domains.filter(|domain| before.shares(domain)).count(), 999);
     assert_eq!(found(&after, "d500", &[("user", "7")]), Ok(Some(2)));
     assert_eq!(found(&after, "d501", &[("user", "7")]), Ok(Some(1)));
     let difference = crate::limits::rules::diff::Difference::new(&before, &after);
-    assert_eq!(
-        (
-            difference.added.len(),
-            difference.removed.len(),
-            difference.changed.len()
-        ),
-        (0, 0, 100)
-    );
+    assert!(difference.added.is_empty() && difference.removed.is_empty());
+    assert_eq!(difference.changed.len(), 100);
 }
 
 /// What the settings of the process say for all limits holds for those of a control plane too, and
@@ -253,39 +221,36 @@ fn defaults_of_the_process_apply_to_every_domain() {
     );
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as the field takes it")]
-fn overlay(text: &str) -> Option<Arc<Overlay>> {
+fn read_overlay(text: &str, is_strict: bool) -> Result<ReadOverlay, Vec<Problem>> {
     let file = SourceText {
         name: "overlay.yaml".into(),
         text: text.into(),
     };
-    let read = Overlay::read(
-        file,
-        &Options {
-            strict: true,
-            ..Options::default()
-        },
-    );
-    Some(Arc::new(
-        read.unwrap_or_else(|problems| panic!("{}", texts(&problems)))
-            .overlay,
-    ))
+    let options = Options {
+        strict: is_strict,
+        ..Options::default()
+    };
+    Overlay::read(file, &options)
+}
+
+/// The problems of an overlay that is refused.
+fn overlay_problems(text: &str) -> String {
+    texts(&read_overlay(text, false).expect_err("it is wrong"))
 }
 
 fn with_overlay(text: &str) -> XdsOptions {
+    let read = read_overlay(text, true);
+    let read = read.unwrap_or_else(|problems| panic!("{}", texts(&problems)));
     XdsOptions {
-        overlay: overlay(text),
+        overlay: Some(Arc::new(read.overlay)),
         ..XdsOptions::default()
     }
 }
 
 /// What each limit is, as the comparison with no rules shows it.
 fn limits(rules: &Rules) -> Vec<String> {
-    crate::limits::rules::diff::Difference::new(&Rules::default(), rules)
-        .added
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    let difference = crate::limits::rules::diff::Difference::new(&Rules::default(), rules);
+    difference.added.iter().map(ToString::to_string).collect()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "made where it is used")]
@@ -311,30 +276,20 @@ fn duplicates_are_merged_and_the_first_limit_counts() {
         below("b", "1"),
         node("user", "x*", None),
     ];
-    let applied = Domains::default().apply(
-        vec![resource("r1", "d", descriptors)],
-        &XdsOptions::default(),
-    );
+    let applied = applied(vec![resource("r1", "d", descriptors)]);
     assert!(applied.refused.is_empty(), "{applied:?}");
     let rules = applied.rules.expect("rules");
-    assert_eq!(found(&rules, "d", &[("route", "r")]), Ok(Some(2)));
-    assert!(
-        rules
-            .limits()
-            .find(|limit| limit.path() == "d.route_r")
-            .expect("it is there")
-            .shadow_mode,
-        "the flags are those of its limit"
-    );
-    assert_eq!(
-        found(&rules, "d", &[("route", "r"), ("a", "any")]),
-        Ok(Some(7))
-    );
-    assert_eq!(
-        found(&rules, "d", &[("route", "r"), ("b", "1")]),
-        Ok(Some(7))
-    );
-    assert_eq!(found(&rules, "d", &[("user", "xyz")]), Ok(Some(1)));
+    let route = rules.limits().find(|limit| limit.path() == "d.route_r");
+    let is_shadow = route.expect("it is there").shadow_mode;
+    assert!(is_shadow, "the flags are those of its limit");
+    for (entries, amount) in [
+        (&[("route", "r")][..], 2),
+        (&[("route", "r"), ("a", "any")], 7),
+        (&[("route", "r"), ("b", "1")], 7),
+        (&[("user", "xyz")], 1),
+    ] {
+        assert_eq!(found(&rules, "d", entries), Ok(Some(amount)), "{entries:?}");
+    }
     assert_eq!(rules.limit_count(), 4);
     assert_eq!(
         texts(&applied.warnings),
@@ -349,27 +304,12 @@ fn duplicates_are_merged_and_the_first_limit_counts() {
 
 #[test]
 fn resources_of_one_domain_are_merged_if_that_is_asked_for_and_their_order_does_not_matter() {
-    let list = || {
-        vec![
-            resource(
-                "b",
-                "d",
-                vec![
-                    node("user", "", per_minute(2)),
-                    node("only", "b", per_minute(5)),
-                ],
-            ),
-            resource("a", "d", vec![node("user", "", per_minute(1))]),
-            resource(
-                "a",
-                "d",
-                vec![
-                    node("user", "", per_minute(4)),
-                    node("only", "a", per_minute(6)),
-                ],
-            ),
-        ]
+    let of = |name, amount, only: Option<u32>| {
+        let only = only.map(|amount| node("only", name, per_minute(amount)));
+        let all = [node("user", "", per_minute(amount))].into_iter();
+        resource(name, "d", all.chain(only).collect())
     };
+    let list = || vec![of("b", 2, Some(5)), of("a", 1, None), of("a", 4, Some(6))];
     let shuffled = || vec![list().remove(2), list().remove(0), list().remove(1)];
     for (merge_domains, expected) in [(false, [1, 0, 0]), (true, [1, 5, 6])] {
         let settings = XdsOptions {
@@ -389,11 +329,8 @@ fn resources_of_one_domain_are_merged_if_that_is_asked_for_and_their_order_does_
             (&applied.warnings, &applied.refused),
             (&other.warnings, &other.refused)
         );
-        let problems: String = applied
-            .refused
-            .iter()
-            .map(|refused| texts(&refused.problems))
-            .collect();
+        let refused = applied.refused.iter();
+        let problems: String = refused.map(|refused| texts(&refused.problems)).collect();
         if merge_domains {
             assert_eq!((problems.as_str(), applied.warnings.len()), ("", 2));
         } else {
@@ -427,10 +364,8 @@ fn messages_mean_what_files_mean() {
         (6, "year"),
         (7, "week"),
     ];
-    let mut descriptors: Vec<_> = units
-        .iter()
-        .map(|&(unit, name)| node(name, "", Some(policy(unit, false))))
-        .collect();
+    let of_unit = |&(unit, name): &(_, &str)| node(name, "", Some(policy(unit, false)));
+    let mut descriptors: Vec<_> = units.iter().map(of_unit).collect();
     descriptors.push(node("unlimited", "", Some(policy(0, true))));
     descriptors.push(node("none", "x", None));
     descriptors.push(Descriptor {
@@ -439,36 +374,29 @@ fn messages_mean_what_files_mean() {
         detailed_metric: true,
         ..node("unlimited in hours", "", Some(policy(3, true)))
     });
-    let applied = Domains::default().apply(
-        vec![resource("r", "d", descriptors)],
-        &XdsOptions::default(),
-    );
-    assert!(
-        applied.refused.is_empty() && applied.warnings.is_empty(),
-        "{applied:?}"
-    );
-    let mut expected: Vec<_> = units
-        .iter()
+    let sent = applied(vec![resource("r", "d", descriptors)]);
+    let are_right = sent.refused.is_empty() && sent.warnings.is_empty();
+    assert!(are_right, "{sent:?}");
+    let expected = units.iter();
+    let mut expected: Vec<_> = expected
         .map(|(_, name)| format!("d.{name} (9 per {name})"))
         .collect();
     expected.extend([
         "d.unlimited (unlimited)".to_owned(),
         "d.unlimited in hours (unlimited)".to_owned(),
     ]);
-    let rules = applied.rules.expect("rules");
+    let rules = sent.rules.expect("rules");
     assert_eq!(limits(&rules), expected);
     let last = rules.limits().last().expect("limits");
     assert!(last.shadow_mode && last.quota_mode && last.detailed_metric);
-    assert_eq!(
-        user(
-            &Domains::default()
-                .apply(vec![one("d", 0)], &XdsOptions::default())
-                .rules
-                .expect("rules"),
-            "d"
-        ),
-        Ok(Some(0))
-    );
+    let rules = applied(vec![one("d", 0)]).rules.expect("rules");
+    assert_eq!(user(&rules, "d"), Ok(Some(0)));
+}
+
+fn limit_with(change: impl Fn(&mut Policy)) -> Descriptor {
+    let mut descriptor = node("user", "", per_minute(1));
+    change(descriptor.rate_limit.as_mut().expect("a limit"));
+    descriptor
 }
 
 #[test]
@@ -491,49 +419,52 @@ fn problems_name_the_resource_and_the_path_of_keys() {
              month, quarter, year",
         ),
         (vec![deep], "k69=v > k68=v > k67=v"),
+        (
+            vec![limit_with(|policy| {
+                policy.name = "a\r\nset-cookie: evil=1\r\nx: y".into();
+            })],
+            "user: error: the name 'a\\r\\nset-cookie: evil=1\\r\\nx: y' has a line break",
+        ),
+        (
+            vec![limit_with(|policy| policy.replaces = vec!["a\tb".into()])],
+            "user: error: the name 'a\\tb' has a line break",
+        ),
+        (
+            vec![Descriptor {
+                metadata: metadata(serde_json::json!({"text": "x".repeat(20_000)})),
+                ..node("user", "", per_minute(1))
+            }],
+            "user: error: the metadata",
+        ),
     ] {
-        let mut domains = Domains::default();
-        let applied = domains.apply(
-            vec![resource("ns/gw", "d", descriptors)],
-            &XdsOptions::default(),
-        );
-        let problems = texts(&applied.refused.first().expect("it is refused").problems);
+        let problems = refusal(&applied(vec![resource("ns/gw", "d", descriptors)]));
         assert!(
             problems.starts_with(&format!("resource ns/gw: {expected}")),
             "{problems}"
         );
         assert_eq!(problems.lines().count(), 1, "{problems}");
     }
-    let applied = Domains::default().apply(
-        vec![
-            resource("r", "", vec![node("a", "", None)]),
-            resource("s", "", Vec::new()),
-        ],
-        &XdsOptions::default(),
-    );
+    let unnamed = [("r", vec![node("a", "", None)]), ("s", Vec::new())];
+    let unnamed = unnamed.map(|(name, descriptors)| resource(name, "", descriptors));
     assert_eq!(
-        texts(&applied.refused[0].problems),
+        refusal(&applied(unnamed.to_vec())),
         "resource r: error: the resource has no domain; send the domain that Envoy sends\n"
     );
-    // However many there are, a domain keeps few of them.
-    let applied = Domains::default().apply(
-        vec![resource("r", "d", vec![node("", "v", None); 50])],
-        &XdsOptions::default(),
-    );
-    assert_eq!(
-        applied.refused[0].problems.len(),
-        1,
-        "equal ones are merged"
-    );
-    let many = (0..50)
-        .map(|index| node("", &index.to_string(), None))
-        .collect();
-    let applied = Domains::default().apply(vec![resource("r", "d", many)], &XdsOptions::default());
-    let problems = &applied.refused[0].problems;
-    assert_eq!(
-        (problems.len(), &*problems[20].what),
-        (21, "30 more problems in this domain are not shown")
-    );
+    // However many there are, a domain keeps few of them; equal ones are merged.
+    let equal = vec![node("", "v", None); 50];
+    let many = (0..50).map(|index| node("", &index.to_string(), None));
+    for (descriptors, kept, last) in [
+        (equal, 1, "the descriptor has no key"),
+        (
+            many.collect(),
+            21,
+            "30 more problems in this domain are not shown",
+        ),
+    ] {
+        let applied = applied(vec![resource("r", "d", descriptors)]);
+        let problems = &applied.refused[0].problems;
+        assert_eq!((problems.len(), &*problems[kept - 1].what), (kept, last));
+    }
 }
 
 /// Options come from the overlay. Metadata in their place has no effect, and one warning.
@@ -553,8 +484,7 @@ fn options_in_metadata_have_no_effect_and_are_warned_of_once() {
             key: "group".into(),
             ..with(options.clone())
         };
-        let list = vec![resource("r", "d", vec![with(options), group])];
-        let applied = Domains::default().apply(list, &XdsOptions::default());
+        let applied = applied(vec![resource("r", "d", vec![with(options), group])]);
         assert!(applied.refused.is_empty(), "{applied:?}");
         assert_eq!(
             texts(&applied.warnings),
@@ -584,17 +514,12 @@ fn policy_of(unit: i32) -> Policy {
 #[test]
 fn long_paths_are_bounded_over_all_domains_together() {
     let long = |name: &str, bytes: usize| {
-        let below = (0..4)
-            .map(|index| node(&index.to_string(), "", per_minute(1)))
-            .collect();
-        resource(
-            name,
-            name,
-            vec![Descriptor {
-                descriptors: below,
-                ..node(&"x".repeat(bytes), "", None)
-            }],
-        )
+        let below = (0..4).map(|index| node(&index.to_string(), "", per_minute(1)));
+        let descriptor = Descriptor {
+            descriptors: below.collect(),
+            ..node(&"x".repeat(bytes), "", None)
+        };
+        resource(name, name, vec![descriptor])
     };
     let (mut domains, settings) = (Domains::default(), XdsOptions::default());
     let applied = domains.apply(vec![long("a", 9 << 20), long("b", 9 << 20)], &settings);
@@ -605,10 +530,8 @@ fn long_paths_are_bounded_over_all_domains_together() {
     );
     // The same message for b fits as soon as a is smaller.
     let applied = domains.apply(vec![long("a", 1 << 20), long("b", 9 << 20)], &settings);
-    assert_eq!(
-        (applied.changed, applied.added, applied.refused.len()),
-        (vec!["a".to_owned()], vec!["b".to_owned()], 0)
-    );
+    assert_eq!([&applied.changed, &applied.added], [&["a"], &["b"]]);
+    assert!(applied.refused.is_empty());
     domains.apply(Vec::<Resource>::new(), &settings);
     assert_eq!(domains.path_bytes, 0);
 }
@@ -679,12 +602,14 @@ domains:
         let applied = Domains::default().apply(vec![overlaid()], settings);
         assert!(applied.refused.is_empty(), "{applied:?}");
         let rules = applied.rules.expect("rules");
+        let policy = rules
+            .domain(b"dd")
+            .and_then(|domain| domain.on_store_failure);
+        let limits: Vec<_> = rules.limits().map(summary).collect();
         (
-            rules.limits().map(summary).collect::<Vec<_>>(),
+            limits,
             rules.commit(b"dd"),
-            rules
-                .domain(b"dd")
-                .and_then(|domain| domain.on_store_failure),
+            policy,
             texts(&applied.warnings),
         )
     };
@@ -733,17 +658,9 @@ domains:
         defaults: "algorithm: leaky_bucket".parse().expect("it is right"),
         ..with_overlay(file)
     };
-    let applied = Domains::default().apply(
-        vec![resource(
-            "r",
-            "d",
-            vec![
-                node("big", "", per_minute(200_000)),
-                node("small", "", per_minute(2)),
-            ],
-        )],
-        &settings,
-    );
+    let nodes =
+        [("big", 200_000), ("small", 2)].map(|(key, amount)| node(key, "", per_minute(amount)));
+    let applied = Domains::default().apply(vec![resource("r", "d", nodes.to_vec())], &settings);
     assert!(applied.refused.is_empty(), "{applied:?}");
     assert_eq!(
         limits(&applied.rules.expect("rules")),
@@ -752,24 +669,13 @@ domains:
             "d.small (2 per minute, sliding_window_log)"
         ]
     );
-    let warnings: Vec<_> = applied
-        .warnings
-        .iter()
-        .map(|problem| {
-            (
-                &*problem.path,
-                problem
-                    .what
-                    .ends_with("overlay.yaml:6 is not used for this limit"),
-            )
-        })
+    let end = "overlay.yaml:6 is not used for this limit";
+    let warnings = applied.warnings.iter();
+    let warnings: Vec<_> = warnings
+        .map(|problem| (&*problem.path, problem.what.ends_with(end)))
         .collect();
-    assert_eq!(
-        warnings,
-        [("big", true), ("big", true), ("small", true)],
-        "{}",
-        texts(&applied.warnings)
-    );
+    let expected = [("big", true), ("big", true), ("small", true)];
+    assert_eq!(warnings, expected, "{}", texts(&applied.warnings));
 }
 
 const OVERLAY_WITH_ENTRIES_THAT_MATCH_NOTHING: &str = "
@@ -799,15 +705,9 @@ fn entries_of_an_overlay_that_match_nothing_are_warned_of_once_and_every_change_
         with_overlay(OVERLAY_WITH_ENTRIES_THAT_MATCH_NOTHING),
     );
     let with_group = || {
-        resource(
-            "a",
-            "a",
-            vec![
-                node("user", "", per_minute(1)),
-                node("user", "x", per_minute(1)),
-                node("group", "", None),
-            ],
-        )
+        let group = node("group", "", None);
+        let users = ["", "x"].map(|value| node("user", value, per_minute(1)));
+        resource("a", "a", users.into_iter().chain([group]).collect())
     };
     let applied = domains.apply(vec![with_group(), broken("b")], &settings);
     let unused = "overlay.yaml:8:5: warning: no descriptor of the control plane matches this \
@@ -829,24 +729,14 @@ fn entries_of_an_overlay_that_match_nothing_are_warned_of_once_and_every_change_
     assert_eq!(texts(&applied.warnings), "");
     // An equal text is the same overlay; another one compiles everything again, also good versions
     // of what is refused.
-    assert_eq!(
-        domains
-            .apply(
-                vec![with_group(), one("b", 1)],
-                &with_overlay(OVERLAY_WITH_ENTRIES_THAT_MATCH_NOTHING)
-            )
-            .compiled,
-        0
-    );
+    let equal = with_overlay(OVERLAY_WITH_ENTRIES_THAT_MATCH_NOTHING);
+    let again = domains.apply(vec![with_group(), one("b", 1)], &equal);
+    assert_eq!(again.compiled, 0);
     domains.apply(vec![with_group(), broken("b")], &settings);
-    let applied = domains.apply(
-        vec![with_group(), broken("b")],
-        &with_overlay("defaults: { algorithm: leaky_bucket }\n"),
-    );
-    assert_eq!(
-        (&*applied.changed, applied.refused.len()),
-        (&["a".to_owned(), "b".to_owned()][..], 1)
-    );
+    let other = with_overlay("defaults: { algorithm: leaky_bucket }\n");
+    let applied = domains.apply(vec![with_group(), broken("b")], &other);
+    assert_eq!(applied.changed, ["a", "b"]);
+    assert_eq!(applied.refused.len(), 1);
     assert_eq!(
         limits(&applied.rules.expect("rules"))[2],
         "b.user (1 per minute, leaky_bucket)"
@@ -876,20 +766,26 @@ domains:
   - key: own
     rate_limit: { period: calendar, timezone: Europe/Berlin, anchor: 2026-03-31 }
 ";
-    let per = |unit: Unit| {
-        Some(Policy {
-            unit: unit.number(),
-            ..per_minute(1).expect("a policy")
-        })
+    let node_per = |(key, unit): (&str, Unit)| {
+        let unit = unit.number();
+        node(
+            key,
+            "",
+            Some(Policy {
+                unit,
+                ..per_minute(1).expect("a policy")
+            }),
+        )
     };
-    let list = vec![
-        node("own", "", per(Unit::Month)),
-        node("week", "", per(Unit::Week)),
-        node("minute", "", per(Unit::Minute)),
-        node("many", "", per(Unit::Month)),
-        node("day", "", per(Unit::Day)),
-        node("hour", "", per(Unit::Hour)),
+    let list = [
+        ("own", Unit::Month),
+        ("week", Unit::Week),
+        ("minute", Unit::Minute),
+        ("many", Unit::Month),
+        ("day", Unit::Day),
+        ("hour", Unit::Hour),
     ];
+    let list = list.map(node_per).to_vec();
     let defaults = "period: calendar, timezone: Asia/Tokyo"
         .parse()
         .expect("they are right");
@@ -917,17 +813,12 @@ resource r: minute: warning: 'period: calendar' has no meaning for 'unit: minute
 resource r: many: warning: the limit has 'period: calendar': the 'unit_multiplier' of overlay.yaml:10 is not used for this limit; remove it, or remove 'period'
 ";
     assert_eq!(texts(&applied.warnings), expected);
-    let both = SourceText {
-        name: "o.yaml".into(),
-        text: "domains: [{domain: d, descriptors: [{key: a, rate_limit: {period: calendar, \
-            unit_multiplier: 2}}]}]"
-            .into(),
-    };
-    let problems = Overlay::read(both, &Options::default()).expect_err("it is wrong");
+    let both = "domains: [{domain: d, descriptors: [{key: a, rate_limit: {period: calendar, \
+        unit_multiplier: 2}}]}]";
+    let problems = overlay_problems(both);
     assert!(
-        texts(&problems).contains("'unit_multiplier' has no meaning beside 'period: calendar'"),
-        "{}",
-        texts(&problems)
+        problems.contains("'unit_multiplier' has no meaning beside 'period: calendar'"),
+        "{problems}"
     );
 }
 
@@ -951,51 +842,29 @@ domains:
 - commit: never
 - { domain: b, descriptors: 3 }
 ";
-    let file = SourceText {
-        name: "o.yaml".into(),
-        text: wrong.into(),
-    };
-    let problems = Overlay::read(file, &Options::default()).expect_err("it is wrong");
     let expected = "\
-o.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket, concurrency
-o.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
-o.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, trial, algorithm, on_store_failure, region_shares, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, count_denied, lease, max_debt, period, timezone, week_starts, anchor
-o.yaml:8:68: error: unknown key 'plan' in rate_limit; remove it: tables and plans are written in files of limits, and a control plane has none
-o.yaml:8:79: error: unknown key 'brust' in rate_limit; write 'burst'
-o.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
-o.yaml:10:5: error: 'burst' has no meaning in a descriptor; it belongs in rate_limit
-o.yaml:11:5: error: the descriptor has no key; write 'key: ' and a key, or a pattern with '*'
-o.yaml:13:36: error: 'unit_multiplier' is 0, which makes the window zero; write 1 or more, or remove it
-o.yaml:15:51: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
-o.yaml:16:3: error: the entry has no domain; write 'domain: ' and a domain, or a pattern with '*'
-o.yaml:16:11: error: unknown value of 'commit': 'never'; write one of each, all_or_none
-o.yaml:17:29: error: 'descriptors' is a whole number, not a list; begin each entry below it with '- key: '
+overlay.yaml:2:24: error: unknown algorithm: 'fast'; write one of fixed_window, sliding_window_log, sliding_window_counter, sliding_window_buckets, token_bucket, leaky_bucket, concurrency
+overlay.yaml:5:3: error: unknown key 'commits' in a domain; write 'commit'
+overlay.yaml:8:19: error: unknown key 'unit' in rate_limit; remove it, or write one of unit_multiplier, name, trial, algorithm, on_store_failure, region_shares, track_usage, usage_interval, usage_buckets, usage_expiry, usage_subjects, burst, scale, default_cost, bucket_interval, bucket_span, subject_expiry, max_delay, max_duration, count_denied, lease, max_debt, period, timezone, week_starts, anchor
+overlay.yaml:8:68: error: unknown key 'plan' in rate_limit; remove it: tables and plans are written in files of limits, and a control plane has none
+overlay.yaml:8:79: error: unknown key 'brust' in rate_limit; write 'burst'
+overlay.yaml:9:18: error: 'shadow_mode' is '3', not true or false; write 'shadow_mode: true' or 'shadow_mode: false'
+overlay.yaml:10:5: error: 'burst' has no meaning in a descriptor; it belongs in rate_limit
+overlay.yaml:11:5: error: the descriptor has no key; write 'key: ' and a key, or a pattern with '*'
+overlay.yaml:13:36: error: 'unit_multiplier' is 0, which makes the window zero; write 1 or more, or remove it
+overlay.yaml:15:51: error: 'burst' has no meaning for a fixed_window; remove it, or write 'algorithm: token_bucket'
+overlay.yaml:16:3: error: the entry has no domain; write 'domain: ' and a domain, or a pattern with '*'
+overlay.yaml:16:11: error: unknown value of 'commit': 'never'; write one of each, all_or_none
+overlay.yaml:17:29: error: 'descriptors' is a whole number, not a list; begin each entry below it with '- key: '
 ";
-    assert_eq!(texts(&problems), expected);
+    assert_eq!(overlay_problems(wrong), expected);
     for text in ["", "# nothing\n"] {
-        let read = Overlay::read(
-            SourceText {
-                name: "o.yaml".into(),
-                text: text.into(),
-            },
-            &Options::default(),
-        )
-        .expect("it adds nothing");
+        let read = read_overlay(text, false).expect("it adds nothing");
         assert_eq!((read.warnings.len(), read.overlay.entries()), (1, 0));
     }
     let many = "domains:\n".to_owned() + &"- domain: a\n".repeat(10_001);
-    let problems = Overlay::read(
-        SourceText {
-            name: "o.yaml".into(),
-            text: many.into(),
-        },
-        &Options::default(),
-    )
-    .expect_err("it is too large");
-    assert_eq!(
-        problems[0].what,
-        "the file has more than 10000 domains and descriptors"
-    );
+    let bound = "the file has more than 10000 domains and descriptors";
+    assert!(overlay_problems(&many).contains(bound));
 }
 
 #[test]

@@ -208,17 +208,6 @@ proptest! {
         prop_assert_eq!(tree.find(&[Entry { key: b"other", value: b"a" }]), None);
     }
 
-    #[test]
-    fn the_network_is_that_of_a_scan(networks in prop::collection::vec(network(), 1..40), values in prop::collection::vec(value(), 1..20)) {
-        let kinds: Vec<Kind> = networks.iter().map(|network| Kind::Networks(vec![*network])).collect();
-        let tree = tree(&kinds);
-        for value in values {
-            let longest = address(&value).and_then(|found| networks.iter().filter(|network| network.contains(&found)).map(IpNet::prefix_len).max());
-            let first = networks.iter().position(|network| Some(network.prefix_len()) == longest && address(&value).is_some_and(|found| network.contains(&found)));
-            prop_assert_eq!(number(&tree, &value), first, "{} {:?}", value, networks);
-        }
-    }
-
     /// As for texts: each other branch alone in a tree matches if, and only if, it is called a
     /// later one.
     #[test]

@@ -42,10 +42,6 @@ fn any(config: &xds::RateLimitConfig) -> Bytes {
         .into()
 }
 
-fn all(configs: &[xds::RateLimitConfig]) -> Vec<Bytes> {
-    configs.iter().map(any).collect()
-}
-
 /// Bounds that nothing but the size of messages meets.
 fn bounds(max_bytes: usize) -> Bounds {
     Bounds {
@@ -59,10 +55,21 @@ struct Tested(Configuration, Rules);
 
 impl Tested {
     fn new() -> Self {
-        Self(
-            Configuration::new(XdsOptions::default(), bounds(1 << 20)),
-            Rules::default(),
-        )
+        Self::with(bounds(1 << 20))
+    }
+
+    fn with(bounds: Bounds) -> Self {
+        let configuration = Configuration::new(XdsOptions::default(), bounds);
+        Self(configuration, Rules::default())
+    }
+
+    fn apply_all(&mut self, configs: &[xds::RateLimitConfig]) -> Applied {
+        let packed: Vec<_> = configs.iter().map(any).collect();
+        self.apply(&packed)
+    }
+
+    fn amounts<const N: usize>(&self, domains: [&str; N]) -> [u32; N] {
+        domains.map(|domain| self.amount(domain))
     }
 
     fn apply(&mut self, packed: &[Bytes]) -> Applied {
@@ -100,16 +107,13 @@ fn is_refused(applied: &Applied) -> bool {
 fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     let mut tested = Tested::new();
     assert!(!is_refused(
-        &tested.apply(&all(&[users("a", 1), users("b", 1)]))
+        &tested.apply_all(&[users("a", 1), users("b", 1)])
     ));
     assert!(tested.0.take_changed() && !tested.0.take_changed());
-    let applied = tested.apply(&all(&[users("a", 2), wrong("b"), wrong("c")]));
+    let applied = tested.apply_all(&[users("a", 2), wrong("b"), wrong("c")]);
     assert!(is_refused(&applied));
     assert_eq!((applied.kept, applied.absent), (1, 1));
-    assert_eq!(
-        [tested.amount("a"), tested.amount("b"), tested.amount("c")],
-        [2, 1, 0]
-    );
+    assert_eq!(tested.amounts(["a", "b", "c"]), [2, 1, 0]);
     assert_eq!(tested.in_force(), ["r-a", "r-b"]);
 
     let saved = tested.0.in_force.clone();
@@ -120,7 +124,7 @@ fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
     assert!(!restarted.take_changed(), "it is what the file has");
     assert!(
         restarted
-            .apply(&all(&[users("b", 1), users("a", 2)]))
+            .apply(&[any(&users("b", 1)), any(&users("a", 2))])
             .is_known,
         "the control plane sends the same in another order"
     );
@@ -129,20 +133,20 @@ fn a_refused_domain_keeps_its_last_good_resource_in_what_is_saved() {
 #[test]
 fn a_domain_that_moves_to_another_resource_while_it_is_wrong_keeps_its_limits() {
     let mut tested = Tested::new();
-    tested.apply(&all(&[users("a", 1)]));
+    tested.apply_all(&[users("a", 1)]);
     let moved = xds::RateLimitConfig {
         name: "moved".to_owned(),
         ..wrong("a")
     };
-    assert!(is_refused(&tested.apply(&all(&[moved]))));
+    assert!(is_refused(&tested.apply_all(&[moved])));
     assert_eq!((tested.amount("a"), tested.in_force()), (1, vec!["r-a"]));
 }
 
 #[test]
 fn the_same_refused_content_is_not_compiled_again_and_has_the_same_outcome() {
     let mut tested = Tested::new();
-    let first = tested.apply(&all(&[users("a", 1), wrong("b")]));
-    let second = tested.apply(&all(&[wrong("b"), users("a", 1)]));
+    let first = tested.apply_all(&[users("a", 1), wrong("b")]);
+    let second = tested.apply_all(&[wrong("b"), users("a", 1)]);
     assert!(!first.is_known && second.is_known);
     assert_eq!(first.outcome, second.outcome);
 }
@@ -151,13 +155,13 @@ fn the_same_refused_content_is_not_compiled_again_and_has_the_same_outcome() {
 fn two_different_resources_of_one_name_refuse_it_whatever_their_order() {
     for order in [[1, 2], [2, 1]] {
         let mut tested = Tested::new();
-        tested.apply(&all(&[users("a", 9)]));
-        let applied = tested.apply(&all(&order.map(|amount| users("a", amount))));
+        tested.apply_all(&[users("a", 9)]);
+        let applied = tested.apply_all(&order.map(|amount| users("a", amount)));
         assert!(is_refused(&applied) && tested.amount("a") == 9, "{order:?}");
     }
     let mut tested = Tested::new();
     assert!(
-        !is_refused(&tested.apply(&all(&[users("a", 1), users("a", 1)]))),
+        !is_refused(&tested.apply_all(&[users("a", 1), users("a", 1)])),
         "the same one twice"
     );
 }
@@ -165,7 +169,7 @@ fn two_different_resources_of_one_name_refuse_it_whatever_their_order() {
 #[test]
 fn longer_times_to_live_change_nothing() {
     let mut tested = Tested::new();
-    tested.apply(&all(&[users("a", 1), users("b", 2)]));
+    tested.apply_all(&[users("a", 1), users("b", 2)]);
     let wrapper = xds::Resource {
         name: "r-a".into(),
         ..Default::default()
@@ -185,21 +189,15 @@ fn longer_times_to_live_change_nothing() {
         "it need not name all resources"
     );
     tested.apply(&[prolonged, any(&users("c", 3))]);
-    assert_eq!(
-        [tested.amount("a"), tested.amount("b"), tested.amount("c")],
-        [1, 0, 3]
-    );
+    assert_eq!(tested.amounts(["a", "b", "c"]), [1, 0, 3]);
 }
 
 #[test]
 fn more_bytes_than_the_bound_refuse_what_exceeds_them() {
-    let mut tested = Tested(
-        Configuration::new(XdsOptions::default(), bounds(300)),
-        Rules::default(),
-    );
+    let mut tested = Tested::with(bounds(300));
     let mut large = users("z", 1);
     large.descriptors[0].key = "k".repeat(300);
-    let applied = tested.apply(&all(&[users("a", 1), large]));
+    let applied = tested.apply_all(&[users("a", 1), large]);
     assert!(
         applied.problems.iter().any(|problem| problem
             .to_string()
@@ -210,61 +208,13 @@ fn more_bytes_than_the_bound_refuse_what_exceeds_them() {
 }
 
 #[test]
-fn what_would_take_too_much_memory_is_refused_by_name_and_charges_nothing() {
-    let mut tested = Tested(
-        Configuration::new(
-            XdsOptions::default(),
-            Bounds {
-                max_bytes: 1 << 30,
-                max_memory: 1 << 20,
-            },
-        ),
-        Rules::default(),
-    );
-    tested.apply(&all(&[users("a", 1), users("m", 1)]));
-    let many = |name: &str| {
-        let head = xds::RateLimitConfig {
-            name: format!("r-{name}"),
-            domain: name.to_owned(),
-            descriptors: Vec::new(),
-        }
-        .encode_to_vec();
-        // Empty descriptors: two bytes each.
-        let many: Bytes = [head, [0x1a, 0].repeat(10_000)].concat().into();
-        resources::pack(&many).encode_to_vec().into()
-    };
-    let applied = tested.apply(&[
-        any(&users("a", 2)),
-        many("m"),
-        many("n"),
-        any(&users("z", 2)),
-    ]);
-    let problems: Vec<_> = applied.problems.iter().map(ToString::to_string).collect();
-    assert_eq!(problems.len(), 2, "{problems:?}");
-    for (problem, name) in problems.iter().zip(["resource r-m", "resource r-n"]) {
-        assert!(
-            problem.contains(name) && problem.contains("1 MiB of memory"),
-            "{problem}"
-        );
-    }
-    assert_eq!((applied.kept, applied.absent), (1, 1));
-    assert_eq!(
-        ["a", "m", "n", "z"].map(|domain| tested.amount(domain)),
-        [2, 1, 0, 2]
-    );
-}
-
-#[test]
 fn domains_that_keep_old_resources_are_charged_for_them() {
     let weight = weigh(&users("d00", 1).encode_to_vec(), u64::MAX).expect("valid");
     let bounds = Bounds {
         max_bytes: 1 << 30,
         max_memory: 10 * weight,
     };
-    let mut tested = Tested(
-        Configuration::new(XdsOptions::default(), bounds),
-        Rules::default(),
-    );
+    let mut tested = Tested::with(bounds);
     // Each domain is refused under another name as soon as it is in force, so that nothing wants
     // what it keeps.
     for number in 0..40 {
@@ -272,9 +222,11 @@ fn domains_that_keep_old_resources_are_charged_for_them() {
             name: "x".to_owned() + &old.to_string(),
             ..wrong(&format!("d{old:02}"))
         });
-        tested.apply(&all(&moved
-            .chain([users(&format!("d{number:02}"), 1)])
-            .collect::<Vec<_>>()));
+        tested.apply_all(
+            &moved
+                .chain([users(&format!("d{number:02}"), 1)])
+                .collect::<Vec<_>>(),
+        );
     }
     assert!(tested.in_force().len() <= 11, "{:?}", tested.in_force());
 }
@@ -286,21 +238,26 @@ fn a_resource_that_is_wanted_again_is_charged_once() {
         max_bytes: 1 << 30,
         max_memory: 2 * weight + weight / 2,
     };
-    let mut tested = Tested(
-        Configuration::new(XdsOptions::default(), bounds),
-        Rules::default(),
-    );
-    tested.apply(&all(&[users("a", 1)]));
+    let mut tested = Tested::with(bounds);
+    tested.apply_all(&[users("a", 1)]);
     let moved = xds::RateLimitConfig {
         name: "moved".to_owned(),
         ..wrong("a")
     };
-    assert!(is_refused(&tested.apply(&all(&[moved]))));
+    assert!(is_refused(&tested.apply_all(&[moved])));
     assert!(
-        !is_refused(&tested.apply(&all(&[users("a", 1), users("b", 1)]))),
+        !is_refused(&tested.apply_all(&[users("a", 1), users("b", 1)])),
         "both fit"
     );
     assert_eq!(tested.in_force(), ["r-a", "r-b"]);
+}
+
+#[test]
+fn an_element_without_a_name_may_be_any_and_removes_none() {
+    let mut tested = Tested::new();
+    tested.apply_all(&[users("a", 1), users("b", 1)]);
+    tested.apply(&[any(&users("a", 2)), Bytes::from_static(b"\xff")]);
+    assert_eq!(tested.amounts(["a", "b"]), [2, 1]);
 }
 
 #[test]
@@ -319,7 +276,7 @@ fn elements_without_a_name_leave_few_texts() {
 #[test]
 fn more_resources_than_the_bound_refuse_the_response() {
     let mut tested = Tested::new();
-    tested.apply(&all(&[users("a", 1)]));
+    tested.apply_all(&[users("a", 1)]);
     let applied = tested.apply(&vec![any(&users("b", 1)); MAX_RESOURCES + 1]);
     assert!(is_refused(&applied) && tested.amount("a") == 1 && tested.amount("b") == 0);
 }

@@ -139,7 +139,7 @@ impl Zipf {
 #[test]
 fn the_heaviest_of_zipf_traffic_are_found_and_each_count_is_within_its_error() {
     for exponent in [0.6, 0.8, 1.0, 1.2, 1.6] {
-        for seed in 0..6 {
+        for seed in 0..2 {
             let mut zipf = Zipf::new(50_000, exponent, seed);
             let mut compared = Compared::new(SIZES[0]);
             for _ in 0..100_000 {
@@ -173,7 +173,7 @@ fn the_heaviest_of_zipf_traffic_are_found_and_each_count_is_within_its_error() {
 /// Each pane of a window has its own sketch, of another size; so have the threads of a process.
 #[test]
 fn merged_sketches_keep_the_bound() {
-    for (seed, sizes) in (0..12).zip(
+    for (seed, sizes) in (0..6).zip(
         SIZES
             .into_iter()
             .cycle()
@@ -300,52 +300,6 @@ fn hits_of_unknown_subjects_are_an_error_of_all() {
     compared.exact.clear();
     compared.add(1, 1, 1);
     compared.check();
-}
-
-/// A hostile client: subjects that never come again, each with the longest text, between hits of
-/// one that does.
-#[test]
-fn endless_new_subjects_take_no_memory_and_do_not_hide_the_heaviest() {
-    for size in SIZES {
-        let mut sketch = Sketch::new(size, MAX_TEXT);
-        let capacities = (sketch.counters.capacity(), sketch.texts.capacity());
-        let hostile = |texts: &mut Vec<u8>| {
-            texts.extend_from_slice(&[b'x'; MAX_TEXT]);
-            (0, MAX_TEXT)
-        };
-        let mut own = 0;
-        let allocated = allocation_counter::measure(|| {
-            for subject in 0..300_000 {
-                if subject % 8 == 0 {
-                    own += 1;
-                    sketch.add(0, 1, 0, hostile);
-                } else {
-                    sketch.add(fingerprint(subject), 1, 0, hostile);
-                }
-            }
-        });
-        assert_eq!(allocated.count_total, 0);
-        assert_eq!(
-            (sketch.counters.capacity(), sketch.texts.capacity()),
-            capacities
-        );
-        let bytes = capacities.0 * size_of::<Counter>()
-            + capacities.1
-            + sketch.index.len() * size_of::<u16>();
-        assert!(bytes <= size, "{bytes} of {size}");
-        let counter = sketch
-            .counters()
-            .iter()
-            .find(|counter| counter.fingerprint == 0);
-        let counter = counter.expect("an eighth of all hits");
-        assert!(counter.count <= own && own <= counter.count + counter.missed);
-        // A slot of an even stream has 64 hits where there are 4,096 slots.
-        assert!(
-            size < SIZES[0] || sketch.error() <= 200,
-            "{} of 300,000",
-            sketch.error()
-        );
-    }
 }
 
 #[test]

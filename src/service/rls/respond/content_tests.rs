@@ -10,7 +10,7 @@ use crate::core::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitRespons
 use crate::core::time::Span;
 use crate::core::verdict::{Decision, Decisions, Verdict, Wait};
 use crate::limits::plan::{self, Plan};
-use crate::limits::rules::compile::{self, SourceText, compile};
+use crate::limits::rules::compile::rules_of;
 use crate::service::rls::decode::decode;
 
 const LIMITS: &str = r#"
@@ -70,15 +70,6 @@ fn answer(
     decisions: &[Decision],
     options: &Options,
 ) -> RateLimitResponse {
-    let text = LIMITS.as_bytes().to_vec();
-    let compiled = compile(
-        &[SourceText {
-            name: "d.yaml".to_owned(),
-            text,
-        }],
-        &compile::Options::default(),
-    )
-    .expect("good limits");
     let request = RateLimitRequest {
         domain: "d".to_owned(),
         descriptors,
@@ -86,7 +77,7 @@ fn answer(
     }
     .encode_to_vec();
     let ask = decode(&request).expect("a request");
-    let plan = Plan::new(&Arc::new(compiled.rules), &ask, &plan::Options::default());
+    let plan = Plan::new(&Arc::new(rules_of(LIMITS)), &ask, &plan::Options::default());
     assert_eq!(
         plan.checks.len(),
         decisions.len(),
@@ -98,9 +89,8 @@ fn answer(
 }
 
 fn headers(response: &RateLimitResponse) -> Vec<(&str, &str)> {
-    response
-        .response_headers_to_add
-        .iter()
+    let headers = response.response_headers_to_add.iter();
+    headers
         .map(|header| (&*header.key, &*header.value))
         .collect()
 }
@@ -137,15 +127,8 @@ fn problem(response: &RateLimitResponse) -> serde_json::Value {
 #[test]
 fn draft_11_lists_all_limits_by_name_or_path() {
     let descriptors = vec![of("path"), of("unknown"), of("free"), of("user"), of("all")];
-    let response = answer(
-        descriptors,
-        &[
-            left(99, 1_800),
-            over(7),
-            left(u32::MAX.into(), u64::MAX / 1_000_000),
-        ],
-        &draft_11(),
-    );
+    let far = left(u32::MAX.into(), u64::MAX / 1_000_000);
+    let response = answer(descriptors, &[left(99, 1_800), over(7), far], &draft_11());
     let expected = [
         (
             "RateLimit-Policy",
@@ -157,37 +140,26 @@ fn draft_11_lists_all_limits_by_name_or_path() {
         ),
     ];
     assert_eq!(headers(&response), expected);
-    assert!(
-        headers(&answer(vec![of("unknown"), of("free")], &[], &draft_11())).is_empty(),
-        "an empty list is no header"
-    );
+    // An empty list is no header, and neither is an unknown count.
     let unknown_count = [Decision::PolicyAllows(StoreError::NotExecuted("down"))];
-    assert!(
-        headers(&answer(vec![of("user")], &unknown_count, &draft_11())).is_empty(),
-        "what remains is unknown"
-    );
+    for (descriptors, decisions) in [
+        (vec![of("unknown"), of("free")], &[][..]),
+        (vec![of("user")], &unknown_count),
+    ] {
+        assert!(headers(&answer(descriptors, decisions, &draft_11())).is_empty());
+    }
 }
 
 #[test]
 fn descriptors_of_one_limit_are_one_policy() {
-    let three = || vec![of("user"), of("user"), of("user")];
-    let response = answer(
-        three(),
-        &[left(3, 10), left(1, 20), left(2, 60)],
-        &draft_11(),
-    );
-    assert_eq!(
-        headers(&response),
-        [
-            ("RateLimit-Policy", r#""per-user";q=5;w=60"#),
-            ("RateLimit", r#""per-user";r=1;t=20"#)
-        ]
-    );
-    let response = answer(
-        three(),
-        &[left(3, 10), left(3, 20), left(3, 15)],
-        &draft_11(),
-    );
+    let three = |decisions: &[Decision]| answer(vec![of("user"); 3], decisions, &draft_11());
+    let response = three(&[left(3, 10), left(1, 20), left(2, 60)]);
+    let expected = [
+        ("RateLimit-Policy", r#""per-user";q=5;w=60"#),
+        ("RateLimit", r#""per-user";r=1;t=20"#),
+    ];
+    assert_eq!(headers(&response), expected);
+    let response = three(&[left(3, 10), left(3, 20), left(3, 15)]);
     assert_eq!(headers(&response)[1].1, r#""per-user";r=3;t=20"#);
 }
 
@@ -253,73 +225,44 @@ fn no_text_of_a_client_or_a_file_leaves_its_header() {
 
 #[test]
 fn headers_name_sixteen_limits_at_most() {
-    let limit = |amount| RateLimitOverride {
-        requests_per_unit: amount,
-        unit: 2,
-        unit_multiplier: None,
+    let descriptor = |index: u32| RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 100 + index,
+            unit: 2,
+            unit_multiplier: None,
+        }),
+        ..of([b'a'; 200])
     };
-    let descriptors = (0..40)
-        .map(|index| RateLimitDescriptor {
-            limit: Some(limit(100 + index)),
-            ..of([b'a'; 200])
-        })
-        .collect();
-    let decisions: Vec<_> = (0..40)
-        .map(|index| {
-            if index == 39 {
-                over(5)
-            } else {
-                left(index % 20, 60)
-            }
-        })
-        .collect();
+    let descriptors = (0..40).map(descriptor).collect();
+    let decisions = (0..39).map(|index| left(index % 20, 60));
+    let decisions: Vec<_> = decisions.chain([over(5)]).collect();
     let options = Options {
         ratelimit_headers: RateLimitHeaders::Draft11,
         ..explained()
     };
     let response = answer(descriptors, &decisions, &options);
-    let of_header = |index: usize| {
-        headers(&response)[index]
-            .1
-            .split(", ")
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        [of_header(0).len(), of_header(1).len()],
-        [policies::MAX_POLICIES; 2]
-    );
-    assert!(
-        of_header(0)[15].ends_with(";q=139;w=60"),
-        "the one that refuses, in the order of the request: {:?}",
-        of_header(0)
-    );
-    assert!(
-        of_header(0)[14].ends_with(";q=126;w=60"),
-        "and those with the least that remains: {:?}",
-        of_header(0)
-    );
-    assert!(
-        response
-            .response_headers_to_add
-            .iter()
-            .map(|header| header.value.len())
-            .sum::<usize>()
-            < 6_000
-    );
+    let all = headers(&response);
+    let [policies, states] =
+        [0, 1].map(|header: usize| all[header].1.split(", ").collect::<Vec<_>>());
+    assert_eq!([policies.len(), states.len()], [policies::MAX_POLICIES; 2]);
+    // The one that refuses, in the order of the request, and those with the least that remains.
+    let are_right = policies[15].ends_with(";q=139;w=60") && policies[14].ends_with(";q=126;w=60");
+    assert!(are_right, "{policies:?}");
+    assert!(all.iter().map(|(_, value)| value.len()).sum::<usize>() < 6_000);
 }
 
 #[test]
 fn a_refusal_names_the_limits_that_refuse() {
-    let all = [of("user"), of("path"), of("shadow"), of("unknown")];
-    let response = answer(all.to_vec(), &[over(7), left(5, 9), over(7)], &explained());
-    assert_eq!(
-        headers(&response),
-        [
-            ("x-refused-by", "\"per-user\""),
-            ("content-type", "application/problem+json")
-        ]
-    );
+    let ask = |of_user, options: &Options| {
+        let all = [of("user"), of("path"), of("shadow"), of("unknown")];
+        answer(all.to_vec(), &[of_user, left(5, 9), over(7)], options)
+    };
+    let response = ask(over(7), &explained());
+    let expected = [
+        ("x-refused-by", "\"per-user\""),
+        ("content-type", "application/problem+json"),
+    ];
+    assert_eq!(headers(&response), expected);
     let expected = serde_json::json!({
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -327,104 +270,64 @@ fn a_refusal_names_the_limits_that_refuse() {
         "violated-policies": ["per-user"],
     });
     assert_eq!(problem(&response), expected);
-    let metadata = response.dynamic_metadata.expect("metadata");
-    let refused_by = format!("{:?}", metadata.fields["refusedBy"]);
-    assert!(
-        refused_by.contains("\"d.user\"")
-            && refused_by.contains("\"per-user\"")
-            && !refused_by.contains("login"),
-        "{refused_by}"
-    );
+    let refused_by = |response: RateLimitResponse| {
+        let metadata = response.dynamic_metadata.expect("metadata");
+        metadata.fields.get("refusedBy").map(|by| format!("{by:?}"))
+    };
+    let by = refused_by(response).expect("a limit");
+    let names_one = by.contains("\"d.user\"") && by.contains("\"per-user\"");
+    assert!(names_one && !by.contains("login"), "{by}");
 
-    let allowed = answer(
-        all.to_vec(),
-        &[left(1, 7), left(5, 9), over(7)],
-        &explained(),
-    );
-    assert!(headers(&allowed).is_empty() && allowed.raw_body.is_empty());
-    assert!(
-        !allowed
-            .dynamic_metadata
-            .expect("metadata")
-            .fields
-            .contains_key("refusedBy")
-    );
-    let shadowed = answer(
-        all.to_vec(),
-        &[over(7), left(5, 9), over(7)],
-        &Options {
-            shadow_mode: true,
-            ..explained()
-        },
-    );
-    assert!(
-        headers(&shadowed).is_empty() && shadowed.raw_body.is_empty(),
-        "Envoy would send a body and a content type with the response"
-    );
-    assert!(
-        shadowed
-            .dynamic_metadata
-            .expect("metadata")
-            .fields
-            .contains_key("refusedBy"),
-        "as the status shows it"
-    );
+    // In shadow mode Envoy would send a body and a content type with the response; the metadata has
+    // it, as the status shows it.
+    let in_shadow = Options {
+        shadow_mode: true,
+        ..explained()
+    };
+    for (of_user, options, is_refused) in [
+        (left(1, 7), &explained(), false),
+        (over(7), &in_shadow, true),
+    ] {
+        let passed = ask(of_user, options);
+        assert!(headers(&passed).is_empty() && passed.raw_body.is_empty());
+        assert_eq!(refused_by(passed).is_some(), is_refused);
+    }
 }
 
 #[test]
 fn quotas_refuse_only_together() {
-    let refused_by = |descriptors: &[&str], decisions: &[Decision]| {
-        let response = answer(
-            descriptors.iter().map(of).collect(),
-            decisions,
-            &explained(),
-        );
-        headers(&response)
-            .first()
-            .map(|(_, value)| (*value).to_owned())
-            .unwrap_or_default()
-    };
-    assert_eq!(refused_by(&["quota", "other"], &[over(1), left(1, 1)]), "");
-    assert_eq!(
-        refused_by(&["quota", "other"], &[over(1), over(1)]),
-        r#""first-quota", "second-quota""#
-    );
-    assert_eq!(
-        refused_by(&["quota", "other", "user"], &[over(1), left(1, 1), over(1)]),
-        r#""per-user""#
-    );
-    assert_eq!(
-        refused_by(&["quota", "other", "user"], &[over(1), over(1), over(1)]),
-        r#""first-quota", "second-quota", "per-user""#
-    );
+    let (free, full) = (left(1, 1), over(1));
+    let quotas = r#""first-quota", "second-quota""#;
+    let all = r#""first-quota", "second-quota", "per-user""#;
+    for (decisions, expected) in [
+        (&[full, free][..], ""),
+        (&[full, full], quotas),
+        (&[full, free, full], r#""per-user""#),
+        (&[full, full, full], all),
+    ] {
+        let keys = ["quota", "other", "user"];
+        let descriptors = keys[..decisions.len()].iter().map(of).collect();
+        let response = answer(descriptors, decisions, &explained());
+        let refused_by = headers(&response).first().map_or("", |(_, value)| value);
+        assert_eq!(refused_by, expected);
+    }
 }
 
 /// A client that hears of a quota would slow down although it has done nothing wrong.
 #[test]
 fn a_refusal_for_an_outage_is_another_problem() {
     let denied = Decision::PolicyRefuses(StoreError::NotExecuted("down"));
-    let response = answer(
-        vec![of("user"), of("path")],
-        &[denied, denied],
-        &explained(),
-    );
-    assert_eq!(
-        problem(&response)["type"],
-        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
-    );
-    assert_eq!(
-        problem(&response)["violated-policies"],
-        serde_json::json!(["per-user", "path_/login"])
-    );
-    let response = answer(
-        vec![of("user"), of("path")],
-        &[denied, over(3)],
-        &explained(),
-    );
-    assert_eq!(
-        problem(&response)["type"],
-        "https://iana.org/assignments/http-problem-types#quota-exceeded"
-    );
+    for (other, kind) in [
+        (denied, "temporary-reduced-capacity"),
+        (over(3), "quota-exceeded"),
+    ] {
+        let response = answer(vec![of("user"), of("path")], &[denied, other], &explained());
+        let problem = problem(&response);
+        let kind = format!("https://iana.org/assignments/http-problem-types#{kind}");
+        assert_eq!(problem["type"], kind);
+        let policies = serde_json::json!(["per-user", "path_/login"]);
+        assert_eq!(problem["violated-policies"], policies);
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::core::time::{Micros, Rate, Span, Unit};
 use crate::core::verdict::{Decision, Decisions, Verdict, Wait};
 use crate::limits::overrides::{EntryRecord, Kind, Override, Overrides, RateRecord, Record};
 use crate::limits::plan::{self, Block, Checked, Fate, Plan, Slot};
-use crate::limits::rules::compile::{self, SourceText, compile};
+use crate::limits::rules::compile::rules_of;
 use crate::service::rls::decode::decode;
 
 /// The status of one descriptor.
@@ -269,15 +269,13 @@ proptest! {
         quota_mode in any::<bool>(),
         orders in prop::collection::vec((0..KEYS.len(), 0..3_usize, prop::option::of(1_000_000..9_000_000_u64)), 0..5),
     ) {
-        let text = LIMITS.as_bytes().to_vec();
-        let compiled = compile(&[SourceText { name: "d.yaml".to_owned(), text }], &compile::Options::default()).expect("good limits");
         let keys: Vec<_> = keys.into_iter().map(|(index, own)| (KEYS[index], own)).collect();
         let request = request(domain, &keys);
         let ask = decode(&request).expect("a request");
         let plan_options = plan::Options { quota_mode, ..plan::Options::default() };
         let overrides = Overrides::new(orders.iter().map(|&(key, kind, until)| order(KEYS[key], kind, until)).collect());
         let in_force = (!orders.is_empty()).then(|| overrides.at(Micros(999_999)));
-        let plan = Plan::with_overrides(&Arc::new(compiled.rules), in_force, &ask, &plan_options);
+        let plan = Plan::with_overrides(&Arc::new(rules_of(LIMITS)), in_force, &ask, &plan_options);
         let decisions: Decisions = pool.into_iter().take(plan.checks.len()).collect();
         let reply = respond(&ask, &plan.outcomes(&decisions), &options).expect("nothing fails");
 

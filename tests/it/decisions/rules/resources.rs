@@ -303,16 +303,16 @@ fn the_tree_of_envoy_ai_gateway_answers_what_envoy_asks() {
 
 /// A node of a random tree, as far as files and messages can both say it.
 #[derive(Clone, Debug)]
-struct Branch {
-    key: String,
-    value: String,
-    limit: Option<Limit>,
+pub(super) struct Branch {
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) limit: Option<Limit>,
     flags: [bool; 3],
-    below: Vec<Branch>,
+    pub(super) below: Vec<Branch>,
 }
 
 #[derive(Clone, Debug)]
-struct Limit {
+pub(super) struct Limit {
     requests: u32,
     unit: Unit,
     unlimited: bool,
@@ -345,38 +345,29 @@ fn limit() -> impl Strategy<Value = Limit> {
     )
 }
 
-fn trees() -> impl Strategy<Value = Vec<Branch>> {
-    let word = || proptest::string::string_regex("[ab*]{1,3}").expect("a pattern");
-    let branch = (
-        word(),
-        prop_oneof![Just(String::new()), word()],
-        proptest::option::of(limit()),
-        any::<[bool; 3]>(),
-    )
-        .boxed();
-    let leaf = branch.clone().prop_map(|(key, value, limit, flags)| {
-        vec![Branch {
+/// Trees that are small enough that requests often hit them.
+pub(super) fn trees() -> impl Strategy<Value = Vec<Branch>> {
+    let word = || proptest::string::string_regex("[ab_*]{1,4}").expect("a pattern");
+    let value = move || prop_oneof![Just(String::new()), word()];
+    let limits = || proptest::option::of(limit());
+    let branch = move |below: BoxedStrategy<Vec<Branch>>| {
+        let fields = (word(), value(), limits(), any::<[bool; 3]>(), below);
+        fields.prop_map(|(key, value, limit, flags, below)| Branch {
             key,
             value,
             limit,
             flags,
-            below: Vec::new(),
-        }]
+            below,
+        })
+    };
+    let leaf = proptest::collection::vec(branch(Just(Vec::new()).boxed()), 1..2);
+    let tree = leaf.prop_recursive(3, 24, 4, move |below| {
+        proptest::collection::vec(branch(below), 0..4)
     });
-    leaf.prop_recursive(3, 24, 4, move |below| {
-        let branch =
-            (branch.clone(), below).prop_map(|((key, value, limit, flags), below)| Branch {
-                key,
-                value,
-                limit,
-                flags,
-                below,
-            });
-        proptest::collection::vec(branch, 0..4)
-    })
-    .prop_map(distinct)
+    tree.prop_map(distinct)
 }
 
+/// Two branches of one key and value at one level are refused; that is tested elsewhere.
 fn distinct(branches: Vec<Branch>) -> Vec<Branch> {
     let mut kept: Vec<Branch> = Vec::new();
     for mut branch in branches {
@@ -417,7 +408,7 @@ impl Limit {
 
 impl Branch {
     /// JSON is YAML, but for the whole numbers, which are doubles in a message.
-    fn yaml(&self) -> serde_json::Value {
+    pub(super) fn yaml(&self) -> serde_json::Value {
         let mut node = json!({"key": self.key, "value": self.value, "descriptors": self.below.iter().map(Self::yaml).collect::<Vec<_>>()});
         if let Some(limit) = &self.limit {
             let mut policy = if limit.unlimited {

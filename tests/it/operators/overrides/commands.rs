@@ -6,7 +6,7 @@ use weir::core::proto::RateLimitResponse;
 use weir::core::proto::rate_limit_response::Code;
 
 use super::{Desk, LIMITS, ask, code, id_of, in_seconds};
-use crate::support::{Client, Weir, descriptor_with_hits, request};
+use crate::support::Weir;
 
 /// Both blocks are removed, metrics count the changes, and the log names what was replaced.
 async fn assert_undone(desk: &Desk, weir: &Weir, block_id: &str, unknown_id: &str) {
@@ -784,51 +784,6 @@ async fn a_file_keeps_them_over_a_restart_and_may_be_edited() {
     assert_eq!(code(client, "user", "3", 0).await, Code::Ok);
 }
 
-/// A file that its owner made for itself, behind a link as configurations are managed, stays both.
-#[tokio::test]
-async fn the_file_keeps_its_permissions_and_its_link() {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-
-    let desk = Desk::new();
-    let (link, file) = (
-        desk.path("overrides.json"),
-        desk.path("real/overrides.json"),
-    );
-    std::fs::create_dir(desk.path("real"))
-        .and_then(|()| std::fs::write(&file, "{\"overrides\": []}"))
-        .expect("written");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("permissions");
-    symlink(&file, &link).expect("a link");
-    let weir = desk.start(LIMITS, &[("OVERRIDES_FILE", link.to_str().expect("UTF-8"))]);
-    for count in 1..=2 {
-        desk.ok(&weir, &["block", "-d", "shop", &format!("user={count}")]);
-        let found = std::fs::metadata(&file).expect("a file");
-        assert_eq!(
-            (
-                found.mode() & 0o7777,
-                std::fs::symlink_metadata(&link)
-                    .expect("a link")
-                    .is_symlink()
-            ),
-            (0o600, true)
-        );
-        assert_eq!(
-            std::fs::read_to_string(&file)
-                .expect("readable")
-                .matches("\"block\"")
-                .count(),
-            count
-        );
-        assert_eq!(
-            std::fs::read_dir(desk.path("real"))
-                .expect("a folder")
-                .count(),
-            1,
-            "nothing else is left"
-        );
-    }
-}
-
 fn header(answer: &RateLimitResponse, key: &str) -> Option<String> {
     answer
         .response_headers_to_add
@@ -930,70 +885,4 @@ async fn answers_are_what_envoy_and_clients_can_use() {
     );
 
     assert_orders_are_counted(&weir);
-}
-
-async fn codes(
-    client: &mut Client,
-    message: weir::core::proto::RateLimitRequest,
-) -> (Code, Vec<Code>) {
-    let answer = client
-        .should_rate_limit(message)
-        .await
-        .expect("an answer")
-        .into_inner();
-    (
-        answer.overall_code(),
-        answer
-            .statuses
-            .iter()
-            .map(weir::core::proto::rate_limit_response::DescriptorStatus::code)
-            .collect(),
-    )
-}
-
-/// Several descriptors: one that is blocked refuses the request, and `SHADOW_MODE` softens it, but
-/// not the `shadow_mode` of a limit.
-#[tokio::test]
-async fn a_block_is_an_order_and_no_limit() {
-    let desk = Desk::new();
-    let limits = "
-domain: shop
-descriptors:
-  - { key: shadow, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
-  - { key: user, rate_limit: { unit: year, requests_per_unit: 2 } }
-";
-    let both = || {
-        request(
-            "shop",
-            vec![
-                descriptor_with_hits(&[("user", "1")], 1),
-                descriptor_with_hits(&[("shadow", "1")], 1),
-            ],
-        )
-    };
-    let block = |weir: &Weir| desk.ok(weir, &["block", "-d", "shop", "shadow=1"]);
-    let weir = desk.start(limits, &[]);
-    block(&weir);
-    assert_eq!(
-        codes(&mut weir.client().await, both()).await,
-        (Code::OverLimit, vec![Code::Ok, Code::OverLimit])
-    );
-    let shadow = desk.start(limits, &[("SHADOW_MODE", "true")]);
-    block(&shadow);
-    assert_eq!(
-        codes(&mut shadow.client().await, both()).await,
-        (Code::Ok, vec![Code::Ok, Code::OverLimit])
-    );
-    let whole = desk.start(
-        &limits.replace("domain: shop\n", "domain: shop\ncommit: all_or_none\n"),
-        &[],
-    );
-    block(&whole);
-    for _ in 0..5 {
-        assert_eq!(
-            codes(&mut whole.client().await, both()).await,
-            (Code::OverLimit, vec![Code::Ok, Code::OverLimit]),
-            "nothing was written"
-        );
-    }
 }

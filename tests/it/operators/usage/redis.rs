@@ -2,7 +2,6 @@
 //! twice or invented.
 
 use std::collections::BTreeMap;
-use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use weir::core::usage::{Hits, Record, Tracking};
 use weir::core::verdict::Verdict;
 use weir::limits::plan::{Check, CheckIndex, Checks, Modes};
 use weir::limits::rules::Commit;
-use weir::store::redis::{Options, RefusedHits, ScriptRef, UsageClient};
+use weir::store::redis::{RefusedHits, ScriptRef, UsageClient};
 use weir::store::{Budget, Redis, StoreError};
 
 use super::vectors::stored;
@@ -422,54 +421,6 @@ async fn a_recorded_hit_costs_redis_two_commands() {
         reads == 10 && (10..=11).contains(&writes) && expiries <= 1,
         "{reads} {writes} {expiries}"
     );
-}
-
-/// Requests that are made at once go in calls that take Redis about as long with usage as without:
-/// a third as many checks each.
-#[tokio::test]
-async fn a_call_has_a_third_as_many_checks_with_usage() {
-    let server = RedisServer::start();
-    let redis = Redis::connect_lazily(Options {
-        pool_size: NonZero::<u32>::MIN,
-        ..server.options()
-    });
-    let tracking = tracking(60, 60);
-    let (redis, tracking) = (&redis, &tracking);
-    let ask = |number: usize, is_tracked: bool| async move {
-        let key = format!("w1{{d|user={number}}}tb");
-        let check = Check::new(
-            algorithm(AlgorithmKind::TokenBucket, 5, Unit::Year),
-            1,
-            Modes::default(),
-        );
-        let checks = Checks::of([(key.as_bytes(), check)]);
-        let checks = Arc::new(if is_tracked {
-            tracked(checks, tracking)
-        } else {
-            checks
-        });
-        let answers = redis
-            .decide(
-                &checks,
-                &checks.indices(),
-                Budget::until(Instant::now() + Duration::from_secs(10)),
-            )
-            .await;
-        assert!(answers.checks[0].is_ok(), "{answers:?}");
-    };
-    // Opens the connection and loads the script.
-    ask(0, true).await;
-    for (plain, with_usage, expected) in
-        [(96, 0, 1), (0, 32, 1), (0, 96, 3), (48, 16, 1), (48, 48, 2)]
-    {
-        let before = server.calls("evalsha");
-        join_all((0..plain + with_usage).map(|number| ask(number, number >= plain))).await;
-        assert_eq!(
-            server.calls("evalsha") - before,
-            expected,
-            "{plain} without, {with_usage} with usage"
-        );
-    }
 }
 
 /// Whatever is under the key of a record, the check is decided.

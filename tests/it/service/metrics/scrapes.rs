@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use crate::support::wait::{TIMEOUT, eventually, eventually_async};
+use crate::support::wait::{TIMEOUT, eventually_async};
 use crate::support::{Weir, descriptor, http_client, request};
 
 const KIB: u64 = 1 << 10;
@@ -107,44 +107,6 @@ fn readers_that_leave_at_once_do_not_have_texts_made_side_by_side() {
         grown < 5 * text_kib,
         "{grown} KiB at the peak, and a text has {text_kib} KiB"
     );
-}
-
-#[tokio::test]
-async fn limits_that_were_never_asked_can_be_left_out() {
-    let limits = many_limits(10_000);
-    for (omit, least, most) in [("false", 130_000, 130_100), ("true", 14, 100)] {
-        let weir = Weir::start(
-            &[("limits.yaml", &limits)],
-            &[("METRICS_OMIT_UNUSED_LIMITS", omit), ("WORKERS", "1")],
-        );
-        // What a worker registers last, when it has started.
-        let has_started = || {
-            weir.get("/metrics")
-                .1
-                .contains("weir_connections_behind{worker=\"0\"}")
-                .then_some(())
-        };
-        eventually(has_started).expect("a worker");
-        let series = || {
-            weir.get("/metrics")
-                .1
-                .lines()
-                .filter(|line| !line.starts_with('#'))
-                .count()
-        };
-        let before = series();
-        weir.client()
-            .await
-            .should_rate_limit(request("many", vec![descriptor(&[("key_7", "x")])]))
-            .await
-            .expect("an answer");
-        let page = weir.get("/metrics").1;
-        assert!(page.contains(
-            "\nratelimit_service_rate_limit_total_hits{domain=\"many\",key1=\"key_7\"} 1\n"
-        ));
-        assert_eq!(series() - before, if omit == "true" { 13 } else { 0 });
-        assert!((least..most).contains(&series()), "{omit}: {}", series());
-    }
 }
 
 /// Head and body of the answer to a request for the metrics.

@@ -68,9 +68,18 @@ async fn resources_that_would_take_too_much_memory_are_refused_by_name() {
         let before = refusals().len();
         control.set(
             &number.to_string(),
-            [Sent::raw("z", message), users("a", number).into()],
+            [
+                Sent::raw("z", message),
+                users("a", number).into(),
+                users("zz", number).into(),
+            ],
         );
         wait_for_amount(client, "a", number).await;
+        assert_eq!(
+            amount(client, "zz").await,
+            Some(number),
+            "the refused one takes nothing"
+        );
         assert_eq!(amount(client, "z").await, Some(7), "its last good version");
         let found = eventually_async(|| refusals().get(before).cloned())
             .await

@@ -4,10 +4,9 @@
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use prost_types::value::Kind;
-use weir::core::proto::xds::{RateLimitConfig, RateLimitPolicy, RateLimitReplace};
+use weir::core::proto::xds::RateLimitConfig;
 
-use super::{amount, config, hit, leaf, start, users, wait_for_amount, without_unit, yearly};
+use super::{amount, start, users, wait_for_amount, without_unit};
 use crate::support::control_plane::{ControlPlane, Sent};
 use crate::support::wait::eventually_async;
 
@@ -99,14 +98,14 @@ async fn a_refused_configuration_is_refused_once_per_wait() {
     let begin = Instant::now();
     control.set("2", [users("a", 2).into(), Sent::from(without_unit("b"))]);
     wait_for_amount(client, "a", 2).await;
-    tokio::time::sleep(Duration::from_secs(9).saturating_sub(begin.elapsed())).await;
-
-    let nacks: Vec<_> = control
-        .asked()
-        .into_iter()
-        .filter(|asked| asked.error.is_some())
-        .map(|asked| asked.at)
-        .collect();
+    let nacks = eventually_async(|| {
+        let refused = control.asked().into_iter();
+        let refused = refused.filter(|asked| asked.error.is_some());
+        let at: Vec<_> = refused.map(|asked| asked.at).collect();
+        Some(at).filter(|at| at.len() >= 3)
+    })
+    .await
+    .expect("three refusals");
     let waits: Vec<_> = nacks
         .windows(2)
         .map(|pair| (pair[1] - pair[0]).as_secs_f64())
@@ -115,10 +114,9 @@ async fn a_refused_configuration_is_refused_once_per_wait() {
         "refusals {:.2} s after the change, then after {waits:.2?} s",
         (nacks[0] - begin).as_secs_f64()
     );
-    // At once, after 1 s, 2 s and 4 s; the next one would be due after 15 s.
-    assert_eq!(nacks.len(), 4, "{waits:?}");
+    // At once, after 1 s and 2 s; later ones are tested with given time.
     assert!(nacks[0] - begin < Duration::from_secs(2));
-    for (wait, least) in waits.iter().zip([1.0, 2.0, 4.0]) {
+    for (wait, least) in waits.iter().zip([1.0, 2.0]) {
         assert!((least - 0.01..least + 1.5).contains(wait), "{waits:?}");
     }
     assert!(
@@ -164,153 +162,4 @@ async fn nothing_is_in_force_while_no_domain_at_all_can_be_used() {
     );
     control.set("2", [users("a", 2)]);
     wait_for_amount(client, "a", 2).await;
-}
-
-#[tokio::test]
-async fn messages_that_are_no_limits_refuse_themselves_alone() {
-    let control = ControlPlane::start();
-    let mut other_type = Sent::from(users("b", 1));
-    other_type.any.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
-    let deep = (0..300).fold(leaf("user", "", yearly(1)), |inner, _| {
-        super::node("k", "v", vec![inner])
-    });
-    let broken = [
-        (other_type, "envoy.config.cluster.v3.Cluster"),
-        (Sent::raw("c", vec![0xff; 100]), "not valid"),
-        (
-            Sent::raw("d", b"\x0a\x02\xff\xff".to_vec()),
-            "not valid UTF-8",
-        ),
-        (Sent::from(config("e", vec![deep])), "resource e"),
-        (
-            Sent::from(config("f", vec![leaf("", "", yearly(1))])),
-            "resource f",
-        ),
-    ];
-    let weir = start(&control.url(), &[]);
-    let client = &mut weir.client().await;
-    for (number, (broken, part)) in (1..).zip(broken) {
-        control.set(
-            &number.to_string(),
-            [Sent::from(users("a", number)), broken.clone()],
-        );
-        wait_for_amount(client, "a", number).await;
-        let is_refused = || {
-            control
-                .asked()
-                .iter()
-                .filter_map(|asked| asked.error.as_ref())
-                .any(|(_, message)| message.contains(part))
-        };
-        assert!(
-            eventually_async(|| is_refused().then_some(()))
-                .await
-                .is_some(),
-            "{part}: {broken:?}"
-        );
-    }
-    assert_eq!(weir.metric("weir_panics_total"), Some(0.0));
-}
-
-#[tokio::test]
-async fn a_resource_whose_name_cannot_be_read_does_not_remove_others() {
-    let control = ControlPlane::start();
-    control.set("1", [users("a", 1), users("b", 1)]);
-    let weir = start(&control.url(), &[]);
-    let client = &mut weir.client().await;
-    wait_for_amount(client, "b", 1).await;
-    control.set(
-        "2",
-        [Sent::from(users("a", 2)), Sent::raw("b", vec![0xff; 10])],
-    );
-    wait_for_amount(client, "a", 2).await;
-    assert_eq!(
-        amount(client, "b").await,
-        Some(1),
-        "the broken one may be b"
-    );
-}
-
-#[tokio::test]
-async fn of_two_resources_with_one_domain_the_first_by_name_applies_or_they_are_merged() {
-    let named = |name: &str, key: &str| RateLimitConfig {
-        name: name.to_owned(),
-        ..config("a", vec![leaf(key, "", yearly(1))])
-    };
-    for (merge, second_is_limited) in [("false", false), ("true", true)] {
-        let control = ControlPlane::start();
-        control.set("1", [named("x", "first"), named("y", "second")]);
-        let weir = start(&control.url(), &[("MERGE_DOMAIN_CONFIG", merge)]);
-        let client = &mut weir.client().await;
-        control.wait_for(|asked| !asked.nonce.is_empty()).await;
-        for (key, is_limited) in [("first", true), ("second", second_is_limited)] {
-            assert!(hit(client, "a", &[(key, "")]).await);
-            assert_eq!(
-                hit(client, "a", &[(key, "")]).await,
-                !is_limited,
-                "{merge}: {key}"
-            );
-        }
-        if merge == "false" {
-            assert!(control.wait_for_nack().await.contains("resource y"));
-        } else {
-            control.wait_for_ack("1").await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_name_with_a_line_break_and_large_metadata_refuse_their_resource() {
-    let named = |domain: &str, name: &str, replaced: &str| {
-        let replaces = vec![RateLimitReplace {
-            name: replaced.to_owned(),
-        }];
-        config(
-            domain,
-            vec![leaf(
-                "user",
-                "",
-                RateLimitPolicy {
-                    name: name.to_owned(),
-                    replaces,
-                    ..yearly(2)
-                },
-            )],
-        )
-    };
-    let mut large = users("c", 2);
-    let text = prost_types::Value {
-        kind: Some(Kind::StringValue("x".repeat(20_000))),
-    };
-    large.descriptors[0].metadata = Some(prost_types::Struct {
-        fields: [("text".to_owned(), text)].into(),
-    });
-    let control = ControlPlane::start();
-    control.set("1", ["a", "b", "c"].map(|domain| users(domain, 1)));
-    let weir = start(&control.url(), &[]);
-    let client = &mut weir.client().await;
-    wait_for_amount(client, "c", 1).await;
-    control.set(
-        "2",
-        [
-            named("a", "a\r\nset-cookie: evil=1\r\nx: y", "other"),
-            named("b", "good", "a\tb"),
-            large,
-            users("d", 2),
-        ],
-    );
-    wait_for_amount(client, "d", 2).await;
-    for domain in ["a", "b", "c"] {
-        assert_eq!(amount(client, domain).await, Some(1), "{domain}");
-    }
-    let message = control.wait_for_nack().await;
-    for part in [
-        "resource a",
-        r"the name 'a\r\nset-cookie: evil=1\r\nx: y' has a line break",
-        "resource b",
-        "resource c",
-        "20020 bytes",
-    ] {
-        assert!(message.contains(part), "{part}: {message}");
-    }
 }

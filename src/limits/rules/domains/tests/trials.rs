@@ -85,11 +85,7 @@ fn mistakes_of_a_trial_are_found_in_the_overlay() {
         ("{}", "the trial says nothing"),
         ("{name: x}", "'name' has no meaning in trial"),
     ] {
-        let file = SourceText {
-            name: "overlay.yaml".into(),
-            text: trial(fields).into(),
-        };
-        let problems = Overlay::read(file, &Options::default()).expect_err("it is wrong");
-        assert!(texts(&problems).contains(problem), "{}", texts(&problems));
+        let problems = overlay_problems(&trial(fields));
+        assert!(problems.contains(problem), "{problems}");
     }
 }

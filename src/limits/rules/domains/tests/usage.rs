@@ -68,13 +68,7 @@ impl Case {
         let problem = |problem: &Problem| format!("problem {problem}");
         let overlay = match self.overlay() {
             None => None,
-            Some(text) => match Overlay::read(
-                SourceText {
-                    name: "overlay.yaml".into(),
-                    text: text.into(),
-                },
-                &Options::default(),
-            ) {
+            Some(text) => match read_overlay(&text, false) {
                 Ok(read) => Some(Arc::new(read.overlay)),
                 Err(problems) => return problems.iter().map(problem).collect(),
             },

@@ -13,6 +13,19 @@ fn parse(raw: RawOptions<'_>) -> Result<Options, OptionsError> {
     Options::parse(&raw, &TlsFiles::default())
 }
 
+/// The options of these settings.
+fn read(kind: &str, url: &str, socket_type: &str, auth: &str, auth_file: &str) -> Options {
+    let raw = RawOptions {
+        kind,
+        url,
+        socket_type,
+        auth,
+        auth_file,
+        ..RawOptions::default()
+    };
+    parse(raw).unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
 fn password_text(login: &Login) -> Option<&str> {
     match &login.password {
         Some(Password::Text(secret)) => Some(secret.expose()),
@@ -39,24 +52,15 @@ fn single_addresses_are_parsed_in_all_forms_of_envoyproxy_ratelimit() {
     ];
     for (url, socket_type, expected) in table {
         for kind in ["", "single", "SINGLE"] {
-            let options = parse(RawOptions {
-                kind,
-                url,
-                socket_type,
-                ..RawOptions::default()
-            })
-            .unwrap_or_else(|error| panic!("{url}: {error}"));
-            assert_eq!(
-                options.topology,
-                Topology::Single(expected.clone()),
+            let options = read(kind, url, socket_type, "", "");
+            let topology = Topology::Single(expected.clone());
+            assert_eq!(options.topology, topology, "{url}");
+            let is_open = options.login == Login::default() && options.tls.is_none();
+            assert!(
+                is_open && options.sentinel_login == Login::default(),
                 "{url}"
             );
-            assert_eq!(
-                (options.login, options.sentinel_login, options.database),
-                (Login::default(), Login::default(), 0),
-                "{url}"
-            );
-            assert!(options.tls.is_none(), "{url}");
+            assert_eq!(options.database, 0, "{url}");
         }
     }
 }
@@ -67,100 +71,49 @@ fn lists_of_servers_are_parsed() {
         master: "my-master.1".to_owned(),
         sentinels: sentinels.to_vec(),
     };
-    let (a, b) = (tcp("a", 1), tcp("::1", 2));
-    let both = [a.clone(), b.clone()];
-    let all = sentinel(&both);
-    let table = [
-        ("sentinel", "my-master.1,a:1,[::1]:2", all, 0, false),
-        (
-            "Sentinel",
-            " my-master.1 , a:1 ",
-            sentinel(&both[..1]),
-            0,
-            false,
-        ),
+    let both = [tcp("a", 1), tcp("::1", 2)];
+    let (all, first) = (sentinel(&both), sentinel(&both[..1]));
+    let cluster = |count: usize| Topology::Cluster(both[..count].to_vec());
+    for (kind, url, topology, database, is_tls) in [
+        ("sentinel", "my-master.1,a:1,[::1]:2", &all, 0, false),
+        ("Sentinel", " my-master.1 , a:1 ", &first, 0, false),
         (
             "sentinel",
             "my-master.1,redis://a:1/3,[::1]:2",
-            sentinel(&both),
+            &all,
             3,
             false,
         ),
         (
             "sentinel",
             "my-master.1,rediss://a:1,rediss://[::1]:2",
-            sentinel(&both),
+            &all,
             0,
             true,
         ),
-        (
-            "cluster",
-            "a:1",
-            Topology::Cluster(vec![a.clone()]),
-            0,
-            false,
-        ),
-        (
-            "CLUSTER",
-            "a:1, [::1]:2",
-            Topology::Cluster(both.to_vec()),
-            0,
-            false,
-        ),
-        (
-            "cluster",
-            "rediss://a:1/0,[::1]:2",
-            Topology::Cluster(both.to_vec()),
-            0,
-            true,
-        ),
-    ];
-    for (kind, url, topology, database, is_tls) in table {
+        ("cluster", "a:1", &cluster(1), 0, false),
+        ("CLUSTER", "a:1, [::1]:2", &cluster(2), 0, false),
+        ("cluster", "rediss://a:1/0,[::1]:2", &cluster(2), 0, true),
+    ] {
         // The socket type is used for a single server only. envoyproxy/ratelimit's default, `unix`,
         // must not matter here.
-        let options = parse(RawOptions {
-            kind,
-            url,
-            socket_type: "unix",
-            ..RawOptions::default()
-        });
-        let options = options.unwrap_or_else(|error| panic!("{url}: {error}"));
-        assert_eq!(
-            (options.topology, options.database, options.tls.is_some()),
-            (topology, database, is_tls),
-            "{url}"
-        );
+        let options = read(kind, url, "unix", "", "");
+        let found = (&options.topology, options.database, options.tls.is_some());
+        assert_eq!(found, (topology, database, is_tls), "{url}");
     }
 }
 
 #[test]
 fn servers_of_a_list_share_a_login() {
     let url = "redis://u:p%2C1@a:1,b:2,redis://u:p%2C1@c:3";
-    let login = parse(RawOptions {
-        kind: "cluster",
-        url,
-        ..RawOptions::default()
-    })
-    .expect("one login")
-    .login;
-    assert_eq!(
-        (login.username.as_deref(), password_text(&login)),
-        (Some("u"), Some("p,1"))
-    );
+    let login = read("cluster", url, "", "", "").login;
+    let login = (login.username.as_deref(), password_text(&login));
+    assert_eq!(login, (Some("u"), Some("p,1")));
 }
 
 #[test]
 fn topologies_are_shown_without_secrets() {
-    let shown = |kind, url| {
-        parse(RawOptions {
-            kind,
-            url,
-            ..RawOptions::default()
-        })
-        .expect("options")
-        .topology
-        .to_string()
-    };
+    let shown = |kind, url| read(kind, url, "", "", "").topology.to_string();
     assert_eq!(shown("", "redis://u:s3cret@[::1]:1"), "[::1]:1");
     assert_eq!(shown("sentinel", "m,a:1,b:2"), "m, known to a:1, b:2");
     assert_eq!(shown("cluster", "redis://u:s3cret@a:1,b:2"), "a:1, b:2");
@@ -178,12 +131,7 @@ fn logins_are_read_and_never_printed() {
         ("redis://u@h/2", "v:s3cret", (Some("v"), "s3cret", 2)),
     ];
     for (url, auth, (username, password, database)) in table {
-        let options = parse(RawOptions {
-            url,
-            auth,
-            ..RawOptions::default()
-        })
-        .unwrap_or_else(|error| panic!("{url}: {error}"));
+        let options = read("", url, "", auth, "");
         assert_eq!(options.login.username.as_deref(), username, "{url}");
         assert_eq!(password_text(&options.login), Some(password), "{url}");
         assert_eq!(
@@ -201,13 +149,8 @@ fn logins_are_read_and_never_printed() {
         ..RawOptions::default()
     };
     let options = parse(raw).expect("two logins");
-    assert_eq!(
-        (
-            password_text(&options.login),
-            password_text(&options.sentinel_login)
-        ),
-        (Some("s3cret"), Some("0ther"))
-    );
+    let passwords = [&options.login, &options.sentinel_login].map(password_text);
+    assert_eq!(passwords, [Some("s3cret"), Some("0ther")]);
     assert_eq!(options.sentinel_login.username.as_deref(), Some("u"));
     assert!(
         !format!("{options:?}").contains("s3cret") && !format!("{options:?}").contains("0ther")
@@ -227,19 +170,9 @@ fn a_password_may_be_in_a_file() {
         ("h:1", "v:", Some("v")),
         ("redis://u@h:1", "v:", Some("v")),
     ] {
-        let login = parse(RawOptions {
-            url,
-            auth,
-            auth_file,
-            ..RawOptions::default()
-        })
-        .expect("a file")
-        .login;
-        assert_eq!(
-            (login.username.as_deref(), &login.password),
-            (username, &file),
-            "{url} {auth}"
-        );
+        let login = read("", url, "", auth, auth_file).login;
+        let found = (login.username.as_deref(), &login.password);
+        assert_eq!(found, (username, &file), "{url} {auth}");
     }
     let sentinel = RawOptions {
         kind: "sentinel",

@@ -17,24 +17,32 @@ use crate::store::redis::wire::script;
 
 const NOW: Micros = Micros(1_800_000_000_000_000);
 
-fn checks(hits: &[i64]) -> Checks {
-    let fixed = FixedWindow {
-        limit: 10,
+fn fixed(limit: u64, count_denied: bool) -> Algorithm {
+    Algorithm::FixedWindow(FixedWindow {
+        limit,
         window: Period::Even(Span::from_secs(60)),
-        count_denied: true,
-    };
+        count_denied,
+    })
+}
+
+/// A check of so many hits on a key, whose limit is `limit`.
+fn on(key: &[u8], limit: u64, hits: i64) -> (&[u8], Check) {
+    (key, Check::new(fixed(limit, true), hits, Modes::default()))
+}
+
+fn checks(hits: &[i64]) -> Checks {
     // Looks have a key of their own, so that they need not keep their place among the hits.
-    let check = |&hits| {
-        (
-            if hits == 0 { &b"look"[..] } else { b"k" },
-            Check::new(Algorithm::FixedWindow(fixed), hits, Modes::default()),
-        )
-    };
+    let check = |&hits| on(if hits == 0 { b"look" } else { b"k" }, 10, hits);
     Checks::of(hits.iter().map(check))
 }
 
 fn request(checks: Checks) -> Request {
     Request::unawaited(checks, Budget::until(Instant::now()))
+}
+
+/// A request with one hit on each of these keys.
+fn hits_on<const N: usize>(keys: [&[u8]; N]) -> Request {
+    request(Checks::of(keys.map(|key| on(key, 10, 1))))
 }
 
 /// The same request, behind ASKING.
@@ -44,40 +52,54 @@ fn asking(request: &Request) -> Request {
     asking
 }
 
-fn batch(requests: &[Request], expiry_jitter_secs: u32) -> Batch<'_> {
-    let batch_options = BatchOptions {
-        by_slot: false,
-        crosses_slots: false,
-        fixed_windows_by_script: false,
-        expiry_jitter_secs,
-    };
-    Batch::new(
-        requests,
-        batch_options,
-        ClockReading {
-            time: NOW,
-            at: Instant::now(),
-        },
-        &mut KnownTtls::default(),
-    )
+fn clock(time: Micros) -> ClockReading {
+    let at = Instant::now();
+    ClockReading { time, at }
+}
+
+const OPTIONS: BatchOptions = BatchOptions {
+    by_slot: false,
+    crosses_slots: false,
+    fixed_windows_by_script: false,
+    expiry_jitter_secs: 0,
+};
+
+const BY_SLOT: BatchOptions = BatchOptions {
+    by_slot: true,
+    ..OPTIONS
+};
+
+/// A batch that knows no TTLs.
+fn batch(requests: &[Request], options: BatchOptions) -> Batch<'_> {
+    Batch::new(requests, options, clock(NOW), &mut KnownTtls::default())
+}
+
+/// The replies of the requests of a batch, from these bytes of the server.
+fn replies_of(batch: &Batch<'_>, received: &[u8]) -> Vec<Reply> {
+    let mut replies = batch.unanswered();
+    batch.read(Parser::of(received), &mut replies);
+    replies
+}
+
+/// For each check the hits that count.
+fn used(reply: &Reply) -> Vec<Result<u64, StoreError>> {
+    let answers = reply.answers.iter();
+    answers.map(|answer| answer.map(|it| it.used)).collect()
 }
 
 /// The reply to a call of the script: a row of three numbers for each check, of which the first is
 /// the hits that count now.
 fn script(rows: &[[f64; 3]]) -> Vec<u8> {
-    let packed: Vec<u8> = rows
-        .iter()
-        .flatten()
-        .flat_map(|number| number.to_le_bytes())
-        .collect();
-    let mut reply = format!(
-        "*3\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${}\r\n",
-        packed.len()
-    )
-    .into_bytes();
-    reply.extend(packed);
-    reply.extend(b"\r\n");
-    reply
+    script_with(rows, "")
+}
+
+/// The same, with one more element behind the rows if there is one.
+fn script_with(rows: &[[f64; 3]], behind: &str) -> Vec<u8> {
+    let numbers = rows.iter().flatten();
+    let packed: Vec<u8> = numbers.flat_map(|number| number.to_le_bytes()).collect();
+    let (elements, length) = (3 + usize::from(!behind.is_empty()), packed.len());
+    let head = format!("*{elements}\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${length}\r\n");
+    [head.as_bytes(), &packed, b"\r\n", behind.as_bytes()].concat()
 }
 
 /// Replies from text: `|` separates replies, a space separates the lines of one reply.
@@ -107,13 +129,7 @@ fn read(hits: &[i64], replies: &str) -> Vec<Result<u64, StoreError>> {
 
 fn read_bytes(hits: &[i64], replies: &[u8]) -> Vec<Result<u64, StoreError>> {
     let work = [request(checks(hits))];
-    let mut answers = [Reply::failed(hits.len(), StoreError::Unknown("unanswered"))];
-    batch(&work, 0).read(Parser::of(replies), &mut answers);
-    answers[0]
-        .answers
-        .iter()
-        .map(|answer| answer.map(|verdict| verdict.used))
-        .collect()
+    used(&replies_of(&batch(&work, OPTIONS), replies)[0])
 }
 
 const TIME: &str = "*2 $10 1800000000 $1 0";
@@ -203,7 +219,7 @@ fn only_calls_without_their_script_are_sent_again() {
         request(checks(&[2])),
         request(checks(&[-1, 1])),
     ];
-    let first = batch(&all, 0);
+    let first = batch(&all, OPTIONS);
     assert_eq!(
         first
             .groups
@@ -242,118 +258,59 @@ fn requests_share_a_batch_and_each_gets_its_own_answers() {
     let all = [
         request(checks(&[1, 0])),
         request(checks(&[-1])),
-        request(Checks::of([(
-            &b"other"[..],
-            checks(&[2])[CheckIndex(0)].clone(),
-        )])),
+        request(Checks::of([on(b"other", 10, 2)])),
     ];
-    let batch = batch(&all, 0);
-    let mut replies = batch.unanswered();
     let text = format!(
         "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :7 :1 -WRONGTYPE :0|{TIME}|$1 9"
     );
-    batch.read(
-        Parser::of(&[wire(&text), script(&[[4.0, 0.0, 0.0]])].concat()),
-        &mut replies,
-    );
-    let used = |index: usize| {
-        replies[index]
-            .answers
-            .iter()
-            .map(|answer| answer.map(|verdict| verdict.used))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(used(0), [Ok(7), Ok(9)]);
-    assert_eq!(used(1), [Ok(4)]);
-    assert_eq!(
-        used(2),
-        [Err(StoreError::Data("wrongtype"))],
-        "one bad key fails one check"
-    );
+    let received = [wire(&text), script(&[[4.0, 0.0, 0.0]])].concat();
+    let replies = replies_of(&batch(&all, OPTIONS), &received);
+    // One bad key fails one check.
+    let wrong = Err(StoreError::Data("wrongtype"));
+    let expected = [vec![Ok(7), Ok(9)], vec![Ok(4)], vec![wrong]];
+    assert_eq!(replies.iter().map(used).collect::<Vec<_>>(), expected);
 }
 
 #[test]
 fn replies_behind_an_extra_reply_are_not_used() {
     let all = [request(checks(&[1])), request(checks(&[-1]))];
-    let batch = batch(&all, 0);
-    let mut replies = batch.unanswered();
     // The error is EXEC's; the reply to the call is missing.
-    batch.read(
-        Parser::of(&wire("+OK|+OK|+QUEUED|+QUEUED|+QUEUED|-EXECABORT x")),
-        &mut replies,
-    );
-    for reply in &replies {
-        assert_eq!(
-            reply.answers[..],
-            [Err(StoreError::Unknown("protocol"))],
-            "{replies:?}"
-        );
+    let received = wire("+OK|+OK|+QUEUED|+QUEUED|+QUEUED|-EXECABORT x");
+    for reply in &replies_of(&batch(&all, OPTIONS), &received) {
+        assert_eq!(used(reply), [Err(StoreError::Unknown("protocol"))]);
     }
 }
 
-#[test]
-fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
-    let fixed = Algorithm::FixedWindow(FixedWindow {
-        limit: 10,
-        window: Period::Even(Span::from_secs(60)),
-        count_denied: true,
-    });
-    let keys = [&b"{a}1"[..], b"{b}1", b"{a}2"];
-    let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
-    let all = [request(checks)];
-    let batch_options = BatchOptions {
-        by_slot: true,
-        crosses_slots: false,
-        fixed_windows_by_script: false,
-        expiry_jitter_secs: 0,
-    };
-    let batch = Batch::new(
-        &all,
-        batch_options,
-        ClockReading {
-            time: NOW,
-            at: Instant::now(),
-        },
-        &mut KnownTtls::default(),
-    );
-    let picks: Vec<Vec<usize>> = batch
-        .groups
-        .iter()
-        .map(|group| group.checks.iter().map(|at| at.pick).collect())
-        .collect();
-    assert_eq!(picks, [vec![0, 2], vec![1]]);
-    let mut replies = batch.unanswered();
-    let text = format!(
-        "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :1 :1 :2 :1|+OK|+QUEUED|-MOVED 3300 \
-         h:7|-MOVED 3300 h:7|-EXECABORT x"
-    );
-    batch.read(Parser::of(&wire(&text)), &mut replies);
-    let used: Vec<_> = replies[0]
-        .answers
-        .iter()
-        .map(|answer| answer.map(|verdict| verdict.used))
-        .collect();
-    assert_eq!(used, [Ok(1), Err(StoreError::NotExecuted("moved")), Ok(2)]);
-    let [(CheckIndex(1), redirect)] = &replies[0].redirects[..] else {
-        panic!("one redirect: {:?}", replies[0].redirects)
+/// The second of three checks was redirected.
+fn assert_second_moved(reply: &Reply, others: [u64; 2]) {
+    let moved = Err(StoreError::NotExecuted("moved"));
+    assert_eq!(used(reply), [Ok(others[0]), moved, Ok(others[1])]);
+    let [(CheckIndex(1), redirect)] = &reply.redirects[..] else {
+        panic!("one redirect: {:?}", reply.redirects)
     };
     assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
 }
 
-/// A batch for a node that runs the script on keys of several slots: a request of hits on a token
-/// bucket for each list of keys.
+#[test]
+fn a_cluster_gets_a_transaction_and_a_call_per_slot() {
+    let all = [hits_on([b"{a}1", b"{b}1", b"{a}2"])];
+    let batch = batch(&all, BY_SLOT);
+    assert_eq!(positions(&batch), [vec![(0, 0), (0, 2)], vec![(0, 1)]]);
+    let text = format!(
+        "+OK|+QUEUED|+QUEUED|+QUEUED|+QUEUED|+QUEUED|*5 {TIME} :1 :1 :2 :1|+OK|+QUEUED|-MOVED 3300 \
+         h:7|-MOVED 3300 h:7|-EXECABORT x"
+    );
+    assert_second_moved(&replies_of(&batch, &wire(&text))[0], [1, 2]);
+}
+
+/// A batch for a node that runs the script on keys of several slots.
 fn across_slots(all: &[Request]) -> Batch<'_> {
-    let batch_options = BatchOptions {
-        by_slot: true,
+    let options = BatchOptions {
         crosses_slots: true,
         fixed_windows_by_script: true,
-        expiry_jitter_secs: 0,
+        ..BY_SLOT
     };
-    let now = ClockReading {
-        time: NOW,
-        at: Instant::now(),
-    };
-    Batch::new(all, batch_options, now, &mut KnownTtls::default())
+    batch(all, options)
 }
 
 fn windows(keys: &[&[u8]], commit: Commit) -> Request {
@@ -475,34 +432,15 @@ fn a_key_that_is_not_local_fails_only_its_own_check() {
     let all = [windows(&[b"{a}1", b"{b}1"], Commit::Each)];
     let batch = across_slots(&all);
     let line = "ERR Script attempted to access a non local key in a cluster node";
-    let mut replies = batch.unanswered();
-    let rows: Vec<u8> = [[-1.0, 0.0, 0.0], [7.0, 0.0, 0.0]]
-        .iter()
-        .flatten()
-        .flat_map(|n: &f64| n.to_le_bytes())
-        .collect();
-    let mut reply =
-        format!("*4\r\n$10\r\n1800000000\r\n$1\r\n0\r\n${}\r\n", rows.len()).into_bytes();
-    reply.extend(rows);
-    reply.extend(format!("\r\n${}\r\n{line}\r\n", line.len()).into_bytes());
-    batch.read(Parser::of(&reply), &mut replies);
-    let used = |reply: &Reply| {
-        reply
-            .answers
-            .iter()
-            .map(|answer| answer.map(|it| it.used))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(
-        used(&replies[0]),
-        [Err(StoreError::NotExecuted("moved")), Ok(7)]
+    let reply = script_with(
+        &[[-1.0, 0.0, 0.0], [7.0, 0.0, 0.0]],
+        &format!("${}\r\n{line}\r\n", line.len()),
     );
-    batch.read(
-        Parser::of(format!("-{line} script: 5f, on @user_script:1.\r\n").as_bytes()),
-        &mut replies,
-    );
+    let moved = Err(StoreError::NotExecuted("moved"));
+    assert_eq!(used(&replies_of(&batch, &reply)[0]), [moved, Ok(7)]);
+    let aborted = format!("-{line} script: 5f, on @user_script:1.\r\n");
     assert_eq!(
-        used(&replies[0]),
+        used(&replies_of(&batch, aborted.as_bytes())[0]),
         [Err(StoreError::Unknown("moved")); 2],
         "it may have written"
     );
@@ -511,50 +449,15 @@ fn a_key_that_is_not_local_fails_only_its_own_check() {
 /// Two keys of a slot that is being migrated: one has moved already, the other has not.
 #[test]
 fn only_the_moved_keys_of_a_transaction_are_redirected() {
-    let fixed = Algorithm::FixedWindow(FixedWindow {
-        limit: 10,
-        window: Period::Even(Span::from_secs(60)),
-        count_denied: true,
-    });
-    let keys = [&b"{a}1"[..], b"{a}2"];
-    let checks = Checks::of(keys.map(|key| (key, Check::new(fixed, 1, Modes::default()))));
-    let all = [request(checks)];
-    let batch_options = BatchOptions {
-        by_slot: true,
-        crosses_slots: false,
-        fixed_windows_by_script: false,
-        expiry_jitter_secs: 0,
-    };
-    let batch = Batch::new(
-        &all,
-        batch_options,
-        ClockReading {
-            time: NOW,
-            at: Instant::now(),
-        },
-        &mut KnownTtls::default(),
-    );
+    let all = [hits_on([b"{a}1", b"{a}2"])];
+    let batch_of_all = batch(&all, BY_SLOT);
     let redirected = |text: &str| {
-        let mut replies = batch.unanswered();
-        batch.read(Parser::of(&wire(text)), &mut replies);
-        let errors: Vec<_> = replies[0]
-            .answers
-            .iter()
-            .map(|answer| answer.map(|_| ()).expect_err("nothing was executed"))
-            .collect();
-        (
-            errors,
-            replies[0]
-                .redirects
-                .iter()
-                .map(|(index, redirect)| (index.0, redirect.is_ask))
-                .collect::<Vec<_>>(),
-        )
+        let reply = &replies_of(&batch_of_all, &wire(text))[0];
+        let redirects = reply.redirects.iter();
+        let redirects: Vec<_> = redirects.map(|(at, to)| (at.0, to.is_ask)).collect();
+        (used(reply), redirects)
     };
-    let (ask, discarded) = (
-        StoreError::NotExecuted("ask"),
-        StoreError::NotExecuted("execabort"),
-    );
+    let [ask, discarded] = ["ask", "execabort"].map(|name| Err(StoreError::NotExecuted(name)));
     let one_moved = "+OK|+QUEUED|-ASK 1 h:7|-ASK 1 h:7|+QUEUED|+QUEUED|-EXECABORT x";
     assert_eq!(
         redirected(one_moved),
@@ -566,25 +469,20 @@ fn only_the_moved_keys_of_a_transaction_are_redirected() {
         (vec![ask, ask], vec![(0, true), (1, true)]),
         "all checks, when only EXEC is redirected"
     );
-
     let asking = [asking(&all[0])];
-    let batch = Batch::new(
-        &asking,
-        batch_options,
-        ClockReading {
-            time: NOW,
-            at: Instant::now(),
-        },
-        &mut KnownTtls::default(),
-    );
-    assert_eq!(batch.groups.len(), 2, "behind ASKING each key goes alone");
+    let groups = batch(&asking, BY_SLOT).groups.len();
+    assert_eq!(groups, 2, "behind ASKING each key goes alone");
 }
 
 #[test]
 fn the_ttl_is_the_window_the_grace_and_a_jitter_of_at_most_one_window() {
     let all = [request(checks(&[1]))];
     for (jitter, longest) in [(0, 65), (20, 85), (300, 125)] {
-        let batch = batch(&all, jitter);
+        let options = BatchOptions {
+            expiry_jitter_secs: jitter,
+            ..OPTIONS
+        };
+        let batch = batch(&all, options);
         let fixed = window_without_script(&all[0].checks, &all[0].checks[CheckIndex(0)])
             .expect("a transaction can decide it");
         let ttls: Vec<u64> = (0..2_000).map(|_| batch.ttl_secs(fixed)).collect();
@@ -604,27 +502,13 @@ fn exchanged(
     replies: &str,
     known_ttls: &mut KnownTtls,
 ) -> (usize, Vec<Result<u64, StoreError>>, usize, usize) {
-    let batch_options = BatchOptions {
-        by_slot: false,
-        crosses_slots: false,
-        fixed_windows_by_script: false,
-        expiry_jitter_secs: 0,
-    };
-    let at = Instant::now();
-    let batch = Batch::new(
-        requests,
-        batch_options,
-        ClockReading { time, at },
-        known_ttls,
-    );
+    let batch = Batch::new(requests, OPTIONS, clock(time), known_ttls);
     let (mut out, mut after) = (CommandBuffer::default(), CommandBuffer::default());
     batch.write(&mut out);
-    let mut answers = batch.unanswered();
-    batch.read(Parser::of(&wire(replies)), &mut answers);
+    let answers = replies_of(&batch, &wire(replies));
     let without_ttl = batch.learn(&answers, known_ttls);
     batch.write_expiries(&without_ttl, &mut after);
-    let used = |reply: &Reply| reply.answers[0].map(|verdict| verdict.used);
-    let answers = answers.iter().map(used).collect();
+    let answers = answers.iter().map(|reply| used(reply)[0]).collect();
     (out.commands(), answers, without_ttl.len(), after.commands())
 }
 
@@ -715,63 +599,22 @@ fn expire_is_sent_once_per_counter() {
 
 #[test]
 fn plain_commands_go_to_a_cluster_node_together_and_are_redirected_one_by_one() {
-    let fixed = Algorithm::FixedWindow(FixedWindow {
-        limit: 10,
-        window: Period::Even(Span::from_secs(60)),
-        count_denied: true,
-    });
-    let keys = [&b"{a}1"[..], b"{b}1", b"{c}1"];
-    let all =
-        [request(Checks::of(keys.map(|key| {
-            (key, Check::new(fixed, 1, Modes::default()))
-        })))];
-    let batch_options = BatchOptions {
-        by_slot: true,
-        crosses_slots: false,
-        fixed_windows_by_script: false,
-        expiry_jitter_secs: 0,
-    };
-    let (mut known_ttls, now) = (
-        KnownTtls::default(),
-        ClockReading {
-            time: NOW,
-            at: Instant::now(),
-        },
-    );
-    let first = Batch::new(&all, batch_options, now, &mut known_ttls);
+    let all = [hits_on([b"{a}1", b"{b}1", b"{c}1"])];
+    let (mut known_ttls, now) = (KnownTtls::default(), clock(NOW));
+    let first = Batch::new(&all, BY_SLOT, now, &mut known_ttls);
     assert_eq!(first.groups.len(), 3, "a transaction for each slot");
-    let mut replies = first.unanswered();
-    first.read(
-        Parser::of(&wire(
-            &vec![format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1"); 3].join("|"),
-        )),
-        &mut replies,
-    );
+    let whole = vec![format!("+OK|+QUEUED|+QUEUED|+QUEUED|*3 {TIME} :1 :1"); 3].join("|");
+    let replies = replies_of(&first, &wire(&whole));
     assert!(first.learn(&replies, &mut known_ttls).is_empty());
-    let second = Batch::new(&all, batch_options, now, &mut known_ttls);
+    let second = Batch::new(&all, BY_SLOT, now, &mut known_ttls);
     assert_eq!(second.groups.len(), 1);
-    let mut replies = second.unanswered();
-    second.read(
-        Parser::of(&wire(&format!("{TIME}|:2|-MOVED 3300 h:7|:2"))),
-        &mut replies,
-    );
-    let used: Vec<_> = replies[0]
-        .answers
-        .iter()
-        .map(|answer| answer.map(|verdict| verdict.used))
-        .collect();
-    assert_eq!(used, [Ok(2), Err(StoreError::NotExecuted("moved")), Ok(2)]);
-    let [(CheckIndex(1), redirect)] = &replies[0].redirects[..] else {
-        panic!("one redirect: {:?}", replies[0].redirects)
-    };
-    assert_eq!((redirect.slot, redirect.is_ask), (3_300, false));
+    let text = format!("{TIME}|:2|-MOVED 3300 h:7|:2");
+    assert_second_moved(&replies_of(&second, &wire(&text))[0], [2, 2]);
     let asking = [asking(&all[0])];
-    let batch = Batch::new(&asking, batch_options, now, &mut known_ttls);
+    let batch = Batch::new(&asking, BY_SLOT, now, &mut known_ttls);
+    let by_transaction = |group: &CommandGroup| group.encoding == Encoding::Transaction;
     assert!(
-        batch
-            .groups
-            .iter()
-            .all(|group| group.encoding == Encoding::Transaction),
+        batch.groups.iter().all(by_transaction),
         "behind ASKING no TTL is taken as known"
     );
 }
@@ -790,7 +633,7 @@ fn hit(of: usize, algorithm: Algorithm) -> Request {
 fn allocations(all: &[Request], replies: &[u8]) -> u64 {
     let (mut out, mut received) = (CommandBuffer::default(), ReplyBuffer::default());
     let mut exchange = || {
-        let batch = batch(all, 0);
+        let batch = batch(all, OPTIONS);
         let mut answers = batch.unanswered();
         out.clear();
         batch.write(&mut out);
@@ -814,15 +657,8 @@ fn allocations(all: &[Request], replies: &[u8]) -> u64 {
 
 #[test]
 fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
-    let fixed = |count_denied| {
-        Algorithm::FixedWindow(FixedWindow {
-            limit: 99,
-            window: Period::Even(Span::from_secs(60)),
-            count_denied,
-        })
-    };
     for (requests, expected) in [(64, 5), (96, 5)] {
-        let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(true))).collect();
+        let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(99, true))).collect();
         let counted: String = (0..requests).map(|count| format!(" :{count} :1")).collect();
         let replies = wire(&format!(
             "+OK{}|*{} {TIME}{counted}",
@@ -838,7 +674,7 @@ fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
         );
     }
     for (requests, expected) in [(64, 10), (96, 10)] {
-        let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(false))).collect();
+        let all: Vec<Request> = (0..requests).map(|of| hit(of, fixed(99, false))).collect();
         let replies = script(&vec![[4.0, 0.0, 0.0]; requests]);
         // The same four lists; the lists of keys and of their first occurrences; the buffer for a
         // key, which grows once; and the buffer for packed rows, which grows for the requests.
@@ -850,19 +686,6 @@ fn the_allocations_of_a_batch_do_not_depend_on_its_requests() {
     }
 }
 
-/// A check of so many hits on a key, whose limit is `limit`.
-fn on(key: &[u8], limit: u64, hits: i64) -> (&[u8], Check) {
-    let fixed = FixedWindow {
-        limit,
-        window: Period::Even(Span::from_secs(60)),
-        count_denied: true,
-    };
-    (
-        key,
-        Check::new(Algorithm::FixedWindow(fixed), hits, Modes::default()),
-    )
-}
-
 #[test]
 fn hits_on_one_counter_are_one_command_and_each_has_its_own_position() {
     let all = [
@@ -871,43 +694,29 @@ fn hits_on_one_counter_are_one_command_and_each_has_its_own_position() {
         // The same counter twice, and with the larger amount of an override.
         request(Checks::of([on(b"a", 10, 4), on(b"a", 1_000, 5)])),
     ];
-    let batch = batch(&all, 0);
+    let batch = batch(&all, OPTIONS);
     let mut out = CommandBuffer::default();
     batch.write(&mut out);
     assert_eq!(out.commands(), 3 + 2 * 2, "MULTI, TIME, two counters, EXEC");
-    let mut replies = batch.unanswered();
     let exec = format!("+OK{}|*5 {TIME} :16 :1 :1 :1", "|+QUEUED".repeat(5));
-    batch.read(Parser::of(&wire(&exec)), &mut replies);
-    let verdicts: Vec<Vec<_>> = replies
-        .iter()
-        .map(|reply| {
-            let verdicts = reply.answers.iter().map(|answer| answer.expect("counted"));
-            verdicts.map(|one| (one.allowed, one.used)).collect()
-        })
-        .collect();
+    let replies = replies_of(&batch, &wire(&exec));
+    let verdict = |answer: &Result<Verdict, _>| answer.map(|one| (one.allowed, one.used));
+    let answers = replies.iter().flat_map(|reply| &reply.answers);
+    let expected = [(true, 4), (true, 1), (false, 7), (false, 11), (true, 16)].map(Ok);
     assert_eq!(
-        verdicts,
-        [
-            vec![(true, 4), (true, 1)],
-            vec![(false, 7)],
-            vec![(false, 11), (true, 16)]
-        ],
+        answers.map(verdict).collect::<Vec<_>>(),
+        expected,
         "2 hits were there before"
     );
     let mut known_ttls = KnownTtls::default();
     assert!(batch.learn(&replies, &mut known_ttls).is_empty());
     // Now plain, and Redis has lost `a`: it has the hits of this batch alone.
-    let now = ClockReading {
-        time: NOW,
-        at: Instant::now(),
-    };
-    let plain = Batch::new(&all, batch.options, now, &mut known_ttls);
+    let plain = Batch::new(&all, OPTIONS, clock(NOW), &mut known_ttls);
     out.clear();
     plain.write(&mut out);
     assert_eq!(out.commands(), 3, "TIME and two counters");
-    let mut replies = plain.unanswered();
-    plain.read(Parser::of(&wire(&format!("{TIME}|:14|:9"))), &mut replies);
-    assert_eq!(replies[0].answers[0].map(|verdict| verdict.used), Ok(2));
+    let replies = replies_of(&plain, &wire(&format!("{TIME}|:14|:9")));
+    assert_eq!(used(&replies[0])[0], Ok(2));
     let lost = plain.learn(&replies, &mut known_ttls);
     assert_eq!(lost.len(), 1, "one EXPIRE for the counter");
 }
@@ -955,7 +764,7 @@ fn a_look_among_hits_keeps_its_place() {
         request(Checks::of([on(b"a", 10, 3)])),
         request(Checks::of([on(b"a", 10, 4)])),
     ];
-    let batch = batch(&all, 0);
+    let batch = batch(&all, OPTIONS);
     let mut out = CommandBuffer::default();
     batch.write(&mut out);
     assert_eq!(
@@ -963,60 +772,39 @@ fn a_look_among_hits_keeps_its_place() {
         3 + 2 + 1 + 2,
         "two INCRBYs with EXPIRE, and GET between"
     );
-    let mut replies = batch.unanswered();
     let exec = format!("+OK{}|*6 {TIME} :2 :1 $1 2 :9 :1", "|+QUEUED".repeat(6));
-    batch.read(Parser::of(&wire(&exec)), &mut replies);
-    let used: Vec<_> = replies
-        .iter()
-        .flat_map(|reply| &reply.answers)
-        .map(|answer| answer.map(|verdict| verdict.used))
-        .collect();
+    let replies = replies_of(&batch, &wire(&exec));
+    let used: Vec<_> = replies.iter().flat_map(used).collect();
     assert_eq!(used, [Ok(2), Ok(2), Ok(5), Ok(9)]);
 }
 
 #[test]
 fn a_redirect_of_a_merged_command_is_that_of_all_its_hits() {
     let all = [1, 2].map(|hits| request(Checks::of([on(b"a", 10, hits), on(b"b", 10, 1)])));
-    let batch_options = BatchOptions {
-        by_slot: true,
-        crosses_slots: false,
-        fixed_windows_by_script: false,
-        expiry_jitter_secs: 0,
-    };
-    let now = ClockReading {
-        time: NOW,
-        at: Instant::now(),
-    };
-    let mut known_ttls = KnownTtls::default();
-    for key in [b"a", b"b"] {
-        let window = NOW.0 / 60_000_000;
-        known_ttls.learn(CounterKey { key, window });
-    }
-    for known in [true, false] {
-        let unknown = &mut KnownTtls::default();
-        let known_ttls = if known { &mut known_ttls } else { unknown };
-        let batch = Batch::new(&all, batch_options, now, known_ttls);
-        let mut replies = batch.unanswered();
-        let text = if known {
-            format!("{TIME}|-MOVED 15495 h:7|:2")
-        } else {
-            format!(
-                "+OK|+QUEUED|-MOVED 15495 h:7|-MOVED 15495 h:7|-EXECABORT x|+OK|+QUEUED|+QUEUED\
-                 |+QUEUED|*3 {TIME} :2 :1"
-            )
-        };
-        batch.read(Parser::of(&wire(&text)), &mut replies);
-        for (reply, of_b) in replies.iter().zip([1, 2]) {
-            assert_eq!(
-                reply.answers[0],
-                Err(StoreError::NotExecuted("moved")),
-                "{known} {replies:?}"
-            );
-            assert_eq!(reply.answers[1].map(|verdict| verdict.used), Ok(of_b));
+    let plain = format!("{TIME}|-MOVED 15495 h:7|:2");
+    let transactions = format!(
+        "+OK|+QUEUED|-MOVED 15495 h:7|-MOVED 15495 h:7|-EXECABORT x|+OK|+QUEUED|+QUEUED|+QUEUED|*3 \
+         {TIME} :2 :1"
+    );
+    for (known, text) in [(&["a", "b"][..], plain), (&[], transactions)] {
+        let batch = Batch::new(&all, BY_SLOT, clock(NOW), &mut known_ttls(known));
+        for (reply, of_b) in replies_of(&batch, &wire(&text)).iter().zip([1, 2]) {
+            let moved = Err(StoreError::NotExecuted("moved"));
+            assert_eq!(used(reply), [moved, Ok(of_b)], "{text}");
             let moved: Vec<_> = reply.redirects.iter().map(|(index, _)| *index).collect();
-            assert_eq!(moved, [CheckIndex(0)], "{known}");
+            assert_eq!(moved, [CheckIndex(0)], "{text}");
         }
     }
+}
+
+/// The TTLs of these counters are known.
+fn known_ttls(keys: &[&str]) -> KnownTtls {
+    let mut known = KnownTtls::default();
+    for key in keys.iter().map(|key| key.as_bytes()) {
+        let window = NOW.0 / 60_000_000;
+        known.learn(CounterKey { key, window });
+    }
+    known
 }
 
 /// What a server with these counters replies to commands. `None` is a key that holds no counter.
@@ -1079,21 +867,10 @@ fn answered(
     known_ttls: &mut KnownTtls,
     counters: &mut BTreeMap<String, Option<i64>>,
 ) -> Vec<Result<(bool, u64), StoreError>> {
-    let now = ClockReading {
-        time: NOW,
-        at: Instant::now(),
-    };
-    let batch_options = BatchOptions {
-        by_slot: false,
-        crosses_slots: false,
-        fixed_windows_by_script: false,
-        expiry_jitter_secs: 0,
-    };
-    let batch = Batch::new(requests, batch_options, now, known_ttls);
+    let batch = Batch::new(requests, OPTIONS, clock(NOW), known_ttls);
     let mut out = CommandBuffer::default();
     batch.write(&mut out);
-    let mut replies = batch.unanswered();
-    batch.read(Parser::of(&executed(&out, counters)), &mut replies);
+    let replies = replies_of(&batch, &executed(&out, counters));
     let answers = replies.iter().flat_map(|reply| &reply.answers);
     let shown = |verdict: Verdict| (verdict.allowed, verdict.remaining);
     answers.map(|answer| answer.map(shown)).collect()
@@ -1117,10 +894,7 @@ proptest! {
     ) {
         let window = NOW.0 / 60_000_000;
         let names = ["a", "b", "c", "d"];
-        let mut known_ttls = KnownTtls::default();
-        for key in names.map(str::as_bytes).into_iter().filter(|_| are_known) {
-            known_ttls.learn(CounterKey { key, window });
-        }
+        let mut known_ttls = known_ttls(if are_known { &names } else { &[] });
         // A look at a counter that is not known goes apart from the hits of other requests.
         let least = i64::from(!are_known);
         let check = |&(key, hits, limit): &(usize, i64, u64)| on(names[key].as_bytes(), limit, hits.max(least));
