@@ -1,17 +1,14 @@
 //! Which limit counts a request, and what is decided: through the real socket, on the memory store unless a test needs Redis.
 
 pub mod algorithms;
-pub mod all_or_none;
-pub mod amounts;
 pub mod calendars;
 pub mod concurrency;
 pub mod counting;
-pub mod hits;
 pub mod in_flight;
-pub mod matching;
 pub mod regions;
 pub mod requests;
 pub mod rules;
+pub mod scenarios;
 pub mod shaping;
 pub mod tables;
 pub mod trials;

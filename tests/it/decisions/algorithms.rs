@@ -1,5 +1,5 @@
-//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt`, `changed_amounts.txt` and
-//! `answers.txt`, run on the pure step of each algorithm and on the memory store;
+//! The tables in `tests/vectors/algorithms/*.txt`, `all_or_none.txt`, `changed_amounts.txt`,
+//! `answers.txt` and `hits.txt`, run on the pure step of each algorithm and on the memory store;
 //! `redis/algorithms.rs` runs all of them on the script. They are written from the algorithms'
 //! definitions.
 
@@ -9,6 +9,8 @@ use weir::core::verdict::{Verdict, Wait};
 use weir::limits::plan::{AllOrNone, Changes, Check, CheckIndex, Checks, Modes};
 use weir::limits::rules::Commit;
 use weir::store::{Memory, memory};
+
+use crate::support::tools;
 
 /// The time at which every line starts, in microseconds. A minute, an hour and a day begin at it.
 const START: u64 = 1_800_057_600_000_000;
@@ -102,67 +104,51 @@ impl Expected {
     }
 }
 
+/// Tables of `tests/vectors` that are named for no algorithm; theirs is a fixed window, or an option.
+const TABLES: [&str; 5] = [
+    "algorithms/calendar",
+    "all_or_none",
+    "changed_amounts",
+    "answers",
+    HITS,
+];
+
+/// The table whose lines also run through sockets.
+pub const HITS: &str = "hits";
+
 /// All lines of all tables.
 pub fn tables() -> Vec<Sequence> {
-    let table = |kind, text: &str| {
-        text.lines()
-            .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
-            .map(move |line| sequence(kind, line))
-            .collect::<Vec<_>>()
+    let of_algorithms = AlgorithmKind::NAMED
+        .into_iter()
+        .map(|(name, kind)| (format!("algorithms/{name}"), kind));
+    let others = TABLES.map(|name| (name.to_owned(), AlgorithmKind::FixedWindow));
+    let lines = |(table, kind): (String, AlgorithmKind)| {
+        lines(&table)
+            .into_iter()
+            .map(move |line| sequence(kind, &line))
     };
-    let sequences: Vec<Sequence> = [
-        table(
-            AlgorithmKind::FixedWindow,
-            include_str!("../../vectors/algorithms/fixed_window.txt"),
-        ),
-        table(
-            AlgorithmKind::FixedWindow,
-            include_str!("../../vectors/algorithms/calendar.txt"),
-        ),
-        table(
-            AlgorithmKind::SlidingWindowLog,
-            include_str!("../../vectors/algorithms/sliding_window_log.txt"),
-        ),
-        table(
-            AlgorithmKind::SlidingWindowCounter,
-            include_str!("../../vectors/algorithms/sliding_window_counter.txt"),
-        ),
-        table(
-            AlgorithmKind::SlidingWindowBuckets,
-            include_str!("../../vectors/algorithms/sliding_window_buckets.txt"),
-        ),
-        table(
-            AlgorithmKind::TokenBucket,
-            include_str!("../../vectors/algorithms/token_bucket.txt"),
-        ),
-        table(
-            AlgorithmKind::LeakyBucket,
-            include_str!("../../vectors/algorithms/leaky_bucket.txt"),
-        ),
-        table(
-            AlgorithmKind::Concurrency,
-            include_str!("../../vectors/algorithms/concurrency.txt"),
-        ),
-        table(
-            AlgorithmKind::FixedWindow,
-            include_str!("../../vectors/all_or_none.txt"),
-        ),
-        table(
-            AlgorithmKind::FixedWindow,
-            include_str!("../../vectors/changed_amounts.txt"),
-        ),
-        table(
-            AlgorithmKind::FixedWindow,
-            include_str!("../../vectors/answers.txt"),
-        ),
-    ]
-    .into_iter()
-    .flat_map(|table| {
-        assert!(table.len() >= 6, "a table was not read");
-        table
-    })
-    .collect();
-    sequences
+    of_algorithms.chain(others).flat_map(lines).collect()
+}
+
+/// The four columns of each line of a table.
+pub fn lines(table: &str) -> Vec<[String; 4]> {
+    let text = tools::file(&format!("tests/vectors/{table}.txt"));
+    let columns = |line: &str| {
+        let columns: Vec<_> = line
+            .split('|')
+            .map(|column| column.trim().to_owned())
+            .collect();
+        columns
+            .try_into()
+            .unwrap_or_else(|_| panic!("four columns: {line}"))
+    };
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+        .map(columns)
+        .collect();
+    assert!(lines.len() >= 6, "{table} was not read");
+    lines
 }
 
 /// `REQUESTS/WINDOW`: seconds, or a unit whose window follows the calendar.
@@ -222,10 +208,15 @@ fn set_option(options: &mut Options, name: &str, text: &str) -> bool {
 /// Hits, joined by `+`, each with an id behind `:` where it has one.
 fn hits_and_ids(word: &str) -> (Vec<i64>, Vec<String>) {
     let hits = |text: &str| {
-        if text == "max" {
-            i64::MAX
+        let amount = match text.trim_start_matches('-') {
+            "max" => u64::MAX,
+            amount => amount.parse().expect("hits"),
+        };
+        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+        if text.starts_with('-') {
+            -amount
         } else {
-            text.parse().expect("hits")
+            amount
         }
     };
     word.split('+')
@@ -273,11 +264,8 @@ fn limit_of<'a>(words: impl Iterator<Item = &'a str>, options: &mut Options) -> 
     limit
 }
 
-fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
-    let [name, written, hits, expected] = line.split('|').map(str::trim).collect::<Vec<_>>()[..]
-    else {
-        panic!("four columns: {line}")
-    };
+fn sequence(kind: AlgorithmKind, line: &[String; 4]) -> Sequence {
+    let [name, written, hits, expected] = line;
     let mut words = written.split_whitespace();
     let (mut rate, calendar) = rate_of(words.next().expect("a rate"));
     let mut options = Options {
@@ -295,7 +283,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     }
     let limit = limit_of(words, &mut options);
     let made = |rate: &Rate, options: &Options| {
-        Algorithm::try_new(rate, options).unwrap_or_else(|mistake| panic!("{line}: {mistake:?}"))
+        Algorithm::try_new(rate, options).unwrap_or_else(|mistake| panic!("{line:?}: {mistake:?}"))
     };
     let mut algorithm = made(&rate, &options);
     let mut expected = expected.split(',').map(|text| answer(text.trim()));
@@ -318,7 +306,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
                 assert_eq!(
                     hits.len(),
                     expected.len(),
-                    "as many answers as hits: {line}"
+                    "as many answers as hits: {line:?}"
                 );
                 let at = Arrival {
                     now: Micros(now),
@@ -336,7 +324,7 @@ fn sequence(kind: AlgorithmKind, line: &str) -> Sequence {
     }
     assert!(
         expected.next().is_none() && !asks.is_empty(),
-        "as many answers as hits: {line}"
+        "as many answers as hits: {line:?}"
     );
     Sequence {
         name: format!("{:?}: {name}", options.kind),

@@ -25,6 +25,7 @@ use weir::limits::rules::limit::{Amount, Limit, LimitId, LimitInForce, OnStoreFa
 use weir::limits::rules::{Commit, Lookup, Rules};
 
 use self::resources::{Branch, trees};
+use super::scenarios::line::bytes;
 
 mod bombs;
 mod resources;
@@ -419,22 +420,6 @@ fn problems_are_in_the_order_of_files_lines_and_columns() {
     );
 }
 
-/// `\xNN` stands for any byte.
-fn bytes(text: &str) -> Vec<u8> {
-    let mut pieces = text.split("\\x");
-    let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
-    for piece in pieces {
-        let (hex, rest) = piece
-            .split_at_checked(2)
-            .unwrap_or_else(|| panic!("\\x{piece}: two digits"));
-        bytes.push(
-            u8::from_str_radix(hex, 16).unwrap_or_else(|_| panic!("\\x{piece}: not hexadecimal")),
-        );
-        bytes.extend_from_slice(rest.as_bytes());
-    }
-    bytes
-}
-
 fn find(rules: &Rules, domain: &[u8], entries: &[(Vec<u8>, Vec<u8>)]) -> String {
     let entries: Vec<_> = entries
         .iter()
@@ -472,7 +457,11 @@ fn every_line_of_the_matching_vectors_finds_its_limit() {
                         .split_once('=')
                         .unwrap_or_else(|| panic!("{line}: {entry}: no '='"))
                 })
-                .map(|(key, value)| (bytes(key), bytes(value)))
+                .map(|(key, value)| {
+                    [key, value]
+                        .map(|text| bytes(text).expect("escapes"))
+                        .into()
+                })
                 .collect();
             assert_eq!(
                 find(&rules, b"d", &entries),
