@@ -2,8 +2,6 @@
 
 pub mod algorithms;
 pub mod calendars;
-pub mod concurrency;
-pub mod counting;
 pub mod in_flight;
 pub mod regions;
 pub mod requests;

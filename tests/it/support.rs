@@ -75,22 +75,6 @@ descriptors:
 ",
 )];
 
-/// Limits with metadata, domain `meta`. The metadata of `narrow` adds a tag to that of `wide`, and
-/// has another team.
-pub const METADATA: &[(&str, &str)] = &[(
-    "meta.yaml",
-    r#"
-domain: meta
-descriptors:
-  - key: wide
-    rate_limit: { unit: year, requests_per_unit: 100 }
-    metadata: { team: first, tags: { a: 1 } }
-  - key: narrow
-    rate_limit: { unit: year, requests_per_unit: 3 }
-    metadata: { team: second, tags: { b: [true, null, "x"] } }
-"#,
-)];
-
 /// A descriptor with these entries.
 pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |&(key, value): &(&str, &str)| Entry {

@@ -1,13 +1,14 @@
-//! Calendar periods: their windows beside those of another implementation, and through the service
-//! with both stores.
+//! Calendar periods and calendar months: their windows beside those of another implementation, and
+//! through the service with both stores.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use time::{Date, OffsetDateTime, UtcOffset};
 use weir::core::algorithm::{Algorithm, AlgorithmKind, Options};
-use weir::core::proto::RateLimitResponse;
+use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
 use weir::core::proto::rate_limit_response::Code;
+use weir::core::proto::{RateLimitDescriptor, RateLimitResponse};
 use weir::core::time::{Anchor, Micros, Period, PeriodKind, Rate, Unit, WEEKDAYS, Window, Zone};
 
 use crate::support::{Client, RedisServer, Weir, descriptor, http_client, request, tools};
@@ -220,9 +221,15 @@ impl Boundary {
     }
 }
 
-async fn ask(client: &mut Client, key: &str) -> RateLimitResponse {
+/// With the address of Redis, in which keys then live until their window ends.
+const ON_REDIS: [(&str, &str); 2] = [
+    ("STORE_TIMEOUT", "5s"),
+    ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
+];
+
+async fn ask(client: &mut Client, descriptor: RateLimitDescriptor) -> RateLimitResponse {
     client
-        .should_rate_limit(request("cal", vec![descriptor(&[(key, "x")])]))
+        .should_rate_limit(request("cal", vec![descriptor]))
         .await
         .expect("an answer")
         .into_inner()
@@ -292,26 +299,22 @@ fn assert_refused_until(boundary: &Boundary, key: &str, response: &RateLimitResp
 async fn counts_begin_anew_at_the_boundary_in_both_stores() {
     let redis = RedisServer::start();
     let (url, headers) = (redis.url(), ("RATELIMIT_HEADERS", "draft-11"));
-    let on_redis = [
-        headers,
-        ("REDIS_URL", &*url),
-        ("STORE_TIMEOUT", "5s"),
-        ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
-    ];
-    for environment in [&[headers][..], &on_redis] {
-        let boundary = Boundary::soon();
-        let anchor = boundary.anchor();
-        let limits = format!(
-            "domain: cal\ndefaults: {{ period: calendar, timezone: {ZONE}, anchor: \"{anchor}\" \
-             }}\ndescriptors:\n  - {{ key: day, rate_limit: {{ unit: day, requests_per_unit: 2, \
-             name: daily }} }}\n  - {{ key: month, rate_limit: {{ unit: month, requests_per_unit: \
-             1, count_denied: false }} }}\n"
-        );
-        let weir = Weir::start(&[("cal.yaml", &limits)], environment);
+    let on_redis = [headers, ("REDIS_URL", &*url)];
+    let boundary = Boundary::soon();
+    let anchor = boundary.anchor();
+    let limits = format!(
+        "domain: cal\ndefaults: {{ period: calendar, timezone: {ZONE}, anchor: \"{anchor}\" \
+         }}\ndescriptors:\n  - {{ key: day, rate_limit: {{ unit: day, requests_per_unit: 2, name: \
+         daily }} }}\n  - {{ key: month, rate_limit: {{ unit: month, requests_per_unit: 1, \
+         count_denied: false }} }}\n"
+    );
+    let services = [&[headers][..], &[&on_redis[..], &ON_REDIS].concat()]
+        .map(|environment| Weir::start(&[("cal.yaml", &limits)], environment));
+    for weir in &services {
         let client = &mut weir.client().await;
         for (key, limit, unit) in [("day", 2, Unit::Day), ("month", 1, Unit::Month)] {
             for remaining in (0..limit).rev() {
-                let response = ask(client, key).await;
+                let response = ask(client, descriptor(&[(key, "x")])).await;
                 let status = &response.statuses[0];
                 assert_eq!(
                     (status.code(), status.limit_remaining),
@@ -324,7 +327,7 @@ async fn counts_begin_anew_at_the_boundary_in_both_stores() {
                     Some(unit.number())
                 );
             }
-            let response = ask(client, key).await;
+            let response = ask(client, descriptor(&[(key, "x")])).await;
             assert_refused_until(&boundary, key, &response);
         }
         let json = http_client::post(
@@ -333,13 +336,16 @@ async fn counts_begin_anew_at_the_boundary_in_both_stores() {
             br#"{"domain":"cal","descriptors":[{"entries":[{"key":"day","value":"x"}]}]}"#,
         );
         assert_eq!(json.status, 429, "{}", json.body);
-        assert!(
-            boundary.left() > 0,
-            "the machine is too slow for {AHEAD_SECS} s"
-        );
-        boundary.pass().await;
+    }
+    assert!(
+        boundary.left() > 0,
+        "the machine is too slow for {AHEAD_SECS} s"
+    );
+    boundary.pass().await;
+    for weir in &services {
+        let client = &mut weir.client().await;
         for (key, remaining, window) in [("day", 1, 86_400), ("month", 0, boundary.month_secs())] {
-            let response = ask(client, key).await;
+            let response = ask(client, descriptor(&[(key, "x")])).await;
             assert_eq!(
                 (
                     response.overall_code(),
@@ -355,8 +361,81 @@ async fn counts_begin_anew_at_the_boundary_in_both_stores() {
                 reset_secs(&response)
             );
         }
-        if environment.len() > 1 {
-            assert_keys_are_of_days(&redis, &boundary);
+    }
+    assert_keys_are_of_days(&redis, &boundary);
+}
+
+const MONTHS: &[(&str, &str)] = &[(
+    "months.yaml",
+    "
+domain: cal
+descriptors:
+  - { key: month, rate_limit: { unit: month, requests_per_unit: 5 } }
+  - { key: quarter, rate_limit: { unit: month, unit_multiplier: 3, requests_per_unit: 5 } }
+  - { key: scripted, rate_limit: { unit: month, requests_per_unit: 2, count_denied: false } }
+  - { key: year, rate_limit: { unit: year, requests_per_unit: 5 } }
+",
+)];
+
+/// `USE_CALENDAR_MONTH_RATE_LIMIT`: months of files, also those that a script counts, and of
+/// requests end with the month of another implementation of the calendar.
+#[tokio::test]
+async fn months_follow_the_calendar_in_both_stores() {
+    const YEAR: u64 = 365 * 86_400;
+    let redis = RedisServer::start();
+    let (url, setting) = (redis.url(), ("USE_CALENDAR_MONTH_RATE_LIMIT", "true"));
+    let on_redis = [&[("REDIS_URL", &*url)][..], &ON_REDIS].concat();
+    let now = now_secs();
+    let today = OffsetDateTime::from_unix_timestamp(now.cast_signed())
+        .expect("a time")
+        .date();
+    let days = today.month().length(today.year()) - today.day() + 1;
+    let left = u64::from(days) * 86_400 - now % 86_400;
+    let own = RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 5,
+            unit: Unit::Month.number(),
+            unit_multiplier: None,
+        }),
+        ..descriptor(&[("own", "x")])
+    };
+    let of = |key| descriptor(&[(key, "x")]);
+    for environment in [&[setting][..], &[&on_redis[..], &[setting]].concat()] {
+        let weir = Weir::start(MONTHS, environment);
+        let client = &mut weir.client().await;
+        for (asked, expected) in [
+            (of("month"), left..=left),
+            (of("scripted"), left..=left),
+            (own.clone(), left..=left),
+            (of("quarter"), left..=left + 62 * 86_400),
+            // A year is 365 days, as in the reference.
+            (of("year"), YEAR - now % YEAR..=YEAR - now % YEAR),
+        ] {
+            let reset = reset_secs(&ask(client, asked.clone()).await);
+            // Some seconds pass between the two readings of the clock.
+            assert!(
+                (expected.start().saturating_sub(20)..=*expected.end()).contains(&reset),
+                "{asked:?}: {reset}, expected {expected:?}"
+            );
         }
     }
+    let number = 12 * (today.year() - 1970) + i32::from(u8::from(today.month())) - 1;
+    let keys = redis.keys();
+    for key in ["month", "scripted", "own"] {
+        let key = format!("w1{{cal|{key}=x}}fwm1:{number}");
+        let ttl: u64 = redis.run(&["TTL", &key]);
+        assert!(
+            ttl.abs_diff(left) <= 20,
+            "{key} lives for {ttl} s of {left} s"
+        );
+    }
+    let quarter = format!("w1{{cal|quarter=x}}fwm3:{}", number / 3);
+    assert!(keys.contains(&quarter), "{keys:?}");
+    // A replica without the setting counts apart, in windows of 30 days.
+    let weir = Weir::start(MONTHS, &on_redis);
+    let other = ask(&mut weir.client().await, of("month")).await;
+    assert_eq!(other.statuses[0].limit_remaining, 4);
+    let even = format!("w1{{cal|month=x}}fw2592000:{}", now / 2_592_000);
+    assert!(redis.keys().contains(&even), "{:?}", redis.keys());
+    redis.assert_every_key_expires();
 }

@@ -40,7 +40,13 @@ macro_rules! files {
 files! {
     all_or_none
     amounts
+    headers
     matching
+    process_quota
+    process_shadow
+    requests
+    stop_increment
+    stop_increment_cached
 }
 
 /// The sequences of `tests/vectors/hits.txt`, each with a limit in its requests.
