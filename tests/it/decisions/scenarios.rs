@@ -47,6 +47,9 @@ files! {
     requests
     stop_increment
     stop_increment_cached
+    tables
+    tables_outage
+    trials
 }
 
 /// The sequences of `tests/vectors/hits.txt`, each with a limit in its requests.

@@ -1,5 +1,4 @@
-//! `table` and `plans` through real sockets: amounts by row and plan in both stores, reloads, and
-//! what operators see and order.
+//! `table` and `plans`: what rows inherit, what operators see and order, and any bytes as a table.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +11,7 @@ use weir::limits::rules::diff::fields;
 use weir::limits::rules::limit::{LimitId, LimitInForce};
 
 use crate::support::wait::eventually;
-use crate::support::{Client, RedisServer, Weir, descriptor_with_hits, request};
+use crate::support::{Client, Weir, descriptor_with_hits, request};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -61,154 +60,6 @@ async fn look(client: &mut Client, entries: &[(&str, &str)]) -> (u32, String, u3
     let status = &response.statuses[0];
     let limit = status.current_limit.clone().unwrap_or_default();
     (limit.requests_per_unit, limit.name, status.limit_remaining)
-}
-
-/// A replacement of the table, in force when the look of `value` shows `expected`.
-async fn replace(weir: &Weir, client: &mut Client, tenants: &str, (value, expected): (&str, u32)) {
-    let new = weir.config_dir().join(".tenants.csv.new");
-    fs::write(&new, tenants).expect("written");
-    fs::rename(&new, weir.config_dir().join("tenants.csv")).expect("renamed over");
-    for _ in 0..200 {
-        if look(client, &[("tenant", value)]).await.0 == expected {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    panic!("{value} did not become {expected} within 10 s");
-}
-
-async fn each_store(test: impl AsyncFn(&mut Client, &Weir)) {
-    let weir = Weir::start(&files(TENANTS), &[]);
-    test(&mut weir.client().await, &weir).await;
-    let redis = RedisServer::start();
-    let weir = Weir::start(
-        &files(TENANTS),
-        &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")],
-    );
-    test(&mut weir.client().await, &weir).await;
-    redis.assert_every_key_expires();
-}
-
-#[tokio::test]
-async fn each_value_has_the_amount_of_its_row() {
-    each_store(async |client, weir| {
-        for (key, value, expected) in [
-            ("tenant", "acme", (5, "professional")),
-            ("tenant", "big", (9, "the big one")),
-            ("tenant", "bucket", (7, "")),
-            ("tenant", "small", (1, "")),
-            ("tenant", "unknown", (2, "")),
-            ("tenant", "ACME", (2, "")),
-            ("only", "acme", (5, "professional")),
-            ("only", "unknown", (0, "")),
-        ] {
-            let (limit, name, remaining) = look(client, &[(key, value)]).await;
-            assert_eq!((limit, &*name), expected, "{key}={value}");
-            assert!(remaining == limit || limit == 0, "{key}={value}: {remaining}");
-        }
-        assert_eq!(look(client, &[("mailbox", "big"), ("folder", "acme")]).await.0, 9, "the row is \
-            that of the mailbox");
-        assert_eq!(look(client, &[("mailbox", "none"), ("folder", "acme")]).await.0, 0);
-
-        // The name of a row is that of its limit.
-        for (value, applies) in [("big", false), ("acme", true)] {
-            let both = [&[("tenant", value)][..], &[("other", "x")]].map(|entries| descriptor_with_hits(entries, 0)).to_vec();
-            let response = client.should_rate_limit(request("shop", both)).await.expect("an answer").into_inner();
-            assert_eq!(response.statuses[0].current_limit.is_some(), applies, "{value}");
-        }
-
-        for (value, hits, code) in [
-            ("acme", 5, Code::Ok),
-            ("acme", 1, Code::OverLimit),
-            ("big", 9, Code::Ok),
-            ("big", 1, Code::OverLimit),
-            ("watched", 1, Code::Ok),
-            ("watched", 1, Code::Ok),
-            ("bucket", 7, Code::Ok),
-            ("bucket", 1, Code::OverLimit),
-            ("open", 1_000, Code::Ok),
-            ("small", 2, Code::OverLimit),
-            ("unknown", 3, Code::OverLimit),
-        ] {
-            assert_eq!(ask(client, &[("tenant", value)], hits).await.overall_code(), code, "{value}");
-        }
-
-        // One series for each plan, whatever the rows.
-        let of = |plan: &str, outcome: &str| {
-            let name = if plan == "pro" { "name=\"professional\"," } else { "" };
-            weir.metric(&format!("weir_decisions_total{{domain=\"shop\",limit=\"tenant\",{name}plan=\"{plan}\",outcome=\"{outcome}\"}}"))
-        };
-        let (_, metrics) = weir.get("/metrics");
-        let shown: Vec<_> = metrics.lines().filter(|line| line.starts_with("weir_decisions_total{") && line.contains("tenant")).collect();
-        assert_eq!(
-            (of("pro", "over_limit"), of("bucket", "over_limit"), of("free", "over_limit")),
-            (Some(2.0), Some(1.0), Some(2.0)),
-            "{shown:#?}"
-        );
-        assert!(!metrics.contains("acme") && !metrics.contains("the big one"), "no series has a \
-            row: {shown:#?}");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_reload_changes_rows_and_keeps_the_counts() {
-    each_store(async |client, weir| {
-        assert_eq!(
-            ask(client, &[("tenant", "acme")], 4).await.overall_code(),
-            Code::Ok
-        );
-        assert_eq!(
-            ask(client, &[("tenant", "small")], 1).await.overall_code(),
-            Code::Ok
-        );
-        assert_eq!(
-            ask(client, &[("tenant", "unknown")], 1)
-                .await
-                .overall_code(),
-            Code::Ok
-        );
-        // A row leaves its plan, one comes, one goes, and the others stay.
-        let changed =
-            "value,requests_per_unit,plan,unit\nacme,10,,year\nunknown,,pro,\nbig,9,pro,\n";
-        replace(weir, client, changed, ("acme", 10)).await;
-        assert_eq!(
-            look(client, &[("tenant", "acme")]).await,
-            (10, String::new(), 6),
-            "it has its count"
-        );
-        assert_eq!(
-            look(client, &[("tenant", "unknown")]).await,
-            (5, "professional".to_owned(), 4)
-        );
-        assert_eq!(
-            look(client, &[("tenant", "small")]).await,
-            (2, String::new(), 1),
-            "it has no row now"
-        );
-
-        // A table with mistakes changes nothing, and each mistake is named.
-        let wrong =
-            "value,requests_per_unit,plan\nacme,11,free\nacme,12,free\nbig,nine,\nsmall,,prof\n";
-        fs::write(weir.config_dir().join("tenants.csv"), wrong).expect("written");
-        for line in [
-            "tenants.csv:3:1: error: the value 'acme'",
-            "tenants.csv:4:5: error: ",
-            "tenants.csv:5:8: error: there is no plan 'prof'",
-        ] {
-            weir.wait_for_log(line).await;
-        }
-        assert_eq!(
-            look(client, &[("tenant", "acme")]).await,
-            (10, String::new(), 6)
-        );
-        replace(weir, client, TENANTS, ("acme", 5)).await;
-        assert_eq!(
-            look(client, &[("tenant", "acme")]).await,
-            (5, "professional".to_owned(), 1)
-        );
-    })
-    .await;
 }
 
 #[test]
@@ -407,44 +258,6 @@ fn what_a_row_inherits_is_not_of_another_plan() {
             "{field:?} of the rate_limit or the domain: {inherited:?}"
         );
     }
-}
-
-#[tokio::test]
-async fn rows_answer_an_outage_as_they_say_and_not_as_another_plan_does() {
-    let limits = "
-domain: shop
-plans:
-  free: { unit: year, requests_per_unit: 2, shadow_mode: true, name: free-plan, on_store_failure: allow }
-  pro: { unit: year, requests_per_unit: 5 }
-descriptors:
-  - { key: tenant, table: tenants.csv, rate_limit: { plan: free } }
-";
-    let rows = "value,plan,on_store_failure,requests_per_unit\nacme,pro,,\nclosed,pro,deny,\nopen,pro,allow,7\nlocal,,local,1\n";
-    let files = [("limits.yaml", limits), ("tenants.csv", rows)];
-    let weir = Weir::start(
-        &files,
-        &[
-            ("ON_STORE_FAILURE", "deny"),
-            ("REDIS_URL", "127.0.0.1:1"),
-            ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false"),
-        ],
-    );
-    let client = &mut weir.client().await;
-    for (value, hits, code) in [
-        ("free", 9, Code::Ok),
-        ("acme", 1, Code::OverLimit),
-        ("closed", 1, Code::OverLimit),
-        ("open", 99, Code::Ok),
-        ("local", 1, Code::Ok),
-    ] {
-        assert_eq!(
-            ask(client, &[("tenant", value)], hits).await.overall_code(),
-            code,
-            "{value}"
-        );
-    }
-    let (limit, name, _) = look(client, &[("tenant", "acme")]).await;
-    assert_eq!((limit, &*name), (5, ""), "the plan without a name has none");
 }
 
 proptest::proptest! {
