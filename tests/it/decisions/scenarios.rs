@@ -45,6 +45,7 @@ files! {
     process_quota
     process_shadow
     requests
+    shaping
     stop_increment
     stop_increment_cached
     tables
