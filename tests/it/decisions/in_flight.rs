@@ -1,5 +1,5 @@
-//! `algorithm: concurrency` through real processes: both stores, the wire, the admin API and
-//! commands, outages, and (`in_flight/envoy.rs`) a real Envoy.
+//! `algorithm: concurrency` through real processes: rights in Redis, the admin API and commands, outages,
+//! and (`in_flight/envoy.rs`) a real Envoy. `tests/vectors/decisions/in_flight.txt` has the decisions.
 
 mod envoy;
 
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use weir::core::proto::RateLimitResponse;
-use weir::core::proto::rate_limit_response::{Code, DescriptorStatus};
+use weir::core::proto::rate_limit_response::Code;
 
-use crate::support::wait::{TIMEOUT, eventually};
+use crate::support::wait::TIMEOUT;
 use crate::support::{
     Client, RedisServer, Weir, descriptor_with_hits, http_client, request, tools,
 };
@@ -60,171 +60,6 @@ async fn places(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> (bo
         answer.overall_code() == Code::Ok,
         answer.statuses[0].limit_remaining,
     )
-}
-
-fn holders(weir: &Weir, limit: &str) -> f64 {
-    holders_in(weir, "shop", limit)
-}
-
-fn holders_in(weir: &Weir, domain: &str, limit: &str) -> f64 {
-    let page = weir.get("/metrics").1;
-    let series = format!("weir_concurrency_holders{{domain=\"{domain}\",limit=\"{limit}\"");
-    let line = page
-        .lines()
-        .find(|line| line.starts_with(&series))
-        .unwrap_or_else(|| panic!("no {series} in {page}"));
-    line.rsplit(' ')
-        .next()
-        .and_then(|value| value.parse().ok())
-        .expect("a number")
-}
-
-/// A refusal names its limit without a unit, and a look no time.
-async fn assert_shown_as_in_flight(client: &mut Client, elsewhere: &mut Client) {
-    let id = |id: &'static str| [("user", "ann"), ("request", id)];
-    let refused = ask(elsewhere, &id("c"), 1).await;
-    assert_eq!(refused.overall_code(), Code::OverLimit);
-    let DescriptorStatus {
-        current_limit: Some(limit),
-        duration_until_reset,
-        limit_remaining: 0,
-        ..
-    } = &refused.statuses[0]
-    else {
-        panic!("{refused:?}")
-    };
-    assert_eq!(
-        (limit.unit, limit.requests_per_unit, limit.unit_multiplier),
-        (0, 2, None),
-        "a unit that Envoy does not know"
-    );
-    assert_eq!(
-        duration_until_reset
-            .as_ref()
-            .map(|duration| duration.seconds),
-        Some(1),
-        "the retry"
-    );
-    let looked = ask(client, &id("a"), 0).await;
-    assert_eq!(
-        (
-            looked.overall_code(),
-            &looked.statuses[0].duration_until_reset
-        ),
-        (Code::Ok, &None),
-        "no time until a reset"
-    );
-}
-
-/// A request takes a place until it is released, whatever its id is.
-async fn places_are_taken_and_released(weir: &Weir, other: &Weir) {
-    let (client, elsewhere) = (&mut weir.client().await, &mut other.client().await);
-    let id = |id: &'static str| [("user", "ann"), ("request", id)];
-    let long = "x".repeat(10_000);
-    assert_eq!(places(client, &id("a"), 1).await, (true, 1));
-    assert_eq!(
-        places(elsewhere, &id("a"), 1).await,
-        (true, 1),
-        "one id, one place"
-    );
-    assert_eq!(
-        places(client, &[("user", "ann"), ("request", &long)], 1).await,
-        (true, 0)
-    );
-    assert_shown_as_in_flight(client, elsewhere).await;
-    assert_eq!(
-        places(client, &id("d"), 0).await,
-        (false, 0),
-        "a look finds none"
-    );
-    // Another key and another last key have places of their own.
-    assert_eq!(
-        places(client, &[("user", "bob"), ("request", "a")], 1).await,
-        (true, 1)
-    );
-    assert_eq!(
-        places(client, &[("user", "ann"), ("job", "a")], 1).await,
-        (true, 0)
-    );
-    // The refused one is released, as Envoy does, and frees nothing. Then one that holds a place,
-    // through the other replica.
-    assert_eq!(places(client, &id("c"), -1).await, (true, 0));
-    assert_eq!(places(client, &id("d"), 1).await, (false, 0));
-    assert_eq!(places(elsewhere, &id("a"), -1).await, (true, 1));
-    assert_eq!(places(client, &id("d"), 1).await, (true, 0));
-    // A release that overtakes its acquire.
-    assert_eq!(
-        places(client, &[("user", "eve"), ("request", "z")], -1).await,
-        (true, 2)
-    );
-    assert_eq!(
-        places(client, &[("user", "eve"), ("request", "z")], 1).await,
-        (true, 2)
-    );
-    // Weights, and the id alone as descriptor.
-    assert_eq!(places(client, &[("request", "a")], 2).await, (true, 1));
-    assert_eq!(places(client, &[("request", "b")], 2).await, (false, 1));
-    assert_eq!(places(client, &[("request", "a")], -1).await, (true, 3));
-    // Refusals are never cached: a place that another replica frees is there at once.
-    for _ in 0..3 {
-        assert_eq!(places(client, &id("e"), 1).await, (false, 0));
-        assert_eq!(places(elsewhere, &id("d"), -1).await, (true, 1));
-        assert_eq!(places(client, &id("e"), 1).await, (true, 0));
-        assert_eq!(places(elsewhere, &id("e"), -1).await, (true, 1));
-        assert_eq!(places(client, &id("d"), 1).await, (true, 0));
-    }
-    // A lost one gives its place back.
-    let short = |id: &'static str| [("short", "x"), ("request", id)];
-    assert_eq!(places(client, &short("a"), 1).await, (true, 0));
-    assert_eq!(places(client, &short("b"), 1).await, (false, 0));
-    let began = Instant::now();
-    while !places(client, &short("b"), 1).await.0 {
-        assert!(began.elapsed() < TIMEOUT, "its max_duration has passed");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-#[tokio::test]
-async fn in_memory() {
-    let weir = Weir::start(LIMITS, &[]);
-    places_are_taken_and_released(&weir, &weir).await;
-    assert_eq!(
-        (
-            holders(&weir, "user.request"),
-            holders(&weir, "request"),
-            holders(&weir, "user.job")
-        ),
-        (3.0, 0.0, 1.0)
-    );
-    assert!(
-        eventually(|| (holders(&weir, "short.request") < 2.0).then_some(())).is_some(),
-        "an expired holder is not counted"
-    );
-}
-
-#[tokio::test]
-async fn in_redis() {
-    let redis = RedisServer::start();
-    let start = || {
-        Weir::start(
-            LIMITS,
-            &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
-        )
-    };
-    let (one, other) = (start(), start());
-    places_are_taken_and_released(&one, &other).await;
-    let sum = |limit| holders(&one, limit) + holders(&other, limit);
-    assert_eq!(
-        (sum("user.request"), sum("request"), sum("user.job")),
-        (3.0, 0.0, 1.0),
-        "replicas add up"
-    );
-    redis.assert_every_key_expires();
-    assert_eq!(
-        redis.run::<u64>(&["ZCARD", "w1{shop|user=bob|request=}cc"]),
-        1,
-        "the id is no part of the key"
-    );
 }
 
 /// The words of a page between two texts.

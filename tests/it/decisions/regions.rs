@@ -4,17 +4,17 @@
 //! |---|---|---|
 //! | two regions, each with its Redis | each admits its share, together the limit | `two_regions_...` |
 //! | override | the amount of a raise; a raise is compared with the whole limit | `a_raise_...` |
-//! | trial | its amount; its limit's shares hold for it | `each_amount_...` |
-//! | table, plan, network | each row and plan by the shares of its stack | `each_amount_...` |
-//! | all-or-none, holders, calendar, scale, buckets | the amount and the burst | `each_amount_...` |
-//! | limits in the request | by the shares of the limit that it replaces, or the domain's | `a_limit_...` |
-//! | give-back | nothing: a hit is a hit | `a_hit_...` |
+//! | trial | its amount; its limit's shares hold for it | `regions.txt` |
+//! | table, plan, network | each row and plan by the shares of its stack | `regions.txt` |
+//! | all-or-none, holders, calendar, scale, buckets | the amount and the burst | `regions.txt` |
+//! | limits in the request | by the shares of the limit that it replaces, or the domain's | `regions.txt` |
+//! | refund | nothing: a hit is a hit | `regions.txt` |
 //! | usage, `weir explain`, `/rlconfig` | they show the region's amount | `pages_...` |
-//! | reload | counts stay | `new_shares_...` |
-//! | outage with `on_store_failure: local` | the replica's part of the region's share | `without_redis_...` |
+//! | reload | counts stay | `regions_reload.txt` |
+//! | outage with `on_store_failure: local` | the replica's part of the region's share | `regions_outage.txt` |
 //! | control plane | by the overlay, the defaults and `REGION_SHARE` | `limits_of_a_control_plane_...`, `the_share_of_the_process_...` |
 //!
-//! Leases of holders are times, which are not divided. `bounds` has the property: random shares and
+//! The files are in `tests/vectors/decisions`. Leases of holders are times, which are not divided. `bounds` has the property: random shares and
 //! numbers, in all regions together.
 
 mod bounds;
@@ -31,7 +31,7 @@ use crate::service::xds;
 use crate::support::certificates::Files;
 use crate::support::control_plane::ControlPlane;
 use crate::support::http_client::{self, Response};
-use crate::support::{Client, RedisServer, Weir, descriptor, descriptor_with_hits, request};
+use crate::support::{Client, RedisServer, Weir, descriptor, request};
 
 /// Limits per year, so that no window ends while a test runs.
 const LIMITS: &str = "
@@ -46,8 +46,6 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 10, region_shares: { eu: 70%, us: 30% }, scale: 2 }
   - key: few
     rate_limit: { unit: year, requests_per_unit: 1 }
-  - key: none
-    rate_limit: { unit: year, requests_per_unit: 0 }
   - key: burst
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, burst: 20 }
   - key: bucket
@@ -56,34 +54,10 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_window_log }
   - key: calendar
     rate_limit: { unit: year, requests_per_unit: 10, period: calendar }
-  - key: tried
-    rate_limit: { unit: year, requests_per_unit: 20, trial: { requests_per_unit: 10 } }
-  - key: open
-    rate_limit: { unlimited: true, trial: { unit: year, requests_per_unit: 10 } }
   - key: tracked
     rate_limit: { unit: year, requests_per_unit: 10, track_usage: true }
   - key: tenant
     table: tenants.csv
-  - key: address
-    match: cidr
-    value: 10.0.0.0/8
-    rate_limit: { unit: year, requests_per_unit: 10 }
-  - key: job
-    descriptors:
-      - key: request
-        rate_limit: { algorithm: concurrency, requests_per_unit: 10, max_duration: 60s }
-  - key: local
-    rate_limit: { unit: year, requests_per_unit: 20, on_store_failure: local }
-";
-
-const TOGETHER: &str = "
-domain: together
-commit: all_or_none
-descriptors:
-  - key: narrow
-    rate_limit: { unit: year, requests_per_unit: 10, region_shares: { eu: 20%, us: 80% } }
-  - key: wide
-    rate_limit: { unit: year, requests_per_unit: 10, region_shares: { eu: 50%, us: 50% } }
 ";
 
 const FILES: &[(&str, &str)] = &[
@@ -92,7 +66,6 @@ const FILES: &[(&str, &str)] = &[
         "tenants.csv",
         "value,plan,requests_per_unit,unit\nacme,gold,,\nbig,gold,100,\nfree,,10,year\n",
     ),
-    ("together.yaml", TOGETHER),
 ];
 
 /// Who may change what is in force.
@@ -135,13 +108,6 @@ async fn passed(
         passed += usize::from(answer.overall_code() == Code::Ok);
     }
     passed
-}
-
-/// The limit that is shown, and what remains of it.
-fn shown(answer: &RateLimitResponse) -> [u32; 2] {
-    let status = &answer.statuses[0];
-    let limit = status.current_limit.as_ref().expect("a limit");
-    [limit.requests_per_unit, status.limit_remaining]
 }
 
 fn api(weir: &Weir, method: &str, call: &str, body: &str) -> Response {
@@ -204,83 +170,6 @@ async fn two_regions_with_two_redis_admit_their_shares_and_together_the_limit() 
 }
 
 #[tokio::test]
-async fn each_amount_of_a_limit_is_that_of_the_region() {
-    each_store(async |client, weir| {
-        for (key, value, expected) in [
-            ("user", "a", 4),
-            ("own", "a", 14),
-            ("few", "a", 1),
-            ("none", "a", 0),
-            ("burst", "a", 8),
-            ("bucket", "a", 4),
-            ("log", "a", 4),
-            ("calendar", "a", 4),
-            ("tracked", "a", 4),
-            ("tenant", "acme", 5),
-            ("tenant", "big", 10),
-            ("tenant", "free", 4),
-            ("address", "10.1.2.3", 4),
-            ("tried", "a", 8),
-            ("open", "a", 20),
-        ] {
-            let one = descriptor(&[(key, value)]);
-            assert_eq!(
-                passed(client, "d", &one, 20).await,
-                expected,
-                "{key} {value}"
-            );
-        }
-        let refused_by_trial = |limit: &str| {
-            weir.metric(&format!(
-                "weir_trial_decisions_total{{domain=\"d\",limit=\"{limit}\",outcome=\"ok\"}}"
-            ))
-        };
-        assert_eq!(
-            [refused_by_trial("tried"), refused_by_trial("open")],
-            [Some(4.0), Some(4.0)]
-        );
-        let mut held = 0;
-        for id in ["a", "b", "c", "d", "e", "f"] {
-            held += passed(
-                client,
-                "d",
-                &descriptor(&[("job", "j"), ("request", id)]),
-                1,
-            )
-            .await;
-        }
-        assert_eq!(held, 4, "requests in flight");
-        // All or none: the narrow limit ends the group, and the wide one keeps the rest.
-        let both = || vec![descriptor(&[("narrow", "a")]), descriptor(&[("wide", "a")])];
-        let mut together = 0;
-        for _ in 0..5 {
-            together +=
-                usize::from(ask(client, "together", both()).await.overall_code() == Code::Ok);
-        }
-        assert_eq!(together, 2);
-        assert_eq!(
-            passed(client, "together", &descriptor(&[("wide", "a")]), 9).await,
-            3
-        );
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_hit_and_a_give_back_are_not_divided() {
-    each_store(async |client, _| {
-        let of = |hits| vec![descriptor_with_hits(&[("user", "b")], hits)];
-        assert_eq!(shown(&ask(client, "d", of(3)).await), [4, 1]);
-        assert_eq!(shown(&ask(client, "d", of(-2)).await), [4, 3]);
-        assert_eq!(
-            ask(client, "d", of(4)).await.overall_code(),
-            Code::OverLimit
-        );
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_raise_is_of_all_regions_and_is_divided() {
     each_store(async |client, weir| {
         let refused = raise(weir, "user", 10);
@@ -331,28 +220,6 @@ fn bringing(key: &str, requests_per_unit: u32) -> RateLimitDescriptor {
 }
 
 #[tokio::test]
-async fn a_limit_that_a_request_brings_is_divided() {
-    each_store(async |client, _| {
-        for (key, brought, admitted) in [
-            ("unknown", 20, 8),
-            ("user", 20, 8),
-            ("own", 10, 14),
-            ("open", 5, 2),
-            ("user2", 1, 1),
-            ("user3", 0, 0),
-        ] {
-            let one = bringing(key, brought);
-            assert_eq!(passed(client, "d", &one, 30).await, admitted, "{key}");
-        }
-        assert_eq!(
-            shown(&ask(client, "d", vec![bringing("unknown", 20)]).await),
-            [8, 0]
-        );
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn pages_show_the_amount_of_the_region() {
     each_store(async |client, weir| {
         assert_eq!(
@@ -376,58 +243,6 @@ async fn pages_show_the_amount_of_the_region() {
         assert_eq!(usage["periods"][0]["limit"], 4, "{usage}");
     })
     .await;
-}
-
-#[tokio::test]
-async fn new_shares_keep_what_was_counted() {
-    each_store(async |client, weir| {
-        let one = descriptor(&[("user", "c")]);
-        assert_eq!(passed(client, "d", &one, 4).await, 4);
-        let shares =
-            |eu: u32| LIMITS.replace("eu: 40%, us: 60%", &format!("eu: {eu}%, us: {}%", 100 - eu));
-        let reload = async |client: &mut Client, eu: u32| {
-            std::fs::write(weir.config_dir().join("limits.yaml"), shares(eu)).expect("written");
-            let look = || vec![descriptor_with_hits(&[("user", "c")], 0)];
-            for _ in 0..500 {
-                if shown(&ask(client, "d", look()).await)[0] == eu / 10 {
-                    return;
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-            panic!("{eu} % is not in force");
-        };
-        reload(client, 70).await;
-        assert_eq!(passed(client, "d", &one, 9).await, 3, "4 of the 7 are used");
-        reload(client, 20).await;
-        assert_eq!(passed(client, "d", &one, 3).await, 0);
-        // A file without a share for this region changes nothing.
-        std::fs::write(
-            weir.config_dir().join("limits.yaml"),
-            shares(20).replace("eu: 20%, ", ""),
-        )
-        .expect("written");
-        weir.wait_for_log("the region 'eu' has no share").await;
-        assert_eq!(
-            passed(client, "d", &descriptor(&[("user", "d")]), 5).await,
-            2
-        );
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn without_redis_a_replica_admits_its_part_of_the_regions_share() {
-    let redis = RedisServer::absent().url();
-    let weir = Weir::start(
-        FILES,
-        &[("REGION", "eu"), ("REDIS_URL", &redis), ("REPLICAS", "2")],
-    );
-    let one = descriptor(&[("local", "a")]);
-    assert_eq!(
-        passed(&mut weir.client().await, "d", &one, 20).await,
-        4,
-        "a half of 40 % of 20"
-    );
 }
 
 #[tokio::test]

@@ -41,9 +41,13 @@ files! {
     all_or_none
     amounts
     headers
+    in_flight
     matching
     process_quota
     process_shadow
+    regions
+    regions_outage
+    regions_reload
     requests
     shaping
     stop_increment

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::holders_in;
 use crate::deploy::examples::configuration;
 use crate::support::envoy::{Envoy, validate, with};
 use crate::support::wait::eventually;
@@ -281,12 +280,10 @@ fn envoys_hold_the_limit(weir: &Weir) {
         began.elapsed()
     );
     assert_all_free(front, "eve");
-    assert!(
-        eventually(|| (holders_in(weir, "algorithms", "report.request") == 0.0).then_some(()))
-            .is_some(),
-        "{}",
-        holders_in(weir, "algorithms", "report.request")
-    );
+    let holders = "weir_concurrency_holders{domain=\"algorithms\",limit=\"report.request\"}";
+    let held = || weir.metric(holders);
+    let is_none = eventually(|| (held() == Some(0.0)).then_some(()));
+    assert!(is_none.is_some(), "{:?}", held());
 }
 
 #[test]
