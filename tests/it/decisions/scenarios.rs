@@ -43,6 +43,8 @@ files! {
     headers
     in_flight
     matching
+    outage
+    outage_local
     process_quota
     process_shadow
     regions

@@ -4,47 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir::core::algorithm::{Arrival, State};
-use weir::core::verdict::Wait;
-use weir::store::Memory;
 use weir::store::redis::Deployment;
 
 use super::*;
 use crate::support::redis::RedisServer;
-
-#[tokio::test]
-async fn a_hundred_tasks_on_one_key_get_exactly_the_limit() {
-    let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
-    let tasks: Vec<_> = (0..100)
-        .map(|_| {
-            let redis = redis.clone();
-            tokio::spawn(async move {
-                let mut allowed = 0;
-                for _ in 0..10 {
-                    allowed += u32::from(
-                        ask_one(&redis, "one", 250, 1)
-                            .await
-                            .expect("Redis is well")
-                            .allowed,
-                    );
-                }
-                allowed
-            })
-        })
-        .collect();
-    let mut allowed = 0;
-    for task in tasks {
-        allowed += task.await.expect("no panic");
-    }
-    assert_eq!(allowed, 250);
-    assert!(
-        redis.deployment().connections().opened <= 10,
-        "{:?}",
-        redis.deployment().connections()
-    );
-    assert_eq!(redis.deployment().error_counts(), []);
-    server.assert_every_key_expires();
-}
 
 #[test]
 fn runtimes_and_processes_on_one_key_get_exactly_the_limit() {
@@ -203,79 +166,6 @@ async fn each_window_is_exact_and_the_next_one_starts_at_zero() {
 }
 
 #[tokio::test]
-async fn answers_are_in_the_order_of_the_checks() {
-    let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
-    let answers = ask(
-        &redis,
-        &[
-            ("a", check(10, 1)),
-            ("b", check(1, 2)),
-            ("c", check(10, 3)),
-            ("a", check(10, 4)),
-            ("c", check(10, 0)),
-        ],
-    )
-    .await;
-    let used: Vec<_> = answers
-        .checks
-        .iter()
-        .map(|answer| answer.map(|verdict| (verdict.used, verdict.allowed)))
-        .collect();
-    assert_eq!(
-        used,
-        [
-            Ok((1, true)),
-            Ok((2, false)),
-            Ok((3, true)),
-            Ok((5, true)),
-            Ok((3, true))
-        ]
-    );
-    let refused = answers.checks[1].expect("Redis is well");
-    assert_eq!(refused.retry_after, Wait::Never, "2 hits never fit into 1");
-    assert_eq!(answers.checks[0].expect("Redis is well").remaining, 9);
-    server.assert_every_key_expires();
-}
-
-#[tokio::test]
-async fn a_look_keeps_its_place_among_the_hits_of_its_request() {
-    let server = RedisServer::start();
-    let redis = Redis::connect_lazily(server.options());
-    let memory = Memory::new(weir::store::memory::Options::default());
-    let looks_first = [
-        ("g", check(10, 1)),
-        ("f", check(10, 0)),
-        ("f", check(10, 3)),
-    ];
-    let looks_last = [
-        ("g", check(10, 0)),
-        ("h", check(10, 2)),
-        ("h", check(10, 0)),
-        ("f", check(10, 0)),
-    ];
-    // The second time the counters are known to have a TTL.
-    for checks in [&looks_first[..], &looks_last, &looks_first, &looks_last] {
-        let checks = Arc::new(checks_of(checks));
-        let left = |answers: Answers| -> Vec<_> {
-            answers
-                .checks
-                .iter()
-                .map(|answer| answer.map(|verdict| verdict.remaining))
-                .collect()
-        };
-        let budget = Budget::until(Instant::now() + TIMEOUT);
-        let in_redis = left(redis.decide(&checks, &checks.indices(), budget).await);
-        assert_eq!(
-            in_redis,
-            left(memory.decide(&checks, &checks.indices(), budget))
-        );
-        assert!(in_redis.iter().all(Result::is_ok), "{in_redis:?}");
-    }
-    server.assert_every_key_expires();
-}
-
-#[tokio::test]
 async fn a_hundred_checks_go_in_one_batch() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
@@ -407,14 +297,6 @@ async fn a_give_back_adds_a_missing_expiry_and_clamps_counts_beyond_2_to_the_53(
 async fn huge_hits_are_clamped_and_an_overflow_is_over_the_limit() {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
-    let mut counted = 0;
-    for hits in [i64::MAX, 1 << 53, i64::from(u32::MAX), 11] {
-        let verdict = ask_one(&redis, "huge", 10, hits)
-            .await
-            .expect("Redis is well");
-        counted = (counted + hits.unsigned_abs()).min(1 << 53);
-        assert_eq!((verdict.used, verdict.allowed), (counted, false));
-    }
     let full = ask_one(&redis, "widest", u32::MAX.into(), i64::MAX)
         .await
         .expect("Redis is well");

@@ -24,8 +24,6 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 10, algorithm: token_bucket }
   - key: slow_log
     rate_limit: { unit: year, requests_per_unit: 10, algorithm: sliding_window_log }
-  - key: charged
-    rate_limit: { unit: minute, requests_per_unit: 10, algorithm: token_bucket, count_denied: true }
 ";
 
 async fn ask(client: &mut Client, key: &str, hits: i64) -> RateLimitResponse {
@@ -228,32 +226,6 @@ async fn a_key_that_recovers_within_a_second_is_allowed_in_time() {
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-}
-
-#[tokio::test]
-async fn no_charge_is_lost() {
-    let redis = RedisServer::start();
-    let weir = Weir::start(
-        LIMITS,
-        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
-    );
-    let client = &mut weir.client().await;
-    let began = Instant::now();
-    for (hits, expected) in [(8, Code::Ok), (5, Code::OverLimit), (5, Code::OverLimit)] {
-        assert_eq!(code(client, "charged", hits).await, expected);
-    }
-    let look = ask(client, "charged", 0).await;
-    let debt_secs = look.statuses[0]
-        .duration_until_reset
-        .as_ref()
-        .expect("a reset")
-        .seconds;
-    let passed_secs = i64::try_from(began.elapsed().as_secs()).expect("few") + 1;
-    assert_eq!(look.overall_code(), Code::OverLimit);
-    assert!(
-        (48 - passed_secs..=48).contains(&debt_secs),
-        "8 of 18 hits are debt, at 6 s each: {debt_secs} s"
-    );
 }
 
 #[tokio::test]
