@@ -43,6 +43,7 @@ files! {
     headers
     in_flight
     matching
+    metrics
     outage
     outage_local
     process_quota
@@ -50,6 +51,7 @@ files! {
     regions
     regions_outage
     regions_reload
+    reload
     requests
     shaping
     stop_increment

@@ -8,22 +8,7 @@ use weir::observe::metrics::families;
 
 use crate::support::sentinel::SentinelSet;
 use crate::support::wait::eventually_async;
-use crate::support::{self, RedisServer, Weir, descriptor, descriptor_with_hits, request, tools};
-
-/// Limits whose capacity is above the hits of a window, and one whose capacity is not.
-const BURSTS: &[(&str, &str)] = &[(
-    "limits.yaml",
-    "
-domain: bursts
-descriptors:
-  - key: bucket
-    rate_limit: { unit: year, requests_per_unit: 10, algorithm: token_bucket, burst: 50 }
-  - key: queue
-    rate_limit: { unit: hour, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 5h }
-  - key: window
-    rate_limit: { unit: year, requests_per_unit: 10 }
-",
-)];
+use crate::support::{self, RedisServer, Weir, descriptor, request, tools};
 
 /// The names of the labels of one sample line.
 fn label_names(line: &str) -> Vec<&str> {
@@ -166,58 +151,6 @@ async fn every_family_of_a_scrape_is_declared() {
             .all(|name| seldom.contains(name) || is_of_tls(name)),
         "declared and never shown: {never:?}"
     );
-}
-
-#[tokio::test]
-async fn allowed_hits_are_never_over_the_limit() {
-    let redis = RedisServer::start();
-    for environment in [
-        &[][..],
-        &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")],
-    ] {
-        let weir = Weir::start(BURSTS, environment);
-        let client = &mut weir.client().await;
-        let mut ask = async |key: &str, hits: i64| {
-            let answer = client
-                .should_rate_limit(request(
-                    "bursts",
-                    vec![descriptor_with_hits(&[(key, "x")], hits)],
-                ))
-                .await;
-            answer.expect("an answer").into_inner().overall_code()
-                == weir::core::proto::rate_limit_response::Code::Ok
-        };
-        let counts = |key: &str| {
-            ["total_hits", "within_limit", "near_limit", "over_limit"].map(|stat| {
-                let series = format!(
-                    "ratelimit_service_rate_limit_{stat}{{domain=\"bursts\",key1=\"{key}\"}}"
-                );
-                weir.metric(&series)
-                    .unwrap_or_else(|| panic!("no {series}")) as u64
-            })
-        };
-        for _ in 0..30 {
-            assert!(ask("bucket", 1).await);
-        }
-        assert_eq!(counts("bucket"), [30, 30, 0, 0], "30 of 50 at once");
-        assert!(ask("bucket", 20).await);
-        assert_eq!(counts("bucket"), [50, 50, 10, 0], "near begins at 40 of 50");
-        assert!(!ask("bucket", 3).await);
-        assert_eq!(counts("bucket"), [53, 50, 10, 3]);
-
-        assert!(ask("queue", 30).await);
-        assert_eq!(counts("queue"), [30, 30, 0, 0], "30 of 51 slots");
-        assert!(!ask("queue", 40).await);
-        assert_eq!(counts("queue"), [70, 30, 0, 40]);
-
-        assert!(ask("window", 5).await);
-        assert!(!ask("window", 8).await);
-        assert_eq!(
-            counts("window"),
-            [13, 5, 2, 3],
-            "envoyproxy/ratelimit divides a request that crosses the limit"
-        );
-    }
 }
 
 /// The counters of Weir whose increase is an alert.
