@@ -38,7 +38,8 @@ use crate::core::digest::sha256;
 #[derive(Debug, Default)]
 pub(crate) struct Tree<T = LimitId> {
     branches: Vec<Branch<T>>,
-    /// Key and value as written. Patterns are in here too, by their own text.
+    /// Key and value without a `*`. The text of a pattern is not in here: a client that sends it
+    /// would choose the pattern that counts it.
     exact: HashMap<Pair, BranchIndex>,
     /// In the order of the files.
     patterns: Vec<(EntryPattern, BranchIndex)>,
@@ -102,12 +103,9 @@ impl<T> Tree<T> {
     pub(crate) fn add(&mut self, key: &str, value: Option<&str>, branch: Branch<T>) {
         let index = BranchIndex(self.branches.len());
         let is_pattern = key.contains('*') || value.is_some_and(|value| value.contains('*'));
-        if is_pattern {
-            self.add_pattern(Glob::new(key), value.map(Glob::new), index);
-        }
         match value {
+            _ if is_pattern => self.add_pattern(Glob::new(key), value.map(Glob::new), index),
             Some(value) => self.add_exact(key, value, index),
-            None if is_pattern => {}
             None => self.add_any_value(key, index),
         }
         self.branches.push(branch);

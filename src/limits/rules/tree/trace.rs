@@ -59,7 +59,7 @@ pub struct Named<T> {
     pub more: usize,
 }
 
-/// A branch as it is written. Of several `*` in a row in a key without a value, one is left.
+/// A branch as it is written. Of several `*` in a row, one is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The key.
@@ -140,7 +140,7 @@ struct Branches<'t> {
 #[derive(Debug)]
 struct BranchText<'t> {
     key: Cow<'t, [u8]>,
-    value: Option<&'t [u8]>,
+    value: Option<Cow<'t, [u8]>>,
     /// The value is a set, networks or a regular expression.
     is_matcher: bool,
 }
@@ -150,7 +150,7 @@ impl BranchText<'_> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Written {
             key: text(&self.key),
-            value: self.value.map(text),
+            value: self.value.as_deref().map(text),
         }
     }
 }
@@ -286,18 +286,18 @@ impl<'t> Branches<'t> {
             });
         };
         for (EntryPattern { key, value }, branch) in &tree.patterns {
-            if value.is_none() {
-                put(*branch, key.text().into_bytes().into(), None, false);
-            }
+            let text = |glob: &Glob| glob.text().into_bytes().into();
+            put(*branch, text(key), value.as_ref().map(text), false);
         }
         for (key, branch) in &tree.any_value {
             put(*branch, Cow::Borrowed(key), None, false);
         }
         for (branch, key, written) in tree.matchers.iter().flat_map(|matchers| matchers.written()) {
-            put(branch, key.into(), Some(written.as_bytes()), true);
+            put(branch, key.into(), Some(written.as_bytes().into()), true);
         }
         for (pair, branch) in &tree.exact {
-            put(*branch, Cow::Borrowed(&pair.key), Some(&pair.value), false);
+            let (key, value) = (Cow::Borrowed(&*pair.key), Cow::Borrowed(&*pair.value));
+            put(*branch, key, Some(value), false);
         }
         let mut siblings = Self {
             count: all.iter().flatten().count(),
@@ -322,10 +322,12 @@ impl<'t> Branches<'t> {
 impl Written {
     /// How it matches an entry, whatever else does.
     fn how(&self, entry: &Entry<'_>) -> Option<How> {
-        let is_key = self.key.as_bytes() == entry.key;
+        let is_key = self.key.as_bytes() == entry.key && !self.key.contains('*');
         match &self.value {
-            Some(value) if is_key && value.as_bytes() == entry.value => return Some(How::Exact),
-            None if is_key && !self.key.contains('*') => return Some(How::AnyValue),
+            None if is_key => return Some(How::AnyValue),
+            Some(value) if is_key && value.as_bytes() == entry.value && !value.contains('*') => {
+                return Some(How::Exact);
+            }
             _ => {}
         }
         let value_matches = self
