@@ -64,7 +64,6 @@ struct Found {
 /// Checks the files, beside `settings`: those of `weir serve` in this environment, which were
 /// checked when they were read.
 pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode> {
-    let path = check.path.as_ref().unwrap_or(&settings.files.path);
     let overlay_in_force = settings
         .xds
         .as_ref()
@@ -72,7 +71,7 @@ pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode
         .filter(|_| check.path.is_none());
     let found = match check.overlay.as_ref().or(overlay_in_force) {
         Some(overlay) if check.diff.is_none() => read_overlay(check, overlay),
-        _ => compile(check, path),
+        _ => compile(check, &settings.files),
     };
     let mut found = found.unwrap_or_else(|problems| Found {
         problems,
@@ -89,9 +88,11 @@ pub(super) fn run(check: &Check, settings: &Settings) -> anyhow::Result<ExitCode
     Ok(success_if(found.summary().ok))
 }
 
-/// Compiles the files.
-fn compile(check: &Check, path: &Path) -> Result<Found, Vec<Problem>> {
-    let mut options = check.read.options(path.to_owned(), check.strict);
+/// Compiles the files: those that `weir serve` would read, unless a path is given.
+fn compile(check: &Check, served: &files::Options) -> Result<Found, Vec<Problem>> {
+    let path = check.path.as_ref().unwrap_or(&served.path);
+    let mut options = check.read.options(path.clone(), check.strict);
+    options.beside = check.path.is_none() && served.beside;
     options.compile.for_check = true;
     let read = read(&options)?;
     let (problems, rules) = match compile::compile(&read.texts, &options.compile) {
@@ -139,7 +140,7 @@ fn read_overlay(check: &Check, path: &Path) -> Result<Found, Vec<Problem>> {
 /// # Errors
 /// The problems of files that cannot be read.
 pub(super) fn read(options: &files::Options) -> Result<files::Read, Vec<Problem>> {
-    let from_here = |name: &mut String| *name = from_here(&options.path, name);
+    let from_here = |name: &mut String| *name = from_here(options, name);
     let mut read = files::read(options).map_err(|mut problems| {
         let files = problems.iter_mut().map(|problem| &mut problem.file);
         files.for_each(from_here);
@@ -150,10 +151,12 @@ pub(super) fn read(options: &files::Options) -> Result<files::Read, Vec<Problem>
     Ok(read)
 }
 
-/// The path of `name` from the current folder: `name` is in the folder `path`, or is `path` itself.
-fn from_here(path: &Path, name: &str) -> String {
-    if path.is_dir() && Path::new(name) != path {
-        path.join(name).to_string_lossy().into_owned()
+/// The path of `name` from the current folder: `name` is in the folder, or is the path itself.
+fn from_here(options: &files::Options, name: &str) -> String {
+    let path = &*options.path;
+    let folder = path.parent().filter(|_| options.beside).unwrap_or(path);
+    if (options.beside || folder.is_dir()) && Path::new(name) != path {
+        folder.join(name).to_string_lossy().into_owned()
     } else {
         path.to_string_lossy().into_owned()
     }

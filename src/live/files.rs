@@ -48,6 +48,9 @@ const MAX_LOGGED_LIMITS: usize = 10;
 pub struct Options {
     /// A folder, which is read with all its subfolders, or one file.
     pub path: PathBuf,
+    /// Also read what is next to the folder and has a name that begins with the folder's and a dot:
+    /// `config.yaml` next to `config`. Names of files then begin above the folder.
+    pub beside: bool,
     /// Ignore files and folders whose name begins with a dot. Names that begin with two dots are
     /// always ignored.
     pub ignore_dot_files: bool,
@@ -62,6 +65,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             path: PathBuf::from("config"),
+            beside: false,
             ignore_dot_files: false,
             poll: Duration::from_millis(250),
             compile: compile::Options::default(),
@@ -71,7 +75,7 @@ impl Default for Options {
 
 impl Options {
     fn scan(&self) -> Scan {
-        scan(&self.path, self.ignore_dot_files)
+        scan(&self.path, self.beside, self.ignore_dot_files)
     }
 }
 

@@ -195,9 +195,7 @@ impl Settings {
             grpc: flags.listeners.grpc()?,
             certificates,
             http: flags.listeners.http()?,
-            files: files
-                .read
-                .options(flags.config.unwrap_or_else(|| files.folder()), false),
+            files: files.options(flags.config),
             xds,
             start_without_limits: files.force_start_without_initial_config,
             needs_a_domain: files.healthy_with_at_least_one_config_loaded,

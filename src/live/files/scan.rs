@@ -124,24 +124,27 @@ impl Scan {
     }
 }
 
-/// Scans a folder with its subfolders, or one file.
-pub(super) fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
+/// Scans a folder with its subfolders, or one file; and what is `beside` it, if so.
+pub(super) fn scan(path: &Path, beside: bool, ignore_dot_files: bool) -> Scan {
     let mut walk = Walk {
         ignore_dot_files,
         root: PathBuf::new(),
         entries: 0,
         scan: Scan::default(),
     };
+    let own = Path::new(path.file_name().unwrap_or_default());
+    let above = path.parent().filter(|_| beside);
+    if let Some(above) = above {
+        walk.beside(above, own);
+    }
+    let is_complete = !walk.scan.files.is_empty() && fs::symlink_metadata(path).is_err();
     match fs::canonicalize(path).and_then(|real| Ok((fs::metadata(&real)?, real))) {
         Ok((metadata, real)) if metadata.is_dir() => {
             walk.root.clone_from(&real);
-            walk.folder(&real, Path::new(""), &mut vec![real.clone()]);
+            let name = above.map_or(Path::new(""), |_| own);
+            walk.folder(&real, name, b"", &mut vec![real.clone()]);
         }
-        Ok((metadata, real)) if metadata.is_file() => walk.file(
-            Path::new(path.file_name().unwrap_or_default()).into(),
-            real,
-            &metadata,
-        ),
+        Ok((metadata, real)) if metadata.is_file() => walk.file(own.into(), real, &metadata),
         Ok(_) => {
             walk.problem(
                 path,
@@ -149,6 +152,7 @@ pub(super) fn scan(path: &Path, ignore_dot_files: bool) -> Scan {
                 "set the path to the folder that holds the limits, or to one file",
             );
         }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_complete => {}
         Err(error) => walk.unreadable(path, &error),
     }
     walk.check_sizes();
@@ -198,8 +202,22 @@ impl Walk {
         self.scan.problems.push(unreadable(file, error));
     }
 
-    /// `above` are the real paths of this folder and of the folders above it.
-    fn folder(&mut self, real: &Path, name: &Path, above: &mut Vec<PathBuf>) {
+    /// The files and folders in `above` whose names begin with that of the folder `own` and a dot:
+    /// envoyproxy/ratelimit reads each file whose path, joined by dots, begins so. A missing
+    /// `above` is reported with the folder.
+    fn beside(&mut self, above: &Path, own: &Path) {
+        let here = Path::new(".");
+        let above = Some(above).filter(|above| *above != Path::new(""));
+        if let Ok(real) = fs::canonicalize(above.unwrap_or(here)) {
+            self.root.clone_from(&real);
+            let begin = [own.as_os_str().as_bytes(), b"."].concat();
+            self.folder(&real, Path::new(""), &begin, &mut vec![real.clone()]);
+        }
+    }
+
+    /// Names in the folder begin with `begin`. `above` are the real paths of this folder and of the
+    /// folders above it.
+    fn folder(&mut self, real: &Path, name: &Path, begin: &[u8], above: &mut Vec<PathBuf>) {
         let shown = if name.as_os_str().is_empty() {
             real
         } else {
@@ -214,7 +232,8 @@ impl Walk {
                 Ok(entry) => entry,
                 Err(error) => return self.unreadable(shown, &error),
             };
-            if self.is_ignored(&entry.file_name()) {
+            let is_other = !entry.file_name().as_bytes().starts_with(begin);
+            if is_other || self.is_ignored(&entry.file_name()) {
                 continue;
             }
             if is_skipped(&entry.file_name()) {
@@ -286,7 +305,7 @@ impl Walk {
             );
         }
         above.push(real.clone());
-        self.folder(&real, name, above);
+        self.folder(&real, name, b"", above);
         above.pop();
     }
 
@@ -366,7 +385,7 @@ mod tests {
     }
 
     fn problems(path: &Path) -> Vec<(String, String)> {
-        scan(path, false)
+        scan(path, false, false)
             .problems
             .into_iter()
             .map(|problem| (problem.file, problem.what))
@@ -396,11 +415,11 @@ mod tests {
             "..2026/y",
         ]);
         assert_eq!(
-            names(&scan(folder.path(), true)),
+            names(&scan(folder.path(), false, true)),
             ["a/b/c.yml", "a/z", "a.yaml", "b.yaml"]
         );
         assert_eq!(
-            names(&scan(folder.path(), false)),
+            names(&scan(folder.path(), false, false)),
             [
                 ".git/config",
                 ".hidden",
@@ -410,7 +429,33 @@ mod tests {
                 "b.yaml"
             ]
         );
-        assert_eq!(names(&scan(&folder.path().join("a/z"), true)), ["z"]);
+        assert_eq!(names(&scan(&folder.path().join("a/z"), false, true)), ["z"]);
+    }
+
+    #[test]
+    fn what_is_beside_the_folder_is_found_as_in_envoyproxy_ratelimit() {
+        let folder = folder(&[
+            "config/a.yaml",
+            "config.yaml",
+            "config.d/x/b",
+            "config.bak",
+            "config-old.yaml",
+            "configs/c.yaml",
+            "my.config.yaml",
+        ]);
+        let path = folder.path().join("config");
+        let expected = ["config/a.yaml", "config.d/x/b", "config.yaml"];
+        assert_eq!(names(&scan(&path, true, true)), expected);
+        assert_eq!(names(&scan(&path, false, true)), ["a.yaml"]);
+        // The folder may be missing, or be a link that points elsewhere.
+        fs::rename(&path, folder.path().join("other")).unwrap();
+        assert_eq!(names(&scan(&path, true, true)), expected[1..]);
+        let outside = self::folder(&["a.yaml"]);
+        symlink(outside.path(), &path).unwrap();
+        assert_eq!(names(&scan(&path, true, true)), expected);
+        fs::remove_file(&path).unwrap();
+        symlink("gone", &path).unwrap();
+        assert_eq!(scan(&path, true, true).problems.len(), 1);
     }
 
     #[test]
@@ -419,11 +464,11 @@ mod tests {
         let path = folder.path();
         symlink("..2026_01", path.join("..data")).unwrap();
         symlink("..data/limits.yaml", path.join("limits.yaml")).unwrap();
-        let before = scan(path, true);
+        let before = scan(path, false, true);
         assert_eq!(names(&before), ["limits.yaml"]);
         symlink("..2026_02", path.join("..data_tmp")).unwrap();
         fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
-        assert_ne!(scan(path, true).fingerprint(), before.fingerprint());
+        assert_ne!(scan(path, false, true).fingerprint(), before.fingerprint());
     }
 
     #[test]
@@ -431,19 +476,19 @@ mod tests {
         let folder = folder(&["one/a.yaml", "two/a.yaml"]);
         let link = folder.path().join("current");
         symlink("one", &link).unwrap();
-        let before = scan(&link, true);
+        let before = scan(&link, false, true);
         assert_eq!(names(&before), ["a.yaml"]);
         fs::remove_file(&link).unwrap();
         symlink("two", &link).unwrap();
-        assert_ne!(scan(&link, true).fingerprint(), before.fingerprint());
+        assert_ne!(scan(&link, false, true).fingerprint(), before.fingerprint());
     }
 
     #[test]
     fn every_change_is_detected() {
         let folder = folder(&["a.yaml"]);
         let path = folder.path();
-        let mut last = scan(path, true).fingerprint();
-        assert_eq!(scan(path, true).fingerprint(), last);
+        let mut last = scan(path, false, true).fingerprint();
+        assert_eq!(scan(path, false, true).fingerprint(), last);
         let changes: [(&str, &dyn Fn()); 5] = [
             ("rewritten in place", &|| {
                 fs::write(path.join("a.yaml"), "yy").unwrap();
@@ -460,7 +505,7 @@ mod tests {
         ];
         for (what, change) in changes {
             change();
-            let now = scan(path, true).fingerprint();
+            let now = scan(path, false, true).fingerprint();
             assert_ne!(now, last, "{what}");
             last = now;
         }

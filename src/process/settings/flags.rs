@@ -229,7 +229,8 @@ pub(super) struct FileFlags {
     /// RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is set]
     ///
     /// If RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY is set, limits are in
-    /// RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY. --config takes precedence.
+    /// RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, and next to it (RUNTIME_WATCH_ROOT).
+    /// --config takes precedence.
     #[arg(long, env, value_name = "PATH")]
     pub(super) runtime_root: Option<String>,
     /// Folder below RUNTIME_ROOT; see there
@@ -238,9 +239,13 @@ pub(super) struct FileFlags {
     /// Folder of limit files below RUNTIME_SUBDIRECTORY; see RUNTIME_ROOT
     #[arg(long, env, default_value = APP_DIRECTORY, value_name = "PATH")]
     pub(super) runtime_appdirectory: String,
-    /// No effect: Weir notices changed, renamed and replaced files either way
+    /// Also read files and folders next to that folder whose names begin with its name and a dot,
+    /// such as config.yaml
     ///
-    /// Accepted because envoyproxy/ratelimit has it.
+    /// As envoyproxy/ratelimit does with this setting: it reads all in
+    /// RUNTIME_ROOT/RUNTIME_SUBDIRECTORY whose path, joined by dots, begins with
+    /// RUNTIME_APPDIRECTORY and a dot. Without RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and
+    /// RUNTIME_APPDIRECTORY there is no such folder. Weir notices changes either way.
     #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) runtime_watch_root: bool,
@@ -302,16 +307,30 @@ impl ReadFlags {
 }
 
 impl FileFlags {
+    /// Where limit files are, and how they are read; `config` takes precedence.
+    pub(super) fn options(&self, config: Option<PathBuf>) -> files::Options {
+        let beside = self.runtime_watch_root && config.is_none() && !self.is_default();
+        files::Options {
+            beside: beside && !self.runtime_appdirectory.trim_matches('/').is_empty(),
+            ..self
+                .read
+                .options(config.unwrap_or_else(|| self.folder()), false)
+        }
+    }
+
+    /// Whether no variable names a folder.
+    fn is_default(&self) -> bool {
+        self.runtime_root.as_deref().unwrap_or_default().is_empty()
+            && self.runtime_subdirectory.is_empty()
+            && self.runtime_appdirectory == APP_DIRECTORY
+    }
+
     /// The folder of limit files. Joined as Go's `filepath.Join` does: a slash at the start of a
     /// part does not make it absolute.
-    pub(super) fn folder(&self) -> PathBuf {
+    fn folder(&self) -> PathBuf {
         let root = match self.runtime_root.as_deref() {
             Some(root) if !root.is_empty() => root,
-            _ if self.runtime_subdirectory.is_empty()
-                && self.runtime_appdirectory == APP_DIRECTORY =>
-            {
-                return PathBuf::from("config");
-            }
+            _ if self.is_default() => return PathBuf::from(APP_DIRECTORY),
             _ => REFERENCE_ROOT,
         };
         [&self.runtime_subdirectory, &self.runtime_appdirectory]

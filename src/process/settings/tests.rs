@@ -61,6 +61,20 @@ fn limits_are_where_the_reference_has_them() {
         let found = settings(arguments).files.path;
         assert_eq!(found, PathBuf::from(path), "{arguments:?}");
     }
+    for (arguments, beside) in [
+        (&istio[..], true),
+        (&[], false),
+        (&[&istio[..], &["--config=c"]].concat(), false),
+        (
+            &[&istio[..], &["--runtime-watch-root=false"]].concat(),
+            false,
+        ),
+        (&[&istio[..], &["--runtime-appdirectory="]].concat(), false),
+        (&["--runtime-subdirectory=ratelimit"], true),
+    ] {
+        let found = settings(arguments).files.beside;
+        assert_eq!(found, beside, "{arguments:?}");
+    }
 }
 
 #[test]

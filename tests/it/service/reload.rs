@@ -2,6 +2,7 @@
 //! fails. `tests/vectors/decisions/reload.txt` has the counts that stay.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -100,4 +101,67 @@ async fn a_swapped_config_map_is_reloaded() {
     }
     fs::remove_dir_all(weir.config_dir().join("..2026_01")).expect("removed");
     load.end().await;
+}
+
+/// Layouts that envoyproxy/ratelimit reads with `RUNTIME_WATCH_ROOT`: each writes limits of this
+/// amount below the folder, for the root `current`.
+const BESIDE: [(&str, fn(&Path, u32)); 4] = [
+    // The root is a link to a version, which is swapped.
+    ("ratelimit", |folder, amount| {
+        let version = folder.join(format!("v{amount}"));
+        fs::create_dir_all(version.join("ratelimit")).expect("a folder");
+        fs::write(version.join("ratelimit/config.yml"), limits(amount)).expect("written");
+        symlink(&version, folder.join("new")).expect("a link");
+        fs::rename(folder.join("new"), folder.join("current")).expect("swapped");
+    }),
+    // No subdirectory, with which envoyproxy/ratelimit reads nothing.
+    ("", |folder, amount| {
+        write_aside(&folder.join("current"), "config.yaml", &limits(amount));
+    }),
+    ("ratelimit", |folder, amount| {
+        let mounted = folder.join("current/ratelimit");
+        fs::create_dir_all(&mounted).expect("a folder");
+        let version = format!("..{amount}");
+        config_map::publish(&mounted, &version, "config.yaml", &limits(amount));
+    }),
+    ("ratelimit", |folder, amount| {
+        let other = limits(7).replace("domain: d", "domain: e");
+        write_aside(&folder.join("current/ratelimit/config"), "e.yaml", &other);
+        let file = &limits(amount);
+        write_aside(&folder.join("current/ratelimit/config.d/x"), "d", file);
+    }),
+];
+
+/// Writes a file whole: under another name, then renamed.
+fn write_aside(folder: &Path, name: &str, text: &str) {
+    fs::create_dir_all(folder).expect("a folder");
+    fs::write(folder.join(".new"), text).expect("written");
+    fs::rename(folder.join(".new"), folder.join(name)).expect("renamed");
+}
+
+#[tokio::test]
+async fn limits_beside_the_folder_are_read_and_followed() {
+    for (subdirectory, write) in BESIDE {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().to_owned();
+        write(&root, 10);
+        let mut command = Weir::serve();
+        command
+            .env("RUNTIME_ROOT", root.join("current"))
+            .env("RUNTIME_SUBDIRECTORY", subdirectory);
+        let weir = Weir::spawn(command, folder);
+        let client = &mut weir.client().await;
+        assert_eq!(limit_in_force(client).await, 10);
+        write(&root, 20);
+        wait_until_in_force(client, 20).await;
+    }
+    // They are those of the folder alone where the root is not watched, as there.
+    let folder = tempfile::tempdir().expect("a folder");
+    (BESIDE[1].1)(folder.path(), 10);
+    let output = Weir::serve()
+        .env("RUNTIME_ROOT", folder.path().join("current"))
+        .env("RUNTIME_WATCH_ROOT", "false")
+        .output()
+        .expect("the binary runs");
+    assert_eq!(output.status.code(), Some(1));
 }

@@ -70,6 +70,13 @@ impl Weir {
         Self::spawn(command, config)
     }
 
+    /// `weir serve` on free ports, without variables and without limits.
+    pub fn serve() -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(ARGUMENTS).env_clear();
+        command
+    }
+
     /// Runs a command that executes `weir serve` with the limits in `config`. Returns when both
     /// listeners are open.
     pub fn spawn(mut command: Command, config: TempDir) -> Self {
