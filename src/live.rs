@@ -13,6 +13,7 @@ pub mod overrides;
 mod replaced;
 pub mod xds;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -69,6 +70,8 @@ pub struct Live {
     /// Those of the current snapshot, and of the first one until it comes.
     overrides: Mutex<Option<Arc<Overrides>>>,
     rejected: Mutex<Option<Arc<RejectedConfig>>>,
+    /// The files are to be read at the next poll, changed or not.
+    reload: AtomicBool,
 }
 
 impl Live {
@@ -81,7 +84,18 @@ impl Live {
             old: Mutex::default(),
             overrides: Mutex::default(),
             rejected: Mutex::default(),
+            reload: AtomicBool::new(false),
         }
+    }
+
+    /// Asks the thread that follows the files to read them now.
+    pub fn ask_for_reload(&self) {
+        self.reload.store(true, Ordering::Release);
+    }
+
+    /// Whether that was asked for since the last call.
+    fn take_reload(&self) -> bool {
+        self.reload.swap(false, Ordering::AcqRel)
     }
 
     /// The rules in force; `None` before the first ones.

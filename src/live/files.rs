@@ -23,6 +23,7 @@ use crate::limits::rules::Rules;
 use crate::limits::rules::compile::{self, Problem, SourceText, compile};
 use crate::limits::rules::diff::Difference;
 use crate::net::background;
+use crate::net::throttle::Throttle;
 use crate::observe::metrics::Metrics;
 pub use debounce::Debounce;
 use scan::{Fingerprint, LimitFile, Scan, scan};
@@ -31,6 +32,11 @@ use scan::{Fingerprint, LimitFile, Scan, scan};
 /// them.
 const READS: usize = 5;
 const BETWEEN_READS: Duration = Duration::from_millis(50);
+
+/// Polls that have to find a change once more before it is loaded; and one that a program may still
+/// be writing: it has not changed for a second.
+const POLLS: u32 = 1;
+const POLLS_IN_PLACE: u32 = 4;
 
 /// The pause between two polls is at least so many times as long as the last poll took, so that a
 /// slow disk is polled less often.
@@ -54,8 +60,8 @@ pub struct Options {
     /// Ignore files and folders whose name begins with a dot. Names that begin with two dots are
     /// always ignored.
     pub ignore_dot_files: bool,
-    /// The time between two polls. A change is loaded when two polls found the same files: at 250
-    /// ms, half a second after the last write.
+    /// The time between two polls. A change is loaded when two polls found the same files, and one
+    /// in place when five did: at 250 ms, within half a second and a second and a quarter.
     pub poll: Duration,
     /// How the files are compiled.
     pub compile: compile::Options,
@@ -109,14 +115,19 @@ impl Read {
 pub struct Watched {
     options: Options,
     debounce: Debounce<Fingerprint>,
+    /// Lines of the log about files that cannot be opened for lack of descriptors.
+    shortage: Throttle,
 }
 
 impl Watched {
     /// Reads the files for the first time. Files that cannot be read are watched all the same.
     pub(super) fn open(options: Options) -> (Self, Result<Read, Vec<Problem>>) {
-        let debounce = Debounce::new(None);
-        let mut watched = Self { options, debounce };
-        let read = watched.read();
+        let (read, tried) = try_read(&options, &mut false);
+        let watched = Self {
+            options,
+            debounce: Debounce::new(tried),
+            shortage: Throttle::default(),
+        };
         (watched, read)
     }
 
@@ -125,16 +136,39 @@ impl Watched {
         &self.options.path
     }
 
-    /// Polls the files, and reads them if they have changed.
-    pub(super) fn poll(&mut self) -> Option<Result<Read, Vec<Problem>>> {
-        let found = self.options.scan().fingerprint();
-        self.debounce.observe(found).then(|| self.read())
+    /// Polls the files, and reads them if they have changed, or if they are to be read `now`. Files
+    /// for which there is no descriptor are as they were.
+    pub(super) fn poll(&mut self, now: bool) -> Option<Result<Read, Vec<Problem>>> {
+        let scan = self.options.scan();
+        if scan.is_short {
+            return self.postpone();
+        }
+        let found = scan.fingerprint();
+        let last = self.debounce.last();
+        let is_in_place = last.is_none_or(|last| found.may_be_unfinished(last));
+        let polls = if is_in_place { POLLS_IN_PLACE } else { POLLS };
+        if !self.debounce.observe(found, polls) && !now {
+            return None;
+        }
+        let mut is_short = false;
+        let (read, tried) = try_read(&self.options, &mut is_short);
+        if is_short {
+            return self.postpone();
+        }
+        self.debounce.tried(tried);
+        Some(read)
     }
 
-    fn read(&mut self) -> Result<Read, Vec<Problem>> {
-        let (read, tried) = try_read(&self.options);
-        self.debounce.tried(tried);
-        read
+    /// Leaves everything to the next poll.
+    fn postpone<T>(&mut self) -> Option<T> {
+        if self.shortage.admit(Instant::now()).is_some() {
+            tracing::warn!(
+                "changes of {} are not seen: the process has no file descriptor left; Weir tries \
+                 again; raise its limit (ulimit -n, LimitNOFILE)",
+                self.options.path.display()
+            );
+        }
+        None
     }
 }
 
@@ -145,20 +179,24 @@ impl Watched {
 /// A path that does not exist or holds no files; a file that cannot be read, is too large, or keeps
 /// changing.
 pub fn read(options: &Options) -> Result<Read, Vec<Problem>> {
-    try_read(options).0
+    try_read(options, &mut false).0
 }
 
 /// As [`read`], with the files that were read or rejected; `None` if another attempt with the same
-/// files may succeed.
+/// files may succeed. It `is_short` of descriptors if it says nothing about the files.
 #[expect(
     clippy::disallowed_methods,
     reason = "runs on a thread of its own, or before the process serves"
 )]
-fn try_read(options: &Options) -> (Result<Read, Vec<Problem>>, Option<Fingerprint>) {
+fn try_read(
+    options: &Options,
+    is_short: &mut bool,
+) -> (Result<Read, Vec<Problem>>, Option<Fingerprint>) {
     let whole = |what: &str, remedy| vec![scan::problem(&options.path, what.to_owned(), remedy)];
     for attempt in 1..=READS {
         let found = options.scan();
         let fingerprint = found.fingerprint();
+        *is_short |= found.is_short;
         if !found.problems.is_empty() {
             return (Err(found.problems), Some(fingerprint));
         }
@@ -169,8 +207,10 @@ fn try_read(options: &Options) -> (Result<Read, Vec<Problem>>, Option<Fingerprin
             let problems = whole("there are no files of limits", remedy);
             return (Err(problems), Some(fingerprint));
         }
-        let texts = read_all(&found.files);
-        if options.scan().fingerprint() == fingerprint {
+        let texts = read_all(&found.files, is_short);
+        let again = options.scan();
+        *is_short |= again.is_short;
+        if *is_short || again.fingerprint() == fingerprint {
             let skipped = found.skipped.iter();
             let skipped = skipped
                 .map(|name| name.to_string_lossy().into_owned())
@@ -189,7 +229,7 @@ fn try_read(options: &Options) -> (Result<Read, Vec<Problem>>, Option<Fingerprin
     (Err(problems), None)
 }
 
-fn read_all(files: &[LimitFile]) -> Result<Vec<SourceText>, Vec<Problem>> {
+fn read_all(files: &[LimitFile], is_short: &mut bool) -> Result<Vec<SourceText>, Vec<Problem>> {
     let (mut texts, mut problems) = (Vec::with_capacity(files.len()), Vec::new());
     for file in files {
         match read_one(file) {
@@ -198,7 +238,10 @@ fn read_all(files: &[LimitFile]) -> Result<Vec<SourceText>, Vec<Problem>> {
                 name: file.name.to_string_lossy().into_owned(),
                 text,
             }),
-            Err(error) => problems.push(scan::unreadable(&file.name, &error)),
+            Err(error) => {
+                *is_short |= scan::is_shortage(&error);
+                problems.push(scan::unreadable(&file.name, &error));
+            }
         }
     }
     if problems.is_empty() {
@@ -255,9 +298,12 @@ pub async fn watch(live: Arc<Live>, mut watched: Watched, metrics: Arc<Metrics>)
 /// Polls once, and loads the files if it is time to.
 fn poll(live: &Live, watched: &mut Watched) {
     live.free_old();
-    let Some(read) = watched.poll() else { return };
+    let asked = live.take_reload();
+    let Some(read) = watched.poll(asked) else {
+        return;
+    };
     if let Err(problems) = read.and_then(|read| put_in_force(live, &watched.options, &read)) {
-        reject(live, &problems);
+        reject(live, &problems, asked);
     }
 }
 
@@ -348,8 +394,9 @@ fn first<T>(
     text
 }
 
-fn reject(live: &Live, problems: &[Problem]) {
-    if !live.reject(problems.to_vec()) {
+/// Logs problems that are new, or were `asked` for.
+fn reject(live: &Live, problems: &[Problem], asked: bool) {
+    if !live.reject(problems.to_vec()) && !asked {
         return;
     }
     let stays = if live.load().is_some() {

@@ -282,6 +282,7 @@ impl Shared {
     #[expect(clippy::disallowed_methods, reason = "tasks of the control thread")]
     fn start_background(&self, limits: limits::Source, conditions: Conditions) {
         let metrics = &self.metrics;
+        tokio::spawn(reload_on_signal(Arc::clone(&self.live)));
         tokio::spawn(server::log_resets(Arc::clone(metrics)));
         tokio::spawn(limits.follow(Arc::clone(&self.live), Arc::clone(metrics)));
         tokio::spawn(log_outages(self.stores.clone(), Arc::clone(metrics)));
@@ -545,9 +546,19 @@ async fn end_health_watches(mut grpc_health: GrpcHealth) {
     }
 }
 
-/// Waits for a signal, and after SIGTERM or SIGHUP also for `DRAIN_DELAY`, in which clients find
-/// other replicas. SIGINT, which a person sends from a terminal, and a second signal skip that
-/// time. SIGHUP ends the process as in envoyproxy/ratelimit.
+/// Reads the limit files again at each SIGHUP.
+async fn reload_on_signal(live: Arc<Live>) {
+    let Ok(mut hang_up) = signal(SignalKind::hangup()) else {
+        return tracing::error!("SIGHUP cannot be received; it ends this process");
+    };
+    while hang_up.recv().await.is_some() {
+        tracing::info!("SIGHUP received: reading the limit files again");
+        live.ask_for_reload();
+    }
+}
+
+/// Waits for a signal, and after SIGTERM also for `DRAIN_DELAY`, in which clients find other
+/// replicas. SIGINT, which a person sends from a terminal, and a second signal skip that time.
 async fn drain_on_signal(settings: &Settings, health: &Health) {
     let signal = shutdown_signal().await;
     health.report(Status::Draining);
@@ -569,15 +580,13 @@ async fn shutdown_signal() -> SignalKind {
     let signals = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
-        signal(SignalKind::hangup()),
     );
-    let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
         tracing::error!("signals cannot be received; only SIGKILL ends this process");
         return std::future::pending().await;
     };
     tokio::select! {
         _ = terminate.recv() => SignalKind::terminate(),
         _ = interrupt.recv() => SignalKind::interrupt(),
-        _ = hang_up.recv() => SignalKind::hangup(),
     }
 }

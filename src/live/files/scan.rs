@@ -53,10 +53,12 @@ pub(super) struct Scan {
     pub skipped: Vec<PathBuf>,
     /// Why they cannot be read, if so.
     pub problems: Vec<Problem>,
+    /// The process has no descriptor left for a folder, which says nothing about the files.
+    pub is_short: bool,
 }
 
 /// One file.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LimitFile {
     /// Relative to the folder.
     pub name: PathBuf,
@@ -79,8 +81,30 @@ struct Version {
 /// Identifies a set of files in one version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint {
-    files: Vec<(PathBuf, Version)>,
+    /// Sorted by name.
+    files: Vec<LimitFile>,
     problems: Vec<String>,
+}
+
+impl Fingerprint {
+    /// Whether a file may be half-written: since `last` it has appeared, or changed in place. One
+    /// that was renamed over another has another inode, and those behind a link that was swapped
+    /// other paths: they are whole. A new one that was renamed has changed since it was modified.
+    pub(super) fn may_be_unfinished(&self, last: &Self) -> bool {
+        let before = |file: &LimitFile| {
+            let at = last.files.binary_search_by(|old| old.name.cmp(&file.name));
+            at.ok().map(|at| &last.files[at])
+        };
+        let is_swapped = |file: &LimitFile| before(file).is_some_and(|old| old.real != file.real);
+        let has_swapped = self.files.iter().any(is_swapped);
+        let is_unfinished = |file: &LimitFile| match (before(file), file.version) {
+            (Some(old), now) => {
+                old.version != now && old.real == file.real && old.version.inode == now.inode
+            }
+            (None, now) => !has_swapped && now.modified == now.changed,
+        };
+        self.files.iter().any(is_unfinished)
+    }
 }
 
 impl LimitFile {
@@ -114,11 +138,7 @@ impl Scan {
     /// The identity of what this scan found.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint {
-            files: self
-                .files
-                .iter()
-                .map(|file| (file.name.clone(), file.version))
-                .collect(),
+            files: self.files.clone(),
             problems: self.problems.iter().map(ToString::to_string).collect(),
         }
     }
@@ -186,6 +206,14 @@ pub(super) fn unreadable(file: &Path, error: &io::Error) -> Problem {
     problem(file, format!("cannot be read: {error}"), remedy)
 }
 
+/// Whether the process, or the machine, has no descriptor left.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::MFILE, Errno::NFILE]
+        .map(|errno| Some(errno.raw_os_error()))
+        .contains(&error.raw_os_error())
+}
+
 struct Walk {
     ignore_dot_files: bool,
     root: PathBuf,
@@ -199,6 +227,7 @@ impl Walk {
     }
 
     fn unreadable(&mut self, file: &Path, error: &io::Error) {
+        self.scan.is_short |= is_shortage(error);
         self.scan.problems.push(unreadable(file, error));
     }
 
@@ -468,19 +497,23 @@ mod tests {
         assert_eq!(names(&before), ["limits.yaml"]);
         symlink("..2026_02", path.join("..data_tmp")).unwrap();
         fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
-        assert_ne!(scan(path, false, true).fingerprint(), before.fingerprint());
+        let after = scan(path, false, true).fingerprint();
+        assert_ne!(after, before.fingerprint());
+        assert!(!after.may_be_unfinished(&before.fingerprint()));
     }
 
     #[test]
     fn the_folder_itself_may_be_a_link_and_its_swap_is_detected() {
-        let folder = folder(&["one/a.yaml", "two/a.yaml"]);
+        let folder = folder(&["one/a.yaml", "two/a.yaml", "two/b.yaml"]);
         let link = folder.path().join("current");
         symlink("one", &link).unwrap();
         let before = scan(&link, false, true);
         assert_eq!(names(&before), ["a.yaml"]);
         fs::remove_file(&link).unwrap();
         symlink("two", &link).unwrap();
-        assert_ne!(scan(&link, false, true).fingerprint(), before.fingerprint());
+        let after = scan(&link, false, true).fingerprint();
+        assert_ne!(after, before.fingerprint());
+        assert!(!after.may_be_unfinished(&before.fingerprint()));
     }
 
     #[test]
@@ -489,24 +522,31 @@ mod tests {
         let path = folder.path();
         let mut last = scan(path, false, true).fingerprint();
         assert_eq!(scan(path, false, true).fingerprint(), last);
-        let changes: [(&str, &dyn Fn()); 5] = [
-            ("rewritten in place", &|| {
+        // A new name is whole if a clock tells that it was renamed later than it was written.
+        let changes: [(&str, Option<bool>, &dyn Fn()); 5] = [
+            ("rewritten in place", Some(true), &|| {
                 fs::write(path.join("a.yaml"), "yy").unwrap();
             }),
-            ("renamed over", &|| {
+            ("renamed over", Some(false), &|| {
                 fs::write(path.join("..new"), "zz").unwrap();
                 fs::rename(path.join("..new"), path.join("a.yaml")).unwrap();
             }),
-            ("added", &|| fs::write(path.join("b.yaml"), "").unwrap()),
-            ("renamed", &|| {
+            ("added", Some(true), &|| {
+                fs::write(path.join("b.yaml"), "").unwrap();
+            }),
+            ("renamed", None, &|| {
                 fs::rename(path.join("b.yaml"), path.join("c.yaml")).unwrap();
             }),
-            ("removed", &|| fs::remove_file(path.join("c.yaml")).unwrap()),
+            ("removed", Some(false), &|| {
+                fs::remove_file(path.join("c.yaml")).unwrap();
+            }),
         ];
-        for (what, change) in changes {
+        for (what, is_unfinished, change) in changes {
             change();
             let now = scan(path, false, true).fingerprint();
             assert_ne!(now, last, "{what}");
+            let may_be = now.may_be_unfinished(&last);
+            assert_eq!(may_be, is_unfinished.unwrap_or(may_be), "{what}");
             last = now;
         }
     }

@@ -234,16 +234,18 @@ fn a_changed_file_is_read_once_and_a_folder_is_none() {
         (file, read.and_then(|read| read.only(path)))
     };
     let (mut file, missing) = open(&path);
-    assert!(missing.is_err() && file.poll().is_none());
+    assert!(missing.is_err() && file.poll(false).is_none());
     for text in ["first", "second"] {
         fs::write(&path, text).expect("written");
         let read = (0..5)
-            .find_map(|_| file.poll())
+            .find_map(|_| file.poll(false))
             .expect("it has changed")
             .and_then(|read| read.only(&path))
             .expect("readable");
         assert_eq!(read.text, text.as_bytes());
-        assert!((0..5).all(|_| file.poll().is_none()), "once");
+        assert!((0..5).all(|_| file.poll(false).is_none()), "once");
+        let again = file.poll(true).expect("it is asked for");
+        assert!(again.is_ok_and(|read| read.texts.len() == 1));
     }
     fs::write(folder.path().join("other.yaml"), "x").expect("written");
     assert!(open(folder.path()).1.is_err());

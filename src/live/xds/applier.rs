@@ -131,7 +131,7 @@ impl Applier {
     fn idle(&mut self) {
         self.live.free_old();
         let now = Instant::now();
-        if let Some(options) = self.overlay.poll().cloned()
+        if let Some(options) = self.overlay.poll(self.live.take_reload()).cloned()
             && let Some(applied) =
                 self.guarded(|configuration| configuration.apply_options(options))
         {

@@ -36,9 +36,10 @@ impl OverlayFile {
         (opened, problems.unwrap_or_default())
     }
 
-    /// Polls the file. Returns the options if the file has changed, and can be used.
-    pub(super) fn poll(&mut self) -> Option<&XdsOptions> {
-        let read = self.file.as_mut()?.poll()?;
+    /// Polls the file, which is to be read `now` if so. Returns the options if the file was read, and
+    /// can be used.
+    pub(super) fn poll(&mut self, now: bool) -> Option<&XdsOptions> {
+        let read = self.file.as_mut()?.poll(now)?;
         match read.and_then(|read| self.take(read)) {
             Ok(()) => {
                 let overlay = self.options.overlay.as_ref();

@@ -10,7 +10,7 @@ use crate::process::settings::Settings;
 
 /// Where the limits come from, after the first attempt to load them.
 pub(super) enum Source {
-    Files(files::Watched),
+    Files(Box<files::Watched>),
     ControlPlane(Box<xds::Client>),
 }
 
@@ -50,13 +50,13 @@ impl Source {
                  can be used"
             );
         }
-        Ok(Self::Files(watched))
+        Ok(Self::Files(Box::new(watched)))
     }
 
     /// Follows changes until the future is dropped.
     pub(super) async fn follow(self, live: Arc<Live>, metrics: Arc<Metrics>) {
         match self {
-            Self::Files(watched) => files::watch(live, watched, metrics).await,
+            Self::Files(watched) => files::watch(live, *watched, metrics).await,
             Self::ControlPlane(client) => client.follow().await,
         }
     }

@@ -2,8 +2,10 @@
 //! fails. `tests/vectors/decisions/reload.txt` has the counts that stay.
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -164,4 +166,52 @@ async fn limits_beside_the_folder_are_read_and_followed() {
         .output()
         .expect("the binary runs");
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// The first half of the file is limits too.
+#[tokio::test]
+async fn a_file_that_is_written_in_two_steps_is_loaded_once() {
+    let weir = Weir::start(&[("a.yaml", &limits(10))], &[]);
+    let client = &mut weir.client().await;
+    let loads = || weir.metric("ratelimit_service_config_load_success");
+    let before = loads().expect("a counter");
+    let path = weir.config_dir().join("a.yaml");
+    fs::write(&path, limits(11)).expect("written");
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let more = limits(12).replace("domain: d\ndescriptors:\n- key: user", "- key: other");
+    fs::write(&path, limits(12) + &more).expect("written");
+    wait_until_in_force(client, 12).await;
+    assert_eq!(loads(), Some(before + 1.0));
+
+    // SIGHUP loads what is there, changed or not.
+    weir.signal("HUP");
+    while loads() == Some(before + 1.0) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(limit_in_force(client).await, 12);
+}
+
+/// A process without a free descriptor cannot look at the folder, which is no reason to reject it.
+#[tokio::test]
+async fn a_lack_of_descriptors_rejects_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.yaml"), limits(10)).expect("written");
+    let serve = Weir::serve();
+    let mut command = Command::new("sh");
+    let script = r#"ulimit -n 64; exec "$@" --config "$CONFIG""#;
+    command
+        .args(["-c", script, "sh"])
+        .arg(serve.get_program())
+        .args(serve.get_args())
+        .env_clear()
+        .env("CONFIG", folder.path());
+    let weir = Weir::spawn(command, folder);
+    let connect = || TcpStream::connect(weir.http_addr()).expect("connected");
+    let connections: Vec<_> = (0..100).map(|_| connect()).collect();
+    write_aside(weir.config_dir(), "a.yaml", &limits(11));
+    weir.wait_for_log("no file descriptor left").await;
+    drop(connections);
+    let client = &mut weir.client().await;
+    wait_until_in_force(client, 11).await;
+    assert!(!weir.logs().concat().contains("limits rejected"));
 }

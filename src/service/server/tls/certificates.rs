@@ -108,7 +108,7 @@ impl Certificates {
         let mut debounce = Debounce::new(Some(self.fingerprint()));
         let poll = move || {
             let found = self.fingerprint();
-            if debounce.observe(found) {
+            if debounce.observe(found, 1) {
                 self.reload();
                 debounce.tried(Some(found));
             }

@@ -285,7 +285,7 @@ async fn a_health_watch_does_not_delay_the_end() {
     );
     let silent =
         std::net::TcpStream::connect(weir.grpc_addr()).expect("a connection that says nothing");
-    weir.signal("HUP");
+    weir.signal("TERM");
     let mut last = 1;
     while let Ok(Some(answer)) = watch.message().await {
         last = answer.status;
