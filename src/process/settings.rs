@@ -162,6 +162,7 @@ impl Settings {
 
     fn from_flags(flags: Flags, environment: &[(String, String)]) -> Result<Self, SettingError> {
         let mut warnings = reference::check(environment);
+        warnings.extend(given::misspelled(environment));
         let given = flags.memory_limit.map(|limit| (limit, "MEMORY_LIMIT"));
         let (limit, limit_source) = given.unwrap_or_else(memory_limit::limit_of_this_process);
         let shares = Shares::of(limit);

@@ -29,7 +29,7 @@ pub(super) struct DebugFlags {
     debug_host: String,
     /// Port of the debug listener; 0 takes a free port. If it is in use, Weir starts without the
     /// debug listener
-    #[arg(long, env, default_value_t = 6070, value_name = "PORT")]
+    #[arg(long, env, default_value_t = 6070, value_parser = parse::port, value_name = "PORT")]
     debug_port: u16,
     /// File of tokens for the admin API on the debug listener: a line name:token each; a change
     /// needs one

@@ -73,7 +73,7 @@ pub(super) struct ExporterFlags {
     #[arg(long, env, value_name = "HOST")]
     statsd_host: Option<String>,
     /// Port of the StatsD server [default: 8125]
-    #[arg(long, env, value_name = "PORT")]
+    #[arg(long, env, value_parser = parse::port, value_name = "PORT")]
     statsd_port: Option<u16>,
     /// How metrics travel to the StatsD server
     #[arg(long, env, default_value = "tcp", value_parser = protocol, value_name = "tcp|udp")]

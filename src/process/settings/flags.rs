@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, value_parser};
+use clap::{ArgAction, Args};
 
 use super::Backend;
 use super::counting::CountingFlags;
@@ -63,7 +63,7 @@ pub struct Flags {
     /// weir_memory_evicted_total.
     #[arg(long, env, default_value_t = memory::Options::default().max_keys as u64)]
     #[arg(help_heading = "Store", value_name = "COUNT")]
-    #[arg(value_parser = value_parser!(u64).range(parse::KEYS))]
+    #[arg(value_parser = parse::number(parse::KEYS))]
     pub(super) memory_max_keys: u64,
     /// Memory of the keys in the memory store, in bytes; 1048576 to 1099511627776 [default: the
     /// store's part of MEMORY_LIMIT, less MEMORY_USAGE_BYTES]
@@ -71,7 +71,7 @@ pub struct Flags {
     /// A key counts as 48 bytes, one of a log, of buckets or of requests in flight as more. A full
     /// store drops keys, as with MEMORY_MAX_KEYS. The failure policy local has the same bound.
     #[arg(long, env, help_heading = "Store", value_name = "BYTES")]
-    #[arg(value_parser = value_parser!(u64).range(parse::STORE_BYTES))]
+    #[arg(value_parser = parse::number(parse::STORE_BYTES))]
     pub(super) memory_max_bytes: Option<u64>,
     /// Memory of the usage records in the memory store, in bytes; 1048576 to 1099511627776
     /// [default: 67108864, or a quarter of the store's part of MEMORY_LIMIT if that is less]
@@ -79,7 +79,7 @@ pub struct Flags {
     /// Limits with track_usage have a record for each subject. When the memory is full, the record
     /// that was idle for longest is dropped and counted in weir_usage_evicted_total.
     #[arg(long, env, help_heading = "Store", value_name = "BYTES")]
-    #[arg(value_parser = value_parser!(u64).range(parse::STORE_BYTES))]
+    #[arg(value_parser = parse::number(parse::STORE_BYTES))]
     pub(super) memory_usage_bytes: Option<u64>,
     /// Memory that Weir may use, such as 512Mi, 1Gi or bytes; at least 64Mi [default: the limit of
     /// the control group, or the machine's memory]
@@ -91,7 +91,8 @@ pub struct Flags {
     #[arg(value_name = "MEMORY")]
     pub(super) memory_limit: Option<u64>,
     /// Threads that answer requests; 1 to 1024 [default: one per core]
-    #[arg(long, env, help_heading = "Process", value_name = "COUNT")]
+    #[arg(long, env, value_parser = parse::count, help_heading = "Process")]
+    #[arg(value_name = "COUNT")]
     pub(super) workers: Option<usize>,
     /// Refuse calls that have waited too long in the socket
     ///
@@ -176,7 +177,7 @@ pub(super) struct OutageFlags {
     pub(super) replicas: Source,
     /// Keys that the failure policy local counts at most; 1000 to 4000000000
     #[arg(long, env, default_value_t = failure_policies::Options::default().max_keys as u64)]
-    #[arg(value_name = "COUNT", value_parser = value_parser!(u64).range(parse::KEYS))]
+    #[arg(value_name = "COUNT", value_parser = parse::number(parse::KEYS))]
     pub(super) local_max_keys: u64,
     /// Memory of the denial cache in bytes; 0 turns it off, more than 268435456 means that
     /// [default: 8388608]
@@ -356,7 +357,7 @@ pub(super) struct AnswerFlags {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub(super) quota_mode: bool,
     /// Share of a limit above which hits count as near it in metrics; above 1, none do
-    #[arg(long, env, default_value_t = 0.8, value_name = "RATIO")]
+    #[arg(long, env, default_value_t = 0.8, value_parser = parse::ratio, value_name = "RATIO")]
     pub(super) near_limit_ratio: f32,
     /// Leave limits that have not been asked yet out of metrics
     ///

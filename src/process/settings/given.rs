@@ -10,7 +10,9 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Args, Command};
+
+use super::{Flags, reference};
 
 /// The settings that flags gave: the variable and the flag of each.
 #[derive(Clone, Debug, Default)]
@@ -145,16 +147,118 @@ pub fn without_empty_variables(command: Command) -> Command {
     command.mut_subcommands(|subcommand| subcommand.mut_args(reset))
 }
 
+/// The names of mogrifiers are those of the user; settings/exporters.rs reads their variables.
+const MOGRIFIERS: &str = "DOG_STATSD_MOGRIFIER";
+
+/// A warning for each variable whose name is nearly that of a setting. Names that have nothing to do
+/// with Weir are not among them: one letter in eight may differ, and none of a short name.
+pub(super) fn misspelled(environment: &[(String, String)]) -> Vec<String> {
+    let command = Flags::augment_args(Command::new(""));
+    let names = command.get_arguments().filter_map(variable);
+    let mut known: Vec<String> = names.map(str::to_owned).collect();
+    known.extend(reference::names().map(str::to_owned));
+    let nearest = |name: &str| {
+        let upper = name.to_ascii_uppercase();
+        let near = known.iter().filter_map(|known| {
+            let most = (known.len() / 8).min(2);
+            let is_as_long = known.len().abs_diff(name.len()) <= most;
+            let distance = is_as_long.then(|| strsim::damerau_levenshtein(&upper, known))?;
+            (distance <= most).then_some((distance, known))
+        });
+        near.min().map(|(_, known)| known)
+    };
+    let warning = |(name, value): &(String, String)| {
+        let is_other = value.is_empty() || known.contains(name) || name.starts_with(MOGRIFIERS);
+        let near = nearest(name).filter(|_| !is_other)?;
+        Some(format!(
+            "{name} is no setting of Weir and has no effect; write {near}"
+        ))
+    };
+    let mut warnings: Vec<_> = environment.iter().filter_map(warning).collect();
+    warnings.sort_unstable();
+    warnings
+}
+
 fn variable(argument: &Arg) -> Option<&str> {
     argument.get_env()?.to_str()
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Args;
-
     use super::*;
-    use crate::process::settings::Flags;
+
+    #[test]
+    fn nearly_right_names_have_a_warning_and_others_none() {
+        let warned = |names: &[&str]| {
+            let set: Vec<_> = names
+                .iter()
+                .map(|name| ((*name).to_owned(), "x".to_owned()))
+                .collect();
+            misspelled(&set)
+        };
+        for (name, setting) in [
+            ("NEAR_LIMIT_RATO", "NEAR_LIMIT_RATIO"),
+            ("NEARLIMITRATIO", "NEAR_LIMIT_RATIO"),
+            ("REDIS_ULR", "REDIS_URL"),
+            ("REDIS_PER_SECOND", "REDIS_PERSECOND"),
+            ("RUNTIME_SUBDIRECTOY", "RUNTIME_SUBDIRECTORY"),
+            ("Backend_Type", "BACKEND_TYPE"),
+            ("STATS_HOST", "STATSD_HOST"),
+            ("MEMCACHE_HOSTPORT", "MEMCACHE_HOST_PORT"),
+            ("host", "HOST"),
+        ] {
+            assert_eq!(
+                warned(&[name]),
+                [format!(
+                    "{name} is no setting of Weir and has no effect; write {setting}"
+                )]
+            );
+        }
+        let others = [
+            "HOME",
+            "PATH",
+            "HOSTNAME",
+            "USER",
+            "SHELL",
+            "TERM",
+            "LANG",
+            "PWD",
+            "PORTS",
+            "REGIONS",
+            "AWS_REGION",
+            "POD_NAME",
+            "POD_IP",
+            "NODE_NAME",
+            "KUBERNETES_PORT",
+            "KUBERNETES_SERVICE_HOST",
+            "REDIS_HOST",
+            "REDIS_PORT",
+            "REDIS_PASSWORD",
+            "REDIS_SERVICE_PORT",
+            "REDIS_PORT_6379_TCP",
+            "REDIS_DB",
+            "STATSD_SERVICE_HOST",
+            "RUNTIME_DIRECTORY",
+            "STATE_DIRECTORY",
+            "OTEL_SERVICE_NAME",
+            "RUST_LOG",
+            "GRPC_TRACE",
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+            "DOG_STATSD_MOGRIFIER_A_TAGZ",
+            "HTTP_PROXY",
+            "GOMAXPROCS",
+            "WEIR_ADMIN",
+            "WEIR_PORT",
+            "CONFIG_PATH",
+            "LOG_DIR",
+            "INVOCATION_ID",
+        ];
+        assert_eq!(warned(&others), Vec::<String>::new());
+        assert_eq!(
+            misspelled(&[("REDIS_ULR".to_owned(), String::new())]),
+            Vec::<String>::new()
+        );
+    }
 
     fn command() -> Command {
         Command::new("weir").subcommand(Flags::augment_args(Command::new("serve")))

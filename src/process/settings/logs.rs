@@ -4,10 +4,10 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, ValueEnum};
 
-use super::SettingError;
 use super::setting::{no_effect, written};
+use super::{SettingError, parse};
 use crate::service::rls::{LoggedValues, MIN_SECRET_BYTES, RefusalLog};
 
 const SUBJECTS_SECRET: &str = "LOG_SUBJECTS_SECRET_FILE";
@@ -25,7 +25,7 @@ pub(super) struct LogFlags {
     /// A line has the descriptor, the limit, its place in the file, and how many refusals of the
     /// limit were left out since its last line.
     #[arg(long, env, default_value_t = 0, value_name = "COUNT")]
-    #[arg(value_parser = value_parser!(u32).range(0..=1_000))]
+    #[arg(value_parser = parse::number(0..=1_000_u32))]
     log_refusals: u32,
     /// What the lines of LOG_REFUSALS and LOG_DECISIONS show of the values of descriptors
     ///

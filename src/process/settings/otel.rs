@@ -42,7 +42,7 @@ pub(super) struct TracingFlags {
     /// Part of the traces without a parent that is recorded; 0 to 1
     ///
     /// A call whose headers name a trace is recorded if that trace is.
-    #[arg(long, env, default_value_t = 1.0, value_name = "RATIO")]
+    #[arg(long, env, default_value_t = 1.0, value_parser = parse::ratio, value_name = "RATIO")]
     tracing_sampling_rate: f32,
     /// URL of the collector [default: http://localhost:4318, or http://localhost:4317 for grpc]
     ///

@@ -1,5 +1,6 @@
 //! Parsers of values, in the notation of envoyproxy/ratelimit: Go's booleans and durations.
 
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -81,12 +82,49 @@ pub(super) fn integer(text: &str) -> Result<i64, String> {
     i64::from_str_radix(&format!("{sign}{digits}"), base).map_err(|_| error())
 }
 
+/// A parser of whole numbers in a range.
+pub(super) fn number<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone
+where
+    T: TryFrom<i64> + PartialOrd + Display + Clone,
+{
+    move |text| {
+        let number = integer(text)
+            .ok()
+            .and_then(|number| T::try_from(number).ok());
+        let (first, last) = (range.start(), range.end());
+        number
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| format!("write a whole number from {first} to {last}"))
+    }
+}
+
+/// `WORKERS`, whose range is checked later.
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    Ok(usize::try_from(integer(text)?).unwrap_or_default())
+}
+
+/// A number that may have decimals, such as the part of a whole.
+pub(super) fn ratio(text: &str) -> Result<f32, String> {
+    text.parse().map_err(|_| {
+        let percent = text.strip_suffix('%').map(|number| number.trim().parse());
+        match percent {
+            Some(Ok::<f64, _>(percent)) => format!("write {} for {text}", percent / 100.0),
+            _ => "write a number such as 0.8".to_owned(),
+        }
+    })
+}
+
 /// A port; 0 takes a free one.
 pub(super) fn port(text: &str) -> Result<u16, String> {
-    integer(text)
-        .ok()
-        .and_then(|port| u16::try_from(port).ok())
-        .ok_or_else(|| "write a port from 0 to 65535".to_owned())
+    number(0..=u16::MAX)(text).map_err(|_| {
+        let remedy = "write a port from 0 to 65535".to_owned();
+        if text.starts_with("tcp://") || text.starts_with("udp://") {
+            // As STATSD_PORT for a Service `statsd`.
+            remedy + ", or enableServiceLinks: false, without which Kubernetes sets the variable"
+        } else {
+            remedy
+        }
+    })
 }
 
 /// The size of a pool; 0 stands for the default, as in envoyproxy/ratelimit.

@@ -76,6 +76,15 @@ pub(super) const NOT_ACTED_ON: &[(&str, &[Setting])] = &[
     ),
 ];
 
+/// The names of these settings.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let of_reason = |(_, settings): &(_, &'static [Setting])| settings.iter();
+    NOT_ACTED_ON
+        .iter()
+        .flat_map(of_reason)
+        .map(|(name, _)| *name)
+}
+
 /// The warnings about these settings in `environment`: one for each reason, which names its
 /// settings but not their values.
 pub(super) fn check(environment: &[(String, String)]) -> Vec<String> {

@@ -106,7 +106,7 @@ pub(super) struct XdsFlags {
     /// Part of these waits that is random; 0 to 1 [default: 1]
     ///
     /// It spreads the connections of replicas that lost their control plane together.
-    #[arg(long, env, value_name = "RATIO")]
+    #[arg(long, env, value_parser = parse::ratio, value_name = "RATIO")]
     xds_client_backoff_random_factor: Option<f32>,
     /// Whether a part of these waits is random
     #[arg(long, env, default_value = "true", value_parser = parse::boolean, value_name = "BOOL")]

@@ -258,6 +258,26 @@ fn check_sees_the_mistakes_of_the_settings() {
     for (environment, named) in [
         (&[("NEAR_LIMIT_RATIO", "-1")][..], "NEAR_LIMIT_RATIO: "),
         (&[("PORT", "many")], "PORT: "),
+        (
+            &[("STATSD_PORT", "tcp://10.0.0.1:8125")],
+            "STATSD_PORT: write a port from 0 to 65535, or enableServiceLinks: false",
+        ),
+        (
+            &[("NEAR_LIMIT_RATIO", "80%")],
+            "NEAR_LIMIT_RATIO: write 0.8 for 80%",
+        ),
+        (
+            &[("TRACING_SAMPLING_RATE", "half")],
+            "TRACING_SAMPLING_RATE: write a number such as 0.8",
+        ),
+        (
+            &[("MEMORY_MAX_KEYS", "1M")],
+            "MEMORY_MAX_KEYS: write a whole number from 1000 to 4000000000",
+        ),
+        (
+            &[("REDIS_URL", "redis://:p/w@redis:6379")],
+            "REDIS_URL: the user or the password",
+        ),
         (&[("REDIS_TYPE", "cluster")], "REDIS_TYPE needs REDIS_URL"),
         (
             &[

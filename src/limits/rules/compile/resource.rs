@@ -105,12 +105,9 @@ pub(in crate::limits::rules) fn compile_domain(
     siblings.finish(&mut compiler);
     domain.siblings = siblings;
     check_replaced(&problems, &domain);
-    let commit = compiler.overlay.commit.unwrap_or(settings.process.commit);
-    let process = ProcessDefaults {
-        commit,
-        ..settings.process.clone()
-    };
-    domain.limits = settle::settle(&mut compiler, &mut domain, &process);
+    let (of_overlay, process) = (compiler.overlay.commit, &settings.process);
+    domain.commit = of_overlay.map(|commit| (commit, domain.first));
+    domain.limits = settle::settle(&mut compiler, &mut domain, process);
     let is_too_large = compiler.path_bytes > descriptor::LONGEST_PATHS;
     let path_bytes = compiler.path_bytes.saturating_sub(path_bytes);
     let on_store_failure = compiler.overlay.on_store_failure();
@@ -119,7 +116,7 @@ pub(in crate::limits::rules) fn compile_domain(
         Ok(warnings) => {
             let domain = crate::limits::rules::Domain {
                 on_store_failure,
-                ..domain.finish(&process)
+                ..domain.finish(process)
             };
             (Some(domain), warnings)
         }

@@ -218,6 +218,7 @@ impl<'l> Stack<'l> {
         &self,
         mut rate: Rate,
         process: &ProcessDefaults,
+        declares_commit: bool,
         share: RegionShare,
     ) -> Result<Settled, Vec<OptionError>> {
         let (mut options, meant) = self.options();
@@ -241,8 +242,8 @@ impl<'l> Stack<'l> {
         let algorithm = whole.and_then(|_| Algorithm::try_new(&own, &Options { burst, ..options }));
         let usage = self.usage();
         let is_tracked = matches!(usage, Ok(Some(_)));
-        if let Some(error) =
-            misplaced_lease(is_tracked, process).filter(|_| options.lease == Some(true))
+        if let Some(error) = misplaced_lease(is_tracked, process.commit, declares_commit)
+            .filter(|_| options.lease == Some(true))
         {
             options.lease = None;
             errors.extend((meant.lease == Some(true)).then_some(error));
@@ -299,17 +300,24 @@ impl<'l> Stack<'l> {
 }
 
 /// Why hits of a limit cannot be drawn ahead of its requests, whatever its algorithm is.
-fn misplaced_lease(is_tracked: bool, process: &ProcessDefaults) -> Option<OptionError> {
+fn misplaced_lease(is_tracked: bool, commit: Commit, declares_commit: bool) -> Option<OptionError> {
     let (what, remedy) = if is_tracked {
         (
             "a limit with 'track_usage' has no 'lease': its usage is recorded with each decision \
              of the store",
             "remove one of the two",
         )
-    } else if process.commit == Commit::AllOrNone {
-        (
+    } else if commit == Commit::AllOrNone {
+        let what = if declares_commit {
             "a domain with 'commit: all_or_none' has no 'lease': its requests are decided in one \
-             step of the store",
+             step of the store"
+        } else {
+            "with STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true a domain that does not declare \
+             'commit' is 'commit: all_or_none', which has no 'lease': its requests are decided in \
+             one step of the store"
+        };
+        (
+            what,
             "remove 'lease', or write 'commit: each' for the domain",
         )
     } else {
@@ -341,6 +349,7 @@ pub(super) fn settle(
         defaults: &domain.defaults,
         plans: &domain.plans,
         process: &process,
+        declares_commit: domain.commit.is_some(),
         next_limit: &mut domain.next_limit,
     };
     let defaults = domain.defaults.layer.iter().chain(compiler.overlay.base());
@@ -382,6 +391,8 @@ pub(super) struct Settling<'a, 'f> {
     pub(super) defaults: &'a Defaults,
     plans: &'a Plans,
     process: &'a ProcessDefaults,
+    /// `commit` is written for the domain; otherwise a setting of the process decides it.
+    declares_commit: bool,
     /// The number of the domain's next limit.
     pub(super) next_limit: &'a mut u32,
 }
@@ -615,7 +626,7 @@ impl<'a> Settling<'a, '_> {
                 below: &stack.below[left_out..],
                 ..*stack
             };
-            let errors = match rest.settle(rate, self.process, share) {
+            let errors = match rest.settle(rate, self.process, self.declares_commit, share) {
                 Ok(settled) => {
                     self.warn_of_anchor(stack, &rate, at);
                     let burst = settled.options.burst.unwrap_or(0);

@@ -206,7 +206,9 @@ fn credentials_sent(login: &Login) -> &'static str {
     match (&login.password, &login.username) {
         (None, _) => "no password was sent",
         (Some(Password::Text(_)), None) => "a password was sent, no user name",
-        (Some(Password::Text(_)), Some(_)) => "a user name and a password were sent",
+        (Some(Password::Text(_)), Some(_)) => {
+            "a user name and a password were sent; the user is what is before the first colon"
+        }
         (Some(Password::File(_)), None) => "a password out of a file was sent, no user name",
         (Some(Password::File(_)), Some(_)) => {
             "a user name, and a password out of a file, were sent"

@@ -12,6 +12,8 @@ pub use crate::net::dial::Address;
 /// The port of an address with a scheme and without a port.
 const DEFAULT_PORT: u16 = 6379;
 
+const LOCALHOST: &str = "localhost";
+
 /// The scheme of an address, which selects TLS or plaintext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
@@ -72,7 +74,9 @@ impl Parsed<Address> {
     /// Parses one address of a list: `host:port`, or a URL with a port.
     pub(super) fn list_item(item: &str) -> Result<Self, OptionsError> {
         let parsed = match item.split_once("://") {
-            Some((_, rest)) if !names_port(authority(rest)) => return Err(OptionsError::NoPort),
+            Some((_, rest)) if !names_port(authority(rest)) && !has_unescaped_login(rest) => {
+                return Err(OptionsError::NoPort);
+            }
             Some((scheme, rest)) => with_scheme(scheme, rest)?,
             None => Self::new(host_and_port(item)?),
         };
@@ -93,12 +97,18 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<Parsed<Address>, OptionsError
         "rediss" | "valkeys" => Scheme::Tls,
         _ => return Err(OptionsError::Syntax),
     };
+    if has_unescaped_login(rest) {
+        return Err(OptionsError::Escapes);
+    }
     if authority(rest).contains(',') {
         return Err(OptionsError::UnexpectedList);
     }
+    // No host is this machine, as in Go.
+    let (login, host) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
+    let here = if host.starts_with(':') { LOCALHOST } else { "" };
     // The redis crate decodes the escapes of user, password and path. Its error does not name the
     // invalid part.
-    let info = format!("redis://{rest}")
+    let info = format!("redis://{login}{here}{host}")
         .into_connection_info()
         .map_err(|_| invalid_part(rest))?;
     let ConnectionAddr::Tcp(host, port) = info.addr() else {
@@ -116,6 +126,13 @@ fn with_scheme(scheme: &str, rest: &str) -> Result<Parsed<Address>, OptionsError
         password: login.password().map(Secret::new),
         database: u32::try_from(login.db()).map_err(|_| OptionsError::Database)?,
     })
+}
+
+/// Whether a `/`, `?` or `#` is in the login of `rest`, the text after the scheme: there it ends the
+/// host.
+fn has_unescaped_login(rest: &str) -> bool {
+    let (_, behind) = rest.split_once(['/', '?', '#']).unwrap_or_default();
+    behind.contains('@')
 }
 
 /// `host:port` of `rest`, the text after the scheme.
@@ -142,9 +159,12 @@ fn invalid_part(rest: &str) -> OptionsError {
     } else {
         format!("{authority}:{DEFAULT_PORT}")
     };
-    host_and_port(&with_port)
-        .err()
-        .unwrap_or(OptionsError::Database)
+    let login = rest.rsplit_once('@').unwrap_or_default().0;
+    match host_and_port(&with_port) {
+        Err(error) => error,
+        Ok(_) if login.contains('%') => OptionsError::Escapes,
+        Ok(_) => OptionsError::Database,
+    }
 }
 
 fn host_and_port(text: &str) -> Result<Address, OptionsError> {
@@ -167,9 +187,7 @@ fn host_and_port(text: &str) -> Result<Address, OptionsError> {
         Err(_) if port.is_empty() => return Err(OptionsError::NoPort),
         Err(_) => return Err(OptionsError::Port),
     };
-    if host.is_empty() {
-        return Err(OptionsError::Syntax);
-    }
-    let host = host.to_owned();
+    // No host is this machine, as in Go.
+    let host = if host.is_empty() { LOCALHOST } else { host }.to_owned();
     Ok(Address::Tcp { host, port })
 }

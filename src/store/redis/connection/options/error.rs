@@ -19,6 +19,13 @@ pub enum OptionsError {
          or the path of a unix socket"
     )]
     Syntax,
+    /// A character that ends the host, or a `%`, is in the user or the password.
+    #[error(
+        "the user or the password in the address of Redis has a character that means something \
+         else there: percent-encode it, `/` as %2F, `?` as %3F, `#` as %23, `@` as %40 and `%` as \
+         %25, or set the password in a setting of its own"
+    )]
+    Escapes,
     /// The address is `host` or `host:`.
     #[error(
         "the address of Redis has no port: write host:port, for example redis:6379, and an IPv6 \

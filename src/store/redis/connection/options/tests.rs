@@ -44,6 +44,9 @@ fn single_addresses_are_parsed_in_all_forms_of_envoyproxy_ratelimit() {
         ("/run/redis.sock", "", unix("/run/redis.sock")),
         ("redis.sock", "unix", unix("redis.sock")),
         ("unix:///run/redis.sock", "", unix("/run/redis.sock")),
+        // No host is this machine, as in Go.
+        (":6379", "", tcp("localhost", 6379)),
+        ("redis://:1", "", tcp("localhost", 1)),
         ("redis://redis", "", tcp("redis", 6379)),
         ("REDIS://redis:1", "unix", tcp("redis", 1)),
         ("valkey://redis:1", "", tcp("redis", 1)),
@@ -218,7 +221,7 @@ fn a_password_may_be_in_a_file() {
 }
 
 /// Types of Redis, invalid addresses and their errors.
-const INVALID: [(&str, &str, OptionsError); 37] = {
+const INVALID: [(&str, &str, OptionsError); 42] = {
     use OptionsError::*;
     [
         ("", "", Empty),
@@ -228,7 +231,12 @@ const INVALID: [(&str, &str, OptionsError); 37] = {
         ("", "redis:0", Port),
         ("", "redis:65536", Port),
         ("", "redis:s3cret", Port),
-        ("", ":6379", Syntax),
+        ("", "redis://:s3/cret@h:1", Escapes),
+        ("", "redis://:s3?cret@h", Escapes),
+        ("", "redis://u:12#cret@h:1", Escapes),
+        ("", "redis://:s3%ffcret@h:1", Escapes),
+        ("sentinel", "m,redis://:s3/cret@a:1", Escapes),
+        ("cluster", "redis://:s3?cret@a:1", Escapes),
         ("", "::1:6379", Brackets),
         ("", "a:1,b:2", UnexpectedList),
         ("", "redis://a:1,b:2", UnexpectedList),
