@@ -11,6 +11,7 @@ pub(crate) mod data;
 mod defaults;
 pub(crate) mod descriptor;
 mod fields;
+mod foreign;
 mod locations;
 pub(crate) mod matching;
 mod options;
@@ -250,6 +251,9 @@ fn compile_file(
         let whole = Position::default();
         return problems.error(whole, what, REMEDY_FOR_DOMAIN);
     };
+    if let Some((what, remedy)) = foreign::foreign(&root) {
+        return problems.error(&*root, what, remedy);
+    }
     let Some(fields) = fields::read(problems, &root, Section::Root) else {
         return;
     };

@@ -278,9 +278,11 @@ fn warn_of_shadow(problems: &Problems, layer: &PartialLimit) {
 }
 
 /// Warns of what the Go service ignores: keys of a limit where there is none, and an empty
-/// `rate_limit`.
+/// `rate_limit`, unless the limits are below.
 fn warn_without_limit(compiler: &mut Compiler<'_>, fields: &Fields<'_>) {
-    if let Some((_, at)) = fields.locations().find(|(key, _)| *key == "rate_limit") {
+    if fields.get("descriptors").is_none()
+        && let Some((_, at)) = fields.locations().find(|(key, _)| *key == "rate_limit")
+    {
         let remedy = "indent 'unit' and 'requests_per_unit' below it, or remove it";
         let what = "'rate_limit' is empty: this descriptor has no limit";
         compiler.problems.warning(at, what, remedy);

@@ -327,6 +327,32 @@ fn too_deep(at: Position) -> Note {
     Note::new(at, what, "write the limits with fewer levels")
 }
 
+const TAB: &str = "tabs disallowed";
+const A_TAB: &str = "a tab, where only spaces are allowed";
+
+/// Where the tab is that the parser complains of at `mark`, which is often the end of the line before:
+/// the next one that indents a line, or the one that follows a `:` in this line.
+fn tab(text: &str, mark: &Marker, follows: bool) -> Option<Position> {
+    let (own, is_tab) = (mark.line().saturating_sub(1), |c| c == '\t');
+    let indent = |line: &str| {
+        let mut blanks = line.chars().take_while(|c| matches!(c, ' ' | '\t'));
+        blanks.position(is_tab)
+    };
+    let mut lines = text.lines().enumerate().skip(own);
+    let (number, column) = if follows {
+        lines
+            .next()
+            .and_then(|(number, line)| Some((number, line.chars().position(is_tab)?)))
+    } else {
+        lines.find_map(|(number, line)| Some((number, indent(line)?)))
+    }?;
+    let is_here = number == own && !follows;
+    Some(Position::new(
+        number + 1,
+        if is_here { mark.col() } else { column } + 1,
+    ))
+}
+
 /// What the parser says of the usual mistakes, in any of these words; what is wrong, and the
 /// remedy.
 const SCAN_ERRORS: [(&[&str], &str, &str); 7] = [
@@ -336,13 +362,8 @@ const SCAN_ERRORS: [(&[&str], &str, &str); 7] = [
         "define it with '&' before this alias; text that begins with '*' needs quotes",
     ),
     (
-        &[
-            "tabs disallowed",
-            "tab cannot",
-            "found a tab",
-            "start with a tab",
-        ],
-        "a tab, where only spaces are allowed",
+        &[TAB, "tab cannot", "found a tab", "start with a tab"],
+        A_TAB,
         "indent with spaces",
     ),
     (
@@ -402,6 +423,12 @@ fn scan_error(text: &str, error: &ScanError) -> Note {
     let known = SCAN_ERRORS
         .iter()
         .find(|(words, ..)| words.iter().any(|word| info.contains(word)));
+    let follows = info.contains("valid YAML whitespace");
+    if (follows || known.is_some_and(|(words, ..)| words.contains(&TAB)))
+        && let Some(tab) = tab(text, error.marker(), follows)
+    {
+        return Note::new(tab, A_TAB, "indent with spaces");
+    }
     if let Some(&(_, what, remedy)) = known {
         return Note::new(at, what, remedy);
     }

@@ -292,6 +292,18 @@ fn a_refusal_names_the_limits_that_refuse() {
         assert!(headers(&passed).is_empty() && passed.raw_body.is_empty());
         assert_eq!(refused_by(passed).is_some(), is_refused);
     }
+
+    // A limit in the request has the keys of its descriptor.
+    let own = RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 3,
+            unit: 2,
+            unit_multiplier: None,
+        }),
+        ..of("own")
+    };
+    let by = refused_by(answer(vec![own], &[over(7)], &explained())).expect("a limit");
+    assert!(by.contains("\"d.own\""), "{by}");
 }
 
 #[test]

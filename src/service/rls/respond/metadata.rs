@@ -3,6 +3,8 @@
 //!
 //! Envoy hands it to its other filters and to its access log, and not to clients.
 
+use std::iter;
+
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use serde_json::{Value as Json, json};
@@ -67,7 +69,7 @@ pub(super) fn dynamic_metadata(
     }
     if !violated.is_empty() {
         let refusals = violated.iter();
-        let refusals = refusals.map(|&index| refusal(index, &outcomes.each[index]));
+        let refusals = refusals.map(|&index| refusal(ask, index, &outcomes.each[index]));
         all["refusedBy"] = refusals.collect();
     }
     match all {
@@ -86,9 +88,16 @@ fn beyond_32_bits(index: usize, outcome: &Outcome<'_>) -> Option<Json> {
 }
 
 /// The index of a descriptor that is refused, and the path and name of its limit. A limit of the
-/// request's own has neither.
-fn refusal(index: usize, outcome: &Outcome<'_>) -> Json {
+/// request's own has no name, and the keys of the descriptor are its path.
+fn refusal(ask: &Ask<'_>, index: usize, outcome: &Outcome<'_>) -> Json {
     let mut refusal = json!({"descriptor": index});
+    let own = ask.descriptors().nth(index);
+    if let Some((_, entries)) = own.filter(|(descriptor, _)| descriptor.limit.is_some()) {
+        let keys = entries.iter().map(|entry| entry.key);
+        let path = iter::once(ask.domain).chain(keys).collect::<Vec<_>>();
+        let path = path.join(&b'.');
+        refusal["limit"] = text(&path[..path.len().min(MAX_PATH_BYTES)]);
+    }
     if let Some(in_force) = outcome.limit {
         let path = in_force.limit.path().into_bytes();
         refusal["limit"] = text(&path[..path.len().min(MAX_PATH_BYTES)]);
