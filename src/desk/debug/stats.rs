@@ -1,6 +1,7 @@
 //! `/stats`: the counters and gauges under the names of envoyproxy/ratelimit, as it sends them to
 //! StatsD. Limits without hits are left out.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::Value;
@@ -29,17 +30,19 @@ pub(super) fn page(metrics: &Metrics, view: &View, max_bytes: usize) -> String {
         stats.add(&format!("{RESPONSE_TIME}.count"), times.counts.iter().sum());
         stats.add(&format!("{RESPONSE_TIME}.sum_us"), (times.sum * 1e6) as u64);
     }
-    let mut limits = Vec::new();
+    let mut limits: BTreeMap<String, [u64; HITS.len()]> = BTreeMap::new();
     metrics.read_limits(|limit| {
         if view
             .domain
             .as_deref()
             .is_none_or(|domain| domain == limit.domain)
         {
-            limits.push((reference_names::limit(limit), limit.hits));
+            let sums = limits.entry(reference_names::limit(limit)).or_default();
+            for (sum, hits) in sums.iter_mut().zip(limit.hits) {
+                *sum += hits;
+            }
         }
     });
-    limits.sort_unstable();
     for (name, hits) in limits {
         for (stat, count) in HITS.into_iter().zip(hits) {
             stats.add(&format!("{name}.{stat}"), count);

@@ -92,7 +92,14 @@ pub fn stats(samples: &[Sample]) -> Vec<Stat> {
         } else {
             None
         };
-        stats.extend(named.map(|(kind, name)| Stat { name, kind, value }));
+        let Some((kind, name)) = named else {
+            continue;
+        };
+        // Domains that are written alike.
+        match stats.iter_mut().find(|stat: &&mut Stat| stat.name == name) {
+            Some(stat) => stat.value += value,
+            None => stats.push(Stat { name, kind, value }),
+        }
     }
     stats.extend(lookups.map(|value| Stat {
         name: LOCAL_CACHE_LOOKUPS.to_owned(),

@@ -12,7 +12,9 @@ mod growth;
 pub mod mogrifiers;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
+use std::hash::Hash;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -115,6 +117,8 @@ struct Sender {
     wire: Wire,
     /// Of the last flush.
     growth: Growth,
+    /// Counters that have grown, by name, until they are written.
+    grown: BTreeMap<String, Vec<Grown>>,
     /// Of this flush, in which nothing is sent after it.
     error: Option<io::Error>,
     /// The lines about a failure, and how many flushes failed since it began.
@@ -132,6 +136,7 @@ impl Sender {
             wire: Wire::new(options.host.clone(), options.port, options.protocol),
             options,
             growth: Growth::default(),
+            grown: BTreeMap::new(),
             error: None,
             failing: None,
             long_lines: 0,
@@ -168,25 +173,24 @@ impl Sender {
         let samples = metrics.samples();
         for stat in reference_names::stats(&samples) {
             match stat.kind {
-                MetricType::Counter => self.counter(&stat.name, stat.value),
-                _ => self.line(&stat.name, format_args!("{}|g", stat.value), None),
+                MetricType::Counter => self.counter(stat.name.clone(), &stat.name, stat.value),
+                _ => self.line(&stat.name, format_args!("{}|g", stat.value), &[]),
             }
         }
         if let Some(times) = reference_names::response_times(&samples) {
             self.times(times);
         }
         metrics.read_limits(|limit| {
-            if self.error.is_none() {
-                let name = reference_names::limit(limit);
-                for (stat, count) in HITS
-                    .into_iter()
-                    .zip(limit.hits)
-                    .filter(|&(_, count)| count > 0)
-                {
-                    self.counter(&format!("{name}.{stat}"), count);
-                }
+            let name = reference_names::limit(limit);
+            let counted = HITS.into_iter().zip(limit.hits);
+            for (stat, count) in counted.filter(|&(_, count)| count > 0) {
+                self.counter(format!("{name}.{stat}"), (limit.identity(), stat), count);
             }
         });
+        for (name, grown) in std::mem::take(&mut self.grown) {
+            let by: u64 = grown.iter().map(|grown| grown.by).sum();
+            self.line(&name, format_args!("{by}|c"), &grown);
+        }
         let sent = self.error.take().map_or_else(|| self.wire.finish(), Err);
         match sent {
             Ok(()) => self.growth.all_sent(),
@@ -198,10 +202,10 @@ impl Sender {
         sent
     }
 
-    /// Sends what a counter grew by, if it did.
-    fn counter(&mut self, name: &str, value: u64) {
-        if let Some(grown) = self.growth.of(name, value) {
-            self.line(name, format_args!("{}|c", grown.by), Some(grown));
+    /// Adds what a counter grew by, if it did, to what is sent under this name.
+    fn counter(&mut self, name: String, identity: impl Hash, value: u64) {
+        if let Some(grown) = self.growth.of(identity, value) {
+            self.grown.entry(name).or_default().push(grown);
         }
     }
 
@@ -209,7 +213,7 @@ impl Sender {
     /// sample rate the share that one is of them.
     fn times(&mut self, times: &Observations) {
         for (index, &count) in times.counts.iter().enumerate() {
-            let Some(grown) = self.growth.of(&format!("{RESPONSE_TIME} {index}"), count) else {
+            let Some(grown) = self.growth.of((RESPONSE_TIME, index), count) else {
                 continue;
             };
             let below = index
@@ -227,14 +231,14 @@ impl Sender {
             self.line(
                 RESPONSE_TIME,
                 format_args!("{milliseconds}|ms{rate}"),
-                Some(grown),
+                &[grown],
             );
         }
     }
 
     /// Sends one line: the name, the value with its type, and the tags. Source: Datadog, "DogStatsD
     /// Datagram Format".
-    fn line(&mut self, name: &str, value: fmt::Arguments<'_>, grown: Option<Grown>) {
+    fn line(&mut self, name: &str, value: fmt::Arguments<'_>, grown: &[Grown]) {
         if self.error.is_some() {
             return;
         }
@@ -261,9 +265,7 @@ impl Sender {
                 if was_sent {
                     self.growth.sent();
                 }
-                if let Some(grown) = grown {
-                    self.growth.written(grown);
-                }
+                self.growth.written(grown);
             }
             Err(error) => self.error = Some(error),
         }

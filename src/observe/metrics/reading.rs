@@ -5,6 +5,15 @@ use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
 use super::families::Family;
 
+/// Which of several series with equal labels it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part<'a> {
+    /// That of a limit, with the labels `name` and `plan` of Weir's own metrics.
+    Limit(Option<&'a str>, Option<&'a str>),
+    /// Hits whose labels depend on requests.
+    Requests,
+}
+
 /// The hits of one limit, or of one name that depends on requests.
 #[derive(Debug)]
 pub struct LimitReading<'a> {
@@ -16,6 +25,8 @@ pub struct LimitReading<'a> {
     pub key2: &'a str,
     /// Its levels from the second on, joined by dots; empty if there is none.
     pub below: &'a str,
+    /// Which of the series with these labels it is.
+    pub part: Part<'a>,
     /// The values of [`LimitReading::FAMILIES`].
     pub hits: [u64; HITS.len()],
     /// Series without hits are shown too.
@@ -26,7 +37,12 @@ impl<'a> LimitReading<'a> {
     /// The families of [`LimitReading::hits`], in their order.
     pub const FAMILIES: &'static [&'static Family] = &HITS;
 
-    pub(super) fn new(labels: &'a Labels, counts: &Counts, is_expected: bool) -> Self {
+    pub(super) fn new(
+        labels: &'a Labels,
+        part: Part<'a>,
+        counts: &Counts,
+        is_expected: bool,
+    ) -> Self {
         let Labels {
             domain, key1, key2, ..
         } = labels;
@@ -37,9 +53,16 @@ impl<'a> LimitReading<'a> {
             key1,
             key2: labels.second_level(),
             below: key2,
+            part,
             hits,
             is_expected,
         }
+    }
+
+    /// What tells its series from all others, before names are cleaned for an exporter.
+    #[must_use]
+    pub const fn identity(&self) -> (&'a str, &'a str, &'a str, &'a str, Part<'a>) {
+        (self.domain, self.key1, self.key2, self.below, self.part)
     }
 
     /// The families that are shown, with their values.

@@ -17,7 +17,7 @@ use super::counts::{
 use super::dynamic::Labels;
 use super::exposition::{Exposition, labels};
 use super::partition::{Parts, partition};
-use super::reading::LimitReading;
+use super::reading::{LimitReading, Part};
 use super::trials::{self, TrialSeries};
 use super::{Metrics, Sample, families, process};
 use crate::core::algorithm::Algorithm;
@@ -253,7 +253,7 @@ impl Metrics {
             }
         }
         for (of_hits, counts) in self.dynamic.series() {
-            add_hits(exposition, &LimitReading::new(&of_hits, &counts, true));
+            add_hits(exposition, &LimitReading::new(&of_hits, Part::Requests, &counts, true));
             let of_limit = labels([("domain", &*of_hits.domain), ("limit", REQUEST_LIMIT)]);
             add_decisions(exposition, &of_limit, &counts, |_| false);
             add_negative_hits(exposition, &of_limit, &counts, false);
@@ -302,14 +302,15 @@ impl Metrics {
             }
         }
         for (labels, counts) in self.dynamic.series() {
-            visit(&LimitReading::new(&labels, &counts, true));
+            visit(&LimitReading::new(&labels, Part::Requests, &counts, true));
         }
     }
 }
 
 impl LimitSeries {
     fn reading<'a>(&self, id: &'a SeriesId, counts: &Counts) -> LimitReading<'a> {
-        LimitReading::new(&id.labels, counts, !self.dynamic && !self.unlimited)
+        let part = Part::Limit(id.name.as_deref(), id.plan.as_deref());
+        LimitReading::new(&id.labels, part, counts, !self.dynamic && !self.unlimited)
     }
 
     fn gather(&self, id: &SeriesId, counts: &Counts, now: Micros, exposition: &mut Exposition) {

@@ -1,7 +1,8 @@
 //! What each counter grew by since it was last sent.
 //!
-//! A counter is known by a fingerprint of its name, so that very many of them take little memory.
-//! One that is no longer there is forgotten after the next whole flush.
+//! A counter is known by a fingerprint of what identifies it, so that very many of them take little
+//! memory. One that is no longer there is forgotten after the next whole flush. Counters whose names
+//! are written alike grow apart, because one of them can be removed while the others go on.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -49,11 +50,11 @@ impl Default for Growth {
 }
 
 impl Growth {
-    /// What the counter `name` grew by, if it did. A counter that is smaller than before has begun
+    /// What the counter `identity` grew by, if it did. A counter that is smaller than before has begun
     /// again.
-    pub(super) fn of(&mut self, name: &str, value: u64) -> Option<Grown> {
+    pub(super) fn of(&mut self, identity: impl Hash, value: u64) -> Option<Grown> {
         let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
-        name.hash(&mut hasher);
+        identity.hash(&mut hasher);
         let key = hasher.finish128().as_u128();
         let before = self.sent.get_mut(&key).map_or(0, |sent| {
             sent.flush = self.flush;
@@ -66,9 +67,9 @@ impl Growth {
         (by > 0).then_some(Grown { by, key, value })
     }
 
-    /// It is in the buffer.
-    pub(super) fn written(&mut self, grown: Grown) {
-        self.unsent.push(grown);
+    /// They are in the buffer.
+    pub(super) fn written(&mut self, grown: &[Grown]) {
+        self.unsent.extend_from_slice(grown);
     }
 
     /// All that was in the buffer has been sent.
@@ -104,7 +105,7 @@ mod tests {
 
     fn by(growth: &mut Growth, name: &str, value: u64) -> Option<u64> {
         growth.of(name, value).map(|grown| {
-            growth.written(grown);
+            growth.written(&[grown]);
             grown.by
         })
     }

@@ -5,9 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
+use weir::core::proto::RateLimitDescriptor;
+use weir::core::proto::rate_limit_descriptor::RateLimitOverride;
+
 use super::{DOMAIN, GATEWAY, ROUTE, ask};
 use crate::support::wait::{TIMEOUT, eventually};
-use crate::support::{RedisServer, Weir, descriptor, request};
+use crate::support::{RedisServer, Weir, descriptor, http_client, request};
 
 const ENTRIES: [(&str, &str); 2] = [(ROUTE, ROUTE), ("rule-0-match-0", "rule-0-match-0")];
 
@@ -408,6 +411,93 @@ async fn values_cannot_add_tags() {
             .any(|name| name.starts_with("hits"))
     });
     assert_eq!(received.counter(name), 1, "{received:?}");
+}
+
+/// Limits whose names are written alike, and one whose hits show that a flush is over.
+const ALIKE: &str = "
+domain: shop
+descriptors:
+  - { key: host, value: 'a:1', rate_limit: &day { unit: day, requests_per_unit: 100 } }
+  - { key: host, value: a_1, rate_limit: *day }
+  - { key: user, value: x, rate_limit: *day }
+  - { key: ip, detailed_metric: true, rate_limit: *day }
+  - { key: mark, rate_limit: *day }
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn series_of_one_name_are_added_up() {
+    let server = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let port = server.local_addr().expect("bound").port().to_string();
+    let environment = [
+        ("USE_STATSD", "true"),
+        ("STATSD_HOST", "127.0.0.1"),
+        ("STATSD_PORT", &*port),
+        ("STATSD_PROTOCOL", "udp"),
+        ("STATS_FLUSH_INTERVAL", "100ms"),
+    ];
+    let weir = Weir::start(&[("limits.yaml", ALIKE)], &environment);
+    let client = &mut weir.client().await;
+    let own = RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 9,
+            unit: 3,
+            ..RateLimitOverride::default()
+        }),
+        ..descriptor(&[("user", "x")])
+    };
+    for (domain, descriptor, times) in [
+        ("shop", descriptor(&[("host", "a:1")]), 3),
+        ("shop", descriptor(&[("host", "a_1")]), 2),
+        ("shop", descriptor(&[("user", "x")]), 2),
+        ("shop", own, 1),
+        ("shop", descriptor(&[("ip", "10.0.0.1")]), 1),
+        ("shop", descriptor(&[("ip", "10_0_0_1")]), 2),
+        ("no:1", descriptor(&[("a", "b")]), 2),
+        ("no_1", descriptor(&[("a", "b")]), 1),
+    ] {
+        for _ in 0..times {
+            let request = request(domain, vec![descriptor.clone()]);
+            client.should_rate_limit(request).await.expect("an answer");
+        }
+    }
+    let name = |of: &str| format!("ratelimit.service.rate_limit.{of}");
+    let expected = [
+        ("shop.host_a_1.total_hits", 5),
+        ("shop.user_x.total_hits", 3),
+        ("shop.ip_10_0_0_1.total_hits", 3),
+        ("no_1.domain_not_found", 3),
+    ];
+    let mut received = Received::default();
+    let mark = || request("shop", vec![descriptor(&[("mark", "")])]);
+    // A series that a reload removes takes nothing from the others.
+    let without_one = ALIKE.replace("'a:1'", "other");
+    for (round, limits) in [ALIKE, ALIKE, &without_one].into_iter().enumerate() {
+        if limits != ALIKE {
+            std::fs::write(weir.config_dir().join("limits.yaml"), limits).expect("a file");
+            let loads = || weir.metric("ratelimit_service_config_load_success");
+            assert!(eventually(|| loads().filter(|&loads| loads > 1.0)).is_some());
+        }
+        // All lines of the flush before the one with the mark have arrived.
+        for marks in [2 * round + 1, 2 * round + 2] {
+            client.should_rate_limit(mark()).await.expect("an answer");
+            received.until(&server, |received| {
+                received.counter(&name("shop.mark.total_hits")) >= marks as u64
+            });
+        }
+        for (of, count) in expected {
+            assert_eq!(received.counter(&name(of)), count, "{of}: {received:?}");
+        }
+    }
+    let page = http_client::get(weir.listener("debug"), "/stats").body;
+    for (of, count) in expected {
+        let count = if of.contains("host") { 2 } else { count };
+        let of_name = page.lines().filter(|line| line.starts_with(&name(of)));
+        assert_eq!(
+            of_name.collect::<Vec<_>>(),
+            [format!("{}: {count}", name(of))],
+            "{page}"
+        );
+    }
 }
 
 #[test]
