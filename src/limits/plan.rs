@@ -480,14 +480,18 @@ fn is_replaced(limit: LimitInForce<'_>, found: &[Option<LimitInForce<'_>>]) -> b
 
 /// The names of the metric's levels, if they depend on the request: for a limit of the request's
 /// own, `detailed_metric` or `value_to_metric`. A level with `share_threshold` keeps its pattern,
-/// and addresses are those that are counted.
+/// and addresses are those that are counted. An empty value is left out, except that
+/// `detailed_metric` without a shared pattern leaves `key_`, as in envoyproxy/ratelimit.
 fn metric_levels(limit: Option<&limit::Limit>, entries: &[Entry<'_>]) -> Option<Box<[String]>> {
+    let has_empty_values = limit.is_some_and(|limit| {
+        limit.detailed_metric && !limit.levels.iter().any(|level| level.share_threshold)
+    });
     let text = |entry: &Entry<'_>, value: &[u8]| {
-        let (key, value) = (
-            String::from_utf8_lossy(entry.key),
-            String::from_utf8_lossy(value),
-        );
-        format!("{key}_{value}")
+        let key = String::from_utf8_lossy(entry.key);
+        if value.is_empty() && !has_empty_values {
+            return key.into_owned();
+        }
+        format!("{key}_{}", String::from_utf8_lossy(value))
     };
     let Some(limit) = limit else {
         return Some(
@@ -509,9 +513,6 @@ fn metric_levels(limit: Option<&limit::Limit>, entries: &[Entry<'_>]) -> Option<
             level.key.to_string()
         }
         level if level.share_threshold => level.text(),
-        level if level.value_to_metric && !limit.detailed_metric && entry.value.is_empty() => {
-            level.key.to_string()
-        }
         level if limit.detailed_metric || level.value_to_metric => {
             text(entry, key::Counted::new(entry.value, level).bytes())
         }

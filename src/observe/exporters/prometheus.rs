@@ -2,7 +2,8 @@
 //! them.
 //!
 //! Where the two differ in labels, this page has those of envoyproxy/ratelimit: `key2` is the
-//! second level of a limit alone, and limits that differ in deeper levels only are one series.
+//! second level of a limit alone, limits that differ in deeper levels only are one series, and values
+//! are written as StatsD has them. Limits with equal labels are added up.
 //! `/metrics` of the HTTP listener tells them apart.
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 
-use super::reference_names;
+use super::reference_names::{self, sanitized};
 use crate::net::http::responses::{Page, text};
 use crate::net::http::shared_texts::{METRICS_TYPE, SharedTexts};
 use crate::net::http::{Events, Site};
@@ -93,18 +94,17 @@ pub fn encode(metrics: &Metrics, options: &Options) -> String {
 }
 
 fn add_hits(exposition: &mut Exposition, limit: &LimitReading<'_>) {
+    let [domain, key1, key2] = [limit.domain, limit.key1, limit.key2].map(sanitized);
     for (family, count) in limit.shown() {
-        let second = if family.is_of_the_reference() {
-            limit.key2
+        let (domain, key1, key2) = if family.is_of_the_reference() {
+            (&*domain, &*key1, &*key2)
         } else {
-            limit.below
+            (limit.domain, limit.key1, limit.below)
         };
-        let key2 = Some(("key2", second)).filter(|(_, level)| !level.is_empty());
+        let key2 = Some(("key2", key2)).filter(|(_, level)| !level.is_empty());
         let labels = exposition.labels(
             family,
-            [("domain", limit.domain), ("key1", limit.key1)]
-                .into_iter()
-                .chain(key2),
+            [("domain", domain), ("key1", key1)].into_iter().chain(key2),
         );
         exposition.count(family, &labels, None, count);
     }

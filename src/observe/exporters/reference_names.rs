@@ -129,10 +129,10 @@ pub fn limit(limit: &LimitReading<'_>) -> String {
     format!("ratelimit.service.rate_limit.{}", sanitized(&key))
 }
 
-/// Replaces what a line of StatsD cannot hold: `:` and `|`, as envoyproxy/ratelimit does, and
+/// Replaces in a name, or in one level of it, what a line of StatsD cannot hold: `:` and `|`, as envoyproxy/ratelimit does, and
 /// control characters, with which a client could write lines of its own. The dots of IPv4 addresses
 /// become `_`, as there.
-fn sanitized(key: &str) -> String {
+pub(super) fn sanitized(key: &str) -> String {
     static IPV4: LazyLock<Option<Regex>> =
         LazyLock::new(|| Regex::new(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}").ok());
     let clean = key.replace(

@@ -253,7 +253,10 @@ impl Metrics {
             }
         }
         for (of_hits, counts) in self.dynamic.series() {
-            add_hits(exposition, &LimitReading::new(&of_hits, Part::Requests, &counts, true));
+            add_hits(
+                exposition,
+                &LimitReading::new(&of_hits, Part::Requests, &counts, true),
+            );
             let of_limit = labels([("domain", &*of_hits.domain), ("limit", REQUEST_LIMIT)]);
             add_decisions(exposition, &of_limit, &counts, |_| false);
             add_negative_hits(exposition, &of_limit, &counts, false);

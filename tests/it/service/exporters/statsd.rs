@@ -421,6 +421,10 @@ descriptors:
   - { key: host, value: a_1, rate_limit: *day }
   - { key: user, value: x, rate_limit: *day }
   - { key: ip, detailed_metric: true, rate_limit: *day }
+  - key: path
+    value: /a*
+    share_threshold: true
+    descriptors: [{ key: client, detailed_metric: true, rate_limit: *day }]
   - { key: mark, rate_limit: *day }
 ";
 
@@ -434,6 +438,8 @@ async fn series_of_one_name_are_added_up() {
         ("STATSD_PORT", &*port),
         ("STATSD_PROTOCOL", "udp"),
         ("STATS_FLUSH_INTERVAL", "100ms"),
+        ("USE_PROMETHEUS", "true"),
+        ("PROMETHEUS_ADDR", "127.0.0.1:0"),
     ];
     let weir = Weir::start(&[("limits.yaml", ALIKE)], &environment);
     let client = &mut weir.client().await;
@@ -452,6 +458,12 @@ async fn series_of_one_name_are_added_up() {
         ("shop", own, 1),
         ("shop", descriptor(&[("ip", "10.0.0.1")]), 1),
         ("shop", descriptor(&[("ip", "10_0_0_1")]), 2),
+        ("shop", descriptor(&[("path", "/ab"), ("client", "")]), 1),
+        (
+            "shop",
+            descriptor(&[("path", "/ac"), ("client", "1.2.3.4")]),
+            1,
+        ),
         ("no:1", descriptor(&[("a", "b")]), 2),
         ("no_1", descriptor(&[("a", "b")]), 1),
     ] {
@@ -465,6 +477,8 @@ async fn series_of_one_name_are_added_up() {
         ("shop.host_a_1.total_hits", 5),
         ("shop.user_x.total_hits", 3),
         ("shop.ip_10_0_0_1.total_hits", 3),
+        ("shop.path_/a*.client.total_hits", 1),
+        ("shop.path_/a*.client_1_2_3_4.total_hits", 1),
         ("no_1.domain_not_found", 3),
     ];
     let mut received = Received::default();
@@ -497,6 +511,18 @@ async fn series_of_one_name_are_added_up() {
             [format!("{}: {count}", name(of))],
             "{page}"
         );
+    }
+    let page = http_client::get(weir.listener("prometheus"), "/metrics").body;
+    for (labels, count) in [
+        ("key1=\"host_a_1\"", 2),
+        ("key1=\"user_x\"", 3),
+        ("key1=\"ip_10_0_0_1\"", 3),
+        ("key1=\"path_/a*\",key2=\"client\"", 1),
+        ("key1=\"path_/a*\",key2=\"client_1_2_3_4\"", 1),
+    ] {
+        let line =
+            format!("ratelimit_service_rate_limit_total_hits{{domain=\"shop\",{labels}}} {count}");
+        assert!(page.lines().any(|shown| shown == line), "{line} in {page}");
     }
 }
 
