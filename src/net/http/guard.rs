@@ -14,9 +14,9 @@
 //!
 //! The metrics have no guard: they hold nothing about clients, and are scraped by any name.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use hyper::header::{ACCEPT_LANGUAGE, HOST, HeaderMap, HeaderName, ORIGIN};
+use hyper::header::{ACCEPT_LANGUAGE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::{Method, Request};
 
 /// Whether a browser sends a request on behalf of another site, and what for. Source: W3C, "Fetch
@@ -52,7 +52,8 @@ impl Guard {
         let host = headers
             .get(HOST)
             .map(|host| host.to_str().unwrap_or_default());
-        if host.is_some_and(|host| self.is_foreign(host, headers)) {
+        let mut hosts = headers.get_all(HOST).iter();
+        if hosts.any(|host| self.is_foreign(host, headers)) {
             let loopback = "this listener is on loopback: call it as 127.0.0.1, [::1] or localhost";
             return Err(if self.is_loopback {
                 loopback
@@ -84,18 +85,38 @@ impl Guard {
         Ok(())
     }
 
-    fn is_foreign(self, host: &str, headers: &HeaderMap) -> bool {
-        let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((address, _)) => address,
-            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-        };
-        if name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok() {
+    fn is_foreign(self, host: &HeaderValue, headers: &HeaderMap) -> bool {
+        let name = host.to_str().ok().and_then(name_of);
+        let is_own =
+            |name: &str| name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok();
+        if name.is_some_and(is_own) {
             return false;
         }
+        let is_short = name.is_some_and(|name| !name.contains('.'));
         let is_browser_without_tls =
             || headers.contains_key(ACCEPT_LANGUAGE) && !headers.contains_key(SEC_FETCH_SITE);
-        self.is_loopback || (name.contains('.') && is_browser_without_tls())
+        self.is_loopback || (!is_short && is_browser_without_tls())
     }
+}
+
+/// The address or the name in `Host`, without brackets and port. `None` if it has another form than
+/// browsers send, which then is no name that can be trusted. Sources: RFC 9110, section 7.2; RFC
+/// 3986, section 3.2.
+fn name_of(host: &str) -> Option<&str> {
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_valid = if host.starts_with('[') {
+        name.parse::<Ipv6Addr>().is_ok()
+    } else {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        name.bytes().all(is_part) && (host.is_empty() || !name.is_empty())
+    };
+    let is_port = port.strip_prefix(':').map_or(port.is_empty(), |digits| {
+        digits.len() <= 5 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    (is_valid && is_port).then_some(name)
 }
 
 #[cfg(test)]
@@ -122,6 +143,7 @@ mod tests {
             "127.9.9.9",
             "[::1]:6070",
             "[::1]",
+            "[::1]:",
             "10.0.0.1:6070",
             "[fd00::1]",
         ] {
@@ -137,6 +159,27 @@ mod tests {
             "evil.example:6070",
             "localhost.evil.example",
             "127.0.0.1.evil.example",
+            "[::1].evil.example",
+            "[::1]evil.example:6070",
+            "[::1]:6070.evil.example",
+            "[127.0.0.1]",
+            "[localhost]",
+            "[::1",
+            "[]",
+            "::1",
+            "localhost:6070.evil.example",
+            "localhost:6070:6070",
+            "localhost:+6070",
+            "localhost@evil.example",
+            "evil.example@localhost",
+            "user:password@localhost",
+            "localhost/evil.example",
+            "localhost,evil",
+            "evil%2eexample",
+            "evil.example.",
+            "127.0.0.1.",
+            ":6070",
+            "ev\u{ef}l",
             "weir.limits.svc.cluster.local:6070",
         ] {
             assert!(!passes(ON_LOOPBACK, "GET", &[("host", host)]), "{host}");
@@ -164,6 +207,8 @@ mod tests {
                 "{host}"
             );
         }
+        let two = [("host", "localhost"), ("host", "evil.example")];
+        assert!(!passes(ON_LOOPBACK, "GET", &two), "a second name");
         assert!(passes(ON_LOOPBACK, "GET", &[]), "an old client");
     }
 
