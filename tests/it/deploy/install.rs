@@ -253,7 +253,8 @@ fn run(shown: &Shown, release: &Path) {
         | ["helm", "upgrade", "--install", _, path, ..]
         | ["kubectl", "apply", "-k" | "-f", path]
         | ["install", "-m", "644", path, _]
-        | [path @ ("tests/run.sh" | "tests/deploy.sh")] => exists_here(path),
+        | [path @ ("tests/run.sh" | "tests/deploy.sh")]
+        | [path @ "tests/faults.sh", "--all"] => exists_here(path),
         ["envoy", "-c", file] => envoy::validate(&tools::file(file)),
         // tests/it/deploy/release.rs runs these.
         ["deploy/release.sh", name, ..] => assert!(release::COMMANDS.contains(&name), "{name}"),
