@@ -50,6 +50,8 @@ pub struct Tracking {
     pub levels: Box<[Level]>,
     /// It is the `trial` of the limit, which has records and lists of its own.
     pub is_trial: bool,
+    /// All keys of the domain are in one hash slot.
+    pub is_in_slot_of_domain: bool,
 }
 
 impl Tracking {

@@ -10,6 +10,7 @@ use crate::core::ask::Entry;
 use crate::core::digest::{hex, sha256};
 use crate::core::time::{PeriodKind, Rate, Span, Unit, Zone};
 use crate::limits::plan::key;
+use crate::limits::rules::Commit;
 use crate::limits::rules::limit::Level;
 
 const PREFIX: &str = "p";
@@ -21,7 +22,7 @@ const MAX_PART_BYTES: usize = 3 * MAX_TEXT_BYTES + 1;
 
 /// The most bytes of a key outside of its parts and of what separates them: the longest name of a
 /// zone is 32 bytes long.
-const MAX_REST_BYTES: usize = 56;
+const MAX_REST_BYTES: usize = 60;
 
 /// Calendars whose windows differ.
 const CALENDARS: [(Unit, &str, &str); 12] = [
@@ -59,6 +60,8 @@ struct Counter {
     interval: Option<Span>,
     /// It is the trial of a limit.
     is_trial: bool,
+    /// That of the domain.
+    commit: Commit,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +113,19 @@ pub(super) fn check(input: &[u8]) {
     // A limit can be changed without forgetting: an amount that all algorithms can have.
     let amount = 1 + u64::from(input.byte()) * 100;
     assert_eq!(keys[0], key_of(&one, amount), "{one:?} of {amount}");
+    // Without entries the domain is the hash tag in any case.
+    let elsewhere = Counter {
+        commit: match one.commit {
+            Commit::Each => Commit::AllOrNone,
+            Commit::AllOrNone => Commit::Each,
+        },
+        ..one.clone()
+    };
+    assert_eq!(
+        one.entries.is_empty(),
+        keys[0] == checked_key(&elsewhere),
+        "{one:?} of another commit"
+    );
     let beside = Counter {
         is_trial: !one.is_trial,
         ..one.clone()
@@ -129,9 +145,16 @@ pub(super) fn check(input: &[u8]) {
 /// The key of a counter, which is known to be readable and short.
 fn checked_key(counter: &Counter) -> Vec<u8> {
     let key = key_of(counter, 1);
-    let (domain, entries, tag) =
-        parse(&key).unwrap_or_else(|| panic!("unreadable: {}", key.escape_ascii()));
+    let Parsed {
+        commit,
+        domain,
+        entries,
+        tag,
+    } = parse(&key).unwrap_or_else(|| panic!("unreadable: {}", key.escape_ascii()));
     assert_eq!(domain, expected(None, &counter.domain));
+    if !entries.is_empty() {
+        assert_eq!(commit, counter.commit, "{}", key.escape_ascii());
+    }
     let expected: Vec<_> = counter
         .entries
         .iter()
@@ -149,10 +172,8 @@ fn checked_key(counter: &Counter) -> Vec<u8> {
         "{}",
         key.escape_ascii()
     );
-    for brace in *b"{}" {
-        let count = key.iter().filter(|&&byte| byte == brace).count();
-        assert_eq!(count, 1, "one hash tag: {}", key.escape_ascii());
-    }
+    let opening = key.iter().filter(|&&byte| byte == b'{').count();
+    assert_eq!(opening, 1, "one hash tag: {}", key.escape_ascii());
     let parts = 1 + 2 * entries.len();
     assert!(
         key.len() <= PREFIX.len() + parts * (MAX_PART_BYTES + 1) + MAX_REST_BYTES,
@@ -208,6 +229,7 @@ fn key_of(counter: &Counter, requests_per_unit: u64) -> Vec<u8> {
         &entries,
         &levels,
         Some(&algorithm),
+        counter.commit,
     );
     if counter.is_trial {
         let real = std::mem::take(&mut key);
@@ -253,15 +275,33 @@ fn algorithm(counter: &Counter, requests_per_unit: u64) -> Algorithm {
     Algorithm::try_new(&rate, &options).expect("options that belong together")
 }
 
-/// A key taken apart: the domain, the entries, and what stands behind the hash tag.
-type Parsed<'k> = (Part, Vec<(Part, Part)>, &'k [u8]);
+/// A key taken apart.
+struct Parsed<'k> {
+    commit: Commit,
+    domain: Part,
+    entries: Vec<(Part, Part)>,
+    /// What follows the last entry.
+    tag: &'k [u8],
+}
 
 fn parse(key: &[u8]) -> Option<Parsed<'_>> {
     let inner = key.strip_prefix(PREFIX.as_bytes())?.strip_prefix(b"w1{")?;
-    let end = inner.iter().position(|&byte| byte == b'}')?;
-    let (inner, tag) = (&inner[..end], &inner[end + 1..]);
-    let mut parts = inner.split(|&byte| byte == b'|');
-    let (domain, rest) = part(parts.next()?)?;
+    let braces: Vec<_> = (0..inner.len()).filter(|&at| inner[at] == b'}').collect();
+    // All keys of a domain share the text before the first brace.
+    let (domain, path, tag) = match braces[..] {
+        [end] => {
+            let path = &inner[..end];
+            let domain = path.iter().position(|&byte| byte == b'|').unwrap_or(end);
+            (&path[..domain], &path[domain..], &inner[end + 1..])
+        }
+        [domain, end] => (&inner[..domain], &inner[domain + 1..end], &inner[end + 1..]),
+        _ => return None,
+    };
+    let mut parts = path.split(|&byte| byte == b'|');
+    let (domain, rest) = part(domain)?;
+    if parts.next() != Some(b"") || !rest.is_empty() {
+        return None;
+    }
     let entry = |text: &[u8]| {
         // A digest alone is a value behind an empty key: behind a key there is always a mark.
         let is_value = text.first() == Some(&b'#') && text.len() == 1 + 64;
@@ -286,7 +326,15 @@ fn parse(key: &[u8]) -> Option<Parsed<'_>> {
         };
         rest.is_empty().then_some((key, value))
     };
-    Some((domain, parts.map(entry).collect::<Option<_>>()?, tag)).filter(|_| rest.is_empty())
+    Some(Parsed {
+        commit: match braces.len() {
+            1 => Commit::Each,
+            _ => Commit::AllOrNone,
+        },
+        domain,
+        entries: parts.map(entry).collect::<Option<_>>()?,
+        tag,
+    })
 }
 
 /// Reads a part without a mark, up to the next one.
@@ -368,7 +416,7 @@ fn counter(input: &mut Input<'_>) -> Counter {
     } else {
         window
     };
-    let is_trial = input.byte() % 2 == 1;
+    let last = input.byte();
     Counter {
         domain,
         entries,
@@ -376,7 +424,11 @@ fn counter(input: &mut Input<'_>) -> Counter {
         window,
         calendar,
         interval,
-        is_trial,
+        is_trial: last % 2 == 1,
+        commit: match last / 2 % 2 {
+            1 if count > 0 => Commit::AllOrNone,
+            _ => Commit::Each,
+        },
     }
 }
 

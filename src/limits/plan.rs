@@ -362,6 +362,7 @@ impl Matcher<'_, '_> {
             asked.entries,
             asked.limit.map_or(&[], |found| &found.limit.levels),
             algorithm,
+            self.checks.commit,
         );
         start..self.checks.keys.len()
     }

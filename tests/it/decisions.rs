@@ -1,6 +1,7 @@
 //! Which limit counts a request, and what is decided: through the real socket, on the memory store unless a test needs Redis.
 
 pub mod algorithms;
+pub mod all_or_none;
 pub mod calendars;
 pub mod in_flight;
 pub mod regions;

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! <prefix>w1{<domain>|<key>=<value>|<key>~<pattern>|<key>#<digest>}fw60
+//! <prefix>w1{<domain>}|<key>=<value>|<key>~<pattern>|<key>#<digest>}fw60
 //! ```
 //!
 //! Two different (domain, path of entries, algorithm) never have the same key, whatever bytes a
 //! client sends: separators are percent-encoded inside the parts, and a long part is replaced by
-//! its SHA-256 behind a mark that no short part can contain. The braces are the hash tag of Redis
-//! Cluster, so that the text behind them does not change the hash slot. The store appends the
-//! window number.
+//! its SHA-256 behind a mark that no short part can contain. The text between the first brace and
+//! the first closing one is the hash tag of Redis Cluster: the subject, or in a domain with `commit:
+//! all_or_none` (the second line) the domain, whose checks one script call has to decide. The store
+//! appends the window number.
 
 mod read;
 pub(crate) mod subject;
@@ -22,6 +24,7 @@ use crate::core::ask::Entry;
 use crate::core::digest::{push_hex, sha256};
 use crate::core::time::Period;
 use crate::core::usage::{Order, Tracking};
+use crate::limits::rules::Commit;
 use crate::limits::rules::address::{self, Text};
 use crate::limits::rules::limit::{Level, Matching};
 
@@ -38,43 +41,47 @@ const VALUE: u8 = b'=';
 const PATTERN: u8 = b'~';
 const DIGEST: u8 = b'#';
 
-/// What stands behind the hash tag in the key of a usage record. No algorithm has this tag.
+/// What follows the subject in the key of a usage record. No algorithm has this tag.
 const USAGE: &[u8] = b"us";
 
-/// What stands behind the hash tag in the keys of a trial, before the rest. No algorithm has this
-/// tag either.
+/// What follows the subject in the keys of a trial, before the rest. No algorithm has this tag
+/// either.
 const TRIAL: &[u8] = b"tr";
 
 /// Replaces `out` with the key of the usage record beside a counter, in the same hash slot. It does
 /// not name the algorithm, so that another one keeps the record.
 pub(crate) fn write_usage(counter: &[u8], out: &mut Vec<u8>) {
-    let tagged = tagged(counter);
+    let subject = up_to_subject(counter);
     out.clear();
-    out.extend_from_slice(tagged);
-    if counter[tagged.len()..].starts_with(TRIAL) {
+    out.extend_from_slice(subject);
+    if counter[subject.len()..].starts_with(TRIAL) {
         out.extend_from_slice(TRIAL);
     }
     out.extend_from_slice(USAGE);
 }
 
-/// The subject of a record's key, or of a counter's: what is inside its hash tag.
+/// The subject of a record's key, or of a counter's: the text between its braces, which has a brace
+/// behind the domain where that is the hash tag.
 pub(crate) fn subject(key: &[u8]) -> &[u8] {
-    let tagged = tagged(key);
-    let tagged = tagged.strip_suffix(b"}").unwrap_or(tagged);
-    tagged
+    let subject = up_to_subject(key);
+    let subject = subject.strip_suffix(b"}").unwrap_or(subject);
+    subject
         .iter()
         .position(|&byte| byte == b'{')
-        .map_or(tagged, |begin| &tagged[begin + 1..])
+        .map_or(subject, |begin| &subject[begin + 1..])
 }
 
 /// Replaces `out` with the key of the index of a limit in this order. The index is in a hash slot
-/// of its own.
+/// of its own, or in that of its domain.
 pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(prefix.as_bytes());
     out.extend_from_slice(VERSION);
     out.push(b'{');
     write_part(out, None, tracking.domain.as_bytes());
+    if tracking.is_in_slot_of_domain {
+        out.push(b'}');
+    }
     for (key, value) in &tracking.levels {
         out.push(b'|');
         write_part(out, None, key.as_bytes());
@@ -92,10 +99,10 @@ pub(crate) fn write_index(prefix: &str, tracking: &Tracking, order: Order, out: 
     });
 }
 
-/// Replaces `out` with the key of the record of a subject.
+/// Replaces `out` with the key of the record of a subject, as [`subject`] returns it.
 pub(crate) fn write_record(prefix: &str, tracking: &Tracking, subject: &[u8], out: &mut Vec<u8>) {
     out.clear();
-    write_subject(out, prefix, subject);
+    write_subject(out, prefix, subject, Commit::Each);
     out.extend_from_slice(trial_tag(tracking));
     out.extend_from_slice(USAGE);
 }
@@ -104,11 +111,12 @@ const fn trial_tag(tracking: &Tracking) -> &'static [u8] {
     if tracking.is_trial { TRIAL } else { b"" }
 }
 
-/// A counter key up to the end of its hash tag. The parts inside have no braces.
-fn tagged(counter: &[u8]) -> &[u8] {
-    counter
-        .iter()
-        .position(|&byte| byte == b'}')
+/// A counter key up to the end of its subject. Parts have no braces: a path follows the first
+/// closing one only where the domain alone is the hash tag.
+fn up_to_subject(counter: &[u8]) -> &[u8] {
+    let is_end = |&at: &usize| counter[at] == b'}' && counter.get(at + 1) != Some(&b'|');
+    (0..counter.len())
+        .find(is_end)
         .map_or(counter, |end| &counter[..=end])
 }
 
@@ -126,11 +134,11 @@ pub(super) fn capacity(prefix: &str, domain: &[u8], entries: &[Entry<'_>]) -> us
 
 /// The most bytes of the version, the braces and the tag of the algorithm. That of a calendar may
 /// be longer, by the name of its zone.
-const REST_BYTES: usize = 28;
+const REST_BYTES: usize = 29;
 
 /// Appends a key to `out`. `levels` are the levels of the configured limit, which say where
 /// patterns are shared; empty for a limit of the request's own. Without an algorithm, where there
-/// is no limit, nothing follows the hash tag.
+/// is no limit, nothing follows the subject. `commit` is that of the domain.
 pub(crate) fn write(
     out: &mut Vec<u8>,
     prefix: &str,
@@ -138,26 +146,31 @@ pub(crate) fn write(
     entries: &[Entry<'_>],
     levels: &[Level],
     algorithm: Option<&Algorithm>,
+    commit: Commit,
 ) {
-    write_tagged(out, prefix, domain, entries, levels);
+    write_path(out, prefix, domain, entries, levels, commit);
     if let Some(algorithm) = algorithm {
         write_tag(out, algorithm);
     }
 }
 
-/// Appends a key up to the end of its hash tag.
+/// Appends a key up to the end of its subject.
 #[inline]
-fn write_tagged(
+fn write_path(
     out: &mut Vec<u8>,
     prefix: &str,
     domain: &[u8],
     entries: &[Entry<'_>],
     levels: &[Level],
+    commit: Commit,
 ) {
     out.extend_from_slice(prefix.as_bytes());
     out.extend_from_slice(VERSION);
     out.push(b'{');
     write_part(out, None, domain);
+    if commit == Commit::AllOrNone && !entries.is_empty() {
+        out.push(b'}');
+    }
     for (index, entry) in entries.iter().enumerate() {
         out.push(b'|');
         match levels.get(index) {
@@ -253,9 +266,13 @@ impl<'v> Counted<'v> {
     }
 }
 
-/// Appends the key of the counter of a subject up to the end of its hash tag, which names it.
-pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8]) {
-    for part in [prefix.as_bytes(), VERSION, b"{", subject, b"}"] {
+/// Appends the key of the counter of a subject up to the end of the subject, which names it.
+pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8], commit: Commit) {
+    let is_behind_domain = |&byte: &u8| byte == b'|' && commit == Commit::AllOrNone;
+    let domain = subject.iter().position(is_behind_domain);
+    let (domain, path) = subject.split_at(domain.unwrap_or_default());
+    let brace: &[u8] = if domain.is_empty() { b"" } else { b"}" };
+    for part in [prefix.as_bytes(), VERSION, b"{", domain, brace, path, b"}"] {
         out.extend_from_slice(part);
     }
 }
@@ -263,7 +280,7 @@ pub(super) fn write_subject(out: &mut Vec<u8>, prefix: &str, subject: &[u8]) {
 /// Appends the key of the counter of a trial: that of the real one with a mark before the
 /// algorithm, so that both are in the same hash slot. `key` begins as any key of the subject does.
 pub(crate) fn write_trial(out: &mut Vec<u8>, key: &[u8], algorithm: &Algorithm) {
-    out.extend_from_slice(tagged(key));
+    out.extend_from_slice(up_to_subject(key));
     out.extend_from_slice(TRIAL);
     write_tag(out, algorithm);
 }

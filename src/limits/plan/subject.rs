@@ -75,7 +75,13 @@ impl Plan {
             commit: rules.commit(limit.domain.as_bytes()).unwrap_or_default(),
             ..Checks::default()
         };
-        key::write_subject(&mut checks.keys, &options.key_prefix, &subject.tag());
+        let commit = checks.commit;
+        key::write_subject(
+            &mut checks.keys,
+            &options.key_prefix,
+            &subject.tag(),
+            commit,
+        );
         let trials = Trials::of_counter(&checks.keys, limit);
         let fate = in_force.amount().map_or(Fate::Unlimited, |amount| {
             key::write_tag(&mut checks.keys, &amount.algorithm);

@@ -64,7 +64,8 @@ impl Trials {
                 }
                 Fate::Unlimited => {
                     let (mut key, prefix) = (Vec::new(), &matcher.options.key_prefix);
-                    key::write(&mut key, prefix, ask.domain, entries, &limit.levels, None);
+                    let (levels, commit) = (&limit.levels, checks.commit);
+                    key::write(&mut key, prefix, ask.domain, entries, levels, None, commit);
                     all.add_trial(&key, trial, hits);
                 }
                 Fate::Free | Fate::Exempt | Fate::Blocked(_) => continue,

@@ -17,8 +17,8 @@ pub(super) struct CountingFlags {
     /// Count a refused request nowhere, in domains that do not declare `commit`
     ///
     /// These domains are then as if they declared `commit: all_or_none`; one that declares
-    /// `commit: each` is not changed. In Redis, all counters of such a domain are in one hash slot,
-    /// and its limits per second are counted in the main Redis.
+    /// `commit: each` is not changed. In Redis, all keys of such a domain are in one hash slot, which
+    /// is on one node of a cluster, and its limits per second are counted in the main Redis.
     #[arg(long, env, default_value = "false", value_parser = parse::boolean, value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     stop_cache_key_increment_when_overlimit: bool,

@@ -247,6 +247,7 @@ mod tests {
             domain: "d".into(),
             levels: [].into(),
             is_trial: false,
+            is_in_slot_of_domain: false,
         })
     }
 

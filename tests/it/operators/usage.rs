@@ -25,6 +25,7 @@ pub fn tracking(interval_secs: u64, buckets: u32) -> Arc<Tracking> {
         domain: "d".into(),
         levels: [].into(),
         is_trial: false,
+        is_in_slot_of_domain: false,
     })
 }
 

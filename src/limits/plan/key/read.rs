@@ -41,10 +41,13 @@ const DIGEST_CHARS: usize = 64;
 /// UTF-8 are shown as `\xff`.
 pub(crate) fn read(key: &[u8]) -> Parts {
     // Neither the prefix nor an escaped part contains a brace.
-    let tag = key.split(|&byte| byte == b'{').nth(1).unwrap_or_default();
-    let path = tag.split(|&byte| byte == b'}').next().unwrap_or_default();
+    let path = match key.contains(&b'{') {
+        true => super::subject(key),
+        false => &[],
+    };
     let mut parts = path.split(|&byte| byte == b'|');
-    let domain = parts.next().map(text).unwrap_or_default();
+    let domain = parts.next().unwrap_or_default();
+    let domain = text(domain.strip_suffix(b"}").unwrap_or(domain));
     Parts {
         domain,
         entries: parts.map(entry).collect(),
@@ -98,9 +101,14 @@ mod tests {
     use crate::core::algorithm::{Algorithm, Options};
     use crate::core::ask::Entry;
     use crate::core::time::{Rate, Unit};
+    use crate::limits::rules::Commit;
     use crate::limits::rules::limit::Level;
 
     fn key(domain: &str, entries: &[(&str, &str)], levels: &[Level]) -> Vec<u8> {
+        key_of(domain, entries, levels, Commit::Each)
+    }
+
+    fn key_of(domain: &str, entries: &[(&str, &str)], levels: &[Level], commit: Commit) -> Vec<u8> {
         let rate = Rate {
             requests_per_unit: 1,
             unit: Unit::Minute,
@@ -122,6 +130,7 @@ mod tests {
             &entries,
             levels,
             Some(&algorithm),
+            commit,
         );
         key
     }
@@ -188,9 +197,10 @@ mod tests {
 
         /// What a key was made of is what is read in it.
         #[test]
-        fn a_key_is_read_as_it_was_written(domain in "[a-z|{}%#=~./]{1,12}", entries in prop::collection::vec(("[a-z|{}%#=~]{1,6}", "\\PC{0,20}"), 0..4)) {
+        fn a_key_is_read_as_it_was_written(domain in "[a-z|{}%#=~./]{1,12}", entries in prop::collection::vec(("[a-z|{}%#=~]{1,6}", "\\PC{0,20}"), 1..4), in_slot: bool) {
             let entries: Vec<_> = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
-            prop_assert_eq!(read(&key(&domain, &entries, &[])), Parts { domain, entries: owned(&entries) });
+            let commit = if in_slot { Commit::AllOrNone } else { Commit::Each };
+            prop_assert_eq!(read(&key_of(&domain, &entries, &[], commit)), Parts { domain, entries: owned(&entries) });
         }
 
         #[test]

@@ -61,7 +61,8 @@ pub(crate) struct NoSubject(&'static str);
 pub(crate) fn name(key: &[u8]) -> String {
     let mut name = String::new();
     for chunk in super::subject(key).utf8_chunks() {
-        for letter in chunk.valid().chars() {
+        // The only brace is that behind a domain which is the hash tag.
+        for letter in chunk.valid().chars().filter(|&letter| letter != '}') {
             if is_visible(letter) && letter != ' ' {
                 name.push(letter);
             } else {
@@ -304,6 +305,7 @@ mod tests {
     use super::*;
     use crate::core::algorithm::{Algorithm, Options};
     use crate::core::time::{Rate, Unit};
+    use crate::limits::rules::Commit;
     use crate::limits::rules::limit::Level;
 
     fn key(domain: &[u8], entries: &[(&[u8], &[u8])], levels: &[Level]) -> Vec<u8> {
@@ -325,6 +327,7 @@ mod tests {
             &entries,
             levels,
             Some(&algorithm),
+            Commit::Each,
         );
         key
     }

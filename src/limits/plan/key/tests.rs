@@ -12,20 +12,36 @@ fn keys_read_well_and_stay_short() {
         unit_multiplier: 60,
     };
     let algorithm = Algorithm::try_new(&rate, &Options::default()).expect("a minute");
-    let key = |value: &[u8]| {
+    let key_of = |value: &[u8], commit| {
         let entries = [("user", &b"42"[..]), ("path", value)].map(|(key, value)| Entry {
             key: key.as_bytes(),
             value,
         });
         let mut out = Vec::new();
-        write(&mut out, "p", b"shop", &entries, &[], Some(&algorithm));
+        let algorithm = Some(&algorithm);
+        write(&mut out, "p", b"shop", &entries, &[], algorithm, commit);
         out
     };
+    let key = |value: &[u8]| key_of(value, Commit::Each);
     assert_eq!(key(b"/x?y=1"), b"pw1{shop|user=42|path=/x?y%3d1}fw60");
     let mut trial = Vec::new();
     write_trial(&mut trial, &key(b"/x"), &algorithm);
     assert_eq!(trial, b"pw1{shop|user=42|path=/x}trfw60");
     assert!(key(&vec![0xff; 1 << 20]).len() < 128);
+    // The domain is the hash tag of all keys.
+    let of_domain = key_of(b"/x", Commit::AllOrNone);
+    assert_eq!(of_domain, b"pw1{shop}|user=42|path=/x}fw60");
+    trial.clear();
+    write_trial(&mut trial, &of_domain, &algorithm);
+    assert_eq!(trial, b"pw1{shop}|user=42|path=/x}trfw60");
+    let mut record = Vec::new();
+    write_usage(&trial, &mut record);
+    assert_eq!(record, b"pw1{shop}|user=42|path=/x}trus");
+    assert_eq!(name(&of_domain), "shop|user=42|path=/x");
+    assert_eq!(name(subject(&of_domain)), "shop|user=42|path=/x");
+    let (mut of_subject, subject) = (Vec::new(), b"shop|user=42|path=/x");
+    write_subject(&mut of_subject, "p", subject, Commit::AllOrNone);
+    assert_eq!([&of_subject[..], b"fw60"].concat(), of_domain);
 }
 
 /// The tag of an algorithm with so many hits in so many of a unit.

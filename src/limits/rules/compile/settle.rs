@@ -449,15 +449,19 @@ impl<'a> Settling<'a, '_> {
             );
         }
         let name = plan.map(|(_, name)| name);
+        let commit = self.process.commit;
         let trial = trial.and_then(|trial| {
-            let usage = trial.usage.map(|usage| tracking(usage, &limit, true));
+            let usage = trial
+                .usage
+                .map(|usage| tracking(usage, &limit, true, commit));
             Some(Box::new(Trial {
                 amount: trial.amount?,
                 usage,
             }))
         });
         limit.trial = trial;
-        limit.usage = settled.usage.map(|usage| tracking(usage, &limit, false));
+        let usage = settled.usage;
+        limit.usage = usage.map(|usage| tracking(usage, &limit, false, commit));
         let shadow_mode = limit.shadow_mode;
         let is_plain = table.is_none() && name.is_none();
         let mut limit = fill(limit, &settled, name, &stack);
@@ -788,7 +792,12 @@ pub(super) fn fill(
 }
 
 /// A limit with `track_usage`, or its trial.
-fn tracking(settings: usage::Settings, limit: &Limit, is_trial: bool) -> Arc<Tracking> {
+fn tracking(
+    settings: usage::Settings,
+    limit: &Limit,
+    is_trial: bool,
+    commit: Commit,
+) -> Arc<Tracking> {
     let levels = limit.levels.iter();
     let levels = levels.map(|level| (level.key.clone(), level.value.clone()));
     Arc::new(Tracking {
@@ -796,6 +805,7 @@ fn tracking(settings: usage::Settings, limit: &Limit, is_trial: bool) -> Arc<Tra
         domain: limit.domain.clone(),
         levels: levels.collect(),
         is_trial,
+        is_in_slot_of_domain: commit == Commit::AllOrNone,
     })
 }
 

@@ -30,6 +30,7 @@ fn request(checks: usize, tracked: usize, from: usize) -> Request {
         domain: "d".into(),
         levels: [].into(),
         is_trial: false,
+        is_in_slot_of_domain: false,
     });
     let all = Checks::of((0..checks).map(|_| {
         (

@@ -163,6 +163,7 @@ mod tests {
             domain: "d".into(),
             levels: [].into(),
             is_trial: false,
+            is_in_slot_of_domain: false,
         });
         let queue = UsageQueue::default();
         let summary = |asked| Summary {
@@ -210,6 +211,7 @@ mod tests {
             domain: "d".into(),
             levels: [].into(),
             is_trial: false,
+            is_in_slot_of_domain: false,
         });
         let queue = UsageQueue::default();
         let note = |number: u64, asked| {
