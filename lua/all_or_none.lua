@@ -1,6 +1,7 @@
 -- commit: all_or_none: counts all checks of a request, or none if the request is refused. A check over its limit refuses the request; a
 -- quota does so only if all quotas are over; a check in shadow mode never does. Hits that a check refuses count only when the request is known to
--- pass, behind all others. The twin is src/limits/plan/all_or_none.rs.
+-- pass, behind all others. Of a refused request only the ids of its acquires are marked, because their releases will come. The twin is
+-- src/limits/plan/all_or_none.rs.
 --
 -- all_or_none(first, last, quotas, check) steps the checks from `first` to `last` of a request with `quotas` quotas that pass without a
 -- check. check(index, hits, line, is_free) steps or fails one check (see decide.lua).
@@ -58,6 +59,9 @@ if steps[65] then -- 'A'
         check(index, 0)
         looks[#looks + 1] = index
       end
+    end
+    for index = first, steps[72] and not err and last or 0 do -- 'H'
+      check(index, 0.5)
     end
   end
 end

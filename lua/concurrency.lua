@@ -1,19 +1,21 @@
 -- concurrency. The twin is src/core/algorithm/concurrency.rs, which also describes the algorithm.
 --
 -- State: a sorted set. A holder is a member of 16 bytes, its id; the score is the time of its acquire. If it has more than one place, the member 'w'
--- with the id has minus their number as its score, and the member 'x' minus the sum of all places beyond the first of each holder. A tombstone is the
--- member 't' with the id; its score is -TOMBS minus the time of the release. All scores are whole. So one ZCOUNT says how many places are taken, and
--- if the set has as many members, then there is nothing else in it.
+-- with the id has minus their number as its score, and the member 'x' minus the sum of all places beyond the first of each holder. The mark of an id
+-- without places is its member too; the score is -MARKS minus the time of the mark. Times are stamps: rounded down to a multiple of 16, less a small
+-- number, which is how many acquires have joined the holder, or which mark it is. All scores are whole.
 --
 -- ARGV[9] has the ids of these checks, in order. Check parameter: how many checks of other algorithms are before them. Parameters: count_denied, limit,
--- max_duration, the life and the number of tombstones, the retry. The second number of a row is the change: the time since the holder's acquire times
--- 16384, and the places that were taken or given back.
+-- max_duration, the life and the number of marks, the retry. The second number of a row is the change: the time since the holder's acquire times
+-- 16384, and the places that were taken or given back. Hits of -2 take an acquire back. Hits of 0.5 mark the id of an acquire whose request is refused
+-- as a whole, and have no row.
 --
 -- In a call a key has one table `set`: what was read, and the changes so far. A state is a table that never changes: how many changes belong to it, and
 -- its sums. A step on a state undoes all later changes, which are those of a request that was refused as a whole.
 if steps[72] then -- 'H'
   local pcall, pack, max, min, format, sub = redis.pcall, struct.pack, math.max, math.min, string.format, string.sub
-  local TOMBS, FOREVER, MOST_IN_COMMAND, ids = 1048576, 9007199254740991, 1000, ARGV[9]
+  local MARKS, FOREVER, MOST_IN_COMMAND, ids = 1048576, 9007199254740991, 1000, ARGV[9]
+  local EARLY, OVERTAKEN, OVER, TAKE_BACK, NOTE = 0, 1, 2, -2, 0.5
 
   local function text(number)
     return format('%.0f', number)
@@ -26,8 +28,9 @@ if steps[72] then -- 'H'
     if type(count) == 'table' then
       return count
     end
-    -- stored: by member, what was read. current: by member, what it is now; false if it is removed. Both are nil where nothing is known.
-    local set = { key = key, count = count, extra = 0, tombs = 0, is_mixed = false, changes = {}, stored = {}, current = {} }
+    -- stored: by member, what was read. current: by member, what it is now; false if it is removed. Both are nil where nothing is known. dead: how many
+    -- members are neither live holders nor live marks.
+    local set = { key = key, count = count, extra = 0, marks = 0, dead = 0, changes = {}, stored = {}, current = {} }
     return { set = set, length = 0, floor = 0, top = FOREVER }
   end
 
@@ -45,21 +48,19 @@ if steps[72] then -- 'H'
     set.current[member] = value
   end
 
-  -- What Redis has: the time of a holder and its places, or the time of a tombstone; false for none.
-  local function stored(set, member)
-    local value = set.stored[member]
+  -- What Redis has of an id: its time and its places, which are 0 for a mark; false for nothing.
+  local function stored(set, id)
+    local value = set.stored[id]
     if value == nil then
-      value = false
-      if set.count > 0 and (#member == 16 or set.is_mixed) then
-        local score = call('ZSCORE', set.key, member)
-        if score and #member == 16 then
-          local places = set.extra > 0 and call('ZSCORE', set.key, 'w' .. member)
-          value = { tonumber(score), places and -tonumber(places) or 1 }
-        elseif score then
-          value = { -tonumber(score) - TOMBS }
-        end
+      local score = set.count > 0 and tonumber(call('ZSCORE', set.key, id) or nil)
+      if score and score < 0 then
+        value = { -score - MARKS, 0 }
+      elseif score then
+        local places = set.extra > 0 and call('ZSCORE', set.key, 'w' .. id)
+        value = { score, places and -tonumber(places) or 1 }
       end
-      set.stored[member] = value
+      value = value or false
+      set.stored[id] = value
     end
     return value
   end
@@ -82,23 +83,32 @@ if steps[72] then -- 'H'
     return found
   end
 
-  -- The scores of tombstones that have not expired.
-  local function live_tombs(now, life)
-    return text(-now - life - TOMBS), text(min(life - now, 1) - TOMBS - 1)
+  -- The stamps of what began less than `life` ago, or will begin by then if the clock has gone back: the first and the last.
+  local function live(now, life)
+    return now - life - (now - life) % 16 + 1, now + life - (now + life) % 16
+  end
+
+  -- The scores of marks that have not expired.
+  local function live_marks(now, life)
+    local first, last = live(now, life)
+    return text(-MARKS - last), text(-MARKS - max(first, 0))
   end
 
   -- The places in Redis of holders whose times are from `floor` to `top`.
   local function stored_places(set, floor, top, now, life)
-    local used = set.count > 0 and call('ZCOUNT', set.key, text(floor), text(top)) or 0
-    if used == set.count then
-      return used
+    if set.floor ~= floor or set.top ~= top then
+      set.floor, set.top = floor, top
+      set.used = set.count > 0 and call('ZCOUNT', set.key, text(floor), text(top)) or 0
+      set.dead = set.count - set.used
+      if set.dead > 0 then
+        set.marks = call('ZCOUNT', set.key, live_marks(now, life))
+        set.dead = set.dead - set.marks
+      end
+      if set.dead > 0 then
+        set.extra = -tonumber(call('ZSCORE', set.key, 'x') or 0)
+      end
     end
-    if not set.is_mixed then
-      set.is_mixed, set.stored = true, {}
-      set.extra = -tonumber(call('ZSCORE', set.key, 'x') or 0)
-      set.tombs = call('ZCOUNT', set.key, live_tombs(now, life))
-    end
-    used = used + set.extra
+    local used = set.used + set.extra
     if set.extra > 0 then
       local gone = expired(set, floor, top)
       for index = 1, #gone do
@@ -129,15 +139,13 @@ if steps[72] then -- 'H'
     return used
   end
 
-  -- Removes the oldest tombstone.
+  -- Removes the oldest mark.
   local function drop_oldest(set, now, life)
-    if not set.queue then
-      local first, last = live_tombs(now, life)
-      set.queue = call('ZREVRANGEBYSCORE', set.key, last, first)
-    end
-    for index = 1, #set.queue do
-      if set.current[set.queue[index]] == nil then
-        return change(set, set.queue[index], false)
+    local first, last = live_marks(now, life)
+    for offset = 0, set.count do
+      local member = call('ZREVRANGEBYSCORE', set.key, last, first, 'LIMIT', offset, 1)[1]
+      if member == nil or set.current[member] == nil then
+        return member and change(set, member, false)
       end
     end
   end
@@ -145,56 +153,82 @@ if steps[72] then -- 'H'
   steps[72] = function(from, to, hits, others, now, _, _, limit, duration, life, most, retry) -- 'H'
     local allowed
     for index = from, to do
+      local row = rows[index]
       local slot, state, readable = read(index, 72) -- 'H'
       allowed = nil
       if readable then
         local set = undo(state)
-        local floor, top = max(now - duration + 1, state.floor), min(now + duration, state.top)
+        local floor, top = live(now, duration)
+        floor, top = max(floor, state.floor), min(top, state.top)
         local used = places(state, floor, top, now, life)
-        local tombs = state.tombs or set.tombs
+        local marks = state.marks or set.marks
         local last = 16 * (index - others)
         local id = sub(ids, last - 15, last)
-        local own, tomb, since, moved = lookup(set, id), 't' .. id, now, 0
-        local released = lookup(set, tomb)
-        local is_released = released and released[1] > now - life and released[1] <= now + life
-        local held = 0
-        if own and own[1] >= floor and own[1] <= top then
+        local own = lookup(set, id)
+        local since, held, mark = now, 0, nil
+        if own and own[2] > 0 and own[1] >= floor and own[1] <= top then
           since, held = own[1], own[2]
+        elseif own and own[2] == 0 then
+          local first, latest = live(now, life)
+          mark = own[1] >= first and own[1] <= latest and -own[1] % 16 or nil
         end
-        local length = #set.changes
-        if hits < 0 then
+        -- The time and the places that the id has then; nil if nothing changes.
+        local time, count
+        local present, is_released = now - now % 16, mark ~= nil and mark < OVER
+        if hits == NOTE then
+          allowed = false
+          if held == 0 and not mark then
+            time, count = present - OVER, 0
+          end
+        elseif hits < 0 then
           allowed = true
-          if held > 0 then
-            moved, used = held, used - held
-            change(set, id, false)
-          else
-            if not is_released and tombs >= most then
-              drop_oldest(set, now, life)
-            elseif not is_released then
-              tombs = tombs + 1
-            end
-            change(set, tomb, { now })
+          if held > 0 and hits == TAKE_BACK and -since % 16 > 0 then
+            time, count = since + 1, held
+          elseif held > 0 or mark == OVERTAKEN or not mark and hits == TAKE_BACK then
+            time, count = present - OVER, 0
+          elseif hits ~= TAKE_BACK and mark ~= OVER then
+            time, count = present - EARLY, 0
           end
         elseif hits == 0 then
           allowed = held > 0 or used < limit or (is_released and limit > 0)
         else
           local added = max(0, hits - held)
           allowed = added == 0 or used + added <= limit or (is_released and added <= limit)
-          if allowed and added > 0 and not is_released then
-            moved, used = added, used + added
-            change(set, id, { since, held + added })
+          if held > 0 then
+            if allowed then
+              time, count = since - (-since % 16 < 15 and 1 or 0), held + added
+            end
+          elseif not is_released then
+            time, count = allowed and present or present - OVER, allowed and added or 0
+          elseif allowed and mark == EARLY then
+            time, count = own[1] - 1, 0
           end
         end
-        if #set.changes > length then
-          local keep = used + tombs > 0 and 2 * max(duration, life) or 1
-          states[slot] = { set = set, length = #set.changes, used = used, tombs = tombs, floor = floor, top = top, now = now, life = life }
+        local moved = time and math.abs(count - held) or 0
+        if time then
+          used = used + count - held
+          if count == 0 and not mark and marks >= most then
+            drop_oldest(set, now, life)
+          else
+            marks = marks + (count == 0 and 1 or 0) - (mark and 1 or 0)
+          end
+          change(set, id, { max(time, 0), count })
+          local keep = 2 * max(used > 0 and duration or 0, life)
+          -- A refusal stands also while Redis takes no writes.
+          local is_needed = state.is_needed or allowed
+          states[slot] = { set = set, length = #set.changes, used = used, marks = marks, floor = floor, top = top, now = now, life = life,
+            is_needed = is_needed }
           lives[slot] = soonest + keep / 1000
           if kept then
             kept[index] = keep
           end
         end
-        local age = moved > 0 and max(0, now - since) or 0
-        rows[index] = pack('<ddd', used, age * 16384 + moved, allowed and 0 or max(1, hits) > limit and -1 or retry)
+        local age = moved > 0 and max(0, now - since - -since % 16) or 0
+        if hits == NOTE then
+          rows[index] = row
+        else
+          rows[index] = pack('<ddd', used, age * 16384 + moved, allowed and 0 or max(1, hits) > limit and -1 or retry)
+        end
       end
     end
     return allowed
@@ -211,8 +245,9 @@ if steps[72] then -- 'H'
   -- while its slot is being migrated, and Redis would refuse to add to it.
   holders_write = function(key, state, life)
     local set, added, removed = undo(state), {}, {}
+    stored_places(set, state.floor, state.top, state.now, state.life)
     local extra = set.extra
-    if set.is_mixed and extra > 0 then
+    if extra > 0 then
       local gone = expired(set, state.floor, state.top)
       for index = 1, #gone do
         if set.current[gone[index]] == nil then
@@ -224,26 +259,22 @@ if steps[72] then -- 'H'
       added[#added + 1], added[#added + 2] = text(score), member
     end
     for member, value in pairs(set.current) do
-      if #member == 16 then
-        local before = stored(set, member)
-        -- A later step with a shorter max_duration, as during a reload, may have dropped it.
-        local is_live = value and value[1] >= state.floor and value[1] <= state.top
-        local had, has = before and before[2] or 0, is_live and value[2] or 0
-        extra = extra + max(has - 1, 0) - max(had - 1, 0)
-        if has > 0 then
-          add(value[1], member)
-        else
-          removed[#removed + 1] = member
-        end
-        if has > 1 then
-          add(-has, 'w' .. member)
-        elseif had > 1 then
-          removed[#removed + 1] = 'w' .. member
-        end
-      elseif value then
-        add(-value[1] - TOMBS, member)
+      local before = stored(set, member)
+      -- A later step with a shorter max_duration, as during a reload, may have dropped it.
+      local is_live = value and value[1] >= state.floor and value[1] <= state.top
+      local had, has = before and before[2] or 0, is_live and value[2] or 0
+      extra = extra + max(has - 1, 0) - max(had - 1, 0)
+      if has > 0 then
+        add(value[1], member)
+      elseif value and value[2] == 0 then
+        add(-value[1] - MARKS, member)
       else
         removed[#removed + 1] = member
+      end
+      if has > 1 then
+        add(-has, 'w' .. member)
+      elseif had > 1 then
+        removed[#removed + 1] = 'w' .. member
       end
     end
     if extra > 0 then
@@ -251,15 +282,18 @@ if steps[72] then -- 'H'
     elseif set.extra > 0 then
       removed[#removed + 1] = 'x'
     end
-    run('ZADD', key, added)
-    if set.is_mixed then
-      if set.extra == 0 then
-        call('ZREMRANGEBYSCORE', key, 0, text(state.floor - 1))
+    if state.is_needed then
+      run('ZADD', key, added)
+    elseif type(pcall('ZADD', key, list(added))) == 'table' then
+      return
+    end
+    if set.dead > 0 then
+      local first, last = live_marks(state.now, state.life)
+      local gone = call('ZREMRANGEBYSCORE', key, '(' .. last, text(-MARKS)) + call('ZREMRANGEBYSCORE', key, 0, text(state.floor - 1))
+      if gone < set.dead then
         call('ZREMRANGEBYSCORE', key, text(state.top + 1), '+inf')
+        call('ZREMRANGEBYSCORE', key, '-inf', '(' .. first)
       end
-      local first, last = live_tombs(state.now, state.life)
-      call('ZREMRANGEBYSCORE', key, '-inf', '(' .. first)
-      call('ZREMRANGEBYSCORE', key, '(' .. last, text(-TOMBS))
     end
     run('ZREM', key, removed)
     if added[1] then

@@ -21,13 +21,15 @@ else
     end
   end
   -- Steps one check, with `other` hits instead of its own if given, and refused hits that do not count if `is_free`; fails it with the error `line` if given.
-  -- Returns also its role, and its count_denied.
+  -- Hits of 0.5 are for acquires of requests in flight alone. Returns also its role, and its count_denied.
   local function check(index, other, line, is_free)
     local limit, _, hits, parameter = unpack(RUN, ARGV[4], run_at[index])
     local role = limit % 4
     local code, tick, a, b, c, d, e, f = unpack(LIMIT, ARGV[3], (limit - role) / 4 * LIMIT_SIZE + 1)
     if line then
       return fail(index, code, line)
+    elseif other == 0.5 and (code ~= 72 or hits <= 0) then -- 'H'
+      return
     end
     return steps[code](index, index, other or hits, parameter, floor(now / tick), tick / 1000, is_free and a - a % 2 or a, b, c, d, e, f), role, a
   end

@@ -142,9 +142,9 @@ fn grpc() -> Vec<Row> {
         [count LARGEST_LIMIT in core::algorithm::concurrency, "places of a `concurrency` limit, and so the holders of a key", "the file is refused"]
         [span LONGEST_DURATION in core::algorithm::concurrency, "`max_duration` of such a limit, after which a lost holder expires",
             "the file is refused"]
-        [count MOST_TOMBSTONES in core::algorithm::concurrency, "released ids of a key that held nothing, which are remembered",
+        [count MOST_MARKS in core::algorithm::concurrency, "released ids of a key that held nothing, which are remembered",
             "the oldest is forgotten"]
-        [span TOMBSTONE_LIFE in core::algorithm::concurrency, "the time for which they are remembered", ""]
+        [span MARK_LIFE in core::algorithm::concurrency, "the time for which they are remembered", ""]
         [count MAX_WAITING in store::redis::usage::queue,
             "subjects of limits with `track_usage` that wait for the list of their limit, and as many with hits refused by the denial cache",
             "a further one is dropped and counted"]

@@ -8,18 +8,23 @@
 //!   a holder takes only what it asks beyond the places that the holder has, and does not make its
 //!   time longer.
 //! - Release (hits below 0): removes the holder, however many places it has. An id that holds none
-//!   frees nothing, and leaves a tombstone: an acquire that comes later, because the release
-//!   overtook it, takes none, and needs no free place.
+//!   frees nothing. If nothing is known of it, the release has overtaken its acquire: that takes no
+//!   place when it comes, and needs none.
 //! - Look (0 hits): allowed if a place is free, or if the id needs none.
+//! - [`TAKE_BACK`]: an acquire whose caller has not got the answer. It becomes a refused one, unless
+//!   another acquire has joined the holder since: that is the retry of the caller, which has the
+//!   place now.
 //!
 //! The twin is `lua/concurrency.lua`.
 //!
 //! A holder has the time of its acquire and not of its end, so that `max_duration` is no part of
 //! the key: a changed one keeps the requests in flight, and holds for them.
 //!
-//! A tombstone does not refuse its acquire: the request is over, so that any answer will do, and a
-//! client that repeats an id that was refused is answered as any other. When there are too many,
-//! the oldest goes: under a flood of refusals the last tenths of a second are still remembered.
+//! A refused id is known, and so is one that was released or taken back. Otherwise its release, or
+//! a second one, would be taken for one that is early, and the id would pass without a place when
+//! its client sends it again. An acquire that was overtaken is not refused: the request is over, so
+//! that any answer will do. When too many ids are known, the oldest is forgotten: in a flood of
+//! requests the last tenths of a second are still known.
 //!
 //! In Redis the holders are a sorted set. A check costs the same few commands with one holder and
 //! with thousands, and what has expired is dropped by range: with 1 holder and with 1,000, one at a
@@ -31,6 +36,7 @@ mod holders;
 
 pub use self::gauge::Gauge;
 pub use self::holders::{Holder, Holders};
+use self::holders::{Mark, NUMBERS};
 use super::definition::Definition;
 use super::{Arrival, Debt, OptionError, SCRIPT_PARAMETERS, State, Step, Terms};
 use crate::core::digest::sha256;
@@ -44,13 +50,16 @@ pub const LARGEST_LIMIT: u64 = 10_000;
 /// The longest `max_duration`: a day. A place of a request that was lost is taken for as long.
 pub const LONGEST_DURATION: Span = Span::from_secs(86_400);
 
-/// How long a release with an unknown id is remembered: longer than any caller waits for its
-/// acquire.
-pub const TOMBSTONE_LIFE: Span = Span::from_secs(2);
+/// How long an id without places is known: longer than any caller waits for its acquire.
+pub const MARK_LIFE: Span = Span::from_secs(2);
 
-/// Tombstones of a key at most; then a new one replaces the oldest. Refused requests leave one
-/// each. As many as a request has descriptors.
-pub const MOST_TOMBSTONES: usize = 256;
+/// Ids without places that a key knows at most; then a new one replaces the oldest. Each request
+/// leaves one, about a hundred bytes.
+pub const MOST_MARKS: usize = 1_024;
+
+/// The hits that take an acquire back whose answer was not delivered. No request can ask for them:
+/// the decoder clamps to one more.
+pub const TAKE_BACK: i64 = i64::MIN;
 
 /// `retry_after`: when a request ends is not known.
 const RETRY: Span = Span::from_secs(1);
@@ -114,7 +123,8 @@ impl Concurrency {
     pub fn new(limit: u64, max_duration: Span) -> Self {
         Self {
             limit,
-            max_duration: max_duration.micros(),
+            // In the unit of times, so that what begins now is not over.
+            max_duration: max_duration.micros().max(NUMBERS),
         }
     }
 
@@ -136,11 +146,9 @@ impl Concurrency {
 
     /// How long a changed state is kept. After a clock went back, a holder may be ahead of it by
     /// `max_duration`.
-    fn keep_for(&self, holders: &Holders) -> Span {
-        if holders.is_empty() {
-            return Tick::FINEST.span(1);
-        }
-        Span::from_micros(2 * self.max_duration.max(TOMBSTONE_LIFE.micros()))
+    fn keep_for(&self, used: u64) -> Span {
+        let held = if used > 0 { self.max_duration } else { 0 };
+        Span::from_micros(2 * held.max(MARK_LIFE.micros()))
     }
 
     /// Decides hits of the request with this id. Returns also what it took or gave back.
@@ -160,52 +168,88 @@ impl Concurrency {
         };
         let used = known.map_or(0, |holders| holders.used(now, self.max_duration));
         let own = known.and_then(|holders| holders.find(id, now, self.max_duration));
+        let mark = known.and_then(|holders| holders.mark(id, now));
         let places = own.map_or(0, |own| own.places);
         let asked = hits.max(0).unsigned_abs();
         let added = asked.saturating_sub(places);
-        let is_released = hits >= 0 && known.is_some_and(|holders| holders.is_released(id, now));
+        let is_released = matches!(mark, Some((Mark::Early | Mark::Overtaken, _)));
         let others = if is_released { 0 } else { used };
         let allowed = match hits {
             0 => places > 0 || others < self.limit,
             1.. => added == 0 || others.saturating_add(added) <= self.limit,
             _ => true,
         };
-        let is_taken = hits > 0 && allowed && added > 0 && !is_released;
-        if !is_taken && hits >= 0 {
+        let next = match (own, mark) {
+            _ if hits == 0 => None,
+            (Some(own), _) if hits == TAKE_BACK && own.number() > 0 => {
+                Some(own.with_number(own.number() - 1))
+            }
+            (Some(_), _) if hits < 0 => Some(Holder::mark(Mark::Over, now)),
+            (Some(own), _) if allowed => Some(Holder {
+                places: places + added,
+                ..own.with_number((own.number() + 1).min(NUMBERS - 1))
+            }),
+            (Some(_), _) => None,
+            (None, Some((Mark::Early, _))) if hits < 0 && hits != TAKE_BACK => {
+                Some(Holder::mark(Mark::Early, now))
+            }
+            (None, Some((Mark::Early, early))) if allowed && hits > 0 => {
+                Some(early.with_number(Mark::Overtaken as u64))
+            }
+            (None, Some((Mark::Overtaken, _))) if hits < 0 => Some(Holder::mark(Mark::Over, now)),
+            (None, Some((Mark::Early | Mark::Overtaken, _))) => None,
+            (None, Some((Mark::Over, _))) if hits < 0 => None,
+            (None, None) if hits < 0 && hits != TAKE_BACK => Some(Holder::mark(Mark::Early, now)),
+            (None, _) if hits > 0 && allowed => Some(Holder::new(now, added)),
+            (None, _) => Some(Holder::mark(Mark::Over, now)),
+        };
+        let Some(next) = next else {
             let verdict = self.verdict(allowed, used, hits);
             return (Step::unchanged(verdict, state), Change::default());
+        };
+        let moved = places.abs_diff(next.places);
+        let since = own.filter(|_| moved > 0).map_or(now, Holder::since);
+        let change = Change {
+            age: Span::from_micros(now.saturating_sub(since)),
+            places: moved,
+        };
+        let used = used - places + next.places;
+        let holders = self.changed(state, id, next, now);
+        let (verdict, keep_for) = (self.verdict(allowed, used, hits), self.keep_for(used));
+        let step = Step::changed(verdict, State::Holders(holders), keep_for);
+        (step, change)
+    }
+
+    /// The state after an acquire of a request that is refused as a whole: its id is known, as that
+    /// of any refused request. `None` if it was.
+    #[must_use]
+    pub fn note_refused(
+        &self,
+        id: HolderId,
+        state: Option<State>,
+        now: Micros,
+    ) -> Option<(State, Span)> {
+        let now = Tick::FINEST.at(now);
+        let mut used = 0;
+        if let Some(State::Holders(holders)) = &state {
+            used = holders.used(now, self.max_duration);
+            if holders.find(id, now, self.max_duration).is_some() || holders.mark(id, now).is_some()
+            {
+                return None;
+            }
         }
+        let holders = self.changed(state, id, Holder::mark(Mark::Over, now), now);
+        Some((State::Holders(holders), self.keep_for(used)))
+    }
+
+    fn changed(&self, state: Option<State>, id: HolderId, next: Holder, now: u64) -> Box<Holders> {
         let mut holders = match state {
             Some(State::Holders(holders)) => holders,
             _ => Box::default(),
         };
         holders.drop_expired(now, self.max_duration);
-        let since = own.map_or(now, |own| own.since);
-        let age = Span::from_micros(now.saturating_sub(since));
-        let (used, places) = if is_taken {
-            holders.insert(
-                id,
-                Holder {
-                    since,
-                    places: places + added,
-                },
-            );
-            (used + added, added)
-        } else {
-            if own.is_some() {
-                holders.remove(id);
-            } else {
-                holders.bury(id, now);
-            }
-            (used - places, places)
-        };
-        let change = Change {
-            age: if places > 0 { age } else { Span::ZERO },
-            places,
-        };
-        let (verdict, keep_for) = (self.verdict(true, used, hits), self.keep_for(&holders));
-        let step = Step::changed(verdict, State::Holders(holders), keep_for);
-        (step, change)
+        holders.set(id, next);
+        holders
     }
 }
 
@@ -271,8 +315,8 @@ impl Definition for Concurrency {
         [
             self.limit,
             self.max_duration,
-            TOMBSTONE_LIFE.micros(),
-            MOST_TOMBSTONES as u64,
+            MARK_LIFE.micros(),
+            MOST_MARKS as u64,
             RETRY.micros(),
         ]
     }

@@ -5,7 +5,7 @@
 use smallvec::SmallVec;
 
 use super::{Changes, CheckIndex, Checks};
-use crate::core::algorithm::{Arrival, State};
+use crate::core::algorithm::{Algorithm, Arrival, State};
 use crate::core::time::Span;
 use crate::core::verdict::Verdict;
 
@@ -15,7 +15,7 @@ pub struct AllOrNone {
     /// One per check, by its index.
     pub verdicts: SmallVec<[Verdict; 4]>,
     /// The states to write: a check with the key, the new state, and how long to keep it at least.
-    /// Each key occurs once. Empty if the request is over its limit.
+    /// Each key occurs once. If the request is over its limit: marks of the ids of its acquires.
     pub writes: SmallVec<[(CheckIndex, State, Span); 4]>,
     /// What the checks took or gave back of limits of requests in flight.
     pub changes: Changes,
@@ -29,9 +29,9 @@ impl AllOrNone {
     /// tells whether two checks have the same key; then the later check continues from the state
     /// that the earlier one left.
     ///
-    /// If the request is over its limit nothing is written. The verdicts of the checks that were
+    /// If the request is over its limit nothing is counted. The verdicts of the checks that were
     /// allowed become those of a look, and those of the others are those of checks that take
-    /// nothing. If it passes, refused hits of limits with `count_denied` are taken after all
+    /// nothing. The ids of its acquires are marked, because their releases will come. If it passes, refused hits of limits with `count_denied` are taken after all
     /// others: those of checks in shadow mode, and of quotas.
     pub fn decide(
         checks: &Checks,
@@ -69,7 +69,7 @@ impl AllOrNone {
             }
             return Self {
                 verdicts,
-                writes: SmallVec::new(),
+                writes: Self::refused_acquires(checks, at, stored, same),
                 changes,
             };
         }
@@ -91,5 +91,29 @@ impl AllOrNone {
             writes: states.into_iter().filter_map(written).collect(),
             changes,
         }
+    }
+
+    fn refused_acquires(
+        checks: &Checks,
+        at: Arrival,
+        stored: impl Fn(CheckIndex) -> Option<State>,
+        same: impl Fn(CheckIndex, CheckIndex) -> bool,
+    ) -> SmallVec<[(CheckIndex, State, Span); 4]> {
+        let mut writes: SmallVec<[(CheckIndex, State, Span); 4]> = SmallVec::new();
+        for (index, check) in checks.indexed().filter(|(_, check)| check.hits > 0) {
+            let Algorithm::Concurrency(limit) = &check.algorithm else {
+                continue;
+            };
+            let known = writes.iter().position(|(other, ..)| same(*other, index));
+            let state = known.map_or_else(|| stored(index), |at| Some(writes[at].1.clone()));
+            if let Some((state, keep_for)) = limit.note_refused(checks.holder(index), state, at.now)
+            {
+                match known {
+                    Some(known) => (writes[known].1, writes[known].2) = (state, keep_for),
+                    None => writes.push((index, state, keep_for)),
+                }
+            }
+        }
+        writes
     }
 }

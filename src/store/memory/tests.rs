@@ -380,7 +380,7 @@ proptest! {
     }
 }
 
-/// Few holders are in one block, more are in trees, and either may have tombstones.
+/// Few holders and marks are in one block, more are in trees.
 #[test]
 fn few_holders_are_as_exact_as_many() {
     let (memory, mut state, mut at, mut most) = (Memory::new(Options::default()), None, START, 0);

@@ -9,7 +9,7 @@ use crate::core::algorithm::concurrency::{Holder, HolderId, Holders};
 use crate::core::algorithm::sliding_window_buckets::Ring;
 use crate::core::algorithm::sliding_window_log::{Log, LoggedHits};
 
-/// The most holders of a key in one block: a step makes trees of them again.
+/// The most holders and marks of a key in one block: a step makes trees of them again.
 const FEW: usize = 8;
 
 /// The number of an unpacked state in its shard.
@@ -33,7 +33,7 @@ enum Cell {
     Log(Box<Log>),
     Buckets(Box<Ring>),
     Holders(Box<Holders>),
-    /// Up to [`FEW`], without tombstones, in one block; the trees of a single one take 800 bytes.
+    /// Up to [`FEW`] with their marks, in one block; the trees of a single one take 800 bytes.
     FewHolders(Box<[(HolderId, Holder)]>),
     Other(Box<State>),
     /// Taken out for the length of a step.
@@ -119,9 +119,7 @@ impl From<State> for Cell {
         match state {
             State::Log(log) => Self::Log(log),
             State::Buckets(ring) => Self::Buckets(ring),
-            State::Holders(holders)
-                if holders.iter().nth(FEW).is_none() && holders.tombstones().next().is_none() =>
-            {
+            State::Holders(holders) if holders.iter().nth(FEW).is_none() => {
                 Self::FewHolders(holders.iter().collect())
             }
             State::Holders(holders) => Self::Holders(holders),

@@ -208,6 +208,9 @@ fn set_option(options: &mut Options, name: &str, text: &str) -> bool {
 /// Hits, joined by `+`, each with an id behind `:` where it has one.
 fn hits_and_ids(word: &str) -> (Vec<i64>, Vec<String>) {
     let hits = |text: &str| {
+        if text == "back" {
+            return weir::core::algorithm::concurrency::TAKE_BACK;
+        }
         let amount = match text.trim_start_matches('-') {
             "max" => u64::MAX,
             amount => amount.parse().expect("hits"),

@@ -43,6 +43,21 @@ descriptors:
         detailed_metric: true
         rate_limit: { algorithm: concurrency, requests_per_unit: 9, max_duration: 60s }
 ",
+), (
+    "whole.yaml",
+    "
+domain: whole
+commit: all_or_none
+descriptors:
+  - key: user
+    descriptors:
+      - key: request
+        rate_limit: { algorithm: concurrency, requests_per_unit: 2, max_duration: 60s }
+  - key: team
+    descriptors:
+      - key: request
+        rate_limit: { algorithm: concurrency, requests_per_unit: 1, max_duration: 60s }
+",
 )];
 
 async fn ask(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> RateLimitResponse {
@@ -60,6 +75,74 @@ async fn places(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> (bo
         answer.overall_code() == Code::Ok,
         answer.statuses[0].limit_remaining,
     )
+}
+
+/// A request that was refused, has ended, or was released twice is sent again with its id: it needs
+/// a place as any other.
+async fn ids_that_are_sent_again_need_places(client: &mut Client) {
+    let id = |id: &'static str| [("user", "joe"), ("job", id)];
+    assert_eq!(places(client, &id("a"), 1).await, (true, 0));
+    for _ in 0..3 {
+        for other in ["b", "c", "d", "e", "f"] {
+            assert_eq!(places(client, &id(other), 1).await, (false, 0));
+            assert_eq!(places(client, &id(other), -1).await, (true, 0));
+            assert_eq!(places(client, &id(other), -1).await, (true, 0));
+        }
+    }
+    for _ in 0..2 {
+        assert_eq!(places(client, &id("a"), -1).await, (true, 1));
+    }
+    assert_eq!(places(client, &id("b"), 1).await, (true, 0));
+    assert_eq!(places(client, &id("a"), 1).await, (false, 0));
+    // More than are known at a time.
+    let many: Vec<_> = (0..600).map(|number| format!("many-{number}")).collect();
+    for hits in [1, -1, 1] {
+        for id in &many {
+            let entries = [("user", "joe"), ("job", &**id)];
+            assert_eq!(places(client, &entries, hits).await, (hits < 0, 0), "{id}");
+        }
+    }
+    assert_eq!(places(client, &id("b"), -1).await, (true, 1));
+}
+
+/// The same where a request is refused as a whole.
+async fn ids_of_requests_refused_as_a_whole(client: &mut Client) {
+    let both = async |client: &mut Client, id: &str, hits| {
+        let of = |key| descriptor_with_hits(&[(key, "joe"), ("request", id)], hits);
+        let asked = request("whole", vec![of("user"), of("team")]);
+        let answer = client.should_rate_limit(asked).await.expect("an answer");
+        let answer = answer.into_inner();
+        (
+            answer.overall_code() == Code::Ok,
+            [0, 1].map(|index: usize| answer.statuses[index].limit_remaining),
+        )
+    };
+    assert_eq!(both(client, "a", 1).await, (true, [1, 0]));
+    for _ in 0..3 {
+        for id in ["b", "c"] {
+            assert!(!both(client, id, 1).await.0);
+            assert_eq!(both(client, id, -1).await, (true, [1, 0]), "{id}");
+        }
+    }
+    assert_eq!(both(client, "a", -1).await, (true, [2, 1]));
+    assert_eq!(both(client, "c", 1).await, (true, [1, 0]));
+    assert!(!both(client, "b", 1).await.0);
+    assert_eq!(both(client, "c", -1).await, (true, [2, 1]));
+}
+
+#[tokio::test]
+async fn an_id_that_is_sent_again_needs_a_place() {
+    let redis = RedisServer::start();
+    for environment in [
+        &[][..],
+        &[("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")],
+    ] {
+        let weir = Weir::start(LIMITS, environment);
+        let client = &mut weir.client().await;
+        ids_that_are_sent_again_need_places(client).await;
+        ids_of_requests_refused_as_a_whole(client).await;
+    }
+    redis.assert_every_key_expires();
 }
 
 /// The words of a page between two texts.

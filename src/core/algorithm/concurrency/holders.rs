@@ -1,60 +1,120 @@
-//! The state of a `concurrency` key: its holders, and the tombstones of releases whose ids held
-//! nothing.
+//! The state of a `concurrency` key: its holders, and marks of ids that hold nothing and were asked
+//! for a moment ago.
 //!
 //! Each set is found by id and by time, so that a step takes O(log n), and besides that drops what
-//! has expired: each holder once.
+//! has expired: each entry once.
+//!
+//! The time of an entry is rounded down to a multiple of [`NUMBERS`] ticks. Less a small number it
+//! is the stamp of the entry, which is one member with one score in Redis.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{HolderId, MOST_TOMBSTONES, TOMBSTONE_LIFE};
+use super::{HolderId, MARK_LIFE, MOST_MARKS};
 
-/// Who holds places.
+/// How many numbers a stamp can have.
+pub(super) const NUMBERS: u64 = 16;
+
+/// An id that holds places, or without any a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The tick of its acquire.
-    pub since: u64,
-    /// How many places; never zero.
+    /// The tick of its acquire, or of what the mark is of, less a number: how many acquires have
+    /// joined the holder, or which [`Mark`] it is.
+    pub stamp: u64,
+    /// How many places; zero for a mark.
     pub places: u64,
+}
+
+/// Why an id without places is remembered. The values are the numbers in its stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// It was released, and nothing is known of an acquire: that is still to come.
+    Early = 0,
+    /// The same, and the acquire has come.
+    Overtaken = 1,
+    /// It was refused, or was released when it held places.
+    Over = 2,
+}
+
+impl Holder {
+    /// Of so many places from this tick on.
+    pub(super) const fn new(now: u64, places: u64) -> Self {
+        let stamp = now - now % NUMBERS;
+        Self { stamp, places }
+    }
+
+    pub(super) const fn mark(mark: Mark, now: u64) -> Self {
+        Self::new(now, 0).with_number(mark as u64)
+    }
+
+    pub(super) const fn number(self) -> u64 {
+        (NUMBERS - self.stamp % NUMBERS) % NUMBERS
+    }
+
+    pub(super) const fn with_number(self, number: u64) -> Self {
+        Self {
+            stamp: self.since().saturating_sub(number),
+            ..self
+        }
+    }
+
+    /// The tick of its acquire, or of what the mark is of.
+    pub(super) const fn since(self) -> u64 {
+        self.stamp.next_multiple_of(NUMBERS)
+    }
 }
 
 /// The holders of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
     by_id: BTreeMap<HolderId, Holder>,
+    /// Without marks.
     by_time: BTreeSet<(u64, HolderId)>,
     /// Of all holders, with those that have expired.
     used: u64,
-    /// By id: the tick of the release.
-    tombstones: BTreeMap<HolderId, u64>,
     /// The oldest first.
-    tombstones_by_time: BTreeSet<(u64, Reverse<HolderId>)>,
+    marks_by_time: BTreeSet<(u64, Reverse<HolderId>)>,
 }
 
 impl FromIterator<(HolderId, Holder)> for Holders {
     fn from_iter<I: IntoIterator<Item = (HolderId, Holder)>>(all: I) -> Self {
         let mut holders = Self::default();
         all.into_iter()
-            .for_each(|(id, holder)| holders.insert(id, holder));
+            .for_each(|(id, holder)| holders.set(id, holder));
         holders
     }
 }
 
-/// Whether what began at `since` and lasts for `life` is there at `now`. A clock that went back is
-/// behind by at most as much, or `since` is none of this clock.
-const fn is_live(since: u64, now: u64, life: u64) -> bool {
-    since + life > now && since <= now + life
+/// Whether what has this stamp and lasts for `life` is over at `now`.
+const fn is_past(stamp: u64, now: u64, life: u64) -> bool {
+    stamp.next_multiple_of(NUMBERS) + life <= now
+}
+
+/// Whether the stamp is none of this clock: one that went back is behind by at most `life`.
+const fn is_ahead(stamp: u64, now: u64, life: u64) -> bool {
+    stamp.next_multiple_of(NUMBERS) > now + life
+}
+
+const fn is_live(stamp: u64, now: u64, life: u64) -> bool {
+    !is_past(stamp, now, life) && !is_ahead(stamp, now, life)
+}
+
+/// The entries of a set by time that are not live.
+fn expired<I>(
+    by_time: &BTreeSet<(u64, I)>,
+    now: u64,
+    life: u64,
+) -> impl Iterator<Item = &(u64, I)> {
+    let past = by_time.iter();
+    let past = past.take_while(move |(stamp, _)| is_past(*stamp, now, life));
+    let ahead = by_time.iter().rev();
+    past.chain(ahead.take_while(move |(stamp, _)| is_ahead(*stamp, now, life)))
 }
 
 impl Holders {
-    /// All holders, in the order of their ids, with those that have expired.
+    /// All holders and marks, in the order of their ids, with those that have expired.
     pub fn iter(&self) -> impl Iterator<Item = (HolderId, Holder)> {
         self.by_id.iter().map(|(&id, &holder)| (id, holder))
-    }
-
-    /// All tombstones, in the order of their ids, each with the tick of its release.
-    pub fn tombstones(&self) -> impl Iterator<Item = (HolderId, u64)> {
-        self.tombstones.iter().map(|(&id, &at)| (id, at))
     }
 
     /// The bytes that it takes at most: a node of a tree has space for 11 entries, five at least
@@ -63,105 +123,70 @@ impl Holders {
     pub fn bytes(&self) -> usize {
         let tree =
             |entries: usize, entry_bytes: usize| entries.div_ceil(5) * (11 * entry_bytes + 32);
-        let (holders, tombstones) = (self.by_id.len(), self.tombstones.len());
-        let of_holders = tree(holders, size_of::<(HolderId, Holder)>())
-            + tree(holders, size_of::<(u64, HolderId)>());
-        size_of::<Self>() + of_holders + 2 * tree(tombstones, size_of::<(HolderId, u64)>())
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_id.is_empty() && self.tombstones.is_empty()
+        let by_time = [self.by_time.len(), self.marks_by_time.len()];
+        size_of::<Self>()
+            + tree(self.by_id.len(), size_of::<(HolderId, Holder)>())
+            + by_time
+                .map(|entries| tree(entries, size_of::<(u64, HolderId)>()))
+                .iter()
+                .sum::<usize>()
     }
 
     /// The places of all holders that have not expired.
     pub(super) fn used(&self, now: u64, life: u64) -> u64 {
-        let expired = self
-            .expired(now, life)
-            .filter_map(|(_, id)| self.by_id.get(id));
+        let expired = expired(&self.by_time, now, life).filter_map(|(_, id)| self.by_id.get(id));
         self.used - expired.map(|holder| holder.places).sum::<u64>()
-    }
-
-    fn expired(&self, now: u64, life: u64) -> impl Iterator<Item = &(u64, HolderId)> {
-        let old = self
-            .by_time
-            .iter()
-            .take_while(move |(since, _)| since + life <= now);
-        old.chain(
-            self.by_time
-                .iter()
-                .rev()
-                .take_while(move |(since, _)| *since > now + life),
-        )
     }
 
     /// The holder of this id, if it has not expired.
     pub(super) fn find(&self, id: HolderId, now: u64, life: u64) -> Option<Holder> {
-        self.by_id
-            .get(&id)
-            .copied()
-            .filter(|holder| is_live(holder.since, now, life))
+        let holder = self.by_id.get(&id)?;
+        (holder.places > 0 && is_live(holder.stamp, now, life)).then_some(*holder)
     }
 
-    /// Whether an id was released that held nothing.
-    pub(super) fn is_released(&self, id: HolderId, now: u64) -> bool {
-        self.tombstones
-            .get(&id)
-            .is_some_and(|&at| is_live(at, now, TOMBSTONE_LIFE.micros()))
+    /// The mark of this id, if it has not expired.
+    pub(super) fn mark(&self, id: HolderId, now: u64) -> Option<(Mark, Holder)> {
+        let known = self.by_id.get(&id)?;
+        let mark = match known.number() {
+            0 => Mark::Early,
+            1 => Mark::Overtaken,
+            _ => Mark::Over,
+        };
+        let is_live = known.places == 0 && is_live(known.stamp, now, MARK_LIFE.micros());
+        is_live.then_some((mark, *known))
     }
 
     pub(super) fn drop_expired(&mut self, now: u64, life: u64) {
-        let expired: Vec<HolderId> = self.expired(now, life).map(|&(_, id)| id).collect();
+        let holders = expired(&self.by_time, now, life).map(|&(_, id)| id);
+        let marks = expired(&self.marks_by_time, now, MARK_LIFE.micros());
+        let expired: Vec<HolderId> = holders.chain(marks.map(|(_, id)| id.0)).collect();
         for id in expired {
             self.remove(id);
         }
-        let is_old = |&at: &u64| !is_live(at, now, TOMBSTONE_LIFE.micros());
-        while let Some(id) = self
-            .tombstones_by_time
-            .first()
-            .filter(|(at, _)| is_old(at))
-            .map(|&(_, Reverse(id))| id)
-        {
-            self.exhume(id);
-        }
-        while let Some(id) = self
-            .tombstones_by_time
-            .last()
-            .filter(|(at, _)| is_old(at))
-            .map(|&(_, Reverse(id))| id)
-        {
-            self.exhume(id);
-        }
     }
 
-    pub(super) fn insert(&mut self, id: HolderId, holder: Holder) {
+    /// Sets what an id holds. A mark more than there may be replaces the oldest.
+    pub(super) fn set(&mut self, id: HolderId, holder: Holder) {
         self.remove(id);
         self.by_id.insert(id, holder);
-        self.by_time.insert((holder.since, id));
-        self.used += holder.places;
-    }
-
-    pub(super) fn remove(&mut self, id: HolderId) {
-        if let Some(holder) = self.by_id.remove(&id) {
-            self.by_time.remove(&(holder.since, id));
-            self.used -= holder.places;
+        if holder.places > 0 {
+            self.by_time.insert((holder.stamp, id));
+            self.used += holder.places;
+            return;
         }
-    }
-
-    /// Leaves a tombstone, in place of the oldest if there are too many.
-    pub(super) fn bury(&mut self, id: HolderId, now: u64) {
-        self.exhume(id);
-        if self.tombstones.len() >= MOST_TOMBSTONES
-            && let Some(&(_, Reverse(oldest))) = self.tombstones_by_time.first()
+        if self.marks_by_time.len() >= MOST_MARKS
+            && let Some(&(_, Reverse(oldest))) = self.marks_by_time.first()
         {
-            self.exhume(oldest);
+            self.remove(oldest);
         }
-        self.tombstones.insert(id, now);
-        self.tombstones_by_time.insert((now, Reverse(id)));
+        self.marks_by_time.insert((holder.stamp, Reverse(id)));
     }
 
-    fn exhume(&mut self, id: HolderId) {
-        if let Some(at) = self.tombstones.remove(&id) {
-            self.tombstones_by_time.remove(&(at, Reverse(id)));
+    fn remove(&mut self, id: HolderId) {
+        if let Some(holder) = self.by_id.remove(&id) {
+            self.by_time.remove(&(holder.stamp, id));
+            self.marks_by_time.remove(&(holder.stamp, Reverse(id)));
+            self.used -= holder.places;
         }
     }
 }

@@ -33,64 +33,73 @@ fn ask(limit: &Algorithm, id: &[u8], state: Option<State>, now: u64, hits: i64) 
 /// What the algorithm means, without any order.
 #[derive(Default)]
 struct Naive {
-    holders: Vec<(u8, u64, u64)>,
-    tombstones: Vec<(u8, u64)>,
+    /// Ids with their times, places, and acquires that joined.
+    holders: Vec<(u8, u64, u64, u8)>,
+    marks: Vec<(u8, u64, Mark)>,
 }
 
 impl Naive {
     fn ask(&mut self, id: u8, hits: i64, now: u64, (limit, life): (u64, u64)) -> (bool, u64) {
-        let is_held = |&(_, since, _): &(u8, u64, u64)| since + life > now && since <= now + life;
-        let used = |holders: &[(u8, u64, u64)]| {
-            holders
-                .iter()
-                .filter(|one| is_held(one))
-                .map(|one| one.2)
-                .sum::<u64>()
+        let is_held =
+            |&(_, since, ..): &(u8, u64, u64, u8)| since + life > now && since <= now + life;
+        let is_known =
+            |&(_, then, _): &(u8, u64, Mark)| then + 2_000_000 > now && then <= now + 2_000_000;
+        let used = |holders: &[(u8, u64, u64, u8)]| {
+            let held = holders.iter().filter(|one| is_held(one));
+            held.map(|one| one.2).sum::<u64>()
         };
-        let taken = used(&self.holders);
-        let own = self
-            .holders
-            .iter()
-            .position(|one| one.0 == id && is_held(one));
-        let places = own.map_or(0, |own| self.holders[own].2);
-        let is_remembered =
-            |&(_, then): &(u8, u64)| then + 2_000_000 > now && then <= now + 2_000_000;
-        let is_released = self
-            .tombstones
-            .iter()
-            .any(|one| one.0 == id && is_remembered(one));
+        let (taken, present) = (used(&self.holders), now - now % 16);
+        let own = self.holders.iter().find(|one| one.0 == id && is_held(one));
+        let own = own.copied();
+        let places = own.map_or(0, |own| own.2);
+        let mark = self.marks.iter().find(|one| one.0 == id && is_known(one));
+        let mark = mark.copied().map(|(_, then, mark)| (then, mark));
+        let is_early = matches!(mark, Some((_, Mark::Early | Mark::Overtaken)));
         // A request that takes none needs no free place.
-        let others = if is_released { 0 } else { taken };
-        match u64::try_from(hits) {
-            Ok(0) => (places > 0 || others < limit, taken),
-            Ok(asked) if asked <= places => (true, taken),
-            Ok(asked) if others.saturating_add(asked - places) > limit => (false, taken),
-            Ok(_) if is_released => (true, taken),
-            Ok(asked) => {
-                match own {
-                    Some(own) => self.holders[own].2 = asked,
-                    None => {
-                        self.holders.retain(|one| one.0 != id);
-                        self.holders.push((id, now, asked));
-                    }
-                }
-                // A write drops all that has expired.
-                self.holders.retain(is_held);
-                self.tombstones.retain(&is_remembered);
-                (true, used(&self.holders))
+        let others = if is_early { 0 } else { taken };
+        let allowed = match u64::try_from(hits) {
+            Ok(0) => return (places > 0 || others < limit, taken),
+            Ok(asked) => asked <= places || others.saturating_add(asked - places) <= limit,
+            Err(_) => true,
+        };
+        let (mut holder, mut new) = (own, mark);
+        match (own, mark) {
+            (Some(own), _) if hits > 0 && allowed => {
+                holder = Some((
+                    id,
+                    own.1,
+                    hits.unsigned_abs().max(own.2),
+                    (own.3 + 1).min(15),
+                ));
             }
-            Err(_) => {
-                if own.is_some() {
-                    self.holders.retain(|one| one.0 != id);
-                } else {
-                    self.tombstones.retain(|&(other, _)| other != id);
-                    self.tombstones.push((id, now));
-                }
-                self.tombstones.retain(&is_remembered);
-                self.holders.retain(is_held);
-                (true, used(&self.holders))
+            (Some(own), _) if hits == TAKE_BACK && own.3 > 0 => {
+                holder = Some((id, own.1, own.2, own.3 - 1));
             }
+            (Some(_), _) if hits < 0 => (holder, new) = (None, Some((present, Mark::Over))),
+            (Some(_), _) => return (allowed, taken),
+            (None, Some((_, Mark::Early))) if hits < 0 && hits != TAKE_BACK => {
+                new = Some((present, Mark::Early));
+            }
+            (None, Some((then, Mark::Early))) if hits > 0 && allowed => {
+                new = Some((then, Mark::Overtaken));
+            }
+            (None, Some((_, Mark::Overtaken))) if hits < 0 => new = Some((present, Mark::Over)),
+            (None, Some((_, Mark::Early | Mark::Overtaken))) => return (allowed, taken),
+            (None, _) if hits > 0 && allowed => {
+                (holder, new) = (Some((id, present, hits.unsigned_abs(), 0)), None);
+            }
+            (None, None) if hits < 0 && hits != TAKE_BACK => new = Some((present, Mark::Early)),
+            (None, Some(_)) if hits < 0 => return (allowed, taken),
+            (None, _) => new = Some((present, Mark::Over)),
         }
+        self.holders.retain(|one| one.0 != id);
+        self.holders.extend(holder);
+        self.marks.retain(|one| one.0 != id);
+        self.marks.extend(new.map(|(then, mark)| (id, then, mark)));
+        // A write drops all that has expired.
+        self.holders.retain(is_held);
+        self.marks.retain(is_known);
+        (allowed, used(&self.holders))
     }
 }
 
@@ -100,7 +109,7 @@ proptest! {
     #[test]
     fn a_set_of_holders_is_what_a_list_of_them_is(
         places in 0_u64..6, life in 1_u64..40,
-        asks in prop::collection::vec((0_u8..6, prop_oneof![4 => Just(1_i64), 4 => Just(-1), 1 => Just(0), 2 => -3_i64..5, 1 => any::<i64>()],
+        asks in prop::collection::vec((0_u8..6, prop_oneof![4 => Just(1_i64), 4 => Just(-1), 1 => Just(0), 2 => -3_i64..5, 2 => Just(TAKE_BACK), 1 => any::<i64>()],
             prop_oneof![6 => 0_i64..2_000_000, 1 => 0_i64..60_000_000, 1 => -30_000_000_i64..0]), 1..60),
     ) {
         let life = Span::from_micros(life * 500_000);
@@ -138,30 +147,62 @@ proptest! {
 }
 
 #[test]
-fn tombstones_are_bounded_and_the_oldest_goes_first() {
+fn marks_are_bounded_and_the_oldest_goes_first() {
     let algorithm = limit(1, Span::from_secs(60));
     let mut state = None;
     let release = |state, number: usize, now| {
         let (step, _) = ask(&algorithm, &number.to_le_bytes(), state, now, -1);
         step.state
     };
-    for number in 0..=MOST_TOMBSTONES {
-        state = release(state, number, START + number as u64);
+    let at = |number: usize| START + NUMBERS * number as u64;
+    for number in 0..=MOST_MARKS {
+        state = release(state, number, at(number));
     }
     let Some(State::Holders(holders)) = &state else {
         panic!("{state:?}")
     };
-    assert_eq!(holders.tombstones().count(), MOST_TOMBSTONES);
-    let now = START + MOST_TOMBSTONES as u64;
+    assert_eq!(holders.iter().count(), MOST_MARKS);
     let used = |number: usize| {
+        let now = at(MOST_MARKS);
         let (step, _) = ask(&algorithm, &number.to_le_bytes(), state.clone(), now, 1);
         step.verdict.used
     };
     assert_eq!(
-        (used(0), used(1), used(MOST_TOMBSTONES)),
+        (used(0), used(1), used(MOST_MARKS)),
         (1, 0, 0),
         "the first is forgotten"
     );
+}
+
+/// Acquires whose answers are lost, and retries of their callers, in any order.
+#[test]
+fn an_acquire_that_is_taken_back_leaves_its_place_to_a_retry() {
+    let algorithm = limit(2, Span::from_secs(60));
+    let used = |asks: &[i64]| {
+        let mut state = None;
+        for (index, &hits) in asks.iter().enumerate() {
+            let (step, _) = ask(&algorithm, b"a", state, START + index as u64, hits);
+            state = step.state;
+        }
+        let (step, _) = ask(&algorithm, b"b", state, START + 99, 0);
+        step.verdict.used
+    };
+    for (asks, expected) in [
+        (&[1, TAKE_BACK][..], 0),
+        (&[1, 1, TAKE_BACK], 1),
+        (&[1, 1, TAKE_BACK, TAKE_BACK], 0),
+        (&[1, TAKE_BACK, 1], 1),
+        (&[1, TAKE_BACK, -1, 1], 1),
+        (&[1, 1, TAKE_BACK, -1], 0),
+        (&[TAKE_BACK, 1], 1),
+        (&[-1, TAKE_BACK, 1], 0),
+        (&[-1, 1, TAKE_BACK, 1], 1),
+        (&[2, 1, TAKE_BACK], 2),
+    ] {
+        assert_eq!(used(asks), expected, "{asks:?}");
+    }
+    let joined = [&[1; 40][..], &[TAKE_BACK; 40]].concat();
+    assert_eq!(used(&joined), 0, "as many as are counted");
 }
 
 #[test]

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use super::request::{CheckPosition, Request};
 use super::script;
-use crate::core::algorithm::concurrency::{Change, HolderId};
+use crate::core::algorithm::concurrency::{Change, HolderId, TAKE_BACK};
 use crate::core::algorithm::{Algorithm, FixedWindow, LARGEST_COUNT, SCRIPT_PARAMETERS};
 use crate::core::time::{MAX_SAFE_INTEGER, Micros, Span};
 use crate::core::usage::{Settings, Summary, Tracking};
@@ -269,10 +269,13 @@ impl Call<'_> {
                 usize::from(check.modes.quota) + 2 * usize::from(check.modes.shadow)
             }
         };
-        let hits = check.hits.clamp(
-            -LARGEST_COUNT.cast_signed(),
-            check.algorithm.largest_charge().cast_signed(),
-        );
+        let hits = match check.hits {
+            ..0 if check.algorithm.has_holders() => -1 - i64::from(check.hits == TAKE_BACK),
+            hits => hits.clamp(
+                -LARGEST_COUNT.cast_signed(),
+                check.algorithm.largest_charge().cast_signed(),
+            ),
+        };
         Run {
             limit_and_modes: 4 * limit + modes,
             checks: 1,

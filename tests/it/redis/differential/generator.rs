@@ -2,7 +2,7 @@
 //! go back, limits that change.
 
 use super::*;
-use weir::core::algorithm::concurrency::{LARGEST_LIMIT, LONGEST_DURATION};
+use weir::core::algorithm::concurrency::{LARGEST_LIMIT, LONGEST_DURATION, TAKE_BACK};
 
 /// Zones of calendars: half hours, both hemispheres, midnights that do not exist.
 const ZONES: [&str; 6] = [
@@ -212,7 +212,7 @@ impl Generator {
             return random.i64(-2..6);
         }
         if limit.has_holders() && random.u8(..3) > 0 {
-            return if random.bool() { 1 } else { -1 };
+            return [1, 1, 1, -1, -1, TAKE_BACK][random.usize(..6)];
         }
         match random.u8(..24) {
             0..3 => 0,

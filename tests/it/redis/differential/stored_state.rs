@@ -13,8 +13,8 @@ pub enum Stored {
     Packed(Vec<i64>),
     /// The newest tick or bucket, and the hits of each tick or bucket that has any.
     Log(Option<u64>, Vec<(u64, u64)>),
-    /// Ids, and since when each holds how many places; ids, and when each was released.
-    Holders(Vec<(Vec<u8>, u64, u64)>, Vec<(Vec<u8>, u64)>),
+    /// Ids, and since when each holds how many places, or with none is marked.
+    Holders(Vec<(Vec<u8>, u64, u64)>),
     Unreadable(Vec<u8>),
 }
 
@@ -66,8 +66,7 @@ pub fn of_reply(reply: &Value, like: Option<&Stored>) -> Option<Stored> {
 
 /// As `lua/concurrency.lua` describes it.
 fn of_members(members: &[Value]) -> Stored {
-    let (mut holders, mut tombstones, mut weights, mut more) =
-        (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut holders, mut weights, mut more) = (Vec::new(), Vec::new(), 0);
     for pair in members.as_chunks::<2>().0 {
         let [Value::BulkString(member), Value::BulkString(score)] = pair else {
             panic!("{pair:?}")
@@ -77,10 +76,10 @@ fn of_members(members: &[Value]) -> Stored {
             .expect("a score") as i64;
         match (&member[..], member.len()) {
             (b"x", 1) => more = -score,
-            ([b't', id @ ..], 17) => {
-                tombstones.push((id.to_vec(), (-score - (1 << 20)).cast_unsigned()));
-            }
             ([b'w', id @ ..], 17) => weights.push((id.to_vec(), (-score).cast_unsigned())),
+            (id, 16) if score < 0 => {
+                holders.push((id.to_vec(), (-score - (1 << 20)).cast_unsigned(), 0));
+            }
             (id, 16) => holders.push((id.to_vec(), score.cast_unsigned(), 1)),
             _ => panic!("{pair:?}"),
         }
@@ -96,13 +95,12 @@ fn of_members(members: &[Value]) -> Stored {
         more,
         holders
             .iter()
-            .map(|(.., places)| places.cast_signed() - 1)
+            .map(|(.., places)| places.saturating_sub(1).cast_signed())
             .sum::<i64>(),
         "the sum of all places"
     );
     holders.sort();
-    tombstones.sort();
-    Stored::Holders(holders, tombstones)
+    Stored::Holders(holders)
 }
 
 /// The key's name in Redis.
@@ -120,14 +118,9 @@ pub fn of_state(state: &State) -> Option<Stored> {
         State::Holders(all) => {
             let holders: Vec<_> = all
                 .iter()
-                .map(|(id, holder)| (id.0.to_vec(), holder.since, holder.places))
+                .map(|(id, holder)| (id.0.to_vec(), holder.stamp, holder.places))
                 .collect();
-            let tombstones: Vec<_> = all
-                .tombstones()
-                .map(|(id, at)| (id.0.to_vec(), at))
-                .collect();
-            return (!holders.is_empty() || !tombstones.is_empty())
-                .then_some(Stored::Holders(holders, tombstones));
+            return (!holders.is_empty()).then_some(Stored::Holders(holders));
         }
         State::FixedWindow { count, .. } => Stored::Text(count.to_string()),
         State::Tokens { last, level, units } => {
