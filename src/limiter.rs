@@ -19,6 +19,7 @@ mod draws;
 pub mod failure_policies;
 pub mod leases;
 pub mod outages;
+mod places;
 mod trials;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use denial_cache::DenialCache;
 pub use failure_policies::FailurePolicies;
 use failure_policies::PartialDecisions;
 pub use leases::Leases;
+pub use places::{Placed, Places};
 
 /// How long a decision may take, and how many requests may be held.
 #[derive(Clone, Copy, Debug)]
@@ -193,7 +195,8 @@ impl Limiter {
                     max_hold: Span::ZERO,
                 });
         }
-        let delay = if is_shaped {
+        // `decide_places` holds the others.
+        let delay = if is_shaped && !checks.has_holders() {
             longest_delay(checks, &decisions)
         } else {
             Span::ZERO

@@ -3,7 +3,11 @@
 //! `WEIR_WRITE=1 cargo test --lib bounds_tests` prints the tables into SECURITY.md. A bound is a
 //! number of bytes, a time, or a count.
 
-#![expect(clippy::cast_lossless, reason = "constants of several types")]
+#![allow(
+    clippy::cast_lossless,
+    clippy::unnecessary_cast,
+    reason = "constants of several types"
+)]
 
 use crate::core;
 use crate::desk;
@@ -80,8 +84,7 @@ macro_rules! rows {
     ($([$($row:tt)*])*) => { vec![$(rows!(@row $($row)*)),*] };
 }
 
-#[expect(clippy::too_many_lines, reason = "rows of a table")]
-fn grpc() -> Vec<Row> {
+fn connections() -> Vec<Row> {
     rows! {
         [count server::Options::default() => max_connections in service::server,
             "open connections, all, with enough memory and file descriptors ([memory](#memory))",
@@ -111,6 +114,11 @@ fn grpc() -> Vec<Row> {
         [count MAX_LOCAL_ERROR_RESETS in service::server::connection, "resets that Weir sends on a connection", "the connection is closed"]
         [count server::Options::default() => max_pending_resets in service::server, "resets by the client of calls that Weir has not begun",
             "the connection is closed"]
+    }
+}
+
+fn requests() -> Vec<Row> {
+    rows! {
         [bytes MAX_BYTES in service::server::body, "message for rate limits", "OUT_OF_RANGE"]
         [bytes MAX_BYTES in service::server::body, "message for rate limits that is compressed with gzip, when it is decompressed",
             "OUT_OF_RANGE, before it is decompressed"]
@@ -118,6 +126,9 @@ fn grpc() -> Vec<Row> {
         [time Budget::new(0) => arrives_within in service::server::body, "time for a message to arrive", "DEADLINE_EXCEEDED"]
         [time Budget::new(0) => taken_within in service::server::body, "time for an answer to be taken",
             "the stream is reset, or the connection is closed"]
+        [bytes MAX_UNREAD_BYTES in service::server::unread, "answers to acquires of `concurrency` limits that their clients may not have read, each worker",
+            "the oldest count as read"]
+        [time READ_WITHIN in service::server::unread, "time after which such an answer counts as read", ""]
         [time Budget::new(0) => streams_within in service::server::body, "age of a stream of reflection", "it ends"]
         [text "half of the [memory](#memory) for it",
             "what clients leave unfinished, all: parts of messages and of header blocks, answers that are not taken, streams of health and reflection, TLS handshakes, JSON requests",
@@ -142,7 +153,7 @@ fn grpc() -> Vec<Row> {
         [count LARGEST_LIMIT in core::algorithm::concurrency, "places of a `concurrency` limit, and so the holders of a key", "the file is refused"]
         [span LONGEST_DURATION in core::algorithm::concurrency, "`max_duration` of such a limit, after which a lost holder expires",
             "the file is refused"]
-        [count MOST_MARKS in core::algorithm::concurrency, "released ids of a key that held nothing, which are remembered",
+        [count MOST_MARKS in core::algorithm::concurrency, "ids of a key that hold no place and are remembered: refused, released or taken back",
             "the oldest is forgotten"]
         [span MARK_LIFE in core::algorithm::concurrency, "the time for which they are remembered", ""]
         [count MAX_WAITING in store::redis::usage::queue,
@@ -261,7 +272,10 @@ fn dns() -> Vec<Row> {
 
 fn tables() -> [(&'static str, Vec<Row>); 7] {
     [
-        ("grpc", grpc()),
+        (
+            "grpc",
+            connections().into_iter().chain(requests()).collect(),
+        ),
         ("http", http()),
         ("pages", pages()),
         ("control-plane", control_plane()),

@@ -147,15 +147,26 @@ impl FailurePolicies {
         decisions: &Decisions,
         at: impl FnOnce() -> Arrival,
     ) {
+        let is_open = |index: CheckIndex| !matches!(decisions[index.0], Decision::Local(..));
+        self.release(checks, is_open, at);
+    }
+
+    /// The same for the releases of which `is_open` is true.
+    pub fn release(
+        &self,
+        checks: &Checks,
+        is_open: impl Fn(CheckIndex) -> bool,
+        at: impl FnOnce() -> Arrival,
+    ) {
         let is_release = |check: &Check| {
             check.hits < 0
                 && check.on_store_failure == OnStoreFailure::Local
                 && check.algorithm.has_holders()
                 && self.local.contains(checks.key(check))
         };
-        let open = checks.indexed().filter(|(index, check)| {
-            !matches!(decisions[index.0], Decision::Local(..)) && is_release(check)
-        });
+        let open = checks
+            .indexed()
+            .filter(|(index, check)| is_open(*index) && is_release(check));
         let picked: CheckIndices = open.map(|(index, _)| index).collect();
         if !picked.is_empty() {
             let releases = checks.subset(&picked, |algorithm| algorithm, |_| true);

@@ -40,7 +40,7 @@ impl Limiter {
     pub async fn decide_with_trials(
         &self,
         checks: &Arc<Checks>,
-        trials: &Trials,
+        trials: &Arc<Checks>,
         timeout: Option<Duration>,
         parent: &TraceSpan,
     ) -> (Decisions, Answers) {
@@ -55,7 +55,7 @@ impl Limiter {
                 let answers = tried.now_or_never();
                 (
                     decisions,
-                    answers.unwrap_or_else(|| Answers::failed(trials.checks.len(), ABANDONED)),
+                    answers.unwrap_or_else(|| Answers::failed(trials.len(), ABANDONED)),
                 )
             }
             Either::Left((decisions, tried)) => (decisions, tried.await),
@@ -65,7 +65,7 @@ impl Limiter {
 
     /// What the trials have left.
     pub async fn look_at_trials(&self, trials: &Trials) -> Decisions {
-        let answers = self.ask_trials(trials, None).await;
+        let answers = self.ask_trials(&trials.checks, None).await;
         answers
             .checks
             .into_iter()
@@ -73,7 +73,7 @@ impl Limiter {
             .collect()
     }
 
-    async fn ask_trials(&self, trials: &Trials, timeout: Option<Duration>) -> Answers {
+    async fn ask_trials(&self, trials: &Arc<Checks>, timeout: Option<Duration>) -> Answers {
         let left = timeout.map(less_reserve);
         let budget = Budget {
             deadline: Instant::now()
@@ -83,8 +83,6 @@ impl Limiter {
             // As for a real limit. Nothing is held.
             max_hold: left.map_or(Span::MAX, Span::from),
         };
-        self.store
-            .decide(&trials.checks, &trials.checks.indices(), budget)
-            .await
+        self.store.decide(trials, &trials.indices(), budget).await
     }
 }

@@ -129,19 +129,28 @@ impl Rls {
         let mut plan =
             Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
         plan.count_holders(|limit| live.tallies.gauge(limit));
-        let decisions = match (&plan.trials, self.limiter.decide_at_once(&plan, span)) {
-            (_, Some(decisions)) => decisions,
-            (None, None) => self.limiter.decide(&plan.checks, timeout, span).await,
-            // In a box of its own: it would make the calls of all others larger.
-            (Some(trials), None) => {
-                let (decisions, answers) =
-                    Box::pin(
-                        self.limiter
-                            .decide_with_trials(&plan.checks, trials, timeout, span),
-                    )
-                    .await;
-                live.tallies.observe_trials(self.core, trials, &answers);
-                decisions
+        let mut places = None;
+        // Futures that few calls need have boxes of their own: they would make all others larger.
+        let decisions = if plan.checks.has_holders() {
+            let placed = Box::pin(self.limiter.decide_places(&plan, timeout, span)).await;
+            if let (Some(trials), Some(answers)) = (&plan.trials, &placed.trials) {
+                live.tallies.observe_trials(self.core, trials, answers);
+            }
+            places = placed.places;
+            placed.decisions
+        } else {
+            match (&plan.trials, self.limiter.decide_at_once(&plan, span)) {
+                (_, Some(decisions)) => decisions,
+                (None, None) => self.limiter.decide(&plan.checks, timeout, span).await,
+                (Some(trials), None) => {
+                    let (checks, tried) = (&plan.checks, &trials.checks);
+                    let decided = self
+                        .limiter
+                        .decide_with_trials(checks, tried, timeout, span);
+                    let (decisions, answers) = Box::pin(decided).await;
+                    live.tallies.observe_trials(self.core, trials, &answers);
+                    decisions
+                }
             }
         };
         let outcomes = plan.outcomes(&decisions);
@@ -163,7 +172,7 @@ impl Rls {
         if reply.shadowed {
             self.metrics.global_shadow(self.core);
         }
-        Ok(reply.answer)
+        Ok(reply.answer.with(places))
     }
 
     /// Counts a request that fails.

@@ -23,6 +23,7 @@ mod reset_log;
 mod socket;
 mod stream;
 pub(crate) mod tls;
+pub(crate) mod unread;
 pub(crate) mod wait_permits;
 pub(crate) mod wire;
 mod worker;

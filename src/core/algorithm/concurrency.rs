@@ -214,10 +214,9 @@ impl Concurrency {
             places: moved,
         };
         let used = used - places + next.places;
-        let holders = self.changed(state, id, next, now);
+        let state = self.changed(state, id, next, now);
         let (verdict, keep_for) = (self.verdict(allowed, used, hits), self.keep_for(used));
-        let step = Step::changed(verdict, State::Holders(holders), keep_for);
-        (step, change)
+        (Step::changed(verdict, state, keep_for), change)
     }
 
     /// The state after an acquire of a request that is refused as a whole: its id is known, as that
@@ -238,18 +237,18 @@ impl Concurrency {
                 return None;
             }
         }
-        let holders = self.changed(state, id, Holder::mark(Mark::Over, now), now);
-        Some((State::Holders(holders), self.keep_for(used)))
+        let state = self.changed(state, id, Holder::mark(Mark::Over, now), now);
+        Some((state, self.keep_for(used)))
     }
 
-    fn changed(&self, state: Option<State>, id: HolderId, next: Holder, now: u64) -> Box<Holders> {
+    fn changed(&self, state: Option<State>, id: HolderId, next: Holder, now: u64) -> State {
         let mut holders = match state {
             Some(State::Holders(holders)) => holders,
             _ => Box::default(),
         };
         holders.drop_expired(now, self.max_duration);
         holders.set(id, next);
-        holders
+        State::Holders(holders)
     }
 }
 

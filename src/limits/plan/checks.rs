@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::concurrency::{Change, Gauge, HolderId};
+use crate::core::algorithm::concurrency::{Change, Gauge, HolderId, TAKE_BACK};
 use crate::core::algorithm::{Algorithm, Arrival, State, Step};
 use crate::core::time::Micros;
 use crate::core::usage::Tracking;
@@ -167,6 +167,30 @@ impl Checks {
         !self.holders.is_empty()
     }
 
+    /// The checks that acquire places of limits of requests in flight.
+    pub fn acquires(&self) -> impl Iterator<Item = CheckIndex> {
+        let all = self.holders.iter().map(|holding| holding.check);
+        all.filter(|&check| self[check].hits > 0)
+    }
+
+    /// The acquires at `picked`, each as the check that takes it back.
+    #[must_use]
+    pub fn taken_back(&self, picked: &[CheckIndex]) -> Self {
+        let mut checks = self.subset(picked, |algorithm| algorithm, |_| true);
+        checks.commit = Commit::Each;
+        for check in &mut checks.list {
+            check.hits = TAKE_BACK;
+        }
+        checks
+    }
+
+    /// The bytes of memory that these checks take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let of_each = size_of::<Check>() + size_of::<Holding>();
+        size_of::<Self>() + self.keys.capacity() + self.list.len() * of_each
+    }
+
     /// Decides a check on the state of its key. Adds to `changes` what it took or gave back of a
     /// limit of requests in flight.
     #[must_use]
@@ -269,6 +293,12 @@ impl Checks {
     #[must_use]
     pub fn key(&self, check: &Check) -> &[u8] {
         &self.keys[check.key.clone()]
+    }
+
+    /// Whether a refused request counts in none of its checks.
+    #[must_use]
+    pub fn is_all_or_none(&self) -> bool {
+        self.commit == Commit::AllOrNone
     }
 
     /// Whether a check may go to a Redis that counts limits per second alone. Checks that commit all

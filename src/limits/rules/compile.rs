@@ -110,9 +110,7 @@ pub(crate) fn rules_of(text: &str) -> Rules {
         text: text.into(),
     };
     let compiled = compile(&[file], &Options::default());
-    compiled
-        .unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
-        .rules
+    compiled.expect("limits without a mistake").rules
 }
 
 /// Compiles files, in the order given.

@@ -17,6 +17,7 @@ mod structured;
 use crate::core::ask::Ask;
 use crate::core::proto::rate_limit_response::Code;
 use crate::core::verdict::StoreError;
+use crate::limiter::Places;
 use crate::limits::plan::Outcomes;
 use bytes::{Buf, Bytes};
 use encode::{Extras, encode};
@@ -85,9 +86,10 @@ pub struct HeaderNames {
     pub reset: String,
 }
 
-/// An encoded `RateLimitResponse` behind the five-byte prefix of a gRPC message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Framed(Bytes);
+/// An encoded `RateLimitResponse` behind the five-byte prefix of a gRPC message, and the places
+/// that its request has acquired.
+#[derive(Debug)]
+pub struct Framed(Bytes, Option<Box<Places>>);
 
 /// The length of the prefix of a gRPC message: one byte that says whether it is compressed (never),
 /// four bytes of length, big-endian. Source: "gRPC over HTTP2", Length-Prefixed-Message.
@@ -102,20 +104,30 @@ impl Framed {
             [&[0][..], &(message.len() as u32).to_be_bytes(), message]
                 .concat()
                 .into(),
+            None,
         )
     }
 
-    /// The prefix and the message.
-    #[must_use]
-    pub fn bytes(self) -> Bytes {
-        self.0
+    /// The answer to a request that has acquired these places.
+    pub(crate) fn with(self, places: Option<Box<Places>>) -> Self {
+        Self(self.0, places)
     }
 
-    /// The message without the prefix.
+    /// The prefix and the message; and the places, to be told when these are delivered.
     #[must_use]
-    pub fn message(mut self) -> Bytes {
-        self.0.advance(PREFIX_BYTES);
-        self.0
+    pub fn into_parts(self) -> (Bytes, Option<Box<Places>>) {
+        (self.0, self.1)
+    }
+
+    /// The message without the prefix, which is on its way.
+    #[must_use]
+    pub fn message(self) -> Bytes {
+        let Self(mut bytes, places) = self;
+        if let Some(places) = places {
+            places.delivered();
+        }
+        bytes.advance(PREFIX_BYTES);
+        bytes
     }
 }
 

@@ -33,6 +33,7 @@ use super::gzip::{Encoding, GRPC_ENCODING};
 use super::overload::{Lateness, Turn};
 use super::reply;
 use super::spawn;
+use super::unread::OfConnection;
 use super::wait_permits::WaitPermits;
 use crate::core::proto;
 use crate::observe::traces::TraceSpan;
@@ -63,6 +64,7 @@ pub(super) struct Calls<T, B, F> {
     pub(super) services: Arc<Services<T>>,
     pub(super) wait_permits: WaitPermits,
     pub(super) lateness: Arc<Lateness>,
+    pub(super) unread: Arc<OfConnection>,
     pub(super) begin: B,
     /// The allocation in which futures are polled for the first time; empty before the first. Most are ready then, so that
     /// the next call uses it again.
@@ -143,7 +145,8 @@ where
 
     /// Answers a call. An error means that the client has reset the stream.
     fn answer(&self, mut respond: SendResponse<Bytes>, answer: Answer) {
-        drop(reply::answer(&mut respond, answer, &self.services.budget));
+        let budget = &self.services.budget;
+        drop(reply::answer(&mut respond, answer, budget, &self.unread));
     }
 
     fn begin(
@@ -222,12 +225,12 @@ where
         mut respond: SendResponse<Bytes>,
         call: impl Future<Output = Answer> + Send + 'static,
     ) {
-        let services = Arc::clone(&self.services);
+        let (services, unread) = (Arc::clone(&self.services), Arc::clone(&self.unread));
         spawn(async move {
             let answer = AssertUnwindSafe(call).catch_unwind();
             if let Some(answer) = unless_reset(&mut respond, answer).await {
                 let answer = answer.unwrap_or_else(|_| Err(panicked(&services)));
-                let _ = reply::answer(&mut respond, answer, &services.budget);
+                let _ = reply::answer(&mut respond, answer, &services.budget, &unread);
             }
         });
     }

@@ -29,6 +29,7 @@ use super::overload::{Lateness, Overload};
 use super::socket::Socket;
 use super::stream::{Detached, attach};
 use super::tls::Session;
+use super::unread::{OfConnection, UnreadAnswers};
 use super::wait_permits::WaitPermits;
 use super::wire::{self, MAX_FRAME_BYTES, Wire};
 use super::{Options, Services};
@@ -120,6 +121,7 @@ pub(super) struct WorkerState<T> {
     services: Arc<Services<T>>,
     wait_permits: WaitPermits,
     pub(super) overload: Arc<Overload>,
+    unread: Arc<UnreadAnswers>,
     complaints: Arc<Complaints>,
     options: Options,
 }
@@ -151,6 +153,7 @@ impl<T> WorkerState<T> {
             services: Arc::new(services),
             wait_permits,
             overload,
+            unread: Arc::default(),
             complaints,
             options,
         }
@@ -165,10 +168,11 @@ pub(super) async fn serve<T: ShouldRateLimit>(
     let options = worker.options;
     let NewConnection { stream, tls, open } = connection;
     let lateness = Lateness::new(options.sheds_load.then(|| Arc::clone(&worker.overload)));
+    let unread = OfConnection::new(&worker.unread);
     // A client that sends nothing, disconnects, or speaks another protocol is not logged, and a
     // shutdown does not wait for it.
     let begun = tokio::select! {
-        begun = begin_http2(stream, tls, &lateness, &worker) => begun,
+        begun = begin_http2(stream, tls, &lateness, &unread, &worker) => begun,
         _ = draining(&mut phase) => return,
         () = open.must_end() => return,
     };
@@ -187,6 +191,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(
         services: Arc::clone(&worker.services),
         wait_permits: worker.wait_permits.clone(),
         lateness: Arc::clone(&lateness),
+        unread: Arc::clone(&unread),
         begin,
         begun: Box::pin(None),
     };
@@ -195,6 +200,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(
             match close {
                 Close::Graceful(grace) => {
                     http2.graceful_shutdown();
+                    unread.closing();
                     close_timers.spawn(async move {
                         sleep(grace).await;
                         Close::Now
@@ -203,6 +209,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(
                 Close::Now => return Poll::Ready(()),
                 Close::WithoutPong => {
                     metrics.http2().connection_ended(ConnectionError::NoPong);
+                    unread.broken();
                     return Poll::Ready(());
                 }
             }
@@ -218,6 +225,7 @@ pub(super) async fn serve<T: ShouldRateLimit>(
         Poll::Pending
     })
     .await;
+    unread.end();
 }
 
 /// HTTP/2 on a connection, when its client has sent the preface. `None`: it does not speak HTTP/2,
@@ -226,9 +234,11 @@ async fn begin_http2<T>(
     stream: Detached,
     tls: Option<Session>,
     lateness: &Arc<Lateness>,
+    unread: &Arc<OfConnection>,
     worker: &WorkerState<T>,
 ) -> Option<Http2> {
-    let socket = Socket::new(attach(stream).ok()?, Arc::clone(lateness));
+    let stream = attach(stream).ok()?;
+    let socket = Socket::new(stream, Arc::clone(lateness), Arc::clone(unread));
     let mut transport = match tls {
         None => Either::Left(socket),
         Some(session) => Either::Right(Box::new(Box::pin(session.resume(socket)).await.ok()?)),
@@ -247,6 +257,7 @@ async fn begin_http2<T>(
         budget.unfinished.clone(),
         Arc::clone(metrics),
     );
+    let wire = wire.with_unread(Arc::clone(unread));
     http2(worker.options).handshake(wire).await.ok()
 }
 

@@ -8,7 +8,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -22,6 +22,8 @@ use tonic::body::Body;
 
 use super::body::{Budget, CODEC_BYTES, STREAM_BYTES};
 use super::spawn;
+use super::unread::OfConnection;
+use crate::limiter::Places;
 use crate::net::bounds::Cut;
 use crate::service::rls::respond::Framed;
 
@@ -43,29 +45,43 @@ pub(super) fn answer(
     respond: &mut SendResponse<Bytes>,
     answer: Result<Framed, Status>,
     budget: &Budget,
+    unread: &Arc<OfConnection>,
 ) -> Result<(), h2::Error> {
-    let answer = match answer {
-        Ok(answer) => answer,
+    let (answer, places) = match answer {
+        Ok(answer) => answer.into_parts(),
         Err(status) => return respond.send_response(status.into_http(), true).map(drop),
     };
     let mut head = Response::new(());
     *head.headers_mut() = HEAD.clone();
     let mut stream = respond.send_response(head, false)?;
-    let answer = answer.bytes();
     stream.reserve_capacity(answer.len());
     if stream.capacity() < answer.len() {
         let (charge, limit) = (
             budget.unfinished.charge(STREAM_BYTES + answer.len()),
             budget.taken_within,
         );
+        let unread = Arc::clone(unread);
         spawn(async move {
             let sent = charge.within(limit, send(&mut stream, answer)).await;
-            let _ = unless_cut(&mut stream, sent).and_then(|()| stream.send_trailers(OK.clone()));
+            let _ = unless_cut(&mut stream, sent).and_then(|()| end(&mut stream, places, &unread));
         });
         return Ok(());
     }
     stream.send_data(answer, false)?;
-    stream.send_trailers(OK.clone())
+    end(&mut stream, places, unread)
+}
+
+/// Ends an answer. On an error its places are dropped.
+fn end(
+    stream: &mut SendStream<Bytes>,
+    places: Option<Box<Places>>,
+    unread: &OfConnection,
+) -> Result<(), h2::Error> {
+    stream.send_trailers(OK.clone())?;
+    if let Some(places) = places {
+        unread.queued(stream.stream_id().as_u32(), places);
+    }
+    Ok(())
 }
 
 /// Passes on the answer of a service.

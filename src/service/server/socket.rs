@@ -20,7 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::overload::Lateness;
-use super::stream::{Stream, client, unread};
+use super::stream::{Stream, client, failure, unread};
+use super::unread::OfConnection;
 
 /// The shortest time between two notes, and the most notes of a connection.
 const NOTE_INTERVAL: Duration = Duration::from_millis(1);
@@ -38,6 +39,7 @@ struct Arrived {
 pub(super) struct Socket {
     stream: Stream,
     lateness: Arc<Lateness>,
+    unread: Arc<OfConnection>,
     /// The bytes that were read so far.
     read: u64,
     /// Notes about bytes that wait, in order. Empty in good times.
@@ -45,10 +47,11 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(stream: Stream, lateness: Arc<Lateness>) -> Self {
+    pub(super) fn new(stream: Stream, lateness: Arc<Lateness>, unread: Arc<OfConnection>) -> Self {
         Self {
             stream,
             lateness,
+            unread,
             read: 0,
             arrived: VecDeque::new(),
         }
@@ -87,6 +90,22 @@ impl Socket {
         }
     }
 
+    /// The client has closed the connection, or closed it without reading everything: then the
+    /// kernel has noted an error, perhaps behind the end.
+    #[cold]
+    fn has_ended(&self) {
+        if failure(&self.stream).is_some() {
+            self.unread.broken();
+        }
+    }
+
+    fn written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Err(_)) = &polled {
+            self.unread.broken();
+        }
+        polled
+    }
+
     /// Bytes were read; they left no room for more if `may_be_more`.
     fn has_read(&mut self, bytes: usize, may_be_more: bool) {
         self.read += bytes as u64;
@@ -121,9 +140,13 @@ impl AsyncRead for Socket {
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         match polled {
             Poll::Ready(Ok(())) => {
-                self.has_read(buffer.filled().len() - before, buffer.remaining() == 0);
+                let bytes = buffer.filled().len() - before;
+                if bytes == 0 {
+                    self.has_ended();
+                }
+                self.has_read(bytes, buffer.remaining() == 0);
             }
-            Poll::Ready(Err(_)) => {}
+            Poll::Ready(Err(_)) => self.unread.broken(),
             Poll::Pending => self.lateness.caught_up(),
         }
         polled
@@ -136,7 +159,8 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(polled)
     }
 
     /// For TLS, whose answers may have several records.
@@ -145,7 +169,8 @@ impl AsyncWrite for Socket {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.written(polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -178,7 +203,8 @@ mod tests {
             let lateness = Lateness::new(worker);
             lateness.begin();
             let stream = attach(Either::Right(server)).expect("a runtime");
-            let mut socket = Socket::new(stream, lateness);
+            let unread = OfConnection::new(&Arc::default());
+            let mut socket = Socket::new(stream, lateness, unread);
             socket
                 .read_exact(&mut [0; 10])
                 .await

@@ -48,6 +48,15 @@ pub(super) fn detach(stream: Stream) -> io::Result<Detached> {
     })
 }
 
+/// Takes the error that the kernel has noted, if it has any.
+pub(super) fn failure(stream: &Stream) -> Option<io::Error> {
+    let noted = match stream {
+        Either::Left(stream) => stream.take_error(),
+        Either::Right(stream) => stream.take_error(),
+    };
+    noted.unwrap_or_else(Some)
+}
+
 /// The bytes that have arrived and are not read.
 ///
 /// # Errors

@@ -11,7 +11,8 @@
 //! A header list may have 256 KiB: with tracing, Envoy copies the `tracestate` of its client into
 //! the call, and a call that is refused for its headers lets that client pass.
 //!
-//! Of what is sent, resets are counted (`resets`).
+//! Of what is sent, resets are counted (`resets`). Resets that arrive and answers that leave are
+//! told to what keeps unread answers (`unread`), because h2 tells neither.
 
 mod authority;
 pub(crate) mod blocks;
@@ -26,6 +27,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::unread::OfConnection;
 use crate::net::bounds::{Charge, Unfinished};
 use crate::observe::metrics::Metrics;
 use authority::Authorities;
@@ -80,8 +82,15 @@ impl<S> Wire<S> {
                 frames: FrameWalker::default(),
                 code: 0,
                 metrics,
+                unread: None,
             },
         }
+    }
+
+    /// Tells which answers were written and which calls were reset.
+    pub(super) fn with_unread(mut self, unread: Arc<OfConnection>) -> Self {
+        self.resets.unread = Some(unread);
+        self
     }
 
     /// Looks at no authority, as after the first call of most connections.
@@ -131,6 +140,15 @@ impl<S> Wire<S> {
         })
     }
 
+    /// Tells which calls the client has reset.
+    fn reset(&mut self) {
+        for stream in self.blocks.resets.drain(..) {
+            if let Some(unread) = &self.resets.unread {
+                unread.reset(stream);
+            }
+        }
+    }
+
     /// Gives what is complete of the held bytes.
     fn give(&mut self, buffer: &mut ReadBuf<'_>) {
         let count = self.complete.min(buffer.remaining());
@@ -173,6 +191,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
                 let complete = this.blocks.follow(read, 0);
                 this.hold(&read[complete..]);
                 buffer.set_filled(before + complete);
+                this.reset();
                 if complete > 0 {
                     return Poll::Ready(Ok(()));
                 }
@@ -181,6 +200,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
                 this.hold(read);
                 buffer.set_filled(before);
                 this.complete = this.blocks.follow(&mut this.held, held);
+                this.reset();
             }
         }
         this.give(buffer);

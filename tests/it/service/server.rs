@@ -7,6 +7,7 @@ mod gzip;
 mod header_blocks;
 mod memory;
 mod overload;
+mod places;
 mod raw;
 mod resets;
 mod unfinished;

@@ -40,6 +40,13 @@ fn delayed(secs: u64) -> Options {
     }
 }
 
+fn burst(burst: u64) -> Options {
+    Options {
+        burst: Some(burst),
+        ..of_kind(AlgorithmKind::TokenBucket)
+    }
+}
+
 const SECOND: u64 = 1_000_000;
 
 #[test]
@@ -49,13 +56,7 @@ fn an_option_belongs_to_one_algorithm() {
         ("bucket_span", buckets(None, Some(SECOND), None)),
         ("subject_expiry", buckets(None, None, Some(SECOND))),
         ("max_delay", delayed(1)),
-        (
-            "burst",
-            Options {
-                burst: Some(1),
-                ..of_kind(AlgorithmKind::TokenBucket)
-            },
-        ),
+        ("burst", burst(1)),
     ];
     for (name, kind) in AlgorithmKind::OVER_TIME {
         for (option, own) in given {
@@ -75,10 +76,6 @@ fn an_option_belongs_to_one_algorithm() {
 #[test]
 fn an_error_names_the_option_and_a_valid_value() {
     let log = of_kind(AlgorithmKind::SlidingWindowLog);
-    let empty_burst = Options {
-        burst: Some(0),
-        ..of_kind(AlgorithmKind::TokenBucket)
-    };
     let free = Options {
         default_cost: Some(0),
         ..buckets(None, None, None)
@@ -102,7 +99,7 @@ fn an_error_names_the_option_and_a_valid_value() {
     };
     let expiry = buckets(Some(5 * SECOND), None, Some(64 * SECOND));
     for (limit, options, option, part) in [
-        (5, empty_burst, "burst", "is 0"),
+        (5, burst(0), "burst", "is 0"),
         (100_001, log, "algorithm", "sliding_window_buckets"),
         (5, delayed(3_153_600_001), "max_delay", "100 years"),
         (5, free, "default_cost", "is 0"),
@@ -148,7 +145,7 @@ fn an_error_names_the_option_and_a_valid_value() {
 }
 
 #[test]
-fn a_window_has_at_most_a_hundred_years() {
+fn an_error_names_a_window_that_is_too_long() {
     let too_long = Rate {
         unit: Unit::Year,
         unit_multiplier: 101,

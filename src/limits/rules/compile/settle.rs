@@ -398,6 +398,19 @@ pub(super) struct Settling<'a, 'f> {
 }
 
 impl<'a> Settling<'a, '_> {
+    /// A limit with `track_usage`, or its trial.
+    fn tracking(&self, settings: usage::Settings, limit: &Limit, is_trial: bool) -> Arc<Tracking> {
+        let levels = limit.levels.iter();
+        let levels = levels.map(|level| (level.key.clone(), level.value.clone()));
+        Arc::new(Tracking {
+            settings,
+            domain: limit.domain.clone(),
+            levels: levels.collect(),
+            is_trial,
+            is_in_slot_of_domain: self.process.commit == Commit::AllOrNone,
+        })
+    }
+
     /// The limit of a descriptor: that of its `rate_limit` or, in its place, of rows without a
     /// plan; and those of the plans that rows use.
     fn limits(&mut self, pending: PendingLimit) -> Option<(Limit, Vec<Limit>)> {
@@ -449,19 +462,17 @@ impl<'a> Settling<'a, '_> {
             );
         }
         let name = plan.map(|(_, name)| name);
-        let commit = self.process.commit;
         let trial = trial.and_then(|trial| {
-            let usage = trial
-                .usage
-                .map(|usage| tracking(usage, &limit, true, commit));
+            let usage = trial.usage.map(|usage| self.tracking(usage, &limit, true));
             Some(Box::new(Trial {
                 amount: trial.amount?,
                 usage,
             }))
         });
         limit.trial = trial;
-        let usage = settled.usage;
-        limit.usage = usage.map(|usage| tracking(usage, &limit, false, commit));
+        limit.usage = settled
+            .usage
+            .map(|usage| self.tracking(usage, &limit, false));
         let shadow_mode = limit.shadow_mode;
         let is_plain = table.is_none() && name.is_none();
         let mut limit = fill(limit, &settled, name, &stack);
@@ -789,24 +800,6 @@ pub(super) fn fill(
     limit.shadow_mode = shadow_mode.unwrap_or(limit.shadow_mode);
     limit.on_store_failure = stack.find(|layer| layer.on_store_failure);
     limit
-}
-
-/// A limit with `track_usage`, or its trial.
-fn tracking(
-    settings: usage::Settings,
-    limit: &Limit,
-    is_trial: bool,
-    commit: Commit,
-) -> Arc<Tracking> {
-    let levels = limit.levels.iter();
-    let levels = levels.map(|level| (level.key.clone(), level.value.clone()));
-    Arc::new(Tracking {
-        settings,
-        domain: limit.domain.clone(),
-        levels: levels.collect(),
-        is_trial,
-        is_in_slot_of_domain: commit == Commit::AllOrNone,
-    })
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub(super) fn encode(overall: Code, outcomes: &[Outcome<'_>], extras: &Extras) -
         PREFIX_BYTES + length,
         "the computed length is the written length"
     );
-    Framed(Bytes::from(out))
+    Framed(Bytes::from(out), None)
 }
 
 fn put_status(out: &mut Vec<u8>, outcome: &Outcome<'_>) {

@@ -279,10 +279,11 @@ proptest! {
         let decisions: Decisions = pool.into_iter().take(plan.checks.len()).collect();
         let reply = respond(&ask, &plan.outcomes(&decisions), &options).expect("nothing fails");
 
-        let mut framed = reply.answer.clone().bytes();
+        let (bytes, _) = reply.answer.into_parts();
+        let mut framed = bytes.clone();
         prop_assert_eq!(framed.get_u8(), 0);
         prop_assert_eq!(framed.get_u32() as usize, framed.len());
-        prop_assert_eq!(&framed, &reply.answer.message());
+        prop_assert_eq!(&framed, &Framed(bytes, None).message());
         let expected = as_message(&ask, &plan, &decisions, &options);
         prop_assert_eq!(RateLimitResponse::decode(framed.clone()).expect("a message"), expected.clone());
         prop_assert_eq!(framed.len(), expected.encoded_len(), "not a byte more than prost would \

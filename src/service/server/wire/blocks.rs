@@ -10,7 +10,7 @@
 //! Sources: RFC 9113, sections 4.3 (a header block is contiguous) and 6.10 (CONTINUATION).
 
 use super::authority::Authorities;
-use super::frames::{CONTINUATION, END_HEADERS, FrameWalker, HEADERS};
+use super::frames::{CONTINUATION, END_HEADERS, FrameWalker, HEADERS, RST_STREAM};
 
 /// The largest frame that a client may send: HTTP/2's default. Source: RFC 9113, section 6.5.2,
 /// SETTINGS_MAX_FRAME_SIZE.
@@ -29,6 +29,8 @@ pub(super) struct HeaderBlocks {
     authorities: Option<Box<Authorities>>,
     /// h2 closes the connection: nothing is held any more.
     is_violated: bool,
+    /// The calls that the client has reset, until they are taken.
+    pub(super) resets: Vec<u32>,
 }
 
 /// A block that has begun.
@@ -47,6 +49,7 @@ impl HeaderBlocks {
             unfinished: None,
             authorities: authorities.map(Box::new),
             is_violated: false,
+            resets: Vec::new(),
         }
     }
 
@@ -87,7 +90,12 @@ impl HeaderBlocks {
                 continuations: 0,
                 ends,
             }),
-            (None, _) => None,
+            (None, kind) => {
+                if kind == RST_STREAM {
+                    self.resets.push(self.frames.stream());
+                }
+                None
+            }
             (Some(Block { continuations, .. }), CONTINUATION)
                 if ends || continuations < MAX_CONTINUATIONS =>
             {

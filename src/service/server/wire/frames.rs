@@ -16,6 +16,7 @@ pub(super) const HEADERS: u8 = 1;
 pub(super) const RST_STREAM: u8 = 3;
 pub(super) const CONTINUATION: u8 = 9;
 
+pub(super) const END_STREAM: u8 = 0x1;
 pub(super) const END_HEADERS: u8 = 0x4;
 pub(super) const PADDED: u8 = 0x8;
 pub(super) const PRIORITY: u8 = 0x20;
@@ -78,6 +79,12 @@ impl FrameWalker {
     /// The type of the frame that began last.
     pub(super) fn kind(&self) -> u8 {
         self.header[3]
+    }
+
+    /// The stream of the frame that began last.
+    pub(super) fn stream(&self) -> u32 {
+        let [.., a, b, c, d] = self.header;
+        u32::from_be_bytes([a, b, c, d]) & (u32::MAX >> 1)
     }
 
     pub(super) fn has_flag(&self, flag: u8) -> bool {

@@ -16,8 +16,9 @@ use std::sync::Arc;
 
 use h2::Reason;
 
-use super::frames::{FrameWalker, RST_STREAM};
+use super::frames::{END_STREAM, FrameWalker, HEADERS, RST_STREAM};
 use crate::observe::metrics::{ConnectionError, Metrics};
+use crate::service::server::unread::OfConnection;
 
 /// The frames of a connection as they are written.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(super) struct Resets {
     /// The payload of a RST_STREAM frame as far as it was written.
     pub(super) code: u32,
     pub(super) metrics: Arc<Metrics>,
+    /// What is told of answers that were written.
+    pub(super) unread: Option<Arc<OfConnection>>,
 }
 
 impl Resets {
@@ -45,6 +48,12 @@ impl Resets {
                 {
                     self.metrics.http2().stream_reset(self.code);
                 }
+            } else if self.frames.kind() == HEADERS
+                && piece.ends
+                && self.frames.has_flag(END_STREAM)
+                && let Some(unread) = &self.unread
+            {
+                unread.written(self.frames.stream());
             }
         }
     }

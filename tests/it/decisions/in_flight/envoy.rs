@@ -19,12 +19,12 @@ const MAX_DURATION: Duration = Duration::from_secs(4);
 
 const PLACES: usize = 3;
 
-fn limits() -> String {
+fn limits(places: usize, max_duration: Duration) -> String {
     format!(
         "domain: algorithms\ndescriptors:\n  - key: report\n    descriptors:\n      - key: \
-         request\n        rate_limit: {{ algorithm: concurrency, requests_per_unit: {PLACES}, \
+         request\n        rate_limit: {{ algorithm: concurrency, requests_per_unit: {places}, \
          max_duration: {}s }}\n",
-        MAX_DURATION.as_secs()
+        max_duration.as_secs()
     )
 }
 
@@ -183,11 +183,15 @@ fn begin(front: SocketAddr, path: &str, user: &str) -> (TcpStream, bool) {
 
 /// All places are free: as many endless requests begin at a time as there are places, and no more.
 fn assert_all_free(front: SocketAddr, user: &str) {
+    assert_free(front, user, PLACES);
+}
+
+fn assert_free(front: SocketAddr, user: &str, places: usize) {
     let all = || {
-        let begun: Vec<_> = (0..=PLACES)
+        let begun: Vec<_> = (0..=places)
             .map(|_| begin(front, "/endless", user))
             .collect();
-        (begun.iter().filter(|(_, is_allowed)| *is_allowed).count() == PLACES).then_some(())
+        (begun.iter().filter(|(_, is_allowed)| *is_allowed).count() == places).then_some(())
     };
     assert!(
         eventually(all).is_some(),
@@ -288,14 +292,52 @@ fn envoys_hold_the_limit(weir: &Weir) {
 
 #[test]
 fn envoys_hold_the_limit_in_memory() {
-    envoys_hold_the_limit(&Weir::start(&[("limits.yaml", &limits())], &[]));
+    envoys_hold_the_limit(&Weir::start(
+        &[("limits.yaml", &limits(PLACES, MAX_DURATION))],
+        &[],
+    ));
 }
 
 #[test]
 fn envoys_hold_the_limit_in_redis() {
     let redis = RedisServer::start();
     envoys_hold_the_limit(&Weir::start(
-        &[("limits.yaml", &limits())],
+        &[("limits.yaml", &limits(PLACES, MAX_DURATION))],
+        &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
+    ));
+}
+
+/// Clients that give up within 20 ms, when Envoy asks for their places, or has them.
+fn early_aborts_leave_no_place(weir: &Weir) {
+    let upstream = Upstream::start();
+    let (_envoy, front) = start(&upstream, weir);
+    for round in 0..3 {
+        for number in 0..30 {
+            let mut stream = TcpStream::connect(front).expect("Envoy listens");
+            stream
+                .write_all(b"GET /300 HTTP/1.1\r\nhost: a\r\nx-user: ann\r\n\r\n")
+                .expect("sent");
+            thread::sleep(Duration::from_micros(number * 7 % 21 * 1_000 + round * 300));
+        }
+        assert_free(front, "ann", 10);
+    }
+    let held = || holders_in(weir, "algorithms", "report.request");
+    let is_free = || (held() == 0.0).then_some(());
+    assert!(eventually(is_free).is_some(), "{}", held());
+}
+
+#[test]
+fn early_aborts_leave_no_place_in_memory() {
+    let limits = limits(10, Duration::from_secs(3_600));
+    early_aborts_leave_no_place(&Weir::start(&[("limits.yaml", &limits)], &[]));
+}
+
+#[test]
+fn early_aborts_leave_no_place_in_redis() {
+    let redis = RedisServer::start();
+    let limits = limits(10, Duration::from_secs(3_600));
+    early_aborts_leave_no_place(&Weir::start(
+        &[("limits.yaml", &limits)],
         &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
     ));
 }

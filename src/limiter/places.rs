@@ -1,0 +1,209 @@
+//! Places of requests in flight whose answers may not reach their callers.
+//!
+//! A caller that goes away sends no release: it has not learnt of its place. So an acquire that was
+//! allowed has [`Places`] until its answer is delivered; dropped before, they take it back. What
+//! moves places is decided in a task of its own, which goes on when the call is dropped: only the
+//! store's answer tells whether there is a place to take back.
+//!
+//! Where the outcome is unknown, the place is taken back when the acquire can no longer run: a
+//! place that a failure policy gave is not that of the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{Limiter, is_shaped, less_reserve, longest_delay};
+use crate::core::algorithm::Arrival;
+use crate::core::time::Span;
+use crate::core::verdict::{Answers, Decision, Decisions, StoreError};
+use crate::limits::plan::{CheckIndex, CheckIndices, Checks, Plan};
+use crate::observe::traces::TraceSpan;
+use crate::store::{Budget, Store, memory};
+
+/// A script runs at most this much later than the deadline of its caller, by the clock of Redis,
+/// which is estimated.
+const RUNS_LATE: Duration = Duration::from_millis(20);
+
+/// The pauses before further attempts to take places back, while Redis certainly did not: its
+/// breaker opens for longer than an answer takes. Then `max_duration` frees them.
+const PAUSES_MS: [u64; 4] = [100, 300, 900, 2_700];
+
+/// Places that a request has acquired. Dropped before its answer is delivered, they are taken back.
+#[derive(Debug)]
+pub struct Places {
+    limiter: Limiter,
+    /// The checks that take them back; `None` when the answer is delivered.
+    checks: Option<Arc<Checks>>,
+}
+
+/// The decisions on a request that may move places.
+#[derive(Debug)]
+pub struct Placed {
+    /// As of [`Limiter::decide`].
+    pub decisions: Decisions,
+    /// The store's answers to the trials, if it was asked.
+    pub trials: Option<Answers>,
+    /// What it has acquired.
+    pub places: Option<Box<Places>>,
+}
+
+impl Places {
+    /// The allowed acquires among these checks. A request that is refused as a whole has none.
+    fn of(limiter: &Limiter, checks: &Checks, decisions: &Decisions) -> Option<Box<Self>> {
+        let is_undone =
+            checks.is_all_or_none() && checks.is_over_limit(decisions.iter().map(Decision::allows));
+        let is_acquired = |&CheckIndex(index): &CheckIndex| {
+            decisions[index].verdict().is_some() && decisions[index].allows() && !is_undone
+        };
+        let acquired: CheckIndices = checks.acquires().filter(is_acquired).collect();
+        (!acquired.is_empty()).then(|| {
+            Box::new(Self {
+                limiter: limiter.clone(),
+                checks: Some(Arc::new(checks.taken_back(&acquired))),
+            })
+        })
+    }
+
+    /// The caller has its answer.
+    pub fn delivered(mut self) {
+        self.checks = None;
+    }
+
+    /// The bytes of memory that they take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.checks.as_ref().map_or(0, |checks| checks.bytes())
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        if let Some(checks) = self.checks.take() {
+            self.limiter.take_back(checks, None);
+        }
+    }
+}
+
+impl Limiter {
+    /// Decides the checks of a request that may move places, and its trials. When the future is
+    /// dropped, the decision goes on, and what it acquires is taken back.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "the task is not cancelled, and a panic in it is one of the request"
+    )]
+    pub async fn decide_places(
+        &self,
+        plan: &Plan,
+        timeout: Option<Duration>,
+        parent: &TraceSpan,
+    ) -> Placed {
+        if let Some(decisions) = self.decide_at_once(plan, parent) {
+            return Placed {
+                places: Places::of(self, &plan.checks, &decisions),
+                decisions,
+                trials: None,
+            };
+        }
+        let (sender, receiver) = oneshot::channel();
+        let (limiter, checks, span) = (self.clone(), Arc::clone(&plan.checks), parent.clone());
+        let trials = plan
+            .trials
+            .as_ref()
+            .map(|trials| Arc::clone(&trials.checks));
+        spawn(async move {
+            let placed = limiter.placed(&checks, trials.as_ref(), timeout, &span);
+            // Without a receiver its places are dropped here.
+            let _ = sender.send(placed.await);
+        });
+        let placed: Placed = receiver.await.expect("the task ends with a decision");
+        // Here, so that a request which is held has its places.
+        if is_shaped(&plan.checks) {
+            sleep(longest_delay(&plan.checks, &placed.decisions).into()).await;
+        }
+        placed
+    }
+
+    async fn placed(
+        &self,
+        checks: &Arc<Checks>,
+        trials: Option<&Arc<Checks>>,
+        timeout: Option<Duration>,
+        span: &TraceSpan,
+    ) -> Placed {
+        let left = timeout.map_or(Duration::MAX, less_reserve);
+        let deadline = Instant::now() + left.min(self.options.store_timeout);
+        let (decisions, answers) = if let Some(trials) = trials {
+            let decided = self.decide_with_trials(checks, trials, timeout, span);
+            let (decisions, answers) = decided.await;
+            (decisions, Some(answers))
+        } else {
+            (self.decide(checks, timeout, span).await, None)
+        };
+        let is_unknown = |&CheckIndex(index): &CheckIndex| {
+            matches!(decisions[index].store_error(), Some(StoreError::Unknown(_)))
+        };
+        let unknown: CheckIndices = checks.acquires().filter(is_unknown).collect();
+        if !unknown.is_empty() {
+            let checks = Arc::new(checks.taken_back(&unknown));
+            self.take_back(checks, Some(deadline + RUNS_LATE));
+        }
+        Placed {
+            places: Places::of(self, checks, &decisions),
+            decisions,
+            trials: answers,
+        }
+    }
+
+    /// Takes acquires back, from this instant on: in the store, and where it has failed in what
+    /// this process counts.
+    fn take_back(&self, checks: Arc<Checks>, from: Option<Instant>) {
+        let at = || Arrival {
+            now: memory::now(),
+            max_hold: Span::ZERO,
+        };
+        let redis = match &self.store {
+            Store::Memory(memory) => {
+                let _ = memory.decide_at(&checks, &checks.indices(), at());
+                return;
+            }
+            Store::Redis(redis) => redis.clone(),
+        };
+        if from.is_none() {
+            self.failure_policies.release(&checks, |_| true, at);
+        }
+        let timeout = self.options.store_timeout;
+        spawn(async move {
+            if let Some(from) = from {
+                sleep_until(from).await;
+            }
+            let mut checks = checks;
+            for pause_ms in PAUSES_MS {
+                let budget = Budget::until(Instant::now() + timeout);
+                let answers = redis
+                    .decide(&checks, &checks.indices(), budget)
+                    .await
+                    .checks;
+                let is_open = |&CheckIndex(index): &CheckIndex| {
+                    matches!(answers[index], Err(StoreError::NotExecuted(_)))
+                };
+                let open: CheckIndices = checks.indices().into_iter().filter(is_open).collect();
+                if open.is_empty() {
+                    return;
+                }
+                checks = Arc::new(checks.taken_back(&open));
+                sleep(Duration::from_millis(pause_ms)).await;
+            }
+        });
+    }
+}
+
+/// Such a task ends at the deadline of a store, or after the last pause. There is no runtime where
+/// the process ends.
+fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = Handle::try_current() {
+        drop(runtime.spawn(task));
+    }
+}

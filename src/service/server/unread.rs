@@ -1,0 +1,185 @@
+//! Answers to acquires of places that their client may not have read.
+//!
+//! A client that gives up resets its call, and Envoy sends no release then. The reset may cross the
+//! answer, and HTTP/2 forgets a stream with the last frame of its answer: h2 ignores the reset. So
+//! what is on its way is kept here with its places. A reset takes them back, because clients do
+//! not reset what they have read; and so does the end of a connection, for what was not written to
+//! its socket, and if the socket broke. A client that has read everything closes its socket in
+//! order; the kernel resets the socket of one that has not.
+//!
+//! Other answers are not kept, and cost a comparison.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+
+use crate::core::lock;
+use crate::limiter::Places;
+
+/// An answer counts as read after this time: a client has to answer a ping in it, and to take an
+/// answer.
+pub(crate) const READ_WITHIN: Duration = Duration::from_secs(10);
+
+/// The memory of these answers of one worker. Where it is used up, the oldest count as read.
+pub(crate) const MAX_UNREAD_BYTES: usize = 2 << 20;
+
+/// What an answer takes besides its places.
+const ANSWER_BYTES: usize = 256;
+
+/// The answers of one worker.
+#[derive(Debug)]
+pub(super) struct UnreadAnswers(Mutex<Unread>);
+
+#[derive(Debug)]
+struct Unread {
+    /// By connection and stream, in the order of the answers.
+    answers: LruCache<(u64, u32), Answer>,
+    bytes: usize,
+    connections: u64,
+}
+
+#[derive(Debug)]
+struct Answer {
+    places: Box<Places>,
+    bytes: usize,
+    since: Instant,
+    /// Its last frame is written to the socket.
+    is_written: bool,
+}
+
+/// Those of one connection.
+#[derive(Debug)]
+pub(super) struct OfConnection {
+    all: Arc<UnreadAnswers>,
+    connection: u64,
+    /// It has had some.
+    is_used: AtomicBool,
+    is_broken: AtomicBool,
+    is_closing: AtomicBool,
+}
+
+impl Default for UnreadAnswers {
+    fn default() -> Self {
+        Self(Mutex::new(Unread {
+            answers: LruCache::unbounded(),
+            bytes: 0,
+            connections: 0,
+        }))
+    }
+}
+
+impl Unread {
+    fn remove(&mut self, key: &(u64, u32)) -> Option<Answer> {
+        let answer = self.answers.pop(key)?;
+        self.bytes -= answer.bytes;
+        Some(answer)
+    }
+
+    /// Removes the oldest answer if it is old, or the memory is used up.
+    fn remove_old(&mut self) -> Option<Answer> {
+        let (&key, oldest) = self.answers.peek_lru()?;
+        let is_old = oldest.since.elapsed() > READ_WITHIN || self.bytes > MAX_UNREAD_BYTES;
+        if is_old { self.remove(&key) } else { None }
+    }
+}
+
+/// The process ends. What was not read may have been.
+impl Drop for Unread {
+    fn drop(&mut self) {
+        while let Some((_, answer)) = self.answers.pop_lru() {
+            answer.places.delivered();
+        }
+    }
+}
+
+impl Answer {
+    /// The client has it, if it has ever been written.
+    fn read(self) {
+        if self.is_written {
+            self.places.delivered();
+        }
+    }
+}
+
+impl OfConnection {
+    /// Those of a new connection.
+    pub(super) fn new(all: &Arc<UnreadAnswers>) -> Arc<Self> {
+        let mut unread = lock(&all.0);
+        unread.connections += 1;
+        Arc::new(Self {
+            all: Arc::clone(all),
+            connection: unread.connections,
+            is_used: AtomicBool::default(),
+            is_broken: AtomicBool::default(),
+            is_closing: AtomicBool::default(),
+        })
+    }
+
+    /// An answer to an acquire waits to be written.
+    pub(super) fn queued(&self, stream: u32, places: Box<Places>) {
+        self.is_used.store(true, Ordering::Relaxed);
+        let answer = Answer {
+            bytes: ANSWER_BYTES + places.bytes(),
+            places,
+            since: Instant::now(),
+            is_written: false,
+        };
+        let mut unread = lock(&self.all.0);
+        unread.bytes += answer.bytes;
+        unread.answers.put((self.connection, stream), answer);
+        // Dropped without the lock, because that takes places back.
+        let old: Vec<_> = std::iter::from_fn(|| unread.remove_old()).collect();
+        drop(unread);
+        old.into_iter().for_each(Answer::read);
+    }
+
+    /// The last frame of an answer was written to the socket.
+    pub(super) fn written(&self, stream: u32) {
+        if self.is_used.load(Ordering::Relaxed)
+            && let Some(answer) = lock(&self.all.0)
+                .answers
+                .peek_mut(&(self.connection, stream))
+        {
+            answer.is_written = true;
+        }
+    }
+
+    /// The client has reset a call.
+    pub(super) fn reset(&self, stream: u32) {
+        if self.is_used.load(Ordering::Relaxed) {
+            let answer = lock(&self.all.0).remove(&(self.connection, stream));
+            drop(answer);
+        }
+    }
+
+    /// The socket failed.
+    pub(super) fn broken(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
+    }
+
+    /// The client has been asked to end the connection, and may close it without reading the rest.
+    pub(super) fn closing(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+    }
+
+    /// The connection has ended.
+    pub(super) fn end(&self) {
+        if !self.is_used.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_broken =
+            self.is_broken.load(Ordering::Relaxed) && !self.is_closing.load(Ordering::Relaxed);
+        let mut unread = lock(&self.all.0);
+        let own = unread.answers.iter().map(|(key, _)| *key);
+        let own: Vec<_> = own.filter(|key| key.0 == self.connection).collect();
+        let own: Vec<_> = own.iter().filter_map(|key| unread.remove(key)).collect();
+        drop(unread);
+        for answer in own {
+            if !is_broken || answer.since.elapsed() > READ_WITHIN {
+                answer.read();
+            }
+        }
+    }
+}
