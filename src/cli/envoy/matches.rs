@@ -188,34 +188,21 @@ impl Values {
     /// Lists of matchers of a header: all of a list have to match, and no request matches two
     /// lists.
     fn matchers(&self, name: &str, value: &str) -> Vec<Vec<String>> {
-        let one_by_one = exact(name, value).map(|matcher| vec![matcher]);
         let Some(prefix) = value.strip_suffix(ANY) else {
-            return one_by_one.collect();
+            return exact(name, value).map(|matcher| vec![matcher]).collect();
         };
         let before = self.patterns.iter();
-        let before: Vec<_> = before
+        let before = before
             .take_while(|pattern| pattern.text != value)
-            .filter(|pattern| pattern.overlaps(prefix))
-            .collect();
+            .filter(|pattern| pattern.overlaps(prefix));
         let mut matchers = vec![starting_with(name, prefix)];
-        // A value that is the text of a pattern is that pattern's, as an exact one is.
-        for other in self.all().filter(|other| *other != value) {
-            if other.starts_with(prefix) {
-                matchers.extend(exact(name, other).map(inverted));
-            }
+        for other in self.exact.iter().filter(|other| other.starts_with(prefix)) {
+            matchers.extend(exact(name, other).map(inverted));
         }
-        for pattern in &before {
+        for pattern in before {
             matchers.push(inverted(starting_with(name, &pattern.prefix)));
         }
-        let mut lists = vec![matchers];
-        // Its own text is no other's, though a pattern before it takes what begins like that.
-        if before
-            .iter()
-            .any(|pattern| value.starts_with(&pattern.prefix))
-        {
-            lists.extend(one_by_one);
-        }
-        lists
+        vec![matchers]
     }
 }
 
