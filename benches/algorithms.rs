@@ -154,6 +154,7 @@ fn usage_bytes(buckets: u32) -> f64 {
         ..Default::default()
     });
     let tracking = Arc::new(Tracking {
+        is_in_slot_of_domain: false,
         settings: Settings::default(),
         domain: "bench".into(),
         levels: [].into(),
@@ -345,6 +346,7 @@ async fn measure_usage() -> String {
     let server = RedisServer::start();
     let redis = Redis::connect_lazily(server.options());
     let tracking = Arc::new(Tracking {
+        is_in_slot_of_domain: false,
         settings: Settings::default(),
         domain: "bench".into(),
         levels: [].into(),

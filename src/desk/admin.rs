@@ -159,7 +159,7 @@ impl Api {
             };
             Ok(self.run(operation, call).await.unwrap_or_else(Page::from))
         });
-        match answer.await {
+        match Box::pin(answer).await {
             Some(Ok(page) | Err(page)) => page,
             None => Failure::unavailable(
                 "too many requests are unanswered, and this one was the oldest; try again",

@@ -153,7 +153,7 @@ fn requests() -> Vec<Row> {
         [count LARGEST_LIMIT in core::algorithm::concurrency, "places of a `concurrency` limit, and so the holders of a key", "the file is refused"]
         [span LONGEST_DURATION in core::algorithm::concurrency, "`max_duration` of such a limit, after which a lost holder expires",
             "the file is refused"]
-        [count MOST_MARKS in core::algorithm::concurrency, "ids of a key that hold no place and are remembered: refused, released or taken back",
+        [count MOST_MARKS in core::algorithm::concurrency, "ids of a key that hold nothing and are remembered: refused, released or taken back",
             "the oldest is forgotten"]
         [span MARK_LIFE in core::algorithm::concurrency, "the time for which they are remembered", ""]
         [count MAX_WAITING in store::redis::usage::queue,

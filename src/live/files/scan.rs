@@ -518,12 +518,13 @@ mod tests {
 
     #[test]
     fn every_change_is_detected() {
+        type Change<'c> = (&'static str, Option<bool>, &'c dyn Fn());
         let folder = folder(&["a.yaml"]);
         let path = folder.path();
         let mut last = scan(path, false, true).fingerprint();
         assert_eq!(scan(path, false, true).fingerprint(), last);
         // A new name is whole if a clock tells that it was renamed later than it was written.
-        let changes: [(&str, Option<bool>, &dyn Fn()); 5] = [
+        let changes: [Change<'_>; 5] = [
             ("rewritten in place", Some(true), &|| {
                 fs::write(path.join("a.yaml"), "yy").unwrap();
             }),

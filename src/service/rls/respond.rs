@@ -113,7 +113,7 @@ impl Framed {
         Self(self.0, places)
     }
 
-    /// The prefix and the message; and the places, to be told when these are delivered.
+    /// The prefix and the message; and the places, which are kept once these are delivered.
     #[must_use]
     pub fn into_parts(self) -> (Bytes, Option<Box<Places>>) {
         (self.0, self.1)

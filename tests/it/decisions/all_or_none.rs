@@ -142,7 +142,7 @@ async fn a_domain_is_on_one_node() {
             counts_whole_requests(&weir, client, key, &format!("v{value}")).await;
         }
     }
-    // What is told of a subject, and what an operator changes, finds its keys.
+    // Reads of a subject and changes by an operator find its keys.
     for key in COUNTING {
         let usage = api(
             &weir,

@@ -77,6 +77,15 @@ async fn places(client: &mut Client, entries: &[(&str, &str)], hits: i64) -> (bo
     )
 }
 
+/// The places that a limit has given away, by the metric of one process.
+fn holders_in(weir: &Weir, domain: &str, limit: &str) -> f64 {
+    let page = weir.get("/metrics").1;
+    let series = format!("weir_concurrency_holders{{domain=\"{domain}\",limit=\"{limit}\"");
+    let line = page.lines().find(|line| line.starts_with(&series));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("no {series} in {page}"))
+}
+
 /// A request that was refused, has ended, or was released twice is sent again with its id: it needs
 /// a place as any other.
 async fn ids_that_are_sent_again_need_places(client: &mut Client) {

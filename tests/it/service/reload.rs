@@ -105,9 +105,11 @@ async fn a_swapped_config_map_is_reloaded() {
     load.end().await;
 }
 
-/// Layouts that envoyproxy/ratelimit reads with `RUNTIME_WATCH_ROOT`: each writes limits of this
-/// amount below the folder, for the root `current`.
-const BESIDE: [(&str, fn(&Path, u32)); 4] = [
+/// A subdirectory of the root, and what writes limits of an amount below a folder.
+type Layout = (&'static str, fn(&Path, u32));
+
+/// Layouts that envoyproxy/ratelimit reads with `RUNTIME_WATCH_ROOT`, for the root `current`.
+const BESIDE: [Layout; 4] = [
     // The root is a link to a version, which is swapped.
     ("ratelimit", |folder, amount| {
         let version = folder.join(format!("v{amount}"));

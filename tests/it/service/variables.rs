@@ -309,7 +309,11 @@ fn check_sees_the_mistakes_of_the_settings() {
         assert_eq!(check, serve);
         assert!(check.0 == Some(2) && check.1.contains(named), "{check:?}");
     }
-    // Without a path, the files are those that `weir serve` would read, compiled with its settings.
+}
+
+/// Without a path, the files are those that `weir serve` would read, compiled with its settings.
+#[test]
+fn check_reads_the_files_that_serve_reads() {
     let folder = tempfile::tempdir().expect("a folder");
     let limits = folder.path().join("ratelimit/config");
     fs::create_dir_all(&limits).expect("a folder");

@@ -27,7 +27,7 @@ pub(super) struct Resets {
     /// The payload of a RST_STREAM frame as far as it was written.
     pub(super) code: u32,
     pub(super) metrics: Arc<Metrics>,
-    /// What is told of answers that were written.
+    /// Observer of the answers that were written.
     pub(super) unread: Option<Arc<OfConnection>>,
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::holders_in;
 use crate::deploy::examples::configuration;
 use crate::support::envoy::{Envoy, validate, with};
 use crate::support::wait::eventually;
@@ -308,7 +309,7 @@ fn envoys_hold_the_limit_in_redis() {
 }
 
 /// Clients that give up within 20 ms, when Envoy asks for their places, or has them.
-fn early_aborts_leave_no_place(weir: &Weir) {
+fn early_aborts_free_their_places(weir: &Weir) {
     let upstream = Upstream::start();
     let (_envoy, front) = start(&upstream, weir);
     for round in 0..3 {
@@ -327,16 +328,16 @@ fn early_aborts_leave_no_place(weir: &Weir) {
 }
 
 #[test]
-fn early_aborts_leave_no_place_in_memory() {
+fn early_aborts_free_their_places_in_memory() {
     let limits = limits(10, Duration::from_secs(3_600));
-    early_aborts_leave_no_place(&Weir::start(&[("limits.yaml", &limits)], &[]));
+    early_aborts_free_their_places(&Weir::start(&[("limits.yaml", &limits)], &[]));
 }
 
 #[test]
-fn early_aborts_leave_no_place_in_redis() {
+fn early_aborts_free_their_places_in_redis() {
     let redis = RedisServer::start();
     let limits = limits(10, Duration::from_secs(3_600));
-    early_aborts_leave_no_place(&Weir::start(
+    early_aborts_free_their_places(&Weir::start(
         &[("limits.yaml", &limits)],
         &[("REDIS_URL", &redis.url()), ("STORE_TIMEOUT", "5s")],
     ));

@@ -428,20 +428,22 @@ descriptors:
   - { key: mark, rate_limit: *day }
 ";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn series_of_one_name_are_added_up() {
-    let server = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    let port = server.local_addr().expect("bound").port().to_string();
-    let environment = [
-        ("USE_STATSD", "true"),
-        ("STATSD_HOST", "127.0.0.1"),
-        ("STATSD_PORT", &*port),
-        ("STATSD_PROTOCOL", "udp"),
-        ("STATS_FLUSH_INTERVAL", "100ms"),
-        ("USE_PROMETHEUS", "true"),
-        ("PROMETHEUS_ADDR", "127.0.0.1:0"),
-    ];
-    let weir = Weir::start(&[("limits.yaml", ALIKE)], &environment);
+/// What they receive, by name.
+const ADDED_UP: [(&str, u64); 6] = [
+    ("shop.host_a_1.total_hits", 5),
+    ("shop.user_x.total_hits", 3),
+    ("shop.ip_10_0_0_1.total_hits", 3),
+    ("shop.path_/a*.client.total_hits", 1),
+    ("shop.path_/a*.client_1_2_3_4.total_hits", 1),
+    ("no_1.domain_not_found", 3),
+];
+
+fn full_name(of: &str) -> String {
+    format!("ratelimit.service.rate_limit.{of}")
+}
+
+/// Hits of all of them but the one that shows the end of a flush.
+async fn hit_alike(weir: &Weir) {
     let client = &mut weir.client().await;
     let own = RateLimitDescriptor {
         limit: Some(RateLimitOverride {
@@ -472,43 +474,17 @@ async fn series_of_one_name_are_added_up() {
             client.should_rate_limit(request).await.expect("an answer");
         }
     }
-    let name = |of: &str| format!("ratelimit.service.rate_limit.{of}");
-    let expected = [
-        ("shop.host_a_1.total_hits", 5),
-        ("shop.user_x.total_hits", 3),
-        ("shop.ip_10_0_0_1.total_hits", 3),
-        ("shop.path_/a*.client.total_hits", 1),
-        ("shop.path_/a*.client_1_2_3_4.total_hits", 1),
-        ("no_1.domain_not_found", 3),
-    ];
-    let mut received = Received::default();
-    let mark = || request("shop", vec![descriptor(&[("mark", "")])]);
-    // A series that a reload removes takes nothing from the others.
-    let without_one = ALIKE.replace("'a:1'", "other");
-    for (round, limits) in [ALIKE, ALIKE, &without_one].into_iter().enumerate() {
-        if limits != ALIKE {
-            std::fs::write(weir.config_dir().join("limits.yaml"), limits).expect("a file");
-            let loads = || weir.metric("ratelimit_service_config_load_success");
-            assert!(eventually(|| loads().filter(|&loads| loads > 1.0)).is_some());
-        }
-        // All lines of the flush before the one with the mark have arrived.
-        for marks in [2 * round + 1, 2 * round + 2] {
-            client.should_rate_limit(mark()).await.expect("an answer");
-            received.until(&server, |received| {
-                received.counter(&name("shop.mark.total_hits")) >= marks as u64
-            });
-        }
-        for (of, count) in expected {
-            assert_eq!(received.counter(&name(of)), count, "{of}: {received:?}");
-        }
-    }
+}
+
+/// The pages have each name once, without the series that was removed.
+fn assert_pages_add_up(weir: &Weir) {
     let page = http_client::get(weir.listener("debug"), "/stats").body;
-    for (of, count) in expected {
+    for (of, count) in ADDED_UP {
         let count = if of.contains("host") { 2 } else { count };
-        let of_name = page.lines().filter(|line| line.starts_with(&name(of)));
+        let of_name = page.lines().filter(|line| line.starts_with(&full_name(of)));
         assert_eq!(
             of_name.collect::<Vec<_>>(),
-            [format!("{}: {count}", name(of))],
+            [format!("{}: {count}", full_name(of))],
             "{page}"
         );
     }
@@ -524,6 +500,50 @@ async fn series_of_one_name_are_added_up() {
             format!("ratelimit_service_rate_limit_total_hits{{domain=\"shop\",{labels}}} {count}");
         assert!(page.lines().any(|shown| shown == line), "{line} in {page}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn series_of_one_name_are_added_up() {
+    let server = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let port = server.local_addr().expect("bound").port().to_string();
+    let environment = [
+        ("USE_STATSD", "true"),
+        ("STATSD_HOST", "127.0.0.1"),
+        ("STATSD_PORT", &*port),
+        ("STATSD_PROTOCOL", "udp"),
+        ("STATS_FLUSH_INTERVAL", "100ms"),
+        ("USE_PROMETHEUS", "true"),
+        ("PROMETHEUS_ADDR", "127.0.0.1:0"),
+    ];
+    let weir = Weir::start(&[("limits.yaml", ALIKE)], &environment);
+    let client = &mut weir.client().await;
+    hit_alike(&weir).await;
+    let mut received = Received::default();
+    let mark = || request("shop", vec![descriptor(&[("mark", "")])]);
+    // A series that a reload removes takes nothing from the others.
+    let without_one = ALIKE.replace("'a:1'", "other");
+    for (round, limits) in [ALIKE, ALIKE, &without_one].into_iter().enumerate() {
+        if limits != ALIKE {
+            std::fs::write(weir.config_dir().join("limits.yaml"), limits).expect("a file");
+            let loads = || weir.metric("ratelimit_service_config_load_success");
+            assert!(eventually(|| loads().filter(|&loads| loads > 1.0)).is_some());
+        }
+        // All lines of the flush before the one with the mark have arrived.
+        for marks in [2 * round + 1, 2 * round + 2] {
+            client.should_rate_limit(mark()).await.expect("an answer");
+            received.until(&server, |received| {
+                received.counter(&full_name("shop.mark.total_hits")) >= marks as u64
+            });
+        }
+        for (of, count) in ADDED_UP {
+            assert_eq!(
+                received.counter(&full_name(of)),
+                count,
+                "{of}: {received:?}"
+            );
+        }
+    }
+    assert_pages_add_up(&weir);
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn acquire(domain: &str, id: &str) -> Bytes {
 async fn taken(client: &mut Client, domain: &str) -> [u32; 2] {
     let mut taken = [0; 2];
     for (key, taken) in ["user", "team"].into_iter().zip(&mut taken) {
-        let look = descriptor_with_hits(&[(key, "ann"), ("request", "nobody")], 0);
+        let look = descriptor_with_hits(&[(key, "ann"), ("request", "unknown")], 0);
         let answer = client.should_rate_limit(request(domain, vec![look])).await;
         let answer = answer.expect("an answer").into_inner();
         *taken = PLACES - answer.statuses[0].limit_remaining;
@@ -109,7 +109,7 @@ async fn cancelled(connection: &mut SendRequest<Bytes>, message: Bytes, after: D
 }
 
 /// Two hundred acquires that are reset at once, or within 20 ms.
-async fn resets_leave_no_place(weir: &Weir, client: &mut Client) {
+async fn resets_free_their_places(weir: &Weir, client: &mut Client) {
     for domain in ["shop", "whole"] {
         let mut connection = connect_to(weir.grpc_addr(), 65_535).await;
         for number in 0..200_u64 {
@@ -197,8 +197,8 @@ async fn resets_that_cross_the_answer(weir: &Weir, client: &mut Client) {
     }
     becomes(client, "shop", 11).await;
     // Half of them are read, and stay when the connection ends; others take their places along.
-    for (number, socket) in sockets.iter_mut().enumerate() {
-        while number % 4 == 0 {
+    for socket in sockets.iter_mut().step_by(4) {
+        loop {
             let (kind, flags, stream, _) = read_frame(socket).expect("an open connection");
             if (kind, stream) == (HEADERS, 3) && flags & END_STREAM > 0 {
                 break;
@@ -280,9 +280,9 @@ async fn held_requests(weir: &Weir, client: &mut Client) {
     becomes(client, "shop", 0).await;
 }
 
-async fn no_place_leaks(weir: &Weir) {
+async fn places_do_not_leak(weir: &Weir) {
     let client = &mut weir.client().await;
-    resets_leave_no_place(weir, client).await;
+    resets_free_their_places(weir, client).await;
     resets_that_cross_the_answer(weir, client).await;
     answers_that_are_never_written(weir, client).await;
     held_requests(weir, client).await;
@@ -298,15 +298,15 @@ async fn no_place_leaks(weir: &Weir) {
 }
 
 #[tokio::test]
-async fn no_place_leaks_in_memory() {
-    no_place_leaks(&Weir::start(LIMITS, &[])).await;
+async fn places_do_not_leak_in_memory() {
+    places_do_not_leak(&Weir::start(LIMITS, &[])).await;
 }
 
 #[tokio::test]
-async fn no_place_leaks_in_redis() {
+async fn places_do_not_leak_in_redis() {
     let redis = RedisServer::start();
     let environment = [("REDIS_URL", &*redis.url()), ("STORE_TIMEOUT", "5s")];
-    no_place_leaks(&Weir::start(LIMITS, &environment)).await;
+    places_do_not_leak(&Weir::start(LIMITS, &environment)).await;
     redis.assert_every_key_expires();
 }
 
@@ -314,7 +314,7 @@ async fn no_place_leaks_in_redis() {
 async fn connects_to_redis(connection: &mut SendRequest<Bytes>) {
     let began = Instant::now();
     loop {
-        let look = descriptor_with_hits(&[("user", "ann"), ("request", "nobody")], 0);
+        let look = descriptor_with_hits(&[("user", "ann"), ("request", "unknown")], 0);
         let message = framed(&request("shop", vec![look]).encode_to_vec());
         let (answer, mut stream) = begin(connection, head(METHOD, &[]), false).await;
         stream.send_data(message, true).expect("an open stream");
@@ -329,7 +329,7 @@ async fn connects_to_redis(connection: &mut SendRequest<Bytes>) {
 /// Redis executes acquires whose replies come when the callers are gone, or after the deadline, or
 /// never.
 #[tokio::test]
-async fn answers_of_redis_that_are_late_or_lost_leave_no_place() {
+async fn answers_of_redis_that_are_late_or_lost_free_their_places() {
     let redis = RedisServer::start();
     let proxy = Proxy::before(redis.port());
     let environment = [("REDIS_URL", &*proxy.url()), ("STORE_TIMEOUT", "300ms")];
@@ -366,6 +366,6 @@ async fn answers_of_redis_that_are_late_or_lost_leave_no_place() {
             holders_in_redis()
         );
     }
-    // Redis decides again, and one that is retried has a place.
+    // Redis decides again, and one that is retried gets one.
     becomes(client, "shop", 0).await;
 }
