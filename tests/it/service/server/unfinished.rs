@@ -406,7 +406,10 @@ async fn permits_count_the_bytes_of_waiting_messages() {
 /// many. They waited for each other until all were late.
 #[tokio::test(flavor = "multi_thread")]
 async fn forty_large_messages_at_a_time_are_all_answered() {
-    let server = Server::start(Options::default());
+    // 160 MiB take some seconds without optimization.
+    let mut budget = Budget::new(128 << 20);
+    budget.arrives_within = TIMEOUT;
+    let server = Server::start_with(Options::default(), budget);
     let message = framed(format!("long 9 {}", " ".repeat((4 << 20) - 10)).as_bytes());
     for connections in [1, 40] {
         let mut clients = Vec::new();
