@@ -353,7 +353,7 @@ async fn ask(client: &mut Client, domain: &str, key: &str) -> RateLimitResponse 
 async fn assert_counted_apart(redis: &RedisServer, second: &RedisServer, client: &mut Client) {
     let (keys, seconds) = (redis.keys(), second.keys());
     assert!(
-        keys.iter().all(|key| key.starts_with("mine:w1{merged|")) && keys.len() == 2,
+        keys.iter().all(|key| key.starts_with("mine:w1{merged}|")) && keys.len() == 2,
         "{keys:?}"
     );
     assert!(
