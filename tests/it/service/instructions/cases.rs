@@ -20,7 +20,7 @@ use crate::support::workload::{message, rules, service, typical_rules};
 pub const COUNTED: &str = "counted: ";
 
 /// Counted calls of each case, after a warm-up of as many.
-const CALLS: usize = 250;
+const CALLS: usize = 1_000;
 
 /// Customers in turn; many, so that the count does not depend on one position in a hash map.
 const CUSTOMERS: usize = 500;
