@@ -27,12 +27,12 @@ suite() {
     }"
 }
 
-# The tests of tests/it/alone.txt run one at a time, next to the others, of which one runs for each processor.
+# The tests of tests/it/alone.txt run one at a time, next to the others, of which two run for each processor, because most of them wait.
 integration_tests() {
     local alone alone_passed=yes others_passed=yes
     mapfile -t alone < <(grep -v '^#' tests/it/alone.txt)
     suite integration-alone --test it -- --test-threads=1 "${alone[@]}" >"$results/alone.output" &
-    suite integration --test it -- "${alone[@]/#/--skip=}" || others_passed=
+    suite integration --test it -- --test-threads=$((2 * $(nproc))) "${alone[@]/#/--skip=}" || others_passed=
     wait $! || alone_passed=
     cat "$results/alone.output"
     [ "$alone_passed$others_passed" = yesyes ]
@@ -41,7 +41,7 @@ integration_tests() {
 # Prints the slowest tests of all suites.
 slowest() {
     printf '== slowest tests\n'
-    sed -n 's/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>$/\2 s  \1/p' "$results"/*.log | sort -rn | head -n 20
+    sed -n 's/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>$/\2 s  \1/p' "$results"/*.log | sort -rn | sed -n 1,20p
     printf '\n'
 }
 

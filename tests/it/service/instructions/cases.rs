@@ -27,7 +27,7 @@ const CUSTOMERS: usize = 500;
 
 /// Equal sets of rules that are used in turn, because the cost of a look-up depends a little on the
 /// random key of its hash map.
-const SETS: usize = 8;
+const SETS: usize = 2;
 
 const START: Micros = Micros(1_800_000_000_000_000);
 
