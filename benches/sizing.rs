@@ -1,5 +1,5 @@
-//! What `weir size` needs and no other bench measures: the cost of decisions in Redis Cluster and
-//! with TLS, and the memory of a process.
+//! The figures of deploy/sizing.md that no other bench measures: the cost of decisions in Redis
+//! Cluster and with TLS, and the memory of a process.
 //!
 //! `cargo bench --bench sizing` prints the tables of benches/README.md; `-- --write` writes them
 //! there, and `-- --memory` prints the second alone. CPU time is that of redis-server, each beside

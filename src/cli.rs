@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand. Without a subcommand, `weir` serves.
 
 mod admin;
+mod amount;
 mod arguments;
 mod check;
 mod completions;
@@ -17,7 +18,6 @@ mod print;
 pub(crate) mod replay;
 mod replicas;
 mod serve;
-pub mod size;
 mod top;
 mod unmatched;
 mod usage;
@@ -97,8 +97,6 @@ enum Command {
     Reset(overrides::ResetArgs),
     /// Ask a running service on this machine whether it is healthy
     Health(health::Health),
-    /// Print what a load needs: replicas, CPU, memory, and servers of Redis
-    Size(Box<size::Size>),
     /// Print a script with which a shell completes commands and flags
     Completions(completions::Completions),
 }
@@ -155,7 +153,6 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Overrides(overrides) => overrides::overrides(&overrides),
         Command::Reset(reset) => overrides::reset(&reset),
         Command::Health(health) => health::run(&health),
-        Command::Size(size) => size::run(&size),
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
     };
     exit_code(result, &given, format)

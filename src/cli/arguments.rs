@@ -117,14 +117,6 @@ pub(super) fn message(error: &clap::Error, command: &Command, arguments: &[OsStr
         command,
         arguments,
     );
-    if arguments.get(1).is_some_and(|name| name == "size")
-        && error.kind() == ErrorKind::UnknownArgument
-    {
-        // Earlier versions had more flags.
-        return format!(
-            "{message}; deploy/sizing.md#assumptions says what is assumed in its place"
-        );
-    }
     match error
         .get(ContextKind::SuggestedArg)
         .or_else(|| error.get(ContextKind::SuggestedSubcommand))

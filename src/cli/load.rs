@@ -16,8 +16,8 @@ use clap::{Args, value_parser};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::amount;
 use super::connect::{self, TlsFlags, address};
-use super::size::amount;
 use super::workload::{ArrivalKind, Fields, Hits, Requests, Template};
 use super::{UsageError, print, success_if};
 use crate::net::dial::Address;

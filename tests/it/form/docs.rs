@@ -7,7 +7,6 @@
 
 mod form;
 mod replays;
-mod sizes;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -266,9 +265,7 @@ fn the_output_of_every_support_command_is_shown() {
 #[test]
 fn every_command_prints_what_its_page_shows() {
     for page in pages() {
-        let mut commands = console(&tools::file(&page));
-        // They need no service, and `sizes` compares all of their output.
-        commands.retain(|shown| !shown.command.starts_with("weir size "));
+        let commands = console(&tools::file(&page));
         if !COMMANDS_ELSEWHERE.contains(&&*page) && !commands.is_empty() {
             run(&commands);
         }

@@ -7,7 +7,6 @@ mod explain;
 mod health;
 mod hit;
 mod serve;
-mod size;
 
 use std::fs;
 use std::process::{Command, Output};
@@ -62,7 +61,7 @@ fn help_and_version_succeed() {
         &["serve", "--help"],
         &["check", "--help"],
         &["hit", "-h"],
-        &["size", "--help"],
+        &["envoy", "--help"],
         &["envoy", "-h"],
         &["help"],
         &["help", "serve"],

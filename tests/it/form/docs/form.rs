@@ -17,12 +17,11 @@ const PAGE_BYTES: usize = 20 << 10;
 const ARCHITECTURE_BYTES: usize = 16 << 10;
 
 /// Pages that are longer: lists by release, of bounds and of settings, and tables of figures.
-const LONG: [&str; 5] = [
+const LONG: [&str; 4] = [
     "CHANGELOG.md",
     "SECURITY.md",
     "benches/README.md",
     "deploy/settings.md",
-    "deploy/sizing.md",
 ];
 
 /// The pages that describe metrics.

@@ -1,26 +1,13 @@
-//! Amounts as people write them: `50k`, `2M`; and figures as people read them.
+//! Rates as people write them: `500`, `50k`, `2.5M`.
 
-/// Decimal suffixes of rates and counts.
+/// Decimal suffixes.
 const SUFFIXES: [(&str, f64); 4] = [("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9)];
 
-/// More decisions a second than this, in one service, are a mistake in the suffix.
+/// More requests a second than this are a mistake in the suffix.
 const MOST_PER_SECOND: f64 = 1e9;
 
-/// More keys than this need terabytes of Redis.
-const MOST_KEYS: f64 = 1e11;
-
-/// Decisions or requests per second.
-pub(in crate::cli) fn rate(text: &str) -> Result<f64, String> {
-    count(text, MOST_PER_SECOND, "write 1 to 1G")
-}
-
-/// Keys.
-pub(super) fn keys(text: &str) -> Result<f64, String> {
-    count(text, MOST_KEYS, "write 1 to 100G")
-}
-
-/// A number from 1 to `most`, with a decimal suffix.
-fn count(text: &str, most: f64, range: &str) -> Result<f64, String> {
+/// Requests per second: a number from 1 on, with a decimal suffix.
+pub(super) fn rate(text: &str) -> Result<f64, String> {
     let end = text.find(char::is_alphabetic).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
     let number = number_of(digits).ok_or("write a number such as 500, 50k, 2.5M or 1G")?;
@@ -38,10 +25,10 @@ fn count(text: &str, most: f64, range: &str) -> Result<f64, String> {
         ));
     };
     let value = number * factor;
-    if (1.0..=most).contains(&value) {
+    if (1.0..=MOST_PER_SECOND).contains(&value) {
         Ok(value)
     } else {
-        Err(range.to_owned())
+        Err("write 1 to 1G".to_owned())
     }
 }
 
@@ -85,8 +72,6 @@ mod tests {
         ] {
             assert!(rate(text).is_err(), "{text:?}: {:?}", rate(text));
         }
-        assert_eq!(keys("100G"), Ok(1e11));
-        assert!(keys("101G").is_err());
         let long = "9".repeat(400);
         assert!(rate(&long).is_err(), "more than a number holds");
     }
