@@ -21,7 +21,7 @@ use clap::Args;
 use super::{UnusableFiles, UsageError, check, print};
 use crate::core::algorithm::Algorithm;
 use crate::limits::rules::Rules;
-use crate::limits::rules::compile::outline::{WrittenPair, outline, read_pairs};
+use crate::limits::rules::compile::outline::{Outline, WrittenPair, outline, read_pairs};
 use crate::limits::rules::compile::{self, OneLine};
 use crate::limits::rules::limit::Amount;
 use crate::live::files;
@@ -40,10 +40,7 @@ const HOST_IN_KUBERNETES: &str = "ratelimit.default.svc.cluster.local";
 const USUAL_PORT: u16 = 8081;
 
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Example: weir envoy --domain demo --from remote_address=remote-address --from \
-        user=header:x-user limits.yaml"
-)]
+#[command(after_help = "Example: weir envoy --domain demo --from user=header:x-user limits.yaml")]
 #[command(after_long_help = sources_help())]
 pub(super) struct Envoy {
     /// Folder of limit files, or one file
@@ -52,7 +49,8 @@ pub(super) struct Envoy {
     /// Domain whose limits Envoy asks for [default: the only one]
     #[arg(long, short)]
     domain: Option<String>,
-    /// Where Envoy takes the value of a key from; once for each key
+    /// Where Envoy takes the value of a key from; once for each key, without remote_address,
+    /// source_cluster and destination_cluster, which Envoy sends in one way only
     #[arg(long, value_name = "KEY=SOURCE")]
     from: Vec<KeySource>,
     /// File with a source for each key, as a YAML map: `user: header:x-user`. --from is stronger
@@ -113,8 +111,8 @@ fn sources_help() -> String {
         "{}\nBehind header, query and metadata, ` or VALUE` is what Envoy sends \
          where a request has none: 'user=header:x-user or anonymous'.\nWithout it, the limits of \
          the key do not apply to such requests.\n\n\
-         Example: weir envoy --domain demo --from remote_address=remote-address --from \
-         user=header:x-user limits.yaml",
+         Envoy does not ask about requests that a route answers itself (direct_response, redirect).\n\n\
+         Example: weir envoy --domain demo --from user=header:x-user limits.yaml",
         source::SOURCES
     )
 }
@@ -139,15 +137,20 @@ pub(super) fn run(envoy: &Envoy) -> anyhow::Result<ExitCode> {
         .map_err(UnusableFiles::for_envoy)?
         .rules;
     let domain = domain(envoy, &rules)?;
-    let sources =
-        Sources::try_new(&envoy.from, &pairs(envoy)?).map_err(UnusableFiles::for_envoy)?;
+    let outline = outline(&read.texts, &domain);
+    if !outline.iter().any(Outline::limits_anything) {
+        bail!(UsageError(format!("the domain `{domain}` has no limits")));
+    }
+    let sources = Sources::try_new(&envoy.from, &pairs(envoy)?)
+        .map_err(UnusableFiles::for_envoy)?
+        .with_only_ways(&outline);
     let protocol = if envoy.attach == Attach::Tcp {
         Protocol::Tcp
     } else {
         Protocol::Http
     };
-    let descriptors = descriptors::descriptors(&outline(&read.texts, &domain), &sources, protocol)
-        .map_err(UnusableFiles::for_envoy)?;
+    let descriptors =
+        descriptors::descriptors(&outline, &sources, protocol).map_err(UnusableFiles::for_envoy)?;
     if descriptors.all.is_empty() {
         bail!(UsageError(format!(
             "no descriptor finds a limit of the domain `{domain}`; name other values of generic-key"

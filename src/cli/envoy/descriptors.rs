@@ -417,13 +417,10 @@ fn without_source(own: &Outline, protocol: Protocol) -> Problem {
     }
     let fixed = fixed_value(own).is_some();
     let likely = match (key, protocol) {
-        ("remote_address", _) => "remote-address",
         ("generic_key", _) => "generic-key",
         (_, Protocol::Tcp) if fixed => "generic-key",
         (_, Protocol::Tcp) => "server-name",
         ("masked_remote_address", _) => "masked-remote-address:24,64",
-        ("source_cluster", _) => "source-cluster",
-        ("destination_cluster", _) => "destination-cluster",
         ("path" | "PATH", _) => "path",
         ("method" | "METHOD", _) => "method",
         ("header_match", _) => "header-match:NAME",

@@ -44,15 +44,13 @@ impl Sources {
         let mut problems = Vec::new();
         let mut sources = Self::default();
         for KeySource { key, source } in given {
-            let at = WrittenAt {
-                file: "--from".into(),
-                line: 0,
-                column: 0,
-            };
             if sources.get(key).is_some() {
-                problems.push(at.error(format!("the key '{key}' has two sources"), "say one"));
+                let what = format!("the key '{key}' has two sources");
+                problems.push(command_line().error(what, "say one"));
             }
-            sources.all.push((key.clone(), source.clone(), at));
+            sources
+                .all
+                .push((key.clone(), source.clone(), command_line()));
         }
         for WrittenPair { key, text, at } in file {
             match text.parse::<Source>() {
@@ -69,6 +67,19 @@ impl Sources {
         } else {
             Err(problems)
         }
+    }
+
+    /// With sources for the keys of limits that Envoy can send in one way only, where there is none.
+    pub(super) fn with_only_ways(mut self, outline: &[Outline]) -> Self {
+        for key in ["remote_address", "source_cluster", "destination_cluster"] {
+            if self.get(key).is_none()
+                && outline.iter().any(|own| own.uses(key))
+                && let Ok(source) = key.replace('_', "-").parse()
+            {
+                self.all.push((key.to_owned(), source, command_line()));
+            }
+        }
+        self
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&Source> {
@@ -110,6 +121,14 @@ impl Sources {
             }
         }
         problems
+    }
+}
+
+fn command_line() -> WrittenAt {
+    WrittenAt {
+        file: "--from".into(),
+        line: 0,
+        column: 0,
     }
 }
 

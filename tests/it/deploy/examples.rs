@@ -70,6 +70,81 @@ fn start(file: &str, weir: &Weir) -> Envoy {
     Envoy::start(&configuration)
 }
 
+/// The limits of config/basic.yaml with another number of requests of a client.
+fn limits_of_clients(requests: u32) -> String {
+    let limits = tools::file("config/basic.yaml");
+    let amount = format!("requests_per_unit: {requests}");
+    limits.replacen("requests_per_unit: 20", &amount, 1)
+}
+
+/// How many refusals of a filter Envoy has seen, also of those that it did not carry out. The page
+/// names the series of Prometheus.
+fn refusals(envoy: &Envoy, filter: &str) -> u64 {
+    let series = format!("envoy_cluster_ratelimit_{filter}_over_limit");
+    let page = tools::file("deploy/envoy/README.md");
+    assert!(page.contains(&series), "{series}");
+    let stats = envoy.text("/stats/prometheus");
+    let values = stats
+        .lines()
+        .filter_map(|line| line.strip_prefix(&series)?.split_once("} "));
+    values
+        .map(|(_, value)| value.parse::<u64>().expect("a number"))
+        .sum()
+}
+
+/// Two services with different limits, in which a second Weir is envoyproxy/ratelimit: 2 and 4
+/// requests of a client.
+#[test]
+fn a_canary_is_compared_before_its_refusals_count() {
+    let start = |requests| Weir::start(&[("limits.yaml", &limits_of_clients(requests))], &[]);
+    let (weir, other) = (start(2), start(4));
+    let text = tools::file("deploy/envoy/canary.yaml").replace("timeout: 0.1s", "timeout: 10s");
+    let text = [
+        (
+            "address: 0.0.0.0, port_value: 10000",
+            "address: 127.0.0.1, port_value: 0".to_owned(),
+        ),
+        ("port_value: 9901", "port_value: 0".to_owned()),
+        (
+            "port_value: 8081",
+            format!("port_value: {}", weir.grpc_addr().port()),
+        ),
+        (
+            "port_value: 8091",
+            format!("port_value: {}", other.grpc_addr().port()),
+        ),
+    ]
+    .iter()
+    .fold(text, |text, (old, new)| with(&text, old, new));
+    let application = format!("port_value: {}", ports::free().port());
+    let text = text.replace("port_value: 10001", &application);
+    validate(&text);
+    let envoy = Envoy::start(&text);
+    let front = envoy.listener("front");
+    wait::away_from_the_end_of_a_minute();
+    let statuses: [u16; 5] = std::array::from_fn(|_| get(front, "/").status);
+    assert_eq!(statuses, [200, 200, 200, 200, 429], "the other one decides");
+    assert_eq!(
+        [refusals(&envoy, "weir"), refusals(&envoy, "ratelimit")],
+        [3, 1]
+    );
+    // A route with limits of its own has those of both filters, with those of the site.
+    assert_eq!(get(front, "/login").status, 429);
+    assert_eq!(
+        [refusals(&envoy, "weir"), refusals(&envoy, "ratelimit")],
+        [4, 2]
+    );
+    envoy.post("/runtime_modify?ratelimit.enforced=0");
+    assert_eq!(get(front, "/").status, 200, "none decides");
+    envoy.post("/runtime_modify?weir.enforced=100");
+    assert_eq!(get(front, "/").status, 429, "Weir decides");
+    assert_eq!(
+        [refusals(&envoy, "weir"), refusals(&envoy, "ratelimit")],
+        [6, 3],
+        "of what Weir refuses the other one is not asked"
+    );
+}
+
 /// Whether a connection from 127.0.0.CLIENT reaches the application, whose answer ends in `hello`.
 /// Envoy closes an answered connection a second later, and a refused one at once.
 pub fn connects(front: SocketAddr, client: u8) -> bool {

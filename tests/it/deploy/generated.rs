@@ -397,6 +397,32 @@ fn assert_logins_are_limited(gateway: &Value) {
     assert_eq!(found, [200, 200, 429, 200]);
 }
 
+/// As the page and the help say. `remote_address` needs no `--from`.
+#[test]
+fn what_a_route_answers_itself_is_not_limited() {
+    let limits = "domain: d
+descriptors:
+- { key: remote_address, rate_limit: { unit: day, requests_per_unit: 1 } }
+";
+    let site = site(limits, "", |gateway| {
+        let manager = at_mut(gateway, MANAGER);
+        let routes = list(manager, &format!("{HOST}/routes"));
+        let redirect = json!({ "path_redirect": "/" });
+        routes.insert(
+            0,
+            json!({ "match": { "prefix": "/old" }, "redirect": redirect }),
+        );
+        let answer = json!({ "status": 200 });
+        routes.insert(
+            0,
+            json!({ "match": { "prefix": "/direct" }, "direct_response": answer }),
+        );
+    });
+    let paths = ["/old", "/old", "/direct", "/direct", "/", "/"];
+    let statuses = paths.map(|path| send(site.front, path).status);
+    assert_eq!(statuses, [301, 301, 200, 200, 200, 429]);
+}
+
 #[test]
 fn istio_gets_a_filter_that_sends_the_same() {
     for attach in ["filter", "virtual-host", "route"] {

@@ -185,6 +185,39 @@ fn the_gateway_enforces_limits_with_and_without_the_authority() {
     }
 }
 
+/// A cluster for each of both services; a second Weir is envoyproxy/ratelimit.
+#[test]
+fn a_canary_of_the_gateway_counts_and_does_not_refuse() {
+    let limits = |requests: u32| {
+        format!(
+            "domain: ratelimit\ndescriptors:\n- {{ key: remote_address, rate_limit: {{ unit: \
+             minute, requests_per_unit: {requests} }} }}\n"
+        )
+    };
+    let [weir, other] = [1, 2].map(|requests| Weir::start(&[("l.yaml", &limits(requests))], &[]));
+    let mut proxy = gateway(&other);
+    let clusters = list(&mut proxy, "/static_resources/clusters");
+    let text = clusters[0].to_string();
+    let port = |weir: &Weir| format!(":{}}}", weir.grpc_addr().port());
+    let text = text.replace("ratelimit.default", "ratelimit.weir");
+    let text = with(&text, &port(&other), &port(&weir));
+    clusters.push(serde_json::from_str(&text).expect("a cluster"));
+    let filter = file("canary").replace("timeout: 0.1s", "timeout: 10s");
+    patch(&mut proxy, "GATEWAY", &filter);
+    validate(&proxy.to_string());
+    let envoy = Envoy::start(&proxy.to_string());
+    let front = envoy.listener("front");
+    wait::away_from_the_end_of_a_minute();
+    let statuses = std::array::from_fn(|_| get(front, "/").status);
+    assert_eq!(statuses, [200, 200, 429]);
+    let refusals = ["weir", "ratelimit"].map(|filter| {
+        envoy.stat(&format!(
+            "cluster.application.ratelimit.{filter}.over_limit"
+        ))
+    });
+    assert_eq!(refusals, [2, 1]);
+}
+
 #[test]
 fn a_sidecar_limits_what_comes_in() {
     let (weir, _envoy, front) = proxy("SIDECAR_INBOUND", &file("sidecar"), |_| {});

@@ -80,7 +80,7 @@ impl Envoy {
 
     /// A counter or gauge of Envoy's statistics; 0 when it does not exist.
     pub fn stat(&self, name: &str) -> u64 {
-        let page = http_client::get(self.admin, "/stats").body;
+        let page = self.text("/stats");
         page.lines()
             .find_map(|line| {
                 line.split_once(": ")
@@ -97,8 +97,19 @@ impl Envoy {
         self.log.text()
     }
 
+    /// A page of Envoy's admin listener.
+    pub fn text(&self, path: &str) -> String {
+        http_client::get(self.admin, path).body
+    }
+
+    /// Changes something by the admin listener.
+    pub fn post(&self, path: &str) {
+        let answer = http_client::post(self.admin, path, b"");
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+
     fn admin_page(&self, path: &str) -> Value {
-        let page = http_client::get(self.admin, path).body;
+        let page = self.text(path);
         serde_json::from_str(&page).unwrap_or_else(|error| panic!("{path}: {error} in {page}"))
     }
 }

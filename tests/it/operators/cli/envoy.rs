@@ -19,7 +19,8 @@ const FROM: [&str; 2] = [
 
 #[test]
 fn every_key_without_a_source_is_named_with_its_position() {
-    let (_folder, path) = folder_with(&[("a.yaml", LIMITS)]);
+    let limits = LIMITS.replace("key: remote_address", "key: user");
+    let (_folder, path) = folder_with(&[("a.yaml", &limits)]);
     let output = weir(&["envoy", &path], &[]);
     assert_eq!(
         (output.status.code(), stdout(&output)),
@@ -27,8 +28,8 @@ fn every_key_without_a_source_is_named_with_its_position() {
     );
     let text = stderr(&output);
     let first = format!(
-        "{path}/a.yaml:3:8: error: the key 'remote_address' has no source; say where Envoy takes \
-         it from, such as --from remote_address=remote-address; "
+        "{path}/a.yaml:3:8: error: the key 'user' has no source; say where Envoy takes it from, \
+         such as --from user=header:NAME; "
     );
     let second = format!("{path}/a.yaml:5:8: error: the key 'upstream' has no source; ");
     let lines: Vec<_> = text.lines().collect();
@@ -42,11 +43,65 @@ fn every_key_without_a_source_is_named_with_its_position() {
     );
 }
 
+/// `remote_address` and the clusters need no `--from`; one that is given counts.
+#[test]
+fn what_envoy_sends_in_one_way_needs_no_source() {
+    let limits = "domain: d
+descriptors:
+- key: remote_address
+  rate_limit: { unit: day, requests_per_unit: 1 }
+- key: source_cluster
+  descriptors:
+  - key: destination_cluster
+    rate_limit: { unit: day, requests_per_unit: 1 }
+";
+    let (_folder, path) = folder_with(&[("a.yaml", limits)]);
+    for (arguments, expected) in [
+        (&[][..], "- remote_address: {}\n"),
+        (&[], "- source_cluster: {}\n"),
+        (&[], "- destination_cluster: {}\n"),
+        (
+            &["--from=remote_address=header:x-real-ip"],
+            "header_name: x-real-ip\n",
+        ),
+    ] {
+        let output = weir(&[&["envoy"], arguments, &[&path]].concat(), &[]);
+        let text = stdout(&output);
+        assert!(text.contains(expected), "{text}{}", stderr(&output));
+        assert_eq!(
+            text.contains("- remote_address: {}"),
+            arguments.is_empty(),
+            "{text}"
+        );
+    }
+    let (_folder, path) = folder_with(&[("a.yaml", LIMITS)]);
+    let output = weir(
+        &[
+            "envoy",
+            "--attach=tcp",
+            "--from=upstream=generic-key",
+            &path,
+        ],
+        &[],
+    );
+    assert!(
+        stdout(&output).contains("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"),
+        "{}",
+        stderr(&output)
+    );
+}
+
 #[test]
 fn files_with_mistakes_and_unknown_domains_are_refused() {
     let other = LIMITS.replace("domain: d", "domain: e");
     let (_folder, path) = folder_with(&[("a.yaml", LIMITS), ("b.yaml", &other)]);
+    let bare = "domain: d\ndescriptors:\n- key: a\n  descriptors: [{ key: b }]\n";
+    let (_bare, without_limits) = folder_with(&[("a.yaml", bare)]);
     for (arguments, expected) in [
+        (
+            &["envoy", "--from=a=header:a", &without_limits][..],
+            "weir: the domain `d` has no limits\n",
+        ),
         (
             &["envoy", &path][..],
             "weir: say which domain: --domain d or --domain e\n",
