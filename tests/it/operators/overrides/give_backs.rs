@@ -175,6 +175,35 @@ async fn hits_come_back_under_every_override() {
     .await;
 }
 
+/// A raise next to a block or an exemption counts for what is given back alone.
+#[tokio::test]
+async fn a_raise_under_another_override_counts_for_what_comes_back() {
+    each(async |desk, weir, client, _| {
+        for (kind, code) in [("block", Code::OverLimit), ("exempt", Code::Ok)] {
+            let entries = [("plain", kind)];
+            assert_eq!(one(client, &entries, 3).await, (Code::Ok, 2), "{kind}");
+            for kind_of_order in ["raise", kind] {
+                let entry = format!("plain={kind}");
+                order(desk, weir, kind_of_order, &[&entry], "7/year");
+            }
+            assert_eq!(one(client, &entries, 1).await.0, code, "{kind}");
+            let left = (Code::Ok, 6);
+            assert_eq!(one(client, &entries, -2).await, left, "{kind}");
+            desk.ok(
+                weir,
+                &[
+                    &*format!("un{kind}"),
+                    "-d",
+                    "shop",
+                    &format!("plain={kind}"),
+                ],
+            );
+            assert_eq!(one(client, &entries, 0).await, left, "{kind}");
+        }
+    })
+    .await;
+}
+
 /// Places have no unit: they are raised by a number alone.
 fn raise_by_a_number(desk: &Desk, weir: &Weir) {
     let raise = desk.ok(
