@@ -51,22 +51,6 @@ pub struct Placed {
 }
 
 impl Places {
-    /// The allowed acquires among these checks. A request that is refused as a whole has none.
-    fn of(limiter: &Limiter, checks: &Checks, decisions: &Decisions) -> Option<Box<Self>> {
-        let is_undone =
-            checks.is_all_or_none() && checks.is_over_limit(decisions.iter().map(Decision::allows));
-        let is_acquired = |&CheckIndex(index): &CheckIndex| {
-            decisions[index].verdict().is_some() && decisions[index].allows() && !is_undone
-        };
-        let acquired: CheckIndices = checks.acquires().filter(is_acquired).collect();
-        (!acquired.is_empty()).then(|| {
-            Box::new(Self {
-                limiter: limiter.clone(),
-                checks: Some(Arc::new(checks.taken_back(&acquired))),
-            })
-        })
-    }
-
     /// The caller has its answer.
     pub fn delivered(mut self) {
         self.checks = None;
@@ -88,6 +72,26 @@ impl Drop for Places {
 }
 
 impl Limiter {
+    /// The allowed acquires among these checks. A request that is refused as a whole has none.
+    #[must_use]
+    pub fn places(&self, checks: &Checks, decisions: &Decisions) -> Option<Box<Places>> {
+        if !checks.has_holders() {
+            return None;
+        }
+        let is_undone =
+            checks.is_all_or_none() && checks.is_over_limit(decisions.iter().map(Decision::allows));
+        let is_acquired = |&CheckIndex(index): &CheckIndex| {
+            decisions[index].verdict().is_some() && decisions[index].allows() && !is_undone
+        };
+        let acquired: CheckIndices = checks.acquires().filter(is_acquired).collect();
+        (!acquired.is_empty()).then(|| {
+            Box::new(Places {
+                limiter: self.clone(),
+                checks: Some(Arc::new(checks.taken_back(&acquired))),
+            })
+        })
+    }
+
     /// Decides the checks of a request that may move places, and its trials. When the future is
     /// dropped, the decision goes on, and what it acquires is taken back.
     #[expect(
@@ -100,13 +104,6 @@ impl Limiter {
         timeout: Option<Duration>,
         parent: &TraceSpan,
     ) -> Placed {
-        if let Some(decisions) = self.decide_at_once(plan, parent) {
-            return Placed {
-                places: Places::of(self, &plan.checks, &decisions),
-                decisions,
-                trials: None,
-            };
-        }
         let (sender, receiver) = oneshot::channel();
         let (limiter, checks, span) = (self.clone(), Arc::clone(&plan.checks), parent.clone());
         let trials = plan
@@ -151,7 +148,7 @@ impl Limiter {
             self.take_back(checks, Some(deadline + RUNS_LATE));
         }
         Placed {
-            places: Places::of(self, checks, &decisions),
+            places: self.places(checks, &decisions),
             decisions,
             trials: answers,
         }

@@ -19,11 +19,11 @@ use tonic::{Code, Status};
 
 use crate::core::ask::Ask;
 use crate::core::verdict::{Decisions, StoreError};
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, Places};
 use crate::limits::plan::key::Subject;
 use crate::limits::plan::{self, NoPlan, Plan};
 use crate::live::Live;
-use crate::observe::metrics::{Core, ErrorCause, Metrics};
+use crate::observe::metrics::{Core, ErrorCause, Metrics, Tallies};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
 use crate::store::redis::error as redis_error;
@@ -129,29 +129,12 @@ impl Rls {
         let mut plan =
             Plan::with_overrides(&live.rules, live.overrides(), &ask, &self.options.plan);
         plan.count_holders(|limit| live.tallies.gauge(limit));
-        let mut places = None;
-        // Futures that few calls need have boxes of their own: they would make all others larger.
-        let decisions = if plan.checks.has_holders() {
-            let placed = Box::pin(self.limiter.decide_places(&plan, timeout, span)).await;
-            if let (Some(trials), Some(answers)) = (&plan.trials, &placed.trials) {
-                live.tallies.observe_trials(self.core, trials, answers);
+        let (decisions, places) = match self.limiter.decide_at_once(&plan, span) {
+            Some(decisions) => {
+                let places = self.limiter.places(&plan.checks, &decisions);
+                (decisions, places)
             }
-            places = placed.places;
-            placed.decisions
-        } else {
-            match (&plan.trials, self.limiter.decide_at_once(&plan, span)) {
-                (_, Some(decisions)) => decisions,
-                (None, None) => self.limiter.decide(&plan.checks, timeout, span).await,
-                (Some(trials), None) => {
-                    let (checks, tried) = (&plan.checks, &trials.checks);
-                    let decided = self
-                        .limiter
-                        .decide_with_trials(checks, tried, timeout, span);
-                    let (decisions, answers) = Box::pin(decided).await;
-                    live.tallies.observe_trials(self.core, trials, &answers);
-                    decisions
-                }
-            }
+            None => self.ask_store(&live.tallies, &plan, timeout, span).await,
         };
         let outcomes = plan.outcomes(&decisions);
         live.tallies
@@ -173,6 +156,35 @@ impl Rls {
             self.metrics.global_shadow(self.core);
         }
         Ok(reply.answer.with(places))
+    }
+
+    /// Decides what memory cannot, and counts trials. Returns also the places that were acquired.
+    ///
+    /// Futures that few calls need have boxes of their own: they would make all others larger.
+    async fn ask_store(
+        &self,
+        tallies: &Tallies,
+        plan: &Plan,
+        timeout: Option<Duration>,
+        span: &TraceSpan,
+    ) -> (Decisions, Option<Box<Places>>) {
+        if plan.checks.has_holders() {
+            let placed = Box::pin(self.limiter.decide_places(plan, timeout, span)).await;
+            if let (Some(trials), Some(answers)) = (&plan.trials, &placed.trials) {
+                tallies.observe_trials(self.core, trials, answers);
+            }
+            return (placed.decisions, placed.places);
+        }
+        let Some(trials) = &plan.trials else {
+            let decided = self.limiter.decide(&plan.checks, timeout, span);
+            return (decided.await, None);
+        };
+        let decided = self
+            .limiter
+            .decide_with_trials(&plan.checks, &trials.checks, timeout, span);
+        let (decisions, answers) = Box::pin(decided).await;
+        tallies.observe_trials(self.core, trials, &answers);
+        (decisions, None)
     }
 
     /// Counts a request that fails.
