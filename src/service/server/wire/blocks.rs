@@ -72,6 +72,9 @@ impl HeaderBlocks {
             }
             if piece.ends && self.unfinished.is_some() {
                 self.end_frame(&mut bytes[start..at]);
+            } else if piece.ends && self.frames.kind() == RST_STREAM {
+                // Not before: h2 may answer the call while a part of the frame is missing.
+                self.resets.push(self.frames.stream());
             }
         }
         if self.unfinished.is_some() {
@@ -90,12 +93,7 @@ impl HeaderBlocks {
                 continuations: 0,
                 ends,
             }),
-            (None, kind) => {
-                if kind == RST_STREAM {
-                    self.resets.push(self.frames.stream());
-                }
-                None
-            }
+            (None, _) => None,
             (Some(Block { continuations, .. }), CONTINUATION)
                 if ends || continuations < MAX_CONTINUATIONS =>
             {

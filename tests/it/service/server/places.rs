@@ -327,6 +327,25 @@ async fn places_do_not_leak_in_redis() {
     redis.assert_every_key_expires();
 }
 
+/// The call is answered before the rest of the reset arrives.
+#[tokio::test]
+async fn a_reset_that_arrives_in_two_pieces_frees_its_place() {
+    let weir = Weir::start(LIMITS, &[]);
+    let client = &mut weir.client().await;
+    let bytes = answer_bytes(&weir);
+    let reset = frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes());
+    for cut in 1..reset.len() {
+        becomes(client, "shop", 1).await;
+        let mut socket = connect(weir.grpc_addr());
+        let call = frames(1, &acquire("shop", &format!("p{cut}")));
+        let sent = socket.write_all(&[&call, &reset[..cut]].concat());
+        sent.expect("a server");
+        arrived(&socket, bytes).await;
+        socket.write_all(&reset[cut..]).expect("a server");
+        becomes(client, "shop", 1).await;
+    }
+}
+
 /// Waits until the worker of a connection has one to Redis.
 async fn connects_to_redis(connection: &mut SendRequest<Bytes>) {
     let began = Instant::now();
