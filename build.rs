@@ -1,8 +1,9 @@
 //! Compiles `proto/`.
 //!
 //! The protobuf compiler is written in Rust, so that a build needs only cargo. It generates the
-//! published descriptors (for reflection and JSON), and Rust messages with a client (for `weir hit`
-//! and the tests). The messages of xDS come with a client, and with a server for the tests.
+//! published descriptors (for reflection and JSON), Rust messages with a client (for `weir hit` and
+//! the tests), and the service's trait with its server. The messages of xDS come with a client, and
+//! with a server for the tests.
 
 use std::env;
 use std::path::PathBuf;
@@ -39,7 +40,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .out_dir(&messages)
         .build_server(false)
         .include_file("all.rs")
-        .compile_fds(entries_as_bytes(original))?;
+        .compile_fds(entries_as_bytes(original.clone()))?;
+
+    let service = out.join("service");
+    std::fs::create_dir_all(&service)?;
+    tonic_prost_build::configure()
+        .out_dir(&service)
+        .build_client(false)
+        .extern_path(
+            message("RateLimitRequest"),
+            "crate::service::rls::EncodedRequest",
+        )
+        .extern_path(
+            message("RateLimitResponse"),
+            "crate::service::rls::respond::Framed",
+        )
+        .codec_path("crate::service::rls::codec::EncodedCodec")
+        .compile_fds(services_only(original))?;
 
     let xds = out.join("xds");
     std::fs::create_dir_all(&xds)?;
@@ -135,6 +152,21 @@ fn responses_as_bytes(mut set: FileDescriptorSet) -> FileDescriptorSet {
         }
     }
     set
+}
+
+/// Leaves only services. Their messages have other Rust types.
+fn services_only(mut set: FileDescriptorSet) -> FileDescriptorSet {
+    set.file.retain(|file| !file.service.is_empty());
+    for file in &mut set.file {
+        file.message_type.clear();
+        file.dependency.clear();
+    }
+    set
+}
+
+/// The full name of a message of the rate limit service.
+fn message(name: &str) -> String {
+    format!(".envoy.service.ratelimit.v3.{name}")
 }
 
 fn text_to_bytes(message: &mut DescriptorProto) {

@@ -58,6 +58,44 @@
 //! | [`cli`] | the commands |
 //! | `fuzzing` | properties of everything that reads bytes from outside; compiled for tests and fuzz targets only |
 
+//!
+//! # As a library
+//!
+//! `weir serve` runs the service on a listener of its own ([`service::server`]). The service
+//! implements the trait that tonic generates from Envoy's proto, and any tonic server can serve it:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use weir::limiter::{self, FailurePolicies, Limiter, failure_policies};
+//! use weir::live::{Live, files};
+//! use weir::observe::metrics::{Core, Metrics};
+//! use weir::observe::subjects::Subjects;
+//! use weir::service::rls::{self, RateLimitServiceServer, Rls};
+//! use weir::store::{Memory, Store, memory};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let metrics = Metrics::new(1, 0.8);
+//! let live = Arc::new(Live::new(Arc::clone(&metrics)));
+//! let (_, loaded) = files::load_once(&live, &files::Options::default());
+//! loaded.expect("the files of config/ have no mistakes");
+//! let limiter = Limiter::new(
+//!     None,
+//!     Store::Memory(Memory::new(memory::Options::default())),
+//!     FailurePolicies::new(&failure_policies::Options::default()),
+//!     limiter::Options::default(),
+//! );
+//! let rls = Rls::new(live, limiter, metrics, Subjects::new(1), Core(0), rls::Options::default());
+//! let stop = async { /* ends the server */ };
+//! tonic::transport::Server::builder()
+//!     .add_service(RateLimitServiceServer::new(rls))
+//!     .serve_with_shutdown("127.0.0.1:0".parse()?, stop)
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+
 pub mod cli;
 pub mod core;
 pub mod desk;

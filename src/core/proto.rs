@@ -1,6 +1,5 @@
-//! The code that `build.rs` generates from `proto/`: messages, the clients, and the
-//! descriptors. A server's trait is not among it: tonic's owns the messages that it decodes, boxes
-//! the future of each call, and answers a malformed message by INTERNAL.
+//! The code that `build.rs` generates from `proto/`: messages, the clients, and the descriptors.
+//! `service::rls::codec` has the service's trait.
 //!
 //! The messages hold keys and values of entries as bytes; in the descriptors, which are the
 //! published ones, they are strings.

@@ -36,6 +36,7 @@ use crate::observe::metrics::{Sample, families};
 pub use opentelemetry::trace::SpanKind;
 use otlp::Exporter;
 pub use otlp::Protocol;
+pub(crate) use parent::TRACE_HEADERS;
 use parent::{Parent, parent};
 use queue::Counts;
 

@@ -3,6 +3,7 @@
 //! gRPC calls and `POST /json` both end in [`Rls::answer`]. Each step is one function call of it:
 //! decode, load the rules, plan, decide, count, respond.
 
+pub mod codec;
 mod decision_log;
 pub mod decode;
 mod log_text;
@@ -11,11 +12,10 @@ pub mod respond;
 mod spans;
 pub mod timeout;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tonic::{Code, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::core::ask::Ask;
 use crate::core::verdict::{Decisions, StoreError};
@@ -27,13 +27,14 @@ use crate::observe::metrics::{Core, ErrorCause, Metrics, Tallies};
 use crate::observe::subjects::Subjects;
 use crate::observe::traces::{TraceSpan, Tracer};
 use crate::store::redis::error as redis_error;
+pub use codec::{EncodedRequest, RateLimitService, RateLimitServiceServer};
 pub use decision_log::DecisionFilter;
 use decode::decode_into;
-use http::HeaderMap;
 pub(crate) use log_text::LONGEST_TEXT;
 pub use log_text::{LoggedValues, MIN_SECRET_BYTES};
 pub use refusal_log::RefusalLog;
 use respond::{Framed, respond};
+use timeout::grpc_timeout;
 
 /// Options of the service.
 #[derive(Clone, Debug, Default)]
@@ -50,23 +51,6 @@ pub struct Options {
     pub logged_values: LoggedValues,
     /// What starts the spans of calls; `None` while tracing is off.
     pub tracer: Option<Tracer>,
-}
-
-/// A handler of `ShouldRateLimit` calls, whichever transport they came by.
-pub trait ShouldRateLimit: Send + Sync + 'static {
-    /// The span of a call with these headers, if it is recorded.
-    fn span(&self, _headers: &HeaderMap) -> TraceSpan {
-        TraceSpan::default()
-    }
-
-    /// Answers one encoded `RateLimitRequest`. `timeout` is the caller's `grpc-timeout`. Dropping
-    /// the future cancels the request.
-    fn should_rate_limit(
-        &self,
-        message: &[u8],
-        timeout: Option<Duration>,
-        span: TraceSpan,
-    ) -> impl Future<Output = Result<Framed, Status>> + Send;
 }
 
 /// The service of one worker.
@@ -280,29 +264,28 @@ impl Rls {
     }
 }
 
-impl ShouldRateLimit for Rls {
-    fn span(&self, headers: &HeaderMap) -> TraceSpan {
-        self.options
-            .tracer
-            .as_ref()
-            .map_or_else(TraceSpan::default, |tracer| spans::start(tracer, headers))
-    }
-
+#[tonic::async_trait]
+impl RateLimitService for Rls {
     async fn should_rate_limit(
         &self,
-        message: &[u8],
-        timeout: Option<Duration>,
-        span: TraceSpan,
-    ) -> Result<Framed, Status> {
+        request: Request<EncodedRequest>,
+    ) -> Result<Response<Framed>, Status> {
         let started = Instant::now();
-        let answer = self.answer(message, timeout, &span).await;
+        let (metadata, _, EncodedRequest { message, time_left }) = request.into_parts();
+        let headers = metadata.into_headers();
+        let timeout = time_left.or_else(|| grpc_timeout(&headers));
+        let tracer = self.options.tracer.as_ref();
+        let span = tracer.map_or_else(TraceSpan::default, |tracer| spans::start(tracer, &headers));
+        // They may take a megabyte.
+        drop(headers);
+        let answer = self.answer(&message, timeout, &span).await;
         spans::answered(&span, &answer);
         self.metrics.request_answered(
             self.core,
             answer.as_ref().map_or_else(Status::code, |_| Code::Ok),
             started.elapsed(),
         );
-        answer
+        answer.map(Response::new)
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::str::FromStr;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
 /// What the headers of a call say about its trace.
@@ -30,6 +30,17 @@ pub(super) enum Parent {
 /// The longest `tracestate` that is kept, in bytes: what W3C Trace Context, section 3.3.1.5, asks
 /// for at least. Spans wait in a queue with it, and a client of Envoy chooses it.
 pub(crate) const MAX_TRACESTATE_BYTES: usize = 512;
+
+/// The headers that carry a parent.
+pub(crate) static TRACE_HEADERS: [HeaderName; 7] = [
+    HeaderName::from_static("b3"),
+    HeaderName::from_static("x-b3-traceid"),
+    HeaderName::from_static("x-b3-spanid"),
+    HeaderName::from_static("x-b3-sampled"),
+    HeaderName::from_static("x-b3-flags"),
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+];
 
 pub(super) fn parent(headers: &HeaderMap) -> Parent {
     b3_single(headers)

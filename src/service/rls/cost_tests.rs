@@ -111,7 +111,8 @@ fn only_requests_with_trials_cost_more() {
     );
 }
 
-/// While tracing is on, a call that its caller does not record costs what it costs without.
+/// While tracing is on, a call that its caller does not record costs what it costs without, and the
+/// box of its future.
 #[tokio::test]
 async fn a_call_that_is_not_traced_costs_no_allocation() {
     let options = crate::observe::traces::Options {
@@ -121,37 +122,30 @@ async fn a_call_that_is_not_traced_costs_no_allocation() {
         sampling_rate: 1.0,
         protocol: crate::observe::traces::Protocol::Http,
         endpoint: http::Uri::from_static("http://127.0.0.1:1/v1/traces"),
-        headers: HeaderMap::new(),
+        headers: http::HeaderMap::new(),
         timeout: Duration::from_secs(1),
         tls: crate::net::tls::ClientOptions::default(),
     };
     let traces = crate::observe::traces::start(options).expect("a thread");
-    let (mut service, request) = (service(""), request(1));
+    let mut service = service("");
     service.options.tracer = Some(traces.tracer());
-    let flags = |flags: &str| {
+    let cost = |flags: &str| {
         let traceparent = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
-        HeaderMap::from_iter([(
-            http::HeaderName::from_static("traceparent"),
-            traceparent.parse().expect("a header"),
-        )])
+        let mut call = tonic::Request::new(EncodedRequest {
+            message: request(1).into(),
+            time_left: None,
+        });
+        let parent = traceparent.parse().expect("a header");
+        call.metadata_mut().insert("traceparent", parent);
+        let decide = || {
+            let answer = service.should_rate_limit(call).now_or_never();
+            answer.expect("memory does not wait").expect("an answer")
+        };
+        measure(|| drop(decide())).count_total
     };
-    let decide = |headers: &HeaderMap| {
-        let span = service.span(headers);
-        drop(
-            service
-                .should_rate_limit(&request, None, span)
-                .now_or_never()
-                .expect("memory does not wait")
-                .expect("an answer"),
-        );
-    };
-    let (unsampled, sampled) = (flags("00"), flags("01"));
-    decide(&unsampled);
-    assert_eq!(measure(|| decide(&unsampled)).count_total, 3);
-    assert!(
-        measure(|| decide(&sampled)).count_total > 3,
-        "this one is recorded"
-    );
+    cost("00");
+    assert_eq!(cost("00"), 4);
+    assert!(cost("01") > 4, "this one is recorded");
 }
 
 /// Entries are borrowed from the request, whatever their length.

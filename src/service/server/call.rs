@@ -1,7 +1,8 @@
 //! Calls. Those whose whole message has arrived are begun in the connection's own task, all others
 //! in tasks of their own.
 //!
-//! The future of a `ShouldRateLimit` is polled once, at once. A call that memory or the denial
+//! The listener calls the trait that tonic generates, as tonic's own server does. The future of a
+//! `ShouldRateLimit` is polled once, at once. A call that memory or the denial
 //! cache decides is ready then, and has cost no task and no queue. A call that has to wait becomes a
 //! task, so that it holds up no other call; the task is dropped when the client resets the stream.
 //! A call whose message arrives in pieces, or is compressed, is a task from its beginning, which
@@ -24,8 +25,9 @@ use futures_util::FutureExt;
 use h2::RecvStream;
 use h2::server::SendResponse;
 use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 
 use super::body::{self, Message};
 use super::dispatch::Services;
@@ -36,15 +38,19 @@ use super::spawn;
 use super::unread::OfConnection;
 use super::wait_permits::WaitPermits;
 use crate::core::proto;
-use crate::observe::traces::TraceSpan;
-use crate::service::rls::ShouldRateLimit;
+use crate::observe::traces::TRACE_HEADERS;
 use crate::service::rls::respond::Framed;
 use crate::service::rls::timeout::grpc_timeout;
+use crate::service::rls::{EncodedRequest, RateLimitService};
 
 /// A call that waits gives its flow-control window back when its message is longer than this.
 /// Shorter ones of all streams of a connection together leave most of its window, and give theirs
 /// back at their end.
 const MAX_UNRELEASED_BYTES: usize = 256;
+
+/// The longest value of a header that is kept for a call without its whole message: several times
+/// what a trace context needs.
+const MAX_KEPT_HEADER_BYTES: usize = 2 << 10;
 
 /// The headers that health and reflection read.
 static SERVICE_HEADERS: [HeaderName; 4] = [
@@ -71,20 +77,30 @@ pub(super) struct Calls<T, B, F> {
     pub(super) begun: Pin<Box<Option<F>>>,
 }
 
-/// The future of a usual call.
-pub(super) async fn begin<T: ShouldRateLimit>(
+/// The future of a call. An answer of rate limits has no metadata of its own.
+pub(super) async fn begin<T: RateLimitService>(
     limits: Arc<T>,
-    message: Bytes,
-    timeout: Option<Duration>,
-    span: TraceSpan,
+    request: tonic::Request<EncodedRequest>,
 ) -> Answer {
-    limits.should_rate_limit(&message, timeout, span).await
+    let answer = limits.should_rate_limit(request).await;
+    answer.map(tonic::Response::into_inner)
+}
+
+/// A request with its headers as metadata.
+fn with_headers(
+    headers: HeaderMap,
+    message: Bytes,
+    time_left: Option<Duration>,
+) -> tonic::Request<EncodedRequest> {
+    let metadata = MetadataMap::from_headers(headers);
+    let request = EncodedRequest { message, time_left };
+    tonic::Request::from_parts(metadata, tonic::Extensions::default(), request)
 }
 
 impl<T, B, F> Calls<T, B, F>
 where
-    T: ShouldRateLimit,
-    B: Fn(Arc<T>, Bytes, Option<Duration>, TraceSpan) -> F,
+    T: RateLimitService,
+    B: Fn(Arc<T>, tonic::Request<EncodedRequest>) -> F,
     F: Future<Output = Answer> + Send + 'static,
 {
     /// Serves the calls that a turn of the connection has accepted.
@@ -115,21 +131,24 @@ where
         if request.uri().path() != proto::METHOD_PATH {
             return self.spawn_other(request, respond);
         }
-        let Ok(timeout) = turn.time_left(grpc_timeout(request.headers())) else {
+        let Ok(time_left) = turn.time_left(grpc_timeout(request.headers())) else {
             self.services.metrics.calls_refused(1);
             return self.answer(respond, Err(Status::resource_exhausted("overloaded")));
         };
-        let span = self.services.limits.span(request.headers());
         let encoding = Encoding::of(request.headers());
         let mut message = Message::default();
         if encoding != Encoding::Identity
             || !body::arrived(request.body_mut(), &mut message, context)
         {
-            return self.spawn_unread(request, respond, message, encoding, timeout, span);
+            return self.spawn_unread(request, respond, message, encoding, time_left);
         }
         let bytes = message.bytes();
         let polled = match body::first_message(&bytes) {
-            Ok(first) => self.begin(bytes.slice_ref(first), timeout, span, context),
+            Ok(first) => {
+                let headers = std::mem::take(request.headers_mut());
+                let first = with_headers(headers, bytes.slice_ref(first), time_left);
+                self.begin(first, context)
+            }
             Err(status) => Poll::Ready(Err(status)),
         };
         match polled {
@@ -151,9 +170,7 @@ where
 
     fn begin(
         &mut self,
-        message: Bytes,
-        timeout: Option<Duration>,
-        span: TraceSpan,
+        request: tonic::Request<EncodedRequest>,
         context: &mut Context<'_>,
     ) -> Poll<Answer> {
         let Self {
@@ -165,12 +182,7 @@ where
         // A panic costs one request, not the process. No lock is held across an await, so that
         // nothing is left half done.
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            begun.set(Some(begin(
-                Arc::clone(&services.limits),
-                message,
-                timeout,
-                span,
-            )));
+            begun.set(Some(begin(Arc::clone(&services.limits), request)));
             poll(begun, context)
         }));
         polled.unwrap_or_else(|_| Poll::Ready(Err(panicked(services))))
@@ -193,17 +205,17 @@ where
         });
     }
 
-    /// Makes a task of a call whose message has not arrived, or has to be decompressed. Its headers
-    /// are dropped: they may take a megabyte.
+    /// Makes a task of a call whose message has not arrived, or has to be decompressed. Of its
+    /// headers it keeps those of its trace.
     fn spawn_unread(
         &self,
         request: Request<RecvStream>,
         respond: SendResponse<Bytes>,
         mut message: Message,
         encoding: Encoding,
-        timeout: Option<Duration>,
-        span: TraceSpan,
+        time_left: Option<Duration>,
     ) {
+        let headers = copied(request.headers(), &TRACE_HEADERS);
         let mut stream = request.into_body();
         let (services, wait_permits) = (Arc::clone(&self.services), self.wait_permits.clone());
         // Thousands may wait for their messages: the task has room for the reading only.
@@ -213,7 +225,8 @@ where
                 .await?;
             let bytes = message.bytes();
             let first = body::first_message(&bytes)?;
-            let call = Box::pin(services.limits.should_rate_limit(first, timeout, span));
+            let request = with_headers(headers, bytes.slice_ref(first), time_left);
+            let call = begin(Arc::clone(&services.limits), request);
             wait_permits.run(call, bytes.len()).await?
         });
         self.spawn(respond, call);
@@ -298,16 +311,21 @@ fn is_grpc(content_type: &[u8]) -> bool {
 /// Removes all that the services do not read, which may take a megabyte; a call that waits would
 /// keep it. What stays is copied out of the buffers that it shares with the rest.
 fn shrink(request: &mut Request<RecvStream>) {
-    let kept = |name: &HeaderName| {
-        Some((
-            name.clone(),
-            HeaderValue::from_bytes(request.headers().get(name)?.as_bytes()).ok()?,
-        ))
-    };
-    *request.headers_mut() = SERVICE_HEADERS.iter().filter_map(kept).collect();
+    *request.headers_mut() = copied(request.headers(), &SERVICE_HEADERS);
     if let Ok(path) = Uri::try_from(request.uri().path().to_owned()) {
         *request.uri_mut() = path;
     }
+}
+
+/// Copies of these headers without long values, which would take memory while a call waits.
+fn copied(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
+    let copied = |name: &HeaderName| {
+        let value = headers.get(name)?.as_bytes();
+        let is_short = value.len() <= MAX_KEPT_HEADER_BYTES;
+        let value = is_short.then(|| HeaderValue::from_bytes(value).ok())?;
+        Some((name.clone(), value?))
+    };
+    names.iter().filter_map(copied).collect()
 }
 
 /// The output of `work`; `None`, and `work` is dropped, when the client resets the stream first.

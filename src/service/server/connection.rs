@@ -35,7 +35,7 @@ use super::wire::{self, MAX_FRAME_BYTES, Wire};
 use super::{Options, Services};
 use crate::net::bounds::TimedWrites;
 use crate::observe::metrics::{ConnectionError, Metrics, families};
-use crate::service::rls::ShouldRateLimit;
+use crate::service::rls::RateLimitService;
 
 /// What HTTP/2 reads and writes: the bytes of the socket, or those inside TLS.
 type Transport = Either<Socket, Box<TlsStream<Socket>>>;
@@ -160,7 +160,7 @@ impl<T> WorkerState<T> {
     }
 }
 
-pub(super) async fn serve<T: ShouldRateLimit>(
+pub(super) async fn serve<T: RateLimitService>(
     connection: NewConnection,
     worker: Arc<WorkerState<T>>,
     mut phase: Draining,

@@ -19,7 +19,7 @@ use super::body::{self, Budget, Message, Streamed};
 use super::gzip::{self, Encoding, GRPC_ENCODING};
 use crate::core::proto;
 use crate::observe::metrics::Metrics;
-use crate::service::rls::ShouldRateLimit;
+use crate::service::rls::RateLimitService;
 
 /// The reporter of `grpc.health.v1`, from tonic-health.
 pub type GrpcHealth = HealthReporter;
@@ -42,7 +42,7 @@ pub struct Services<T> {
     pub(super) metrics: Arc<Metrics>,
 }
 
-impl<T: ShouldRateLimit> Services<T> {
+impl<T: RateLimitService> Services<T> {
     /// Rate limits by `limits`, health and reflection. All workers of a process share one `budget`.
     #[must_use]
     pub fn new(limits: T, health: GrpcHealth, budget: Budget, metrics: Arc<Metrics>) -> Self {

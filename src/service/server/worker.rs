@@ -16,7 +16,7 @@ use super::complaints::Complaints;
 use super::connection::{self, Draining, NewConnection, WorkerState};
 use super::dispatch::Services;
 use crate::core::lock;
-use crate::service::rls::ShouldRateLimit;
+use crate::service::rls::RateLimitService;
 
 /// Accepted connections that wait for their worker at most.
 const MAX_WAITING_CONNECTIONS: usize = 1_024;
@@ -38,7 +38,7 @@ impl Workers {
     /// The operating system's, when it gives no thread or no event queue.
     pub fn start<T, F>(count: usize, options: Options, services: F) -> io::Result<Self>
     where
-        T: ShouldRateLimit,
+        T: RateLimitService,
         F: Fn(usize) -> Services<T> + Clone + Send + 'static,
     {
         let (draining, _) = watch::channel(None);
@@ -104,7 +104,7 @@ impl Workers {
     }
 }
 
-async fn work<T: ShouldRateLimit>(
+async fn work<T: RateLimitService>(
     mut incoming: mpsc::Receiver<NewConnection>,
     state: WorkerState<T>,
     draining: Draining,

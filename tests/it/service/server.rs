@@ -6,6 +6,7 @@ mod frames;
 mod gzip;
 mod header_blocks;
 mod memory;
+mod oracle;
 mod overload;
 mod places;
 mod raw;
@@ -21,12 +22,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tonic::{Code, Status};
+use tonic::{Code, Request, Response, Status};
 use weir::net::tls::Identity;
 use weir::observe::metrics::Metrics;
-use weir::observe::traces::TraceSpan;
-use weir::service::rls::ShouldRateLimit;
 use weir::service::rls::respond::Framed;
+use weir::service::rls::{EncodedRequest, RateLimitService};
 use weir::service::server::{
     self, Budget, Certificates, Entrance, GrpcHealth, Handshakes, Options, Services, TlsOptions,
     Workers,
@@ -52,14 +52,13 @@ impl Drop for Held {
     }
 }
 
-impl ShouldRateLimit for ScriptedService {
+#[tonic::async_trait]
+impl RateLimitService for ScriptedService {
     async fn should_rate_limit(
         &self,
-        message: &[u8],
-        _: Option<Duration>,
-        _: TraceSpan,
-    ) -> Result<Framed, Status> {
-        let message = String::from_utf8_lossy(message).into_owned();
+        request: Request<EncodedRequest>,
+    ) -> Result<Response<Framed>, Status> {
+        let message = String::from_utf8_lossy(&request.get_ref().message).into_owned();
         if message.contains("panic late") {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -81,7 +80,7 @@ impl ShouldRateLimit for ScriptedService {
         let length = message
             .split_once("long ")
             .map_or(0, |(_, length)| length.trim().parse().expect("a number"));
-        Ok(Framed::new(&vec![7; length]))
+        Ok(Response::new(Framed::new(&vec![7; length])))
     }
 }
 
