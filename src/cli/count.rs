@@ -25,7 +25,7 @@ pub(super) struct CountCommand {
     #[arg(long, requires = "subject")]
     limit: Option<String>,
     /// The interval, such as 90s or 1h30m; it ends now
-    #[arg(long, alias = "over", value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION")]
     since: String,
     #[command(flatten)]
     asked: Asked,

@@ -207,9 +207,6 @@ struct DescriptorAnswer<'a> {
     limit: Option<AnsweredLimit<'a>>,
     left: Option<u32>,
     resets_in_seconds: Option<i64>,
-    /// The names of these two before.
-    remaining: Option<u32>,
-    reset_seconds: Option<i64>,
 }
 
 #[derive(Serialize)]
@@ -234,19 +231,15 @@ impl<'a> DescriptorAnswer<'a> {
             unit: unit_name(limit.unit),
             unit_multiplier: limit.unit_multiplier.unwrap_or(1),
         });
-        let left = limit.as_ref().map(|_| status.limit_remaining);
-        let resets_in_seconds = status
-            .duration_until_reset
-            .as_ref()
-            .map(|duration| duration.seconds);
         Self {
             entries: entries.collect(),
             code: code_name(status.code()),
             unlimited: limit.is_none() && status.limit_remaining == u32::MAX,
-            left,
-            resets_in_seconds,
-            remaining: left,
-            reset_seconds: resets_in_seconds,
+            left: limit.as_ref().map(|_| status.limit_remaining),
+            resets_in_seconds: status
+                .duration_until_reset
+                .as_ref()
+                .map(|duration| duration.seconds),
             limit,
         }
     }

@@ -31,10 +31,10 @@ pub(super) struct TopCommand {
     #[arg(long, default_value = "hits", value_name = "hits|refused")]
     by: By,
     /// Time that is counted: the last 60 to 70 seconds, or minutes
-    #[arg(long, alias = "window", default_value = "1m", value_name = "1m|1h")]
+    #[arg(long, default_value = "1m", value_name = "1m|1h")]
     since: TopWindow,
     /// Subjects at most; 1 to 1000
-    #[arg(long = "top", alias = "count", default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT as u64))]
+    #[arg(long = "top", default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_COUNT as u64))]
     count: u64,
     /// Only subjects of this domain
     #[arg(long, short, value_name = "TEXT")]
@@ -53,7 +53,6 @@ pub(super) struct TopCommand {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum By {
     Hits,
-    #[value(alias = "refusals")]
     Refused,
 }
 

@@ -12,7 +12,6 @@ use crate::desk::admin::usage::{Series, Top, Usage};
 use crate::limits::plan::key;
 use crate::limits::rules::compile::OneLine;
 use clap::Args;
-use clap::builder::PossibleValue;
 
 /// The columns of a plot at most. Of a longer series, several buckets share one.
 const PLOT_COLUMNS: usize = 60;
@@ -61,7 +60,7 @@ pub(super) struct UsageCommand {
         requires = "top",
         default_value = "hits"
     )]
-    #[arg(value_parser = [PossibleValue::new("hits").alias("total"), "refused".into(), "last-seen".into(), "first-seen".into()])]
+    #[arg(value_parser = ["hits", "refused", "last-seen", "first-seen"])]
     by: String,
     /// Limit of the subjects, or of a subject that several may count: its full key, with --top also
     /// its key in the domain or its name [default: the only one with track_usage]

@@ -4,7 +4,6 @@
 //! They read `metrics` on threads of their own and when they are asked. Nothing on the request path
 //! knows them.
 
-pub mod mapper;
 pub mod prometheus;
 pub mod reference_names;
 pub mod statsd;

@@ -459,6 +459,17 @@ fn log_warnings(settings: &Settings) {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
+    // Envoy Gateway sets it, so that it is no warning.
+    if settings
+        .prometheus
+        .as_ref()
+        .is_some_and(|port| port.has_mapper)
+    {
+        tracing::info!(
+            "PROMETHEUS_MAPPER_YAML has no effect: the names and labels of metrics are fixed; let \
+             Prometheus relabel them"
+        );
+    }
     let warn = |warning| tracing::warn!("{}", settings.given.name(warning));
     if settings.rls.logged.is_some() && !DecisionFilter::is_logged() {
         warn("LOG_DECISIONS has no effect: it needs LOG_LEVEL=debug");

@@ -181,7 +181,7 @@ impl Settings {
         let workers = workers(flags.workers)?;
         let near_limit_ratio = near_limit_ratio(flags.answers.near_limit_ratio, &mut warnings)?;
         let log_format = checked_log_format(&flags.log_format, &mut warnings);
-        let prometheus = flags.exporters.prometheus(&mut warnings)?;
+        let prometheus = flags.exporters.prometheus()?;
         let statsd = flags.exporters.statsd(environment, &mut warnings)?;
         let rls = rls_options(&flags, &mut warnings)?;
         let certificates = certificates(&flags.listeners, &mut warnings)?;

@@ -73,9 +73,6 @@ pub(super) fn merge(tops: &[Top], by: Ranking, count: usize) -> Top {
         hits_at_most = hits_at_most.max(cut.hits.saturating_add(cut.hits_error));
         refused_at_most = refused_at_most.max(cut.refused.saturating_add(cut.refused_error));
     }
-    for subject in &mut subjects {
-        subject.take_old_names(by);
-    }
     let first = |text: fn(&Top) -> &String| tops.first().map(text).cloned().unwrap_or_default();
     Top {
         window: first(|top| &top.window),
@@ -109,7 +106,7 @@ mod tests {
             "d".to_owned(),
             Some(format!("d|user={user}")),
         );
-        let mut subject = Subject {
+        Subject {
             limit,
             domain,
             entries,
@@ -119,9 +116,7 @@ mod tests {
             refused,
             refused_error,
             ..Subject::default()
-        };
-        subject.take_old_names(Ranking::Hits);
-        subject
+        }
     }
 
     fn top([hits_at_most, refused_at_most]: [u64; 2], subjects: Vec<Subject>) -> Top {
@@ -166,7 +161,6 @@ mod tests {
             (23, 5, 3, 60)
         );
         let cut = merge(&[one.clone(), other.clone()], Ranking::Refusals, 1);
-        let ann = Subject { error: 2, ..ann };
         assert_eq!(
             (cut.subjects, cut.hits_at_most, cut.refused_at_most),
             (vec![ann], 16, 3)

@@ -127,12 +127,6 @@ pub struct State {
     pub left: Option<u64>,
     /// Seconds until the limit has fully recovered; `None` also for a limit of requests in flight.
     pub resets_in_seconds: Option<f64>,
-    /// The name of `left` before.
-    #[serde(default)]
-    pub remaining: Option<u64>,
-    /// The name of `resets_in_seconds` before.
-    #[serde(default)]
-    pub reset_seconds: Option<f64>,
     /// The numbers are of this replica only: the counters are in its memory, its share of the limit
     /// decides, or its denial cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -399,16 +393,12 @@ impl Tried {
 impl State {
     fn new(decision: &Decision, scale: Scale, check: &Check, is_alone: bool) -> Self {
         let verdict = decision.verdict();
-        let left = verdict.map(|verdict| scale.units(verdict.remaining));
-        let resets = verdict
-            .filter(|_| !check.algorithm.has_holders())
-            .map(|verdict| verdict.reset_after.micros() as f64 / 1e6);
         Self {
             used: verdict.map(|verdict| scale.units_rounded_up(verdict.used)),
-            left,
-            resets_in_seconds: resets,
-            remaining: left,
-            reset_seconds: resets,
+            left: verdict.map(|verdict| scale.units(verdict.remaining)),
+            resets_in_seconds: verdict
+                .filter(|_| !check.algorithm.has_holders())
+                .map(|verdict| verdict.reset_after.micros() as f64 / 1e6),
             this_replica_only: is_alone
                 || matches!(decision, Decision::DenialCache(_) | Decision::Local(..)),
             held: None,

@@ -66,25 +66,9 @@ pub struct Subject {
     /// The kind of the override that decides it now.
     #[serde(default, rename = "override", skip_serializing_if = "Option::is_none")]
     pub overridden: Option<String>,
-    /// The name of `refused` before.
-    #[serde(default)]
-    pub refusals: u64,
-    /// The error of the number by which it is ranked, before each had one of its own.
-    #[serde(default)]
-    pub error: u64,
 }
 
 impl Subject {
-    /// Fills the fields that have another name now.
-    pub fn take_old_names(&mut self, by: Ranking) {
-        self.refusals = self.refused;
-        self.error = if by == Ranking::Hits {
-            self.hits_error
-        } else {
-            self.refused_error
-        };
-    }
-
     /// The number by which it is ranked.
     #[must_use]
     pub const fn weight(&self, by: Ranking) -> u64 {
@@ -97,12 +81,7 @@ impl Subject {
 
 pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let (window, recent) = named(query, "window", WINDOWS)?;
-    // The name before.
-    let (by, ranking) = if query.get("by") == Some("refusals") {
-        RANKINGS[1]
-    } else {
-        named(query, "by", RANKINGS)?
-    };
+    let (by, ranking) = named(query, "by", RANKINGS)?;
     let (domain, limit) = (query.get("domain"), query.get("limit"));
     let mut asked = subjects::Query {
         window: recent,
@@ -132,7 +111,7 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
     let kind = subject::override_kinds(parts);
     let subject = |ranked: Ranked| {
         let of = ranked.subject;
-        let mut subject = Subject {
+        Subject {
             limit: of.limit,
             domain: of.domain,
             entries: of.entries,
@@ -142,10 +121,7 @@ pub(super) fn report(parts: &Parts, query: &Query) -> Result<Top, Failure> {
             hits_error: ranked.hits_error,
             refused: ranked.refused,
             refused_error: ranked.refused_error,
-            ..Subject::default()
-        };
-        subject.take_old_names(ranking);
-        subject
+        }
     };
     Ok(Top {
         window: window.to_owned(),

@@ -281,10 +281,7 @@ fn is_per_second(limit: &Limit, commit: Commit, is_trial: bool) -> bool {
 
 /// The subjects of a limit.
 pub(super) async fn top(parts: &Parts, query: &Query) -> Result<Top, Failure> {
-    // The name before.
-    let by = query
-        .get("by")
-        .map_or("hits", |by| if by == "total" { "hits" } else { by });
+    let by = query.get("by").unwrap_or("hits");
     let Some((name, order)) = Order::NAMED.into_iter().find(|(name, _)| *name == by) else {
         return Err(Failure::bad_request(
             "by: write hits, refused, last-seen or first-seen",
@@ -357,7 +354,6 @@ pub(super) async fn count(parts: &Parts, query: &Query) -> Result<Count, Failure
     let limit = found.limit()?;
     let over = query
         .get("since")
-        .or_else(|| query.get("over"))
         .ok_or_else(|| Failure::bad_request("since: write an interval, such as 90s"))?;
     let over = duration("since", over)?;
     let deadline = Instant::now() + TIMEOUT;

@@ -10,7 +10,6 @@ use clap::{ArgAction, Args};
 use super::listeners::address;
 use super::setting::{list, written};
 use super::{SettingError, parse};
-use crate::observe::exporters::mapper;
 use crate::observe::exporters::statsd::mogrifiers::Mogrifiers;
 use crate::observe::exporters::{prometheus, statsd};
 use crate::service::server::TcpAddress;
@@ -28,6 +27,8 @@ pub struct PrometheusPort {
     pub address: TcpAddress,
     /// What it shows.
     pub options: prometheus::Options,
+    /// Whether `PROMETHEUS_MAPPER_YAML` is set, which has no effect.
+    pub has_mapper: bool,
 }
 
 /// Exporters of metrics.
@@ -52,8 +53,7 @@ pub(super) struct ExporterFlags {
     prometheus_path: String,
     /// No effect: the names and labels of metrics are fixed
     ///
-    /// A line in the log says so if the file asks for other names or labels than
-    /// envoyproxy/ratelimit's own file and Envoy Gateway's.
+    /// A line in the log says so. Envoy Gateway sets it.
     #[arg(long, env, value_name = "PATH")]
     prometheus_mapper_yaml: Option<PathBuf>,
     /// Show ratelimit_service_response_time_seconds in milliseconds at PROMETHEUS_ADDR
@@ -110,11 +110,8 @@ fn protocol(text: &str) -> Result<statsd::Protocol, String> {
 }
 
 impl ExporterFlags {
-    /// Prometheus's port, if it is on. Warns of a mapper that Weir does not follow.
-    pub(super) fn prometheus(
-        &self,
-        warnings: &mut Vec<String>,
-    ) -> Result<Option<PrometheusPort>, SettingError> {
+    /// Prometheus's port, if it is on.
+    pub(super) fn prometheus(&self) -> Result<Option<PrometheusPort>, SettingError> {
         if !self.use_prometheus || self.disable_stats {
             return Ok(None);
         }
@@ -129,14 +126,6 @@ impl ExporterFlags {
             .into_iter()
             .map(|(tag, value)| label(&tag).map(|label| (label, value)))
             .collect::<Result<_, _>>()?;
-        if let Some(path) = &self.prometheus_mapper_yaml
-            && let Some(difference) = difference(path)
-        {
-            warnings.push(format!(
-                "PROMETHEUS_MAPPER_YAML has no effect, because the names and labels of metrics are \
-                 fixed: {difference}; let Prometheus relabel them"
-            ));
-        }
         let options = prometheus::Options {
             path: self.prometheus_path.clone(),
             response_time_as_milliseconds: self.prometheus_response_time_as_milliseconds,
@@ -145,6 +134,7 @@ impl ExporterFlags {
         Ok(Some(PrometheusPort {
             address: listen_address(&self.prometheus_addr)?,
             options,
+            has_mapper: self.prometheus_mapper_yaml.is_some(),
         }))
     }
 
@@ -309,21 +299,6 @@ fn listen_address(text: &str) -> Result<TcpAddress, SettingError> {
     )
 }
 
-/// What a mapper asks for that Weir does not do; `None` if nothing.
-fn difference(path: &PathBuf) -> Option<String> {
-    use std::io::Read;
-
-    let mut text = String::new();
-    let read = std::fs::File::open(path)
-        .and_then(|file| file.take(mapper::MAX_BYTES).read_to_string(&mut text));
-    match read {
-        // Optional in Envoy Gateway's deployment.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => Some(format!("it cannot be read ({error})")),
-        Ok(_) => mapper::difference(&text),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::{Args, Command, FromArgMatches};
@@ -446,7 +421,7 @@ mod tests {
     fn prometheus_has_an_address_as_in_go() {
         let port = |arguments: &[&str]| {
             flags(arguments)
-                .prometheus(&mut Vec::new())
+                .prometheus()
                 .map_err(|error| error.to_string())
         };
         assert_eq!(port(&[]), Ok(None));

@@ -397,7 +397,7 @@ fn assert_usage_of_both(asked: &Described<'_>) {
         [5, 3]
     );
     assert_eq!(
-        asked.get("count?domain=d&entry=open%3Da&over=1m&trial=true")["refused"],
+        asked.get("count?domain=d&entry=open%3Da&since=1m&trial=true")["refused"],
         3
     );
     asked.ask("GET", "usage?domain=d&entry=other%3Da&trial=true", "", 404);
@@ -437,7 +437,7 @@ async fn usage_explain_and_reset_have_the_trial_too() {
             (&json!("3 per year"), &json!(12))
         );
         assert!(
-            one["live"]["used"].as_u64() >= Some(11) && one["trial"]["live"]["remaining"] == 0,
+            one["live"]["used"].as_u64() >= Some(11) && one["trial"]["live"]["left"] == 0,
             "{one}"
         );
         assert_eq!(

@@ -114,7 +114,7 @@ async fn answers_are_what_the_description_says() {
             "decisions",
             "decisions?domain=none",
             "top",
-            "top?by=refusals&window=hour",
+            "top?by=refused&window=hour",
             "top?by=size",
             "unmatched",
         ] {

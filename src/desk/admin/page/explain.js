@@ -150,8 +150,7 @@ function liveFacts(live) {
     resets_in_seconds: ["Resets in", ahead],
     error: ["The store did not answer", sentence],
   };
-  const isOldName = (name) => name === "remaining" || name === "reset_seconds";
-  return Object.entries(live).filter(([name, value]) => value !== null && value !== undefined && !isOldName(name)).map(([name, value]) => {
+  return Object.entries(live).filter(([name, value]) => value !== null && value !== undefined).map(([name, value]) => {
     if (known[name] !== undefined) return [known[name][0], known[name][1](value)];
     return [words(name), typeof value === "string" ? shown(value) : shown(JSON.stringify(value))];
   });

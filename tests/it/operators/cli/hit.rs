@@ -46,7 +46,7 @@ fn hit_prints_json_for_programs() {
         serde_json::json!({"name": "yearly", "requests_per_unit": 2, "unit": "year", "unit_multiplier": 1})
     );
     assert_eq!(
-        (first["code"].as_str(), first["remaining"].as_u64()),
+        (first["code"].as_str(), first["left"].as_u64()),
         (Some("OK"), Some(1))
     );
     assert!(
@@ -57,7 +57,7 @@ fn hit_prints_json_for_programs() {
     );
     let without = &answers[0]["descriptors"][1];
     assert_eq!(
-        (&without["limit"], &without["remaining"]),
+        (&without["limit"], &without["left"]),
         (&serde_json::Value::Null, &serde_json::Value::Null)
     );
 }

@@ -483,7 +483,7 @@ fn assert_digest_is_addressed(desk: &Desk, weir: &Weir, file: &Path, name: &str)
         )),
         "{usage}"
     );
-    assert!(named(&["count", "--over", "10m"]).contains("  hits     1, refused 0"));
+    assert!(named(&["count", "--since", "10m"]).contains("  hits     1, refused 0"));
     let failure = desk.fails(weir, &["explain", "--subject", name]);
     assert!(
         failure.contains("by its digest only; write the entries with the whole value"),

@@ -137,7 +137,7 @@ async fn those_of_the_page_suffice() {
         "it was removed"
     );
     for entry in ["user%3Dd", "tenant%3Dd"] {
-        let (status, count) = api(&weir, &format!("count?domain=shop&entry={entry}&over=1s"));
+        let (status, count) = api(&weir, &format!("count?domain=shop&entry={entry}&since=1s"));
         assert_eq!(status, 200, "{count}");
     }
     // INFO and CONFIG GET are for diagnostics only, and the others for overrides.

@@ -79,7 +79,7 @@ fn assert_answers_are_described(weir: &Weir) {
         "usage?domain=shop&entry=user%3Db",
         "usage?domain=shop&entry=user%3Dx",
         "usage/top?domain=shop",
-        "count?domain=shop&entry=user%3Db&over=9s",
+        "count?domain=shop&entry=user%3Db&since=9s",
     ] {
         described.add(
             "get",
@@ -98,8 +98,8 @@ fn assert_named_alike(weir: &Weir) {
             "usage?domain=shop&entry=user%3Db&since=10s",
         ),
         (
-            "count?over=100s",
-            "count?domain=shop&entry=user%3Db&over=100s",
+            "count?since=100s",
+            "count?domain=shop&entry=user%3Db&since=100s",
         ),
     ] {
         let ((_, by_name), (_, by_entries)) = (
@@ -120,7 +120,7 @@ fn assert_named_alike(weir: &Weir) {
 
 /// Any recent interval.
 async fn assert_recent_intervals_are_counted(weir: &Weir, client: &mut Client) {
-    let (_, count) = api(weir, "count?domain=shop&entry=user%3Db&over=100s");
+    let (_, count) = api(weir, "count?domain=shop&entry=user%3Db&since=100s");
     assert_eq!(
         (
             &count["hits"],
@@ -133,14 +133,14 @@ async fn assert_recent_intervals_are_counted(weir: &Weir, client: &mut Client) {
     for _ in 0..7 {
         hit(client, ("tenant", "t"), 20).await;
     }
-    let (status, count) = api(weir, "count?domain=shop&entry=tenant%3Dt&over=48h");
+    let (status, count) = api(weir, "count?domain=shop&entry=tenant%3Dt&since=48h");
     assert_eq!(status, 200, "{count}");
     assert_eq!(
         (&count["hits"], &count["refused"], &count["source"]),
         (&json!(100), &Value::Null, &json!("buckets")),
         "only those that count"
     );
-    let (_, never) = api(weir, "count?domain=shop&entry=tenant%3Dnever&over=48h");
+    let (_, never) = api(weir, "count?domain=shop&entry=tenant%3Dnever&since=48h");
     assert_eq!(never["hits"], json!(0));
 }
 
@@ -294,12 +294,12 @@ fn errors(weir: &Weir) {
         ("usage/top?limit=shop.plain", 404, "add 'track_usage: true'"),
         ("count?domain=shop&entry=user%3Db", 400, "since: write"),
         (
-            "count?domain=shop&entry=plain%3Db&over=1s",
+            "count?domain=shop&entry=plain%3Db&since=1s",
             400,
             "add 'track_usage: true' to it, or 'algorithm: sliding_window_buckets'",
         ),
         (
-            "count?domain=shop&entry=tenant%3Dt&over=10000h",
+            "count?domain=shop&entry=tenant%3Dt&since=10000h",
             400,
             "raise its bucket_span",
         ),
@@ -323,7 +323,7 @@ fn commands(weir: &Weir) {
             && text.contains('█'),
         "{text}"
     );
-    let text = weir.command(&["usage", "--domain", "shop", "--top", "2", "--by", "total"]);
+    let text = weir.command(&["usage", "--domain", "shop", "--top", "2", "--by", "hits"]);
     assert!(
         text.starts_with("2 of 3 subjects of shop.user, by hits\n"),
         "{text}"
@@ -334,7 +334,7 @@ fn commands(weir: &Weir) {
             .is_some_and(|line| line.trim_start().starts_with("110 ") && line.ends_with("user=b")),
         "{text}"
     );
-    let text = weir.command(&["count", "--domain", "shop", "user=b", "--over", "5m"]);
+    let text = weir.command(&["count", "--domain", "shop", "user=b", "--since", "5m"]);
     assert!(
         text.starts_with("user=b of shop.user\n  hits     110, refused 20\n")
             && text.ends_with("  exact    yes\n"),
